@@ -2,7 +2,7 @@
 
     python benchmarks/typing_errors.py                    # test questions
     python benchmarks/typing_errors.py --training         # those that the defaults were chosen on
-    python benchmarks/typing_errors.py --speed            # microseconds, at 500,000 terms
+    python benchmarks/typing_errors.py --speed            # microseconds, at 200,000 terms
 
 The rarest word of each question, of those that documents have, gets one edit at random: a letter is
 inserted, dropped or replaced, or two neighbours are swapped. A word is four letters or more between
@@ -26,7 +26,10 @@ from hybrid import ndcg
 from record import DATA, record
 
 from searchengine import SearchEngine
+from searchengine.backends.folder.spelling import ONE, near_terms
 from searchengine.corpus.files import read_corpus
+from searchengine.indexer.building.words_file import Counted, moved, write_postings
+from searchengine.indexer.storage.words_format import Postings
 from searchengine.measure.judgements import read_qrels, read_queries
 
 SETS = {
@@ -37,7 +40,7 @@ SETS = {
     "xquad ru": ("xquad/ru", "test", "test"),
 }
 """Set → its folder, the split for choices, and that for figures; of xquad, every other question."""
-TERMS = 500_000
+TERMS = 200_000
 WORD = re.compile(r"(?<![\w-])[^\W\d_]{4,}(?![\w-])")
 
 
@@ -169,13 +172,14 @@ def timed(data: Path, work: Path | None) -> dict[str, Any]:
     """Microseconds of a processor: of nearest terms among many, and added to a question."""
     figures: dict[str, Any] = {}
     terms = vocabulary(data)
-    near = nearest_terms(terms)
+    postings = postings_of(terms)
+    near_terms(postings, "begin", 1)
     choose = random.Random(0)
     known = [term for term in terms if term.isascii() and term.isalpha()]
     for edits, least, most in ((1, 4, 8), (1, 8, 16), (2, 8, 16)):
         words = [term for term in choose.sample(known, 20_000) if least <= len(term) < most][:500]
-        wrong = [edited(word, choose) for word in words]
-        spent = [seconds(near.find, word, edits, min(7, len(word) - 3)) for word in wrong]
+        wrong = [word for word in (edited(word, choose) for word in words) if len(word) >= ONE]
+        spent = [seconds(near_terms, postings, word, edits) for word in wrong]
         figures[f"{edits} edits, {least}–{most - 1} letters"] = percentiles(spent)
     _, questions, _ = judged(data / "beir/nfcorpus", "dev", True)
     with opened(data / "beir/nfcorpus", work) as engine, engine.collection.reading() as snapshot:
@@ -209,26 +213,20 @@ def vocabulary(data: Path) -> list[str]:
     return sorted(words, key=str.encode)[:TERMS]
 
 
-def nearest_terms(terms: Sequence[str]) -> Any:
-    """NearTerms over terms that are in no file."""
-    from types import SimpleNamespace
-
-    from searchengine.indexer.search.near_terms import NearTerms
-    from searchengine.indexer.storage.words_format import Postings
-
-    encoded = [term.encode() for term in terms]
-    postings: Any = SimpleNamespace(
-        term_bytes=np.frombuffer(b"".join(encoded), np.uint8),
-        term_starts=np.cumsum([0, *map(len, encoded)]),
-        terms=len(encoded),
-        vocabulary=lambda: encoded,
-        term=encoded.__getitem__,
+def postings_of(terms: Sequence[str]) -> Postings:
+    """The words of one document that has all these terms, in the order of their bytes."""
+    count = len(terms)
+    counted = Counted(
+        rows=np.arange(1),
+        lengths=np.ones(1, np.uint32),
+        terms=[term.encode() for term in terms],
+        starts=np.arange(count + 1),
+        documents=np.zeros(count, np.int64),
+        counts=np.ones(count),
     )
-    postings.first_from = lambda term: Postings.first_from(postings, term)
-    postings.beginning_with = lambda text: Postings.beginning_with(postings, text)
-    near = NearTerms(postings)
-    near.find("begin", 1)
-    return near
+    with tempfile.TemporaryDirectory() as folder:
+        write_postings(Path(folder) / "words", [moved(counted, None, 0)], {})
+        return Postings.open(Path(folder) / "words", 1)
 
 
 def seconds(function: Any, *arguments: Any) -> float:

@@ -12,6 +12,7 @@ import math
 import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
@@ -46,7 +47,7 @@ _MAX_HEADER = 1 << 14  # bytes
 _CACHED = 1 << 14  # terms whose number is remembered
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Postings:
     """The terms of a segment's documents. Immutable, and safe to use from several threads.
 
@@ -149,6 +150,16 @@ class Postings:
     def first_bytes(self, numbers: RowNumbers) -> npt.NDArray[np.uint8]:
         """The first byte of each term, (n,); no term is empty."""
         return self.term_bytes[self.term_starts[numbers]]
+
+    @cached_property
+    def texts(self) -> npt.NDArray[np.object_]:
+        """(terms,) all terms as text, decoded once."""
+        return np.array([term.decode(errors="replace") for term in self.vocabulary()], object)
+
+    @cached_property
+    def heads(self) -> npt.NDArray[np.uint32]:
+        """(3, terms) the code points of the first letters of all terms; 0 behind the last one."""
+        return self.texts.astype("U3").view(np.uint32).reshape(-1, 3).T.copy()
 
     def vocabulary(self) -> list[bytes]:
         """All terms, in order."""

@@ -12,11 +12,11 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import islice
-from typing import NamedTuple
 
 import numpy as np
+from rapidfuzz.distance import OSA
+from rapidfuzz.process import cdist
 
 from searchengine.backends import limits
 from searchengine.backends.folder.documents.questions import Word, phrases
@@ -27,10 +27,13 @@ from searchengine.corpus.analyzer import Analyzer, Tokenizer, runs
 from searchengine.corpus.function_words import function_words
 from searchengine.corpus.language_traits import UNSPACED_OR_KOREAN
 from searchengine.corpus.normalization import normalized
-from searchengine.indexer.search.near_terms import EDIT, MOST_LETTERS, distance
+from searchengine.indexer.arrays import RowNumbers
+from searchengine.indexer.storage.words_format import Postings
 
 ONE, TWO = 4, 8
 """Letters of a word from which one edit is forgiven, and two."""
+_MAX_LETTERS = 48  # of a word that is replaced
+_EDIT = 16  # cost of an edit; a letter that is left out costs 1
 
 # Chosen by how many words are restored of training questions of SciFact and NFCorpus and half of
 # those of XQuAD in Spanish, with an edit in the rarest word (benchmarks/typing_errors.py).
@@ -38,7 +41,7 @@ _ENDING = 7  # letters at the end of a word that its stem may lack
 _CHECKED = 100  # terms of a segment, the likeliest, that may be the stem of a word
 _LIKELY, _OTHERS, _BEGUN = 12, 4, 8  # terms whose words are compared, by kind: see `_nearest`
 _READ, _TEXT = 3, 50_000  # documents read for each of them, and characters of each
-_FIRST = 0.4  # edits that another first letter counts besides
+_FIRST = 0.4  # edits that another first letter counts besides; of terms, another first byte
 _LEFT_OUT = 0.1  # the same of a letter of the ending, until words are compared
 _RARE = 0.1  # edits that a term counts less for each natural logarithm of its documents
 _BESIDE, _MOST_BESIDE = 0.3, 5.0  # the same of meeting the other words more than by chance
@@ -48,14 +51,6 @@ _PART, _SPLITS = 2, 3  # letters of a part of a word, and pairs of parts that do
 
 _WORD = re.compile(r"[^\W\d_]+(?:[^\W\d_]|[\u0300-\u036f])*")
 _CODE = re.compile(r"[\d_@#\\=<>{}$]|://|\w[.:]\w|/\w*/")  # a name, a path or an address
-
-
-class _Unknown(NamedTuple):
-    """A word that no document has, and those beside it if only spaces are between; else ""."""
-
-    word: str
-    before: str
-    after: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +92,11 @@ class Speller:
                 found[word] = _as_written(new, word)
         return found
 
-    def _unknown(self, question: str) -> Iterator[_Unknown]:
-        """The words that no document has, in their order."""
+    def _unknown(self, question: str) -> Iterator[tuple[str, str, str]]:
+        """The words that no document has, in their order, each with the words before and after it.
+
+        These are "" unless only spaces are between.
+        """
         quoted = {word for phrase in phrases(question) for word in runs(phrase.text)}
         matches = list(_WORD.finditer(question))
         texts = [match.group() for match in matches]
@@ -115,16 +113,14 @@ class Speller:
                 before = texts[i - 1]
             if texts[i + 1 :] and question[matches[i].end() : matches[i + 1].start()].isspace():
                 after = texts[i + 1]
-            yield _Unknown(texts[i], before, after)
+            yield texts[i], before, after
 
     def _may_be_wrong(self, question: str, match: re.Match[str]) -> bool:
         """Whether a match is a word that may have a typing error."""
         word = match.group()
-        if not 2 <= len(word) <= MOST_LETTERS or word.lower() in self._functions:
+        if not 2 <= len(word) <= _MAX_LETTERS or word.lower() in self._functions:
             return False
-        if word.casefold() in self.known:
-            return False
-        if _unspaced().search(word):
+        if word.casefold() in self.known or re.search(f"[{UNSPACED_OR_KOREAN}]", word):
             return False
         all_capitals = question.isupper() and len(runs(question)) > 1
         if word[1:] != word[1:].lower() and not all_capitals:
@@ -187,19 +183,20 @@ class Speller:
         `beside`: terms of the other words of the question.
         """
         (folded,) = self._folded([word])
-        if not (ONE if edits == 1 else TWO) <= len(folded) <= MOST_LETTERS:
+        if not (ONE if edits == 1 else TWO) <= len(folded) <= _MAX_LETTERS:
             return None
-        if any(_one_edit_from(folded, function) for function in self._functions):
+        functions = [_plain(word) for word in self._functions if word[0] == folded[0]]
+        if any(OSA.distance(function, folded) < 2 for function in functions):
             return None
         lower = self.index.analyzer.folded(word)
         accented = lower if len(lower) == len(folded) else folded
         costs = self._near(folded, edits)
         made = self._with_ending(costs, accented)
-        begun = [term for term, cost in costs.items() if cost < EDIT][:_BEGUN]
+        begun = [term for term, cost in costs.items() if cost < _EDIT][:_BEGUN]
         others = [term for term in costs if term not in made and term not in begun][:_OTHERS]
         best: tuple[float, str] | None = None
         for term, written, other in self._words_with([*list(made)[:_LIKELY], *begun, *others]):
-            if abs(len(other) - len(folded)) <= edits >= (apart := distance(other, folded)):
+            if (apart := OSA.distance(other, folded)) <= edits:
                 worse = apart + _FIRST * (other[0] != folded[0]) - self._likely(term, beside)
                 best = min(best or (math.inf, ""), (worse, written))
         if best is not None or edits > 1:
@@ -210,13 +207,12 @@ class Speller:
         return next((form for t, form in forms.items() if self._count([t]) > _READ), None)
 
     def _near(self, word: str, edits: int) -> dict[bytes, int]:
-        """The likeliest terms near a word, and their costs: see NearTerms."""
+        """The likeliest terms near a word, and their costs: see `near_terms`."""
         ranked: list[tuple[float, bytes, int]] = []
-        ending = min(_ENDING, len(word) // 2 + 1, len(word) - 3)
         for part in self.index.parts.values():
-            numbers, costs = part.near.find(word, edits, ending)
+            numbers, costs = near_terms(part.postings, word, edits)
             other = part.postings.first_bytes(numbers) != word.encode()[0]
-            worse = np.maximum(costs // EDIT, 1) + _LEFT_OUT * (costs % EDIT) + _FIRST * other
+            worse = np.maximum(costs // _EDIT, 1) + _LEFT_OUT * (costs % _EDIT) + _FIRST * other
             worse -= _RARE * np.log(np.maximum(part.postings.counts(numbers), 1))
             for i in np.argsort(worse, kind="stable")[:_CHECKED].tolist():
                 term = part.postings.term(int(numbers[i]))
@@ -237,8 +233,8 @@ class Speller:
         """The terms that are the stem of a word with the ending of this one, and these words."""
         tries: list[tuple[bytes, str]] = []
         for term, cost in costs.items():
-            if cost >= EDIT:
-                stem, end = term.decode(errors="replace"), len(word) - cost % EDIT
+            if cost >= _EDIT:
+                stem, end = term.decode(errors="replace"), len(word) - cost % _EDIT
                 tries.append((term, stem + word[end:]))
                 if end < len(word):  # the last letter of the term may be one of those left out
                     tries.append((term, stem[:-1] + word[end + 1 :]))
@@ -302,13 +298,39 @@ class Speller:
         return next((text for _, text in likely if self.store.count_with(text, 1)), None)
 
 
-def _one_edit_from(word: str, other: str) -> bool:
-    """Whether another word has the same first letter and, without accents, at most one edit."""
-    return (
-        other[0] == word[0]
-        and abs(len(other) - len(word)) <= 1
-        and distance(_plain(other), word) < 2
-    )
+def near_terms(postings: Postings, word: str, edits: int) -> tuple[RowNumbers, RowNumbers]:
+    """The terms of a segment at most 1 or 2 edits away from a word, with or without its ending.
+
+    An edit inserts, drops or replaces a letter, or swaps two neighbours (optimal string alignment).
+    With two edits, only terms with the same first letter are found.
+
+    Returns:
+        numbers (n,) int64 of terms, rising, and costs (n,) int64: the fewest edits times _EDIT,
+        plus the fewest letters left out with so many: of the word, or the last one of the term
+        ("happi" is the stem of "happy").
+    """
+    first, second, third = postings.heads
+    a, b, c = map(ord, word[:3])
+    possible = first == a
+    if edits == 1:  # or the first one is replaced, one is before it, it is dropped, or swapped
+        possible |= (second == b) & (third == c) | (second == a) & (third == b)
+        possible |= (first == b) & ((second == c) | (second == a))
+    numbers = np.flatnonzero(possible)
+    left_out = range(1 + min(_ENDING, len(word) // 2 + 1, len(word) - 3))
+    beginnings = [word[: len(word) - n] for n in left_out]
+
+    def cost(terms: Sequence[str], edits: int) -> RowNumbers:
+        apart = cdist(beginnings, terms, scorer=OSA.distance, score_cutoff=edits, dtype=np.int64)
+        costs: RowNumbers = (_EDIT * apart + np.array(left_out)[:, None]).min(axis=0)
+        return costs
+
+    costs = cost(postings.texts[numbers].tolist(), edits + 1)
+    few = costs < _EDIT * (edits + 2)  # the others are too far without their last letter, too
+    numbers, costs = numbers[few], costs[few]
+    shorter = [text[:-1] for text in postings.texts[numbers]]
+    costs = np.minimum(costs, cost(shorter, edits) + 1)
+    near = costs < _EDIT * (edits + 1)
+    return numbers[near], costs[near]
 
 
 def _variants(word: str, start: int) -> list[str]:
@@ -334,8 +356,3 @@ def _plain(word: str) -> str:
     if word.isascii():
         return word
     return "".join(c for c in unicodedata.normalize("NFD", word) if not unicodedata.combining(c))
-
-
-@cache
-def _unspaced() -> re.Pattern[str]:
-    return re.compile(f"[{UNSPACED_OR_KOREAN}]")
