@@ -43,11 +43,6 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "kernel_words_best": (_LONG, [_POINTER, _POINTER, _POINTER, _POINTER]),
     "kernel_words_unite": (_LONG, [_POINTER, _LONG, _LONG, _POINTER, _POINTER]),
     "kernel_words_count": (_LONG, [_POINTER, _LONG, _POINTER]),
-    "kernel_words_shared": (None, [_POINTER, _POINTER]),
-    "kernel_words_near": (
-        _LONG,
-        [_POINTER, _POINTER, _LONG, _LONG, _LONG, _LONG, _POINTER, _POINTER],
-    ),
     "kernel_work": (None, [_POINTER, _POINTER]),
     "kernel_prefix": (_LONG, [_POINTER, _POINTER, _POINTER]),
     "kernel_score_codes": (None, [_INT, _POINTER, _LONG, _POINTER, _POINTER, _INT, _POINTER]),

@@ -15,7 +15,6 @@ import numpy as np
 from searchengine.indexer.arrays import Doubles, Mask, RowNumbers, address
 from searchengine.indexer.native.library import chosen_level, load
 from searchengine.indexer.search.allowed import Allowed
-from searchengine.indexer.search.near_terms import NearTerms
 from searchengine.indexer.storage.words_format import K1, WINDOW, Postings, United, norms, weight
 
 __all__ = ["MOST_TERMS", "Words", "weight"]
@@ -37,7 +36,6 @@ class Words:
         live: the rows that are not deleted; None for all.
         documents: number of documents that are not deleted.
         tokens: the sum of their lengths.
-        near: finds terms by words with typing errors.
     """
 
     def __init__(self, postings: Postings, live: Allowed | None) -> None:
@@ -48,7 +46,6 @@ class Words:
         self.tokens = int(lengths.sum(dtype=np.int64))
         self._longest = int(postings.lengths.max(initial=0))
         self._native = None if chosen_level() is None else NativeWords(postings)
-        self.near = NearTerms(postings)
         self._counts: dict[int, int] = {}
         self._united: dict[bytes, United | None] = {}
         self._norms: tuple[float, Doubles] | None = None

@@ -289,14 +289,6 @@ int64_t kernel_words_count(const Postings* postings, int64_t term, const uint8_t
     return count_documents(*postings, term, mask);
 }
 
-// Letters that terms share with those before, and the terms near a word; see words.h.
-void kernel_words_shared(const Terms* terms, uint8_t* shared) { count_shared(*terms, shared); }
-
-int64_t kernel_words_near(const Terms* terms, const uint32_t* word, int64_t length, int64_t edits,
-                          int64_t ending, int64_t most, int64_t* numbers, uint8_t* costs) {
-    return near_terms(*terms, word, length, edits, ending, most, numbers, costs);
-}
-
 // For tests: the prefix of a query, as long as the kernel leaves it; -2 as kernel_search.
 int64_t kernel_prefix(void* searcher, const float* query, float* prefix) {
     return guarded([&] { return static_cast<Searcher*>(searcher)->prefix(query, prefix); });

@@ -5,7 +5,6 @@
 #include "words.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -263,140 +262,7 @@ int64_t unite_by(const Postings& postings, const Code* codes, int64_t first, int
     return count;
 }
 
-// A character of UTF-8 as a code point; moves `at` behind it, at most to `end`.
-uint32_t next_letter(const uint8_t*& at, const uint8_t* end) {
-    const uint32_t first = *at++;
-    if (first < 0x80) return first;
-    int more = first >= 0xF0 ? 3 : first >= 0xE0 ? 2 : 1;
-    uint32_t letter = first & (0x3F >> more);
-    for (; more && at != end; more--) letter = letter << 6 | (*at++ & 0x3F);
-    return letter;
-}
-
-// Reads terms in their order and keeps a row of distances for each letter of the present one, so
-// that terms with the same beginning share its rows. A beginning that is too far from every
-// beginning of the word is left with all its terms.
-class Near {
-  public:
-    Near(const Terms& terms, const uint32_t* word, int64_t length, int64_t edits, int64_t ending)
-        : terms_(terms), word_(word), length_(length), edits_(edits),
-          least_(std::max<int64_t>(length - ending, 0)) {
-        for (int64_t j = 0; j <= kColumns - 1; j++) rows_[0][j] = std::min<int64_t>(j, edits + 1);
-        ends_[0] = 0;
-    }
-
-    int64_t run(int64_t most, int64_t* numbers, uint8_t* costs) {
-        int64_t found = 0, depth = 0, term = 0;
-        while (term < terms_.count && found < most) {
-            const uint8_t* text = terms_.bytes + terms_.starts[term];
-            const uint8_t* end = terms_.bytes + terms_.starts[term + 1];
-            depth = std::min<int64_t>(depth, terms_.shared[term]);
-            const uint8_t* at = text + std::min<int64_t>(ends_[depth], end - text);
-            bool alive = true;
-            while (alive && at != end) {
-                const uint32_t letter = next_letter(at, end);
-                alive = add(++depth, letter);
-                ends_[depth] = at - text;
-            }
-            if (at == end) {
-                costs[found] = cost(depth);
-                numbers[found] = term;
-                found += costs[found] <= (edits_ + 1) * kEdit - 1;
-            }
-            term = alive ? term + 1 : behind(term, depth);
-        }
-        return found;
-    }
-
-  private:
-    static constexpr int64_t kColumns = kLetters + 1, kRows = kLetters + kEdits + 2;
-
-    // The row of a letter; false: no beginning of the word is near enough. Cells farther from the
-    // diagonal than `edits` exceed it.
-    bool add(int64_t k, uint32_t letter) {
-        const uint8_t *above = rows_[k - 1], *two_above = rows_[k > 1 ? k - 2 : 0];
-        uint8_t* row = rows_[k];
-        letters_[k] = letter;
-        const int64_t first = std::max<int64_t>(k - edits_, 0), last = std::min(k + edits_, length_);
-        const uint8_t too_far = edits_ + 1;
-        uint8_t least = too_far;
-        if (first > 0) row[first - 1] = too_far;
-        for (int64_t j = first; j <= last; j++) {
-            uint8_t value = too_far;
-            if (j == 0) {
-                value = k;
-            } else {
-                value = above[j - 1] + (word_[j - 1] != letter);
-                value = std::min<uint8_t>(value, row[j - 1] + 1);
-                if (k > 1 && j > 1 && word_[j - 2] == letter && word_[j - 1] == letters_[k - 1])
-                    value = std::min<uint8_t>(value, two_above[j - 2] + 1);
-            }
-            if (j < k + edits_) value = std::min<uint8_t>(value, above[j] + 1);
-            row[j] = std::min(value, too_far);
-            least = std::min(least, row[j]);
-        }
-        if (last < length_) row[last + 1] = too_far;
-        return least <= edits_;
-    }
-
-    // Edits times kEdit, plus the letters left out: of the word, and the last one of the term.
-    uint8_t cost(int64_t k) const {
-        int64_t best = cost(k, 0);
-        if (k > 1 && least_ < length_) best = std::min(best, cost(k - 1, 1));
-        return best;
-    }
-
-    int64_t cost(int64_t k, int64_t left_out) const {
-        int64_t best = (edits_ + 1) * kEdit;
-        for (int64_t j = std::min(k + edits_, length_); j >= std::max(k - edits_, least_); j--)
-            if (rows_[k][j] <= edits_)
-                best = std::min(best, rows_[k][j] * kEdit + length_ - j + left_out);
-        return best;
-    }
-
-    // The first of the next terms that does not share so many letters with a term; 8 at a time.
-    int64_t behind(int64_t term, int64_t letters) const {
-        constexpr uint64_t kEach = ~uint64_t(0) / 255;
-        term++;
-        for (uint64_t eight; term + 8 <= terms_.count; term += 8) {
-            std::memcpy(&eight, terms_.shared + term, 8);
-            if ((eight - kEach * letters) & ~eight & kEach * 128) break; // one has fewer
-        }
-        while (term < terms_.count && terms_.shared[term] >= letters) term++;
-        return term;
-    }
-
-    const Terms& terms_;
-    const uint32_t* word_;
-    const int64_t length_, edits_, least_;
-    uint8_t rows_[kRows][kColumns + 1];
-    uint32_t letters_[kRows];
-    int64_t ends_[kRows]; // bytes up to each letter
-};
-
 } // namespace
-
-void count_shared(const Terms& terms, uint8_t* shared) {
-    for (int64_t term = 0; term < terms.count; term++) {
-        const int64_t before = terms.starts[std::max<int64_t>(term - 1, 0)];
-        const uint8_t *at = terms.bytes + terms.starts[term], *text = at;
-        const uint8_t *end = terms.bytes + terms.starts[term + 1], *other = terms.bytes + before;
-        const int64_t size = std::min(end - text, text - other);
-        int64_t letters = 0;
-        while (at - text < size) {
-            const uint8_t* begin = at;
-            next_letter(at, end);
-            if (at - text > size || !std::equal(begin, at, other + (begin - text))) break;
-            letters++;
-        }
-        shared[term] = std::min(letters, kShared);
-    }
-}
-
-int64_t near_terms(const Terms& terms, const uint32_t* word, int64_t length, int64_t edits,
-                   int64_t ending, int64_t most, int64_t* numbers, uint8_t* costs) {
-    return Near(terms, word, length, edits, ending).run(most, numbers, costs);
-}
 
 int64_t unite(const Postings& postings, int64_t first, int64_t last, int64_t* documents,
               double* counts) {

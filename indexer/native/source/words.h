@@ -60,30 +60,6 @@ int64_t best_by_words(const Postings& postings, const Question& question, int64_
 int64_t unite(const Postings& postings, int64_t first, int64_t last, int64_t* documents,
               double* counts);
 
-// The terms of a segment in UTF-8, one after the other, in the order of their bytes.
-struct Terms {
-    const uint8_t* bytes;
-    const int64_t* starts; // (count + 1)
-    int64_t count;
-    const uint8_t* shared; // (count) letters of each that the one before begins with; see shared
-};
-
-constexpr int64_t kLetters = 48; // of a word, at most
-constexpr int64_t kEdits = 2;    // at most
-constexpr int64_t kEdit = 16;    // what an edit costs; a letter that is left out costs 1
-constexpr int64_t kShared = 127; // more letters count as so many
-
-// Counts `Terms::shared` of terms.
-void count_shared(const Terms& terms, uint8_t* shared);
-
-// The terms at most `edits` away from a word, with or without its ending: some of its last letters,
-// at most `ending` of them, and the last letter of the term, if any may be left out ("happi" is the
-// stem of "happy"). Returns how many; their numbers, rising, at most `most`; and for each the fewest
-// edits times kEdit plus the fewest letters left out with so many. An edit inserts, drops or replaces a
-// letter, or swaps two neighbours; no place is edited twice. `word`: its code points (length).
-int64_t near_terms(const Terms& terms, const uint32_t* word, int64_t length, int64_t edits,
-                   int64_t ending, int64_t most, int64_t* numbers, uint8_t* costs);
-
 // How many documents that have a term have a row that may be found.
 int64_t count_documents(const Postings& postings, int64_t term, const uint8_t* mask);
 
