@@ -1,6 +1,7 @@
 """Where figures go: benchmarks/results/<commit>.json, one section a benchmark."""
 
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -27,17 +28,17 @@ DATA = click.option(
 )
 
 
-def record(section: str, figures: Any) -> Path:
+def record(section: str, figures: Any, folder: Path = RESULTS) -> Path:
     """Write one benchmark's figures beside those of the same commit, and say where."""
     commit = _git("rev-parse", "--short=12", "HEAD")
     # The reports are what is being written.
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", ":!docs/reports")
-    path = RESULTS / f"{commit}{'-changed' if changed else ''}.json"
-    path.parent.mkdir(exist_ok=True)
+    path = folder / f"{commit}{'-changed' if changed else ''}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
     known = json.loads(path.read_text()) if path.exists() else {"machine": machine()}
     known[section] = figures
     path.write_text(json.dumps(known, indent=2) + "\n")
-    click.echo(f"written to {path.relative_to(REPOSITORY)}", err=True)
+    click.echo(f"written to {os.path.relpath(path)}", err=True)
     return path
 
 

@@ -1,245 +1,271 @@
-"""Queries a second at equal recall: the tuned cascade beside full-width graphs.
+"""Time of a search at equal recall: our segment and its peers, on other people's files or ours.
 
-    python benchmarks/real_vectors.py vectors.npy
-    python benchmarks/search_speed.py --vectors vectors.npy
+    python benchmarks/search_speed.py                                  # synthetic rows
+    python benchmarks/search_speed.py --vectors vectors.npy            # real sentences
+    python benchmarks/search_speed.py --hdf5 glove-100-angular.hdf5    # of ann-benchmarks or VIBE
+    OPENBLAS_CORETYPE=Prescott python benchmarks/search_speed.py       # as on an unknown processor
 
-Every system answers the same 10,000 queries in one batch, and some of them one by one, at rising
-efforts; rounds alternate between the systems. Speed at recall@10 = 0.95 and 0.98 is read off
-between the two nearest efforts (logarithm of the time against recall). The cascade's recipe is
-tuned on other queries. --peer adds a file of benchmarks/peers, in a process of its own.
+Each side (search_sides.py) is a process of its own, stopped while another works: the idle threads
+of a peer spin, and would take time from the others. Peers that are not installed are named and left
+out. Settings are chosen for each side on the first half of the queries, for recall@10 of 0.95 and
+0.98; every figure is of the other half, and a ratio compares times of the same round. Recall is the
+share of the first ten in `neighbors`. Memory is what the process grew by, and the files it maps.
+
+--hdf5 reads the layout that ann-benchmarks and VIBE share: train (n, D), test (q, D), neighbors
+(q, at least 10), distances, and the attribute distance. --out writes, for each side and setting,
+a file as `store_results` of ann-benchmarks at commit f402b2c (June 2025) does, below
+DATASET/10/SIDE and, for a batch, DATASET/10/SIDE-batch. It has the first half of the queries too,
+because its readers compare line by line with the file of the data set. index_size is in KiB.
 """
 
+import signal
 import tempfile
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import partial
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
-import faiss
-import hnswlib
+import h5py
 import numpy as np
-import usearch.index
-from peer_runner import Peer
-from real_vectors import VECTORS, split
-from record import REPOSITORY, record, spread
+from real_vectors import split
+from record import RESULTS, record, spread
+from search_sides import OURS, PEERS, K, processors
+from sides import Side, in_turn, times
+from synthetic import Synthetic
 
-from searchengine.indexer.segment import Segment, SegmentConfig
-from searchengine.indexer.threads import threads
-from searchengine.indexer.tuning.points import recall
-from searchengine.indexer.tuning.tune import Goal, tune
+from searchengine.cli.console import show_rows
+from searchengine.indexer.arrays import Floats, RowNumbers, unit_rows
+from searchengine.indexer.native.library import description
+from searchengine.trainer.processor import processor_name
 
-K = 10
+SCRIPT = str(Path(__file__).with_name("search_sides.py"))
 TARGETS = (0.95, 0.98)
-EFFORTS = (16, 24, 32, 48, 64, 96, 128, 192, 256)
-GRAPHS = [
-    SegmentConfig.from_dict(
-        {"prefix": width, "structure": "hnsw", "code": "int8", "ef_construction": 64}
-    )
-    for width in (96, 128, 192, 256)
-]
-Search = Callable[[Any], Any]
+QUERIES = 2000  # where they do not come from a file
+ALONE = 300  # queries timed one by one in a round
+COSINES = ("angular", "cosine", "normalized")  # the names of ann-benchmarks, and of VIBE
+UNIT = ("euclidean", "ip")  # distances with the order of the cosine among rows of unit length
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-@dataclass
-class System:
-    """Something that searches: `at(effort, alone)` gives a function of queries to row numbers."""
+@dataclass(frozen=True, slots=True)
+class Data:
+    """What is searched: unit rows (n, D) and queries (q, D) float32, neighbors (q, K) int64."""
 
     name: str
-    build_seconds: float
-    at: Callable[[int, bool], Search]
-    efforts: tuple[int, ...] = EFFORTS
-    points: list[list[tuple[float, float, float]]] = field(default_factory=list)
+    distance: str
+    rows: Floats
+    queries: Floats
+    neighbors: RowNumbers
 
-    def timed(self, effort: int, queries: Any, alone: int) -> tuple[Any, float, float]:
-        """Row numbers of all queries, seconds for them in a batch, and the median of one alone."""
-        batch = self.at(effort, False)
-        batch(queries[:64])
-        begin = time.perf_counter()
-        found = batch(queries)
-        seconds = time.perf_counter() - begin
-        one, times = self.at(effort, True), []
-        for query in queries[: alone + 20]:
-            begin = time.perf_counter()
-            one(query[None])
-            times.append(time.perf_counter() - begin)
-        return found, seconds, float(np.median(times[20:]))
+    def distances(self, found: RowNumbers) -> Floats:
+        """Distances of rows (q, K) to their queries, as ann-benchmarks and VIBE define them."""
+        lines = []
+        for rows, query in zip(found, self.queries, strict=True):
+            if self.distance == "euclidean":
+                lines.append(np.linalg.norm(self.rows[rows] - query, axis=1))
+            else:
+                lines.append((self.distance != "ip") - self.rows[rows] @ query)
+        return np.array(lines, np.float32)
 
 
-class PeerSystem(System):
-    """A file of benchmarks/peers; an effort is the number of one of its points."""
+class Stopped(Side):
+    """A side that is stopped except while it answers."""
 
-    def __init__(self, name: str, folder: Path, rows: Any, queries: Any) -> None:
-        """Start its process, which builds its index."""
-        files = [folder / f"{part}.npy" for part in ("rows", "queries")]
-        for file, part in zip(files, (rows, queries), strict=True):
-            if not file.exists():
-                np.save(file, part)
-        peers = REPOSITORY / "benchmarks" / "peers"
-        self.peer = Peer.start(peers / f"{name}.py", *files, K, folder / name)
-        efforts = tuple(range(len(self.peer.points)))
-        super().__init__(name, self.peer.build_s, lambda *_: None, efforts)
+    def __init__(self, side: str, folder: Path) -> None:
+        """Start it; returns when its index is built."""
+        super().__init__(SCRIPT, side=side, folder=str(folder))
+        self._process.send_signal(signal.SIGSTOP)
 
-    def timed(self, effort: int, queries: Any, alone: int) -> tuple[Any, float, float]:
-        found, seconds = self.peer.batch(effort, len(queries))
-        return found, seconds, float(np.median(self.peer.round(effort, alone)[1]))
+    def ask(self, **request: Any) -> Any:
+        self._process.send_signal(signal.SIGCONT)
+        answer = super().ask(**request)
+        self._process.send_signal(signal.SIGSTOP)
+        return answer
 
-
-def cascade(folder: Path, rows: Any, questions: Any) -> System:
-    """This project's segment; its index config is tuned on other questions, then built again."""
-    with Segment.build(folder / "plain", rows, SegmentConfig()) as plain:
-        begin = time.perf_counter()
-        tuned = tune([plain], questions, Goal(0.95), configs=GRAPHS)
-        click.echo(f"tuned in {time.perf_counter() - begin:.0f} s, not counted as building")
-    recipe = replace(tuned.config, shortlist=100, effort=0)
-    click.echo(f"tuned: {tuned}")
-    begin = time.perf_counter()
-    segment = Segment.build(folder / "tuned", rows, recipe)
-    seconds = time.perf_counter() - begin
-
-    def at(effort: int, alone: bool) -> Search:
-        # A shortlist beyond 48 of these prefixes bought nothing that a wider walk did not.
-        shortlist = max(tuned.config.shortlist, min(48, effort // 2))
-        view = segment.over(replace(recipe, shortlist=shortlist, effort=effort))
-        return lambda queries: view.search(queries, K).rows
-
-    return System("cascade", seconds, at)
+    def __exit__(self, *exception: object) -> None:
+        self._process.send_signal(signal.SIGCONT)
+        super().__exit__(*exception)
 
 
-def faiss_graph(kind: str, rows: Any) -> System:
-    """faiss HNSW, M = 32, efConstruction = 100, full width."""
-    index = faiss.index_factory(rows.shape[1], kind, faiss.METRIC_INNER_PRODUCT)
-    index.hnsw.efConstruction = 100
-    begin = time.perf_counter()
-    index.train(rows[:50_000])
-    index.add(rows)
-    seconds = time.perf_counter() - begin
-
-    def at(effort: int, alone: bool) -> Search:
-        parameters = faiss.SearchParametersHNSW(efSearch=effort)
-
-        def search(queries: Any) -> Any:
-            faiss.omp_set_num_threads(1 if alone else threads.limit)
-            return index.search(queries, K, params=parameters)[1]
-
-        return search
-
-    return System(f"faiss {kind}", seconds, at)
-
-
-def hnswlib_graph(rows: Any, m: int, construction: int) -> System:
-    """hnswlib, full width, float32."""
-    index = hnswlib.Index(space="ip", dim=rows.shape[1])
-    index.init_index(len(rows), ef_construction=construction, M=m)
-    begin = time.perf_counter()
-    index.add_items(rows, num_threads=threads.limit)
-    seconds = time.perf_counter() - begin
-
-    def at(effort: int, alone: bool) -> Search:
-        def search(queries: Any) -> Any:
-            index.set_ef(max(effort, K))
-            return index.knn_query(queries, K, num_threads=1 if alone else threads.limit)[0]
-
-        return search
-
-    return System(f"hnswlib M={m} ef={construction}", seconds, at)
-
-
-def usearch_graph(rows: Any, dtype: str) -> System:
-    """usearch, full width, connectivity 32."""
-    index = usearch.index.Index(
-        ndim=rows.shape[1], metric="ip", dtype=dtype, connectivity=32, expansion_add=100
+def read_hdf5(path: Path) -> Data:
+    """A data set of ann-benchmarks or VIBE. Raises click.UsageError for what cannot be measured."""
+    with h5py.File(path) as file:
+        distance = str(file.attrs.get("distance"))
+        if distance not in COSINES + UNIT:
+            names = ", ".join(COSINES + UNIT)
+            raise click.UsageError(f"distance must be one of {names}, got {distance} in {path}")
+        if missing := {"train", "test", "neighbors"} - set(file):
+            raise click.UsageError(f"{path} has no data set {', '.join(sorted(missing))}")
+        rows, queries, neighbors = (file[name][:] for name in ("train", "test", "neighbors"))
+    if neighbors.shape[1] < K:
+        raise click.UsageError(f"neighbors must have {K} columns, got {neighbors.shape[1]}")
+    lengths = np.concatenate([np.linalg.norm(part, axis=1) for part in (rows, queries)])
+    if distance in UNIT and abs(lengths - 1).max() > 1e-3:
+        raise click.UsageError(
+            f"distance {distance} needs vectors of length 1, got lengths from {lengths.min():.3g} "
+            f"to {lengths.max():.3g} in {path}: the nearest by cosine would be others"
+        )
+    return Data(
+        path.stem, distance, unit_rows(rows), unit_rows(queries), neighbors[:, :K].astype(np.int64)
     )
-    begin = time.perf_counter()
-    index.add(np.arange(len(rows)), rows, threads=threads.limit)
-    seconds = time.perf_counter() - begin
-
-    def at(effort: int, alone: bool) -> Search:
-        def search(queries: Any) -> Any:
-            index.expansion_search = effort
-            found = index.search(queries, K, threads=1 if alone else threads.limit)
-            return np.atleast_2d(found.keys.astype(np.int64))
-
-        return search
-
-    return System(f"usearch {dtype}", seconds, at)
 
 
-def measure(system: System, queries: Any, truth: Any, alone: int) -> None:
-    """One round: (recall, queries a second in a batch, median milliseconds alone) an effort."""
-    points = []
-    for effort in system.efforts:
-        found, seconds, one = system.timed(effort, queries, alone)
-        rate = len(queries) / seconds
-        points.append((recall(np.asarray(found, np.int64), truth), rate, one * 1e3))
-        if points[-1][0] > 0.99:
-            break
-    system.points.append(points)
+def exact(name: str, rows: Floats, queries: Floats) -> Data:
+    """Unit rows and queries with their true neighbors by cosine."""
+    found = []
+    for start in range(0, len(queries), 100):
+        scores = queries[start : start + 100] @ rows.T
+        best = np.argpartition(-scores, K, axis=1)[:, :K]
+        order = np.argsort(-np.take_along_axis(scores, best, 1), axis=1, kind="stable")
+        found.append(np.take_along_axis(best, order, 1))
+    return Data(name, "angular", rows, queries, np.concatenate(found))
 
 
-def read_off(points: list[tuple[float, float, float]], target: float, column: int) -> float:
-    """The figure at a recall, between the nearest measured points; NaN if it was not reached."""
-    recalls = [point[0] for point in points]
-    if not min(recalls) <= target <= max(recalls):
-        return float("nan")
-    return float(np.exp(np.interp(target, recalls, [np.log(point[column]) for point in points])))
+def measure(data: Data, names: list[str], rounds: int, out: Path | None) -> dict[str, Any]:
+    """Build all sides, choose settings, and measure in turns; returns figures by side."""
+    figures: dict[str, Any] = {}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        for part in ("rows", "queries", "neighbors"):
+            np.save(folder / f"{part}.npy", getattr(data, part))
+        sides = {}
+        for name in names:
+            try:
+                side = stack.enter_context(Stopped(name, folder))
+                figures[name] = side.about
+            except RuntimeError as error:  # its process ended, of a signal perhaps
+                if name == OURS:
+                    raise
+                figures[name] = {"left_out": str(error).strip().splitlines()[-1]}
+            if "left_out" in figures[name]:
+                click.echo(f"left out: {name}: {figures[name]['left_out']}", err=True)
+                continue
+            sides[name] = side
+            click.echo(f"{name}: built in {side.about['build_s']:.1f} s", err=True)
+        for target in TARGETS:
+            for name, figure in at_recall(sides, target, rounds).items():
+                figures[name][f"at {target}"] = figure
+                if out:
+                    for batch in (False, True):
+                        write_results(data, sides[name], name, figures[name], figure, batch, out)
+    return figures
+
+
+def at_recall(sides: dict[str, Stopped], target: float, rounds: int) -> dict[str, dict[str, Any]]:
+    """Figures of every side at one recall: settings, times, and times over ours."""
+    shown = {name: side.ask(do="choose", target=target) for name, side in sides.items()}
+    batches: dict[str, list[float]] = {name: [] for name in sides}
+    alone: dict[str, list[float]] = {name: [] for name in sides}
+    for turn in range(rounds):
+        for name in in_turn(list(sides), turn):
+            answer = sides[name].ask(do="batch", setting=shown[name]["setting"])
+            batches[name].append(answer["seconds"] * 1e6)
+            shown[name]["recall"] = answer["recall"]
+        for name in in_turn(list(sides), turn):
+            seconds = sides[name].ask(do="alone", setting=shown[name]["setting"], count=ALONE)
+            alone[name].append(seconds * 1e6)
+    for name, figure in shown.items():
+        for kind, measured in (("batch", batches), ("alone", alone)):
+            figure[f"{kind}_us"] = spread(measured[name])
+            figure[f"{kind}_times_ours"] = times(measured[name], measured[OURS])
+    return shown
+
+
+def write_results(
+    data: Data, side: Side, name: str, about: Any, figure: Any, batch: bool, out: Path
+) -> None:
+    """Search all queries, and write what ann-benchmarks would of this side and setting."""
+    answer = side.ask(do="results", setting=figure["setting"], batch=batch)
+    rows, seconds = np.array(answer["rows"]), np.array(answer["seconds"])
+    setting = "_".join(f"{key}_{value}" for key, value in figure["setting"].items())
+    size = (about["private_bytes_a_row"] + about["mapped_bytes_a_row"]) * len(data.rows)
+    folder = out / data.name / str(K) / (name + "-batch" * batch)
+    folder.mkdir(parents=True, exist_ok=True)
+    with h5py.File(folder / f"{setting}.hdf5", "w") as file:
+        file.attrs.update(
+            algo=name,
+            batch_mode=batch,
+            best_search_time=seconds.mean(),
+            build_time=about["build_s"],
+            candidates=float((rows >= 0).sum(axis=1).mean()),
+            count=K,
+            dataset=data.name,
+            distance=data.distance,
+            expect_extra=False,
+            index_size=size / 1024,
+            name=f"{name}({setting})",
+            run_count=1,
+        )
+        file["times"] = seconds.astype(np.float32)
+        file["neighbors"] = rows.astype(np.int32)
+        file["distances"] = np.where(rows < 0, np.inf, data.distances(rows))
+
+
+def table(figures: dict[str, Any], target: float) -> list[dict[str, Any]]:
+    """The lines to print of one recall: each side that was measured."""
+    lines = []
+    for name, about in figures.items():
+        if (figure := about.get(f"at {target}")) is None:
+            continue
+        line = {
+            "index": f"{name}: {about['index']}",
+            "setting": ", ".join(f"{key} {value}" for key, value in figure["setting"].items()),
+            "recall": f"{figure['recall']:.4f}" + " (missed)" * (not figure["reached"]),
+        }
+        for kind in ("alone", "batch"):
+            ratio = figure[f"{kind}_times_ours"]
+            line[f"µs {kind}"] = f"{figure[f'{kind}_us']['median']:.1f}"
+            line["× ours" + " " * (kind == "batch")] = (
+                f"{ratio['median']:.2f} ({ratio['q1']:.2f}–{ratio['q3']:.2f})"
+            )
+        line["bytes a row + mapped"] = (
+            f"{about['private_bytes_a_row']:.0f} + {about['mapped_bytes_a_row']:.0f}"
+        )
+        lines.append(line | {"build, s": f"{about['build_s']:.1f}"})
+    return lines
 
 
 @click.command()
-@VECTORS
-@click.option("--rows", default=200_000, show_default=True)
-@click.option("--rounds", default=3, show_default=True)
-@click.option("--alone", default=300, show_default=True, help="Queries timed one by one.")
-@click.option("--peer", "peers", multiple=True, help="A file of benchmarks/peers, without .py.")
-def main(vectors: Path, rows: int, rounds: int, alone: int, peers: tuple[str, ...]) -> None:
-    """Build all, then measure in turn."""
-    base, spare = split(vectors, rows)
-    queries, questions = spare[:10_000], spare[10_000:]
-    flat = faiss.IndexFlatIP(base.shape[1])
-    flat.add(base)
-    truth = flat.search(queries, K)[1]
-    del flat
-    with tempfile.TemporaryDirectory() as scratch:
-        systems = []
-        for make in (
-            lambda: cascade(Path(scratch), base, questions),
-            lambda: faiss_graph("HNSW32", base),
-            lambda: faiss_graph("HNSW32,SQ8", base),
-            lambda: hnswlib_graph(base, 16, 200),
-            lambda: usearch_graph(base, "bf16"),
-            lambda: usearch_graph(base, "i8"),
-            *(partial(PeerSystem, name, Path(scratch), base, queries) for name in peers),
-        ):
-            systems.append(make())
-            click.echo(f"{systems[-1].name}: built in {systems[-1].build_seconds:.1f} s")
-        for _ in range(rounds):
-            for system in systems:
-                measure(system, queries, truth, alone)
-    record("search_speed", figures(systems, rows))
-
-
-def figures(systems: list[System], rows: int) -> dict[str, Any]:
-    """Every system's curve, its speed at the targets, and how many times faster the cascade is."""
-    ours = systems[0]
-    shown: dict[str, Any] = {"rows": rows}
-    for system in systems:
-        entry: dict[str, Any] = {"build_s": system.build_seconds, "curve": system.points[-1]}
-        entry["build_ratio"] = ours.build_seconds / system.build_seconds
-        for target in TARGETS:
-            for column, name in ((1, "qps"), (2, "p50_ms")):
-                mine = [read_off(points, target, column) for points in ours.points]
-                theirs = [read_off(points, target, column) for points in system.points]
-                ratios = [
-                    (a / b if column == 1 else b / a) for a, b in zip(mine, theirs, strict=True)
-                ]
-                entry[f"{name}@{target}"] = spread(theirs)
-                entry[f"times {name}@{target}"] = spread(ratios)
-        shown[system.name] = entry
-        line = {key: value for key, value in entry.items() if key != "curve"}
-        click.echo(f"{system.name}: {line}")
-    return shown
+@click.option("--hdf5", type=FILE, help="Data set in the layout of ann-benchmarks and VIBE.")
+@click.option("--vectors", type=FILE, help="Rows: a .npy file (n, D).")
+@click.option("--queries", type=FILE, help="Queries: a .npy file (q, D); the last of --vectors.")
+@click.option("--rows", default=200_000, show_default=True, help="Rows, except with --hdf5.")
+@click.option("--dim", default=768, show_default=True, help="Dimensions of synthetic rows.")
+@click.option("--rounds", default=9, show_default=True)
+@click.option("--peer", "peers", multiple=True, type=click.Choice(list(PEERS)), help="Not all.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for results, JSON and HDF5.")
+def main(
+    hdf5: Path | None,
+    vectors: Path | None,
+    queries: Path | None,
+    rows: int,
+    dim: int,
+    rounds: int,
+    peers: tuple[str, ...],
+    out: Path | None,
+) -> None:
+    """Measure our segment and its peers at equal recall."""
+    if hdf5:
+        data = read_hdf5(hdf5)
+    elif vectors and queries:
+        data = exact(vectors.stem, unit_rows(np.load(vectors)[:rows]), unit_rows(np.load(queries)))
+    elif vectors:
+        base, spare = split(vectors, rows)
+        data = exact(vectors.stem, unit_rows(base), unit_rows(spare[:QUERIES]))
+    else:
+        source = Synthetic(dim=dim)
+        base = np.concatenate(list(source.blocks(rows)))
+        data = exact(f"synthetic-{dim}-angular", base, source.queries(QUERIES))
+    figures = measure(data, [OURS, *(peers or PEERS)], rounds, out)
+    for target in TARGETS:
+        click.echo(f"recall@{K} {target}: {len(data.rows)} rows, {data.name}")
+        show_rows(table(figures, target))
+    click.echo(f"{processor_name()}, {processors()} threads, kernel: {description()}")
+    for library in figures[OURS]["blas"]:
+        click.echo("BLAS of {of}: {library} {version}, kernel {kernel}".format(**library))
+    about = {"rows": len(data.rows), "dim": data.rows.shape[1], "data": data.name}
+    record("search_speed", about | {"sides": figures}, out or RESULTS)
 
 
 if __name__ == "__main__":
