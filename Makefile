@@ -137,6 +137,7 @@ bench-living: setup  ## the figures in docs/reliability.md, some two hours
 bench-index: setup  ## the figures in docs/performance.md, some 70 minutes, half of it encoding and peers' builds
 	$(BIN)/pip install -c constraints.txt -e ".[peers]"
 	test -e vectors.npy || $(BIN)/python benchmarks/real_vectors.py vectors.npy
+	$(BIN)/python benchmarks/search_speed.py
 	$(BIN)/python benchmarks/search_speed.py --vectors vectors.npy
 	$(BIN)/python benchmarks/lost_documents.py
 	$(BIN)/python benchmarks/native_walk.py --vectors vectors.npy

@@ -2,10 +2,6 @@
 
     python benchmarks/native_walk.py                                          # synthetic rows
     python benchmarks/native_walk.py --vectors vectors.npy --rows 100000      # real sentences
-    python benchmarks/native_walk.py --vectors vectors.npy --rows 50000 --peers
-
-With --peers, hnswlib, usearch and faiss's HNSW over 8 bits are built and measured too. Intel's SVS
-is not among them: its LeanVec refuses processors of other makers.
 
 Three systems answer the same queries in turns, in one batch and one by one: faiss's HNSW32 over
 float32, the segment's cascade in faiss, and the same cascade in the compiled kernel. Speed at a
@@ -16,11 +12,11 @@ and a ratio compares systems within one round.
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import faiss
@@ -34,9 +30,6 @@ from searchengine.indexer.segment import Segment, SegmentConfig
 from searchengine.indexer.threads import threads
 from searchengine.indexer.tuning.points import recall
 from searchengine.trainer.processor import processor_name
-
-if TYPE_CHECKING:
-    from search_speed import System
 
 K = 10
 TARGETS = (0.95, 0.97, 0.98)
@@ -83,16 +76,6 @@ def cascade(path: Path, rows: Any, kernel: str) -> Callable[[tuple[int, int], bo
         return lambda queries: view.search(queries, K).rows
 
     return at
-
-
-def peers(rows: Any) -> "Iterator[System]":
-    """Full-width graphs of other libraries, built one after the other."""
-    from search_speed import faiss_graph, hnswlib_graph, usearch_graph
-
-    yield faiss_graph("HNSW32,SQ8", rows)
-    yield hnswlib_graph(rows, 16, 200)
-    for dtype in ("f16", "i8"):
-        yield usearch_graph(rows, dtype)
 
 
 def measure(at: Any, point: Any, queries: Any, truth: Any, alone: int) -> Point:
@@ -144,7 +127,6 @@ def figures(rounds: dict[str, list[list[Point]]]) -> dict[str, Any]:
 @click.option("--queries", "query_count", default=10_000, show_default=True, help="Of a batch.")
 @click.option("--rounds", default=7, show_default=True, help="Rounds of all systems.")
 @click.option("--alone", default=300, show_default=True, help="Queries timed one by one.")
-@click.option("--peers", "with_peers", is_flag=True, help="Measure other libraries too.")
 @click.option("--work", type=click.Path(path_type=Path), help="Folder that keeps the indexes.")
 def main(
     vectors: Path | None,
@@ -152,7 +134,6 @@ def main(
     query_count: int,
     rounds: int,
     alone: int,
-    with_peers: bool,
     work: Path | None,
 ) -> None:
     """Build or open all, then measure in turns."""
@@ -177,11 +158,6 @@ def main(
             "faiss cascade": (cascade(work / "segment", base, "faiss"), CASCADE),
             "native": (cascade(work / "segment", base, "native"), CASCADE),
         }
-        seconds = {}
-        for peer in peers(base) if with_peers else ():
-            systems[peer.name] = (peer.at, peer.efforts)
-            seconds[peer.name] = peer.build_seconds
-            click.echo(f"{peer.name}: built in {peer.build_seconds:.1f} s")
         del base
         curves: dict[str, list[list[Point]]] = {name: [] for name in systems}
         for _ in range(rounds):
@@ -193,7 +169,6 @@ def main(
         "queries": query_count,
         "vectors": "synthetic" if vectors is None else "real sentences",
     }
-    settings["build_s"] = seconds
     record("native_walk", settings | {"kernel": description()} | figures(curves))
 
 
