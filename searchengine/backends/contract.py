@@ -432,10 +432,6 @@ class Backend(ABC):
         """As `reading`, of the newest commit."""
         return self.reading()
 
-    @abstractmethod
-    def carried(self) -> dict[str, Any]:
-        """What a copy on a server takes over: `rotation` (D, D) float32, `shortlist`; or None."""
-
     def known(self, keys: Sequence[str]) -> dict[str, Known]:
         """Key → stored state of the documents, for change detection."""
         with self.reading() as snapshot:

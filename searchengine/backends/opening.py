@@ -1,6 +1,5 @@
 """Opens and creates a collection by its path or URL."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,15 +62,11 @@ def create_backend(
     settings: dict[str, Any],
     analyzer: Analyzer | None,
     wait: float = 0,
-    carried: Mapping[str, Any] | None = None,
 ) -> Backend:
-    """Create an empty collection in a folder, or on the server of a URL.
-
-    `carried`: what a server takes over of the collection that is copied (Backend.carried).
-    """
+    """Create an empty collection in a folder, or on the server of a URL."""
     if not is_url(path):
         return Collection.create(Path(path), settings, analyzer, wait)
-    return _server_backend(path).create(str(path), settings, analyzer, wait, carried)
+    return _server_backend(path).create(str(path), settings, analyzer, wait)
 
 
 def _server_backend(path: str | Path) -> "type[PostgresCollection]":

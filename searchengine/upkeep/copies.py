@@ -25,7 +25,7 @@ from searchengine.backends.folder.folders import folder_of, new_folder, segment_
 from searchengine.backends.folder.pending import drop_all
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.backends.mode import CHOSEN, Mode
-from searchengine.backends.opening import create_backend, exists, open_backend
+from searchengine.backends.opening import create_backend, exists, is_url, open_backend
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.corpus.synonym_groups import SETTING
 from searchengine.errors import CollectionError, EncoderMismatch
@@ -242,8 +242,7 @@ def copy(
     """Copy all documents, with their vectors, to the path or URL `target`, created if needed.
 
     `prune`: delete the documents of the target that the source does not have. Nothing is encoded. A
-    target on a server takes over the rotation and the shortlist of the source; a folder measures
-    its own.
+    target on a server takes over the shortlist of the source; a folder measures its own.
 
     Raises:
         CollectionError: without `prune`, the target holds documents that the source does not have;
@@ -287,7 +286,11 @@ def _create(origin: Backend, target: str | Path) -> Backend:
     settings["mode"] = Mode.HYBRID if words else Mode.VECTOR
     if origin.words is not None and "mode" in origin.settings:
         settings["mode"] = origin.settings["mode"]
-    return create_backend(target, settings, analyzer, carried=origin.carried())
+    if is_url(target):
+        with origin.reading() as snapshot:  # a shortlist of all rows would not suit more of them
+            few = snapshot.shortlist >= snapshot.rows
+            settings["shortlist"] = None if few else snapshot.shortlist
+    return create_backend(target, settings, analyzer)
 
 
 def _check_settings(origin: Backend, copied: Backend) -> None:
@@ -382,14 +385,10 @@ def _distance(entry: Entry, other: Entry | None, copied: Backend) -> float:
         )
     if not entry.spans:
         return 0.0
-    farthest = float(np.linalg.norm(_units(entry) - _units(other), axis=1).max())
+    farthest = float(np.linalg.norm(entry.vectors - other.vectors, axis=1).max())
     if farthest > NEAR:
         raise _differs(copied, f"a vector of the document {key!r:.80} is {farthest:.4f} off")
     return farthest
-
-
-def _units(entry: Entry) -> Any:
-    return entry.vectors / np.linalg.norm(entry.vectors, axis=1, keepdims=True)
 
 
 def _differs(copied: Backend, how: str) -> CollectionError:

@@ -103,20 +103,6 @@ class Collection(WritableView):
         with self.reader(self.store.identity) as store:
             self.numbered = store.settings().get("commit_id"), highest
 
-    def carried(self) -> dict[str, Any]:
-        """The rotation of the largest segment, and the longest shortlist of all.
-
-        None in its place where all rows are scored because they are few: there may be more.
-        """
-        with self.reading() as snapshot:
-            largest = max(snapshot.segments, key=lambda row: row.rows, default=None)
-            if largest is None:
-                return {}
-            rotation = snapshot.segments[largest].basis().matrix
-            longest = max(segment.config.shortlist for segment in snapshot.segments.values())
-            few = longest >= largest.rows
-            return {"rotation": rotation, "shortlist": None if few else longest}
-
     def upsert(
         self,
         entries: Sequence[Entry],

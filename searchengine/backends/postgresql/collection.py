@@ -1,13 +1,9 @@
 """A collection in PostgreSQL, as a backend."""
 
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
-
-import numpy as np
 
 from searchengine.backends.contract import (
     Backend,
@@ -19,31 +15,21 @@ from searchengine.backends.contract import (
 )
 from searchengine.backends.filters.parser import field_named
 from searchengine.backends.mode import Mode
-from searchengine.backends.postgresql import schema, statistics, writing
+from searchengine.backends.postgresql import prefixes, schema, statistics, writing
 from searchengine.backends.postgresql.connections import Connections
-from searchengine.backends.postgresql.replacing import Pending, Replacement
-from searchengine.backends.postgresql.snapshot import PostgresSnapshot
+from searchengine.backends.postgresql.prefixes import IN_USE, NEXT, Prefixes, State
+from searchengine.backends.postgresql.snapshot import SHORTLIST, PostgresSnapshot
 from searchengine.backends.postgresql.words import postings_of
 from searchengine.backends.unrelated import MeanCosine
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.errors import CollectionError, EncoderMismatch
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.config import FLAT_BELOW, SegmentConfig
-from searchengine.indexer.search.rotating import Rotation
-from searchengine.indexer.storage.basis import Basis
 
 if TYPE_CHECKING:
     from searchengine.backends.postgresql.pool import Connection, Transaction
 
 _POLL = 0.1  # seconds between two looks at a lock
-_SAMPLE = 20_000  # rows that a rotation is fitted on
-_GROWTH = 8  # times the rows of the last fit: then the rotation is fitted again
-_MEMORY = "512MB"  # for building the graph, where the server has no value of its own
-_MAX_LINKS, _MAX_CANDIDATES = 100, 1000  # the limits of pgvector
-ROTATION, SHORTLIST = "rotation", "shortlist"
-"""Settings that a copy brings along: the rotation of the vectors, and the measured shortlist."""
-_State = tuple[dict[str, Any], Rotation | None]
-"""The settings of a commit, and its rotation."""
 
 
 class PostgresCollection(Backend):
@@ -52,9 +38,9 @@ class PostgresCollection(Backend):
     Members without a description: see Backend.
 
     It has no state of its own but the settings: every search sees the last commit. Until the index
-    of vectors is built, searches compare all rows. `wait_ready` builds it, once there are
-    FLAT_BELOW passages, and fits the rotation first unless one came with the collection; when the
-    collection has grown to eight times that, up to the sample of a fit, it does both again.
+    of vectors is built, searches compare all rows. `wait_ready` fits the rotation and builds it,
+    once there are FLAT_BELOW passages; when the collection has grown to eight times those that the
+    rotation was fitted to, up to the sample of a fit, it does both again.
 
     Attributes:
         address: the URL, with its password.
@@ -69,9 +55,8 @@ class PostgresCollection(Backend):
         self.accepts: Callable[[Mapping[str, Any]], None] = lambda _: None
         self._connections = Connections(url)
         self.path = self._connections.name
-        self._ready = False  # the index of vectors has been seen
-        self._added = 0  # passages since then
-        self._state: _State | None = None
+        self._added = FLAT_BELOW  # passages since the number of all was known; at first it is not
+        self._state: State | None = None
         self._cosine = MeanCosine()
         try:
             with self._connections.borrow(replica=True) as connection:
@@ -92,24 +77,20 @@ class PostgresCollection(Backend):
         settings: dict[str, Any],
         analyzer: Analyzer | None,
         wait: float = 0,
-        carried: Mapping[str, Any] | None = None,
     ) -> Self:
         """Create an empty collection, whole or not at all, and open it.
 
-        `settings`: as of a folder; `analyzer`: None is porter; `carried`: of another backend.
-        Raises CollectionError for stems without languages: here no documents tell them.
+        `settings`: as of a folder, and of a copy the measured SHORTLIST, or None; `analyzer`: None
+        is porter. Raises CollectionError for stems without languages, which here no documents tell,
+        unless it is a copy.
         """
-        if analyzer == Analyzer(Tokenizer.STEM) and carried is None:
+        if analyzer == Analyzer(Tokenizer.STEM) and SHORTLIST not in settings:
             raise CollectionError(
                 "a collection on a server does not read the languages of its stems from the first "
                 "documents: name them, such as stem:en or stem:de,ru, or copy a folder"
             )
         connections = Connections(url)
         stored = settings | {"tokenizer": str(analyzer or Tokenizer.PORTER)}
-        if carried:
-            stored[SHORTLIST] = carried["shortlist"]
-            if carried["rotation"] is not None:
-                stored[ROTATION] = schema.pack(carried["rotation"])
         if schema.words_config(stored) is None:
             stored["mode"] = Mode.VECTOR
         try:
@@ -132,7 +113,7 @@ class PostgresCollection(Backend):
     @property
     def settings(self) -> Mapping[str, Any]:
         assert self._state is not None
-        return self._state[0]
+        return self._state.settings
 
     @property
     def words(self) -> str | None:
@@ -158,20 +139,15 @@ class PostgresCollection(Backend):
         assert self._state is not None
         shown = self._state
         with self._connections.reading(replica=replica) as transaction:
-            snapshot = PostgresSnapshot(transaction, self.path, *shown, self._cosine)
+            snapshot = PostgresSnapshot(transaction, self.path, shown, self._cosine)
 
             def began(revision: str) -> None:
                 state = self._current(transaction.connection, revision)
                 if state is not shown:
-                    snapshot.show(*state)
+                    snapshot.show(state)
 
             transaction.began = began
             yield snapshot
-
-    def carried(self) -> dict[str, Any]:
-        with self.reading() as snapshot:
-            matrix = snapshot.rotation_matrix()
-            return {"rotation": matrix, "shortlist": snapshot.settings.get(SHORTLIST)}
 
     def upsert(
         self,
@@ -185,19 +161,19 @@ class PostgresCollection(Backend):
         terms = postings_of(list(last.values()), used)
 
         def work(transaction: "Transaction") -> None:
-            # Until this commits, nobody may change the rotation that it writes by.
-            seen: list[_State] = []
+            # Until this commits, nobody may change the tables of prefixes that it writes to.
+            seen: list[State] = []
             transaction.began = lambda revision: seen.append(
                 self._current(transaction.connection, revision)
             )
             known, numbers = writing.prepare(transaction, last)
-            if _making(seen[0][0]) != _making(made_by):
+            if _making(seen[0].settings) != _making(made_by):
                 raise EncoderMismatch(
                     f"{self.path}: it was reindexed while the documents were encoded; open the "
                     "collection again and add them again"
                 )
             check_unchanged(expected, known, last)
-            writing.upsert(transaction, last, known, numbers, seen[0][1], terms, self._spread)
+            writing.upsert(transaction, last, known, numbers, seen[0].tables, terms, self._spread)
 
         self._connections.write(work)
         self._added += sum(len(entry.spans) for entry in entries)
@@ -230,61 +206,25 @@ class PostgresCollection(Backend):
         If the collection has outgrown its rotation, fit it again, and the index with it. Others
         search and write meanwhile. Raises CollectionError after `timeout` seconds.
         """
-        if self._ready and self._added < FLAT_BELOW:
+        assert self._state is not None
+        in_use = self._state.in_use
+        if in_use is not None and self._added < FLAT_BELOW:
             return
         self._added = 0
         with self._connections.borrow() as connection:
             few = f"(SELECT count(*) FROM (SELECT 1 FROM passages LIMIT {FLAT_BELOW}) AS first)"
             extent = "(SELECT coalesce(max(id) - min(id) + 1, 0) FROM passages)"
-            (((self._ready, rows, most),),) = connection.run(
-                (f"SELECT {schema.INDEXED}, {few}, {extent}", ())
-            )
-        if rows < FLAT_BELOW or (self._ready and not _has_outgrown(self.settings, most)):
+            (((rows, most),),) = connection.run((f"SELECT {few}, {extent}", ()))
+        if rows < FLAT_BELOW or (in_use is not None and not in_use.is_outgrown(most)):
             return
         with self._connections.single() as connection:
             if timeout is not None:
                 connection.execute(f"SET statement_timeout = {max(1, int(1000 * timeout))}")
-            if not self._ready:
+            if in_use is None:
                 self._wait_alone(connection, timeout)
             elif not self._is_alone(connection):  # searches do without, and another one is at work
                 return
             self._arrange(connection)
-
-    def replaced(
-        self,
-        replacement: Replacement,
-        write: Callable[[Sequence[Pending]], None],
-        config: SegmentConfig,
-        rotation: Rotation | None,
-    ) -> None:
-        """Put new passages in place: see Replacement.finish. `rotation`: what they are stored by.
-
-        `config`: what the index of vectors is built by.
-        """
-        connection = replacement.connection
-        packed = None if rotation is None else schema.pack(rotation.matrix)
-        rows = _count(connection)
-
-        def changes() -> Mapping[str, Any]:
-            # A rotation of few passages is fitted when there are more.
-            fitted = rows if rows >= FLAT_BELOW else None
-            return {ROTATION: packed, schema.FITTED: fitted}
-
-        def index(table: str, name: str) -> None:
-            sql = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)"
-            if rows < FLAT_BELOW or connection.execute(sql, (name,)).fetchone() == (True,):
-                return
-            connection.execute(f"DROP INDEX IF EXISTS {name}")  # one that was interrupted
-            self._build_index(connection, config, table, name)
-
-        replacement.finish(write, index, changes)
-        self._load(connection)
-
-    def fitted(self, sample: Floats, config: SegmentConfig) -> Rotation | None:
-        """The rotation of vectors (n, D) in the encoder's basis; None: the config wants none."""
-        with tempfile.TemporaryDirectory() as folder:
-            basis = Basis.fitted(lambda: [sample], len(sample), config, Path(folder))
-        return None if basis.matrix is None else Rotation(basis.matrix)
 
     @property
     def _spread(self) -> bool:
@@ -294,7 +234,7 @@ class PostgresCollection(Backend):
     def is_indexed(self) -> bool:
         """Whether the index of vectors serves searches."""
         with self._connections.borrow(replica=True) as connection:
-            return schema.is_indexed(connection)
+            return self._load(connection).in_use is not None
 
     def explain(self, vector: Floats, k: int = 10, where: str | None = None) -> str:
         """The server's plan (EXPLAIN) of a search for a vector (D,) in the encoder's basis."""
@@ -303,7 +243,7 @@ class PostgresCollection(Backend):
 
     def refresh(self) -> None:
         """Read the settings again. Raises EncoderMismatch if another encoder built them."""
-        self._ready = False
+        self._added = FLAT_BELOW
         with self._connections.borrow(replica=True) as connection:
             self._load(connection)
 
@@ -330,73 +270,34 @@ class PostgresCollection(Backend):
         sql = "SELECT pg_try_advisory_lock(hashtextextended(%s, 1))"
         return connection.execute(sql, (self._connections.schema,)).fetchone() == (True,)
 
-    def _current(self, connection: "Connection", revision: str) -> _State:
-        """The settings and the rotation of the commit that a connection sees."""
+    def _current(self, connection: "Connection", revision: str) -> State:
+        """The state of the commit that a connection sees."""
         state = self._state
-        if state is None or state[0]["revision"] != revision:
+        if state is None or state.settings["revision"] != revision:
             state = self._load(connection)
         return state
 
-    def _load(self, connection: "Connection") -> _State:
+    def _load(self, connection: "Connection") -> State:
         settings = schema.read_settings(connection, self.path)
         self.accepts(settings)
-        packed = settings.pop(ROTATION, None)
-        rotation = None if packed is None else Rotation(schema.unpack(packed))
-        self._state = settings, rotation
+        tables = [Prefixes.parse(settings.pop(name, None)) for name in (IN_USE, NEXT)]
+        self._state = State(settings, *tables)
         return self._state
 
     def _arrange(self, connection: "Connection") -> None:
         """Fit the rotation if it is time, and build the index of vectors, as others may have."""
-        settings, before = self._load(connection)
-        indexed, rows = schema.is_indexed(connection), _count(connection)
-        config = SegmentConfig.from_dict(settings["index"])
-        rotation = None
-        if _has_outgrown(settings, rows) or (before is None and schema.FITTED not in settings):
-            rotation = self.fitted(self._sample(connection, before), config)
-        replacement = Replacement(connection, self.path, self._spread)
-        if rotation is not None:
-            replacement.begin(int(settings["encoder"]["dim"]))
-            write = _rotating(replacement, before, rotation)
-            self.replaced(replacement, write, config, rotation)
-        elif not indexed:
-            self._build_index(connection, config)
-        if not indexed:
-            statistics.create(connection)
-        if schema.FITTED not in settings and rotation is None:
-            with connection.transaction():
-                schema.set_value(connection, schema.FITTED, rows)
-        self._ready = True
-
-    def _sample(self, connection: "Connection", rotation: Rotation | None) -> Floats:
-        """Vectors (n, D) of random passages, in the encoder's basis."""
-        sql = "SELECT embedding FROM passages ORDER BY random() LIMIT %s"
-        rows = connection.cursor(binary=True).execute(sql, (_SAMPLE,)).fetchall()
-        sample = np.array([row[0].to_numpy() for row in rows], np.float32)
-        return sample if rotation is None else rotation.undo(sample)
-
-    def _build_index(
-        self,
-        connection: "Connection",
-        config: SegmentConfig,
-        table: str = "passages",
-        name: str = schema.INDEX,
-    ) -> None:
-        """Build the graph as the server's parameters say: memory, and processes that take part."""
-        head = schema.prefix_sql("embedding", config.prefix)
-        links = min(config.hnsw_m, _MAX_LINKS)
-        candidates = min(max(config.ef_construction, 2 * links), _MAX_CANDIDATES)
-        # The graph should fit into memory while it is built. A server that says how much may be
-        # used is obeyed; only the value that PostgreSQL has from the start is raised.
-        connection.execute(
-            f"SELECT set_config(name, '{_MEMORY}', false) FROM pg_settings "
-            "WHERE name = 'maintenance_work_mem' AND source = 'default'"
-        )
-        schema.drop_interrupted(connection)
-        connection.execute(
-            f"CREATE INDEX CONCURRENTLY {name} ON {table} "
-            f"USING hnsw (({head}) halfvec_cosine_ops) "
-            f"WITH (m = {links}, ef_construction = {candidates})"
-        )
+        settings, in_use, following = self._load(connection)
+        passages = _count(connection)
+        if in_use is None or in_use.is_outgrown(passages):
+            following = following or prefixes.begin(connection, settings, passages)
+            prefixes.fill(connection, following)
+            config = SegmentConfig.from_dict(settings["index"])
+            prefixes.build_index(connection, following, config)
+            if in_use is None:
+                statistics.create(connection)
+            prefixes.replace(connection, following)
+            self._load(connection)
+            prefixes.drop_former(connection, following)
 
 
 def _making(settings: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -409,32 +310,3 @@ def _count(connection: "Connection") -> int:
     """Number of passages; reads all ids."""
     row = connection.execute("SELECT count(*) FROM passages").fetchone()
     return int(row[0]) if row else 0
-
-
-def _has_outgrown(settings: Mapping[str, Any], rows: int) -> bool:
-    """Whether the rotation was fitted to much fewer passages than there are, and to few."""
-    fitted = settings.get(schema.FITTED)
-    return fitted is not None and fitted < _SAMPLE and rows >= _GROWTH * fitted
-
-
-def _rotating(
-    replacement: Replacement, before: Rotation | None, after: Rotation
-) -> Callable[[Sequence[Pending]], None]:
-    """Writes the passages of documents by another rotation."""
-
-    def write(block: Sequence[Pending]) -> None:
-        sql = (
-            "SELECT document, first, last, embedding FROM passages WHERE document = ANY(%s) "
-            "ORDER BY document, id"
-        )
-        cursor = replacement.connection.cursor(binary=True)
-        rows = cursor.execute(sql, ([each.id for each in block],)).fetchall()
-        spans: dict[int, list[tuple[int, int]]] = {each.id: [] for each in block}
-        for document, first, last, _ in rows:
-            spans[document].append((first, last))
-        vectors = np.array([row[3].to_numpy() for row in rows], np.float32)
-        if before is not None and rows:
-            vectors = before.undo(vectors)
-        replacement.record(block, list(spans.values()), vectors, after)
-
-    return write

@@ -128,10 +128,10 @@ class Connections:
     def write(self, work: "Callable[[Transaction], T]", lock: str = "FOR SHARE") -> T:
         """Run `work` in a transaction; again if another one was in its way.
 
-        `lock`: of the row of settings that says which revision they are; replacing.py keeps all
-        writers out by it. Raises BackendUnavailable
-        if the connection is lost. If that happens during the commit, it is unknown whether the
-        change is stored: `upsert` and `delete` can be repeated.
+        `lock`: of the row of settings that says which revision they are; prefixes.py keeps all
+        writers out by it. Raises BackendUnavailable if the connection is lost. If that happens
+        during the commit, it is unknown whether the change is stored: `upsert` and `delete` can be
+        repeated.
         """
         from psycopg import errors
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg.abc import PQGen
+from psycopg.errors import UndefinedTable
 from psycopg.pq import ConnStatus, TransactionStatus
 
 from searchengine.backends import limits
@@ -67,6 +68,18 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         with _entered(pipeline):
             cursors = [self.execute(sql, parameters or None) for sql, parameters in statements]
         return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
+
+    def insert(
+        self, table: str, columns: str, types: Sequence[str], rows: Sequence[tuple[Any, ...]]
+    ) -> None:
+        """Insert many rows."""
+        if not rows:
+            return
+        sql = f"COPY {table} ({columns}) FROM STDIN WITH (FORMAT binary)"
+        with self.cursor() as cursor, cursor.copy(sql) as copy:
+            copy.set_types(types)
+            for row in rows:
+                copy.write_row(row)
 
     def end(self) -> None:
         """End a transaction that is not to be committed, without waiting for the answer."""
@@ -231,9 +244,8 @@ class Transaction:
         before.append((f"SELECT value FROM settings WHERE name = 'revision' {self._lock}", ()))
         try:
             rows = self.acquired.run(*before, *statements)
-            if not rows[len(before) - 1]:  # its snapshot is older than a swap (replacing.py)
-                rows = self.acquired.run(("ROLLBACK", ()), *before, *statements)[1:]
-        except psycopg.DataError:  # vectors of another width, if settings have changed
+        except (psycopg.DataError, UndefinedTable):
+            # Vectors of another width, or a former table, if settings have changed.
             rows = self.acquired.run(("ROLLBACK", ()), *before)[1:]
             self._begun(rows[-1])
             raise

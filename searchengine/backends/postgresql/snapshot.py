@@ -4,6 +4,8 @@
             over the prefix, in an iterative scan, which goes on until enough rows match
     outer   those by the full-width cosine, and the documents of the first ones
 
+Without an index, all rows that match are compared at full width.
+
 It is sent together with what begins the transaction, so a search is one round trip. The settings
 are those that this process knows; if they turn out to have changed, it is sent again.
 
@@ -12,7 +14,7 @@ the shortlist, all rows that match are compared at full width instead. So `short
 bound, and a filter never under-fills.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +32,7 @@ from searchengine.backends.folder.documents.questions import phrases as phrases_
 from searchengine.backends.folder.documents.synonyms import added as synonyms_of
 from searchengine.backends.postgresql import schema, words
 from searchengine.backends.postgresql.filters import condition
+from searchengine.backends.postgresql.prefixes import State, half_vectors
 from searchengine.backends.postgresql.tables import PostgresTables
 from searchengine.backends.unrelated import SAMPLE, MeanCosine, Unrelated, spread
 from searchengine.corpus.analyzer import Analyzer
@@ -37,13 +40,16 @@ from searchengine.corpus.documents import Document
 from searchengine.corpus.normalization import normalized
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats, unit_rows
-from searchengine.indexer.config import ALL_ROWS
+from searchengine.indexer.config import ALL_ROWS, FLAT_BELOW
 from searchengine.indexer.search.cascade import SearchResult
-from searchengine.indexer.search.rotating import Rotation
 
 if TYPE_CHECKING:
     from searchengine.backends.postgresql.pool import Connection, Rows, Statement, Transaction
 
+SHORTLIST = "shortlist"
+"""The setting with the shortlist that the copied collection had measured."""
+_DEFAULT_SHORTLIST = 400
+"""The shortlist of a collection without a configured or measured one."""
 _EFFORT = 250
 """ef_search, unless the collection sets one or the shortlist is longer. With it a shortlist of 100
 rows has all of the 10 best, but 1 in 130 (100,000 sentences, 384 dimensions)."""
@@ -55,9 +61,9 @@ _MAX_EF = 1000  # the limit of pgvector
 _MAX_ROWS = (1 << 63) - 1  # the limit of LIMIT
 _UNCOUNTED = 10_000  # rows that a search may ask for without knowing how many there are
 _ASKED = 8 * SAMPLE  # ids looked up for a sample of passages; some may be deleted
-_WARMED = ("passages", "passages_document", "documents")  # beside the indexes of all searches
+_WARMED = ("passages", "passages_document", "documents")  # beside what all searches read
 _BROUGHT = 100  # documents that a search brings along at most
-_Matches = tuple[str, str, tuple[Any, ...]]  # tables, condition, its parameters
+_Matches = tuple[str, str, tuple[Any, ...]]  # a join with documents, condition, its parameters
 
 
 class PostgresSnapshot(Snapshot):
@@ -67,34 +73,27 @@ class PostgresSnapshot(Snapshot):
         self,
         transaction: "Transaction",
         name: str,
-        settings: Mapping[str, Any],
-        rotation: Rotation | None,
+        state: State,
         cosine: MeanCosine,
     ) -> None:
         """`transaction`: the caller ends it. `cosine`: as measured by the snapshots before."""
         self.path = name
         self.tables = PostgresTables(transaction, name)
         self.transaction = transaction
-        self._encoder = settings["encoder"]
+        self._encoder = state.settings["encoder"]
         self._cosine = cosine
         self._all_documents: int | None = None
-        self.show(settings, rotation)
+        self.show(state)
 
-    def show(self, settings: Mapping[str, Any], rotation: Rotation | None) -> None:
-        """The settings that the transaction sees."""
-        self.settings, self._rotation = settings, rotation
-        self._dim = int(settings["encoder"]["dim"])
-        self._prefix = int(settings["index"]["prefix"])
+    def show(self, state: State) -> None:
+        """The state that the transaction sees."""
+        self.settings, self._prefixes = state.settings, state.in_use
+        self._dim = int(state.settings["encoder"]["dim"])
 
     @property
     def connection(self) -> "Connection":
         """The connection, in the transaction."""
         return self.transaction.connection
-
-    def rotation_matrix(self) -> Floats | None:
-        """The rotation of the stored vectors, (D, D); None: they are in the encoder's basis."""
-        self.transaction.begin()
-        return None if self._rotation is None else self._rotation.matrix
 
     @property
     def store(self) -> PostgresTables:
@@ -115,7 +114,8 @@ class PostgresSnapshot(Snapshot):
 
     @property
     def shortlist(self) -> int:
-        return schema.shortlist_of(self.settings)
+        configured = self.settings["index"]["shortlist"] or self.settings.get(SHORTLIST)
+        return int(configured or (_DEFAULT_SHORTLIST if self._prefixes else FLAT_BELOW))
 
     @property
     def unrelated(self) -> Unrelated:
@@ -158,7 +158,7 @@ class PostgresSnapshot(Snapshot):
         for i, best in enumerate(self._best(queries, k, size, where, phrases, exact, shown)):
             rows[i, : len(best)] = [passage.id for passage, _ in best]
             scores[i, : len(best)] = [score for _, score in best]
-        return SearchResult(rows, scores, exact)
+        return SearchResult(rows, scores, exact or self._prefixes is None)
 
     def _best(
         self,
@@ -173,13 +173,13 @@ class PostgresSnapshot(Snapshot):
         """The k best passages for each query (q, D), and their cosines."""
         while True:
             settings = self.settings
-            matches = self._matches(where, phrases)
-            rotated = [_vector(query) for query in self._rotated(queries)]
+            matches, unit = self._matches(where, phrases), self._unit(queries)
+            walks = not exact and self._prefixes is not None
             chosen = [
-                self._exact(query, k, matches) if exact else self._shortlist(query, size, matches)
-                for query in rotated
+                self._shortlist(query, size, matches) if walks else self._exact(query, k, matches)
+                for query in unit
             ]
-            before = [] if exact else self._parameters(size)
+            before = self._parameters(size) if walks else []
             best = [_best(*statement, k, shown) for statement in chosen]
             try:
                 results = self.transaction.run(*before, *best)[len(before) :]
@@ -188,17 +188,17 @@ class PostgresSnapshot(Snapshot):
                     raise
             if self.settings is settings:
                 break
-        if not exact:
-            few = [i for i, rows in enumerate(results) if _is_incomplete(rows, size)]
-            again = [_best(*self._exact(rotated[i], k, matches), k, shown) for i in few]
+        if walks:  # the graph may have missed rows
+            few = [i for i, rows in enumerate(results) if not rows or rows[0][2] < size]
+            again = [_best(*self._exact(unit[i], k, matches), k, shown) for i in few]
             for i, rows in zip(few, self.transaction.run(*again) if again else (), strict=True):
                 results[i] = rows
         return [self._received(rows) for rows in results]
 
     def _received(self, rows: "Rows") -> list[tuple[Passage, float]]:
         """The passages and cosines in the rows of a search; keeps what they bring along."""
-        best = [(Passage(i, *passage), score) for i, score, _, _, *passage in (r[:7] for r in rows)]
-        brought = {row[4]: Document.stored(*row[7:]) for row in rows if row[7] is not None}
+        best = [(Passage(i, *passage), score) for i, score, _, *passage in (r[:6] for r in rows)]
+        brought = {row[3]: Document.stored(*row[6:]) for row in rows if row[6] is not None}
         self.tables.keep((passage for passage, _ in best), brought)
         return best
 
@@ -215,38 +215,49 @@ class PostgresSnapshot(Snapshot):
         """The server's plan of a search for a vector (D,) in the encoder's basis."""
         from psycopg import ClientCursor
 
-        size = max(k, self.shortlist)
-        rotated = _vector(self._rotated(query[None])[0])
-        sql, parameters = self._shortlist(rotated, size, self._matches(where, ()))
+        size, unit = max(k, self.shortlist), self._unit(query[None])[0]
+        matches = self._matches(where, ())
+        chosen = self._exact(unit, k, matches)
+        if self._prefixes is not None:
+            chosen = self._shortlist(unit, size, matches)
+        sql, parameters = chosen
         # A node of a cluster does not know the types of parameters.
         bound = ClientCursor(self.connection).mogrify(f"EXPLAIN {sql}", parameters)
         *_, plan = self.transaction.run(*self._parameters(size), (bound, ()))
         return "\n".join(row[0] for row in plan)
 
-    def _shortlist(self, query: Any, size: int, matches: _Matches) -> "Statement":
-        """The shortlist for a rotated query, by the cosine of the prefix."""
-        source, holds, values = matches
-        holds += f" AND {_RARE}" if "documents" in source else ""
-        heads = [schema.prefix_sql(vector, self._prefix) for vector in ("embedding", "%s::vector")]
+    def _shortlist(self, query: Floats, size: int, matches: _Matches) -> "Statement":
+        """The shortlist for a unit query (D,), by the cosine of the prefix."""
+        assert self._prefixes is not None
+        join, holds, values = matches
+        holds += f" AND {_RARE}" if join else ""
+        table = self._prefixes.table
         sql = (
-            f"SELECT passages.id, {self._score} AS score, document, first, last FROM {source} "
-            f"WHERE {holds} ORDER BY {heads[0]} <=> {heads[1]} LIMIT %s"
+            f"SELECT passages.id, {self._score} AS score, passages.document, first, last FROM "
+            f"(SELECT {table}.id, {table}.document FROM {table}{join} WHERE {holds} "
+            "ORDER BY prefix <#> %s LIMIT %s) AS nearest JOIN passages "
+            "ON passages.id = nearest.id AND passages.document = nearest.document LIMIT %s"
         )
-        return sql, (query, *values, query, size)
+        return sql, (_vector(query), *values, self._prefix(query), size, size)
 
-    def _exact(self, query: Any, k: int, matches: _Matches) -> "Statement":
-        """The k best rows for a rotated query, of all that match."""
-        source, holds, values = matches
+    def _exact(self, query: Floats, k: int, matches: _Matches) -> "Statement":
+        """The k best rows for a unit query (D,), of all that match."""
+        join, holds, values = matches
         sql = (
-            f"SELECT passages.id, {self._score} AS score, document, first, last FROM {source} "
-            f"WHERE {holds} ORDER BY 2 DESC, 1 LIMIT %s"
+            f"SELECT passages.id, {self._score} AS score, document, first, last "
+            f"FROM passages{join} WHERE {holds} ORDER BY 2 DESC, 1 LIMIT %s"
         )
-        return sql, (query, *values, k)
+        return sql, (_vector(query), *values, k)
+
+    def _prefix(self, query: Floats) -> Any:
+        """The prefix of a unit query (D,)."""
+        assert self._prefixes is not None
+        return half_vectors(self._prefixes.of(query[None]))[0]
 
     @property
     def _score(self) -> str:
         """The full-width cosine of a row; the query is not rounded to float16."""
-        return f"-(embedding::vector({self._dim}) <#> %s::vector)"
+        return f"-(vector::vector({self._dim}) <#> %s::vector)"
 
     def coarse(
         self,
@@ -259,21 +270,18 @@ class PostgresSnapshot(Snapshot):
     ) -> dict[int, Coarse]:
         size = min(size, _MAX_ROWS)
         (listed,) = self._best(query[None], size, size, where, phrases, False, 0)
-        if len(listed) < size:  # all are compared at full width instead
+        if self._prefixes is None or len(listed) < size:  # all are compared at full width instead
             return {}
-        matches, rotated = self._matches(where, phrases), self._rotated(query[None])[0]
-        source, holds, values = matches
-        vector = _vector(rotated)
-        distance = " <=> ".join(
-            schema.prefix_sql(each, self._prefix) for each in ("embedding", "%s::vector")
-        )
-        sql = f"SELECT id, {distance} FROM passages WHERE id = ANY(%s)"
-        rows = self.tables.read(sql, (vector, passages.tolist()))
-        nearer = f"SELECT count(*) FROM {source} WHERE {holds} AND {distance} < %s"
-        counts = self.transaction.run(*((nearer, (*values, vector, far)) for _, far in rows))
-        kept, walks = {passage.id for passage, _ in listed}, schema.is_indexed(self.connection)
+        table, width = self._prefixes.table, self._prefixes.dim
+        join, holds, values = self._matches(where, phrases)
+        prefix = self._prefix(self._unit(query[None])[0])
+        sql = f"SELECT id, prefix <#> %s FROM {table} WHERE id = ANY(%s)"
+        rows = self.tables.read(sql, (prefix, passages.tolist()))
+        nearer = f"SELECT count(*) FROM {table}{join} WHERE {holds} AND prefix <#> %s < %s"
+        counts = self.transaction.run(*((nearer, (*values, prefix, far)) for _, far in rows))
+        kept = {passage.id for passage, _ in listed}
         return {
-            i: Coarse(1 + int(count), 1 - float(far), size, self._prefix, i in kept, walks)
+            i: Coarse(1 + int(count), -float(far), size, width, i in kept, walks=True)
             for (i, far), ((count,),) in zip(rows, counts, strict=True)
         }
 
@@ -287,16 +295,15 @@ class PostgresSnapshot(Snapshot):
     def cosines(self, query: Floats, passages: Ids) -> SearchResult:
         self.transaction.begin()
         sql = f"SELECT id, {self._score} FROM passages WHERE id = ANY(%s) ORDER BY 2 DESC, 1"
-        listed = self.tables.read(sql, (_vector(self._rotated(query[None])[0]), passages.tolist()))
+        listed = self.tables.read(sql, (_vector(self._unit(query[None])[0]), passages.tolist()))
         rows = np.array([[row for row, _ in listed]], np.int64)
         return SearchResult(rows, np.array([[score for _, score in listed]], np.float32))
 
     def vectors(self, passages: Ids) -> Floats:
-        sql = "SELECT id, embedding FROM passages WHERE id = ANY(%s)"
+        sql = "SELECT id, vector FROM passages WHERE id = ANY(%s)"
         cursor = self.connection.cursor(binary=True)
         stored: dict[int, Any] = dict(cursor.execute(sql, (passages.tolist(),)).fetchall())
-        rows = np.array([stored[int(i)].to_numpy() for i in passages], np.float32)
-        return rows if self._rotation is None else self._rotation.undo(rows)
+        return np.array([stored[int(i)].to_numpy() for i in passages], np.float32)
 
     def by_words(
         self,
@@ -343,14 +350,20 @@ class PostgresSnapshot(Snapshot):
             "FROM pg_class WHERE relnamespace = current_schema()::regnamespace "
             "AND relname = ANY(%s)"
         )
-        return int(self.tables.read(sql, ([*schema.HOT, *_WARMED],))[0][0])
+        return int(self.tables.read(sql, ([*schema.HOT, *self._hot(), *_WARMED],))[0][0])
+
+    def _hot(self) -> tuple[str, ...]:
+        """The table of prefixes, and its graph."""
+        used = self._prefixes
+        return () if used is None else (used.table, used.index)
 
     def sizes(self) -> dict[str, Any]:
-        indexed = schema.is_indexed(self.connection)
         _, passages = self.tables.counts()
         spread = bool(self.settings.get(schema.CITUS))
         total = schema.stored_bytes(self.connection, spread)
-        hot = None if spread or not passages else schema.hot_bytes(self.connection)
+        hot = None
+        if passages and not spread:
+            hot = schema.hot_bytes(self.connection, self._hot())
         waiting = "the index of vectors is not built; searches read all rows"
         return {
             "segments": 0,
@@ -362,9 +375,9 @@ class PostgresSnapshot(Snapshot):
             "words": schema.WORDS_RANKER if schema.words_config(self.settings) else None,
             "fields": schema.indexed_fields(self.connection),
             "shortlist": self.shortlist,
-            "exact": self.shortlist >= passages,
+            "exact": self._prefixes is None or self.shortlist >= passages,
             "bytes": total,
-            "pending": () if indexed else (waiting,),
+            "pending": () if self._prefixes else (waiting,),
         }
 
     @property
@@ -381,20 +394,19 @@ class PostgresSnapshot(Snapshot):
     def _matches(self, where: str | None, phrases: tuple[str, ...]) -> _Matches:
         """The condition that a filter and phrases set."""
         if where is None and not phrases:
-            return "passages", "true", ()
+            return "", "true", ()
         holds, values = condition(where)
         if phrases:
             phrase = f"words @@ phraseto_tsquery('pg_catalog.{self._words_config}', %s)"
             holds = " AND ".join([holds, *[phrase] * len(phrases)])
             phrases = tuple(map(storable, phrases))
-        return "passages JOIN documents ON documents.id = document", holds, (*values, *phrases)
+        return " JOIN documents ON documents.id = document", holds, (*values, *phrases)
 
-    def _rotated(self, queries: Floats) -> Floats:
-        """Unit queries (q, D) in the basis of the stored rows. Raises Reindexed."""
+    def _unit(self, queries: Floats) -> Floats:
+        """Unit queries (q, D). Raises Reindexed."""
         if self.settings["encoder"] != self._encoder:
             raise Reindexed(f"{self.path}: another encoder indexed it just now")
-        unit = unit_rows(queries, dim=self._dim)
-        return unit if self._rotation is None else self._rotation.apply(unit)
+        return unit_rows(queries, dim=self._dim)
 
 
 def storable(question: str) -> str:
@@ -405,27 +417,20 @@ def storable(question: str) -> str:
 def _best(inner: str, parameters: Sequence[Any], k: int, shown: int) -> "Statement":
     """The k best rows of a statement, by full-width cosine.
 
-    Rows: id, full-width cosine, number of rows that were scored, whether there is an index that can
-    have missed some; document, offsets; and key, text, title and metadata of the first `shown`
-    documents.
+    Rows: id, full-width cosine, number of rows that were scored; document, offsets; and key, text,
+    title and metadata of the first `shown` documents.
     """
     scored = f"SELECT *, count(*) OVER () AS scored FROM ({inner}) AS shortlist"
     sql = (
-        "SELECT best.id, score, scored, indexed, document, first, last, "
+        "SELECT best.id, score, scored, document, first, last, "
         "key, text, title, metadata FROM ("
         "SELECT *, row_number() OVER (ORDER BY score DESC, id) AS place, "
-        "row_number() OVER (PARTITION BY document ORDER BY score DESC, id) AS of_document, "
-        f"{schema.INDEXED} AS indexed "
+        "row_number() OVER (PARTITION BY document ORDER BY score DESC, id) AS of_document "
         f"FROM ({scored} ORDER BY score DESC, id LIMIT %s) AS nearest"
         ") AS best LEFT JOIN documents ON documents.id = "
         "CASE WHEN place <= %s AND of_document = 1 THEN document END ORDER BY score DESC, best.id"
     )
     return sql, (*parameters, k, min(shown, _BROUGHT))
-
-
-def _is_incomplete(rows: "Rows", size: int) -> bool:
-    """Whether an index of vectors may have missed rows: it returned fewer than the shortlist."""
-    return not rows or (rows[0][2] < size and rows[0][3])
 
 
 def _vector(query: Floats) -> Any:

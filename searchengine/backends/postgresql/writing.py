@@ -9,21 +9,21 @@ import numpy as np
 from searchengine.backends.contract import Entry, Known, as_json
 from searchengine.backends.postgresql import words
 from searchengine.backends.postgresql.filters import condition, dates_of
+from searchengine.backends.postgresql.prefixes import COLUMNS, TYPES, Prefixes, half_vectors
 from searchengine.backends.postgresql.tables import PostgresTables, known_of, storable_keys
 from searchengine.backends.postgresql.words import Posting
 from searchengine.errors import CorpusError, QueryError
-from searchengine.indexer.arrays import Floats, unit_rows
-from searchengine.indexer.search.rotating import Rotation
+from searchengine.indexer.arrays import unit_rows
 
 if TYPE_CHECKING:
-    from searchengine.backends.postgresql.pool import Connection, Statement, Transaction
+    from searchengine.backends.postgresql.pool import Statement, Transaction
 
 _COLUMNS = "id, key, title, text, metadata, fields, dates, source, root, digest, vectors, tokens"
 _TYPES = [
     "int8", "text", "text", "text", "json", "jsonb", "jsonb", "json", "text", "bytea", "bytea",
     "int4",
 ]  # fmt: skip
-_PASSAGE = "id, document, first, last, embedding"
+_PASSAGE = "id, document, first, last, vector"
 _PASSAGE_TYPES = ["int8", "int8", "int4", "int4", "halfvec"]
 _POSTING, _POSTING_TYPES = "term, document, frequency, length", ["bytea", "int8", "float4", "int4"]
 _BATCH = 5000  # keys inserted at a time
@@ -49,13 +49,14 @@ def upsert(
     entries: Mapping[str, Entry],
     known: Mapping[str, Known],
     numbers: tuple[Sequence[int], Sequence[int]],
-    rotation: Rotation | None,
+    tables: Sequence[Prefixes],
     terms: tuple[Sequence[Posting], Sequence[int]],
     spread: bool,
 ) -> None:
     """Store entries (by key) in place of those that are `known`, and commit.
 
-    `terms`: their postings and lengths (words.postings_of). `spread`: over a cluster.
+    `tables`: of prefixes. `terms`: postings and lengths (words.postings_of). `spread`: over a
+    cluster.
     """
     new = [key for key in entries if key not in known]
     ids = {key: state.id for key, state in known.items()}
@@ -83,9 +84,10 @@ def upsert(
         for key in known:
             sql = f"UPDATE documents SET {assignments} WHERE id = %s"
             transaction.later(sql, (*rows[key][2:], rows[key][0]))
-        transaction.later("DELETE FROM passages WHERE document = ANY(%s)", (replaced,))
+        for table in ("passages", *(each.table for each in tables)):
+            transaction.later(f"DELETE FROM {table} WHERE document = ANY(%s)", (replaced,))
     _insert_passages(
-        transaction, [(ids[key], entry) for key, entry in entries.items()], numbers[1], rotation
+        transaction, [(ids[key], entry) for key, entry in entries.items()], numbers[1], tables
     )
     transaction.commit()
 
@@ -133,29 +135,18 @@ def _insert_passages(
     transaction: "Transaction",
     entries: Sequence[tuple[int, Entry]],
     numbers: Sequence[int],
-    rotation: Rotation | None,
+    tables: Sequence[Prefixes],
 ) -> None:
     placed = [(i, *span) for i, entry in entries for span in entry.spans]
     if not placed:
         return
-    vectors = stored(np.concatenate([entry.vectors for _, entry in entries]), rotation)
-    rows = [(n, *row, v) for n, row, v in zip(numbers, placed, vectors, strict=True)]
+    vectors = unit_rows(np.concatenate([entry.vectors for _, entry in entries]))
+    halves = half_vectors(vectors)
+    rows = [(n, *row, half) for n, row, half in zip(numbers, placed, halves, strict=True)]
     _insert(transaction, "passages", _PASSAGE, _PASSAGE_TYPES, rows)
-
-
-def copy_passages(connection: "Connection", table: str, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Insert passages: id, document, first, last, embedding."""
-    copy(connection, table, _PASSAGE, _PASSAGE_TYPES, rows)
-
-
-def stored(vectors: Floats, rotation: Rotation | None) -> list[Any]:
-    """Unit rows in the basis of the collection, float16."""
-    from pgvector import HalfVector
-
-    rows = unit_rows(vectors)
-    if rotation is not None:
-        rows = unit_rows(rows.astype(np.float64) @ rotation.matrix.astype(np.float64))
-    return [HalfVector(row) for row in rows.astype(np.float16)]
+    for each in tables:
+        prefixes = each.rows([row[:2] for row in rows], vectors)
+        _insert(transaction, each.table, COLUMNS, TYPES, prefixes)
 
 
 def _row(number: int, entry: Entry) -> tuple[Any, ...]:
@@ -219,28 +210,11 @@ def _insert(
 ) -> None:
     """Insert rows: few with the next statement, without a round trip of their own."""
     if len(rows) > few:
-        copy(transaction.connection, table, columns, types, rows)
+        transaction.connection.insert(table, columns, types, rows)
     elif rows:
         row = f"({', '.join(f'%s::{kind}' for kind in types)})"
         sql = f"INSERT INTO {table} ({columns}) VALUES {', '.join([row] * len(rows))}"
         transaction.later(sql, [value for values in rows for value in values])
-
-
-def copy(
-    connection: "Connection",
-    table: str,
-    columns: str,
-    types: Sequence[str],
-    rows: Sequence[tuple[Any, ...]],
-) -> None:
-    """Insert many rows."""
-    if not rows:
-        return
-    sql = f"COPY {table} ({columns}) FROM STDIN WITH (FORMAT binary)"
-    with connection.cursor() as cursor, cursor.copy(sql) as copy:
-        copy.set_types(types)
-        for row in rows:
-            copy.write_row(row)
 
 
 def _merge_patch(metadata: Any, patch: Mapping[str, Any]) -> dict[str, Any]:

@@ -155,8 +155,17 @@ def test_filters_are_exact_and_never_under_fill(
     assert engine.count(source) == sum(keep(i) for i in range(len(stored)))
 
 
-def test_the_coarse_stage_of_every_passage(engine: SearchEngine) -> None:
+def add_with_prefixes(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Add 200 documents; a server, too, has a coarse stage for them."""
+    monkeypatch.setattr("searchengine.backends.postgresql.collection.FLAT_BELOW", 100)
     engine.collection.upsert(entries(200))
+    engine.collection.wait_ready(60)
+
+
+def test_the_coarse_stage_of_every_passage(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_with_prefixes(engine, monkeypatch)
     with engine.collection.reading() as snapshot:
         ids = [snapshot.store.ids_of([f"k{i}"])[f"k{i}"] for i in range(200)]
         passages = np.array([each.id for each in snapshot.store.passages_of(ids)])
@@ -182,8 +191,8 @@ def test_the_coarse_stage_of_every_passage(engine: SearchEngine) -> None:
         assert not snapshot.matches(ids[3], "n = 3", ("title 4",))
 
 
-def test_why_a_document_is_not_found(engine: SearchEngine) -> None:
-    engine.collection.upsert(entries(200))
+def test_why_a_document_is_not_found(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_with_prefixes(engine, monkeypatch)
     lost = set()
     for query in units(6, seed=3):
         for options in ({}, {"where": "n < 150"}, {"min_score": 0.2, "offset": 3}):

@@ -123,16 +123,3 @@ def test_a_backup_lacks_a_file_that_is_lost(path: Path, tmp_path: Path) -> None:
             with pytest.raises(CollectionError, match=r"coarse\.faiss is missing; the texts are"):
                 act()
     assert not (tmp_path / "copy").exists()
-
-
-def test_the_rotation_of_a_removed_segment_is_known(tmp_path: Path) -> None:
-    """A copy to a server takes it over."""
-    path = tmp_path / "rows"
-    rows = np.random.default_rng(0).normal(size=(300, 8)).astype(np.float32)
-    documents = [{"_id": str(i), "text": ""} for i in range(300)]
-    with SearchEngine.create(path, None, {"prefix": 4}, dim=8) as engine:
-        engine.add(documents, rows)
-        rotation = engine.folder.carried()["rotation"]
-        assert rotation.shape == (8, 8)
-        shutil.rmtree(next((path / "segments").iterdir()))
-        np.testing.assert_array_equal(engine.folder.carried()["rotation"], rotation)
