@@ -56,9 +56,12 @@ def table(engine: SearchEngine) -> Prefixes:
 
 def refit(engine: SearchEngine) -> None:
     """Let the rotation be outgrown, and fit another."""
-    used = replace(table(engine), passages=1)
-    engine.collection.configure({prefixes.IN_USE: used.as_dict()})
-    engine.collection.wait_ready(DEADLINE)
+    collection: Any = engine.collection
+    with collection._connections.borrow() as connection, connection.transaction():
+        stored = schema.read_settings(connection, "")[prefixes.IN_USE]
+        schema.set_value(connection, prefixes.IN_USE, stored | {"passages": 1})
+    collection.refresh()
+    collection.wait_ready(DEADLINE)
 
 
 @contextmanager
