@@ -144,7 +144,6 @@ bench-index: setup  ## the figures in docs/performance.md, some 70 minutes, half
 	$(BIN)/python benchmarks/native_walk.py
 	$(BIN)/python benchmarks/building.py --vectors vectors.npy
 	$(BIN)/python benchmarks/filters.py --vectors vectors.npy
-	$(BIN)/python benchmarks/adaptive_shortlist.py --vectors vectors.npy
 	$(BIN)/python benchmarks/synthetic.py --vectors vectors.npy --rows 200000
 	$(BIN)/python benchmarks/scale.py --vectors vectors.npy --rows 10000,50000,200000
 	$(BIN)/python benchmarks/scale.py

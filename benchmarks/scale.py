@@ -23,6 +23,7 @@ import numpy as np
 from record import record, spread
 from synthetic import Synthetic
 
+from searchengine.indexer.arrays import unit_rows
 from searchengine.indexer.segment import Segment, SegmentConfig
 from searchengine.indexer.tuning.cost import footprint
 from searchengine.indexer.tuning.points import recall
@@ -142,7 +143,7 @@ def shortlists(segment: Segment, queries: Any, truth: Any, width: int) -> dict[s
     flat = SegmentConfig(prefix=width, structure="flat", code="fp16")  # type: ignore[arg-type]
     view = segment.over(flat)
     size = min(segment.rows, 4000)
-    found = view.shortlist(view.rotate(queries), size)
+    found = view.shortlist(unit_rows(queries), size)
     hits = (found[:, :, None] == truth[: len(queries), None, :]).any(axis=2).cumsum(axis=1) / K
     means = hits.mean(axis=0)
     return {str(t): int(np.argmax(means >= t)) + 1 if (means >= t).any() else None for t in TARGETS}

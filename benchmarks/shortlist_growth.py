@@ -17,7 +17,7 @@ from record import record
 from synthetic import Synthetic
 
 from searchengine.indexer.arrays import Doubles, Floats, RowNumbers, prefix
-from searchengine.indexer.storage.basis import pca
+from searchengine.indexer.storage.rotation import pca
 
 K = 10
 BLOCK = 16384
@@ -131,7 +131,7 @@ def main(vectors: Path, synthetic: bool, questions: int) -> None:
     queries = Synthetic().queries(questions) if synthetic else np.asarray(stored[rows:], np.float32)
     sizes = [size for size in SIZES if size < rows]
     sizes += [] if rows >= SIZES[-1] else [rows]
-    turn = pca(block for _, block in blocks(stored, min(rows, SAMPLE)))
+    turn = pca((block for _, block in blocks(stored, min(rows, SAMPLE))), stored.shape[1]).T
     truth = nearest(stored, queries, sizes)
     figures: dict[str, Any] = {}
     for width in PREFIXES:

@@ -26,7 +26,7 @@ import numpy as np
 from record import record
 
 from searchengine.indexer.arrays import Floats, prefix
-from searchengine.indexer.storage.basis import pca
+from searchengine.indexer.storage.rotation import pca
 
 BLOCK_ROWS = 16384
 QUERIES = 500
@@ -135,7 +135,8 @@ def normal(rng: np.random.Generator, count: int, scale: Floats, spread: float) -
 
 def measure(rows: Floats, queries: Floats) -> dict[str, Any]:
     """How (n, D) unit rows behave: energies, shares of the true top 10, cosines, graph recall."""
-    turn = pca(rows[start : start + BLOCK_ROWS] for start in range(0, len(rows), BLOCK_ROWS))
+    blocks = (rows[start : start + BLOCK_ROWS] for start in range(0, len(rows), BLOCK_ROWS))
+    turn = pca(blocks, rows.shape[1]).T
     rows, queries = rows @ turn, queries @ turn
     kept = np.cumsum(np.einsum("nd,nd->d", rows, rows) / len(rows))
     scores, truth = search_flat(rows, queries, 100)

@@ -17,7 +17,12 @@ Mask = npt.NDArray[np.bool_]
 BLOCK_ROWS = 4096
 """Rows per block wherever a whole file is read: 12 MiB of float32 at 768 dimensions."""
 
-_LOCALITY_BITS = 16
+LOCALITY_BITS = 16
+"""Dimensions that say which rows are similar."""
+
+UNIT_SLACK = 2.0**-20
+"""A row whose squared length differs from 1 by at most this is a unit row, and is left as it is:
+what float32 gives an encoder that scales to length one. So stored rows are read back as given."""
 
 MAX_PADDED = 1 << 20
 """Maximum k or shortlist where there are fewer rows: the rest of the result is padding."""
@@ -40,17 +45,43 @@ def unit_rows(
 
     Returns:
         (n, D) float32, C-contiguous, always a copy. Norms are computed in float64, so rows close
-        to the limits of float32 are correct too.
+        to the limits of float32 are correct too. Unit rows (UNIT_SLACK) stay as they are.
 
     Raises:
         VectorError: not 2-D, empty, not numeric, of another width, or a row is zero or not finite.
+    """
+    single = float_rows(rows, dim=dim)
+    squares = np.einsum("nd,nd->n", single, single, dtype=np.float64)
+    norms = np.sqrt(np.where(np.abs(squares - 1) <= UNIT_SLACK, 1, squares))
+    if not (np.isfinite(norms) & (norms > 0)).all():
+        if numbers is None:
+            numbers = first + np.arange(len(norms))
+        raise VectorError(_first_unusable(norms, numbers))
+    # Divided in float64 and rounded once: a float64 copy would take as long as a search.
+    unit = np.empty_like(single)
+    np.divide(single, norms[:, None], out=unit, casting="same_kind")
+    return unit
+
+
+def float_rows(rows: npt.ArrayLike, *, dim: int | None = None) -> Floats:
+    """Check vectors but for their lengths, and return them as float32.
+
+    Args:
+        rows: (n, D) numbers, n >= 1.
+        dim: the required width D; None takes any.
+
+    Returns:
+        (n, D) float32, C-contiguous: the array itself where it is that.
+
+    Raises:
+        VectorError: not 2-D, empty, not numeric or of another width.
     """
     try:
         array = np.asarray(rows)
         if array.dtype.kind not in "biuf":  # numpy would parse texts, and drop imaginary parts
             raise TypeError(f"got {array.dtype}; convert them to floats first")
         with np.errstate(over="ignore"):  # float64 beyond float32 becomes inf, named below
-            single = array.astype(np.float32)
+            single = np.ascontiguousarray(array, np.float32)
     except (TypeError, ValueError) as error:
         raise VectorError(f"vectors must be an (n, D) array of numbers: {error}") from error
     if single.ndim != 2:
@@ -64,14 +95,7 @@ def unit_rows(
             f"vectors must be {dim} wide, got {single.shape[1]}: "
             "encode with the encoder that the rows were encoded with"
         )
-    norms = np.sqrt(np.einsum("nd,nd->n", single, single, dtype=np.float64))
-    if not (np.isfinite(norms) & (norms > 0)).all():
-        if numbers is None:
-            numbers = first + np.arange(len(norms))
-        raise VectorError(_first_unusable(norms, numbers))
-    # Divided in float64 and rounded once, in place: a float64 copy would take as long as a search.
-    np.divide(single, norms[:, None], out=single, casting="same_kind")
-    return np.ascontiguousarray(single)
+    return single
 
 
 def _first_unusable(norms: Doubles, numbers: RowNumbers) -> str:
@@ -197,7 +221,7 @@ def locality(blocks: Iterable[Floats], sample: Floats) -> RowNumbers:
     Returns:
         (n,) the row numbers in that order; equal hashes keep the order of the rows.
     """
-    medians = np.median(sample[:, 1 : 1 + _LOCALITY_BITS], axis=0)
+    medians = np.median(sample[:, 1 : 1 + LOCALITY_BITS], axis=0)
     powers = (1 << np.arange(medians.size, dtype=np.uint32))[::-1]
-    hashes = [(block[:, 1 : 1 + _LOCALITY_BITS] > medians) @ powers for block in blocks]
+    hashes = [(block[:, 1 : 1 + LOCALITY_BITS] > medians) @ powers for block in blocks]
     return np.argsort(np.concatenate(hashes), kind="stable")

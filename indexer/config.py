@@ -151,9 +151,10 @@ class SegmentConfig:
         )
 
     def coarse_stage(self) -> tuple[Any, ...]:
-        """Everything that coarse.faiss depends on for a given rotation: equal for equal files."""
+        """Everything that coarse.faiss depends on: equal for equal files."""
         return (
             self.prefix,
+            self.rotation,
             self.structure,
             self.code,
             self.hnsw_m,

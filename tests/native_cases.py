@@ -8,7 +8,8 @@ from searchengine.indexer.building.coarse import build_coarse
 from searchengine.indexer.config import SegmentConfig, Storage
 from searchengine.indexer.native.hnsw import NativeGraph
 from searchengine.indexer.segment import Segment
-from searchengine.indexer.storage.vectors_file import Prefixes, VectorFile, VectorWriter
+from searchengine.indexer.storage.rotation import Prefixes
+from searchengine.indexer.storage.vectors_file import VectorFile, VectorWriter
 
 
 class Case:

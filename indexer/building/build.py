@@ -1,5 +1,6 @@
-"""Writing a segment: rotate, store, index, and the manifest last."""
+"""Writing a segment: store, rotate, index, and the manifest last."""
 
+import io
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,20 +14,13 @@ from uuid import uuid4
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.indexer.arrays import (
-    BLOCK_ROWS,
-    Floats,
-    RowNumbers,
-    evenly_in_blocks,
-    unit_rows,
-)
+from searchengine.indexer.arrays import BLOCK_ROWS, RowNumbers, unit_rows
 from searchengine.indexer.building.coarse import build_coarse
 from searchengine.indexer.building.shortlist import measured_shortlist
 from searchengine.indexer.building.words_file import WriteWords
-from searchengine.indexer.config import Code, RotationKind, SegmentConfig, Storage, Structure
+from searchengine.indexer.config import Code, SegmentConfig, Storage, Structure
 from searchengine.indexer.errors import SegmentConfigError, SegmentError, VectorError
 from searchengine.indexer.search.segment_files import open_coarse
-from searchengine.indexer.storage.basis import Basis, rotate
 from searchengine.indexer.storage.durable import open_folder, sync, sync_file, sync_folder
 from searchengine.indexer.storage.manifest import (
     COARSE,
@@ -38,19 +32,9 @@ from searchengine.indexer.storage.manifest import (
     link_verified,
 )
 from searchengine.indexer.storage.passages_file import PASSAGES, write_passages
-from searchengine.indexer.storage.vectors_file import (
-    DTYPES,
-    Prefixes,
-    VectorFile,
-    VectorWriter,
-    check_unit,
-)
+from searchengine.indexer.storage.rotation import ROTATION_SAMPLE, Prefixes, fit
+from searchengine.indexer.storage.vectors_file import DTYPES, VectorFile, VectorWriter, check_unit
 from searchengine.indexer.storage.words_format import WORDS
-
-_SPOOL = "spool.tmp"
-
-ROTATION_SAMPLE = 100_000
-"""Maximum rows that a rotation is fitted on; more are sampled evenly."""
 
 Blocks = npt.NDArray[np.floating] | Iterable[npt.NDArray[np.floating]]
 Passages = Callable[[int], RowNumbers]
@@ -59,66 +43,32 @@ Progress = Callable[[str, int, int], None]
 """Called with the step, the rows just done and the total."""
 
 
-class _Array:
-    """Unit rows of one array, to iterate over and to sample."""
-
-    def __init__(self, vectors: npt.NDArray[np.floating]) -> None:
-        self._vectors = vectors
-        self.rows = len(vectors)
-
-    def blocks(self) -> Iterator[Floats]:
-        for start in range(0, len(self._vectors), BLOCK_ROWS):
-            yield unit_rows(self._vectors[start : start + BLOCK_ROWS], first=start)
-
-    def sample(self) -> Iterator[Floats]:
-        for numbers in evenly_in_blocks(len(self._vectors), ROTATION_SAMPLE):
-            try:
-                yield unit_rows(self._vectors[numbers])
-            except VectorError:
-                for _ in self.blocks():  # fails too, and names the row of the array
-                    pass
-                raise
-
-
-class _Spool:
-    """As _Array, for a stream: its rows are written to a temporary file in the segment's folder."""
-
-    def __init__(self, path: Path, stream: Iterable[npt.NDArray[np.floating]], dim: int) -> None:
-        with VectorWriter(path, dim, Storage.FLOAT32) as writer:
-            for block in stream:
-                writer.append(block)
-            writer.seal()
-        self._file = VectorFile(path, writer.rows, dim, Storage.FLOAT32)
-        self.rows = writer.rows
-
-    def blocks(self) -> Iterator[Floats]:
-        return self._file.blocks()
-
-    def sample(self) -> Iterator[Floats]:
-        return self._file.sample(ROTATION_SAMPLE)
-
-
 def write_segment(
     path: Path,
     vectors: Blocks,
     config: SegmentConfig,
     provenance: Mapping[str, str],
     progress: Progress | None = None,
-    adopted: Basis | None = None,
     words: WriteWords | None = None,
     passages: Passages | None = None,
 ) -> None:
     """Write a whole segment into a new folder; see Segment.build for the contract."""
+    dim, blocks = _opened(vectors)
+    config.check_width(dim)
+    expected = len(vectors) if isinstance(vectors, np.ndarray) else None
     with new_folder(path) as folder:
-        stored, entry, basis = _write_vectors(folder, vectors, config, progress or silent, adopted)
+        with VectorWriter(folder / VECTORS, dim, config.storage, expected) as writer:
+            for block in blocks:
+                writer.append(block)
+            entry = writer.seal()
+        stored = VectorFile(folder / VECTORS, writer.rows, dim, config.storage)
         extras = optional_files(stored.rows, words, passages)
-        finish_segment(stored, entry, config, basis, provenance, progress=progress, extras=extras)
+        finish_segment(stored, entry, config, provenance, progress=progress, extras=extras)
 
 
 def rewrite_segment(
     path: Path,
     file: VectorFile,
-    basis: Basis,
     manifest: Manifest,
     config: SegmentConfig,
     *,
@@ -127,7 +77,11 @@ def rewrite_segment(
 ) -> None:
     """Write a segment of the same stored rows in a new folder; see Segment.rebuild."""
     config.check_width(file.dim)
-    check_same(manifest.config, config, ("rotation", "storage"))
+    if config.storage is not file.storage:
+        raise SegmentConfigError(
+            f"storage must be {file.storage}, as in the stored vectors, got {config.storage}; "
+            "index again to change it"
+        )
     entry = manifest.files[manifest.vectors_file]
     with new_folder(path) as folder:
         link_verified(file.path, folder / VECTORS, entry)
@@ -144,7 +98,6 @@ def rewrite_segment(
             linked,
             entry,
             config,
-            basis.linked(folder),
             manifest.provenance,
             tuning=tuning,
             progress=progress,
@@ -173,17 +126,6 @@ def optional_files(
     if passages is not None:
         files[PASSAGES] = lambda path: write_passages(path, passages(rows), rows)
     return files
-
-
-def check_same(stored: SegmentConfig, config: SegmentConfig, names: Iterable[str]) -> None:
-    """Raise SegmentConfigError if a config needs other stored rows than a segment has."""
-    for name in names:
-        old, new = getattr(stored, name), getattr(config, name)
-        if old != new:
-            raise SegmentConfigError(
-                f"{name} must be {old}, as in the stored vectors, got {new}; "
-                "index again to change it"
-            )
 
 
 @contextmanager
@@ -215,37 +157,38 @@ def finish_segment(
     stored: VectorFile,
     entry: FileEntry,
     config: SegmentConfig,
-    basis: Basis,
     provenance: Mapping[str, str],
     *,
     tuning: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
     extras: Mapping[str, Callable[[Path], None]] | None = None,
 ) -> Manifest:
-    """Build the coarse stage and the manifest; measure a shortlist that is left open.
+    """Write rotation, coarse stage and manifest; measure a shortlist that is left open.
 
     Args:
         stored: the rows, in the folder of the new segment.
         entry: size and checksum of their file, as written or verified.
         config: the config, before it is fitted to the number of rows.
-        basis: the basis of the rows; its file is in that folder too.
         provenance, tuning: for the manifest.
         progress: called with the step "Building".
         extras: names of further files, and what writes them.
     """
-    path = stored.path.parent
+    path, files = stored.path.parent, {VECTORS: entry}
     config = config.fitting(stored.rows, stored.dim)
-    report = progress or silent
-    files = {VECTORS: entry, COARSE: _write_coarse(path / COARSE, stored, config, report)}
-    if basis.entry is not None:
-        files[ROTATION] = basis.entry
+    matrix = fit(stored.sample(ROTATION_SAMPLE), config)
+    if matrix is not None:
+        content = io.BytesIO()
+        np.save(content, matrix, allow_pickle=False)
+        files[ROTATION] = FileEntry.written(path / ROTATION, content.getvalue())
+    prefixes = Prefixes(stored, config.prefix, matrix)
+    files[COARSE] = _write_coarse(path / COARSE, prefixes, config, progress or silent)
     for name, write in (extras or {}).items():
         write(path / name)
         sync_file(path / name)
         files[name] = FileEntry.from_file(path / name)
     if not config.shortlist:
         coarse = open_coarse(path / COARSE)
-        config = replace(config, shortlist=measured_shortlist(stored, coarse, config))
+        config = replace(config, shortlist=measured_shortlist(prefixes, coarse, config))
     manifest = Manifest(
         rows=stored.rows,
         dim=stored.dim,
@@ -256,7 +199,6 @@ def finish_segment(
         files=files,
         provenance=provenance,
         tuning=tuning,
-        fitted_on=basis.fitted_on,
     )
     FileEntry.written(path / MANIFEST, manifest.to_json().encode())
     return manifest
@@ -267,71 +209,21 @@ def silent(_step: str, _done: int, _total: int) -> None:
 
 
 def _write_coarse(
-    path: Path, stored: VectorFile, config: SegmentConfig, report: Progress
+    path: Path, prefixes: Prefixes, config: SegmentConfig, report: Progress
 ) -> FileEntry:
     """Build the coarse stage and force it to the disk."""
-    prefixes = Prefixes(stored, config.prefix)
+    rows = prefixes.rows
     if config.structure is Structure.FLAT and config.code is Code.FP16:
         # Its file has the layout of the vectors file: written row by row, memory stays bounded.
-        with VectorWriter(path, config.prefix, Storage.FLOAT16, stored.rows) as writer:
+        with VectorWriter(path, config.prefix, Storage.FLOAT16, rows) as writer:
             for block in prefixes.blocks():
-                rows = np.ascontiguousarray(block, DTYPES[Storage.FLOAT16])
-                writer.append_stored(rows.view(np.uint8))
-                report("Building", len(block), stored.rows)
+                writer.append_stored(block.astype(DTYPES[Storage.FLOAT16]).view(np.uint8))
+                report("Building", len(block), rows)
             return writer.seal()
-    coarse = build_coarse(prefixes, config, lambda done: report("Building", done, stored.rows))
+    coarse = build_coarse(prefixes, config, lambda done: report("Building", done, rows))
     coarse.save(path)
     sync_file(path)
     return FileEntry.from_file(path)
-
-
-def _write_vectors(
-    path: Path,
-    vectors: Blocks,
-    config: SegmentConfig,
-    progress: Progress,
-    adopted: Basis | None,
-) -> tuple[VectorFile, FileEntry, Basis]:
-    """Store the unit rows in their basis: the adopted one, or one fitted on them."""
-    dim, stream = _opened(vectors)
-    config.check_width(dim)
-    expected = len(vectors) if isinstance(vectors, np.ndarray) else None
-    with VectorWriter(path / VECTORS, dim, config.storage, expected) as writer:
-        if adopted is not None or config.rotation is RotationKind.IDENTITY:
-            basis = _linked(adopted, dim, path)
-            matrix = basis.from_encoder()
-            for block in stream:
-                if matrix is not None:
-                    block = rotate(unit_rows(block, dim=dim, first=writer.rows), matrix)
-                writer.append(block)
-        else:
-            spool = path / _SPOOL
-            source: _Array | _Spool
-            if isinstance(vectors, np.ndarray):
-                source = _Array(vectors)
-            else:
-                source = _Spool(spool, stream, dim)
-            basis = Basis.fitted(source.sample, source.rows, config, path)
-            matrix = basis.from_encoder()
-            for block in source.blocks():
-                writer.append(rotate(block, matrix))
-                progress("Rotating", len(block), source.rows)
-            del source  # unmap before the file goes
-            spool.unlink(missing_ok=True)
-        entry = writer.seal()
-    return VectorFile(path / VECTORS, writer.rows, dim, config.storage), entry, basis
-
-
-def _linked(adopted: Basis | None, dim: int, path: Path) -> Basis:
-    """The adopted basis, its file linked into the folder; for None the identity."""
-    if adopted is None or adopted.matrix is None:
-        return Basis()
-    if len(adopted.matrix) != dim:
-        raise VectorError(
-            f"vectors must have {len(adopted.matrix)} dimensions like the segment whose rotation "
-            f"is linked, got {dim}"
-        )
-    return adopted.linked(path)
 
 
 def _opened(vectors: Blocks) -> tuple[int, Iterator[npt.NDArray[np.floating]]]:

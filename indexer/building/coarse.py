@@ -10,7 +10,7 @@ from searchengine.indexer.faiss_calls import faiss
 from searchengine.indexer.native.hnsw import build_graph
 from searchengine.indexer.native.library import chosen_level
 from searchengine.indexer.search.cascade import CoarseIndex
-from searchengine.indexer.storage.vectors_file import Prefixes
+from searchengine.indexer.storage.rotation import Prefixes
 
 TRAIN_ROWS = 50_000
 """Rows that the ranges of a code are fitted on; k-means takes 40 per list."""

@@ -15,6 +15,7 @@ from searchengine.indexer.native.library import chosen_level
 from searchengine.indexer.search.cascade import CoarseIndex, rerank
 from searchengine.indexer.search.exact import score_slack
 from searchengine.indexer.search.native_search import native_cascade
+from searchengine.indexer.storage.rotation import Prefixes
 from searchengine.indexer.storage.vectors_file import VectorFile
 
 EXACT_BYTES = 8 << 20
@@ -33,21 +34,22 @@ _FIRST, _STEP = 25, 1.25  # the ladder: 25, 32, 40, 49, … rows
 _LOSS = 0.001  # of recall that is given for a shorter one, where none finds enough
 
 
-def measured_shortlist(file: VectorFile, coarse: CoarseIndex, config: SegmentConfig) -> int:
+def measured_shortlist(prefixes: Prefixes, coarse: CoarseIndex, config: SegmentConfig) -> int:
     """The shortlist for the rows of a file and a coarse stage over all of them; all rows if few.
 
     Args:
-        file: the full-width rows, in the basis of the segment.
+        prefixes: of the rows.
         coarse: the coarse stage that was built over them.
-        config: how it is searched: prefix and effort.
+        config: how it is searched: its effort.
     """
+    file = prefixes.file
     if file.nbytes <= EXACT_BYTES:
         return file.rows
     sample = evenly(file.rows, SAMPLE)
     queries = file.take(sample)
     needed = _scores_needed(file, sample, queries)
-    walked = native_cascade(coarse, file, "the coarse stage in memory", chosen_level())
-    heads = file.take(sample, config.prefix)
+    walked = native_cascade(coarse, prefixes, "the coarse stage in memory", chosen_level())
+    heads = prefixes.take(sample)
     most = _reached(coarse, config)
     recalls: dict[int, float] = {}
     for step in count():

@@ -1,7 +1,6 @@
 """Search by prefix with faiss: a shortlist from the coarse stage, then full-width scores.
 
 CoarseIndex finds the rows with the most similar prefixes, and `rerank` scores them at full width.
-Cascade does both in one call of faiss, with the same result; tests compare them.
 
 Scores of the coarse stage only rank candidates; users never see them. A scan breaks ties by row
 number, also at the cut, so a flat coarse stage is deterministic and a longer shortlist contains
@@ -12,7 +11,6 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import get_ident
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -44,14 +42,10 @@ LOCALITY_BATCH = 64
 which are then still in the cache (1.2 to 1.5 times as many queries per second; 10,000 queries over
 200k real sentences, two cores)."""
 
-_CACHED_PARAMETERS = 64  # operating points per set of allowed rows
-
 CHUNK_VALUES = 1 << 18
 """Values gathered at a time: 1 MiB of float32, which stays in the cache of one core."""
 
 _FIRST_RANKED = 1024  # rows of the first scan that ranks rows
-
-_Parameters = dict[tuple[int, ...], Any]
 
 
 class RowStore(Protocol):
@@ -163,10 +157,7 @@ class CoarseIndex:
         if not self.walks(available):
             shortlist[:, :filled] = ordered(scan, queries, filled, available)[1]
             return shortlist
-        parameters = self.search_parameters(filled, effort, allowed)
-        with native_threads(len(queries)):
-            _, rows = self.index.search(queries, filled, params=parameters)
-        shortlist[:, :filled] = rows
+        shortlist[:, :filled] = rows = self._walk(queries, filled, effort, allowed)
         short = np.flatnonzero((rows < 0).any(axis=1))  # the walk ended too early
         if short.size:
             shortlist[short, :filled] = ordered(scan, queries[short], filled, available)[1]
@@ -212,6 +203,19 @@ class CoarseIndex:
         """Number of k-means lists of an IVF; 0 for other structures."""
         return int(self._inner.nlist) if self.structure is Structure.IVF else 0
 
+    def _walk(self, queries: Floats, size: int, effort: int, allowed: Allowed | None) -> RowNumbers:
+        """Rows (q, size) of walks of a graph or of lists, -1 where they end too early."""
+        rows = np.empty((len(queries), size), np.int64)
+        parameters = self.search_parameters(size, effort, allowed)
+        order = np.arange(len(queries))
+        if len(queries) >= LOCALITY_BATCH:
+            order = locality([queries], queries)
+        for part in slices(len(queries)):
+            with native_threads(part.stop - part.start):
+                _, found = self.index.search(queries[order[part]], size, params=parameters)
+            rows[order[part]] = found
+        return rows
+
     def _scan(
         self, queries: Floats, size: int, allowed: Allowed | None
     ) -> tuple[Floats, RowNumbers]:
@@ -243,83 +247,6 @@ class CoarseIndex:
         return selector
 
 
-class Cascade:
-    """A coarse stage and the full-width rows as one faiss IndexRefine. Nothing is copied."""
-
-    def __init__(self, coarse: CoarseIndex, full: CoarseIndex) -> None:
-        head = faiss.RemapDimensionsTransform(full.width, coarse.width)
-        faiss.copy_array_to_vector(np.arange(coarse.width, dtype=np.int32), head.map)
-        staged = faiss.IndexPreTransform(head, coarse.index)
-        staged.ntotal = full.rows  # a trial index may have fewer rows
-        self._index = faiss.IndexRefine(staged, full.index)
-        self._parts = (head, staged, coarse, full)  # faiss itself holds no references
-        self._coarse = coarse
-        self._unfiltered: _Parameters = {}
-        self._filtered: WeakKeyDictionary[Allowed, _Parameters] = WeakKeyDictionary()
-
-    def search(
-        self, rotated: Floats, k: int, size: int, effort: int = 0, allowed: Allowed | None = None
-    ) -> SearchResult:
-        """The best k of a shortlist of `size` rows for rotated queries (q, D), k <= size.
-
-        Where the walk ended too early, the rest is padding (-1 and -inf).
-        """
-        if len(rotated) >= LOCALITY_BATCH:
-            heads = rotated[:, : self._coarse.width]
-            order = locality([heads], heads)
-            result = self._search(rotated[order], k, size, effort, allowed)
-            rows, scores = np.empty_like(result.rows), np.empty_like(result.scores)
-            rows[order], scores[order] = result.rows, result.scores
-            return SearchResult(rows, scores)
-        return self._search(rotated, k, size, effort, allowed)
-
-    def walks(self, size: int, effort: int, allowed: Allowed | None) -> bool:
-        """Whether a search walks a graph or lists, which may miss rows."""
-        return self._coarse.walks(self._coarse.rows if allowed is None else allowed.size)
-
-    def _search(
-        self, rotated: Floats, k: int, size: int, effort: int, allowed: Allowed | None
-    ) -> SearchResult:
-        def refine(batch: Floats, count: int) -> tuple[Floats, RowNumbers]:
-            parameters = self._parameters(count, size, effort, allowed)
-            rows = np.empty((len(batch), count), np.int64)
-            scores = np.empty((len(batch), count), np.float32)
-            for part in slices(len(batch)):
-                into = {"D": scores[part], "I": rows[part]}
-                with native_threads(part.stop - part.start):
-                    self._index.search(batch[part], count, params=parameters, **into)
-            if (rows[:, -1] < 0).any():
-                scores[rows < 0] = -np.inf
-            return scores, rows
-
-        scores, rows = ordered(refine, np.ascontiguousarray(rotated, np.float32), k, size)
-        return SearchResult(rows, scores)
-
-    def _parameters(self, count: int, size: int, effort: int, allowed: Allowed | None) -> Any:
-        """Cached faiss parameters: creating them takes as long as a short walk.
-
-        With a filter there is a cache per thread, because during a search faiss's IndexIDMap
-        replaces their selector by one on that thread's stack.
-        """
-        key: tuple[int, ...] = (count, size, effort)
-        cache = self._unfiltered
-        if allowed is not None:
-            cache = self._filtered.setdefault(allowed, {})
-            key = (*key, get_ident())
-        cached = cache.get(key)
-        if cached is not None:
-            return cached
-        staged = self._coarse.search_parameters(size, effort, allowed)
-        # faiss multiplies and truncates: half a row more keeps the size
-        parameters = faiss.IndexRefineSearchParameters(k_factor=(size + 0.5) / count)
-        if staged is not None:
-            parameters.base_index_params = faiss.SearchParametersPreTransform(index_params=staged)
-        if len(cache) > _CACHED_PARAMETERS:
-            cache.clear()
-        cache[key] = parameters
-        return parameters
-
-
 def rerank(store: RowStore, queries: Floats, candidates: RowNumbers, k: int) -> SearchResult:
     """Score candidates by the inner product with the stored rows and keep the best k.
 
@@ -328,7 +255,7 @@ def rerank(store: RowStore, queries: Floats, candidates: RowNumbers, k: int) -> 
 
     Args:
         store: the full-width rows.
-        queries: (q, dim) float32 unit rows, rotated like the stored rows.
+        queries: (q, dim) float32 unit rows.
         candidates: (q, s) int64 row numbers, without repeats per query; -1 is padding.
         k: rows to keep, >= 1.
 
@@ -357,9 +284,11 @@ def narrow(
 ) -> RowNumbers:
     """One stage of a funnel: the candidates that are most similar in the first `width` dimensions.
 
+    They are the encoder's own, as in Matryoshka's funnel retrieval (Kusupati et al. 2022).
+
     Args:
         file: the full-width rows; only the first `width` dimensions are read.
-        queries: (q, dim) float32 unit rows, rotated like the stored rows.
+        queries: (q, dim) float32 unit rows.
         candidates: (q, s) int64 row numbers; -1 is padding.
         width: dimensions to compare, re-normalised, <= dim.
         keep: rows to keep, >= 1.

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from searchengine.indexer.arrays import Floats, RowNumbers
+from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.cascade import SearchResult, rerank
 from searchengine.indexer.storage.vectors_file import VectorFile
 
@@ -21,7 +22,7 @@ MAX_LENGTH = 1.01
 def scan(
     shortlist: Callable[[Floats, int], RowNumbers],
     store: VectorFile,
-    rotated: Floats,
+    queries: Floats,
     k: int,
     available: int,
     slack: float,
@@ -32,16 +33,16 @@ def scan(
     the last differ by less than both errors at both ends. For such queries more rows are scanned.
 
     Args:
-        shortlist: rotated queries and a size to rows (q, size), by a scan of all available rows.
+        shortlist: queries and a size to rows (q, size), by a scan of all available rows.
         store: the full-width rows.
-        rotated: (q, D) float32 unit queries in the basis of the rows.
+        queries: (q, D) float32 unit rows.
     """
-    rows = np.full((len(rotated), k), -1, np.int64)
+    rows = np.full((len(queries), k), -1, np.int64)
     scores = np.full(rows.shape, -np.inf, np.float32)
-    pending = np.arange(len(rotated))
+    pending = np.arange(len(queries))
     size = min(k + EXTRA_ROWS, available)
     while pending.size and available:
-        batch = rotated[pending]
+        batch = queries[pending]
         best = rerank(store, batch, shortlist(batch, size), size)
         count = min(k, size)
         rows[pending, :count], scores[pending, :count] = (
@@ -53,6 +54,31 @@ def scan(
         pending = pending[best.scores[:, count - 1] - best.scores[:, -1] <= 4 * slack]
         size = min(2 * size, available)
     return SearchResult(rows, scores)
+
+
+def nearest(file: VectorFile, queries: Floats, size: int, within: Allowed | None) -> RowNumbers:
+    """The rows (q, size) with the highest scores by matrix products, which round: see `scan`.
+
+    Args:
+        queries: (q, D) float32 unit rows.
+        size: rows per query, at most the number of rows `within`, None for all.
+    """
+    rows: RowNumbers = np.empty((len(queries), 0), np.int64)
+    scores: Floats = np.empty((len(queries), 0), np.float32)
+    start = 0
+    for block in file.blocks():
+        numbers = np.arange(start, start + len(block))
+        start += len(block)
+        if within is not None:
+            inside = np.flatnonzero(within.mask[numbers])
+            numbers, block = numbers[inside], block[inside]
+        scores = np.hstack([scores, queries @ block.T])
+        rows = np.hstack([rows, np.broadcast_to(numbers, (len(queries), numbers.size))])
+        if rows.shape[1] > size:
+            best = np.argpartition(scores, -size, axis=1)[:, -size:]
+            rows = np.take_along_axis(rows, best, axis=1)
+            scores = np.take_along_axis(scores, best, axis=1)
+    return rows
 
 
 def score_slack(dim: int) -> float:

@@ -5,13 +5,14 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from searchengine.indexer.arrays import Floats, Mask, RowNumbers, locality
+from searchengine.indexer.arrays import LOCALITY_BITS, Floats, Mask, RowNumbers, locality
 from searchengine.indexer.config import Storage
 from searchengine.indexer.faiss_calls import faiss
 from searchengine.indexer.native.hnsw import NativeGraph, Nodes, Passing, Words
 from searchengine.indexer.native.library import load
 from searchengine.indexer.search.allowed import Allowed
-from searchengine.indexer.search.cascade import LOCALITY_BATCH, Cascade, CoarseIndex, SearchResult
+from searchengine.indexer.search.cascade import LOCALITY_BATCH, CoarseIndex, SearchResult
+from searchengine.indexer.storage.rotation import Prefixes
 from searchengine.indexer.storage.vectors_file import VectorFile
 from searchengine.indexer.threads import slices, threads
 
@@ -49,28 +50,28 @@ class NativeCascade:
     take about as long as a search without a filter.
     """
 
-    def __init__(self, coarse: CoarseIndex, graph: NativeGraph) -> None:
-        self._coarse = coarse
-        self._graph = graph
+    def __init__(self, coarse: CoarseIndex, graph: NativeGraph, matrix: Floats | None) -> None:
+        """`matrix`: what prefixes are made with."""
+        self._coarse, self._graph = coarse, graph
+        self._order = None if matrix is None else matrix[: 1 + LOCALITY_BITS]
         self._bits: WeakKeyDictionary[Allowed, Words] = WeakKeyDictionary()
         self._nodes: WeakKeyDictionary[Allowed, Nodes] = WeakKeyDictionary()
 
     def search(
-        self,
-        rotated: Floats,
-        k: int,
-        size: int,
-        effort: int = 0,
-        allowed: Allowed | None = None,
+        self, queries: Floats, k: int, size: int, effort: int = 0, allowed: Allowed | None = None
     ) -> SearchResult:
-        """As Cascade.search, but there is no padding where `size` rows are allowed."""
-        return SearchResult(*self._search(rotated, k, size, effort, allowed, True))
+        """The best k of a shortlist of `size` rows, for queries (q, D) of any length > 0.
+
+        There is no padding where `size` rows are allowed. VectorError: a query is zero or not
+        finite.
+        """
+        return SearchResult(*self._search(queries, k, size, effort, allowed, True))
 
     def shortlist(
-        self, rotated: Floats, size: int, allowed: Allowed | None = None, effort: int = 0
+        self, queries: Floats, size: int, allowed: Allowed | None = None, effort: int = 0
     ) -> RowNumbers:
-        """As CoarseIndex.shortlist, for rotated queries (q, D); ties are broken by the node."""
-        return self._search(rotated, size, size, effort, allowed, False)[0]
+        """As Parts.shortlist; ties are broken by the node."""
+        return self._search(queries, size, size, effort, allowed, False)[0]
 
     def walks(self, size: int, effort: int, allowed: Allowed | None) -> bool:
         """Whether a search walks the graph, which may miss rows."""
@@ -81,19 +82,19 @@ class NativeCascade:
 
     def _search(
         self,
-        rotated: Floats,
+        queries: Floats,
         k: int,
         size: int,
         effort: int,
         allowed: Allowed | None,
         reranked: bool,
     ) -> tuple[RowNumbers, Floats]:
-        graph, rotated = self._graph, np.ascontiguousarray(rotated, np.float32)
+        graph = self._graph
         if not self.walks(size, effort, allowed):
-            return graph.scan(rotated, k, size, self._nodes_of(allowed), reranked=reranked)
+            return graph.scan(queries, k, size, self._nodes_of(allowed), reranked=reranked)
         order, passing = None, None
-        if len(rotated) >= LOCALITY_BATCH:
-            heads = rotated[:, : self._coarse.width]
+        if len(queries) >= LOCALITY_BATCH:
+            heads = queries if self._order is None else queries @ self._order.T
             order = locality([heads], heads)
         if allowed is not None:
             share = self._coarse.share(allowed)
@@ -102,19 +103,19 @@ class NativeCascade:
             passing = Passing(self._bits_of(allowed), bridges, MIN_LOCAL_SHARE * share)
         ef_search = self._coarse.ef_search(size, effort)
         rows, scores, padded = graph.search(
-            rotated, k, size, ef_search, passing, order, reranked=reranked
+            queries, k, size, ef_search, passing, order, reranked=reranked
         )
         if padded and passing is not None and allowed is not None and allowed.size > MAX_RESCANNED:
             short = np.flatnonzero(rows[:, -1] < 0)
             passing = Passing(passing.bits, self._coarse.rows, 0.0)
             rows[short], scores[short], padded = graph.search(
-                rotated[short], k, size, RETRY_FACTOR * ef_search, passing, reranked=reranked
+                queries[short], k, size, RETRY_FACTOR * ef_search, passing, reranked=reranked
             )
         if padded:
             short = np.flatnonzero(rows[:, -1] < 0)
             nodes = self._nodes_of(allowed)
             rows[short], scores[short] = graph.scan(
-                rotated[short], k, size, nodes, reranked=reranked
+                queries[short], k, size, nodes, reranked=reranked
             )
         return rows, scores
 
@@ -137,24 +138,24 @@ class NativeCascade:
         return self._graph.work()
 
 
-def walk_totals(cascade: Cascade | NativeCascade) -> tuple[int, int]:
+def walk_totals(graph: NativeCascade | None) -> tuple[int, int]:
     """Counters: codes compared, and nodes expanded.
 
-    They count the walks of faiss in this process and those of the compiled kernel in this cascade.
+    They count the walks of faiss in this process and those of the compiled kernel in this graph.
     """
     stats = faiss.cvar.hnsw_stats
-    compared, followed = cascade.work() if isinstance(cascade, NativeCascade) else (0, 0)
+    compared, followed = (0, 0) if graph is None else graph.work()
     return stats.ndis + compared, stats.nhops + followed
 
 
 def native_cascade(
-    coarse: CoarseIndex, file: VectorFile, name: str, level: int | None
+    coarse: CoarseIndex, prefixes: Prefixes, name: str, level: int | None
 ) -> NativeCascade | None:
     """The compiled kernel's cascade; None where faiss searches.
 
     Args:
         coarse: the coarse stage, which the kernel walks if it is a graph of 8-bit codes.
-        file: the full-width rows.
+        prefixes: the full-width rows, and how their prefixes are made.
         name: what `coarse` was read from, for errors.
         level: of the kernel, from library.chosen_level; None: faiss searches.
 
@@ -163,7 +164,8 @@ def native_cascade(
     """
     if level is None or not _is_byte_graph(coarse):
         return None
-    return NativeCascade(coarse, NativeGraph(coarse.index, file, level, name))
+    graph = NativeGraph(coarse.index, prefixes.file, level, name, prefixes.matrix)
+    return NativeCascade(coarse, graph, prefixes.matrix)
 
 
 def _is_byte_graph(coarse: CoarseIndex) -> bool:
@@ -204,8 +206,8 @@ class NativeRows:
 
     def __init__(self, file: VectorFile, level: int) -> None:
         """`level`: from library.chosen_level."""
-        self.rows, self.dim = file.rows, file.dim
-        self._file, self._half, self._level = file, file.storage is Storage.FLOAT16, level
+        self.rows, self.dim, self.level = file.rows, file.dim, level
+        self._file, self._half = file, file.storage is Storage.FLOAT16
         self._library = load()
 
     def best(
@@ -247,9 +249,7 @@ class NativeRows:
             if rows is None:
                 self._file.read_ahead(piece)
             with threads.take(self._threads((piece.stop - piece.start) * len(queries))) as count:
-                failed = self._library.kernel_add_best(
-                    self._level, ctypes.byref(part), count, *into
-                )
+                failed = self._library.kernel_add_best(self.level, ctypes.byref(part), count, *into)
             self._check(failed, part)
 
     def rerank(self, queries: Floats, candidates: RowNumbers, k: int) -> tuple[RowNumbers, Floats]:
@@ -262,7 +262,7 @@ class NativeRows:
             lines = candidates[group]
             with threads.take(min(len(lines), self._threads(lines.size))) as count:
                 failed = self._library.kernel_rerank(
-                    self._level,
+                    self.level,
                     ctypes.byref(part),
                     lines.ctypes.data,
                     lines.shape[1],

@@ -6,10 +6,11 @@ Graphs are walked on the CPU: its caches suit them better.
 import hashlib
 import os
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from threading import Lock
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 from weakref import WeakSet
 
 import numpy as np
@@ -21,15 +22,14 @@ from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.faiss_calls import faiss, read_index, structure_of
 from searchengine.indexer.native.library import chosen_level
 from searchengine.indexer.search.allowed import Allowed, restriction
-from searchengine.indexer.search.cascade import Cascade, CoarseIndex, SearchResult, rerank
-from searchengine.indexer.search.exact import scan, score_slack
+from searchengine.indexer.search.cascade import CoarseIndex, SearchResult, rerank
+from searchengine.indexer.search.exact import nearest, scan, score_slack
 from searchengine.indexer.search.native_search import (
     LISTED_SHARE,
     NativeCascade,
     NativeRows,
     native_cascade,
 )
-from searchengine.indexer.search.rotating import Rotation
 from searchengine.indexer.storage.manifest import (
     COARSE,
     MANIFEST,
@@ -38,7 +38,8 @@ from searchengine.indexer.storage.manifest import (
     Manifest,
 )
 from searchengine.indexer.storage.passages_file import PASSAGES, RowPassages, npy_start
-from searchengine.indexer.storage.vectors_file import Prefixes, VectorFile
+from searchengine.indexer.storage.rotation import Prefixes
+from searchengine.indexer.storage.vectors_file import VectorFile
 from searchengine.indexer.storage.words_format import WORDS, Postings
 
 GPU_MAX_SIZE = 2048
@@ -51,13 +52,10 @@ GPU_SLACK = 2.0**-9
 class Parts(NamedTuple):
     """The files of an open segment."""
 
-    file: VectorFile
-    full: CoarseIndex  # the same rows, mapped by faiss
+    prefixes: Prefixes  # the rows, and how their prefixes are made
     coarse: CoarseIndex
-    cascade: Cascade | NativeCascade
-    native: NativeRows | None  # the rows scored by the compiled kernel; None: faiss scans
-    rotation: Rotation | None  # None is the identity
-    level: int | None  # of the compiled kernel; None: faiss searches
+    graph: NativeCascade | None  # the same, walked by the compiled kernel; None: faiss searches
+    native: NativeRows | None  # the rows scored by the compiled kernel; None: numpy does
     words: Postings | None  # None: the segment has no words file
     passages: RowPassages | None  # None: it does not tell which passages its rows are
     gpu_full: CoarseIndex | None = None  # copies on a GPU, for scans without a filter
@@ -66,17 +64,11 @@ class Parts(NamedTuple):
 
     @classmethod
     def open(
-        cls,
-        folder: Path,
-        manifest: Manifest,
-        device: Device,
-        shared: Rotation | None = None,
-        checksum: Checksum | None = None,
+        cls, folder: Path, manifest: Manifest, device: Device, checksum: Checksum | None = None
     ) -> Self:
         """Check every file's size, and the contents of all but the vectors; then map them.
 
-        `shared` is the rotation of another open segment with an equal file. This segment's file is
-        then not read. `checksum` computes or remembers the checksum of a file.
+        `checksum` computes or remembers the checksum of a file.
 
         Raises:
             SegmentError: naming the file that is missing, truncated, altered or unknown; or there
@@ -87,48 +79,54 @@ class Parts(NamedTuple):
         if manifest.config.rotation is not RotationKind.IDENTITY:
             needed.add(ROTATION)
         needed |= {WORDS, PASSAGES} & manifest.files.keys()
-        unread = {manifest.vectors_file} if shared is None else {manifest.vectors_file, ROTATION}
         for name in sorted(needed):
-            check_file(folder, manifest, name, contents=name not in unread, checksum=checksum)
-        coarse = open_coarse(folder / COARSE)
-        if (coarse.rows, coarse.width) != (manifest.rows, manifest.config.prefix):
+            read = name != manifest.vectors_file
+            check_file(folder, manifest, name, contents=read, checksum=checksum)
+        coarse, width = open_coarse(folder / COARSE), manifest.config.prefix
+        if (coarse.rows, coarse.width) != (manifest.rows, width):
             raise SegmentError(
-                f"{folder / COARSE} must hold {manifest.rows} x {manifest.config.prefix} prefixes, "
+                f"{folder / COARSE} must hold {manifest.rows} x {width} prefixes, "
                 f"got {coarse.rows} x {coarse.width}; index again"
             )
-        file = VectorFile(
-            folder / manifest.vectors_file, manifest.rows, manifest.dim, manifest.config.storage
-        )
-        full = open_coarse(file.path)
-        level = chosen_level()
-        rotation = load_rotation(folder, manifest) if shared is None else shared
-        walked = native_cascade(coarse, file, str(folder / COARSE), level)
-        cascade = walked or Cascade(coarse, full)
-        native = None if level is None else NativeRows(file, level)
+        path = folder / manifest.vectors_file
+        file = VectorFile(path, manifest.rows, manifest.dim, manifest.config.storage)
+        prefixes, level = Prefixes(file, width, load_rotation(folder, manifest)), chosen_level()
         words = Postings.open(folder / WORDS, manifest.rows) if WORDS in needed else None
         passages = None
         if PASSAGES in needed:
             passages = RowPassages.open(folder / PASSAGES, manifest.rows)
-        parts = cls(file, full, coarse, cascade, native, rotation, level, words, passages)
+        parts = cls(
+            prefixes,
+            coarse,
+            native_cascade(coarse, prefixes, str(folder / COARSE), level),
+            None if level is None else NativeRows(file, level),
+            words,
+            passages,
+        )
         return parts.on_gpu() if device is Device.GPU else parts
+
+    @property
+    def file(self) -> VectorFile:
+        """The full-width rows."""
+        return self.prefixes.file
 
     def remapped(self, path: Path) -> Self:
         """These files with another copy of the vectors, mapped now."""
         file = VectorFile(path, self.file.rows, self.file.dim, self.file.storage)
-        full = open_coarse(path)
-        walked = native_cascade(self.coarse, file, "the coarse stage", self.level)
-        cascade = walked or Cascade(self.coarse, full)
-        native = None if self.level is None else NativeRows(file, self.level)
-        return self._replace(file=file, full=full, cascade=cascade, native=native)
+        native = None if self.native is None else NativeRows(file, self.native.level)
+        parts = self._replace(native=native)
+        return parts.with_coarse(replace(self.prefixes, file=file), self.coarse, self.kept)
 
-    def with_coarse(self, coarse: CoarseIndex, kept: Allowed | None) -> Self:
+    def with_coarse(self, prefixes: Prefixes, coarse: CoarseIndex, kept: Allowed | None) -> Self:
         """These files with another coarse stage, which holds the rows `kept`, None for all.
 
         It is scanned on the CPU: a GPU's copy holds the old prefixes.
         """
-        walked = native_cascade(coarse, self.file, "the coarse stage in memory", self.level)
-        cascade = walked or Cascade(coarse, self.full)
-        return self._replace(coarse=coarse, cascade=cascade, gpu_coarse=None, kept=kept)
+        level = None if self.native is None else self.native.level
+        graph = native_cascade(coarse, prefixes, "the coarse stage in memory", level)
+        return self._replace(
+            prefixes=prefixes, coarse=coarse, graph=graph, gpu_coarse=None, kept=kept
+        )
 
     def restricted(self, allowed: Allowed | npt.ArrayLike | None) -> Allowed | None:
         """The rows that a caller allows, checked; in a trial only those it holds. None: no filter.
@@ -155,56 +153,46 @@ class Parts(NamedTuple):
         full = gpu_copy(Prefixes(self.file, self.file.dim))
         if self.coarse.structure is not Structure.FLAT:
             return self._replace(gpu_full=full)
-        coarse = gpu_copy(Prefixes(self.file, self.coarse.width))
-        return self._replace(gpu_full=full, gpu_coarse=coarse)
-
-    def scanner(self, width: Literal["full", "coarse"], size: int, filtered: bool) -> CoarseIndex:
-        """The index that scans for the best `size` rows: the copy on a GPU where it can."""
-        mapped, copied = self.full, self.gpu_full
-        if width == "coarse":
-            mapped, copied = self.coarse, self.gpu_coarse
-        return mapped if copied is None or filtered or size >= GPU_MAX_SIZE else copied
-
-    def one_call(self, size: int, effort: int, only: Allowed | None) -> bool:
-        """Whether the cascade finds and reranks a shortlist in one call."""
-        native = isinstance(self.cascade, NativeCascade)
-        return native or self.cascade.walks(size, effort, only)
+        return self._replace(gpu_full=full, gpu_coarse=gpu_copy(self.prefixes))
 
     def shortlist(
-        self, rotated: Floats, size: int, only: Allowed | None, effort: int
+        self, queries: Floats, size: int, only: Allowed | None, effort: int
     ) -> RowNumbers:
-        """As Segment.shortlist; where few rows are available, all of them, in their order."""
+        """As Segment.shortlist, for unit queries; where few rows are available, all in order."""
         within, available = self.searched(only), self.available(only)
         if size >= available:
-            all_rows = np.full((len(rotated), size), -1, np.int64)
+            all_rows = np.full((len(queries), size), -1, np.int64)
             all_rows[:, :available] = np.arange(available) if within is None else within.rows
             return all_rows
-        coarse = self.scanner("coarse", size, only is not None)
-        if coarse is self.coarse and isinstance(self.cascade, NativeCascade):
-            return self.cascade.shortlist(rotated, size, only, effort)
-        return coarse.shortlist(rotated[:, : coarse.width], size, only, effort)
+        if self.graph is not None:
+            return self.graph.shortlist(queries, size, only, effort)
+        coarse = self.coarse
+        if self.gpu_coarse is not None and only is None and size < GPU_MAX_SIZE:
+            coarse = self.gpu_coarse
+        return coarse.shortlist(self.prefixes.of(queries), size, only, effort)
 
-    def exact(self, rotated: Floats, k: int, only: Allowed | None) -> SearchResult:
-        """The true best k of all (allowed) rows, from their full width."""
+    def exact(self, queries: Floats, k: int, only: Allowed | None) -> SearchResult:
+        """The true best k of all (allowed) rows for unit queries, from their full width."""
         within, available = self.searched(only), self.available(only)
         if self.native is None or self.gpu_full is not None:
             slack = score_slack(self.file.dim) + (GPU_SLACK if self.gpu_full is not None else 0)
 
             def best(batch: Floats, size: int) -> RowNumbers:
-                full = self.scanner("full", size, within is not None)
-                return full.shortlist(batch, size, within)
+                if self.gpu_full is not None and within is None and size < GPU_MAX_SIZE:
+                    return self.gpu_full.shortlist(batch, size)
+                return nearest(self.file, batch, size, within)
 
-            return scan(best, self.file, rotated, k, available, slack)
+            return scan(best, self.file, queries, k, available, slack)
         if within is None or within.share >= LISTED_SHARE:
             mask = None if within is None else within.mask
-            return SearchResult(*self.native.best(rotated, k, mask=mask))
-        return SearchResult(*self.native.best(rotated, k, rows=within.rows))
+            return SearchResult(*self.native.best(queries, k, mask=mask))
+        return SearchResult(*self.native.best(queries, k, rows=within.rows))
 
-    def rerank(self, rotated: Floats, candidates: RowNumbers, k: int) -> SearchResult:
-        """The best k candidates of this segment (q, s); their row numbers are not checked."""
+    def rerank(self, queries: Floats, candidates: RowNumbers, k: int) -> SearchResult:
+        """The best k candidates (q, s) for unit queries; their row numbers are not checked."""
         if self.native is None:
-            return rerank(self.file, rotated, candidates, k)
-        return SearchResult(*self.native.rerank(rotated, candidates, k))
+            return rerank(self.file, queries, candidates, k)
+        return SearchResult(*self.native.rerank(queries, candidates, k))
 
 
 def open_coarse(path: Path) -> CoarseIndex:
@@ -246,20 +234,20 @@ def check_file(
     entry.check(folder / name, contents=contents, checksum=checksum)
 
 
-def load_rotation(folder: Path, manifest: Manifest) -> Rotation | None:
-    """The verified rotation, or None for the identity.
+def load_rotation(folder: Path, manifest: Manifest) -> Floats | None:
+    """The rotation (prefix, dim) of a segment, or None for the identity.
 
     Raises:
-        SegmentError: the file is not a .npy file of a float32 matrix (dim, dim) alone.
+        SegmentError: the file is not a .npy file of such a float32 matrix alone.
     """
     if manifest.config.rotation is RotationKind.IDENTITY:
         return None
-    path, dim = folder / ROTATION, manifest.dim
-    start = npy_start(path, "<f4", (dim, dim))
-    matrix: Floats = np.fromfile(path, "<f4", dim * dim, offset=start).reshape(dim, dim)
+    path, shape = folder / ROTATION, (manifest.config.prefix, manifest.dim)
+    start = npy_start(path, "<f4", shape)
+    matrix: Floats = np.fromfile(path, "<f4", offset=start).reshape(shape)
     if not np.isfinite(matrix).all():
         raise SegmentError(f"{path} holds NaN or infinity; restore it or index again")
-    return Rotation(matrix)
+    return matrix
 
 
 def gpu_copy(rows: Prefixes) -> CoarseIndex:

@@ -11,7 +11,7 @@ from searchengine.indexer.config import SegmentConfig, whole_number
 from searchengine.indexer.errors import SegmentConfigError, SegmentError, shortened, shown
 from searchengine.indexer.storage.durable import link_or_copy, sha256, sync_file
 
-FORMAT = 3
+FORMAT = 4
 """The format that is written, and the only one that is opened."""
 METRIC = "cosine"
 MANIFEST = "manifest.json"
@@ -82,8 +82,6 @@ class Manifest:
         files: every file of the folder except the manifest, by name.
         provenance: where the vectors came from, e.g. the encoder's fingerprint.
         tuning: how the operating point was measured (tuning.tune); None if it was not tuned.
-        fitted_on: rows that the rotation was fitted on (or sampled from), maybe those of another
-            segment; 0 for the identity.
 
     Raises:
         SegmentConfigError: at construction, for an impossible value, or the name of a file outside
@@ -99,24 +97,16 @@ class Manifest:
     files: Mapping[str, FileEntry]
     provenance: Mapping[str, str]
     tuning: Mapping[str, Any] | None = None
-    fitted_on: int = 0
 
     def __post_init__(self) -> None:
         whole_number("rows", self.rows, 1, MAX_ROWS)
         whole_number("dim", self.dim, 1, MAX_DIM)
         whole_number("offset", self.vectors_offset, 0, _MAX_BYTES)
-        whole_number("fitted_on", self.fitted_on, 0, MAX_ROWS)
         _text("dtype", self.vectors_dtype)
         for name in (self.vectors_file, *self.files):
             _plain_name(name)
         if self.tuning is not None and not isinstance(self.tuning, Mapping):
             raise SegmentConfigError(f"tuning must be a mapping, got {shown(self.tuning)}")
-
-    @property
-    def rotation_sha256(self) -> str | None:
-        """The checksum of the rotation, None for the identity: equal in segments that share one."""
-        entry = self.files.get(ROTATION)
-        return None if entry is None else entry.sha256
 
     def to_json(self) -> str:
         """The text of manifest.json; its last key is the checksum of all others."""
@@ -137,7 +127,6 @@ class Manifest:
             },
             "provenance": dict(sorted(self.provenance.items())),
             "tuning": self.tuning,
-            "fitted_on": self.fitted_on,
         }
         values["sha256"] = _checksum(values)
         return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
@@ -196,7 +185,6 @@ class Manifest:
             },
             provenance={str(key): str(value) for key, value in values["provenance"].items()},
             tuning=values["tuning"],
-            fitted_on=values["fitted_on"],
         )
 
 

@@ -12,7 +12,6 @@ import os
 import struct
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -24,7 +23,6 @@ from searchengine.indexer.arrays import (
     Floats,
     RowNumbers,
     evenly_in_blocks,
-    prefix,
     unit_rows,
 )
 from searchengine.indexer.config import Storage
@@ -300,33 +298,3 @@ class VectorFile:
         """
         if hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
-
-
-@dataclass(frozen=True, slots=True)
-class Prefixes:
-    """The re-normalised first `width` dimensions of every row of a file."""
-
-    file: VectorFile
-    width: int
-
-    @property
-    def rows(self) -> int:
-        """Number of rows."""
-        return self.file.rows
-
-    def take(self, rows: RowNumbers) -> Floats:
-        """The prefixes of these rows: (n,) row numbers to (n, width)."""
-        return prefix(self.file.take(rows, self.width), self.width)
-
-    def blocks(self, order: RowNumbers | None = None) -> Iterator[Floats]:
-        """All prefixes, BLOCK_ROWS at a time, by row number or in another order."""
-        for start in range(0, self.rows, BLOCK_ROWS):
-            part = slice(start, min(start + BLOCK_ROWS, self.rows))
-            rows = part if order is None else order[part]
-            yield prefix(self.file.take(rows, self.width), self.width)
-            self.file.release()
-
-    def sample(self, count: int) -> Floats:
-        """At most `count` prefixes, evenly spread."""
-        parts = self.file.sample(count, self.width)
-        return np.concatenate([prefix(part, self.width) for part in parts])

@@ -73,7 +73,7 @@ def footprint(config: SegmentConfig, rows: int, dim: int) -> Footprint:
         hot_row=code + links,
         cold_row=dim * np.dtype(DTYPES[config.storage]).itemsize,
         # As read, transposed, and the copy of faiss.
-        fixed=0 if config.rotation is RotationKind.IDENTITY else 3 * 4 * dim * dim,
+        fixed=0 if config.rotation is RotationKind.IDENTITY else 5 * config.prefix * dim,
     )
 
 
@@ -98,7 +98,7 @@ def exhaustive(rows: int, dim: int) -> float:
 def cost(point: OperatingPoint, queries: Floats) -> Cost:
     """The mean cost of queries (q, D), from the counters of graphs and lists.
 
-    It includes the D² multiply-adds of the rotation, except for an exact scan, which needs none,
+    It includes the multiply-adds of the rotation, except for an exact scan, which needs none,
     and the stages of a funnel.
     """
     pairs = zip(point.segments, point.live, strict=True)
@@ -111,7 +111,7 @@ def _segment_cost(
 ) -> Cost:
     config, dim = segment.config, segment.dim
     width = np.dtype(DTYPES[config.storage]).itemsize
-    rotation = 0 if config.rotation is RotationKind.IDENTITY else dim * dim
+    rotation = 0 if config.rotation is RotationKind.IDENTITY else config.prefix * dim
     rows = segment.rows if live is None else live.size
     size = max(point.shortlist or config.shortlist, point.k)
     exact = live is not None and rows <= EXACT_ALLOWED
@@ -139,12 +139,12 @@ def _compared(
     structure, count = segment.config.structure, len(queries)
     if structure is Structure.HNSW:
         before = np.array(segment.walk_totals())
-        segment.shortlist(segment.rotate(queries), size, live)
+        segment.shortlist(queries, size, live)
         compared, followed = (np.array(segment.walk_totals()) - before) / count
         return float(compared), 8.0 * segment.config.hnsw_m * float(followed)
     if structure is Structure.IVF:
         faiss.cvar.indexIVF_stats.reset()
-        segment.shortlist(segment.rotate(queries), size, live)
+        segment.shortlist(queries, size, live)
         compared = faiss.cvar.indexIVF_stats.ndis / count
         return compared, 8.0 * compared  # a row number beside every code
     scanned = segment.rows if live is None or live.share >= POST_FILTER_SHARE else live.size

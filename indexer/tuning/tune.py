@@ -536,15 +536,16 @@ def ranks(
     first = 0
     heads, scores = [], np.full(questions.truth.shape, np.inf, np.float32)
     for segment in segments:
-        head = np.ascontiguousarray(segment.rotate(questions.vectors)[:, :width])
+        prefixes = segment.prefixes(replace(segment.config, prefix=width, stages=()))
+        head = prefixes.of(questions.vectors)
         inside = (questions.truth >= first) & (questions.truth < first + segment.rows)
-        neighbours = segment.prefix_rows(width).take(questions.truth[inside] - first)
+        neighbours = prefixes.take(questions.truth[inside] - first)
         scores[inside] = np.einsum("nd,nd->n", neighbours, head[np.nonzero(inside)[0]])
-        heads.append(head)
+        heads.append((prefixes, head))
         first += segment.rows
     above = np.zeros(questions.truth.shape, np.int64)
-    for segment, head, rows in zip(segments, heads, searchable, strict=True):
-        for block in segment.prefix_rows(width).blocks(rows):
+    for (prefixes, head), rows in zip(heads, searchable, strict=True):
+        for block in prefixes.blocks(rows):
             similar = np.sort(head @ block.T, axis=1)
             for i, line in enumerate(similar):
                 # 1e-6: a row must not precede itself because of rounding

@@ -182,7 +182,7 @@ class Miner:
         else:
             result = segment.search(vectors, k, shortlist=SHORTLIST_PER_RANK * k)
         positives = np.array([[self._rows[identity(pair.positive)]] for pair in pairs], np.int64)
-        scores = segment.rerank(segment.rotate(vectors), positives, 1).scores[:, 0]
+        scores = segment.rerank(vectors, positives, 1).scores[:, 0]
         for i, pair in enumerate(pairs):
             ranked = zip(result.rows[i].tolist(), result.scores[i].tolist(), strict=True)
             candidates = [

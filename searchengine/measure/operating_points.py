@@ -231,12 +231,11 @@ class Searchers:
         missing: names of searchers that could not be built, and why.
     """
 
-    def __init__(self, dataset: Dataset, grid: Grid, scratch: Path, progress: Progress) -> None:
+    def __init__(self, dataset: Dataset, grid: Grid, progress: Progress) -> None:
         self.searchers: list[Searcher] = []
         self.now = EXACT
         self.missing: dict[str, str] = {}
         self._dataset, self._grid, self._progress = dataset, grid, progress
-        self._scratch = scratch
         self._config = max(dataset.segments, key=lambda segment: segment.rows).config
         self._room = _MEMORY_SHARE * _memory()
         self._built: dict[tuple[Any, ...], tuple[Views, float]] = {}
@@ -255,18 +254,11 @@ class Searchers:
             self._add(planned, segments)
         if not grid.baselines:
             return
-        bare = segments
         if config.rotation is not RotationKind.IDENTITY:
-            try:
-                bare = self._unrotated()
-            except OSError as error:
-                self.missing["baselines"] = f"the rows cannot be copied: {error.strerror}"
-                return
             for planned in grid.truncated(config, rows):
-                self._add(planned, bare)
-        # A rotation changes nothing at full width, so those searchers do without it.
+                self._add(planned, segments)
         for planned in grid.full(config, dim):
-            self._add(planned, bare)
+            self._add(planned, segments)
 
     def _add_exact(self) -> None:
         """Add exact search: a scan of all rows at full width."""
@@ -306,7 +298,7 @@ class Searchers:
             self.missing[name] = config
         if isinstance(config, str) or name == self.now:
             return
-        key = (*config.coarse_stage(), config.rotation)
+        key = config.coarse_stage()
         if key not in self._built:
             reason = self._no_room(config)
             if reason is not None:
@@ -335,23 +327,6 @@ class Searchers:
             )
         self._room -= hot
         return None
-
-    def _unrotated(self) -> Views:
-        """The same rows without rotation, as the encoder gave them."""
-        config = SegmentConfig(
-            prefix=1,
-            rotation=RotationKind.IDENTITY,
-            storage=self._config.storage,
-            structure=Structure.FLAT,
-            code=Code.FP16,
-        )
-        bare = []
-        for number, segment in enumerate(self._dataset.segments):
-            self._progress("undoing the rotation", 0, 1)
-            path = self._scratch / f"unrotated-{number}"
-            bare.append(Segment.build(path, segment.verified(), config))
-            self._progress("undoing the rotation", 1, 1)
-        return tuple(bare)
 
     def _fields(
         self,

@@ -16,12 +16,13 @@ import numpy.typing as npt
 
 from searchengine.engine import Mode, SearchEngine, Snapshot, contract
 from searchengine.errors import QueryError
-from searchengine.indexer.arrays import Floats, prefix
+from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building.coarse import build_coarse
-from searchengine.indexer.config import Code, SegmentConfig, Structure
+from searchengine.indexer.config import Code
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.cascade import SearchResult, rerank
 from searchengine.indexer.segment import Segment
+from searchengine.indexer.storage.rotation import Prefixes
 from searchengine.measure import judgements
 from searchengine.measure.comparison import DEPTH, EXACT, Setting
 from searchengine.measure.judgements import Task, ranked
@@ -319,27 +320,23 @@ class PrefixSearch:
     """Rankings by a prefix of all passages; each index is built once."""
 
     def __init__(self, snapshot: Snapshot, dim: int) -> None:
-        config = SegmentConfig(prefix=dim, structure=Structure.FLAT, code=Code.FP16)
-        self._snapshot, self._dim = snapshot, dim
-        self._indexes = {
-            row: build_coarse(segment.prefix_rows(dim), config)
-            for row, segment in snapshot.segments.items()
-        }
+        self._snapshot, self._indexes = snapshot, {}
+        for row, segment in snapshot.segments.items():
+            config = replace(segment.config.scanned(), prefix=dim, code=Code.FP16, stages=())
+            prefixes = segment.prefixes(config)
+            self._indexes[row] = prefixes, build_coarse(prefixes, config)
 
     def rank(
         self, vectors: Floats, shortlist: int, depth: int
     ) -> tuple[SearchResult, SearchResult]:
         """The ranking of the shortlist at full width, and the ranking by the prefix alone."""
-        dim, size = self._dim, max(shortlist, depth)
-        segments = self._snapshot.segments
-        rotations = {row: segment.rotate(vectors) for row, segment in segments.items()}
+        size = max(shortlist, depth)
 
         def nearest(row: Any, segment: Segment, live: Allowed | None) -> SearchResult:
-            rotated = rotations[row]
-            candidates = self._indexes[row].shortlist(
-                rotated[:, :dim], min(size, segment.rows), live
-            )
-            return rerank(_Prefixes(segment, dim), prefix(rotated, dim), candidates, size)
+            prefixes, index = self._indexes[row]
+            queries = prefixes.of(vectors)
+            candidates = index.shortlist(queries, min(size, segment.rows), live)
+            return rerank(_Prefixes(prefixes), queries, candidates, size)
 
         alone = self._snapshot.merge(nearest, size)
         # One shortlist over all segments: separate ones would depend on the number of segments.
@@ -348,7 +345,7 @@ class PrefixSearch:
         def reranked(row: Any, segment: Segment, _: Allowed | None) -> SearchResult:
             first, last = row.ends
             inside = np.where((first <= chosen) & (chosen <= last), chosen - first, -1)
-            return segment.rerank(rotations[row], inside, depth)
+            return segment.rerank(vectors, inside, depth)
 
         bare = SearchResult(alone.rows[:, :depth], alone.scores[:, :depth])
         return self._snapshot.merge(reranked, depth), bare
@@ -358,9 +355,11 @@ class PrefixSearch:
 class _Prefixes:
     """The prefixes of a segment's rows, in the form that `rerank` takes."""
 
-    segment: Segment
-    dim: int
+    prefixes: Prefixes
+
+    @property
+    def dim(self) -> int:
+        return self.prefixes.width
 
     def take(self, rows: npt.NDArray[np.int64]) -> Floats:
-        full = self.segment.take(rows)
-        return prefix(full.reshape(-1, full.shape[-1]), self.dim).reshape(*rows.shape, self.dim)
+        return self.prefixes.take(rows.ravel()).reshape(*rows.shape, self.dim)

@@ -104,7 +104,7 @@ class Bench:
         report.
         """
         report = on_round or (lambda _: None)
-        searchers = Searchers(self._dataset, self._settings.grid, self._scratch, self._progress)
+        searchers = Searchers(self._dataset, self._settings.grid, self._progress)
         searchers.build()
         self._missing |= searchers.missing
         self._now = searchers.now
@@ -165,12 +165,7 @@ class Bench:
 
     def _measure_cold(self) -> None:
         """Measure the first query on rows that are on disk only."""
-        # The copied rows are rotated; those of the baselines are not.
-        first = self._entries[0].searcher.fields["config"].rotation
-        entries = [
-            entry for entry in self._entries if entry.searcher.fields["config"].rotation is first
-        ]
-        queries = self._dataset.queries
+        entries, queries = self._entries, self._dataset.queries
         try:
             with ColdRows.copied(self._dataset.segments, self._scratch / "cold") as rows:
                 for entry in entries:

@@ -532,14 +532,12 @@ class Reindexing:
             return
         path, folder = self.collection.path, self.owner.folder / f"segment-{len(self.segments)}"
         described = self.blocks.work.details["settings"]
-        largest = Segment.open(self.segments[0][0]) if self.segments else None
         first = self.blocks.work.first + done
         with os_errors(path), segment_errors(path):
             Segment.build(
                 folder,
                 self.blocks.vectors(done),
                 SegmentConfig.from_dict(described["index"]),
-                rotation_of=largest,
                 provenance={"encoder": described["encoder"]["fingerprint"]},
                 progress=self.progress,
                 words=terms.writer(self.store.read, lambda: self.blocks.documents()[done:]),

@@ -246,8 +246,7 @@ def _shifted(store: Store, committed: Sequence[SegmentRow]) -> set[SegmentRow]:
 
 def _verified(folder: Path, row: SegmentRow, plan: Plan) -> Segment:
     """Open a segment and read all of it. Raises SegmentError and OSError."""
-    like = max(plan.opened.values(), key=lambda segment: segment.rows, default=None)
-    segment = Segment.open(folder, rotation_of=like)
+    segment = Segment.open(folder)
     if segment.manifest_sha256 != row.manifest_sha256 or segment.rows != row.rows:
         raise SegmentError(f"{folder}: manifest.json is not the committed one")
     segment.verify()

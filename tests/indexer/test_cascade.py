@@ -7,7 +7,7 @@ import faiss
 import numpy as np
 import pytest
 
-from searchengine.indexer.arrays import prefix
+from searchengine.indexer.arrays import prefix, unit_rows
 from searchengine.indexer.search import cascade
 from searchengine.indexer.search.cascade import SearchResult
 from searchengine.indexer.segment import Segment, SegmentConfig
@@ -71,7 +71,7 @@ def queries(request: pytest.FixtureRequest) -> np.ndarray:
 def two_steps(
     segment: Segment, queries: np.ndarray, k: int, size: int, allowed: np.ndarray | None = None
 ) -> SearchResult:
-    rotated = segment.rotate(queries)
+    rotated = unit_rows(queries)
     return segment.rerank(rotated, segment.shortlist(rotated, size, allowed), k)
 
 
@@ -203,7 +203,7 @@ def test_a_filter_is_exact_and_costs_no_recall(
     assert all(len({*line[:count]}) == count for line in found.rows)
     assert (found.rows[:, count:] == -1).all() and np.isneginf(found.scores[:, count:]).all()
     assert overlap(found.rows[:, :count], exact.rows[:, :count]) >= unfiltered - 0.01
-    truth = np.einsum("qd,qkd->qk", segment.rotate(QUERIES), segment.take(found.rows[:, :count]))
+    truth = np.einsum("qd,qkd->qk", unit_rows(QUERIES), segment.take(found.rows[:, :count]))
     np.testing.assert_allclose(found.scores[:, :count], truth, atol=1e-6)
 
 
@@ -223,13 +223,13 @@ def test_a_filter_in_one_call_is_the_two_steps(segment: Segment, exact_below: No
 @pytest.mark.parametrize("stages", [((24, 30),), ((16, 35), (24, 20), (36, 12))], ids=str)
 @pytest.mark.parametrize("k", [5, 25])
 def test_a_funnel_is_numpys(flat: Segment, stages: tuple[tuple[int, int], ...], k: int) -> None:
-    """Oracle: the widening prefixes of the stored rows, one query at a time, in float64."""
+    """Oracle: widening prefixes as the encoder gave them, one query at a time, in float64."""
     settings = flat.config.as_dict() | {"code": "fp16", "stages": stages}
     found = flat.over(SegmentConfig.from_dict(settings)).search(QUERIES, k)
-    stored, rotated = flat.take(np.arange(ROWS)), flat.rotate(QUERIES)
-    for line, query in zip(found.rows, rotated.astype(np.float64), strict=True):
-        heads = prefix(stored, 12).astype(np.float16).astype(np.float64)
-        left = np.argsort(-(heads @ query[:12]), kind="stable")[: max(k, 40)]
+    stored, matrix = flat.take(np.arange(ROWS)), np.load(flat.path / "rotation.npy")
+    heads = prefix(stored @ matrix.T, 12).astype(np.float16).astype(np.float64)
+    for line, query in zip(found.rows, unit_rows(QUERIES).astype(np.float64), strict=True):
+        left = np.argsort(-(heads @ (matrix @ query)), kind="stable")[: max(k, 40)]
         for width, keep in stages:
             scores = prefix(stored[left], width) @ query[:width]
             left = left[np.argsort(-scores, kind="stable")[: max(k, keep)]]

@@ -27,7 +27,7 @@ def brute(segment: Segment, k: int, allowed: np.ndarray | None = None) -> Search
     """Every (allowed) row scored at full width."""
     numbers = np.arange(segment.rows) if allowed is None else allowed
     everything = np.broadcast_to(numbers, (len(QUERIES), numbers.size))
-    return rerank(segment, segment.rotate(QUERIES), everything, k)
+    return rerank(segment, unit_rows(QUERIES), everything, k)
 
 
 @pytest.mark.parametrize("structure", ["flat", "hnsw", "ivf"])
@@ -70,7 +70,7 @@ def test_near_duplicates_are_told_apart(tmp_path: Path) -> None:
 
 def test_a_result_too_large_to_hold_is_refused(tmp_path: Path) -> None:
     with Segment.build(tmp_path / "s", ROWS, SegmentConfig(prefix=16)) as segment:
-        rotated, most = segment.rotate(QUERIES), "at most 1048576 for a segment of 4000 rows, got"
+        rotated, most = unit_rows(QUERIES), "at most 1048576 for a segment of 4000 rows, got"
         calls = [
             lambda k: segment.search(QUERIES, k),
             lambda k: segment.exact(QUERIES, k),
@@ -93,7 +93,7 @@ def test_sizes_may_be_numbers_of_numpy(tmp_path: Path, structure: str) -> None:
             for allowed in (None, most):
                 wanted = call(QUERIES, 5, allowed=allowed).rows
                 np.testing.assert_array_equal(call(QUERIES, five, allowed=allowed).rows, wanted)
-        rotated = segment.rotate(QUERIES)
+        rotated = unit_rows(QUERIES)
         assert segment.shortlist(rotated, five).shape == (len(QUERIES), 5)
 
 

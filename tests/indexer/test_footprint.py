@@ -33,7 +33,7 @@ def test_by_hand() -> None:
     foretold = footprint(config, 1_000_000, 768)
     assert foretold.hot_row == pytest.approx(192 + 128 + 64 / 15 + 12 + 8)
     assert foretold.cold_row == 1536
-    assert foretold.fixed == 3 * 768 * 768 * 4
+    assert foretold.fixed == 192 * 768 * (4 + 1)
     assert foretold.hot == foretold.fixed + round(1_000_000 * foretold.hot_row)
     assert foretold.cold == 1_536_000_000
 

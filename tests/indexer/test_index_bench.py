@@ -114,7 +114,7 @@ def test_the_cost_of_lists_stages_and_the_rotation(turned: Segment) -> None:
         assert found is not None
         return found.multiply_adds
 
-    fixed = 10 * 8 + DIM * DIM  # centroids and rotation
+    fixed = 10 * 8 + 8 * DIM  # centroids and rotation
     everything = adds(effort=10)
     assert everything == 2000 * 8 + 100 * DIM + fixed
     assert fixed + 100 * DIM < adds(effort=1) < adds(effort=5) < everything

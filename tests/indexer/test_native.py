@@ -20,7 +20,7 @@ from searchengine.indexer.errors import SegmentError, VectorError
 from searchengine.indexer.native import compiler, library
 from searchengine.indexer.native.hnsw import NativeGraph, Passing
 from searchengine.indexer.search.allowed import Allowed
-from searchengine.indexer.search.cascade import Cascade
+from searchengine.indexer.search.cascade import rerank
 from searchengine.indexer.search.native_search import NativeCascade
 from searchengine.indexer.segment import Segment
 
@@ -356,10 +356,7 @@ def test_recall_is_that_of_faiss(
 ) -> None:
     """Of walks; a walk of faiss under a filter has more candidates, and finds more."""
     monkeypatch.setattr(SETTINGS + "SCANNED_PER_CANDIDATE", 0)
-    cascade, reference = (
-        NativeCascade(large.coarse, large.graph()),
-        Cascade(large.coarse, build_coarse_full(large)),
-    )
+    cascade = NativeCascade(large.coarse, large.graph(), None)
     allowed = None
     if share < 1:
         rng = np.random.default_rng(2)
@@ -368,7 +365,8 @@ def test_recall_is_that_of_faiss(
     assert cascade.walks(size, 0, allowed)
     rows = np.arange(ROWS) if allowed is None else allowed.rows
     found = cascade.search(QUERIES, 10, size, 0, allowed).rows
-    theirs = recall(reference.search(QUERIES, 10, size).rows, large, np.arange(ROWS))
+    walked = large.coarse.shortlist(QUERIES[:, : large.coarse.width], size)
+    theirs = recall(rerank(large.file, QUERIES, walked, 10).rows, large, np.arange(ROWS))
     assert recall(found, large, rows) >= theirs - 0.005
     assert theirs > 0.5
     assert np.isin(found, rows).all()
@@ -381,7 +379,7 @@ def test_a_filter_far_from_the_question_costs_no_recall(
     monkeypatch.setattr(SETTINGS + "SCANNED_PER_CANDIDATE", 0)
     monkeypatch.setattr(SETTINGS + "MAX_RESCANNED", rescued)
     graph = large.graph()
-    cascade = NativeCascade(large.coarse, graph)
+    cascade = NativeCascade(large.coarse, graph, None)
     nearness = large.stored @ QUERIES[0]
     allowed = Allowed.from_rows(np.flatnonzero(nearness > np.quantile(nearness, 0.8)), ROWS)
     far = np.ascontiguousarray(QUERIES[np.argsort(QUERIES @ QUERIES[0])[:200]])
@@ -413,12 +411,6 @@ def test_a_walk_under_a_filter_leaves_nothing_to_the_next_one(large: Case) -> No
 def recall(rows: np.ndarray, case: Case, allowed: np.ndarray) -> float:
     best = allowed[np.argsort(-(QUERIES @ case.stored[allowed].T), axis=1)[:, :10]]
     return float(np.mean([len({*a} & {*b}) / 10 for a, b in zip(rows, best, strict=True)]))
-
-
-def build_coarse_full(case: Case) -> object:
-    from searchengine.indexer.search.segment_files import open_coarse
-
-    return open_coarse(case.file.path)
 
 
 def test_threads_slices_and_orders_change_nothing(

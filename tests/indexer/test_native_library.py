@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from native_cases import small_segment
 
+from searchengine.indexer.arrays import unit_rows
 from searchengine.indexer.errors import SegmentConfigError
 from searchengine.indexer.native import compiler, library
-from searchengine.indexer.search.cascade import Cascade
-from searchengine.indexer.search.native_search import NativeCascade
 from searchengine.indexer.segment import Segment
 
 LEVELS = library.levels()
@@ -132,15 +131,14 @@ def test_a_segment_finds_the_same_with_every_kernel(
     for kernel in ("faiss", *LEVELS):
         monkeypatch.setenv("SEARCHENGINE_KERNEL", kernel)
         with Segment.open(segment_folder) as segment:
-            is_native = isinstance(segment._opened().cascade, NativeCascade)
-            assert is_native == (kernel != "faiss")
+            assert (segment._opened().graph is not None) == (kernel != "faiss")
             queries = segment.vectors(np.arange(0, 3000, 20))
             for k, size, allowed in ((10, 60, None), (1, 1, None), (5, 80, np.arange(0, 3000, 2))):
                 found = segment.search(queries, k, size, allowed)
                 other = results.setdefault((k, size), found)
                 assert np.mean(found.rows == other.rows) > 0.995
-                candidates = segment.shortlist(segment.rotate(queries), size, allowed)
-                oracle = segment.rerank(segment.rotate(queries), candidates, k)
+                candidates = segment.shortlist(unit_rows(queries), size, allowed)
+                oracle = segment.rerank(unit_rows(queries), candidates, k)
                 np.testing.assert_array_equal(found.rows, oracle.rows)
                 np.testing.assert_allclose(found.scores, oracle.scores, atol=1e-6)
 
@@ -156,7 +154,7 @@ def test_without_a_library_faiss_searches(
     assert library.levels() == []
     assert library.description().startswith("faiss (no compiled kernel")
     with Segment.open(segment_folder) as segment:
-        assert isinstance(segment._opened().cascade, Cascade)
+        assert segment._opened().graph is None
         found = segment.search(queries, 10, 80)
     assert np.mean(found.rows == expected.rows) > 0.995
     np.testing.assert_allclose(found.scores, expected.scores, atol=1e-3)

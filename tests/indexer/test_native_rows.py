@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from searchengine.indexer.arrays import unit_rows
 from searchengine.indexer.config import Storage
 from searchengine.indexer.native import library
 from searchengine.indexer.search import native_search
@@ -130,7 +131,7 @@ def test_equal_prefixes_are_cut_by_row_number(tmp_path: Path) -> None:
                               rng.standard_normal((1500, 8))], axis=1)  # fmt: skip
     config = SegmentConfig(prefix=8, rotation="identity")
     with Segment.build(tmp_path / "s", vectors, config) as segment:
-        rotated = segment.rotate(vectors[:3])
+        rotated = unit_rows(vectors[:3])
         longest = segment.shortlist(rotated, 400)
         for size in (1, 10, 399):
             np.testing.assert_array_equal(segment.shortlist(rotated, size), longest[:, :size])

@@ -1,4 +1,4 @@
-"""The orthogonal turn."""
+"""The rotation that a prefix is made with."""
 
 import numpy as np
 import pytest
@@ -6,15 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine.indexer.arrays import prefix
+from searchengine.indexer.config import RotationKind, SegmentConfig
 from searchengine.indexer.errors import VectorError
-from searchengine.indexer.search.rotating import Rotation
-from searchengine.indexer.storage.basis import (
-    MIN_FACTORED,
-    SPAN,
-    completed,
-    factored,
-    pca,
-)
+from searchengine.indexer.storage.rotation import fit, pca, prefixes, rotated
+
+DIM = 48
 
 
 def low_rank(n: int, dim: int, rank: int) -> np.ndarray:
@@ -23,90 +19,103 @@ def low_rank(n: int, dim: int, rank: int) -> np.ndarray:
     return (rows + 0.01 * rng.standard_normal((n, dim))).astype(np.float32)
 
 
-@pytest.mark.parametrize("n", [3, 500])
-def test_the_turn_is_orthogonal_also_with_fewer_rows_than_dimensions(n: int) -> None:
-    turn = pca([low_rank(n, 40, 5)])
-    assert turn.dtype == np.float32
-    np.testing.assert_allclose(turn.T @ turn, np.eye(40), atol=1e-5)
+def rows_of(n: int) -> np.ndarray:
+    """Rows whose energies along the principal directions are well apart."""
+    rng = np.random.default_rng(n)
+    rows = rng.standard_normal((n, DIM)) * np.geomspace(1, 1e-2, DIM)
+    return rows.astype(np.float32)
 
 
-def test_full_width_scores_stay() -> None:
-    rows = low_rank(200, 32, 6)
-    turned = rows @ pca([rows])
-    np.testing.assert_allclose(turned @ turned.T, rows @ rows.T, rtol=1e-4, atol=1e-4)
+def eigenvectors(rows: np.ndarray) -> np.ndarray:
+    """All eigenvectors of X^T X as rows, with products in X's dtype."""
+    vectors = np.linalg.eigh((rows.T @ rows).astype(np.float64))[1][:, ::-1]
+    largest = np.abs(vectors).argmax(axis=0)
+    return (vectors * np.sign(vectors[largest, np.arange(len(vectors))])).T.astype(np.float32)
 
 
-def test_a_known_basis_is_found() -> None:
+@given(st.integers(1, 80), st.integers(2, 40), st.data())
+def test_directions_are_orthonormal_and_packed_by_energy(
+    n: int, dim: int, data: st.DataObject
+) -> None:
+    width = data.draw(st.integers(1, dim))
+    rng = np.random.default_rng(data.draw(st.integers(0, 999)))
+    rows = (rng.standard_normal((n, dim)) * rng.exponential(1, dim)).astype(np.float32)
+    matrix = pca([rows[: n // 2], rows[n // 2 :]], width)
+    assert matrix.dtype == np.float32 and matrix.shape == (width, dim)
+    np.testing.assert_allclose(matrix @ matrix.T, np.eye(width), atol=1e-5)
+    energy = ((rows @ matrix.T) ** 2).sum(axis=0)
+    assert (np.diff(energy) <= 1e-3 * energy[0]).all()
+    best = np.linalg.svd(rows, compute_uv=False)[:width] ** 2
+    np.testing.assert_allclose(energy.sum(), best.sum(), rtol=1e-3)
+    np.testing.assert_allclose(rotated(rows, matrix), rows @ matrix.T, rtol=1e-4, atol=1e-5)
+
+
+def test_a_known_rotation_is_found() -> None:
     """Energy 9 along (1, 1)/sqrt 2 and 1 along (1, -1)/sqrt 2, worked out by hand."""
     s = 1 / np.sqrt(2)
     rows = np.array([[3 * s, 3 * s], [s, -s]], np.float32)
-    turned = rows @ pca([rows])
-    np.testing.assert_allclose(np.abs(turned), [[3, 0], [0, 1]], atol=1e-6)
+    np.testing.assert_allclose(np.abs(rotated(rows, pca([rows], 2))), [[3, 0], [0, 1]], atol=1e-6)
 
 
-def test_the_energy_is_packed_in_front_and_falls() -> None:
-    rows = low_rank(300, 48, 4)
-    energy = ((rows @ pca([rows])) ** 2).sum(axis=0)
-    assert (np.diff(energy) <= 1e-3 * energy[0]).all()
-    assert energy[:4].sum() > 0.99 * energy.sum()
-    assert (rows[:, :4] ** 2).sum() < 0.5 * energy.sum()
+@pytest.mark.parametrize("n", [1, 2, 7, 24])
+def test_few_rows_have_the_leading_eigenvectors(n: int) -> None:
+    matrix = pca([rows_of(n)], DIM)
+    np.testing.assert_allclose(
+        matrix[:n], eigenvectors(rows_of(n).astype(np.float64))[:n], atol=1e-5
+    )
+    np.testing.assert_allclose(matrix @ matrix.T, np.eye(DIM), atol=1e-6)
+    largest = np.abs(matrix).argmax(axis=1)
+    assert (matrix[np.arange(DIM), largest] > 0).all()
+    for width in (1, n, DIM // 2):
+        np.testing.assert_allclose(pca([rows_of(n)], width), matrix[:width], atol=1e-6)
 
 
-def test_blocks_and_repetition_give_the_same_turn() -> None:
-    rows = low_rank(300, 16, 16)
-    whole = pca([rows])
-    np.testing.assert_array_equal(pca([rows]), whole)
-    np.testing.assert_allclose(pca([rows[:100], rows[100:101], rows[101:]]), whole, atol=1e-4)
-    largest = np.abs(whole).argmax(axis=0)
-    assert (whole[largest, np.arange(16)] > 0).all()
+@pytest.mark.parametrize("n", [25, 47, 48, 200])
+def test_from_half_the_width_on_the_fit_is_by_products_bit_for_bit(n: int) -> None:
+    rows = rows_of(n)
+    np.testing.assert_array_equal(pca([rows], DIM), eigenvectors(rows))
+    gram = np.zeros((DIM, DIM))
+    for block in np.array_split(rows, 5):
+        gram += block.T @ block  # rows of float32: the sum alone is float64
+    root = np.linalg.eigh(gram)[1][:, ::-1]
+    largest = np.abs(root).argmax(axis=0)
+    expected = (root * np.sign(root[largest, np.arange(DIM)])).T.astype(np.float32)
+    np.testing.assert_array_equal(pca(np.array_split(rows, 5), DIM), expected)
+    np.testing.assert_array_equal(pca(np.array_split(rows, 5), 9), expected[:9])
 
 
-def unit(rows: np.ndarray) -> np.ndarray:
-    return prefix(rows, rows.shape[1])
+@pytest.mark.parametrize("n", [1, 5, 24])
+def test_rows_that_repeat_are_no_trouble(n: int) -> None:
+    rows = np.repeat(rows_of(1), n, axis=0)
+    matrix = pca([rows], DIM)
+    np.testing.assert_allclose(matrix @ matrix.T, np.eye(DIM), atol=1e-6)
+    np.testing.assert_allclose(np.abs(rows @ matrix.T)[:, 1:], 0, atol=1e-5)
 
 
-@given(st.integers(1, 80), st.integers(2, 40), st.integers(0, 999))
-def test_every_rotation_is_orthogonal_and_keeps_the_scores(n: int, dim: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    rows = unit((rng.standard_normal((n, dim)) * rng.exponential(1, dim)).astype(np.float32))
-    turn = pca([rows[: n // 2], rows[n // 2 :]])
-    assert turn.dtype == np.float32 and turn.shape == (dim, dim)
-    np.testing.assert_allclose(turn.T @ turn, np.eye(dim), atol=1e-5)
-    turned = rows @ turn
-    np.testing.assert_allclose(turned @ turned.T, rows @ rows.T, atol=1e-5)
-    applied = Rotation(turn)
-    np.testing.assert_allclose(applied.apply(rows), turned, atol=2e-6)
-    np.testing.assert_allclose(applied.apply(rows[:1]), turned[:1], atol=2e-6)
-    for some in (rows, rows[:1], rows[:0], np.repeat(rows, 9, axis=0)):
-        np.testing.assert_allclose(applied.undo(applied.apply(some)), some, atol=4e-6)
+def test_no_rows_are_refused() -> None:
+    for blocks in ([], [np.empty((0, 4), np.float32)]):
+        with pytest.raises(VectorError, match="at least one row"):
+            pca(blocks, 2)
+    np.testing.assert_array_equal(
+        pca([np.empty((0, DIM), np.float32), rows_of(3)], 5), pca([rows_of(3)], 5)
+    )
 
 
-def test_no_rows_and_unequal_blocks_are_refused() -> None:
-    with pytest.raises(VectorError, match="at least one row"):
-        pca([])
-    with pytest.raises(VectorError, match=r"must be \(n, 3\), got shape \(2, 4\)"):
-        pca([np.ones((2, 3)), np.ones((2, 4))])
+def test_the_identity_cuts_and_nothing_else() -> None:
+    rows = low_rank(30, 12, 3)
+    config = SegmentConfig(prefix=5, rotation=RotationKind.IDENTITY)
+    assert fit([rows], config) is None
+    np.testing.assert_array_equal(prefixes(rows, 5, None), prefix(rows, 5))
 
 
-# --- a basis that is quick to apply -------------------------------------------------------------
-
-
-def orthogonal(dim: int) -> np.ndarray:
-    """A random rotation (D, D)."""
-    drawn, _ = np.linalg.qr(np.random.default_rng(dim).standard_normal((dim, dim)))
-    return drawn.astype(np.float32)
-
-
-@pytest.mark.parametrize("dim", [MIN_FACTORED, 701, 768])
-def test_a_completed_rotation_keeps_its_head_and_has_factors(dim: int) -> None:
-    rotation = orthogonal(dim)
-    whole = completed(rotation)
-    np.testing.assert_array_equal(whole[:, :SPAN], rotation[:, :SPAN])
-    np.testing.assert_allclose(whole.T @ whole, np.eye(dim), atol=2e-6)
-    assert factored(np.ascontiguousarray(rotation.T)) is None
-    factors = factored(np.ascontiguousarray(whole.T))
-    assert factors is not None
-    columns, inverse, signs = factors
-    product = np.eye(dim) - columns.T @ inverse.T @ columns
-    product[:, :SPAN] *= signs
-    np.testing.assert_allclose(product, whole, atol=5e-6)
+@pytest.mark.parametrize("n", [1, 8, 9, 300])
+def test_prefixes_of_equal_rows_are_equal_bit_for_bit_wherever_they_stand(n: int) -> None:
+    """Else documents that are all alike would have different codes."""
+    rows = low_rank(n, 64, 30)
+    rows[n // 2 :] = rows[0]
+    matrix = fit([rows], SegmentConfig(prefix=16))
+    assert matrix is not None
+    found = prefixes(rows, 16, matrix)
+    np.testing.assert_array_equal(found[n // 2 :], np.broadcast_to(found[0], (n - n // 2, 16)))
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
+    np.testing.assert_allclose(found, prefix(rows @ matrix.T, 16), atol=1e-5)

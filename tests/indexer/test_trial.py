@@ -37,7 +37,7 @@ def test_a_shortlist_of_all_rows_scores_those_of_the_trial_alone(
     truth = segment.exact(QUERIES, 10, EVEN)
     for found in (view.search(QUERIES, 10), view.exact(QUERIES, 10)):
         np.testing.assert_array_equal(found.rows, truth.rows)
-    every = view.shortlist(view.rotate(QUERIES), shortlist)
+    every = view.shortlist(unit_rows(QUERIES), shortlist)
     assert set(every[0].tolist()) - {-1} == {*EVEN.tolist()}
 
 

@@ -22,7 +22,7 @@ from searchengine.backends.contract import (
 from searchengine.backends.folder.documents.changes import Changes
 from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.folders import check_name, is_free, new_folder, refuse_network
-from searchengine.backends.folder.merging import Merging, due, misfit
+from searchengine.backends.folder.merging import Merging, due
 from searchengine.backends.folder.writer import Measured, WritableView
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.errors import CollectionBusy, CollectionError, QueryError
@@ -166,7 +166,7 @@ class Collection(WritableView):
                     writer.changes.set(name, value)
 
     def optimize(self, progress: Progress | None = None) -> None:
-        """Merge all segments into one without deleted rows, with a new rotation.
+        """Merge all segments into one without deleted rows.
 
         Documents added meanwhile stay in separate segments. Raises CollectionBusy if another
         process is merging segments, or writing, for longer than `wait`.
@@ -235,15 +235,9 @@ class Collection(WritableView):
         """
         merging = Merging(self, store, progress, set(written))
 
-        def misfits(rows: Sequence[SegmentRow]) -> Sequence[SegmentRow]:
-            row = misfit({row: s for row, s in self.segments.items() if row in rows})
-            return [] if row is None else [row]
-
         try:
             merging.go_on()
             while merging.merge(lambda rows: due(store, rows, merging.written, finished)):
-                pass
-            while merging.merge(misfits, refit=True):
                 pass
         except CollectionBusy:
             pass  # the last process to write merges

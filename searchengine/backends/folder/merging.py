@@ -50,8 +50,6 @@ from searchengine.backends.folder.pending import (
 from searchengine.backends.folder.writer import WritableView
 from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.indexer.building.build import Progress
-from searchengine.indexer.building.merge import outgrown
-from searchengine.indexer.config import FLAT_BELOW
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment, SegmentConfig
 from searchengine.indexer.storage.durable import sync_file
@@ -145,7 +143,7 @@ class Merging:
     progress: Progress | None = None
     written: set[SegmentRow] = field(default_factory=set)
 
-    def merge(self, choose: Choose, refit: bool | None = None) -> bool:
+    def merge(self, choose: Choose) -> bool:
         """Merge the segments that `choose` picks; False if there was nothing to merge.
 
         Raises:
@@ -160,17 +158,17 @@ class Merging:
             with self.view.writing(self.store) as writer:
                 chosen = choose(free(self.view.path, self.store))
                 if self._is_small(chosen):
-                    writer.merge(chosen, refit=refit, progress=self.progress)
+                    writer.merge(chosen, progress=self.progress)
                     self.written.update(writer.opened)
                     return bool(chosen)
         claimed = self._claim(choose)
         if claimed is None:
             return False
         owner, work, ids = claimed
-        return self._complete(owner, work, lambda: self._build(owner, work, ids, refit))
+        return self._complete(owner, work, lambda: self._build(owner, work, ids))
 
     def merge_all(self) -> None:
-        """Merge all segments into one, with a new rotation, and the index of words into one tree.
+        """Merge all segments into one, and the index of words into one tree.
 
         Waits until no other thread merges, and as long as `wait` says for other processes.
         """
@@ -180,7 +178,7 @@ class Merging:
         def everything(rows: Sequence[SegmentRow]) -> Sequence[SegmentRow]:
             return rows if len(rows) == len(self.store.segments()) else []
 
-        while not self.merge(everything, refit=True) and self.store.segments():
+        while not self.merge(everything) and self.store.segments():
             merges = [w for w in pending.works(self.store) if w.kind is Kind.MERGE]
             if monotonic() > until and not all(here(work.folder) for work in merges):
                 raise CollectionBusy(
@@ -271,7 +269,7 @@ class Merging:
         finally:
             owner.release()
 
-    def _build(self, owner: Owner, work: Work, ids: Ids, refit: bool | None) -> None:
+    def _build(self, owner: Owner, work: Work, ids: Ids) -> None:
         """Write the passages to merge, `ids` ascending, and the new segment with their rows."""
         view = self.view
         with os_errors(view.path):
@@ -285,7 +283,6 @@ class Merging:
                     owner.folder / _SEGMENT,
                     parts,
                     SegmentConfig.from_dict(settings["index"]),
-                    refit=refit,
                     provenance={"encoder": settings["encoder"]["fingerprint"]},
                     tuning=tuning,
                     progress=self.progress,
@@ -389,17 +386,6 @@ def due(
     sizes = [(row.rows - store.dead_count(row), row.rows) for row in committed]
     positions = [i for i, row in enumerate(committed) if row in written]
     return [committed[i] for i in to_merge(sizes, written=positions, finished=finished)]
-
-
-def misfit(segments: Mapping[SegmentRow, Segment]) -> SegmentRow | None:
-    """A segment with a rotation fitted on far fewer rows than it has now; None if there is none.
-
-    With fewer than FLAT_BELOW rows, all are scored, whatever the rotation.
-    """
-    for row, segment in segments.items():
-        if row.rows >= FLAT_BELOW and outgrown(row.rows, segment.manifest.fitted_on):
-            return row
-    return None
 
 
 def free(path: Path, store: Store) -> list[SegmentRow]:

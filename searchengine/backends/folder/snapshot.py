@@ -27,7 +27,6 @@ from searchengine.errors import CollectionError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.cascade import SearchResult, merge
-from searchengine.indexer.search.rotating import Queries
 from searchengine.indexer.segment import Segment, SegmentConfig
 from searchengine.indexer.storage.passages_file import RowPassages
 from searchengine.indexer.storage.words_format import weight
@@ -167,14 +166,13 @@ class Snapshot(contract.Snapshot):
         rows = max(1, self.rows)
         k, shortlist = min(k, rows), None if shortlist is None else min(shortlist, rows)
         matching = self._matching(where, phrases)
-        rotatable = Queries(queries)
 
         def search(row: SegmentRow, segment: Segment, live: Allowed | None) -> SearchResult:
             limits.check()
             allowed = live if matching is None else matching[row]
             if exact:
-                return segment.exact(rotatable, k, allowed)
-            return segment.search(rotatable, k, shortlist=shortlist, allowed=allowed)
+                return segment.exact(queries, k, allowed)
+            return segment.search(queries, k, shortlist=shortlist, allowed=allowed)
 
         return self.merge(search, k)
 
@@ -189,21 +187,21 @@ class Snapshot(contract.Snapshot):
     ) -> dict[int, Coarse]:
         size, rising = min(size, max(1, self.rows)), np.sort(passages)
         matching = self._matching(where, phrases)
-        rotatable, found = Queries(query[None]), {}
+        queries, found = query[None], {}
         for row, segment in self.segments.items():
             limits.check()
             if not (inside := row.part_of(rising)).size:
                 continue
             allowed = self.live[row] if matching is None else matching[row]
             listed = max(segment.config.shortlist if shortlist is None else shortlist, size)
-            result = segment.search(rotatable, size, shortlist=listed, allowed=allowed)
+            result = segment.search(queries, size, shortlist=listed, allowed=allowed)
             if result.exact:
                 continue
-            ranks, cosines = segment.prefix_ranks(rotatable, inside, allowed)
+            ranks, cosines = segment.prefix_ranks(queries, inside, allowed)
             kept = np.isin(inside, result.rows[0])
             narrowed = np.zeros(len(inside), np.bool_)
             if segment.config.stages:
-                candidates = segment.shortlist(segment.rotate(rotatable), listed, allowed)
+                candidates = segment.shortlist(queries, listed, allowed)
                 narrowed = np.isin(inside, candidates[0]) & ~kept
             width, walks = segment.config.prefix, segment.walks(listed, allowed)
             for place, number in enumerate(inside.tolist()):
@@ -226,12 +224,11 @@ class Snapshot(contract.Snapshot):
         return bool(self.store.scan(sql, (document, *parameters)))
 
     def cosines(self, query: Floats, passages: Ids) -> SearchResult:
-        rotatable, rising = Queries(query[None]), np.sort(passages)
+        rising = np.sort(passages)
         results, bases = [], []
         for row, segment in self.segments.items():
             if (inside := row.part_of(rising)).size:
-                rotated = segment.rotate(rotatable)
-                results.append(segment.rerank(rotated, inside[None], inside.size))
+                results.append(segment.rerank(query[None], inside[None], inside.size))
                 bases.append(row.base)
         return merge(results, bases, len(passages))
 

@@ -216,13 +216,10 @@ class View(Backend):
             follow()
 
     def _open_segment(self, row: SegmentRow, held: Mapping[SegmentRow, Segment]) -> Segment:
-        """Open and check a segment; the largest in `held` shares its rotation if it is equal."""
-        largest = max(held.values(), key=lambda segment: segment.rows, default=None)
+        """Open and check a segment."""
         with self.named_segment(row):
             folder = folder_of(self.path, row.id)
-            segment = Segment.open(
-                folder, device=self.device, rotation_of=largest, checksum=checksum
-            )
+            segment = Segment.open(folder, device=self.device, checksum=checksum)
             if segment.manifest_sha256 != row.manifest_sha256 or segment.rows != row.rows:
                 raise SegmentError(f"{segment.path}: manifest.json is not the committed one")
             return segment

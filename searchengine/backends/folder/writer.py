@@ -59,7 +59,7 @@ TUNED = "tuned"
 
 
 class BuildPlan(NamedTuple):
-    """The inputs of a new segment, apart from its rows and the rotation that it shares."""
+    """The inputs of a new segment, apart from its rows."""
 
     config: SegmentConfig
     encoder: str
@@ -116,7 +116,7 @@ class Writer:
         built in another way by now.
         """
         base = self.changes.next_passage()
-        plan, largest = build_plan(self.store, rows)
+        plan = build_plan(self.store, rows)
         if ahead is not None and ahead.plan == plan:
             with os_errors(self.path), segment_errors(self.path):
                 Segment.add_passages(ahead.path, self._passages(base))
@@ -130,7 +130,6 @@ class Writer:
                 plan.config,
                 provenance=plan.provenance,
                 progress=progress,
-                rotation_of=None if largest is None else self._open_segment(largest),
                 words=self._words(base),
                 passages=self._passages(base),
             )
@@ -141,13 +140,11 @@ class Writer:
         self,
         segments: Sequence[SegmentRow],
         *,
-        refit: bool | None = None,
         tuning: Mapping[str, Any] | None = None,
         progress: Progress | None = None,
     ) -> None:
         """Merge segments into one, without deleted rows; its passages get new ids.
 
-        `refit`: fit the rotation again; None decides by how much the rows have grown.
         `tuning`: for the manifest; None keeps that of the first segment that has one.
         """
         parts, base = [], self.changes.next_passage()
@@ -167,14 +164,13 @@ class Writer:
                 parts.append((segment, live))
         self.changes.remove_segments(segments)
 
-        plan, _ = build_plan(self.store, None)
+        plan = build_plan(self.store, None)
 
         def build(path: Path) -> Segment:
             return Segment.merge(
                 path,
                 parts,
                 plan.config,
-                refit=refit,
                 provenance=plan.provenance,
                 tuning=tuning,
                 progress=progress,
@@ -208,9 +204,8 @@ class Writer:
             )
         self.changes.set("index", config.as_dict())
         for row, (segment, live) in measured.items():
-            rotate = segment.config.rotation is not config.rotation
-            if live is not None or rotate:  # only the rows that were measured
-                self.merge([row], refit=rotate, tuning=tuning, progress=progress)
+            if live is not None:  # only the rows that were measured
+                self.merge([row], tuning=tuning, progress=progress)
                 continue
             self.changes.remove_segments([row], keep_tombstones=True)
 
@@ -257,18 +252,18 @@ class Writer:
         return terms.writer(self.store.read, partial(self.store.numbers, sql, (base,)))
 
 
-def build_plan(store: Store, rows: int | None) -> tuple[BuildPlan, SegmentRow | None]:
-    """How a segment of new rows is built, if their number is known, and the largest segment.
+def build_plan(store: Store, rows: int | None) -> BuildPlan:
+    """How a segment of new rows is built, if their number is known.
 
     Beside a larger segment, a few thousand rows get no graph or lists until they are merged:
     building those would take most of the time of a commit.
     """
-    largest = max(store.segments(), key=lambda row: row.rows, default=None)
+    largest = max((row.rows for row in store.segments()), default=0)
     settings = store.settings()
     config = SegmentConfig.from_dict(settings["index"])
-    if largest is not None and rows is not None and rows <= min(SCANNED, largest.rows):
+    if rows is not None and rows <= min(SCANNED, largest):
         config = config.scanned()
-    return BuildPlan(config, settings["encoder"]["fingerprint"], analyzer(store.read)), largest
+    return BuildPlan(config, settings["encoder"]["fingerprint"], analyzer(store.read))
 
 
 @contextmanager
@@ -433,33 +428,26 @@ def built_ahead(
     if rows < MIN_ROWS:
         yield None
         return
-    plan, largest = build_plan(store, rows)
+    plan = build_plan(store, rows)
     view.check_made_by(made_by, store)
-    if largest is None:
+    if not store.segments():
         yield None
         return
     with store.transaction(view.wait), beside(view.path, store), os_errors(view.path):
         owner = Owner.new(view.path)
-    folder, ahead = owner.folder / "segment", None
+    folder = owner.folder / "segment"
     try:
-        try:
-            with os_errors(view.path), segment_errors(view.path):
-                Segment.build(
-                    folder,
-                    vectors(),
-                    plan.config,
-                    provenance=plan.provenance,
-                    progress=progress,
-                    rotation_of=view.opened([largest])[largest],
-                    words=terms.writer_of(plan.analyzer, lambda: (rows, texts())),
-                ).close()
-                # Its checksums are computed and remembered now, not while others wait.
-                Segment.open(folder, checksum=checksum).close()
-            ahead = BuiltSegment(folder, plan)
-        except CollectionError:
-            if largest in store.segments():
-                raise
-            # Another process has merged the one whose rotation was to be shared.
-        yield ahead
+        with os_errors(view.path), segment_errors(view.path):
+            Segment.build(
+                folder,
+                vectors(),
+                plan.config,
+                provenance=plan.provenance,
+                progress=progress,
+                words=terms.writer_of(plan.analyzer, lambda: (rows, texts())),
+            ).close()
+            # Its checksums are computed and remembered now, not while others wait.
+            Segment.open(folder, checksum=checksum).close()
+        yield BuiltSegment(folder, plan)
     finally:
         owner.clear()

@@ -28,9 +28,9 @@ from uuid import uuid4
 import numpy as np
 
 from searchengine.backends.postgresql import schema
-from searchengine.indexer.arrays import Floats, prefix
-from searchengine.indexer.config import RotationKind, SegmentConfig
-from searchengine.indexer.storage.basis import pca
+from searchengine.indexer.arrays import Floats
+from searchengine.indexer.config import SegmentConfig
+from searchengine.indexer.storage.rotation import fit, prefixes
 
 if TYPE_CHECKING:
     from searchengine.backends.postgresql.pool import Connection
@@ -95,7 +95,7 @@ class Prefixes:
 
     def of(self, rows: Floats) -> Floats:
         """The prefixes (n, p) of rows (n, D), of length one."""
-        return prefix(rows if self.rotation is None else rows @ self.rotation.T, self.dim)
+        return prefixes(rows, self.dim, self.rotation)
 
     def rows(self, numbers: Sequence[tuple[int, int]], vectors: Floats) -> list[tuple[Any, ...]]:
         """Rows of the table, for passages (id, document) with unit vectors (n, D)."""
@@ -133,9 +133,7 @@ def begin(connection: "Connection", settings: Mapping[str, Any], passages: int) 
     sql = f"SELECT vector FROM passages ORDER BY random() LIMIT {_SAMPLE}"
     rows = connection.cursor(binary=True).execute(sql).fetchall()
     sample = np.array([vector.to_numpy() for (vector,) in rows], np.float32)
-    rotation = None
-    if config.rotation is not RotationKind.IDENTITY:
-        rotation = np.ascontiguousarray(pca([sample])[:, : config.prefix].T)
+    rotation = fit([sample], config)
     following = Prefixes(f"prefixes_{uuid4().hex[:8]}", rotation, config.prefix, passages)
     spread = bool(settings.get(schema.CITUS))
     with _writers_out(connection):

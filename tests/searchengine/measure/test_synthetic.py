@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from synthetic import BLOCK_ROWS, Synthetic
 
-from searchengine.indexer.storage.basis import pca
+from searchengine.indexer.storage.rotation import pca
 
 SMALL = Synthetic(dim=48, knee=20.0)
 
@@ -52,7 +52,7 @@ def test_the_energies_are_those_of_the_formula() -> None:
 def shared(source: Synthetic) -> np.ndarray:
     """What queries share with their nearest row: of the leading 8 components, and of the rest."""
     rows, queries = rows_of(source, 4000), source.queries(500)
-    turn = pca([rows])
+    turn = pca([rows], rows.shape[1]).T
     rows, queries = rows @ turn, queries @ turn
     nearest = rows[(queries @ rows.T).argmax(axis=1)]
     products = (queries * nearest).mean(axis=0) / (rows**2).mean(axis=0)

@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from searchengine import SearchEngine
 from searchengine.backends.folder import writer as ahead
 from searchengine.backends.folder.writer import Writer
 from searchengine.errors import CollectionError
-from searchengine.indexer.segment import Segment
 
 DIM = 8
 DOCUMENTS = [{"_id": f"d{i}", "title": f"Title {i}", "text": f"word{i} sea"} for i in range(300)]
@@ -159,24 +157,3 @@ def test_folder_replaced_meanwhile(tmp_path: Path) -> None:
     with SearchEngine.open(tmp_path / "c") as engine:
         assert len(engine) == 99 and not list((tmp_path / "c" / "pending").glob("*"))
         engine.verify()
-
-
-def test_built_again_if_the_rotation_is_gone(
-    tmp_path: Path, taken: list[bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another process has merged the segment whose rotation was to be shared."""
-    with begun(tmp_path / "c") as engine, SearchEngine.open(tmp_path / "c") as other:
-        other.add([{"_id": "new", "text": "new"}], VECTORS[:1])
-        optimize = once(other.optimize)
-        build = Segment.build
-
-        def late(*args: Any, **how: Any) -> Segment:
-            optimize("", 0, 0)
-            return build(*args, **how)
-
-        monkeypatch.setattr(Segment, "build", late)
-        taken.clear()
-        engine.add(DOCUMENTS[100:], VECTORS[100:])
-        assert len(engine) == 301 and taken[-1] is False
-        engine.verify()
-        assert not list((tmp_path / "c" / "pending").glob("*"))

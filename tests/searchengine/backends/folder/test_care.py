@@ -175,36 +175,6 @@ def test_changes_to_a_frozen_database_are_reported(
     reader.close()
 
 
-def test_a_rotation_fitted_on_few_rows_is_not_kept_for_many(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-
-    class Random(WordLengths):
-        def encode(self, texts: Any, *, role: str | None = None) -> Any:
-            found = rng.normal(size=(len(texts), self.dim)).astype(np.float32)
-            return found / np.linalg.norm(found, axis=1, keepdims=True)
-
-    with SearchEngine.create(tmp_path / "x", Random(24), {"prefix": 8}) as engine:
-        engine.add([{"_id": f"a{i}", "text": "a"} for i in range(10)])
-        engine.add([{"_id": f"b{i}", "text": "a"} for i in range(2000)])
-        segments = engine.collection.segments
-        assert [(row.rows, s.manifest.fitted_on) for row, s in segments.items()] == [
-            (10, 10),
-            (2000, 2000),
-        ]
-        engine.verify()
-
-
-@pytest.mark.parametrize("rotation", ["identity", "pca"])
-def test_many_after_few_end_whatever_the_rotation(tmp_path: Path, rotation: str) -> None:
-    config = {"prefix": 8, "rotation": rotation}
-    with SearchEngine.create(tmp_path / "x", WordLengths(), config) as engine:
-        engine.add([{"_id": f"a{i}", "text": "a" * (i % 16 + 1)} for i in range(10)])
-        engine.add([{"_id": f"b{i}", "text": "a" * (i % 16 + 1) + " bb"} for i in range(1500)])
-        fitted = [segment.manifest.fitted_on for segment in engine.collection.segments.values()]
-        assert fitted == ([0, 0] if rotation == "identity" else [10, 1500])
-        engine.verify()
-
-
 def test_a_backup_of_nothing_is_an_empty_collection(tmp_path: Path) -> None:
     with SearchEngine.create(tmp_path / "x", WordLengths()) as empty:
         empty.backup(tmp_path / "copy")

@@ -66,15 +66,14 @@ def rows(count: int, seed: int = 0) -> np.ndarray:
 
 
 @pytest.mark.parametrize("place", [3, 81, 81 + 2 * DIM * 10, -2])
-@pytest.mark.parametrize("refit", [False, True])
-def test_a_merge_refuses_a_flipped_bit(tmp_path: Path, place: int, refit: bool) -> None:
+def test_a_merge_refuses_a_flipped_bit(tmp_path: Path, place: int) -> None:
     """In the header, in a row, in a row that is not taken, and in the last number."""
     first = Segment.build(tmp_path / "a", rows(50), CONFIG)
-    second = Segment.build(tmp_path / "b", rows(30, 1), CONFIG, rotation_of=first)
+    second = Segment.build(tmp_path / "b", rows(30, 1), CONFIG)
     flip(second.path / "vectors.faiss", place)
     live = np.setdiff1d(np.arange(30), [10])
     with pytest.raises(SegmentError, match=r"b/vectors\.faiss does not match its checksum"):
-        Segment.merge(tmp_path / "m", [(first, None), (second, live)], CONFIG, refit=refit)
+        Segment.merge(tmp_path / "m", [(first, None), (second, live)], CONFIG)
     assert not (tmp_path / "m").exists()
 
 
@@ -82,14 +81,13 @@ def test_a_merge_refuses_a_file_that_was_cut_short(tmp_path: Path) -> None:
     first = Segment.build(tmp_path / "a", rows(50), CONFIG)
     os.truncate(first.path / "vectors.faiss", 900)
     with pytest.raises(SegmentError, match=r"vectors\.faiss was truncated"):
-        Segment.merge(tmp_path / "m", [(first, None)], CONFIG, refit=False)
+        Segment.merge(tmp_path / "m", [(first, None)], CONFIG)
 
 
 @pytest.mark.parametrize("storage", Storage)
-@pytest.mark.parametrize("refit", [False, True])
 @pytest.mark.parametrize("factor", [np.nan, np.inf, 0, 1.01])
 def test_a_row_that_is_no_unit_vector_is_refused_whatever_its_checksum(
-    tmp_path: Path, storage: Storage, refit: bool, factor: float
+    tmp_path: Path, storage: Storage, factor: float
 ) -> None:
     config = replace(CONFIG, storage=storage)
     segment = Segment.build(tmp_path / "a", rows(20), config)
@@ -112,7 +110,7 @@ def test_a_row_that_is_no_unit_vector_is_refused_whatever_its_checksum(
     message = r"a/vectors\.faiss: row 7 must be a vector of length 1"
     for i, taken in enumerate((None, [2, 7, 9])):
         with pytest.raises(SegmentError, match=message):
-            Segment.merge(tmp_path / f"m{i}", [(again, taken)], config, refit=refit)
+            Segment.merge(tmp_path / f"m{i}", [(again, taken)], config)
     with pytest.raises(SegmentError, match=message):
         again.rebuild(tmp_path / "r", replace(config, prefix=12))
     assert {each.name for each in tmp_path.iterdir()} == {"a"}
@@ -149,9 +147,7 @@ def test_the_bytes_that_are_hashed_are_the_bytes_that_are_copied(tmp_path: Path)
             if doing == "Merging" and pending:
                 flip(path, pending.pop())
 
-        return Segment.merge(
-            tmp_path / name, [(first, None)], CONFIG, refit=False, progress=progress
-        )
+        return Segment.merge(tmp_path / name, [(first, None)], CONFIG, progress=progress)
 
     with merge("read") as merged:
         merged.verify()
@@ -163,21 +159,13 @@ def test_the_bytes_that_are_hashed_are_the_bytes_that_are_copied(tmp_path: Path)
 
 def test_linked_files_keep_their_checksum(tmp_path: Path) -> None:
     first = Segment.build(tmp_path / "a", rows(50), CONFIG)
-    for name in ("rotation.npy", "vectors.faiss"):
-        flip(first.path / name, -2)
-        with pytest.raises(SegmentError, match=rf"a/{name} does not match its checksum"):
-            first.rebuild(tmp_path / "r", replace(CONFIG, prefix=12))
-        with pytest.raises(SegmentError, match=rf"a/{name} does not match its checksum"):
-            Segment.merge(tmp_path / "m", [(first, None)], CONFIG, refit=False)
-        flip(first.path / name, -2)
-    (first.path / "rotation.npy").rename(tmp_path / "moved")
-    with pytest.raises(SegmentError, match=r"a/rotation\.npy is missing"):
-        Segment.build(tmp_path / "b", rows(3), CONFIG, rotation_of=first)
-    assert {each.name for each in tmp_path.iterdir()} == {"a", "moved"}
-    (tmp_path / "moved").rename(first.path / "rotation.npy")
+    flip(first.path / "vectors.faiss", -2)
+    with pytest.raises(SegmentError, match=r"a/vectors\.faiss does not match its checksum"):
+        first.rebuild(tmp_path / "r", replace(CONFIG, prefix=12))
+    assert {each.name for each in tmp_path.iterdir()} == {"a"}
+    flip(first.path / "vectors.faiss", -2)
     rebuilt = first.rebuild(tmp_path / "r", replace(CONFIG, prefix=12))
-    for name in ("rotation.npy", "vectors.faiss"):
-        assert rebuilt.manifest.files[name] == first.manifest.files[name]
+    assert rebuilt.manifest.files["vectors.faiss"] == first.manifest.files["vectors.faiss"]
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -213,7 +201,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def engine(path: Path) -> Iterator[SearchEngine]:
-    """Two segments that share a rotation, opened after the last commit."""
+    """Two segments, opened after the last commit."""
     with SearchEngine.create(path, WordLengths(), {"prefix": 8}) as result:
         result.add(DOCUMENTS[:40])
         result.add(DOCUMENTS[40:])
@@ -253,13 +241,13 @@ def test_damage_since_opening_is_refused(
     derived = {
         ("optimize", "rotation.npy"),
         ("optimize", "coarse.faiss"),
+        ("rebuild", "rotation.npy"),
         ("rebuild", "coarse.faiss"),
         ("export", "rotation.npy"),
         ("export", "coarse.faiss"),
     }
     if (act, name) in derived:
-        # Not read here: what is written comes from rows that were verified, and a rotation that
-        # was verified when it was loaded.
+        # Not read here: what is written comes from rows that were verified.
         ACTS[act](engine, tmp_path / "folder")
         if act != "export":
             engine.verify()
@@ -277,23 +265,17 @@ def test_damage_since_opening_is_refused(
         engine.verify()
 
 
-@pytest.mark.parametrize("name", ["vectors.faiss", "rotation.npy"])
 def test_a_merge_that_comes_by_itself_refuses_damage(
-    engine: SearchEngine, path: Path, caplog: pytest.LogCaptureFixture, name: str
+    engine: SearchEngine, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    flip(files(path, name)[0], -2)
-    if name == "rotation.npy":  # what is added would link it
-        with pytest.raises(CollectionError, match=r"rotation\.npy does not match its checksum"):
-            engine.add([{"_id": "more", "text": "more"}])
-        assert engine.stats().documents == 60
-    else:
-        with caplog.at_level(logging.WARNING):
-            for i in range(60):
-                engine.add([{"_id": f"more {i}", "text": "more"}])
-        assert "segments were not merged" in caplog.text
-        assert "vectors.faiss does not match its checksum" in caplog.text
-        assert engine.stats().documents == 120
-    with pytest.raises(CollectionError, match=rf"{name} does not match its checksum"):
+    flip(files(path, "vectors.faiss")[0], -2)
+    with caplog.at_level(logging.WARNING):
+        for i in range(60):
+            engine.add([{"_id": f"more {i}", "text": "more"}])
+    assert "segments were not merged" in caplog.text
+    assert "vectors.faiss does not match its checksum" in caplog.text
+    assert engine.stats().documents == 120
+    with pytest.raises(CollectionError, match=r"vectors\.faiss does not match its checksum"):
         engine.verify()
 
 

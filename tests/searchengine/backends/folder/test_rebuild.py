@@ -12,7 +12,7 @@ from conftest import disk_full_at
 
 from searchengine.indexer.config import Structure
 from searchengine.indexer.errors import SegmentConfigError, SegmentError
-from searchengine.indexer.segment import RotationKind, Segment, SegmentConfig
+from searchengine.indexer.segment import RotationKind, Segment, SegmentConfig, Storage
 
 DIM = 24
 CONFIG = SegmentConfig(prefix=8, shortlist=40)
@@ -96,8 +96,7 @@ def test_a_rebuilt_segment_is_what_building_makes(
 def test_the_vectors_are_linked_and_live_as_long_as_one_name(tmp_path: Path) -> None:
     first = Segment.build(tmp_path / "a", rows(1200, 0), CONFIG)
     second = first.rebuild(tmp_path / "b", replace(CONFIG, prefix=12))
-    for name in ("vectors.faiss", "rotation.npy"):
-        assert (tmp_path / "a" / name).samefile(tmp_path / "b" / name)
+    assert (tmp_path / "a" / "vectors.faiss").samefile(tmp_path / "b" / "vectors.faiss")
     assert not (tmp_path / "a" / "coarse.faiss").samefile(tmp_path / "b" / "coarse.faiss")
     expected = second.search(QUERIES, 5)
     first.close()
@@ -116,9 +115,9 @@ def test_without_links_the_vectors_are_copied(
 
     monkeypatch.setattr(os, "link", refuse)
     rebuilt = segment.rebuild(tmp_path / "b", replace(CONFIG, prefix=12))
-    for name in ("vectors.faiss", "rotation.npy"):
-        assert not (segment.path / name).samefile(tmp_path / "b" / name)
-        assert (segment.path / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    name = "vectors.faiss"
+    assert not (segment.path / name).samefile(tmp_path / "b" / name)
+    assert (segment.path / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     same(rebuilt, segment.over(rebuilt.config))
 
 
@@ -127,20 +126,14 @@ def test_the_identity_needs_no_rotation_file(tmp_path: Path) -> None:
     first = Segment.build(tmp_path / "a", rows(1200, 0), config)
     same(first.rebuild(tmp_path / "b", config), first)
     assert not (tmp_path / "b" / "rotation.npy").exists()
+    first.rebuild(tmp_path / "c", CONFIG).verify()
+    assert (tmp_path / "c" / "rotation.npy").exists()
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"rotation": "identity"}, "rotation must be pca, as in the stored vectors, got identity"),
-        ({"storage": "float32"}, "storage must be float16, as in the stored vectors, got float32"),
-    ],
-)
-def test_another_rotation_or_storage_is_refused(
-    segment: Segment, tmp_path: Path, change: dict[str, object], message: str
-) -> None:
+def test_another_storage_is_refused(segment: Segment, tmp_path: Path) -> None:
+    message = "storage must be float16, as in the stored vectors, got float32"
     with pytest.raises(SegmentConfigError, match=message):
-        segment.rebuild(tmp_path / "b", SegmentConfig.from_dict(CONFIG.as_dict() | change))
+        segment.rebuild(tmp_path / "b", replace(CONFIG, storage=Storage.FLOAT32))
     assert [*tmp_path.iterdir()] == []
 
 

@@ -4,7 +4,6 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,10 +13,8 @@ from searchengine import SearchEngine
 from searchengine.backends.folder.documents import database
 from searchengine.backends.folder.documents.changes import Changes
 from searchengine.backends.folder.documents.connections import Pool
-from searchengine.backends.folder.documents.store import SegmentRow, Store
-from searchengine.backends.folder.merging import misfit
+from searchengine.backends.folder.documents.store import Store
 from searchengine.errors import CollectionError
-from searchengine.indexer.config import FLAT_BELOW
 from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.segment import Segment
 
@@ -212,10 +209,3 @@ def test_a_failed_transaction_closes_and_removes_its_segments(engine: SearchEngi
     with pytest.raises(SegmentError, match="closed"):
         segment.search(vectors, 1)
     assert engine.search("ccc", 1)[0].key == "ccc"
-
-
-def test_a_rotation_can_be_misfit_from_flat_below_rows_on() -> None:
-    segment: Any = SimpleNamespace(manifest=SimpleNamespace(fitted_on=1))
-    row = SegmentRow(1, 0, FLAT_BELOW, "")
-    assert misfit({row: segment}) == row
-    assert misfit({SegmentRow(1, 0, FLAT_BELOW - 1, ""): segment}) is None
