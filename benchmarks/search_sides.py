@@ -9,6 +9,7 @@ import ctypes
 import gc
 import importlib
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -320,4 +321,6 @@ def be(side: str, folder: str) -> tuple[Callable[..., Any], dict[str, Any]]:
 
 
 if __name__ == "__main__":
+    # A stopped process does not notice that its parent is gone: PR_SET_PDEATHSIG.
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     run(lambda: print("started by search_speed.py"), be)
