@@ -25,8 +25,7 @@ from synthetic import Synthetic
 
 from searchengine.indexer.arrays import unit_rows
 from searchengine.indexer.segment import Segment, SegmentConfig
-from searchengine.indexer.tuning.cost import footprint
-from searchengine.indexer.tuning.points import recall
+from searchengine.indexer.tuning.points import hot_row, recall
 
 K = 10
 QUERIES = 1000
@@ -215,7 +214,7 @@ def main(
             path = Path(place) / "segment"
             entry = child("build", path, size, vectors, structure)
             entry |= child("search", path, size, vectors, structure)
-            entry["hot bytes a row, foreseen"] = footprint(recipe(structure), size, 768).hot_row
+            entry["hot bytes a row, foreseen"] = hot_row(recipe(structure), size, 768)
             figures[str(size)] = entry
             click.echo(f"{size}: {entry}")
     growth = {t: slope(sizes, [figures[str(n)]["at"][t] for n in sizes]) for t in map(str, TARGETS)}

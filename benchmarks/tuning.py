@@ -19,8 +19,9 @@ from record import record
 from synthetic import Synthetic
 
 from searchengine.errors import QueryError
-from searchengine.indexer.arrays import Floats, RowNumbers
+from searchengine.indexer.arrays import Floats
 from searchengine.indexer.errors import TuneError
+from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment, SegmentConfig
 from searchengine.indexer.tuning.points import recall
 from searchengine.indexer.tuning.tune import Goal, Tuning, tune
@@ -99,10 +100,10 @@ def outcome(size: int, run: int, source: str, goal: Goal, dim: int, judges: int)
 
 def tuned_on(segment: Segment, tuning_queries: Floats | None, goal: Goal) -> Tuning:
     """What SearchEngine.tune finds for one segment."""
-    own: RowNumbers | None = None
+    others: list[Allowed] | None = None
     if tuning_queries is None:
-        tuning_queries, own = queries_of([segment], [None], goal)
-    return tune([segment], tuning_queries, goal, self_queries=own)
+        tuning_queries, others = queries_of([segment], [None], goal)
+    return tune([segment], tuning_queries, goal, searched=others)
 
 
 if __name__ == "__main__":

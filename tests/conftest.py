@@ -91,9 +91,8 @@ def use_small_grid(patch: pytest.MonkeyPatch) -> None:
     from searchengine.indexer.tuning import tune
 
     patch.setattr(tune, "PREFIXES", (32,))
-    patch.setattr(tune, "EF_SEARCHES", (64, 128))
-    patch.setattr(tune, "MAX_SHORTLIST", 128)
-    patch.setattr(tune, "_TIMED_QUERIES", 5)
+    patch.setattr(tune, "SHORTLISTS", (64, 128))
+    patch.setattr(tune, "_TIMED", 5)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """The goal of a tuning, and its result."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -11,10 +11,6 @@ from searchengine.indexer.errors import TuneError, VectorError
 
 _MARGIN = 1e-9
 """Minimum distance of a share from 0 and 1: nearer to them, the bounds are lost in rounding."""
-
-
-AS_FAST = 1.05
-"""Two times per question within this ratio feel the same."""
 
 
 class Objective(StrEnum):
@@ -71,12 +67,14 @@ class Point:
     Attributes:
         config: index config and operating point.
         recall: mean recall@k.
+        lowest: the same, or under the filter that costs most of it; infinite for a full scan.
         ms: milliseconds per query: the median alone, or the mean in a batch, by the objective.
         hot_row: bytes per row that should stay in memory.
     """
 
     config: SegmentConfig
     recall: float
+    lowest: float
     ms: float
     hot_row: float
 
@@ -103,37 +101,29 @@ class Tuning:
         ms: as in Point.
         rows, queries, held_out: numbers of rows searched, of all queries, of held-out queries.
         source: where the queries came from: "given" or "documents".
-        tried: number of operating points measured.
-        curve: all operating points.
         question_ms: milliseconds per query besides the search, as the tuning took them.
+        curve: all operating points that were measured.
     """
 
     config: SegmentConfig
     goal: Goal
     recall: float
+    filtered: Mapping[str, float]
     ms: float
     rows: int
     queries: int
     held_out: int
     source: str
-    tried: int
+    question_ms: float
     curve: tuple[Point, ...] = field(repr=False)
-    question_ms: float = 0
-    filtered: Mapping[str, float] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for the manifest."""
-        fields = {
-            name: getattr(self, name)
-            for name in (
-                *("recall", "ms", "rows", "queries", "held_out", "source", "tried"),
-                *("question_ms", "filtered"),
-            )
-        }
-        goal = asdict(self.goal) | {"objective": str(self.goal.objective)}
-        return {
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        del values["config"]
+        return values | {
             "bound": "betting (Waudby-Smith and Ramdas 2023), fixed-sequence testing",
-            "goal": goal,
-            **fields,
+            "goal": asdict(self.goal),
+            "tried": len(self.curve),
             "curve": [point.as_dict() for point in self.curve],
         }

@@ -1,7 +1,8 @@
-"""Operating points of segments, measured: recall and time per query.
+"""Operating points of segments: recall, time, work and memory.
 
-Only the public search is called, so the times are those of users, with rotation and merging. The
-number of threads is not changed.
+Only the public search is called, so the times are those of users, with rotation and merging; the
+number of threads is not changed. Work and memory are counted: bytes by the file formats,
+multiply-adds by counters of the searches.
 """
 
 import mmap
@@ -9,7 +10,7 @@ import os
 import resource
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -17,15 +18,17 @@ from pathlib import Path
 
 import numpy as np
 
-from searchengine.indexer.arrays import Doubles, Floats, RowNumbers, at_least_one
-from searchengine.indexer.errors import VectorError
-from searchengine.indexer.search.allowed import Allowed
+from searchengine.indexer.arrays import Doubles, Floats, RowNumbers
+from searchengine.indexer.building.coarse import empty
+from searchengine.indexer.config import Code, RotationKind, SegmentConfig, Structure
+from searchengine.indexer.faiss_calls import faiss
+from searchengine.indexer.search.allowed import POST_FILTER_SHARE, Allowed
 from searchengine.indexer.search.cascade import SearchResult, merge
+from searchengine.indexer.search.exact import EXACT_ALLOWED
 from searchengine.indexer.segment import Segment
+from searchengine.indexer.storage.vectors_file import DTYPES
 
-_TIMED = 100
-WARM_UP = 10
-"""Queries that are searched before those that are timed."""
+_WARM_UP = 10  # queries that are searched before those that are timed
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +46,11 @@ class OperatingPoint:
     segments: tuple[Segment, ...]
     live: tuple[Allowed | None, ...]
     k: int
-    shortlist: int | None
-    _bases: list[int] = field(
-        init=False, repr=False, compare=False
-    )  # computed once, not in timed calls
+    shortlist: int | None = 0
+    # computed once, not in timed calls
+    _bases: list[int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not self.segments:
-            raise VectorError("an operating point needs at least one segment, got none")
-        at_least_one("k", self.k)
-        if self.shortlist:
-            at_least_one("shortlist", self.shortlist)
         rows = (segment.rows for segment in self.segments[:-1])
         object.__setattr__(self, "_bases", list(accumulate(rows, initial=0)))
 
@@ -67,46 +64,43 @@ class OperatingPoint:
                 results.append(segment.search(queries, self.k, self.shortlist or None, live))
         return merge(results, self._bases, self.k)
 
-    def one_by_one(self, queries: Floats) -> tuple[RowNumbers, Doubles]:
-        """Rows (q, k) and seconds (q,) of queries searched one after the other."""
-        for i in range(min(WARM_UP, len(queries))):
-            self.search(queries[i : i + 1])
-        rows, seconds = [], np.empty(len(queries))
-        for i in range(len(queries)):
+    def seconds(self, queries: Floats, *, batch: bool = False) -> Doubles:
+        """Seconds of each query searched alone (q,), or of all in one call (1,)."""
+        parts = [queries] if batch else [queries[i : i + 1] for i in range(len(queries))]
+        for part in parts[: 0 if batch else _WARM_UP]:
+            self.search(part)
+        seconds = np.empty(len(parts))
+        for i, part in enumerate(parts):
             begin = time.perf_counter()
-            rows.append(self.search(queries[i : i + 1]).rows)
+            self.search(part)
             seconds[i] = time.perf_counter() - begin
-        return np.concatenate(rows), seconds
+        return seconds
 
-    def at_once(self, queries: Floats) -> tuple[RowNumbers, float]:
-        """Rows (q, k) and seconds of queries searched in one call."""
-        begin = time.perf_counter()
-        rows = self.search(queries).rows
-        return rows, time.perf_counter() - begin
+
+def in_turns(
+    points: Sequence[OperatingPoint], queries: Floats, rounds: int, *, batch: bool = False
+) -> Iterator[tuple[int, Doubles]]:
+    """The number of a point and its `seconds`: all points in each round, from another one on.
+
+    So other work on the machine affects all of them.
+    """
+    for number in range(rounds):
+        start = number * len(points) // rounds
+        for i in (*range(start, len(points)), *range(start)):
+            yield i, points[i].seconds(queries, batch=batch)
 
 
 def recalls(rows: RowNumbers, exact: RowNumbers) -> Doubles:
     """recall@k of every query: |rows & exact| / |exact|.
 
-    Args:
-        rows, exact: (q, k) row numbers; -1 is padding and does not count. Queries without an exact
-            row are left out.
-
-    Raises:
-        VectorError: different numbers of queries, or no query has an exact row.
+    rows, exact: (q, k) row numbers; -1 is padding and does not count. Queries without an exact row
+    are left out.
     """
-    if len(rows) != len(exact):
-        raise VectorError(
-            f"rows and exact must have equal query counts, got {len(rows)} and {len(exact)}"
-        )
-    shares = [
-        len(truth & set(line[line >= 0].tolist())) / len(truth)
-        for line, target in zip(rows, exact, strict=True)
-        if (truth := set(target[target >= 0].tolist()))
-    ]
-    if not shares:
-        raise VectorError("recall is undefined: no query has an exact row")
-    return np.array(shares)
+    true = exact >= 0
+    hits = ((rows[:, :, None] == exact[:, None]).any(axis=1) & true).sum(axis=1)
+    counts = true.sum(axis=1)
+    shares: Doubles = hits[counts > 0] / counts[counts > 0]
+    return shares
 
 
 def recall(rows: RowNumbers, exact: RowNumbers) -> float:
@@ -114,80 +108,130 @@ def recall(rows: RowNumbers, exact: RowNumbers) -> float:
     return float(recalls(rows, exact).mean())
 
 
-class ColdRows:
-    """Copies of the vectors files of segments; their pages can be dropped from the page cache.
+@contextmanager
+def cold_copies(segments: Sequence[Segment], folder: Path) -> Iterator[list[Path]]:
+    """Copies of the vectors files in a new folder, for `search_cold`. OSError: it is not writable.
 
-    The coarse stage stays in memory. Only the full-width rows are cold; a search reads those of its
-    shortlist. The files of the open segments are mapped and cannot be dropped, hence the copies.
+    The files of the open segments are mapped and cannot be dropped from the page cache.
     """
-
-    def __init__(self, copies: Sequence[Path]) -> None:
-        self._copies = tuple(copies)
-
-    @classmethod
-    @contextmanager
-    def copied(cls, segments: Sequence[Segment], folder: Path) -> Iterator["ColdRows"]:
-        """Copies in a new folder, for a block. OSError if they cannot be written."""
-        folder.mkdir()
-        try:
-            copies = []
-            for number, segment in enumerate(segments):
-                copy = folder / f"{number}.faiss"
-                shutil.copyfile(segment.path / segment.manifest.vectors_file, copy)
-                with copy.open("rb") as file:
-                    os.fsync(file.fileno())  # a dirty page cannot be dropped
-                copies.append(copy)
-            yield cls(copies)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-    def first(self, point: OperatingPoint, query: Floats) -> tuple[float, int]:
-        """Seconds of one query (1, D) on a new map without a page in memory, and pages read.
-
-        Pages include read-ahead. 0 means that the system did not drop them, e.g. because the folder
-        is stored in memory.
-        """
-        for copy in self._copies:
-            _drop(copy)
-        pairs = zip(point.segments, self._copies, strict=True)
-        fresh = [segment.remapped(copy) for segment, copy in pairs]
-        cold = replace(point, segments=tuple(fresh))
-        try:
-            before = _read()
-            begin = time.perf_counter()
-            cold.search(query)
-            seconds = time.perf_counter() - begin
-            return seconds, _read() - before
-        finally:
-            for segment in fresh:
-                segment.close()
-
-
-def _read() -> int:
-    """Pages that this process has read from the disk; if unknown, its major page faults."""
+    folder.mkdir()
     try:
-        lines = Path("/proc/self/io").read_text().splitlines()
-        read_bytes = next(line for line in lines if line.startswith("read_bytes"))
-        return int(read_bytes.split()[1]) // mmap.PAGESIZE
-    except (OSError, StopIteration):
-        return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+        copies = [folder / f"{number}.faiss" for number in range(len(segments))]
+        for segment, copy in zip(segments, copies, strict=True):
+            shutil.copyfile(segment.path / segment.manifest.vectors_file, copy)
+            with copy.open("rb") as file:
+                os.fsync(file.fileno())  # a dirty page cannot be dropped
+        yield copies
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def _drop(path: Path) -> None:
-    """Drop the cached pages of an unmapped file, where the system can; macOS cannot."""
-    if not hasattr(os, "posix_fadvise"):
-        return
-    with path.open("rb") as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+def search_cold(point: OperatingPoint, copies: Sequence[Path], query: Floats) -> tuple[float, int]:
+    """Seconds of one query (1, D) with no full-width row in memory, and pages read.
+
+    The coarse stage stays in memory; a search reads the rows of its shortlist. Pages include
+    read-ahead. 0 means that the system did not drop them, e.g. because the folder is stored in
+    memory.
+    """
+    for copy in copies:
+        if hasattr(os, "posix_fadvise"):  # macOS has none
+            with copy.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    fresh = [segment.remapped(copy) for segment, copy in zip(point.segments, copies, strict=True)]
+    cold = replace(point, segments=tuple(fresh))
+    try:
+        before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_inblock, time.perf_counter()
+        cold.search(query)
+        seconds = time.perf_counter() - begin
+        blocks = resource.getrusage(resource.RUSAGE_SELF).ru_inblock - before  # of 512 bytes
+        return seconds, 512 * blocks // mmap.PAGESIZE
+    finally:
+        for segment in fresh:
+            segment.close()
 
 
-def milliseconds_alone(
-    encode: Callable[[list[str]], object], questions: Sequence[str]
-) -> list[float]:
-    """Milliseconds of at most 100 questions, each encoded alone, after each was encoded once."""
-    seconds = []
-    for text in [*questions[:_TIMED]] * 2:
-        begin = time.perf_counter()
-        encode([text])
-        seconds.append(time.perf_counter() - begin)
-    return [1e3 * value for value in seconds[len(seconds) // 2 :]]
+def hot_row(config: SegmentConfig, rows: int, dim: int) -> float:
+    """Bytes per row that should fit in memory, because every search may read them.
+
+    Codes, links and ids of the coarse stage over `rows` rows with `dim` dimensions. Nothing is
+    built. SegmentConfigError: the config does not fit the vectors.
+    """
+    config = config.fitting(rows, dim)
+    m, links = config.hnsw_m, 0.0
+    if config.structure is Structure.IVF:
+        links = 8 + 4.0 * config.prefix * empty(config, rows).nlist / rows
+    elif config.structure is Structure.HNSW:
+        # Level 0 has 2 m links of 4 bytes; 1 row in m is on level 1 with m links, and so on. Then
+        # the row's level (4), where its links begin (8), and its number.
+        links = 8 * m + 4 * m / (m - 1) + 12 + 8
+    return _code_bytes(config) + links
+
+
+def hot_bytes(config: SegmentConfig, rows: int, dim: int) -> int:
+    """Bytes of a segment that should stay in memory: rotation (32 and 8 bits), coarse stage."""
+    return 5 * _rotated(config, dim) + round(rows * hot_row(config, rows, dim))
+
+
+def cold_row(config: SegmentConfig, dim: int) -> int:
+    """Bytes of a full-width row, which may stay on the disk."""
+    return dim * int(np.dtype(DTYPES[config.storage]).itemsize)
+
+
+def _code_bytes(config: SegmentConfig) -> int:
+    return config.prefix * (1 if config.code is Code.INT8 else 2)
+
+
+def _rotated(config: SegmentConfig, dim: int) -> int:
+    """Number of entries of the rotation (p, D), with which a query is multiplied."""
+    return 0 if config.rotation is RotationKind.IDENTITY else config.prefix * dim
+
+
+def cost(point: OperatingPoint, queries: Floats) -> tuple[float, float]:
+    """The mean cost of queries (q, D), by the counters of graphs and lists.
+
+    Returns:
+        Multiply-adds of values of any format, with those of the rotation and of the stages of a
+        funnel; and bytes read of codes, links and rows, where repeated reads count again.
+    """
+    pairs = zip(point.segments, point.live, strict=True)
+    parts = [_segment_cost(segment, live, point, queries) for segment, live in pairs]
+    adds, touched = zip(*parts, strict=True)
+    return sum(adds), sum(touched)
+
+
+def _segment_cost(
+    segment: Segment, live: Allowed | None, point: OperatingPoint, queries: Floats
+) -> tuple[float, float]:
+    config, dim, row_bytes = segment.config, segment.dim, cold_row(segment.config, segment.dim)
+    rows = segment.rows if live is None else live.size
+    size = max(point.shortlist or config.shortlist, point.k)
+    if point.shortlist is None or size >= rows or (live is not None and rows <= EXACT_ALLOWED):
+        return float(rows) * dim, float(rows) * row_bytes
+    compared, touched = _compared(segment, live, queries, size)
+    adds, rotated = compared * config.prefix, _rotated(config, dim)
+    touched += compared * _code_bytes(config)
+    if config.structure is Structure.IVF:  # the centroids
+        adds += segment.lists * config.prefix
+        touched += 4.0 * segment.lists * config.prefix
+    for width, keep in config.stages:
+        adds, touched = adds + size * width, touched + size * row_bytes * width / dim
+        size = max(keep, point.k)
+    return adds + size * dim + rotated, touched + size * row_bytes + 4.0 * rotated
+
+
+def _compared(
+    segment: Segment, live: Allowed | None, queries: Floats, size: int
+) -> tuple[float, float]:
+    """Mean number of codes that a query is compared with, and bytes of links read for it."""
+    if segment.config.structure is Structure.HNSW:
+        before = np.array(segment.walk_totals())
+        segment.search(queries, 1, size, live)
+        compared, followed = (np.array(segment.walk_totals()) - before) / len(queries)
+        return float(compared), 8.0 * segment.config.hnsw_m * float(followed)
+    if segment.config.structure is Structure.IVF:
+        faiss.cvar.indexIVF_stats.reset()
+        segment.search(queries, 1, size, live)
+        compared = faiss.cvar.indexIVF_stats.ndis / len(queries)
+        return compared, 8.0 * compared  # a row number beside every code
+    scanned = segment.rows if live is None or live.share >= POST_FILTER_SHARE else live.size
+    return float(scanned), 0.0

@@ -1,99 +1,62 @@
 """The cheapest index config and operating point that meet a recall target, with confidence.
 
-Half of the queries choose what to try: prefix, structure, shortlist and effort. The other half is
-held out and decides. From a ladder of operating points, the most careful first, each is tested for
-a true mean recall above the target (a betting bound, see tuning.confidence), until one fails:
-fixed-sequence testing, which allows any number of points at the full confidence. If the first point
-of a ladder fails, half of the remaining permitted error goes to the next ladder. A shortlist of all
-rows finds every neighbour and needs no test: up to MAX_FLAT_ROWS rows it is tried last, so that
-every tuning has a result.
+A candidate is an index config (structure, code, prefix) with a shortlist and an effort. One half of
+the queries chooses: for each config and effort, bisection finds the shortest shortlist that is
+likely to meet the target, and longer ones are measured up to one that finds clearly more. The
+candidates are timed in turns; those that none beats in both time and recall form a ladder.
 
-Graphs and lists that are walked may miss more rows under a filter. A point of them must hold for
-searches without a filter and under each of FILTERS alike; every test is made at the full error
-permitted, because a point that is wrong is wrong in one of them (an intersection-union test).
+The other half is held out and decides: each candidate of the ladder, the most careful first, is
+tested for a true mean recall above the target (tuning.confidence), until one fails; the cheapest
+that passed is chosen. A scan of all rows finds every neighbour: up to MAX_FLAT_ROWS it is a
+candidate too, so that every tuning has a result.
 
-A user waits for the encoding of a question too. Points cost the same if their times, with it, are
-within AS_FAST of each other; the one that finds more is chosen.
+Graphs and lists may miss more rows under a filter. A candidate must hold for searches without a
+filter and under each of FILTERS alike; every test is made at the full error permitted, because a
+point that is wrong is wrong in one of them (an intersection-union test).
 """
 
-import time
+import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from dataclasses import replace
+from functools import partial
+from itertools import takewhile
 
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.indexer.arrays import Doubles, Floats, RowNumbers, unit_rows
+from searchengine.indexer.arrays import Doubles, Floats, unit_rows
 from searchengine.indexer.config import FLAT_BELOW, Code, SegmentConfig, Structure
 from searchengine.indexer.errors import TuneError
 from searchengine.indexer.search.allowed import Allowed
-from searchengine.indexer.search.cascade import SearchResult, merge
+from searchengine.indexer.search.cascade import SearchResult
 from searchengine.indexer.search.exact import score_slack
 from searchengine.indexer.segment import Segment
-from searchengine.indexer.tuning.confidence import holds, last_holding, smallest_sample
-from searchengine.indexer.tuning.cost import footprint
-from searchengine.indexer.tuning.goal import AS_FAST, Goal, Objective, Point, Tuning
+from searchengine.indexer.tuning.confidence import holds, smallest_sample
+from searchengine.indexer.tuning.goal import Goal, Objective, Point, Tuning
+from searchengine.indexer.tuning.points import OperatingPoint, hot_bytes, hot_row, in_turns
 
 __all__ = ["Goal", "Objective", "Point", "Tuning", "check_queries", "queries_needed", "tune"]
 
 MIN_QUERIES = 100
-"""Minimum number of queries: with fewer, ranks and times mean little for any target."""
-_TIMED_QUERIES = 200  # queries timed one by one
+"""Minimum number of queries: with fewer, recalls and times mean little for any target."""
 PREFIXES = (32, 64, 96, 128, 192, 256, 384, 512, 768)
-EF_SEARCHES = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+SHORTLISTS = (10, 12, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 400)
+EFFORTS = {Structure.FLAT: (1,), Structure.HNSW: (1, 1.5, 2, 3), Structure.IVF: (64, 32, 16, 8, 4)}
+"""ef_search of a graph over the shortlist; lists of an IVF over nprobe."""
 MAX_FLAT_ROWS = 50_000
-"""Up to this many rows a flat coarse stage is tried, and a shortlist of all rows."""
-MAX_SHORTLIST = 400
-"""Longest shortlist that is tried, except one of all rows."""
-CAREFUL_SHARE = 0.998
-"""Share of the true neighbours that a long enough shortlist contains."""
-_RANKED_QUERIES = 100  # queries whose neighbours are ranked for every prefix
+"""Up to this many rows a flat coarse stage is tried, and a scan of all rows."""
 FILTERS = (0.5, 0.1)
 """Shares of the rows, drawn at random, that the filters of a tuning let through. Where many fewer
 are let through, they are scanned."""
-_WALKED = (Structure.HNSW, Structure.IVF)
-
-
-@dataclass(frozen=True, slots=True)
-class Questions:
-    """Queries and what they should find.
-
-    Attributes:
-        vectors: (q, D) float32.
-        truth: (q, k) true neighbours, numbered through all segments; -1 is padding.
-        scores: (q, k) the scores of these.
-        allowed: the rows of each segment that may be found; None for all.
-        filtered: the same queries, each under a filter.
-    """
-
-    vectors: Floats
-    truth: RowNumbers
-    scores: Floats
-    allowed: Sequence[Allowed | None] | None = None
-    filtered: tuple["Questions", ...] = ()
-
-    def part(self, numbers: RowNumbers) -> "Questions":
-        """These queries."""
-        return replace(
-            self,
-            vectors=self.vectors[numbers],
-            truth=self.truth[numbers],
-            scores=self.scores[numbers],
-            filtered=tuple(each.part(numbers) for each in self.filtered),
-        )
-
-
-Searchable = Sequence[RowNumbers | None]
-"""The rows of each segment that are neither deleted nor used as queries; None for all."""
+AS_FAST = 1.05
+"""Two times per question within this ratio feel the same."""
+_TIMED, _ROUNDS = 50, 5  # queries timed one by one in a round
 
 
 def queries_needed(goal: Goal) -> int:
-    """Minimum number of queries to confirm a goal, if they find all neighbours.
-
-    Half of them are held out, and the first config is tested at half of the permitted error.
-    """
-    return max(MIN_QUERIES, 2 * smallest_sample(goal.recall, 1 - (1 - goal.confidence) / 2))
+    """Minimum number of queries to confirm a goal if they find all neighbours; half held out."""
+    return max(MIN_QUERIES, 2 * smallest_sample(goal.recall, goal.confidence))
 
 
 def check_queries(count: int, goal: Goal) -> None:
@@ -113,7 +76,7 @@ def tune(
     goal: Goal | None = None,
     *,
     live: Sequence[Allowed | None] | None = None,
-    self_queries: npt.ArrayLike | None = None,
+    searched: Sequence[Allowed | None] | None = None,
     configs: Sequence[SegmentConfig] | None = None,
     on_step: Callable[[str], None] | None = None,
     question_ms: float = 0,
@@ -127,427 +90,227 @@ def tune(
         goal: the recall to exceed and what to minimise.
         live: the rows of each segment that can be found, none of them empty; None for all. The
             tuning measures segments without the other rows.
-        self_queries: (q,) the row that each query is a copy of, numbered through all segments; None
-            if the queries are not rows. These rows are excluded from all measurements: a graph
-            finds the neighbours of its nodes too easily (recall 0.96 instead of 0.92 at ef_search
-            24; 20,000 real sentences).
-        configs: index configs to try; by default those that suit the data. Shortlists and efforts
-            are tried for each.
+        searched: these without the rows that are taken as queries; None if none are. A graph finds
+            the neighbours of its nodes too easily (recall 0.96 instead of 0.92 at ef_search 24;
+            20,000 real sentences).
+        configs: index configs to try, by default those that suit the data.
         on_step: called with a message for each step.
-        question_ms: milliseconds per query besides the search, such as its encoding.
+        question_ms: milliseconds per query besides the search, such as its encoding. Candidates
+            that are with it within AS_FAST of the cheapest cost the same: the one that finds most
+            is chosen.
 
     Raises:
         TuneError: no segment, too few queries, more neighbours than rows, no config within
             max_ram, or none that meets the target (not up to MAX_FLAT_ROWS rows).
         VectorError: queries of another width, or not finite.
     """
-    goal = goal or Goal()
-    report = on_step or (lambda _: None)
     if not segments:
         raise TuneError("tuning needs at least one segment, got none; build one first")
-    vectors = unit_rows(queries, dim=segments[0].dim)
+    vectors, goal = unit_rows(queries, dim=segments[0].dim), goal or Goal()
     check_queries(len(vectors), goal)
-    sizes = _sizes(segments, live)
-    rows = sum(sizes)
-    if goal.k > rows:
-        raise TuneError(f"k must be at most the {rows} rows there are, got {goal.k}")
-    searchable = _searchable(segments, live, self_queries)
-    report(f"exact search of {len(vectors)} queries over {rows} rows")
-    questions = _answered(segments, vectors, goal.k, searchable)
-    # The order of the held-out queries must not depend on them either: confidence.holds.
-    shuffled = np.random.default_rng(0).permutation(len(vectors))
-    tuning_queries, held_out = (questions.part(part) for part in np.array_split(shuffled, 2))
-    ladders: list[list[_Step]] = []
-    for config, shortlists in candidates(
-        segments, sizes, searchable, tuning_queries, goal, configs, careful=question_ms > 0
-    ):
-        report(f"building {config.structure} {config.code} over {config.prefix} dimensions")
-        # As they will be built: without deleted rows a segment may be too small for a structure.
-        views = [
-            s.over(config.fitting(size, s.dim), rows)
-            for s, size, rows in zip(segments, sizes, searchable, strict=True)
-        ]
-        for size in shortlists:
-            report(f"measuring {config.structure} over {config.prefix}, shortlist {size}")
-            point = replace(config, shortlist=size)
-            # A point that costs twice the best so far would not be chosen.
-            likely = [step.point.ms for ladder in ladders for step in ladder if step.likely]
-            best_ms = min(likely, default=float("inf"))
-            max_ms = max(2 * best_ms, _as_fast(best_ms, question_ms))
-            steps = _ladder(
-                views, sizes, point, tuning_queries, held_out, goal, max_ms, question_ms
-            )
-            ladders.append(list(steps))
-        del views  # before the next one is built: they may take much memory
-    curve = tuple(step.point for ladder in ladders for step in ladder)
-    best = _decide(ladders, goal, report, question_ms)
+    report = on_step or (lambda _: None)
+    every = [None] * len(segments)
+    rows = [s.rows if o is None else o.size for s, o in zip(segments, live or every, strict=True)]
+    if goal.k > sum(rows):
+        raise TuneError(f"k must be at most the {sum(rows)} rows there are, got {goal.k}")
+    report(f"exact search of {len(vectors)} queries over {sum(rows)} rows")
+    exact = OperatingPoint(tuple(segments), tuple(searched or live or every), goal.k, None)
+    tuner = _Tuner(exact, rows, vectors, goal, 0.998 if question_ms else (1 + goal.recall) / 2)
+    for config in tuner.configs(configs):
+        report(f"measuring {config.structure} {config.code} over {config.prefix} dimensions")
+        tuner.measure(config)
+    report(f"timing {len(tuner.searches)} candidates in turns")
+    best = choose(tuner.timed(), tuner.confirms, question_ms)
     if best is None:
-        steps = (step for ladder in ladders for step in ladder)
-        highest = max(steps, key=lambda step: step.point.recall)
-        config = highest.point.config
+        highest = max(tuner.curve.values(), key=lambda point: point.recall).lowest
         raise TuneError(
             f"no config was shown to exceed recall@{goal.k} {goal.recall} with confidence "
-            f"{goal.confidence} on {len(held_out.vectors)} held-out queries; the best mean on the "
-            f"others was {highest.lowest:.4f}, without a filter or with one (prefix "
-            f"{config.prefix}, shortlist {config.shortlist}): give more queries, a lower target, "
-            "or use exact search"
+            f"{goal.confidence} on {len(vectors) // 2} held-out queries; the best mean on the "
+            f"others was {highest:.4f}, without a filter or with one: give more queries, a "
+            "lower target, or use exact search"
         )
+    recall, *filtered = (
+        float(each.mean()) for each in tuner.recalls(tuner.searches[best.config], held_out=True)
+    )
     return Tuning(
-        config=best.point.config,
+        config=best.config,
         goal=goal,
-        recall=float(best.sealed.mean()),
-        filtered={
-            f"{share:g}": float(sealed.mean())
-            for share, sealed in zip(FILTERS, best.filtered, strict=False)
-        },
-        ms=best.point.ms,
-        rows=rows,
+        recall=recall,
+        filtered={f"{share:g}": mean for share, mean in zip(FILTERS, filtered, strict=False)},
+        ms=best.ms,
+        rows=sum(rows),
         queries=len(vectors),
-        held_out=len(held_out.vectors),
-        source="given" if self_queries is None else "documents",
-        tried=len(curve),
-        curve=curve,
+        held_out=len(vectors) // 2,
+        source="given" if searched is None else "documents",
         question_ms=question_ms,
+        curve=tuple(tuner.curve.values()),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """A point of a ladder.
+def choose(
+    points: Sequence[Point], confirms: Callable[[Point], bool], question_ms: float = 0
+) -> Point | None:
+    """The cheapest point that the held-out queries confirm; None if they confirm none.
+
+    Of those within AS_FAST of it, the one that finds most. `confirms`: whether the held-out queries
+    confirm a point; they have no part in which ones are tested, and in what order.
+    """
+    ladder: list[Point] = []
+    for point in sorted(points, key=lambda each: (each.ms, -each.lowest)):
+        if not ladder or point.lowest > ladder[-1].lowest:
+            ladder.append(point)
+    passed = list(takewhile(confirms, reversed(ladder)))
+    limit = AS_FAST * (passed[-1].ms + question_ms) if passed else 0.0
+    return next((each for each in passed if each.ms + question_ms <= limit), None)
+
+
+def shares(found: SearchResult, exact: SearchResult, dim: int) -> Doubles:
+    """recall@k of each query (q,). Scores are compared: of many equal rows, any will do."""
+    true = exact.rows >= 0
+    needed = np.where(true, exact.scores, np.inf).min(axis=1) - 2 * score_slack(dim)
+    hits, counts = (found.scores >= needed[:, None]).sum(axis=1), true.sum(axis=1)
+    result: Doubles = np.minimum(hits, counts) / np.maximum(1, counts)
+    return result
+
+
+class _Tuner:
+    """Measures candidates on the queries that choose, and tests them on those held out.
 
     Attributes:
-        point: as measured on the queries seen.
-        lowest: their mean recall, without a filter or under the one that costs most of it.
-        likely: whether the queries seen would confirm the target.
-        sealed: recall of each held-out query, not looked at before the decision.
-        filtered: the same under each filter; empty where nothing is walked, or it is not likely.
-        exact: whether all rows are scored, so that the recall is 1 and needs no test.
+        curve: the operating points that were measured.
+        searches: a search at each that is likely to meet the target, unless others beat it.
     """
 
-    point: Point
-    lowest: float
-    likely: bool
-    sealed: Doubles
-    filtered: tuple[Doubles, ...] = ()
-    exact: bool = False
+    def __init__(
+        self, exact: OperatingPoint, rows: list[int], vectors: Floats, goal: Goal, enough: float
+    ) -> None:
+        """`rows`: of each segment as it will be built. `enough`: recall up to which is measured."""
+        self.exact, self.rows, self.goal, self.enough = exact, rows, goal, enough
+        self.shows = partial(holds, target=goal.recall, confidence=goal.confidence)
+        self.curve: dict[SegmentConfig, Point] = {}
+        self.searches: dict[SegmentConfig, OperatingPoint] = {}
+        self.dim, rng = vectors.shape[1], np.random.default_rng(0)
+        # The order of the held-out queries must not depend on them either: confidence.holds.
+        self.halves = [vectors[half] for half in np.array_split(rng.permutation(len(vectors)), 2)]
+        self.filters: list[tuple[Allowed | None, ...]] = [exact.live]
+        for share in FILTERS:
+            drawn = []
+            for segment, only in zip(exact.segments, exact.live, strict=True):
+                numbers = np.arange(segment.rows) if only is None else only.rows
+                numbers = numbers[rng.random(numbers.size) < share]
+                drawn.append(Allowed.from_rows(numbers, segment.rows))
+            self.filters.append(tuple(drawn))
+        among = [replace(exact, live=each) for each in self.filters]
+        self.truth = [[each.search(half) for each in among] for half in self.halves]
+        self.filters[0] = (None,) * len(rows)  # the views have no other rows
 
+    def recalls(self, search: OperatingPoint, *, held_out: bool) -> Iterator[Doubles]:
+        """recall@k of each query (q,), without a filter and, of graphs and lists, under each."""
+        walked = any(each.config.structure is not Structure.FLAT for each in search.segments)
+        filters = self.filters if walked else self.filters[:1]
+        for allowed, exact in zip(filters, self.truth[held_out], strict=False):
+            found = replace(search, live=allowed).search(self.halves[held_out])
+            yield shares(found, exact, self.dim)
 
-def _ladder(
-    views: Sequence[Segment],
-    sizes: Sequence[int],
-    config: SegmentConfig,
-    tuning_queries: Questions,
-    held_out: Questions,
-    goal: Goal,
-    max_ms: float,
-    question_ms: float = 0,
-) -> Iterator[_Step]:
-    """Points of one config and shortlist, from the cheapest to the most careful.
+    def confirms(self, point: Point) -> bool:
+        """Whether the held-out queries show that a point meets the target."""
+        return all(map(self.shows, self.recalls(self.searches[point.config], held_out=True)))
 
-    It ends when less than half of the permitted misses are left and a query takes noticeably longer
-    than at the first likely point, or where it costs more than `max_ms` milliseconds.
-    """
-    efforts: Sequence[int] = [e for e in EF_SEARCHES if e >= config.shortlist] or [config.shortlist]
-    if config.structure is Structure.IVF:
-        lists = max(view.lists for view in views)
-        efforts = sorted({max(1, lists // part) for part in (64, 32, 16, 8, 4, 2)})
-    elif config.structure is not Structure.HNSW:
-        efforts = [0]
-    hot = footprint(config, sum(sizes), views[0].dim).hot_row
-    exact = config.shortlist >= max(sizes)
-    walked = config.structure in _WALKED and not exact
-    as_fast = 0.0
-    for effort in efforts:
-        point = replace(config, effort=effort)
-        searched = [v.over(point.fitting(n, v.dim)) for v, n in zip(views, sizes, strict=True)]
-        reached = _recall(searched, tuning_queries, goal.k)
-        ms = _cost(searched, tuning_queries, goal)
-        sealed = _recall(searched, held_out, goal.k)
-        likely = exact or holds(reached, goal.recall, goal.confidence)
-        lowest, under_filters = float(reached.mean()), tuple[Doubles, ...]()
-        if likely and walked:  # filters take most of the time, so only where they may matter
-            filtered = _under_filters(searched, tuning_queries, goal.k)
-            likely = all(holds(each, goal.recall, goal.confidence) for each in filtered)
-            lowest = min([lowest, *(float(each.mean()) for each in filtered)])
-            under_filters = _under_filters(searched, held_out, goal.k) if likely else ()
-        measured = Point(point, float(reached.mean()), ms, hot)
-        yield _Step(measured, lowest, likely, sealed, under_filters, exact)
-        if likely and not as_fast and question_ms:
-            as_fast = _as_fast(ms, question_ms)
-        if ms > max_ms or (lowest >= (1 + goal.recall) / 2 and ms >= as_fast):
-            return
+    def configs(self, configs: Sequence[SegmentConfig] | None) -> Iterator[SegmentConfig]:
+        """Index configs to measure, by rising prefix while that makes them faster."""
+        widths = {p for p in (*PREFIXES, self.dim) if self.dim / 16 <= p <= self.dim}
+        best_ms = math.inf
+        for width in sorted({each.prefix for each in configs} if configs else widths):
+            options = [each for each in configs or self.usual(width) if each.prefix == width]
+            yield from filter(self.fits, options)
+            times = (self.curve[each].ms for each in self.searches if each.prefix == width)
+            ms = min(times, default=math.inf)
+            if ms > 1.2 * best_ms:
+                break
+            best_ms = min(best_ms, ms)
+        every_row = replace(self.usual(min(widths))[0], shortlist=max(self.rows))
+        if not configs and every_row.structure is Structure.FLAT and self.fits(every_row):
+            self.likely(self.views(every_row), every_row)
+        if not self.curve:
+            raise TuneError(
+                f"max_ram must be larger than {self.goal.max_ram} bytes: no config for "
+                f"{sum(self.rows)} rows fits; allow more memory"
+            )
 
+    def usual(self, width: int) -> list[SegmentConfig]:
+        """Configs of a prefix that suit the rows. Lists, which are slower, where no graph fits."""
+        base, rows = self.exact.segments[0].config, sum(self.rows)
+        base = replace(base, stages=(), effort=0, lists=0, hnsw_m=16, ef_construction=64)
+        scan = replace(base, prefix=width, structure=Structure.FLAT, code=Code.FP16)
+        graph = replace(scan, structure=Structure.HNSW, code=Code.INT8)
+        walked = graph if self.fits(graph) else replace(graph, structure=Structure.IVF)
+        return [scan] * (rows <= MAX_FLAT_ROWS) + [walked] * (rows >= FLAT_BELOW)
 
-def _as_fast(ms: float, question_ms: float) -> float:
-    """Milliseconds of a search that feel like `ms`, where a question takes `question_ms` besides.
+    def fits(self, config: SegmentConfig) -> bool:
+        """Whether segments of this config stay within the memory that the goal allows."""
+        hot = sum(hot_bytes(config, size, self.dim) for size in self.rows)
+        return self.goal.max_ram is None or hot <= self.goal.max_ram
 
-    Without any besides, `ms`: the median of a search alone is measured, not felt.
-    """
-    return AS_FAST * (ms + question_ms) - question_ms if question_ms else ms
+    def views(self, config: SegmentConfig) -> list[Segment]:
+        """The segments with an index config, as it will be built: a small one is flat."""
+        parts = zip(self.exact.segments, self.rows, self.exact.live, strict=True)
+        return [each.over(config.fitting(n, self.dim), only) for each, n, only in parts]
 
-
-def _decide(
-    ladders: Sequence[Sequence[_Step]],
-    goal: Goal,
-    report: Callable[[str], None],
-    question_ms: float = 0,
-) -> _Step | None:
-    """The best of the cheapest points that the held-out queries confirm, ladder by ladder.
-
-    The cheapest ladder is tried first; of those that feel as fast, the one that finds most.
-    """
-    likely = {
-        number: [step.point for step in ladder if step.likely]
-        for number, ladder in enumerate(ladders)
-        if any(step.likely for step in ladder)
-    }
-    cheapest = min((point.ms for points in likely.values() for point in points), default=0.0)
-    limit = _as_fast(cheapest, question_ms)
-
-    def rank(number: int) -> tuple[float, float]:
-        ms = min(point.ms for point in likely[number])
-        finds = [point.recall for point in likely[number] if point.ms <= limit]
-        return (0.0, -max(finds)) if question_ms and finds else (ms, 0.0)
-
-    permitted = 1 - goal.confidence
-    for number in sorted(likely, key=rank):
-        careful_first = [step for step in reversed(ladders[number]) if step.likely]
-        if careful_first[0].exact:
-            return careful_first[0]
-        permitted /= 2
-        sealed = ((step.sealed, *step.filtered) for step in careful_first)
-        last = last_holding(sealed, goal.recall, 1 - permitted)
-        if last is not None:
-            confirmed = careful_first[: last + 1]
-            as_fast = max(limit, confirmed[-1].point.ms)
-            return next(step for step in confirmed if step.point.ms <= as_fast)
-        report("the held-out queries do not confirm it; trying the next config")
-    return None
-
-
-def _sizes(segments: Sequence[Segment], live: Sequence[Allowed | None] | None) -> list[int]:
-    """Number of rows of each segment that can be found."""
-    parts = [None] * len(segments) if live is None else live
-    return [s.rows if only is None else only.size for s, only in zip(segments, parts, strict=True)]
-
-
-def _searchable(
-    segments: Sequence[Segment],
-    live: Sequence[Allowed | None] | None,
-    self_queries: npt.ArrayLike | None,
-) -> Searchable:
-    """The rows that are neither deleted nor used as queries."""
-    queries = np.asarray([] if self_queries is None else self_queries, np.int64)
-    searchable: list[RowNumbers | None] = []
-    first = 0
-    for segment, only in zip(segments, live or [None] * len(segments), strict=True):
-        rows = np.arange(segment.rows) if only is None else only.rows
-        rows = np.setdiff1d(rows, queries - first)
-        searchable.append(None if rows.size == segment.rows else rows)
-        first += segment.rows
-        if not rows.size:
-            raise TuneError("all rows of a segment are used as queries; use fewer rows as queries")
-    return searchable
-
-
-def _answered(
-    segments: Sequence[Segment], vectors: Floats, k: int, searchable: Searchable
-) -> Questions:
-    """Queries (q, D) with their true neighbours, without a filter and under each of FILTERS."""
-
-    def among(rows: Searchable, allowed: Sequence[Allowed | None] | None = None) -> Questions:
-        exact = [s.exact(vectors, k, only) for s, only in zip(segments, rows, strict=True)]
-        truth = merge(exact, _bases(segments), k)
-        return Questions(vectors, truth.rows, truth.scores, allowed)
-
-    rng = np.random.default_rng(0)
-    filtered = []
-    for share in FILTERS:
-        rows = [
-            numbers[rng.random(numbers.size) < share]
-            for s, only in zip(segments, searchable, strict=True)
-            for numbers in [np.arange(s.rows) if only is None else only]
-        ]
-        allowed = [Allowed.from_rows(n, s.rows) for n, s in zip(rows, segments, strict=True)]
-        filtered.append(among(rows, allowed))
-    return replace(among(searchable), filtered=tuple(filtered))
-
-
-def _recall(segments: Sequence[Segment], questions: Questions, k: int) -> Doubles:
-    """recall@k of each query (q,) float64; they are searched in one batch.
-
-    Scores are compared, not rows: of many equal rows, any will do.
-    """
-    result = _search(segments, questions.vectors, k, questions.allowed)
-    true = questions.truth >= 0
-    least = np.where(true, questions.scores, np.inf).min(axis=1, keepdims=True)
-    least = least - 2 * score_slack(questions.vectors.shape[1])
-    hits = ((result.rows >= 0) & (result.scores >= least)).sum(axis=1)
-    count = true.sum(axis=1)
-    shares: Doubles = np.minimum(hits, count) / np.maximum(1, count)
-    return shares
-
-
-def _under_filters(
-    segments: Sequence[Segment], questions: Questions, k: int
-) -> tuple[Doubles, ...]:
-    return tuple(_recall(segments, each, k) for each in questions.filtered)
-
-
-def _cost(segments: Sequence[Segment], questions: Questions, goal: Goal) -> float:
-    """Milliseconds per query: the median of single queries, or the mean in one batch."""
-    if goal.objective is Objective.THROUGHPUT:
-        begin = time.perf_counter()
-        _search(segments, questions.vectors, goal.k)
-        return (time.perf_counter() - begin) * 1e3 / len(questions.vectors)
-    times = []
-    for query in questions.vectors[:_TIMED_QUERIES]:
-        begin = time.perf_counter()
-        _search(segments, query[None], goal.k)
-        times.append(time.perf_counter() - begin)
-    return float(np.median(times)) * 1e3
-
-
-def _search(
-    segments: Sequence[Segment],
-    queries: Floats,
-    k: int,
-    allowed: Sequence[Allowed | None] | None = None,
-) -> SearchResult:
-    results = [
-        segment.search(queries, k, allowed=only)
-        for segment, only in zip(segments, allowed or [None] * len(segments), strict=True)
-    ]
-    return merge(results, _bases(segments), k)
-
-
-def _bases(segments: Sequence[Segment]) -> list[int]:
-    """The number of each segment's first row."""
-    return list(accumulate((segment.rows for segment in segments[:-1]), initial=0))
-
-
-def candidates(
-    segments: Sequence[Segment],
-    sizes: Sequence[int],
-    searchable: Searchable,
-    tuning_queries: Questions,
-    goal: Goal,
-    configs: Sequence[SegmentConfig] | None,
-    *,
-    careful: bool = False,
-) -> Iterator[tuple[SegmentConfig, list[int]]]:
-    """Configs worth building, each with the shortlists worth measuring, shortest first.
-
-    `careful`: also a shortlist that can find nearly everything.
-
-    For each prefix, the ranks of the true neighbours give the shortest shortlist that can meet the
-    target with any structure. A wider prefix is skipped unless it shortens that by a quarter. The
-    last candidate is a shortlist of all rows, if there are at most MAX_FLAT_ROWS.
-    """
-    base = segments[0].config
-    dim = segments[0].dim
-    narrower = [p for p in PREFIXES if p < dim]
-    widths = sorted({r.prefix for r in configs}) if configs else [*narrower, dim]
-    ranked = tuning_queries.part(np.arange(min(_RANKED_QUERIES, len(tuning_queries.vectors))))
-    enough = goal.recall + 0.2 * (1 - goal.recall)
-    rows = sum(sizes)
-    longest = min(MAX_SHORTLIST, rows)
-    shortlists = [
-        size
-        for size in sorted(
-            {goal.k, *(s for s in (*EF_SEARCHES, MAX_SHORTLIST) if goal.k <= s <= longest)}
-        )
+    def measure(self, config: SegmentConfig) -> None:
+        """Measure an index config with each effort, from the shortest likely shortlist on."""
+        views, k, graph = self.views(config), self.goal.k, config.structure is Structure.HNSW
+        lists = max(each.lists for each in views)
         # A shortlist of all rows except those used as queries would make the trial exact search.
-        if not any(
-            part is not None and part.size <= size < rows_there
-            for part, rows_there in zip(searchable, sizes, strict=True)
-        )
-    ]
-    shortest, within, tried = float("inf"), False, 0
-    for width in widths:
-        if configs is None and (tried == 4 or goal.k > 0.75 * shortest):
-            break
-        before = ranks(segments, searchable, ranked, width)
-        usable = [s for s in shortlists if (before < s).mean() >= enough]
-        if not usable or (configs is None and usable[0] > 0.75 * shortest):
-            continue
-        shortest, tried = usable[0], tried + 1
-        chosen = usable[:3]
-        if careful:
-            enough_for_all = [s for s in usable if (before < s).mean() >= CAREFUL_SHARE]
-            chosen = sorted({*chosen, *enough_for_all[:1]})
-        defaults = _defaults(base, width, rows)
-        for config in [c for c in configs or defaults if c.prefix == width]:
-            if _fits(config, sizes, dim, goal):
-                within = True
-                yield replace(config, stages=(), shortlist=usable[0]), chosen
-    scan = _flat(base, widths[0])
-    if configs is None and rows <= MAX_FLAT_ROWS and _fits(scan, sizes, dim, goal):
-        yield replace(scan, shortlist=max(sizes)), [max(sizes)]
-        return
-    if not shortest < float("inf"):
-        raise TuneError(
-            f"no prefix reaches recall@{goal.k} {goal.recall} with a shortlist of {MAX_SHORTLIST}; "
-            "lower the target, or use exact search"
-        )
-    if not within:
-        raise TuneError(
-            f"max_ram must be larger than {goal.max_ram} bytes: no config for {rows} rows fits; "
-            "allow more memory"
-        )
+        parts = [*zip(self.rows, self.exact.live, strict=True)]
+        sizes = [
+            size
+            for size in sorted({k, *(each for each in SHORTLISTS if k <= each <= sum(self.rows))})
+            if not any(only is not None and only.size <= size < n for n, only in parts)
+        ]
+        for ratio in EFFORTS[config.structure]:
+            efforts = [int(ratio * size if graph else lists // ratio) for size in sizes]
+            pairs = zip(sizes, efforts, strict=True)
+            steps = [replace(config, stages=(), shortlist=s, effort=effort) for s, effort in pairs]
+            for step in steps[bisect_left(steps, True, key=partial(self.likely, views)) :]:
+                if self.likely(views, step) and self.curve[step].lowest >= self.enough:
+                    break
+        points = [self.curve[each] for each in self.searches]
+        for point in points:  # views that are beaten clearly take no more memory
+            if any(each.lowest >= point.lowest and 1.5 * each.ms < point.ms for each in points):
+                del self.searches[point.config]
 
+    def likely(self, views: Sequence[Segment], config: SegmentConfig) -> bool:
+        """Whether the queries that choose would confirm a point; it is measured if it is new."""
+        if config not in self.curve:
+            parts = zip(views, self.rows, strict=True)
+            segments = tuple(each.over(config.fitting(n, self.dim)) for each, n in parts)
+            search = OperatingPoint(segments, self.filters[0], self.goal.k)
+            means, likely = list[float](), True
+            for recalls in self.recalls(search, held_out=False):
+                means.append(float(recalls.mean()))
+                likely = self.shows(recalls)
+                if not likely:
+                    break
+            lowest = math.inf if config.shortlist >= max(self.rows) else min(means)
+            hot = hot_row(config, sum(self.rows), self.dim)
+            (ms,) = self.milliseconds([search], 1)
+            self.curve[config] = Point(config, means[0], lowest, ms, hot)
+            if likely:
+                self.searches[config] = search
+        return config in self.searches
 
-def _fits(config: SegmentConfig, sizes: Sequence[int], dim: int, goal: Goal) -> bool:
-    """Whether segments of these sizes stay within the memory that a goal allows."""
-    hot = sum(footprint(config, size, dim).hot for size in sizes)
-    return goal.max_ram is None or hot <= goal.max_ram
+    def timed(self) -> list[Point]:
+        """The points that are searched, timed in turns."""
+        times = self.milliseconds([*self.searches.values()], _ROUNDS)
+        for config, ms in zip(self.searches, times, strict=True):
+            self.curve[config] = replace(self.curve[config], ms=ms)
+        return [self.curve[config] for config in self.searches]
 
-
-def _defaults(base: SegmentConfig, width: int, rows: int) -> Iterator[SegmentConfig]:
-    """The configs to try for a prefix. Other codes of a graph were no faster."""
-    flat = _flat(base, width)
-    if rows <= MAX_FLAT_ROWS:
-        yield flat
-    if rows >= FLAT_BELOW:
-        yield replace(flat, structure=Structure.HNSW, code=Code.INT8)
-    if rows >= 10 * FLAT_BELOW:
-        yield replace(flat, structure=Structure.IVF, code=Code.INT8)
-
-
-def _flat(base: SegmentConfig, width: int) -> SegmentConfig:
-    """A scan of a prefix, with default values for what other structures need."""
-    return replace(
-        base,
-        prefix=width,
-        structure=Structure.FLAT,
-        code=Code.FP16,
-        lists=0,
-        hnsw_m=16,
-        ef_construction=64,
-        effort=0,
-        stages=(),
-    )
-
-
-def ranks(
-    segments: Sequence[Segment], searchable: Searchable, questions: Questions, width: int
-) -> npt.NDArray[np.int64]:
-    """Number of rows (q, k) that precede each true neighbour in the order of the prefix."""
-    first = 0
-    heads, scores = [], np.full(questions.truth.shape, np.inf, np.float32)
-    for segment in segments:
-        prefixes = segment.prefixes(replace(segment.config, prefix=width, stages=()))
-        head = prefixes.of(questions.vectors)
-        inside = (questions.truth >= first) & (questions.truth < first + segment.rows)
-        neighbours = prefixes.take(questions.truth[inside] - first)
-        scores[inside] = np.einsum("nd,nd->n", neighbours, head[np.nonzero(inside)[0]])
-        heads.append((prefixes, head))
-        first += segment.rows
-    above = np.zeros(questions.truth.shape, np.int64)
-    for (prefixes, head), rows in zip(heads, searchable, strict=True):
-        for block in prefixes.blocks(rows):
-            similar = np.sort(head @ block.T, axis=1)
-            for i, line in enumerate(similar):
-                # 1e-6: a row must not precede itself because of rounding
-                above[i] += len(line) - np.searchsorted(line, scores[i] + 1e-6, side="right")
-    return above
+    def milliseconds(self, searches: Sequence[OperatingPoint], rounds: int) -> list[float]:
+        """Milliseconds per query: the median alone, or the mean in a batch, by the objective."""
+        batch, queries = self.goal.objective is Objective.THROUGHPUT, self.halves[0]
+        times = [list[float]() for _ in searches]
+        queries = queries if batch else queries[:_TIMED]
+        for number, seconds in in_turns(searches, queries, rounds, batch=batch):
+            times[number].append(float(np.median(seconds)))
+        return [1e3 * float(np.median(each)) for each in times]

@@ -116,8 +116,8 @@ def tune(
         searchengine tune my.index --queries questions.jsonl --qrels qrels.tsv
     """
     from searchengine.indexer.threads import threads as thread_budget
-    from searchengine.indexer.tuning.tune import Goal, Objective
-    from searchengine.indexer.tuning.wording import ladder, summary
+    from searchengine.indexer.tuning.goal import Goal, Objective
+    from searchengine.measure.judgements import read_queries
 
     if threads is not None:
         thread_budget.limit = threads
@@ -132,14 +132,10 @@ def tune(
         _tune_fusion(collection, queries, qrels, encoder, runtime, as_json)
         return
     goal = Goal(target_recall, confidence, k, Objective(objective), max_ram)
-    questions = None
-    if queries is not None:
-        from searchengine.measure.judgements import read_queries
-
-        questions = list(read_queries(queries).values())
+    questions = None if queries is None else list(read_queries(queries).values())
     with open_engine(collection, encoder, runtime=runtime) as engine, steps() as progress:
         tuning = engine.tune(questions, goal, on_step=note, building=progress)
-        dim, default = engine.stats().dim, engine.default_mode
+        stats, default = engine.stats().described(), engine.default_mode
     if default is not Mode.VECTOR:
         note(f"recall and time are for mode vector; the default mode is {default}")
     if questions is None:
@@ -148,12 +144,15 @@ def tune(
         values = {"config": tuning.config.as_dict()} | tuning.as_dict()
         show_json({"collection": named(collection), "operating_point": values, "fusion": None})
     else:
-        show_rows(
-            ladder(tuning),
-            f"{named(collection)}: the efforts of the chosen config, of {tuning.tried} points "
-            "measured by vectors (mode vector)",
-        )
-        say(summary(tuning, dim))
+        rows = [
+            point.as_dict() | {"chosen": "yes" if point.config == tuning.config else ""}
+            for point in sorted(tuning.curve, key=lambda each: each.ms)
+            if point.config.coarse_stage() == tuning.config.coarse_stage()
+        ]
+        tried = f"of {len(tuning.curve)} points measured by vectors (mode vector)"
+        show_rows(rows, f"{named(collection)}: the chosen index config, {tried}")
+        times = f"{tuning.ms:.2g} ms per query, and {tuning.question_ms:.2g} to encode it"
+        say(f"{stats['tuning']}: {stats['index config']}; {times}; hot: {stats['hot']}")
 
 
 def _check_alone(ctx: click.Context, option: str, others: tuple[str, ...] = ()) -> None:

@@ -20,8 +20,7 @@ from searchengine.indexer.config import (
 )
 from searchengine.indexer.errors import SegmentConfigError
 from searchengine.indexer.segment import Segment
-from searchengine.indexer.tuning.cost import cost, exhaustive, footprint
-from searchengine.indexer.tuning.points import OperatingPoint
+from searchengine.indexer.tuning.points import OperatingPoint, cold_row, cost, hot_bytes
 from searchengine.measure.bench_data import Dataset
 from searchengine.measure.results import EXACT, Kind
 
@@ -318,7 +317,7 @@ class Searchers:
     def _no_room(self, config: SegmentConfig) -> str | None:
         """Reserve memory for a coarse stage; if too little is left, return why it is not built."""
         hot = sum(
-            footprint(config, segment.rows, segment.dim).hot for segment in self._dataset.segments
+            hot_bytes(config, segment.rows, segment.dim) for segment in self._dataset.segments
         )
         if hot > self._room:
             return (
@@ -337,18 +336,17 @@ class Searchers:
         build_s: float | None,
     ) -> dict[str, Any]:
         """Return the fields of a row that are known before it is measured."""
-        work = cost(point, self._dataset.queries[:_COUNTED])
-        sizes = [footprint(view.config, view.rows, view.dim) for view in point.segments]
+        adds, bytes_read = cost(point, self._dataset.queries[:_COUNTED])
+        views = point.segments
         return {
             "name": name,
             "kind": kind,
             "config": config,
-            "multiply_adds": work.multiply_adds,
-            "bytes_read": work.bytes_read,
-            "theoretical": exhaustive(self._dataset.rows, point.segments[0].dim)
-            / work.multiply_adds,
-            "hot_bytes": sum(size.hot for size in sizes),
-            "cold_bytes": sum(size.cold for size in sizes),
+            "multiply_adds": adds,
+            "bytes_read": bytes_read,
+            "theoretical": self._dataset.rows * views[0].dim / adds,
+            "hot_bytes": sum(hot_bytes(view.config, view.rows, view.dim) for view in views),
+            "cold_bytes": sum(view.rows * cold_row(view.config, view.dim) for view in views),
             "build_s": build_s,
         }
 

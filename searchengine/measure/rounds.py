@@ -15,7 +15,7 @@ import numpy as np
 from searchengine.indexer.arrays import Doubles, evenly
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.threads import available_cores, threads
-from searchengine.indexer.tuning.points import ColdRows, recalls
+from searchengine.indexer.tuning.points import cold_copies, recalls, search_cold
 from searchengine.measure.bench_data import Dataset
 from searchengine.measure.operating_points import Grid, Searcher, Searchers
 from searchengine.measure.results import Kind, Results, Row, Spread
@@ -113,7 +113,8 @@ class Bench:
         for number in range(repeats):
             self._round(self._entries, number, "measuring", repeats)
             for entry in self._entries:
-                _, seconds = entry.searcher.point.at_once(self._dataset.queries[: entry.count])
+                queries = self._dataset.queries[: entry.count]
+                (seconds,) = entry.searcher.point.seconds(queries, batch=True)
                 entry.batches.append(entry.count / seconds)
             report(self.results(complete=False))
         finalists = self._finalists()
@@ -128,11 +129,11 @@ class Bench:
         """Measure recall and nDCG of every searcher, and how many queries fit in a round."""
         dataset = self._dataset
         queries = dataset.queries
-        exact, _ = searchers[0].point.at_once(queries)
+        exact = searchers[0].point.search(queries).rows
         shares, ndcgs, counts = [], [], []
         for searcher in searchers:
-            rows, _ = searcher.point.at_once(queries)
-            seconds = float(searcher.point.one_by_one(queries[:1])[1][0])
+            rows = searcher.point.search(queries).rows
+            seconds = float(searcher.point.seconds(queries[:1])[0])
             shares.append(recalls(rows, exact))
             if dataset.judge is not None:
                 ndcgs.append(dataset.judge(searcher.point.segments))
@@ -150,7 +151,7 @@ class Bench:
         start = number * len(entries) // rounds
         for entry in (*entries[start:], *entries[:start]):
             queries = self._dataset.queries[: entry.count]
-            entry.rounds.append(entry.searcher.point.one_by_one(queries)[1])
+            entry.rounds.append(entry.searcher.point.seconds(queries))
             self._progress(step, 1, len(entries) * rounds)
 
     def _finalists(self) -> list[_Entry]:
@@ -167,11 +168,11 @@ class Bench:
         """Measure the first query on rows that are on disk only."""
         entries, queries = self._entries, self._dataset.queries
         try:
-            with ColdRows.copied(self._dataset.segments, self._scratch / "cold") as rows:
+            with cold_copies(self._dataset.segments, self._scratch / "cold") as copies:
                 for entry in entries:
                     for number in evenly(len(queries), self._settings.cold):
                         query = queries[number : number + 1]
-                        entry.cold.append(rows.first(entry.searcher.point, query))
+                        entry.cold.append(search_cold(entry.searcher.point, copies, query))
                         if sum(seconds for seconds, _ in entry.cold) > TIME_LIMIT:
                             break
                     self._progress("measuring cold", 1, len(entries))

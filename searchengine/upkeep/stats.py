@@ -24,8 +24,7 @@ from searchengine.backends.mode import Mode, weight_of
 from searchengine.corpus.notebook import facts
 from searchengine.corpus.synonym_groups import groups_of
 from searchengine.encoders.protocol import NO_ENCODER
-from searchengine.indexer.config import SegmentConfig
-from searchengine.indexer.tuning.wording import in_words, query_source
+from searchengine.indexer.config import ALL_ROWS, SegmentConfig, Structure
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,13 +247,32 @@ def stats(snapshot: Snapshot) -> Stats:
     )
 
 
+def in_words(config: Mapping[str, Any], dim: int) -> str:
+    """An index config (SegmentConfig.as_dict) as a line, without the fields it does not use."""
+    size = "all rows" if config["shortlist"] == ALL_ROWS else config["shortlist"] or "measured"
+    parts = [f"{config['structure']} {config['code']} over {config['prefix']} of {dim} dimensions"]
+    parts += [f"shortlist {size}", *(f"then {keep} by {width}" for width, keep in config["stages"])]
+    if config["structure"] != Structure.FLAT:
+        graph = config["structure"] == Structure.HNSW
+        parts.append(
+            f"links {config['hnsw_m']}" if graph else f"lists {config['lists'] or 'by the rows'}"
+        )
+        parts.append(f"effort {config['effort'] or 'by the shortlist'}")
+    return ", ".join(parts)
+
+
 def founded_on(tuning: Mapping[str, Any], guarantee: Guarantee) -> str:
     """A stored tuning (Tuning.as_dict), and the guarantee that remains, in one sentence."""
     goal = tuning["goal"]
+    filtered = "".join(
+        f", {recall:.4f} under filters that match {100 * float(share):g} % of the rows"
+        for share, recall in tuning["filtered"].items()
+    )
+    source = "queries" if tuning["source"] == "given" else "documents taken as queries"
     shown = (
         f"recall@{goal['k']} above {goal['recall']:g} with {100 * goal['confidence']:g} % "
-        f"confidence on {tuning['held_out']} held-out {query_source(tuning['source'])} "
-        f"(mean {tuning['recall']:.4f}); tuned on {tuning['rows']} rows"
+        f"confidence on {tuning['held_out']} held-out {source} "
+        f"(mean {tuning['recall']:.4f}{filtered}); tuned on {tuning['rows']} rows"
     )
     if guarantee.recall is None:
         return f"guarantee withdrawn: {guarantee.reason}; tune again (it was {shown})"

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from searchengine.backends.contract import Backend
 from searchengine.backends.folder.collection import Collection
@@ -18,11 +17,11 @@ from searchengine.corpus.synonym_groups import SETTING, stored
 from searchengine.encoders.loading import CollectionEncoder
 from searchengine.encoders.protocol import NO_ENCODER
 from searchengine.errors import CollectionError, QueryError
+from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.config import SegmentConfig
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment
-from searchengine.indexer.tuning.points import milliseconds_alone
 from searchengine.indexer.tuning.tune import (
     MIN_QUERIES,
     Goal,
@@ -39,6 +38,7 @@ MAX_QUERIES = 2000
 RESERVE = 3
 """Factor on the queries needed: an index config is accepted if it misses at most half of what it
 may."""
+_TIMED = 100  # questions encoded one by one
 
 # Of the usual lengths, where there are no others.
 _QUESTIONS = (
@@ -68,42 +68,31 @@ def check_enough(path: Path, rows: int, goal: Goal, questions: Sequence[str] | N
         )
 
 
-def documents_as_queries(rows: int, goal: Goal) -> int:
-    """How many of `rows` passages are taken as queries; they are left out of the search.
-
-    A twentieth; more if the goal needs more, up to a tenth, unless even that is too few.
-    """
-    needed = queries_needed(goal)
-    wanted = max(needed, rows // 20, min(RESERVE * needed, rows // 10))
-    return min(wanted, max(MAX_QUERIES, needed))
-
-
 def queries_of(
     segments: Sequence[Segment], live: Sequence[Allowed | None], goal: Goal
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+) -> tuple[Floats, list[Allowed]]:
     """Documents taken as queries, always the same ones for the same segments.
 
+    A twentieth; more if the goal needs more, up to a tenth, unless even that is too few.
+
     Returns:
-        Vectors (q, D) in the encoder's own basis, and their rows (q,), ascending, numbered
-        through all segments.
+        Unit vectors (q, D) as the encoder gave them, and the other rows of each segment.
     """
-    rows = [
-        np.arange(segment.rows) if allowed is None else allowed.rows
-        for segment, allowed in zip(segments, live, strict=True)
-    ]
+    pairs = zip(segments, live, strict=True)
+    rows = [np.arange(each.rows) if only is None else only.rows for each, only in pairs]
     bases = np.cumsum([0, *(segment.rows for segment in segments)])[:-1]
     # Queries are left out of the search, so a row of every segment stays.
     candidates = np.concatenate([ids[1:] + base for ids, base in zip(rows, bases, strict=True)])
-    count = min(documents_as_queries(sum(map(len, rows)), goal), candidates.size)
-    sample = np.random.default_rng(0).choice(candidates, count, replace=False)
-    self_queries = np.sort(sample).astype(np.int64)
-    vectors = [
-        segment.vectors(
-            self_queries[(self_queries >= base) & (self_queries < base + segment.rows)] - base
-        )
-        for segment, base in zip(segments, bases, strict=True)
-    ]
-    return np.concatenate(vectors), self_queries
+    total, needed = sum(map(len, rows)), queries_needed(goal)
+    wanted = max(needed, total // 20, min(RESERVE * needed, total // 10))
+    count = min(wanted, max(MAX_QUERIES, needed), candidates.size)
+    sample = np.sort(np.random.default_rng(0).choice(candidates, count, replace=False))
+    vectors, others = [], []
+    for segment, ids, base in zip(segments, rows, bases, strict=True):
+        taken = sample[(sample >= base) & (sample < base + segment.rows)] - base
+        vectors.append(segment.vectors(taken))
+        others.append(Allowed.from_rows(np.setdiff1d(ids, taken), segment.rows))
+    return np.concatenate(vectors), others
 
 
 def tune_collection(
@@ -128,9 +117,9 @@ def tune_collection(
         settings = snapshot.settings
     searched = [pair for pair in measured.values() if pair[1] is None or pair[1].size]
     segments, live = [segment for segment, _ in searched], [allowed for _, allowed in searched]
-    self_queries = None
+    others = None
     if queries is None:
-        vectors, self_queries = queries_of(segments, live, goal)
+        vectors, others = queries_of(segments, live, goal)
     else:
         vectors = encoder.load(settings).encode(queries, role="query")
     tuning = tune(
@@ -138,7 +127,7 @@ def tune_collection(
         vectors,
         goal,
         live=live,
-        self_queries=self_queries,
+        searched=others,
         on_step=on_step,
         question_ms=_encoding_ms(collection, encoder, queries, goal, on_step),
     )
@@ -180,15 +169,16 @@ def _encoding_ms(
         return 0.0
     questions = queries or _QUESTIONS
     report = on_step or (lambda _: None)
+    batch = goal.objective is Objective.THROUGHPUT
+    parts = [questions] if batch else [[text] for text in questions[:_TIMED]]
+    seconds = []
     try:
         encode = partial(encoder.load().encode, role="query")
-        if goal.objective is Objective.THROUGHPUT:
-            encode(questions)
+        for part in parts * 2:  # each is encoded once before it is timed
             begin = time.perf_counter()
-            encode(questions)
-            milliseconds = 1e3 * (time.perf_counter() - begin) / len(questions)
-        else:
-            milliseconds = float(np.median(milliseconds_alone(encode, questions)))
+            encode(part)
+            seconds.append((time.perf_counter() - begin) / len(part))
+        milliseconds = 1e3 * float(np.median(seconds[len(parts) :]))
     except (CollectionError, TrainerError) as error:
         if queries is not None:
             raise

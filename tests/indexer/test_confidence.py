@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchengine.indexer.tuning.confidence import holds, last_holding, smallest_sample
+from searchengine.indexer.tuning.confidence import holds, smallest_sample
 
 SHARES = st.lists(st.integers(0, 10).map(lambda tenths: tenths / 10), min_size=1, max_size=40)
 CONFIDENCES = st.sampled_from([0.5, 0.9, 0.95, 0.99])
@@ -24,7 +24,7 @@ def lower_bound(values: list[float] | np.ndarray, confidence: float) -> float:
     low, high = 0.0, 1.0
     for _ in range(40):
         middle = (low + high) / 2
-        if holds(values, middle, confidence):
+        if holds(np.asarray(values), middle, confidence):
             low = middle
         else:
             high = middle
@@ -68,7 +68,7 @@ def test_capital_equals_the_paper_value_by_value(
     goal = 1 / (1 - confidence)
     capital = slow_capital(values, target, 1 - confidence)
     if capital != pytest.approx(goal, rel=1e-9):
-        assert holds(values, target, confidence) == (capital > goal)
+        assert holds(np.asarray(values), target, confidence) == (capital > goal)
 
 
 @pytest.mark.parametrize("confidence", [0.5, 0.8, 0.95])
@@ -80,7 +80,7 @@ def test_coverage_over_every_sequence(ones: float, confidence: float) -> None:
     wrong = sum(
         math.prod(odds[value] for value in values)
         for values in itertools.product(odds, repeat=7)
-        if holds(values, mean, confidence)
+        if holds(np.asarray(values), mean, confidence)
     )
     assert wrong <= 1 - confidence
 
@@ -114,8 +114,8 @@ def test_a_certified_point_misses_its_target_no_more_often_than_stated() -> None
     wrong, naive = [], []
     for _ in range(2000):
         sample = points[:, rng.integers(0, points.shape[1], 300)]
-        chosen = last_holding(sample[:, None], target, 0.9)
-        wrong.append(chosen is not None and true[chosen] < target)
+        passed = len(list(itertools.takewhile(lambda each: holds(each, target, 0.9), sample)))
+        wrong.append(passed > 0 and true[passed - 1] < target)
         reached = np.flatnonzero(sample.mean(axis=1) >= target)
         naive.append(reached.size > 0 and true[reached[-1]] < target)
     assert np.mean(wrong) <= share_allowed(0.1, len(wrong))

@@ -10,8 +10,14 @@ import pytest
 from searchengine.indexer.config import Code, Structure
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment, SegmentConfig
-from searchengine.indexer.tuning.cost import cost, exhaustive
-from searchengine.indexer.tuning.points import ColdRows, OperatingPoint, recall
+from searchengine.indexer.tuning.points import (
+    OperatingPoint,
+    cold_copies,
+    cost,
+    in_turns,
+    recall,
+    search_cold,
+)
 
 DIM = 24
 
@@ -49,11 +55,19 @@ def test_a_point_finds_what_two_stages_in_numpy_find(
     queries = rows(20, 9)
     exact = pointed(segments, 4, None).search(queries).rows
     point = pointed(segments, p, size)
-    one_by_one, seconds = point.one_by_one(queries)
-    at_once, together = point.at_once(queries)
-    assert (one_by_one == at_once).all() and one_by_one.shape == (20, 5)
-    assert seconds.shape == (20,) and (seconds > 0).all() and together > 0
-    assert recall(one_by_one, exact) == pytest.approx(expected(queries, p, size))
+    found = point.search(queries).rows
+    one_by_one = np.concatenate([point.search(query[None]).rows for query in queries])
+    assert (one_by_one == found).all() and found.shape == (20, 5)
+    assert recall(found, exact) == pytest.approx(expected(queries, p, size))
+
+
+def test_points_take_turns(segments: list[Segment]) -> None:
+    points = [pointed(segments, p, 20) for p in (4, 8, DIM)]
+    alone = [*in_turns(points, rows(20, 9), 3)]
+    assert [number for number, _ in alone] == [0, 1, 2, 1, 2, 0, 2, 0, 1]
+    assert all(seconds.shape == (20,) and (seconds > 0).all() for _, seconds in alone)
+    (_, mean), *_ = in_turns(points, rows(20, 9), 1, batch=True)
+    assert mean.shape == (1,) and mean[0] > 0
 
 
 def expected(queries: np.ndarray, p: int, size: int) -> float:
@@ -90,13 +104,9 @@ def test_a_point_keeps_to_the_live_rows(segments: list[Segment]) -> None:
 def test_the_cost_of_a_scan_by_hand(segments: list[Segment]) -> None:
     queries = rows(10, 9)
     exact = cost(pointed(segments, 4, None), queries)
-    assert exact is not None
-    assert exact.multiply_adds == exhaustive(600, DIM) == 600 * DIM
-    assert exact.bytes_read == 600 * DIM * 4
+    assert exact == (600 * DIM, 600 * DIM * 4)
     flat = cost(pointed(segments, 4, 20), queries)  # fp16 codes, float32 rows, no rotation
-    assert flat is not None
-    assert flat.multiply_adds == 600 * 4 + 2 * 20 * DIM
-    assert flat.bytes_read == 600 * 4 * 2 + 2 * 20 * DIM * 4
+    assert flat == (600 * 4 + 2 * 20 * DIM, 600 * 4 * 2 + 2 * 20 * DIM * 4)
 
 
 @pytest.fixture(scope="module")
@@ -110,9 +120,7 @@ def test_the_cost_of_lists_stages_and_the_rotation(turned: Segment) -> None:
 
     def adds(**settings: object) -> float:
         segment = turned.over(replace(turned.config, **settings))  # type: ignore[arg-type]
-        found = cost(OperatingPoint((segment,), (None,), 5, 100), queries)
-        assert found is not None
-        return found.multiply_adds
+        return cost(OperatingPoint((segment,), (None,), 5, 100), queries)[0]
 
     fixed = 10 * 8 + 8 * DIM  # centroids and rotation
     everything = adds(effort=10)
@@ -126,10 +134,9 @@ def test_cold_rows_give_the_same_answer_and_leave_nothing(turned: Segment, tmp_p
     query = rows(1, 9)
     point = OperatingPoint((turned,), (None,), 5, 100)
     before = point.search(query).rows
-    with ColdRows.copied([turned], tmp_path / "cold") as cold:
-        copy = tmp_path / "cold" / "0.faiss"
+    with cold_copies([turned], tmp_path / "cold") as (copy,):
         assert copy.read_bytes() == (turned.path / "vectors.faiss").read_bytes()
-        seconds, pages = cold.first(point, query)
+        seconds, pages = search_cold(point, [copy], query)
         assert seconds > 0 and pages >= 0
         # It is the copy that is read: of other rows, other hits.
         start = copy.stat().st_size - 2000 * DIM * 2

@@ -1,6 +1,6 @@
 """The tuner: what it finds holds, on queries it never saw."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,20 +11,13 @@ import pytest
 
 from searchengine.indexer.arrays import unit_rows
 from searchengine.indexer.errors import TuneError
+from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.cascade import SearchResult
 from searchengine.indexer.segment import Segment, SegmentConfig, Storage
 from searchengine.indexer.tuning import tune as module
+from searchengine.indexer.tuning.confidence import holds
 from searchengine.indexer.tuning.points import recall
-from searchengine.indexer.tuning.tune import (
-    Goal,
-    Objective,
-    Point,
-    Questions,
-    _decide,
-    _recall,
-    _Step,
-    tune,
-)
+from searchengine.indexer.tuning.tune import Goal, Objective, Point, choose, shares, tune
 
 DIM = 32
 
@@ -48,13 +41,13 @@ RECIPES = [
 @pytest.fixture(autouse=True)
 def few_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few queries are timed: no test needs accurate times."""
-    monkeypatch.setattr(module, "_TIMED_QUERIES", 20)
+    monkeypatch.setattr(module, "_TIMED", 20)
 
 
 @pytest.fixture
 def wide_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every second search effort and shortlist is tried."""
-    monkeypatch.setattr(module, "EF_SEARCHES", module.EF_SEARCHES[::2])
+    """Every second shortlist is tried."""
+    monkeypatch.setattr(module, "SHORTLISTS", module.SHORTLISTS[::2])
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +79,7 @@ def test_the_recall_that_was_tuned_for_is_reached_on_fresh_queries(
     goal = Goal(0.9, objective=objective)
     tuned = tune(segments, QUERIES, goal, configs=RECIPES, on_step=messages.append)
     assert tuned.held_out == 300 and tuned.rows == 3000 and tuned.source == "given"
-    assert tuned.tried == len(tuned.curve) > 5 and messages
+    assert len(tuned.curve) > 5 and messages
     truth = np.argsort(-(FRESH @ ROWS.T), axis=1)[:, :10]
     reached = recall(merged(segments, FRESH, tuned.config), truth)
     assert reached > 0.9
@@ -95,21 +88,31 @@ def test_the_recall_that_was_tuned_for_is_reached_on_fresh_queries(
     assert tuned.ms < max(point.ms for point in tuned.curve)
 
 
+def without(rows: np.ndarray, segments: list[range]) -> list[Allowed]:
+    """The other rows of each segment."""
+    return [
+        Allowed.from_rows(np.setdiff1d(numbers, rows) - numbers.start, len(numbers))
+        for numbers in segments
+    ]
+
+
 @pytest.mark.usefixtures("wide_steps")
 def test_self_queries_are_left_out_of_the_measured_rows(
     segments: list[Segment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = np.random.default_rng(4).permutation(3000)[:300]
+    others = without(own, [range(1800), range(1800, 3000)])
     trials: list[np.ndarray] = []
 
     def over(self: Segment, config: SegmentConfig, kept: object = None) -> Segment:
         if kept is not None:
-            trials.append(np.asarray(kept) + (0 if self.rows == 1800 else 1800))
+            assert isinstance(kept, Allowed)
+            trials.append(kept.rows + (0 if self.rows == 1800 else 1800))
         return original(self, config, kept)
 
     original = Segment.over
     monkeypatch.setattr(Segment, "over", over)
-    tuned = tune(segments, ROWS[own], Goal(0.9), self_queries=own, configs=RECIPES)
+    tuned = tune(segments, ROWS[own], Goal(0.9), searched=others, configs=RECIPES)
     assert tuned.source == "documents" and tuned.rows == 3000
     assert len(trials) == 2 * len(RECIPES)
     np.testing.assert_array_equal(np.concatenate(trials[:2]), np.setdiff1d(np.arange(3000), own))
@@ -141,39 +144,37 @@ def test_a_tiny_segment_in_front_does_not_decide(tmp_path: Path, documents: bool
     recipe = SegmentConfig.from_dict({"prefix": 16, "structure": "hnsw", "code": "int8"})
     own = np.arange(30, 3000, 10) if documents else None
     queries = QUERIES if own is None else ROWS[own]
-    tuned = tune(segments, queries, Goal(0.9), self_queries=own, configs=[recipe])
+    others = None if own is None else without(own, [range(20), range(20, 3000)])
+    tuned = tune(segments, queries, Goal(0.9), searched=others, configs=[recipe])
     assert {point.config.structure for point in tuned.curve} == {"hnsw"}
     assert tuned.config.effort >= tuned.config.shortlist
 
 
-def ladder(rng: np.random.Generator, means: list[float], queries: int) -> list[_Step]:
-    """Points of known true recall, cheapest first; a query's recalls rise along the ladder."""
-    luck = rng.random((queries, 10))
+def measured(*values: tuple[float, float]) -> list[Point]:
+    """Points of these recalls and milliseconds."""
     return [
-        _Step(
-            Point(replace(RECIPES[0], shortlist=10 + i), mean, 1.0 + i, 8.0),
-            mean,
-            True,
-            (luck < mean).mean(axis=1),
-        )
-        for i, mean in enumerate(means)
+        Point(replace(RECIPES[0], shortlist=10 + i), recall, recall, ms, 8.0)
+        for i, (recall, ms) in enumerate(values)
     ]
 
 
-def test_the_stated_confidence_is_kept_over_many_ladders() -> None:
-    """Simulation: three ladders of ten points each cross the target, and the cheapest is taken."""
+def test_the_stated_confidence_is_kept_on_a_ladder_of_many_points() -> None:
+    """Simulation: three structures of ten points each cross the target; the cheapest is taken."""
     rng = np.random.default_rng(5)
-    goal = Goal(0.95, confidence=0.9)
     means = [float(m) for m in np.linspace(0.93, 0.97, 10)]
     runs, wrong, found, naive = 400, 0, 0, 0
     for _ in range(runs):
-        ladders = [ladder(rng, means, 300) for _ in range(3)]
-        step = _decide(ladders, goal, lambda _: None)
-        found += step is not None
-        wrong += step is not None and step.point.recall < goal.recall
-        steps = (step for each in ladders for step in each if step.sealed.mean() >= 0.95)
-        cheapest = min((step.point.ms, step.point.recall) for step in steps)
-        naive += cheapest[1] < goal.recall
+        points = measured(*((m, i + rng.random()) for _ in range(3) for i, m in enumerate(means)))
+        luck = rng.random((3, 300, 10))  # a query's recalls rise along the ladder
+        sealed = {
+            point.config: (luck[number // 10] < point.recall).mean(axis=1)
+            for number, point in enumerate(points)
+        }
+        best = choose(points, lambda point, each=sealed: holds(each[point.config], 0.95, 0.9))
+        found += best is not None
+        wrong += best is not None and best.recall < 0.95
+        reached = (point for point in points if sealed[point.config].mean() >= 0.95)
+        naive += min(reached, key=lambda point: point.ms).recall < 0.95
     assert wrong / runs <= 0.1 + 3 * (0.1 * 0.9 / runs) ** 0.5
     assert found / runs > 0.9  # it does not keep its word by saying nothing
     assert naive / runs > 0.5  # the cheapest point whose sample mean reaches the target
@@ -203,41 +204,32 @@ def test_the_queries_held_out_decide(segments: list[Segment]) -> None:
     assert scan.recall > 0.9
 
 
-def test_the_held_out_queries_confirm_a_point_under_every_filter() -> None:
-    goal, silent, sure, wrong = Goal(0.9), lambda _: None, np.ones(200), np.zeros(200)
-    careful = _Step(Point(RECIPES[0], 1.0, 2.0, 8.0), 1.0, True, sure, (sure, sure))
-    assert _decide([[careful]], goal, silent) is careful
-    for filtered in ((wrong, sure), (sure, wrong)):
-        cheap = replace(careful, point=replace(careful.point, ms=1.0), filtered=filtered)
-        assert _decide([[cheap]], goal, silent) is None
-        assert _decide([[cheap, careful]], goal, silent) is careful
-    # A point that the queries seen do not support was not searched under filters: never chosen.
-    unlikely = replace(careful, point=replace(careful.point, ms=1.0), likely=False, filtered=())
-    assert _decide([[unlikely, careful]], goal, silent) is careful
-
-
 def test_among_equally_fast_points_the_highest_recall_is_chosen() -> None:
     """A question takes 4 ms besides: 0.1 and 0.25 ms of search are within 5 %, 0.4 is not."""
-    goal, silent, sure = Goal(0.9), lambda _: None, np.ones(200)
+    points = measured(
+        (0.95, 0.1), (0.96, 0.12), (0.97, 0.15), (0.99, 0.25), (0.98, 0.3), (0.999, 0.4)
+    )
 
-    def points(*values: tuple[float, float]) -> list[_Step]:
-        return [
-            _Step(Point(replace(RECIPES[0], shortlist=10 + i), recall, ms, 8.0), 1.0, True, sure)
-            for i, (recall, ms) in enumerate(values)
-        ]
+    def chosen(*refused: int, question_ms: float = 0) -> int | None:
+        tested: list[float] = []
 
-    cheap = points((0.95, 0.1), (0.96, 0.12))
-    finds = points((0.97, 0.15), (0.99, 0.25), (0.999, 0.4))
-    slow = points((1.0, 0.4))
-    ladders = [cheap, slow, finds]
-    assert _decide(ladders, goal, silent) is cheap[0]
-    assert _decide(ladders, goal, silent, question_ms=4.0) is finds[1]
-    assert _decide([slow, cheap], goal, silent, question_ms=4.0) is cheap[1]
-    # What finds most is tried first, and must be confirmed like any other.
-    unsure = [replace(step, sealed=np.zeros(200)) for step in finds]
-    assert _decide([cheap, unsure], goal, silent, question_ms=4.0) is cheap[1]
-    scan = [replace(points((1.0, 0.2))[0], exact=True)]
-    assert _decide([*ladders, scan], goal, silent, question_ms=4.0) is scan[0]
+        def confirms(point: Point) -> bool:
+            tested.append(point.recall)
+            return points.index(point) not in refused
+
+        best = choose(points[::-1], confirms, question_ms)
+        assert tested == sorted(tested, reverse=True) and 0.98 not in tested  # 0.99 beats it
+        return None if best is None else points.index(best)
+
+    assert chosen() == 0
+    assert chosen(question_ms=4.0) == 3
+    # The first that is not confirmed ends it, and nothing is confirmed behind it.
+    assert chosen(2) == 3 and chosen(2, question_ms=4.0) == 5
+    assert chosen(0) == 1 and chosen(5) is None
+    # What finds all rows is kept as the last resort, even where a faster point missed none.
+    everything = replace(points[5], lowest=float("inf"), ms=9.0)
+    none_missed = replace(points[3], lowest=1.0)
+    assert choose([none_missed, everything], lambda point: point is everything) is everything
 
 
 @pytest.mark.usefixtures("wide_steps")
@@ -253,7 +245,7 @@ def test_unnoticeable_time_is_spent_on_recall(segments: list[Segment]) -> None:
 @pytest.mark.usefixtures("wide_steps")
 def test_memory_is_a_limit(segments: list[Segment]) -> None:
     flat = [recipe for recipe in RECIPES if recipe.structure == "flat"]
-    fixed = 2 * 3 * 4 * DIM * DIM
+    fixed = 2 * 5 * 8 * DIM
     tuned = tune(segments, QUERIES, Goal(0.9, max_ram=fixed + 3000 * 16), configs=RECIPES)
     assert tuned.config.structure == "flat" and tuned.config.prefix <= 8
     with pytest.raises(TuneError, match="no config for 3000 rows fits"):
@@ -287,42 +279,14 @@ def test_a_goal_out_of_range_is_refused(goal: dict[str, object], message: str) -
 def test_what_cannot_be_shown_is_said(segments: list[Segment]) -> None:
     with pytest.raises(TuneError, match=r"takes at least 100 queries.* got 99; give more queries"):
         tune(segments, QUERIES[:99], Goal(0.9))
-    with pytest.raises(TuneError, match=r"recall@10 above 0.99 .* at least 988 queries.* got 600"):
+    with pytest.raises(TuneError, match=r"recall@10 above 0.99 .* at least 804 queries.* got 600"):
         tune(segments, QUERIES, Goal(0.99))
     with pytest.raises(TuneError, match="k must be at most the 3000 rows there are, got 10000000"):
         tune(segments, QUERIES, Goal(0.9, k=10**12))
     with pytest.raises(TuneError, match="at least one segment, got none"):
         tune([], QUERIES, Goal(0.9))
-    with pytest.raises(TuneError, match=r"no prefix reaches recall@10 0.95 with a shortlist"):
+    with pytest.raises(TuneError, match=r"no config was shown to exceed recall@10 0.95 with"):
         tune(segments, QUERIES, Goal(0.95), configs=[SegmentConfig(prefix=2)])
-    with pytest.raises(TuneError, match=r"no config was shown to exceed recall@10 0.96 with"):
-        # Which shortlist is tested first follows from times; at this prefix each misses some.
-        tune(segments, QUERIES[:250], Goal(0.96), configs=[SegmentConfig(prefix=6)])
-
-
-def no_scores(count: int) -> np.ndarray:
-    """For questions whose neighbours are not compared."""
-    return np.zeros((count, 1), np.float32)
-
-
-class Stub:
-    """A segment that gives the rows 0 to k - 1 to every query, and notes the batches."""
-
-    def __init__(self, rows: int = 50, lists: int = 128, seconds: Iterable[float] = ()) -> None:
-        self.rows, self.dim, self.lists = rows, DIM, lists
-        self.batches: list[int] = []
-        self.clock, self._seconds = 0.0, iter(seconds)
-
-    def over(self, config: SegmentConfig, kept: object = None) -> "Stub":
-        return Stub(self.rows, self.lists)
-
-    def search(self, queries: np.ndarray, k: int, allowed: object = None) -> SearchResult:
-        self.batches.append(len(queries))
-        self.clock += next(self._seconds, 0.0)
-        rows = np.tile(np.arange(k), (len(queries), 1))
-        return SearchResult(rows, np.float32(0.9) - np.float32(0.1) * rows.astype(np.float32))
-
-    exact = search
 
 
 def test_a_graph_that_misses_rows_under_a_filter_is_not_chosen(
@@ -334,8 +298,8 @@ def test_a_graph_that_misses_rows_under_a_filter_is_not_chosen(
     assert [*found] == ["0.5", "0.1"] and all(recall > 0.8 for recall in found.values())
     search = Segment.search
 
-    def misses(self: Segment, queries: Any, k: int, **rest: Any) -> SearchResult:
-        result, allowed = search(self, queries, k, **rest), rest["allowed"]
+    def misses(self: Segment, queries: Any, k: int, size: Any, allowed: Any) -> SearchResult:
+        result = search(self, queries, k, size, allowed)
         worse = allowed is not None and allowed.share < 0.3
         return replace(result, scores=result.scores - np.float32(worse))
 
@@ -344,12 +308,6 @@ def test_a_graph_that_misses_rows_under_a_filter_is_not_chosen(
         tuned(configs=[graph])
     chosen = tuned(configs=[graph, replace(graph, structure="flat")])
     assert chosen.config.structure == "flat" and chosen.filtered == {}
-
-
-SEEN, HELD_OUT = (
-    Questions(QUERIES[part], np.zeros((4, 1), np.int64), no_scores(4))
-    for part in (slice(4), slice(4, 8))
-)
 
 
 def test_recalls_by_hand() -> None:
@@ -365,6 +323,6 @@ def test_recalls_by_hand() -> None:
         ([0, 7, -1], [0.9, 0.8, none], 1),
     ]
     truth, scores, expected = (np.array(part) for part in zip(*neighbours, strict=True))
-    questions = Questions(QUERIES[: len(truth)], truth, scores.astype(np.float32))
-    segments: list[Any] = [Stub()]
-    assert _recall(segments, questions, 2).tolist() == pytest.approx(expected)
+    found = np.tile(np.float32([0.9, 0.8]), (len(truth), 1))
+    result, exact = SearchResult(truth, found), SearchResult(truth, scores.astype(np.float32))
+    assert shares(result, exact, DIM).tolist() == pytest.approx(expected)

@@ -22,7 +22,6 @@ from searchengine.errors import CollectionBusy, CollectionError, QueryError
 from searchengine.indexer.config import SegmentConfig
 from searchengine.indexer.errors import TuneError
 from searchengine.indexer.tuning.tune import Goal, Tuning
-from searchengine.indexer.tuning.wording import summary
 from searchengine.upkeep import tuning as tuning_module
 
 # Which config is chosen does not matter here: test_tune.py has the whole grid.
@@ -143,7 +142,7 @@ def test_without_questions_documents_are_taken(
     monkeypatch.setattr("searchengine.upkeep.tuning.MAX_QUERIES", 200)
     tuning = engine.tune(goal=GOAL)
     assert (tuning.source, tuning.queries, tuning.held_out) == ("documents", 130, 65)
-    assert "held-out documents taken as queries" in summary(tuning, WIDTH)
+    assert "65 held-out documents taken as queries" in engine.stats().described()["tuning"]
 
 
 def state(path: Path) -> dict[str, tuple[int, int]]:
@@ -161,9 +160,9 @@ def test_unreachable_goals_are_refused_before_tuning_starts(
     engine.delete(["1-3"])
     before = state(path)
     monkeypatch.setattr(tuning_module, "tune", None)
-    with pytest.raises(QueryError, match=r"needs 39.. passages, got 1299: give 988 queries"):
+    with pytest.raises(QueryError, match=r"needs 32.. passages, got 1299: give 804 queries"):
         engine.tune(goal=Goal(0.99))
-    with pytest.raises(TuneError, match=r"at least 192 queries .* got 150"):
+    with pytest.raises(TuneError, match=r"at least 156 queries .* got 150"):
         engine.tune(texts(150, 9))
     with pytest.raises(TuneError, match=r"got 0; give more queries"):
         engine.tune([], GOAL)

@@ -30,7 +30,7 @@ from searchengine.indexer.search.cascade import SearchResult, merge
 from searchengine.indexer.segment import Segment, SegmentConfig
 from searchengine.indexer.storage.passages_file import RowPassages
 from searchengine.indexer.storage.words_format import weight
-from searchengine.indexer.tuning.cost import footprint
+from searchengine.indexer.tuning.points import cold_row, hot_row
 
 _FILTERS, _FILTERED_ROWS = 16, 1 << 24
 """Maximum number of filters with cached rows in a snapshot, and of their rows in all (9 bytes a
@@ -410,7 +410,8 @@ class Snapshot(contract.Snapshot):
         segments = self.segments.values()
         structure = SegmentConfig.from_dict(self.settings["index"]).structure
         rows = sum(segment.rows for segment in segments)
-        footprints = [footprint(part.config, part.rows, part.dim) for part in segments]
+        hot = sum(each.rows * hot_row(each.config, each.rows, each.dim) for each in segments)
+        cold = sum(each.rows * cold_row(each.config, each.dim) for each in segments)
         words = None
         if self.settings["tokenizer"] != Tokenizer.NONE:
             words = "FTS5" if self.words is None else "words files"
@@ -423,8 +424,8 @@ class Snapshot(contract.Snapshot):
             "shortlist": self.shortlist if segments else None,
             "exact": all(segment.config.shortlist >= segment.rows for segment in segments),
             "scanned": sum(segment.config.structure is not structure for segment in segments),
-            "hot_row": sum(f.rows * f.hot_row for f in footprints) / rows if rows else None,
-            "cold_row": sum(f.cold for f in footprints) / rows if rows else None,
+            "hot_row": hot / rows if rows else None,
+            "cold_row": cold / rows if rows else None,
             "bytes": stored_bytes(self.path),
             "pending": tuple(map(described, self._works())),
         }
