@@ -28,8 +28,7 @@ from record import DATA, record
 from searchengine import SearchEngine
 from searchengine.backends.folder.spelling import ONE, near_terms
 from searchengine.corpus.files import read_corpus
-from searchengine.indexer.building.words_file import Counted, moved, write_postings
-from searchengine.indexer.storage.words_format import Postings
+from searchengine.indexer.storage.words_file import Counted, Postings, moved, write_postings
 from searchengine.measure.judgements import read_qrels, read_queries
 
 SETS = {
@@ -219,10 +218,10 @@ def postings_of(terms: Sequence[str]) -> Postings:
     counted = Counted(
         rows=np.arange(1),
         lengths=np.ones(1, np.uint32),
-        terms=[term.encode() for term in terms],
+        vocabulary=[term.encode() for term in terms],
         starts=np.arange(count + 1),
         documents=np.zeros(count, np.int64),
-        counts=np.ones(count),
+        frequencies=np.ones(count),
     )
     with tempfile.TemporaryDirectory() as folder:
         write_postings(Path(folder) / "words", [moved(counted, None, 0)], {})

@@ -32,7 +32,6 @@ from searchengine.indexer.building.build import (
 )
 from searchengine.indexer.building.coarse import build_coarse
 from searchengine.indexer.building.merge import Part, write_merged
-from searchengine.indexer.building.words_file import WriteWords
 from searchengine.indexer.config import Code, Device, RotationKind, SegmentConfig, Storage
 from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.search.allowed import Allowed, restriction
@@ -44,7 +43,7 @@ from searchengine.indexer.storage.durable import sha256
 from searchengine.indexer.storage.manifest import MANIFEST, Checksum, Manifest
 from searchengine.indexer.storage.passages_file import RowPassages
 from searchengine.indexer.storage.rotation import ROTATION_SAMPLE, Prefixes, pca
-from searchengine.indexer.storage.words_format import Postings
+from searchengine.indexer.storage.words_file import Postings, WriteWords
 
 __all__ = ["Code", "Device", "RotationKind", "SearchResult", "Segment", "SegmentConfig", "Storage"]
 
@@ -90,7 +89,7 @@ class Segment:
             config: how to build and search.
             provenance: text pairs kept in the manifest, e.g. the encoder's fingerprint.
             progress: called with the step, the rows just done and the total.
-            words: writes the words file (indexer.building.words_file), if there is to be one.
+            words: writes the words file (indexer.storage.words_file), if there is to be one.
             passages: returns the passage of each row (indexer.storage.passages_file), if the
                 segment is to tell them; called when the vectors are written.
 

@@ -17,7 +17,6 @@ import numpy.typing as npt
 from searchengine.indexer.arrays import BLOCK_ROWS, RowNumbers, unit_rows
 from searchengine.indexer.building.coarse import build_coarse
 from searchengine.indexer.building.shortlist import measured_shortlist
-from searchengine.indexer.building.words_file import WriteWords
 from searchengine.indexer.config import Code, SegmentConfig, Storage, Structure
 from searchengine.indexer.errors import SegmentConfigError, SegmentError, VectorError
 from searchengine.indexer.search.segment_files import open_coarse
@@ -34,7 +33,7 @@ from searchengine.indexer.storage.manifest import (
 from searchengine.indexer.storage.passages_file import PASSAGES, write_passages
 from searchengine.indexer.storage.rotation import ROTATION_SAMPLE, Prefixes, fit
 from searchengine.indexer.storage.vectors_file import DTYPES, VectorFile, VectorWriter, check_unit
-from searchengine.indexer.storage.words_format import WORDS
+from searchengine.indexer.storage.words_file import WORDS, WriteWords
 
 Blocks = npt.NDArray[np.floating] | Iterable[npt.NDArray[np.floating]]
 Passages = Callable[[int], RowNumbers]
@@ -122,7 +121,7 @@ def optional_files(
     """Name → what writes it, of the files that a segment of these rows may lack."""
     files: dict[str, Callable[[Path], None]] = {}
     if words is not None:
-        files[WORDS] = words
+        files[WORDS] = words.write
     if passages is not None:
         files[PASSAGES] = lambda path: write_passages(path, passages(rows), rows)
     return files

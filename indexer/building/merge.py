@@ -18,7 +18,6 @@ from searchengine.indexer.building.build import (
     optional_files,
     silent,
 )
-from searchengine.indexer.building.words_file import Moved, WriteWords, moved, write_postings
 from searchengine.indexer.config import SegmentConfig
 from searchengine.indexer.errors import VectorError
 from searchengine.indexer.storage.manifest import VECTORS
@@ -28,7 +27,13 @@ from searchengine.indexer.storage.vectors_file import (
     as_floats,
     check_unit,
 )
-from searchengine.indexer.storage.words_format import Postings
+from searchengine.indexer.storage.words_file import (
+    Moved,
+    Postings,
+    WriteWords,
+    moved,
+    write_postings,
+)
 
 
 @dataclass(frozen=True, slots=True)

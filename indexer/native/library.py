@@ -40,8 +40,10 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "kernel_compare": (_LONG, [_POINTER, _LONG, _LONG, _INT]),
     "kernel_end": (_LONG, [_POINTER, _LONG, _INT]),
     "kernel_built": (None, [_POINTER]),
-    "kernel_words_best": (_LONG, [_POINTER, _POINTER, _POINTER, _POINTER]),
-    "kernel_words_unite": (_LONG, [_POINTER, _LONG, _LONG, _POINTER, _POINTER]),
+    "kernel_words_best": (
+        _LONG,
+        [_POINTER, _LONG, *[_POINTER] * 5, _LONG, *[ctypes.c_double] * 2, _POINTER, _POINTER],
+    ),
     "kernel_words_count": (_LONG, [_POINTER, _LONG, _POINTER]),
     "kernel_work": (None, [_POINTER, _POINTER]),
     "kernel_prefix": (_LONG, [_POINTER, _POINTER, _POINTER]),

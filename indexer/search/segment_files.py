@@ -40,7 +40,7 @@ from searchengine.indexer.storage.manifest import (
 from searchengine.indexer.storage.passages_file import PASSAGES, RowPassages, npy_start
 from searchengine.indexer.storage.rotation import Prefixes
 from searchengine.indexer.storage.vectors_file import VectorFile
-from searchengine.indexer.storage.words_format import WORDS, Postings
+from searchengine.indexer.storage.words_file import WORDS, Postings
 
 GPU_MAX_SIZE = 2048
 """Maximum rows per query that faiss returns from a GPU."""

@@ -15,14 +15,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from searchengine.indexer.building.words_file import Counted, WriteWords, moved, write_postings
 from searchengine.indexer.errors import SegmentError, VectorError
 from searchengine.indexer.native import library
 from searchengine.indexer.search.allowed import Allowed
-from searchengine.indexer.search.bm25 import MOST_TERMS, Words, weight
+from searchengine.indexer.search.bm25 import MOST_TERMS, United, Words, weight
 from searchengine.indexer.segment import Segment, SegmentConfig
-from searchengine.indexer.storage import words_format as format_
-from searchengine.indexer.storage.words_format import K1, WINDOW, B, Postings, United
+from searchengine.indexer.storage.words_file import (
+    ARRAYS,
+    K1,
+    WINDOW,
+    WORDS,
+    B,
+    Counted,
+    Postings,
+    WriteWords,
+    moved,
+    write_postings,
+)
 
 Texts = list[dict[bytes, float]]
 """The documents, each with its terms and how often it has them."""
@@ -39,10 +48,10 @@ def counted(texts: Texts, rows: np.ndarray | None = None) -> Counted:
     return Counted(
         rows=np.arange(len(texts)) if rows is None else rows,
         lengths=np.array([math.ceil(sum(text.values())) for text in texts], np.uint32),
-        terms=terms,
+        vocabulary=terms,
         starts=np.append(0, np.cumsum(sizes)).astype(np.int64),
         documents=np.array([i for i, _ in flat], np.int64),
-        counts=np.array([count for _, count in flat], np.float64),
+        frequencies=np.array([count for _, count in flat], np.float64),
     )
 
 
@@ -158,7 +167,7 @@ def test_merged_postings_are_those_of_the_rows_that_are_left(
     merged = opened(folder / "merged", *parts)
     expected = opened(folder / "expected", moved(counted([texts[i] for i in kept]), None, 0))
     assert merged.path.read_bytes() != b""
-    for name in format_.ARRAYS:
+    for name in ARRAYS:
         if name not in ("frequencies", "codes"):  # of terms that are gone as well
             np.testing.assert_array_equal(getattr(merged, name), getattr(expected, name))
     np.testing.assert_array_equal(
@@ -305,10 +314,10 @@ def test_more_counts_than_codes_are_refused(tmp_path: Path) -> None:
     part = Counted(
         rows=np.arange(many),
         lengths=np.ones(many, np.uint32),
-        terms=[b"a"],
+        vocabulary=[b"a"],
         starts=np.array([0, many]),
         documents=np.arange(many),
-        counts=np.arange(1.0, many + 1),
+        frequencies=np.arange(1.0, many + 1),
     )
     with pytest.raises(VectorError, match="may have 65536 different counts, got 65537"):
         write_postings(tmp_path / "words", [moved(part, None, 0)], {})
@@ -337,19 +346,19 @@ def test_a_segment_keeps_its_words(tmp_path: Path) -> None:
         Segment.merge(tmp_path / "8", [(bare, None)], config, words=written_as("new")) as other,
         Segment.merge(tmp_path / "9", [(other, None)], config, words=write) as again,
     ):
-        assert same.words is not None and same.words.vocabulary() == [b"a", b"b", b"c"]
+        assert same.words is not None and same.words.vocabulary == [b"a", b"b", b"c"]
         for segment, kind in ((written, "test"), (other, "new"), (again, "test")):
             assert segment.words is not None and segment.words.notes == {"kind": kind}
         assert bare.words is None and without.words is None
         for segment in (built, rebuilt, written):
             assert segment.words is not None
-            assert segment.words.vocabulary() == [b"a", b"b", b"c"]
+            assert segment.words.vocabulary == [b"a", b"b", b"c"]
         assert merged.words is not None
         number = merged.words.find(b"a")
-        start, end = merged.words.posting_starts()[number : number + 2]
-        assert merged.words.rows[merged.words.documents_of(start, end)].tolist() == [1, 2, 5]
+        _, documents, _ = merged.words.take(number, number + 1)
+        assert merged.words.rows[documents].tolist() == [1, 2, 5]
         merged.verify()
-    path = tmp_path / "4" / format_.WORDS
+    path = tmp_path / "4" / WORDS
     path.write_bytes(path.read_bytes()[:-1] + b"\x00")
     with pytest.raises(SegmentError, match=r"words.safetensors does not match its checksum"):
         Segment.open(tmp_path / "4")

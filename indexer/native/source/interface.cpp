@@ -273,15 +273,12 @@ int64_t kernel_rerank(int level, const Pass* pass, const int64_t* candidates, in
 }
 
 // The best documents by words, see words.h: their number, or -1 if there is not enough memory.
-int64_t kernel_words_best(const Postings* postings, const Question* question, int64_t* rows,
-                     double* scores) {
-    return guarded([&] { return best_by_words(*postings, *question, rows, scores); });
-}
-
-// The documents of several terms, see words.h: their number, or -1 if there is not enough memory.
-int64_t kernel_words_unite(const Postings* postings, int64_t first, int64_t last,
-                           int64_t* documents, double* counts) {
-    return guarded([&] { return unite(*postings, first, last, documents, counts); });
+int64_t kernel_words_best(const Postings* postings, int64_t count, const int64_t* terms,
+                          const United* united, const double* weights, const double* norms,
+                          const uint8_t* mask, int64_t k, double ratio, double floor, int64_t* rows,
+                          double* scores) {
+    const Question question{count, terms, united, weights, norms, mask, k, ratio, floor};
+    return guarded([&] { return best_by_words(*postings, question, rows, scores); });
 }
 
 // The documents of a term whose row may be found.

@@ -12,7 +12,6 @@ namespace kernel {
 namespace {
 
 constexpr int64_t kLookup = 16; // postings that are read in the time of one look-up
-constexpr size_t kDense = 16; // a window is scanned if one in this many documents has a term, else sorted
 constexpr double kSlack = 1.0 + 1e-6; // bounds are floats, and sums are rounded
 
 struct Cursor {
@@ -77,9 +76,9 @@ template <class Code> class Search {
   private:
     Cursor begin(int64_t i) const {
         const double weight = question_.weights[i];
-        if (const United* u = question_.united ? question_.united[i] : nullptr)
-            return {u->entry_starts, u->entry_windows, u->entry_bounds, u->lows, u->counts,
-                    0, u->entries, weight, 0, 0, 0};
+        if (const United& u = question_.united[i]; u.entries)
+            return {u.entry_starts, u.entry_windows, u.entry_bounds, u.lows, u.counts,
+                    0, u.entries, weight, 0, 0, 0};
         const int64_t term = question_.terms[i];
         const bool missing = term < 0;
         return {postings_.entry_starts, postings_.entry_windows, postings_.entry_bounds,
@@ -217,60 +216,7 @@ template <class Code> class Search {
     double threshold_;
 };
 
-template <class Code>
-int64_t unite_by(const Postings& postings, const Code* codes, int64_t first, int64_t last,
-                 int64_t* documents, double* counts) {
-    const int64_t begin = postings.term_entries[first], end = postings.term_entries[last];
-    // Entries by window, those of a window one after the other.
-    std::vector<int64_t> starts(postings.windows + 1, 0), entries(end - begin);
-    for (int64_t e = begin; e < end; e++) starts[postings.entry_windows[e] + 1]++;
-    for (int64_t w = 0; w < postings.windows; w++) starts[w + 1] += starts[w];
-    std::vector<int64_t> next(starts.begin(), starts.end() - 1);
-    for (int64_t e = begin; e < end; e++) entries[next[postings.entry_windows[e]]++] = e;
-    std::vector<double> sums(kWindow, 0.0);
-    std::vector<uint8_t> seen(kWindow, 0);
-    std::vector<uint16_t> touched;
-    touched.reserve(kWindow);
-    int64_t count = 0;
-    for (int64_t w = 0; w < postings.windows; w++) {
-        touched.clear();
-        for (int64_t i = starts[w]; i < starts[w + 1]; i++)
-            for (int64_t p = postings.entry_starts[entries[i]],
-                         stop = postings.entry_starts[entries[i] + 1];
-                 p < stop; p++) {
-                const uint16_t low = postings.lows[p] & (kWindow - 1);
-                if (!seen[low]) touched.push_back(low);
-                seen[low] = 1;
-                sums[low] += postings.frequencies[codes[p]];
-            }
-        if (touched.size() * kDense > kWindow) {
-            touched.clear();
-            for (int64_t low = 0; low < kWindow; low++)
-                if (seen[low]) touched.push_back(uint16_t(low));
-        } else if (starts[w + 1] - starts[w] > 1) {
-            std::sort(touched.begin(), touched.end());
-        }
-        for (const uint16_t low : touched) {
-            if (w * kWindow + low < postings.documents) {
-                documents[count] = w * kWindow + low;
-                counts[count++] = sums[low];
-            }
-            seen[low] = 0;
-            sums[low] = 0;
-        }
-    }
-    return count;
-}
-
 } // namespace
-
-int64_t unite(const Postings& postings, int64_t first, int64_t last, int64_t* documents,
-              double* counts) {
-    if (postings.wide)
-        return unite_by(postings, reinterpret_cast<const uint16_t*>(postings.codes), first, last,
-                        documents, counts);
-    return unite_by(postings, postings.codes, first, last, documents, counts);
-}
 
 int64_t best_by_words(const Postings& postings, const Question& question, int64_t* rows,
                       double* scores) {

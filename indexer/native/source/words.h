@@ -7,23 +7,23 @@ namespace kernel {
 
 constexpr int64_t kWindow = 1 << 13; // documents of a window: their sums stay in the first cache
 
-// The postings of a segment, in place: see indexer/storage/postings.py. Postings of a term are in
+// The postings of a segment, in place: see indexer/storage/words_file.py. Postings of a term are in
 // entries, one for each window that has any, with documents rising.
 struct Postings {
-    int64_t documents, windows, terms, entries, postings;
+    int64_t documents;
     int64_t wide;                 // 1: codes of two bytes, 0: of one
-    const int64_t* term_entries;  // (terms + 1) the first entry of each term
     const int64_t* entry_starts;  // (entries + 1) the first posting of each entry
     const uint32_t* entry_windows;
     const float* entry_bounds;    // the greatest f / (f + norm) at the segment's average length
     const uint16_t* lows;         // documents, counted from the first one of their window
+    const int64_t* term_entries;  // (terms + 1) the first entry of each term
     const uint8_t* codes;         // which of the frequencies
     const double* frequencies;    // (256 or 65536)
     const uint32_t* lengths;      // (windows * kWindow) which of the norms
     const int64_t* rows;          // (documents) the row of each document, rising
 };
 
-// The postings of several terms as one: see indexer/storage/united.py. Entries as those of a term.
+// The postings of several terms as one: see indexer/search/bm25.py. Entries as those of a term.
 struct United {
     int64_t entries;
     const int64_t* entry_starts;  // (entries + 1)
@@ -35,14 +35,14 @@ struct United {
 
 // A question to one segment.
 struct Question {
-    const int64_t* terms;   // rarest first, at most kTerms; -1: the segment does not have it
-    const United* const* united; // (count) in place of a term; null where there is none
-    const double* weights;  // of each term: its inverse document frequency
     int64_t count;
+    const int64_t* terms;   // rarest first, at most kTerms; -1: the segment does not have it
+    const United* united;   // (count) in place of a term; without entries where there is none
+    const double* weights;  // of each term: its inverse document frequency
     const double* norms;    // by length: what is added to a frequency
-    double ratio;           // the segment's average length over the collection's
     const uint8_t* mask;    // whether a row may be found, one byte each; null for all
     int64_t k;
+    double ratio;           // the segment's average length over the collection's
     double floor;           // documents with a lower score are left out
 };
 
@@ -53,12 +53,6 @@ constexpr double kSaturation = 1.2 + 1.0; // k1 + 1 of BM25
 // summed in the order of the terms. Throws std::bad_alloc.
 int64_t best_by_words(const Postings& postings, const Question& question, int64_t* rows,
                       double* scores);
-
-// The documents that have a term from `first` up to `last`, rising, and how often each has one.
-// `documents` and `counts` have room for all documents and a posting of each. Returns their number.
-// Throws std::bad_alloc.
-int64_t unite(const Postings& postings, int64_t first, int64_t last, int64_t* documents,
-              double* counts);
 
 // How many documents that have a term have a row that may be found.
 int64_t count_documents(const Postings& postings, int64_t term, const uint8_t* mask);

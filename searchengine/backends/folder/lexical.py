@@ -42,9 +42,8 @@ from searchengine.corpus.function_words import function_words
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Doubles
 from searchengine.indexer.search.allowed import Allowed
-from searchengine.indexer.search.bm25 import Words, weight
+from searchengine.indexer.search.bm25 import Words, max_gain, weight
 from searchengine.indexer.segment import Segment
-from searchengine.indexer.storage.words_format import max_gain
 
 T = TypeVar("T")
 _AVERAGES = 1  # the row of FTS5's table of averages

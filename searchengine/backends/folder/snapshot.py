@@ -26,10 +26,10 @@ from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.errors import CollectionError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.search.allowed import Allowed
+from searchengine.indexer.search.bm25 import weight
 from searchengine.indexer.search.cascade import SearchResult, merge
 from searchengine.indexer.segment import Segment, SegmentConfig
 from searchengine.indexer.storage.passages_file import RowPassages
-from searchengine.indexer.storage.words_format import weight
 from searchengine.indexer.tuning.points import cold_row, hot_row
 
 _FILTERS, _FILTERED_ROWS = 16, 1 << 24

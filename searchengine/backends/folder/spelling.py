@@ -28,7 +28,7 @@ from searchengine.corpus.function_words import function_words
 from searchengine.corpus.language_traits import UNSPACED_OR_KOREAN
 from searchengine.corpus.normalization import normalized
 from searchengine.indexer.arrays import RowNumbers
-from searchengine.indexer.storage.words_format import Postings
+from searchengine.indexer.storage.words_file import Postings
 
 ONE, TWO = 4, 8
 """Letters of a word from which one edit is forgiven, and two."""
@@ -210,12 +210,13 @@ class Speller:
         """The likeliest terms near a word, and their costs: see `near_terms`."""
         ranked: list[tuple[float, bytes, int]] = []
         for part in self.index.parts.values():
-            numbers, costs = near_terms(part.postings, word, edits)
-            other = part.postings.first_bytes(numbers) != word.encode()[0]
+            postings = part.postings
+            numbers, costs = near_terms(postings, word, edits)
+            other = postings.term_bytes[postings.term_starts[numbers]] != word.encode()[0]
             worse = np.maximum(costs // _EDIT, 1) + _LEFT_OUT * (costs % _EDIT) + _FIRST * other
-            worse -= _RARE * np.log(np.maximum(part.postings.counts(numbers), 1))
+            worse -= _RARE * np.log(np.maximum(postings.counts(numbers), 1))
             for i in np.argsort(worse, kind="stable")[:_CHECKED].tolist():
-                term = part.postings.term(int(numbers[i]))
+                term = postings.term(int(numbers[i]))
                 ranked.append((float(worse[i]), term, int(costs[i])))
         return {term: cost for _, term, cost in sorted(ranked) if self._count([term])}
 
@@ -271,7 +272,7 @@ class Speller:
             rows = (
                 row.base + number
                 for row, part in self.index.parts.items()
-                for number in part.rows_with(term, _READ).tolist()
+                for number in part.rows_with(term, part.live)[:_READ].tolist()
             )
             passages |= dict.fromkeys(islice(rows, _READ))
         ids = sorted(set(self.store.documents_of(passages)))

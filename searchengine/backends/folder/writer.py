@@ -42,11 +42,11 @@ from searchengine.backends.folder.view import View
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch
 from searchengine.indexer.building.build import Blocks, Passages, Progress
-from searchengine.indexer.building.words_file import WriteWords
 from searchengine.indexer.config import Device
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment, SegmentConfig
 from searchengine.indexer.storage.durable import sync_folder
+from searchengine.indexer.storage.words_file import WriteWords
 
 Vectors = npt.NDArray[np.float32]
 OpenSegment = Callable[[SegmentRow], Segment]

@@ -15,7 +15,8 @@ from searchengine.backends.folder.documents.questions import Word, stems
 from searchengine.backends.folder.documents.synonyms import Added
 from searchengine.backends.folder.documents.terms import count_terms, terms_of
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
-from searchengine.indexer.storage.words_format import K1, B, weight
+from searchengine.indexer.search.bm25 import weight
+from searchengine.indexer.storage.words_file import K1, B
 
 if TYPE_CHECKING:
     from searchengine.backends.contract import Entry

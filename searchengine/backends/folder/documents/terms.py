@@ -19,14 +19,14 @@ from searchengine.backends.folder.documents.text_index import TITLE_WEIGHT, TOKE
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.corpus.normalization import VERSION, normalized
 from searchengine.indexer.arrays import RowNumbers
-from searchengine.indexer.building.words_file import (
+from searchengine.indexer.storage.words_file import (
     Counted,
     Moved,
+    Postings,
     WriteWords,
     moved,
     write_postings,
 )
-from searchengine.indexer.storage.words_format import Postings
 
 _LETTERS = 1 << 25
 """Characters of text that are counted at a time; they take some hundred MB in the meantime."""
@@ -195,9 +195,9 @@ def count_terms(
     with closing(_Table(used.tokenizer)) as table:
         for chunk in _counted(table, numbered, used):
             lengths += chunk.lengths.tolist()
-            rows, times = chunk.rows[chunk.documents].tolist(), chunk.counts.tolist()
+            rows, times = chunk.rows[chunk.documents].tolist(), chunk.frequencies.tolist()
             for term, first, last in zip(
-                chunk.terms, chunk.starts[:-1].tolist(), chunk.starts[1:].tolist(), strict=True
+                chunk.vocabulary, chunk.starts[:-1].tolist(), chunk.starts[1:].tolist(), strict=True
             ):
                 counts += [(term, rows[i], times[i]) for i in range(first, last)]
     return lengths, counts
@@ -257,8 +257,8 @@ def _count(table: _Table, texts: Sequence[tuple[int, str, str]], rows: Sequence[
     return Counted(
         rows=np.array(rows, np.int64),
         lengths=np.bincount(inside // 2, minlength=len(texts)).astype(np.uint32),
-        terms=terms,
+        vocabulary=terms,
         starts=np.searchsorted(term_of, np.arange(len(terms) + 1)),
         documents=numbers % max(1, len(texts)),
-        counts=summed,
+        frequencies=summed,
     )

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from rapidfuzz.distance import OSA
 
 from searchengine.backends.folder.spelling import near_terms
-from searchengine.indexer.building.words_file import Counted, moved, write_postings
-from searchengine.indexer.storage.words_format import Postings
+from searchengine.indexer.storage.words_file import Counted, Postings, moved, write_postings
 
 
 def postings_of(path: Path, terms: list[str]) -> Postings:

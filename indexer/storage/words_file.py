@@ -1,0 +1,409 @@
+"""words.safetensors: which documents of a segment have which terms, for ranking by BM25.
+
+A document is a row of the segment, the first of its passages. The postings of a term are cut by
+windows of documents; an entry is the part in one window. The file has the layout of safetensors
+(https://huggingface.co/docs/safetensors): the length of a header, the header in JSON, then arrays.
+Every number that leads into an array is checked when the file is opened, or cannot lead outside:
+arrays that codes and documents lead into are as long as the largest number that can be stored.
+
+A file is written from counted terms, from the postings of other segments, or both. Memory holds the
+terms, and some million postings at a time.
+"""
+
+import json
+import mmap
+import shutil
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from tempfile import SpooledTemporaryFile
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from searchengine.indexer.arrays import Doubles, RowNumbers
+from searchengine.indexer.errors import SegmentError, VectorError, shown
+
+WORDS = "words.safetensors"
+WINDOW = 1 << 13
+"""Documents of a window; the kernel knows it too (source/words.h)."""
+K1, B = 1.2, 0.75
+"""How soon a repeated term counts no more, and how much the length of a document counts."""
+
+ARRAYS = {
+    "term_starts": "<i8",
+    "term_entries": "<i8",
+    "entry_starts": "<i8",
+    "rows": "<i8",
+    "frequencies": "<f8",
+    "entry_windows": "<u4",
+    "entry_bounds": "<f4",
+    "lengths": "<u4",
+    "lows": "<u2",
+    "codes": "<u2",  # or one byte
+    "term_bytes": "|u1",
+}
+"""Array → its type, in the order of the file. Wider types come first, so that all are aligned."""
+_NARROW = ARRAYS | {"codes": "|u1"}
+
+_MAX_HEADER = 1 << 14  # bytes
+_CACHED = 1 << 14  # terms whose number is remembered
+_BATCH = 1 << 22  # postings that are sorted at a time
+_MAX_FREQUENCIES = 1 << 16
+_IN_MEMORY = 1 << 22  # bytes of an array
+
+
+class WriteWords(NamedTuple):
+    """Writes the words file of a new segment, see Segment.build.
+
+    Attributes:
+        write: called with the path of the file.
+        notes: how text became terms; only words files with equal notes are merged.
+    """
+
+    write: Callable[[Path], None]
+    notes: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Counted:
+    """The terms of some documents, counted.
+
+    Attributes:
+        rows: (documents,) the row of each document, rising.
+        lengths: (documents,) uint32 tokens of each.
+        vocabulary: the distinct terms, ascending.
+        starts: (terms + 1,) the first posting of each term.
+        documents: (postings,) the documents of each term, rising.
+        frequencies: (postings,) how often each has it; a title's words may count more than once.
+    """
+
+    rows: RowNumbers
+    lengths: npt.NDArray[np.uint32]
+    vocabulary: list[bytes]
+    starts: RowNumbers
+    documents: RowNumbers
+    frequencies: Doubles
+
+    def take(self, first: int, last: int) -> tuple[RowNumbers, RowNumbers, Doubles]:
+        """As Postings.take."""
+        starts = self.starts[first : last + 1]
+        term_of = np.repeat(np.arange(starts.size - 1), np.diff(starts))
+        postings = slice(starts[0], starts[-1])
+        return term_of, self.documents[postings], self.frequencies[postings]
+
+
+@dataclass(frozen=True, eq=False)
+class Postings:
+    """The terms of a segment's documents. Immutable, and safe to use from several threads.
+
+    Attributes:
+        path: the file.
+        notes: what the writer noted, e.g. how text became terms.
+        average: mean length of the documents, in tokens, which `entry_bounds` refer to.
+
+    The others are the arrays of docs/format.md. `lengths` is 0 behind the last document;
+    `frequencies` has an entry for every code that can be stored, 256 or 65536.
+    """
+
+    path: Path
+    notes: Mapping[str, str]
+    average: float
+    rows: RowNumbers
+    lengths: npt.NDArray[np.uint32]
+    frequencies: Doubles
+    term_bytes: npt.NDArray[np.uint8]
+    term_starts: RowNumbers
+    term_entries: RowNumbers
+    entry_starts: RowNumbers
+    entry_windows: npt.NDArray[np.uint32]
+    entry_bounds: npt.NDArray[np.float32]
+    lows: npt.NDArray[np.uint16]
+    codes: npt.NDArray[np.integer[Any]]
+    _numbers: dict[bytes, int] = field(default_factory=dict, init=False)
+
+    @classmethod
+    def open(cls, path: Path, rows: int) -> Self:
+        """Map the file of a segment of `rows` rows; its checksum was verified.
+
+        Raises:
+            SegmentError: it is not such a file.
+        """
+        with path.open("rb") as file:
+            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        try:
+            length = min(int.from_bytes(data[:8], "little"), _MAX_HEADER)
+            described = json.loads(bytes(data[8 : 8 + length]))
+            metadata = described["__metadata__"]
+            types = _NARROW if described["codes"]["dtype"] == "U8" else ARRAYS
+            sizes = {name: described[name]["shape"][0] for name in types}
+            header = _header(sizes, types, metadata)
+            if data[: len(header)] != header:
+                raise ValueError("its header does not describe its arrays")
+            arrays, end = dict[str, npt.NDArray[Any]](), len(header)
+            for name, dtype in types.items():
+                arrays[name] = np.frombuffer(data, dtype, sizes[name], end)
+                end += arrays[name].nbytes
+            postings = cls(
+                path, json.loads(metadata["notes"]), float(metadata["average"]), **arrays
+            )
+            postings._check(rows, len(data) - end)
+        except (LookupError, ArithmeticError, TypeError, ValueError, RecursionError) as error:
+            raise SegmentError(
+                f"{path} is damaged ({shown(error)}); restore it or index again"
+            ) from error
+        return postings
+
+    @property
+    def documents(self) -> int:
+        """Number of documents."""
+        return self.rows.size
+
+    @property
+    def terms(self) -> int:
+        """Number of distinct terms."""
+        return self.term_entries.size - 1
+
+    def term(self, number: int) -> bytes:
+        """A term, in UTF-8."""
+        start, end = self.term_starts[number : number + 2]
+        return self.term_bytes[start:end].tobytes()
+
+    def find(self, term: bytes) -> int:
+        """The number of a term; -1 if no document has it."""
+        number = self._numbers.get(term)
+        if number is None:
+            number = self._first_from(term)
+            if number == self.terms or self.term(number) != term:
+                number = -1
+            if len(self._numbers) >= _CACHED:
+                self._numbers.clear()
+            self._numbers[term] = number
+        return number
+
+    def beginning_with(self, text: bytes) -> tuple[int, int]:
+        """The terms that begin with a text: the number of the first, and that behind the last."""
+        return self._first_from(text), self._first_from(text + b"\xff")  # no byte of UTF-8
+
+    def _first_from(self, term: bytes) -> int:
+        """The number of the first term that does not come before this one."""
+        text, starts = self.term_bytes.data, self.term_starts.data  # faster than the arrays
+        return bisect_left(
+            range(self.terms), term, key=lambda n: text[starts[n] : starts[n + 1]].tobytes()
+        )
+
+    def counts(self, numbers: RowNumbers | int) -> RowNumbers:
+        """How many documents have each term, (n,) int64."""
+        first, last = self.term_entries[numbers], self.term_entries[numbers + 1]
+        counts: RowNumbers = self.entry_starts[last] - self.entry_starts[first]
+        return counts
+
+    @property
+    def starts(self) -> RowNumbers:
+        """(terms + 1,) the first posting of each term."""
+        return self.entry_starts[self.term_entries]
+
+    @property
+    def vocabulary(self) -> list[bytes]:
+        """All terms, in order."""
+        text, starts = self.term_bytes.tobytes(), self.term_starts.tolist()
+        return [text[a:b] for a, b in pairwise(starts)]
+
+    @cached_property
+    def texts(self) -> npt.NDArray[np.object_]:
+        """(terms,) all terms as text, decoded once."""
+        return np.array([term.decode(errors="replace") for term in self.vocabulary], object)
+
+    @cached_property
+    def heads(self) -> npt.NDArray[np.uint32]:
+        """(3, terms) the code points of the first letters of all terms; 0 behind the last one."""
+        return self.texts.astype("U3").view(np.uint32).reshape(-1, 3).T.copy()
+
+    def take(self, first: int, last: int) -> tuple[RowNumbers, RowNumbers, Doubles]:
+        """The postings of the terms from `first` up to `last`, one term after the other, (n,) each.
+
+        The terms counted from `first`; their documents, rising for a term; and the counts.
+        """
+        entries = self.term_entries[first : last + 1]
+        starts = self.entry_starts[entries[0] : entries[-1] + 1]
+        postings = slice(starts[0], starts[-1])
+        windows = self.entry_windows[entries[0] : entries[-1]].astype(np.int64) * WINDOW
+        documents = np.repeat(windows, np.diff(starts)) + self.lows[postings]
+        term_of = np.repeat(np.arange(last - first), np.diff(self.entry_starts[entries]))
+        # Opening does not check them one by one.
+        outside = documents.max(initial=-1) >= self.documents
+        inside: Any = documents < self.documents if outside else slice(None)
+        return term_of[inside], documents[inside], self.frequencies[self.codes[postings]][inside]
+
+    def _check(self, rows: int, left: int) -> None:
+        """Raise ValueError if a number leads outside; `left`: bytes behind the arrays."""
+        windows, entries = -(-self.documents // WINDOW), self.entry_windows.size
+        sizes = (self.lengths.size, self.frequencies.size, self.codes.size, self.entry_bounds.size)
+        if left or sizes != (windows * WINDOW, 256**self.codes.itemsize, self.lows.size, entries):
+            raise ValueError("an array has another length")
+        if not (0 < self.average < np.inf and (self.frequencies >= 0).all()):
+            raise ValueError("a frequency is not a positive number")
+        for starts, count, end in (
+            (self.term_starts, self.terms, self.term_bytes.size),
+            (self.term_entries, self.terms, entries),
+            (self.entry_starts, entries, self.lows.size),
+        ):
+            spans = starts.size == count + 1 and starts[0] == 0 and starts[-1] == end
+            if not spans or (starts[1:] < starts[:-1]).any():
+                raise ValueError("numbers do not rise up to the length of another array")
+        rises = np.append(True, self.entry_windows[1:] > self.entry_windows[:-1])
+        rises[self.term_entries[self.term_entries < rises.size]] = True  # a term begins there
+        if not rises.all() or (self.entry_windows >= windows).any():
+            raise ValueError("windows do not rise, or a document is missing")
+        around = np.concatenate([[-1], self.rows, [rows]])
+        if (around[1:] <= around[:-1]).any():
+            raise ValueError("a row is missing")
+
+
+Moved = tuple[Counted | Postings, RowNumbers]
+"""Postings to merge, and the new row of each of their documents: −1 leaves it out.
+
+The new rows rise, and those of the next source are larger."""
+
+
+def moved(source: Counted | Postings, kept: RowNumbers | None, base: int) -> Moved:
+    """The documents of a segment, to merge; `kept`: rows to take over, rising; None: all.
+
+    They become the rows `base` and on.
+    """
+    if kept is None:
+        return source, source.rows + base
+    new = np.searchsorted(kept, source.rows) + base
+    return source, np.where(np.isin(source.rows, kept), new, -1)
+
+
+def write_postings(path: Path, parts: Sequence[Moved], notes: Mapping[str, str]) -> None:
+    """Merge postings into a new file, which is not synced.
+
+    Args:
+        path: the file. Arrays of more than some MB are on the disk of its folder meanwhile.
+        parts: the postings, of documents that follow each other.
+        notes: kept in the file.
+
+    Raises:
+        VectorError: there are more different counts than the format has room for.
+        OSError: the file could not be written.
+    """
+    rows = np.concatenate([rows[rows >= 0] for _, rows in parts])
+    lengths = np.concatenate([source.lengths[: r.size][r >= 0] for source, r in parts])
+    average = float(lengths.mean()) if lengths.any() else 1.0
+    table = np.unique(np.concatenate([source.frequencies for source, _ in parts]))
+    if table.size > _MAX_FREQUENCIES:
+        raise VectorError(
+            f"the words of a segment may have {_MAX_FREQUENCIES} different counts, "
+            f"got {table.size}; cut the documents into shorter ones"
+        )
+    types, codes = (_NARROW, 1 << 8) if table.size <= 1 << 8 else (ARRAYS, _MAX_FREQUENCIES)
+    table = np.append(table, np.full(codes - table.size, table.max(initial=1.0)))
+    vocabulary = sorted({term for source, _ in parts for term in source.vocabulary})
+    entries = np.zeros(len(vocabulary), np.int64)  # of each term
+    with ExitStack() as stack:
+        files = {
+            name: stack.enter_context(SpooledTemporaryFile(_IN_MEMORY, dir=str(path.parent)))
+            for name in types
+        }
+
+        def write(name: str, array: npt.NDArray[Any]) -> None:
+            files[name].write(array.astype(types[name]).tobytes())
+
+        postings = 0
+        for term_of, documents, counts in _merged(parts, vocabulary):
+            added = norms(average, lengths[documents])
+            heads, windows, bounds = entries_of(documents, term_of, counts, added)
+            write("lows", documents % WINDOW)
+            write("codes", np.searchsorted(table, counts))
+            write("entry_starts", postings + heads)
+            write("entry_windows", windows)
+            write("entry_bounds", bounds)
+            entries += np.bincount(term_of[heads], minlength=entries.size)
+            postings += documents.size
+        present = np.flatnonzero(entries)
+        terms = [vocabulary[i] for i in present.tolist()]
+        write("entry_starts", np.array([postings]))
+        write("rows", rows)
+        write("lengths", np.append(lengths, np.zeros(-rows.size % WINDOW)))
+        write("frequencies", table)
+        write("term_bytes", np.frombuffer(b"".join(terms), np.uint8))
+        write("term_starts", np.cumsum([0, *map(len, terms)]))
+        write("term_entries", np.append(0, np.cumsum(entries[present])))
+        sizes = {name: f.tell() // np.dtype(types[name]).itemsize for name, f in files.items()}
+        metadata = {"notes": json.dumps(dict(notes)), "average": repr(average)}
+        with path.open("xb") as target:
+            target.write(_header(sizes, types, metadata))
+            for file in files.values():
+                file.seek(0)
+                shutil.copyfileobj(file, target, 1 << 20)
+
+
+def _merged(
+    parts: Sequence[Moved], vocabulary: Sequence[bytes]
+) -> Iterator[tuple[RowNumbers, RowNumbers, Doubles]]:
+    """The postings of ranges of terms, by (term, document): the number of its term, its document
+    in the new segment, and its count."""
+    numbers = {term: i for i, term in enumerate(vocabulary)}
+    sources, sizes, base = [], np.zeros(len(vocabulary), np.int64), 0
+    for source, rows in parts:
+        mapped = np.array([numbers[term] for term in source.vocabulary], np.int64)
+        sizes[mapped] += np.diff(source.starts)
+        alive = rows >= 0
+        sources.append((source, mapped, np.where(alive, base + np.cumsum(alive) - 1, -1)))
+        base += int(alive.sum())
+    starts, first = np.append(0, np.cumsum(sizes)), 0
+    while first < len(vocabulary):
+        last = max(first + 1, int(np.searchsorted(starts, starts[first] + _BATCH, "right")) - 1)
+        pieces = []
+        for source, mapped, new in sources:
+            low, high = np.searchsorted(mapped, [first, last]).tolist()
+            term_of, documents, counts = source.take(low, high)
+            documents = new[documents]
+            alive = documents >= 0
+            pieces.append((mapped[low:high][term_of[alive]], documents[alive], counts[alive]))
+        term_of, documents, counts = (np.concatenate(c) for c in zip(*pieces, strict=True))
+        order = np.argsort(term_of, kind="stable")  # the sources' documents follow each other
+        if order.size:
+            yield term_of[order], documents[order], counts[order]
+        first = last
+
+
+def _header(sizes: Mapping[str, int], types: Mapping[str, str], metadata: Any) -> bytes:
+    """What a file begins with: the lengths and types of its arrays by name, in their order."""
+    described: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    for name, size in sizes.items():
+        dtype = np.dtype(types[name])
+        offsets = [end, end := end + size * dtype.itemsize]
+        kind = f"{dtype.kind.upper()}{8 * dtype.itemsize}"
+        described[name] = {"dtype": kind, "shape": [size], "data_offsets": offsets}
+    text = json.dumps(described).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def entries_of(
+    documents: RowNumbers, term_of: RowNumbers, counts: Doubles, added: Doubles
+) -> tuple[RowNumbers, npt.NDArray[np.uint32], npt.NDArray[np.float32]]:
+    """The entries of postings by (term, document): the first of each, its window and its bound.
+
+    `added`: the norm of each posting's document.
+    """
+    other = (np.diff(documents // WINDOW) != 0) | (np.diff(term_of) != 0)
+    heads = np.flatnonzero(np.append(True, other))
+    windows = (documents[heads] // WINDOW).astype(np.uint32)
+    bounds = np.maximum.reduceat(counts / (counts + added), heads).astype(np.float32)
+    return heads, windows, np.nextafter(bounds, np.float32(2))  # rounded up
+
+
+def norms(average: float, lengths: npt.ArrayLike) -> Doubles:
+    """What BM25 adds to the frequencies of terms in documents of these lengths, as FTS5 rounds."""
+    result: Doubles = K1 * (1 - B + B * np.asarray(lengths, np.float64) / average)
+    return result
