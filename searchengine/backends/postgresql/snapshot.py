@@ -235,7 +235,7 @@ class PostgresSnapshot(Snapshot):
         sql = (
             f"SELECT passages.id, {self._score} AS score, passages.document, first, last FROM "
             f"(SELECT {table}.id, {table}.document FROM {table}{join} WHERE {holds} "
-            "ORDER BY prefix <#> %s LIMIT %s) AS nearest JOIN passages "
+            "ORDER BY prefix <#> %s::halfvec LIMIT %s) AS nearest JOIN passages "
             "ON passages.id = nearest.id AND passages.document = nearest.document LIMIT %s"
         )
         return sql, (_vector(query), *values, self._prefix(query), size, size)
@@ -275,9 +275,9 @@ class PostgresSnapshot(Snapshot):
         table, width = self._prefixes.table, self._prefixes.dim
         join, holds, values = self._matches(where, phrases)
         prefix = self._prefix(self._unit(query[None])[0])
-        sql = f"SELECT id, prefix <#> %s FROM {table} WHERE id = ANY(%s)"
+        sql = f"SELECT id, prefix <#> %s::halfvec FROM {table} WHERE id = ANY(%s)"
         rows = self.tables.read(sql, (prefix, passages.tolist()))
-        nearer = f"SELECT count(*) FROM {table}{join} WHERE {holds} AND prefix <#> %s < %s"
+        nearer = f"SELECT count(*) FROM {table}{join} WHERE {holds} AND prefix <#> %s::halfvec < %s"
         counts = self.transaction.run(*((nearer, (*values, prefix, far)) for _, far in rows))
         kept = {passage.id for passage, _ in listed}
         return {
