@@ -287,7 +287,7 @@ class PostgresCollection(Backend):
     def _arrange(self, connection: "Connection") -> None:
         """Fit the rotation if it is time, and build the index of vectors, as others may have."""
         settings, in_use, following = self._load(connection)
-        passages = _count(connection)
+        ((passages,),) = connection.execute("SELECT count(*) FROM passages").fetchall()
         if in_use is None or in_use.is_outgrown(passages):
             following = following or prefixes.begin(connection, settings, passages)
             prefixes.fill(connection, following)
@@ -304,9 +304,3 @@ def _making(settings: Mapping[str, Any]) -> tuple[Any, ...]:
     """What passages and vectors depend on."""
     encoder = settings["encoder"]
     return encoder["fingerprint"], encoder["dim"], settings.get("passages")
-
-
-def _count(connection: "Connection") -> int:
-    """Number of passages; reads all ids."""
-    row = connection.execute("SELECT count(*) FROM passages").fetchone()
-    return int(row[0]) if row else 0

@@ -53,7 +53,7 @@ def test_there_and_back(source: Path, url: str, tmp_path: Path) -> None:
     answers = []
     for place in (source, url, tmp_path / "back.index"):
         with SearchEngine.open(place, Words()) as engine:
-            hits = engine.search_batch(["bb ccc", "a b", "dddd"], 4, mode="vector")
+            hits = engine.search_batch(["bb ccc", "a b", "dddd"], 6, mode="vector")
             answers.append([[(hit.key, round(hit.score, 2)) for hit in h] for h in hits])
             # The copy knows what was added before: nothing is encoded again.
             assert engine.add(DOCUMENTS[:4]).unchanged == 4
