@@ -40,7 +40,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "kernel_compare": (_LONG, [_POINTER, _LONG, _LONG, _INT]),
     "kernel_end": (_LONG, [_POINTER, _LONG, _INT]),
     "kernel_built": (None, [_POINTER]),
-    "kernel_words_best": (
+    "kernel_best_by_words": (
         _LONG,
         [_POINTER, _LONG, *[_POINTER] * 5, _LONG, *[ctypes.c_double] * 2, _POINTER, _POINTER],
     ),

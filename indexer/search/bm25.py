@@ -201,7 +201,7 @@ class Words:
         for i, term in enumerate(terms):
             if isinstance(term, United):
                 united[i] = _in_place(_UNITED, term, entries=term.entry_windows.size)
-        count = load().kernel_words_best(
+        count = load().kernel_best_by_words(
             ctypes.byref(self._in_place), len(terms), address(numbers), united, address(weights),
             address(by_length), None if mask is None else address(mask), k,
             self.postings.average / average, floor, address(rows), address(scores),

@@ -273,7 +273,7 @@ int64_t kernel_rerank(int level, const Pass* pass, const int64_t* candidates, in
 }
 
 // The best documents by words, see words.h: their number, or -1 if there is not enough memory.
-int64_t kernel_words_best(const Postings* postings, int64_t count, const int64_t* terms,
+int64_t kernel_best_by_words(const Postings* postings, int64_t count, const int64_t* terms,
                           const United* united, const double* weights, const double* norms,
                           const uint8_t* mask, int64_t k, double ratio, double floor, int64_t* rows,
                           double* scores) {
