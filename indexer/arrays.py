@@ -17,8 +17,7 @@ Mask = npt.NDArray[np.bool_]
 BLOCK_ROWS = 4096
 """Rows per block wherever a whole file is read: 12 MiB of float32 at 768 dimensions."""
 
-LOCALITY_BITS = 16
-"""Dimensions that say which rows are similar."""
+_LOCALITY_BITS = 16
 
 UNIT_SLACK = 2.0**-20
 """A row whose squared length differs from 1 by at most this is a unit row, and is left as it is:
@@ -76,20 +75,23 @@ def float_rows(rows: npt.ArrayLike, *, dim: int | None = None) -> Floats:
     Raises:
         VectorError: not 2-D, empty, not numeric or of another width.
     """
-    try:
-        array = np.asarray(rows)
-        if array.dtype.kind not in "biuf":  # numpy would parse texts, and drop imaginary parts
-            raise TypeError(f"got {array.dtype}; convert them to floats first")
-        with np.errstate(over="ignore"):  # float64 beyond float32 becomes inf, named below
-            single = np.ascontiguousarray(array, np.float32)
-    except (TypeError, ValueError) as error:
-        raise VectorError(f"vectors must be an (n, D) array of numbers: {error}") from error
+    if isinstance(rows, np.ndarray) and rows.dtype == np.float32 and rows.flags.c_contiguous:
+        single: Floats = rows
+    else:
+        try:
+            array = np.asarray(rows)
+            if array.dtype.kind not in "biuf":  # numpy would parse texts, and drop imaginary parts
+                raise TypeError(f"got {array.dtype}; convert them to floats first")
+            with np.errstate(over="ignore"):  # float64 beyond float32 becomes inf, named below
+                single = array.astype(np.float32, order="C")
+        except (TypeError, ValueError) as error:
+            raise VectorError(f"vectors must be an (n, D) array of numbers: {error}") from error
     if single.ndim != 2:
         raise VectorError(
-            f"vectors must be 2-D (n, D), got shape {array.shape}; one vector is vector[None, :]"
+            f"vectors must be 2-D (n, D), got shape {single.shape}; one vector is vector[None, :]"
         )
     if single.size == 0:
-        raise VectorError(f"vectors must not be empty, got shape {array.shape}")
+        raise VectorError(f"vectors must not be empty, got shape {single.shape}")
     if dim is not None and single.shape[1] != dim:
         raise VectorError(
             f"vectors must be {dim} wide, got {single.shape[1]}: "
@@ -221,7 +223,7 @@ def locality(blocks: Iterable[Floats], sample: Floats) -> RowNumbers:
     Returns:
         (n,) the row numbers in that order; equal hashes keep the order of the rows.
     """
-    medians = np.median(sample[:, 1 : 1 + LOCALITY_BITS], axis=0)
+    medians = np.median(sample[:, 1 : 1 + _LOCALITY_BITS], axis=0)
     powers = (1 << np.arange(medians.size, dtype=np.uint32))[::-1]
-    hashes = [(block[:, 1 : 1 + LOCALITY_BITS] > medians) @ powers for block in blocks]
+    hashes = [(block[:, 1 : 1 + _LOCALITY_BITS] > medians) @ powers for block in blocks]
     return np.argsort(np.concatenate(hashes), kind="stable")

@@ -5,7 +5,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from searchengine.indexer.arrays import LOCALITY_BITS, Floats, Mask, RowNumbers, locality
+from searchengine.indexer.arrays import Floats, Mask, RowNumbers, locality
 from searchengine.indexer.config import Storage
 from searchengine.indexer.faiss_calls import faiss
 from searchengine.indexer.native.hnsw import NativeGraph, Nodes, Passing, Words
@@ -50,10 +50,8 @@ class NativeCascade:
     take about as long as a search without a filter.
     """
 
-    def __init__(self, coarse: CoarseIndex, graph: NativeGraph, matrix: Floats | None) -> None:
-        """`matrix`: what prefixes are made with."""
+    def __init__(self, coarse: CoarseIndex, graph: NativeGraph) -> None:
         self._coarse, self._graph = coarse, graph
-        self._order = None if matrix is None else matrix[: 1 + LOCALITY_BITS]
         self._bits: WeakKeyDictionary[Allowed, Words] = WeakKeyDictionary()
         self._nodes: WeakKeyDictionary[Allowed, Nodes] = WeakKeyDictionary()
 
@@ -94,8 +92,7 @@ class NativeCascade:
             return graph.scan(queries, k, size, self._nodes_of(allowed), reranked=reranked)
         order, passing = None, None
         if len(queries) >= LOCALITY_BATCH:
-            heads = queries if self._order is None else queries @ self._order.T
-            order = locality([heads], heads)
+            order = locality([queries], queries)
         if allowed is not None:
             share = self._coarse.share(allowed)
             # as many rows within reach as without a filter
@@ -165,7 +162,7 @@ def native_cascade(
     if level is None or not _is_byte_graph(coarse):
         return None
     graph = NativeGraph(coarse.index, prefixes.file, level, name, prefixes.matrix)
-    return NativeCascade(coarse, graph, prefixes.matrix)
+    return NativeCascade(coarse, graph)
 
 
 def _is_byte_graph(coarse: CoarseIndex) -> bool:

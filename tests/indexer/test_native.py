@@ -356,7 +356,7 @@ def test_recall_is_that_of_faiss(
 ) -> None:
     """Of walks; a walk of faiss under a filter has more candidates, and finds more."""
     monkeypatch.setattr(SETTINGS + "SCANNED_PER_CANDIDATE", 0)
-    cascade = NativeCascade(large.coarse, large.graph(), None)
+    cascade = NativeCascade(large.coarse, large.graph())
     allowed = None
     if share < 1:
         rng = np.random.default_rng(2)
@@ -379,7 +379,7 @@ def test_a_filter_far_from_the_question_costs_no_recall(
     monkeypatch.setattr(SETTINGS + "SCANNED_PER_CANDIDATE", 0)
     monkeypatch.setattr(SETTINGS + "MAX_RESCANNED", rescued)
     graph = large.graph()
-    cascade = NativeCascade(large.coarse, graph, None)
+    cascade = NativeCascade(large.coarse, graph)
     nearness = large.stored @ QUERIES[0]
     allowed = Allowed.from_rows(np.flatnonzero(nearness > np.quantile(nearness, 0.8)), ROWS)
     far = np.ascontiguousarray(QUERIES[np.argsort(QUERIES @ QUERIES[0])[:200]])
