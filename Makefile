@@ -105,7 +105,7 @@ docs: .venv/docs  ## build the site in build/docs, without a network; warnings a
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs build/docs
 
 bench: setup  ## the figures in docs/performance.md and of training in docs/quality.md, some five hours
-	$(BIN)/python benchmarks/reports.py scifact
+	$(BIN)/python benchmarks/reports.py
 	for name in startup indexing sts retrieval train_speed hard_negatives posthoc layers \
 		label_regression fused_matryoshka hybrid; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 	$(BIN)/python benchmarks/matryoshka_finetune.py --seeds 3 --test
@@ -115,10 +115,8 @@ bench: setup  ## the figures in docs/performance.md and of training in docs/qual
 	$(BIN)/python benchmarks/scored_pairs.py --seeds 3 --test
 	$(BIN)/python benchmarks/labels.py
 
-bench-reports: setup  ## the reports in docs/reports, of which pictures and JSON are committed, some 50 minutes
-	$(BIN)/python benchmarks/reports.py scifact
-	$(BIN)/python benchmarks/reports.py papers
-	$(BIN)/python benchmarks/reports.py synthetic
+bench-reports: setup  ## the report in docs/reports, of which pictures and JSON are committed, some minutes
+	$(BIN)/python benchmarks/reports.py
 
 bench-living: setup  ## the figures in docs/reliability.md, some two hours
 	$(BIN)/python benchmarks/living.py adds

@@ -1049,7 +1049,7 @@ class SearchEngine:
         tuning.set_synonyms(self.collection, groups)
 
     def optimize(self, *, retune: bool = False, progress: Progress | None = None) -> None:
-        """Merge all segments into one, without deleted rows and with a new rotation.
+        """Merge all segments into one, without deleted rows.
 
         Where the first documents chose the tokenizer, the present ones choose it again.
         `retune`: tune again, for the same goal as before, or the default one. Readers go on

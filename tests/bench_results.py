@@ -165,7 +165,7 @@ def _cascade(structure: str, prefix: int, shortlist: int, kind: Kind) -> tuple[R
     if kind is Kind.TRUNCATED:
         name = f"{name}, not rotated"
     if kind is Kind.FULL:  # the effort is what is named, and all found are scored already
-        ms, name, code = 2.2 * ms, f"{structure} fp32 {prefix}, ef {shortlist}", "fp32"
+        ms, name, code = 2.2 * ms, f"{structure} fp16 {prefix}, ef {shortlist}", "fp16"
     one = row(
         name,
         kind=kind,

@@ -177,7 +177,7 @@ def optimize(
     wait: float,
     as_json: bool,
 ) -> None:
-    """Rewrite all segments as one, without deleted rows and with a new rotation.
+    """Rewrite all segments as one, without deleted rows.
 
     The collection can be searched meanwhile.
 

@@ -131,7 +131,7 @@ def test_a_browser_shows_it_without_errors(sample_results: Results, tmp_path: Pa
 def test_the_docs_say_what_the_reports_recommend() -> None:
     text = (REPOSITORY / "docs" / "performance.md").read_text(encoding="utf-8")
     lines = {}
-    for name in ("scifact", "papers", "synthetic"):
+    for name in ("scifact",):
         found = Results.read(REPOSITORY / "docs" / "reports" / name)
         one, scan = found.named(recommend(found).name), found.exact
         assert one and scan
