@@ -199,12 +199,7 @@ class SegmentConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The inverse of `as_dict`; an unknown name is an error, a missing one is the default.
-
-        Manifests of format 1 may have `bounds`: 0 has no meaning, others are refused.
-        """
-        if isinstance(values, Mapping) and values.get("bounds") == 0:
-            values = {name: value for name, value in values.items() if name != "bounds"}
+        """The inverse of `as_dict`; an unknown name is an error, a missing one is the default."""
         cls.check_names(values)
         return cls(**values)
 
