@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from searchengine.indexer.arrays import RowNumbers, locality
+import numpy as np
+
+from searchengine.indexer.arrays import BLOCK_ROWS, Floats, RowNumbers, evenly, locality, prefix
 from searchengine.indexer.config import Code, SegmentConfig, Structure
 from searchengine.indexer.errors import VectorError
 from searchengine.indexer.faiss_calls import faiss
@@ -14,6 +16,12 @@ from searchengine.indexer.storage.rotation import Prefixes
 
 TRAIN_ROWS = 50_000
 """Rows that the ranges of a code are fitted on; k-means takes 40 per list."""
+
+_MOST_TRAINED = 256  # rows per list
+_ITERATIONS = 10  # of k-means
+_SEED = 1235  # faiss draws the same first centroids
+_SCORES = 1 << 22  # computed at a time: 16 MiB
+_APART = 1 / 1024  # by how much the halves of a list that is split differ
 
 Progress = Callable[[int], None]
 
@@ -44,8 +52,11 @@ def build_coarse(
     if rows == 0:
         raise VectorError("a coarse index needs at least one row, got none")
     index = empty(config, rows)
-    if not index.is_trained:
-        _train(index, prefixes)
+    centroids = None
+    if config.structure is Structure.IVF:
+        centroids = _train_lists(index, prefixes)
+    elif not index.is_trained:
+        index.train(prefixes.sample(TRAIN_ROWS))
     order = kept
     if config.structure is Structure.HNSW:
         order = locality(prefixes.blocks(kept), prefixes.sample(TRAIN_ROWS))
@@ -55,7 +66,7 @@ def build_coarse(
             report = progress or (lambda _: None)
             graph = build_graph(index, prefixes.blocks(order), order, level, report)
             return CoarseIndex(graph)
-    if order is not None:
+    if order is not None and centroids is None:
         inner, index = index, faiss.IndexIDMap(index)
         inner.this.disown()
         index.own_fields = True
@@ -65,11 +76,10 @@ def build_coarse(
             raise VectorError(
                 f"coarse blocks must be (n, {config.prefix}), got shape {block.shape}"
             )
-        if order is None:
-            index.add(block)
-        else:
-            index.add_with_ids(block, order[done : done + len(block)])
-        done += len(block)
+        end = done + len(block)
+        numbers = np.arange(done, end) if order is None else order[done:end]
+        _add(index, block, numbers, centroids)
+        done = end
         if progress is not None:
             progress(len(block))
     return CoarseIndex(index)
@@ -83,9 +93,75 @@ def empty(config: SegmentConfig, rows: int) -> Any:
     return index
 
 
-def _train(index: Any, prefixes: Prefixes) -> None:
-    count = TRAIN_ROWS
-    if isinstance(index, faiss.IndexIVF):
-        count = max(count, 40 * index.nlist)
-        index.cp.min_points_per_centroid = 1  # faiss warns on stdout, where JSON may be expected
-    index.train(prefixes.sample(count))
+def _train_lists(index: Any, prefixes: Prefixes) -> Floats:
+    """Fit the lists and the code of an empty IVF, without faiss's matrix products.
+
+    faiss-cpu comes with an OpenBLAS of 2021, which takes newer processors for old ones.
+
+    Returns:
+        the centroids (lists, p) float32.
+    """
+    sample = prefixes.sample(max(TRAIN_ROWS, 40 * index.nlist))
+    centroids = kmeans(sample, index.nlist)
+    index.quantizer.add(centroids)
+    sample -= centroids[nearest(sample, centroids)]  # faiss stores what is left
+    index.train_encoder(len(sample), faiss.swig_ptr(sample), None)
+    index.is_trained = True
+    return centroids
+
+
+def _add(index: Any, rows: Floats, numbers: RowNumbers, centroids: Floats | None) -> None:
+    if centroids is not None:
+        lists = nearest(rows, centroids)
+        index.add_core(len(rows), *map(faiss.swig_ptr, (rows, numbers, lists)))
+    elif isinstance(index, faiss.IndexIDMap):
+        index.add_with_ids(rows, numbers)
+    else:
+        index.add(rows)
+
+
+def kmeans(points: Floats, count: int) -> Floats:
+    """Spherical k-means, as faiss does it: unit centroids (count, p) float32 of points (n, p).
+
+    The first are points drawn at random, always the same. Where a list has no points, a long one is
+    split in two.
+
+    Raises:
+        VectorError: fewer points than lists.
+    """
+    if len(points) < count:
+        raise VectorError(f"lists must be at most the number of rows, {len(points)}, got {count}")
+    if len(points) > _MOST_TRAINED * count:
+        points = points[evenly(len(points), _MOST_TRAINED * count)]
+    drawn = np.empty(len(points), np.int32)
+    faiss.rand_perm(faiss.swig_ptr(drawn), drawn.size, _SEED)
+    centroids = points[drawn[:count]]
+    rng = np.random.default_rng(_SEED)
+    tilt = _APART * (1 - 2 * (np.arange(points.shape[1]) % 2)).astype(np.float32)
+    for _ in range(_ITERATIONS):
+        lists = nearest(points, centroids)
+        sizes, sums = np.bincount(lists, minlength=count), np.zeros_like(centroids)
+        for start in range(0, len(points), BLOCK_ROWS):
+            block = lists[start : start + BLOCK_ROWS]
+            order = np.argsort(block, kind="stable")
+            filled, firsts = np.unique(block[order], return_index=True)
+            sums[filled] += np.add.reduceat(points[start + order], firsts, axis=0)
+        centroids = prefix(sums, sums.shape[1])
+        for empty_list in np.flatnonzero(sizes == 0):
+            longer = np.maximum(sizes - 1, 0)
+            full = rng.choice(count, p=longer / longer.sum())
+            centroids[empty_list] = centroids[full] * (1 + tilt)
+            centroids[full] *= 1 - tilt
+            sizes[empty_list] = sizes[full] // 2
+            sizes[full] -= sizes[empty_list]
+    return prefix(centroids, centroids.shape[1])
+
+
+def nearest(rows: Floats, centroids: Floats) -> RowNumbers:
+    """The list (n,) int64 of each row: the centroid with the largest inner product."""
+    lists = np.empty(len(rows), np.int64)
+    step = max(1, _SCORES // len(centroids))
+    for start in range(0, len(rows), step):
+        scores = rows[start : start + step] @ centroids.T
+        lists[start : start + step] = scores.argmax(axis=1)
+    return lists

@@ -76,7 +76,7 @@ def _reached(coarse: CoarseIndex, config: SegmentConfig) -> int:
     """
     if coarse.structure is not Structure.IVF:
         return coarse.rows
-    probed = int(coarse.search_parameters(1, config.effort).nprobe)
+    probed = coarse.nprobe(config.effort)
     return max(1, coarse.rows * probed // coarse.lists)
 
 

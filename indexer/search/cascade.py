@@ -47,6 +47,8 @@ CHUNK_VALUES = 1 << 18
 
 _FIRST_RANKED = 1024  # rows of the first scan that ranks rows
 
+_LIST_SCORES = 1 << 22  # of queries with centroids at a time: 16 MiB
+
 
 class RowStore(Protocol):
     """Stored rows: a VectorFile, or rows in memory."""
@@ -96,6 +98,8 @@ class CoarseIndex:
         # A graph stores its codes in a flat index, which can be scanned.
         graph = self.structure is Structure.HNSW
         self._flat = faiss.downcast_index(inner.storage) if graph else inner
+        if self.structure is Structure.IVF:
+            self._centroids = inner.quantizer.reconstruct_n(0, inner.nlist)
         self.rows = int(index.ntotal)
         self.width = int(index.d)
         self._selectors: WeakKeyDictionary[Allowed, Any] = WeakKeyDictionary()
@@ -104,27 +108,20 @@ class CoarseIndex:
         """Write the index to a file. OSError if it cannot be written."""
         write_index(self.index, path)
 
-    def search_parameters(self, size: int, effort: int = 0, allowed: Allowed | None = None) -> Any:
-        """The faiss parameters for a shortlist of `size`; None if the index takes none.
-
-        An effort of 0 follows the size: HNSW keeps as many candidates as it returns, an IVF probes
-        a sixteenth of its lists. (A longer shortlist bought as much recall@10 for the same time as
-        a higher ef_search, or more: 20k real sentences.)
-        """
-        selector = None if allowed is None else allowed.selector
-        match self.structure:
-            case Structure.HNSW:
-                ef_search = self.ef_search(size, effort, allowed)
-                return faiss.SearchParametersHNSW(efSearch=ef_search, sel=selector)
-            case Structure.IVF:
-                nprobe = int((effort or -(-self.lists // 16)) / self.share(allowed))
-                return faiss.SearchParametersIVF(nprobe=min(nprobe, self.lists), sel=selector)
-            case _:
-                return None if selector is None else faiss.SearchParameters(sel=selector)
-
     def ef_search(self, size: int, effort: int = 0, allowed: Allowed | None = None) -> int:
-        """Candidates of a walk, which also passes rows that are not allowed; at most all rows."""
+        """Candidates of a walk, which also passes rows that are not allowed; at most all rows.
+
+        An effort of 0 follows the size. (A longer shortlist bought as much recall@10 for the same
+        time as a higher ef_search, or more: 20k real sentences.)
+        """
         return min(int(max(effort or MIN_EF_SEARCH, size) / self.share(allowed)), self.rows)
+
+    def nprobe(self, effort: int = 0, allowed: Allowed | None = None) -> int:
+        """Lists that a search reads, which also have rows that are not allowed; at most all.
+
+        An effort of 0 reads a sixteenth of them.
+        """
+        return min(int((effort or -(-self.lists // 16)) / self.share(allowed)), self.lists)
 
     def share(self, allowed: Allowed | None) -> float:
         """Allowed rows as a fraction of those that it holds: in a trial, fewer than the segment."""
@@ -206,10 +203,16 @@ class CoarseIndex:
     def _walk(self, queries: Floats, size: int, effort: int, allowed: Allowed | None) -> RowNumbers:
         """Rows (q, size) of walks of a graph or of lists, -1 where they end too early."""
         rows = np.empty((len(queries), size), np.int64)
-        parameters = self.search_parameters(size, effort, allowed)
+        selector = None if allowed is None else allowed.selector
         order = np.arange(len(queries))
         if len(queries) >= LOCALITY_BATCH:
             order = locality([queries], queries)
+        if self.structure is Structure.IVF:
+            nprobe = self.nprobe(effort, allowed)
+            rows[order] = self._search_lists(queries[order], size, nprobe, selector)[1]
+            return rows
+        ef_search = self.ef_search(size, effort, allowed)
+        parameters = faiss.SearchParametersHNSW(efSearch=ef_search, sel=selector)
         for part in slices(len(queries)):
             with native_threads(part.stop - part.start):
                 _, found = self.index.search(queries[order[part]], size, params=parameters)
@@ -226,9 +229,9 @@ class CoarseIndex:
 
     def _scan_faiss(self, queries: Floats, size: int, selector: Any) -> tuple[Floats, RowNumbers]:
         """Scores and rows of a scan over the rows in the selector, None for all."""
-        parameters = None if selector is None else faiss.SearchParameters(sel=selector)
         if self.structure is Structure.IVF:
-            parameters = faiss.SearchParametersIVF(nprobe=self.lists, sel=selector)
+            return self._search_lists(queries, size, self.lists, selector)
+        parameters = None if selector is None else faiss.SearchParameters(sel=selector)
         rows = np.empty((len(queries), size), np.int64)
         scores = np.empty(rows.shape, np.float32)
         for part in slices(len(queries)):
@@ -236,6 +239,35 @@ class CoarseIndex:
             with self._lock, native_threads(part.stop - part.start):
                 self._flat.search(queries[part], size, params=parameters, **into)
         return scores, rows if self._ids is None else self._ids[rows]
+
+    def _search_lists(
+        self, queries: Floats, size: int, nprobe: int, selector: Any
+    ) -> tuple[Floats, RowNumbers]:
+        """Scores and rows (q, size) in the `nprobe` lists with the most similar centroids.
+
+        numpy chooses them: faiss-cpu comes with an OpenBLAS of 2021, which takes newer processors
+        for old ones. `selector`: of the allowed rows, None for all.
+        """
+        rows = np.empty((len(queries), size), np.int64)
+        scores = np.empty(rows.shape, np.float32)
+        parameters = faiss.SearchParametersIVF(nprobe=nprobe, sel=selector)
+        step = max(1, _LIST_SCORES // self.lists)
+        for start in range(0, len(queries), step):
+            batch = np.ascontiguousarray(queries[start : start + step], np.float32)
+            if len(batch) == 1:  # a matrix product would wake other threads
+                similar = np.vecdot(self._centroids, batch)[None]
+            else:
+                similar = batch @ self._centroids.T
+            lists = np.argpartition(similar, -nprobe, axis=1)[:, -nprobe:].copy()
+            similar = similar[np.arange(len(batch))[:, None], lists]
+            for part in slices(len(batch)):
+                count = part.stop - part.start
+                into = (array[start:][part] for array in (scores, rows))
+                arrays = map(faiss.swig_ptr, (lists[part], similar[part], *into))
+                query = faiss.swig_ptr(batch[part])
+                with native_threads(count):
+                    self._inner.search_preassigned_c(count, query, size, *arrays, False, parameters)
+        return scores, rows
 
     def _selector(self, allowed: Allowed) -> Any:
         """The allowed rows by their position in the index, which a graph's map permutes."""

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine.indexer.arrays import evenly, prefix
-from searchengine.indexer.building.coarse import build_coarse
+from searchengine.indexer.building.coarse import build_coarse, kmeans
 from searchengine.indexer.config import Code, SegmentConfig, Structure
 from searchengine.indexer.errors import SegmentError, VectorError
 from searchengine.indexer.search.allowed import Allowed
@@ -154,6 +154,35 @@ def test_a_shortlist_of_all_rows_has_all_of_them(structure: Structure, code: Cod
     everything = built(structure, code).shortlist(QUERIES[:3], 1510)
     assert (np.sort(everything[:, :1500], axis=1) == np.arange(1500)).all()
     assert (everything[:, 1500:] == -1).all()
+
+
+@pytest.mark.parametrize("code", Code)
+def test_faiss_alone_searches_the_same_lists(tmp_path: Path, code: Code) -> None:
+    index = built(Structure.IVF, code)
+    index.save(tmp_path / "c")
+    alone = faiss.read_index(str(tmp_path / "c"))
+    alone.nprobe = 9
+    for queries in (QUERIES, QUERIES[:1]):
+        found = index.shortlist(queries, 20, effort=9)
+        np.testing.assert_array_equal(alone.search(queries, 20)[1], found)
+
+
+def test_lists_are_those_of_faiss() -> None:
+    rows = clustered(3000, seed=2)
+    options = {"niter": 10, "spherical": True, "seed": 1234}
+    expected = faiss.Kmeans(WIDTH, 40, **options)
+    expected.train(rows)
+    np.testing.assert_allclose(kmeans(rows, 40), expected.centroids, atol=1e-5)
+
+
+def test_rows_that_repeat_fill_every_list() -> None:
+    rows = np.repeat(clustered(3), 50, axis=0)
+    centroids = kmeans(rows, 20)
+    np.testing.assert_allclose(np.linalg.norm(centroids, axis=1), 1, atol=1e-6)
+    np.testing.assert_array_equal(kmeans(rows, 20), centroids)
+    assert ((rows @ centroids.T).max(axis=1) > 0.999).all()
+    with pytest.raises(VectorError, match="at most the number of rows, 150, got 151"):
+        kmeans(rows, 151)
 
 
 def test_training_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
