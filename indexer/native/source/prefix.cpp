@@ -8,7 +8,6 @@ namespace kernel {
 namespace {
 
 constexpr int kParts = 8;       // partial results: one would wait for every operation
-constexpr int kRotated = 16;    // rows of the matrix that are read twice while they are in a cache
 constexpr int kFine = 128;      // a query has two digits of this base
 constexpr int kTop = 127;
 
@@ -59,21 +58,26 @@ void quantize(const float* values, const float* scales, int64_t width, int8_t* o
 }
 
 PrefixRotation::PrefixRotation(const Graph& graph)
-    : width_(graph.width), dim_(graph.dim), scales_(graph.width), rows_(graph.width) {
+    : width_(graph.width), dim_(graph.dim), scales_(graph.width) {
     if (!graph.matrix) return;
-    std::iota(rows_.begin(), rows_.end(), 0);
-    codes_.resize((width_ * dim_ + 63) / 64);
-    uint8_t* codes = codes_.data()->bytes;
+    const int64_t lines = padded(dim_, kCodeBlock);
+    blocks_.resize(padded(width_, kBlockCodes) / kBlockCodes * lines);
+    std::vector<uint8_t> codes(kBlockCodes * dim_, 128);
+    std::vector<int32_t> rows(kBlockCodes);
+    std::iota(rows.begin(), rows.end(), 0);
     for (int64_t i = 0; i < width_; i++) {
         const float* row = graph.matrix + i * dim_;
         scales_[i] = largest_of(dim_, [&](int64_t j) { return row[j]; }) / kTop;
         for (int64_t j = 0; j < dim_ && scales_[i] > 0; j++)
-            codes[i * dim_ + j] = uint8_t(128 + int(rounded(row[j] / scales_[i])));
+            codes[i % kBlockCodes * dim_ + j] = uint8_t(128 + int(rounded(row[j] / scales_[i])));
+        if (i % kBlockCodes == kBlockCodes - 1 || i == width_ - 1)
+            pack_codes(codes.data(), dim_, rows.data(), kBlockCodes,
+                       blocks_[i / kBlockCodes * lines].bytes);
     }
 }
 
 void PrefixRotation::rotate(const float* query, const Level& level, float* prefix) const {
-    if (codes_.empty()) {
+    if (blocks_.empty()) {
         std::copy_n(query, width_, prefix);
         return;
     }
@@ -81,21 +85,22 @@ void PrefixRotation::rotate(const float* query, const Level& level, float* prefi
     // number of the query has two digits, and the codes are multiplied by one, then by the other.
     std::vector<int8_t> high(padded(dim_, kCodeBlock)), low(high.size());
     const float step = largest_of(dim_, [&](int64_t j) { return query[j]; }) / (kTop * kFine);
+    const float inverse = 1 / step;
     int32_t high_total = 0, low_total = 0;
     for (int64_t j = 0; j < dim_; j++) {
-        const int32_t value = int32_t(rounded(query[j] / step));
+        const int32_t value = int32_t(rounded(query[j] * inverse));
         const int32_t digit = (value + kFine / 2) >> 7;
         high[j] = int8_t(digit);
         low[j] = int8_t(value - digit * kFine);
         high_total += digit;
         low_total += value - digit * kFine;
     }
-    for (int64_t first = 0; first < width_; first += kRotated) {
-        const int count = int(std::min<int64_t>(kRotated, width_ - first));
-        int32_t upper[kRotated], lower[kRotated];
-        level.codes(codes_.data()->bytes, dim_, high.data(), rows_.data() + first, count, upper);
-        level.codes(codes_.data()->bytes, dim_, low.data(), rows_.data() + first, count, lower);
-        for (int i = 0; i < count; i++) {
+    for (int64_t first = 0; first < width_; first += kBlockCodes) {
+        const uint8_t* block = blocks_[first / kBlockCodes * int64_t(high.size())].bytes;
+        int32_t upper[kBlockCodes], lower[kBlockCodes];
+        level.block(block, dim_, high.data(), 0, upper);
+        level.block(block, dim_, low.data(), 0, lower);
+        for (int64_t i = 0; i < std::min<int64_t>(kBlockCodes, width_ - first); i++) {
             const int64_t sum = kFine * (int64_t(upper[i]) - 128 * high_total) +
                                 (int64_t(lower[i]) - 128 * low_total);
             prefix[first + i] = float(sum) * (scales_[first + i] * step);

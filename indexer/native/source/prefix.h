@@ -30,9 +30,8 @@ class PrefixRotation {
 
   private:
     const int64_t width_, dim_;
-    std::vector<Line> codes_;     // (width, dim) bytes, value + 128; none without a matrix
+    std::vector<Line> blocks_;    // the matrix, value + 128, see pack_codes; none without one
     std::vector<float> scales_;   // (width) value of one step of a row's codes
-    std::vector<int32_t> rows_;   // 0, 1, …
 };
 
 } // namespace kernel

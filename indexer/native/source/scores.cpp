@@ -71,6 +71,21 @@ void pack_codes(const uint8_t* codes, int64_t width, const int32_t* rows, int co
     }
 }
 
+void insert_keys(int64_t* pool, int room, int64_t* keys, int count) {
+    for (int k = 0; k < count; k++) {
+        int64_t* place = pool; // of the first that is higher
+        for (int left = room; left > 0;) {
+            const int half = left / 2;
+            const bool lower = place[half] < keys[k];
+            place = lower ? place + half + 1 : place;
+            left = lower ? left - half - 1 : half;
+        }
+        if (place == pool) continue;
+        std::memmove(pool, pool + 1, (place - pool - 1) * sizeof *pool);
+        place[-1] = keys[k];
+    }
+}
+
 void widen_row(const uint8_t* row, int64_t dim, float* floats) {
     for (int64_t j = 0; j < dim; j++) floats[j] = load_half(row + 2 * j);
 }

@@ -60,24 +60,12 @@ __attribute__((always_inline)) inline uint64_t block_scores(const uint8_t* block
 constexpr int kPoolBlock = 8; // the room of a pool is a multiple of this
 
 // Inserts keys into a pool of this room, which rises and has INT64_MAX behind it: for each key the
-// first falls out, the key itself where it is lower than all.
-using InsertKeys = void (*)(int64_t* pool, int room, const int64_t* keys, int count);
+// first falls out, the key itself where it is lower than all. The keys are changed.
+using InsertKeys = void (*)(int64_t* pool, int room, int64_t* keys, int count);
 
-// The loop of InsertKeys, which the compiler vectorises for the instruction set of its caller. No
-// branch depends on the place of a key: it cannot be predicted.
-__attribute__((always_inline)) inline void insert_keys(int64_t* pool, int room,
-                                                       const int64_t* keys, int count) {
-    for (int k = 0; k < count; k++)
-        for (int i = 0; i < room; i += kPoolBlock) {
-            int64_t moved[kPoolBlock];
-            for (int j = 0; j < kPoolBlock; j++) {
-                const int64_t here = pool[i + j], next = pool[i + j + 1];
-                const int64_t higher = here > keys[k] ? here : keys[k];
-                moved[j] = higher < next ? higher : next;
-            }
-            for (int j = 0; j < kPoolBlock; j++) pool[i + j] = moved[j];
-        }
-}
+// InsertKeys of the levels that cannot hold a pool in registers. The search has no branch on the
+// place of a key: it cannot be predicted.
+void insert_keys(int64_t* pool, int room, int64_t* keys, int count);
 
 // `dim` numbers of float16, at any byte address, as floats.
 void widen_row(const uint8_t* row, int64_t dim, float* floats);

@@ -29,41 +29,32 @@ AVX512 inline __m128i totals(__m512i a, __m512i b, __m512i c, __m512i d) {
 
 // `blocks` > 0: the number of 64-byte blocks, known to the compiler, and no tail.
 template <int blocks>
-AVX512 inline __m512i sums_of(const uint8_t* code, int64_t whole, __mmask64 tail,
-                              const int8_t* query, const __m512i* held) {
-    __m512i sums = _mm512_setzero_si512();
-    if (blocks > 0) {
-        for (int b = 0; b < blocks; b++)
-            sums = _mm512_dpbusd_epi32(sums, _mm512_loadu_si512(code + 64 * b), held[b]);
-        return sums;
-    }
-    for (int64_t b = 0; b < whole; b++)
-        sums = _mm512_dpbusd_epi32(sums, _mm512_loadu_si512(code + 64 * b),
-                                   _mm512_loadu_si512(query + 64 * b));
-    if (tail)
-        sums = _mm512_dpbusd_epi32(sums, _mm512_maskz_loadu_epi8(tail, code + 64 * whole),
-                                   _mm512_loadu_si512(query + 64 * whole));
-    return sums;
-}
-
-template <int blocks>
 AVX512 void score_512(const uint8_t* codes, int64_t width, const int8_t* query,
                       const int32_t* rows, int count, int32_t* scores) {
     __m512i held[blocks > 0 ? blocks : 1];
     for (int b = 0; b < blocks; b++) held[b] = _mm512_loadu_si512(query + 64 * b);
-    const int64_t whole = width / 64;
-    const __mmask64 tail = (uint64_t(1) << (width % 64)) - 1;
-    int i = 0;
-    for (; i + 4 <= count; i += 4) {
-        __m512i a = sums_of<blocks>(codes + rows[i] * width, whole, tail, query, held);
-        __m512i b = sums_of<blocks>(codes + rows[i + 1] * width, whole, tail, query, held);
-        __m512i c = sums_of<blocks>(codes + rows[i + 2] * width, whole, tail, query, held);
-        __m512i d = sums_of<blocks>(codes + rows[i + 3] * width, whole, tail, query, held);
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(scores + i), totals(a, b, c, d));
+    const int64_t whole = blocks > 0 ? blocks : width / 64;
+    const __mmask64 tail = blocks > 0 ? 0 : (uint64_t(1) << (width % 64)) - 1;
+    for (int i = 0; i < count; i += 4) {
+        const uint8_t* at[4];
+        __m512i sums[4];
+        for (int r = 0; r < 4; r++) {
+            at[r] = codes + rows[i + r < count ? i + r : i] * width;
+            sums[r] = _mm512_setzero_si512();
+        }
+        for (int64_t b = 0; b < whole; b++) {
+            const __m512i part = blocks > 0 ? held[b] : _mm512_loadu_si512(query + 64 * b);
+            for (int r = 0; r < 4; r++)
+                sums[r] = _mm512_dpbusd_epi32(sums[r], _mm512_loadu_si512(at[r] + 64 * b), part);
+        }
+        if (tail)
+            for (int r = 0; r < 4; r++)
+                sums[r] = _mm512_dpbusd_epi32(sums[r],
+                                              _mm512_maskz_loadu_epi8(tail, at[r] + 64 * whole),
+                                              _mm512_loadu_si512(query + 64 * whole));
+        const __mmask8 those = uint8_t(count - i >= 4 ? 15 : (1 << (count - i)) - 1);
+        _mm_mask_storeu_epi32(scores + i, those, totals(sums[0], sums[1], sums[2], sums[3]));
     }
-    for (; i < count; i++)
-        scores[i] = _mm512_reduce_add_epi32(
-            sums_of<blocks>(codes + rows[i] * width, whole, tail, query, held));
 }
 
 AVX512 void codes_512(const uint8_t* codes, int64_t width, const int8_t* query,
@@ -96,8 +87,30 @@ AVX512 uint64_t block_512(const uint8_t* block, int64_t width, const int8_t* que
     return above;
 }
 
-AVX512 void insert_512(int64_t* pool, int room, const int64_t* keys, int count) {
-    insert_keys(pool, room, keys, count);
+// A pool of `blocks` blocks is held in registers: a load of what was just stored would wait. What
+// falls out takes the place of its key.
+template <int blocks> AVX512 void insert_held(int64_t* pool, int64_t* keys, int count) {
+    __m512i held[blocks + 1];
+    for (int b = 0; b < blocks; b++) held[b] = _mm512_loadu_si512(pool + kPoolBlock * b);
+    held[blocks] = _mm512_set1_epi64(INT64_MAX);
+    for (int k = 0; k < count; k++) {
+        const __m512i each = _mm512_set1_epi64(keys[k]);
+        keys[k] = _mm_cvtsi128_si64(_mm512_castsi512_si128(_mm512_min_epi64(held[0], each)));
+        for (int b = 0; b < blocks; b++)
+            held[b] = _mm512_min_epi64(_mm512_alignr_epi64(held[b + 1], held[b], 1),
+                                       _mm512_max_epi64(held[b], each));
+    }
+    for (int b = 0; b < blocks; b++) _mm512_storeu_si512(pool + kPoolBlock * b, held[b]);
+}
+
+AVX512 void insert_512(int64_t* pool, int room, int64_t* keys, int count) {
+    constexpr decltype(&insert_held<1>) fitting[] = {
+        insert_held<1>, insert_held<2>, insert_held<3>, insert_held<4>,
+        insert_held<5>, insert_held<6>, insert_held<7>, insert_held<8>};
+    for (int blocks; room > 0; room -= blocks * kPoolBlock) { // the best part first
+        blocks = room < 8 * kPoolBlock ? room / kPoolBlock : 8;
+        fitting[blocks - 1](pool + room - blocks * kPoolBlock, keys, count);
+    }
 }
 
 AVX2 inline float folded(__m256 sums) {
@@ -192,10 +205,6 @@ AVX2 uint64_t block_256(const uint8_t* block, int64_t width, const int8_t* query
     return above;
 }
 
-AVX2 void insert_256(int64_t* pool, int room, const int64_t* keys, int count) {
-    insert_keys(pool, room, keys, count);
-}
-
 AVX2 inline __m128i load_128(const void* at) {
     return _mm_loadu_si128(static_cast<const __m128i*>(at));
 }
@@ -262,7 +271,7 @@ std::vector<Level> vector_levels() {
         __builtin_cpu_supports("avx512vnni"))
         found.push_back({"avx512vnni", "AVX-512 VNNI", codes_512, block_512, insert_512,
                          row_512<true>, row_512<false>, four_512});
-    found.push_back({"avx2", "AVX2", codes_256, block_256, insert_256, row_256<true>,
+    found.push_back({"avx2", "AVX2", codes_256, block_256, insert_keys, row_256<true>,
                      row_256<false>, nullptr});
     return found;
 }
