@@ -123,6 +123,12 @@ def test_every_node_is_reached_and_no_link_is_wrong(
             assert len(set(each)) == len(each) and node not in each
 
 
+@pytest.mark.parametrize("links", [8, 16, 32])
+def test_free_places_of_the_base_level_are_filled(tmp_path: Path, links: int) -> None:
+    case = Case(tmp_path, rows_of(ROWS), WIDTH, links=links)
+    assert min(len(each) for each in links_at(case, 0).values()) == min(24, 2 * links)
+
+
 @pytest.mark.parametrize("level", library.levels()[1:])
 def test_all_instruction_sets_and_any_threads_make_the_same_links(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str

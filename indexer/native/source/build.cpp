@@ -15,9 +15,13 @@ constexpr int kChunk = 15;             // neighbours that a candidate is compare
 constexpr int64_t kPart = 256;         // nodes that a thread takes at once
 constexpr int64_t kGroup = 1000;       // nodes of a group, at most
 constexpr int64_t kLeaders = 2000;     // groups that nodes are divided into at once, at most
+constexpr int kFilled = 24;            // links of a node on the base level, if it has as many places
 constexpr int kGroupCandidates = 13;   // candidates of a node from a group
 constexpr double kNewCandidates = 6.4; // those of them that no other group has, on average
 constexpr int64_t kMinMemberships = 4; // groups that a node is in, if its level has more than one
+
+// A link that is spare, as it is written behind the others, and the other way round; none is -1.
+int32_t spare(int32_t link) { return -2 - link; }
 
 // `count` of these nodes, at even distances.
 std::vector<int32_t> evenly(const std::vector<int32_t>& nodes, int64_t count) {
@@ -29,7 +33,7 @@ std::vector<int32_t> evenly(const std::vector<int32_t>& nodes, int64_t count) {
 } // namespace
 
 struct Builder::Scratch {
-    std::vector<int32_t> candidates, kept, scores;
+    std::vector<int32_t> candidates, kept, pruned, spare, scores;
     std::vector<std::pair<int32_t, int32_t>> sorted; // (-score, node)
     std::vector<float> values;
     std::vector<uint8_t> block;
@@ -217,6 +221,7 @@ void Builder::choose(int32_t node, Scratch& scratch) const {
     const std::vector<int32_t>& candidates = scratch.candidates;
     std::vector<int32_t>& kept = scratch.kept; // behind the node itself
     kept.assign(1, node);
+    scratch.pruned.clear();
     int32_t scores[kChunk + 1];
     const int count = int(candidates.size());
     for (int i = 0; i < count && int(kept.size()) <= degree_; i++) {
@@ -234,11 +239,27 @@ void Builder::choose(int32_t node, Scratch& scratch) const {
             if (first == 0) nearest = scores[0];
             for (int j = 0; j < chunk; j++) good &= scores[j] <= nearest;
         }
-        if (good) kept.push_back(candidate);
+        (good ? kept : scratch.pruned).push_back(candidate);
     }
     Link* links = links_of(node);
     std::copy(kept.begin() + 1, kept.end(), links);
-    std::fill(links + kept.size() - 1, links + degree_, -1);
+    const std::vector<int32_t>& pruned = scratch.pruned;
+    for (size_t place = kept.size() - 1, i = 0; int(place) < degree_; place++, i++)
+        links[place] = at_level_ == 0 && i < pruned.size() ? spare(pruned[i]) : -1;
+}
+
+// Makes links of the spare ones of a node, and of others, until there are kFilled: more find more,
+// but cost a walk as much as they save.
+void Builder::fill(int32_t node, std::vector<int32_t>& others) const {
+    Link* links = links_of(node);
+    int count = count_of(node);
+    const int most = std::min(kFilled, degree_);
+    others.insert(others.begin(), links + count, links + degree_);
+    for (int32_t other : others)
+        if (count < most && other < -1 &&
+            std::find(links, links + count, spare(other)) == links + count)
+            links[count++] = spare(other);
+    std::fill(links + count, links + degree_, -1);
 }
 
 void Builder::end(int64_t round, int threads) {
@@ -278,7 +299,9 @@ void Builder::add_leaders(int64_t number, std::vector<int32_t>& nodes) const {
     }
 }
 
-// Links every node to those that are linked to it; of too many, it chooses.
+// Links every node to those that are linked to it; of too many, it chooses. Many places are then
+// free, for most candidates are nearer to a neighbour: the nearest of them become links as well,
+// and a walk finds more.
 void Builder::link_back(int threads) {
     std::vector<int64_t> ends(graph_.size + 1);
     auto for_links = [&](const auto& each) {
@@ -299,8 +322,12 @@ void Builder::link_back(int threads) {
         nodes.insert(nodes.end(), sources.begin() + (node ? ends[node - 1] : 0),
                      sources.begin() + ends[node]);
         sort_candidates(node, scratch);
-        if (int(nodes.size()) > degree_) return choose(node, scratch);
-        std::copy(nodes.begin(), nodes.end(), links);
+        scratch.spare.assign(links + count_of(node), links + degree_);
+        if (int(nodes.size()) > degree_)
+            choose(node, scratch);
+        else
+            std::copy(nodes.begin(), nodes.end(), links);
+        fill(node, scratch.spare);
     });
 }
 

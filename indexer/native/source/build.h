@@ -11,7 +11,8 @@
 namespace kernel {
 
 // Links the nodes of a graph (Malkov and Yashunin 2016, algorithm 4): a node to those of its
-// nearest that are nearer to it than to a neighbour that it already has, and these back to it.
+// nearest that are nearer to it than to a neighbour that it already has, and these back to it. Of
+// fewer than 24 links on the base level, the rest are the nearest of the others.
 //
 // No walk finds the nearest. Nodes are divided into overlapping groups, each around one of them,
 // and within a group every node is compared with every other, from the cache (PiPNN, arXiv
@@ -54,6 +55,7 @@ class Builder {
                  Scratch& scratch) const;
     void sort_candidates(int32_t node, Scratch& scratch) const;
     void choose(int32_t node, Scratch& scratch) const;
+    void fill(int32_t node, std::vector<int32_t>& others) const;
     void add_leaders(int64_t number, std::vector<int32_t>& nodes) const;
     void link_back(int threads);
     void reach_all();
