@@ -1,6 +1,7 @@
 """A graph of 8-bit codes and the full-width rows behind it, searched by the compiled kernel."""
 
 import ctypes
+import threading
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -141,7 +142,7 @@ class NativeGraph:
                 raise MemoryError("no memory to search the graph")
             raise SegmentError(f"{name} is damaged: {message.value.decode()}; index again")
         weakref.finalize(self, library.kernel_close, self._handle)
-        self._library = library
+        self._library, self._kept_calls = library, threading.local()
 
     def search(
         self,
@@ -174,6 +175,8 @@ class NativeGraph:
         Raises:
             VectorError: a query is zero or not finite.
         """
+        if len(queries) == 1 and passing is None and reranked:
+            return self._search_one(queries, k, shortlist, ef_search)
         if order is None and len(queries) > MIN_SLICE:
             order = np.arange(len(queries))
         rows, scores = _results(len(queries), k, reranked)
@@ -193,6 +196,24 @@ class NativeGraph:
                 )
             incomplete += _checked(short, queries)
         return rows, scores, incomplete > 0
+
+    def _search_one(
+        self, query: Floats, k: int, shortlist: int, ef_search: int
+    ) -> tuple[RowNumbers, Floats, bool]:
+        point = k, shortlist, ef_search
+        call: _Call | None = getattr(self._kept_calls, "call", None)
+        if call is None or call.point != point:
+            call = self._kept_calls.call = self._call(point)
+        np.copyto(call.query, query)
+        with threads.take(1):
+            short = self._library.kernel_search(*call.arguments)
+        return call.rows.copy(), call.scores.copy(), _checked(short, query) > 0
+
+    def _call(self, point: tuple[int, int, int]) -> "_Call":
+        query, struct = np.empty((1, self._file.dim), np.float32), _point(*point, None)
+        rows, scores = _results(1, point[0], True)
+        inputs = self._handle, address(query), None, 1, ctypes.byref(struct), 1
+        return _Call(point, query, rows, scores, (*inputs, address(rows), address(scores)))
 
     def scan(
         self, queries: Floats, k: int, shortlist: int, nodes: Nodes, *, reranked: bool = True
@@ -250,6 +271,17 @@ def _checked(result: int, queries: Floats) -> int:
     return result
 
 
+class _Call(NamedTuple):
+    """The arrays of a search of one query, which a thread keeps: to make them and to ask for their
+    addresses takes a fifth of the time of a walk."""
+
+    point: tuple[int, int, int]
+    query: Floats
+    rows: RowNumbers
+    scores: Floats
+    arguments: tuple[Any, ...]
+
+
 def _results(queries: int, k: int, reranked: bool) -> tuple[RowNumbers, Floats]:
     shape = (queries, k if reranked else 0)
     return np.empty((queries, k), np.int64), np.empty(shape, np.float32)
@@ -279,7 +311,8 @@ def build_graph(
     """Fill an index with rows and link them, in a fraction of the time that faiss takes.
 
     The links are chosen as faiss chooses them (Malkov and Yashunin 2016), between 8-bit codes, but
-    from candidates that are found without walks. They do not depend on the number of threads.
+    from candidates that are found without walks; up to 24 on the base level are filled up with the
+    nearest of the others. They do not depend on the number of threads.
 
     Args:
         inner: a trained, empty IndexHNSWSQ with 8-bit codes; its efConstruction is used.
