@@ -153,7 +153,11 @@ def test_a_collection_that_has_grown_gets_another_rotation(engine: SearchEngine)
     queries = units(20, seed=1)
     before = found(engine, queries)
     collection.upsert(entries(1001, seed=1, start=8 * FLAT_BELOW - 1))
-    collection.wait_ready(DEADLINE)
+    sql = "SELECT ctid::text, xmin::text FROM passages ORDER BY id"
+    with collection._connections.borrow() as connection:
+        written = connection.execute(sql).fetchall()
+        collection.wait_ready(DEADLINE)
+        assert connection.execute(sql).fetchall() == written  # no vector is written again
     assert table(engine).passages == 9 * FLAT_BELOW
     assert not (table(engine).rotation == first.rotation).all()
     assert found(engine, queries) > before + 0.1
