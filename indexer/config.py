@@ -25,7 +25,7 @@ class Code(StrEnum):
 
 
 class RotationKind(StrEnum):
-    """Which orthogonal rotation is applied before rows are stored."""
+    """Which rotation makes the prefix of a vector. Its full width is stored as it is."""
 
     PCA = "pca"  # the most energy first
     IDENTITY = "identity"
@@ -68,17 +68,18 @@ class SegmentConfig:
     """How a segment is built (index config) and searched (operating point).
 
     Attributes:
-        prefix: leading dimensions of every (rotated) vector that the coarse stage stores.
+        prefix: dimensions of the prefix that the coarse stage stores of every vector.
         structure, code: the coarse stage's structure and number format.
-        rotation: the rotation applied before anything is stored.
+        rotation: what makes the prefix: a rotation, or the vector's own first dimensions.
         storage: number format of the full-width rows.
         shortlist: rows that the coarse stage passes on to be scored at full width, by default; 0
             measures the number when a segment is built (searchengine.indexer.building.shortlist);
             ALL_ROWS searches exactly.
         effort: ef_search of HNSW, nprobe of an IVF; 0 follows the shortlist. A flat structure
             scores every row.
-        stages: (width, keep) pairs between the prefix and the full width: widths rise, rows kept
-            fall (funnel search, Kusupati et al. 2022, section 4.3.1).
+        stages: (width, keep) pairs between the prefix and the full width, by the vector's own
+            first dimensions: widths rise, rows kept fall (funnel search, Kusupati et al. 2022,
+            section 4.3.1).
         hnsw_m: HNSW links per row and level (level 0 has twice as many), at most MAX_LINKS.
         ef_construction: rows that the HNSW links of a row are chosen from; more: a better graph.
         lists: k-means lists of an IVF; 0 takes 4 √rows.

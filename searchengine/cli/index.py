@@ -245,7 +245,7 @@ def mirrors(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--rotation",
     type=choice(RotationKind),
-    help="Rotation of the vectors [default: pca].",
+    help="Rotation that makes the prefix [default: pca].",
 )
 @SHORTLIST
 @click.option(
@@ -271,7 +271,7 @@ def mirrors(command: Callable[..., None]) -> Callable[..., None]:
     "stages",
     type=stages(),
     help="Reranking stages between prefix and full width: 256:50 reranks the shortlist by "
-    "256 dimensions and keeps 50.",
+    "the encoder's first 256 dimensions and keeps 50.",
 )
 @cuts
 @click.option(
