@@ -1,9 +1,8 @@
 """A confidence test for a mean recall, valid for any number of queries and any distribution.
 
-The mean recall of a sample of queries is unbiased, but the best of many measured points is too high
-on average. Testing points in an order fixed beforehand, each at the full confidence, until one
-fails, allows any number of points: an error needs the first point that is below the target to pass
-its own test (fixed-sequence testing).
+The best of many measured points has too high a mean. Points that are tested in an order fixed
+beforehand, each at the full confidence, until one fails, may be any number: an error needs the
+first that is below the target to pass its own test (fixed-sequence testing).
 
 Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting" (2023);
 Angelopoulos, Bates, Candès, Jordan and Lei, "Learn then Test" (2021).
@@ -31,14 +30,12 @@ def holds(values: Doubles, target: float, confidence: float) -> bool:
     The test bets against "the mean is at most m": K_t = prod_{i <= t} (1 + lambda_i (x_i - m)). If
     that is true the capital K does not grow on average, and by Ville's inequality it reaches 1 /
     alpha at any t with a probability of at most alpha. The bets are the predictable plug-in,
-    lambda_i = min(sqrt(2 log(1 / alpha) / (n var_{i-1})), _STAKE / m). The variance is that of the
-    values before i, with one pseudo-value 1/2 of variance 1/4 at the front: a bet must not know the
-    value that it is placed on.
+    lambda_i = min(sqrt(2 log(1 / alpha) / (n var_{i-1})), _STAKE / m), with the variance of the
+    values before i and of one pseudo-value 1/2: a bet must not know the value it is placed on.
 
     Args:
         values: (n,) numbers in [0, 1], n >= 1, independent and from one distribution, such as the
-            recall of each query. The order decides how the bets are placed, so it must not depend
-            on the values: shuffle sorted ones. (Sorted ones can hold wrongly.)
+            recall of each query, in an order that does not depend on them: shuffle sorted ones.
         target: in (0, 1]. A mean of 1 is never shown.
         confidence: 1 - alpha, in (0, 1), stated before the values are seen. In at most a share
             alpha of all samples does a target at or above the true mean hold.

@@ -39,16 +39,14 @@ class Goal:
     max_ram: int | None = None
 
     def __post_init__(self) -> None:
-        try:
-            object.__setattr__(self, "objective", Objective(self.objective))
-        except ValueError:
+        if self.objective not in (choices := [*map(str, Objective)]):
             raise TuneError(
-                f"objective must be one of {', '.join(Objective)}, got {self.objective!r}"
-            ) from None
+                f"objective must be one of {', '.join(choices)}, got {self.objective!r}"
+            )
+        object.__setattr__(self, "objective", Objective(self.objective))
         try:
-            object.__setattr__(self, "k", at_least_one("k", self.k))
-            if self.max_ram is not None:
-                object.__setattr__(self, "max_ram", at_least_one("max_ram", self.max_ram))
+            for name in ("k",) if self.max_ram is None else ("k", "max_ram"):
+                object.__setattr__(self, name, at_least_one(name, getattr(self, name)))
         except VectorError as error:
             raise TuneError(str(error)) from None
         for name in ("recall", "confidence"):
@@ -81,11 +79,8 @@ class Point:
     def as_dict(self) -> dict[str, Any]:
         """Plain values; of the config, the fields that vary."""
         names = ("prefix", "structure", "code", "shortlist", "effort")
-        return {name: self.config.as_dict()[name] for name in names} | {
-            "recall": round(self.recall, 4),
-            "ms": round(self.ms, 4),
-            "hot_row": round(self.hot_row, 1),
-        }
+        measured = {name: round(getattr(self, name), 4) for name in ("recall", "ms", "hot_row")}
+        return {name: self.config.as_dict()[name] for name in names} | measured
 
 
 @dataclass(frozen=True, slots=True)

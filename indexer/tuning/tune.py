@@ -2,17 +2,16 @@
 
 A candidate is an index config (structure, code, prefix) with a shortlist and an effort. One half of
 the queries chooses: for each config and effort, bisection finds the shortest shortlist that is
-likely to meet the target, and longer ones are measured up to one that finds clearly more. The
-candidates are timed in turns; those that none beats in both time and recall form a ladder.
+likely to meet the target, and longer ones are measured up to one that finds clearly more. Timed in
+turns, those that none beats in both time and recall form a ladder.
 
-The other half is held out and decides: each candidate of the ladder, the most careful first, is
-tested for a true mean recall above the target (tuning.confidence), until one fails; the cheapest
-that passed is chosen. A scan of all rows finds every neighbour: up to MAX_FLAT_ROWS it is a
-candidate too, so that every tuning has a result.
+The other half decides: each candidate of the ladder, the most careful first, is tested for a true
+mean recall above the target (tuning.confidence), until one fails; the cheapest that passed is
+chosen. Up to MAX_FLAT_ROWS a scan of all rows is a candidate, so that every tuning has a result.
 
-Graphs and lists may miss more rows under a filter. A candidate must hold for searches without a
-filter and under each of FILTERS alike; every test is made at the full error permitted, because a
-point that is wrong is wrong in one of them (an intersection-union test).
+Graphs and lists may miss more rows under a filter. They must hold without a filter and under each
+of FILTERS alike; every test is made at the full error permitted, because a point that is wrong is
+wrong in one of them (an intersection-union test).
 """
 
 import math
@@ -120,7 +119,7 @@ def tune(
         report(f"measuring {config.structure} {config.code} over {config.prefix} dimensions")
         tuner.measure(config)
     report(f"timing {len(tuner.searches)} candidates in turns")
-    best = choose(tuner.timed(), tuner.confirms, question_ms)
+    best = choose(tuner.time_in_turns(), tuner.confirms, question_ms)
     if best is None:
         highest = max(tuner.curve.values(), key=lambda point: point.recall).lowest
         raise TuneError(
@@ -129,9 +128,7 @@ def tune(
             f"others was {highest:.4f}, without a filter or with one: give more queries, a "
             "lower target, or use exact search"
         )
-    recall, *filtered = (
-        float(each.mean()) for each in tuner.recalls(tuner.searches[best.config], held_out=True)
-    )
+    recall, *filtered = tuner.test(tuner.searches[best.config], 1)[1]
     return Tuning(
         config=best.config,
         goal=goal,
@@ -186,12 +183,13 @@ class _Tuner:
     ) -> None:
         """`rows`: of each segment as it will be built. `enough`: recall up to which is measured."""
         self.exact, self.rows, self.goal, self.enough = exact, rows, goal, enough
-        self.shows = partial(holds, target=goal.recall, confidence=goal.confidence)
         self.curve: dict[SegmentConfig, Point] = {}
         self.searches: dict[SegmentConfig, OperatingPoint] = {}
         self.dim, rng = vectors.shape[1], np.random.default_rng(0)
         # The order of the held-out queries must not depend on them either: confidence.holds.
         self.halves = [vectors[half] for half in np.array_split(rng.permutation(len(vectors)), 2)]
+        self.batch = goal.objective is Objective.THROUGHPUT
+        self.timed = self.halves[0][: None if self.batch else _TIMED]
         self.filters: list[tuple[Allowed | None, ...]] = [exact.live]
         for share in FILTERS:
             drawn = []
@@ -204,17 +202,24 @@ class _Tuner:
         self.truth = [[each.search(half) for each in among] for half in self.halves]
         self.filters[0] = (None,) * len(rows)  # the views have no other rows
 
-    def recalls(self, search: OperatingPoint, *, held_out: bool) -> Iterator[Doubles]:
-        """recall@k of each query (q,), without a filter and, of graphs and lists, under each."""
+    def test(self, search: OperatingPoint, half: int) -> tuple[bool, list[float]]:
+        """Whether a half of the queries shows the target, and their mean recalls.
+
+        Without a filter and, of graphs and lists, under each, up to one that does not show it.
+        """
         walked = any(each.config.structure is not Structure.FLAT for each in search.segments)
-        filters = self.filters if walked else self.filters[:1]
-        for allowed, exact in zip(filters, self.truth[held_out], strict=False):
-            found = replace(search, live=allowed).search(self.halves[held_out])
-            yield shares(found, exact, self.dim)
+        filters, means = self.filters if walked else self.filters[:1], list[float]()
+        for allowed, exact in zip(filters, self.truth[half], strict=False):
+            found = replace(search, live=allowed).search(self.halves[half])
+            recalls = shares(found, exact, self.dim)
+            means.append(float(recalls.mean()))
+            if not holds(recalls, self.goal.recall, self.goal.confidence):
+                return False, means
+        return True, means
 
     def confirms(self, point: Point) -> bool:
         """Whether the held-out queries show that a point meets the target."""
-        return all(map(self.shows, self.recalls(self.searches[point.config], held_out=True)))
+        return self.test(self.searches[point.config], 1)[0]
 
     def configs(self, configs: Sequence[SegmentConfig] | None) -> Iterator[SegmentConfig]:
         """Index configs to measure, by rising prefix while that makes them faster."""
@@ -285,32 +290,21 @@ class _Tuner:
             parts = zip(views, self.rows, strict=True)
             segments = tuple(each.over(config.fitting(n, self.dim)) for each, n in parts)
             search = OperatingPoint(segments, self.filters[0], self.goal.k)
-            means, likely = list[float](), True
-            for recalls in self.recalls(search, held_out=False):
-                means.append(float(recalls.mean()))
-                likely = self.shows(recalls)
-                if not likely:
-                    break
+            likely, means = self.test(search, 0)
             lowest = math.inf if config.shortlist >= max(self.rows) else min(means)
             hot = hot_row(config, sum(self.rows), self.dim)
-            (ms,) = self.milliseconds([search], 1)
+            ms = 1e3 * float(np.median(search.seconds(self.timed, batch=self.batch)))
             self.curve[config] = Point(config, means[0], lowest, ms, hot)
             if likely:
                 self.searches[config] = search
         return config in self.searches
 
-    def timed(self) -> list[Point]:
-        """The points that are searched, timed in turns."""
-        times = self.milliseconds([*self.searches.values()], _ROUNDS)
-        for config, ms in zip(self.searches, times, strict=True):
-            self.curve[config] = replace(self.curve[config], ms=ms)
-        return [self.curve[config] for config in self.searches]
-
-    def milliseconds(self, searches: Sequence[OperatingPoint], rounds: int) -> list[float]:
-        """Milliseconds per query: the median alone, or the mean in a batch, by the objective."""
-        batch, queries = self.goal.objective is Objective.THROUGHPUT, self.halves[0]
-        times = [list[float]() for _ in searches]
-        queries = queries if batch else queries[:_TIMED]
-        for number, seconds in in_turns(searches, queries, rounds, batch=batch):
-            times[number].append(float(np.median(seconds)))
-        return [1e3 * float(np.median(each)) for each in times]
+    def time_in_turns(self) -> list[Point]:
+        """The points that are searched, with times of rounds in which all take turns."""
+        times: dict[SegmentConfig, list[float]] = {config: [] for config in self.searches}
+        searches, configs = [*self.searches.values()], [*self.searches]
+        for number, seconds in in_turns(searches, self.timed, _ROUNDS, batch=self.batch):
+            times[configs[number]].append(1e3 * float(np.median(seconds)))
+        for config, rounds in times.items():
+            self.curve[config] = replace(self.curve[config], ms=float(np.median(rounds)))
+        return [self.curve[config] for config in configs]
