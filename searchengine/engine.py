@@ -842,8 +842,8 @@ class SearchEngine:
         """The stored vectors of documents, in the order of the keys; None for an unknown key.
 
         For each document float32 (n, D), a unit row for each passage in their order, or (0, D) if
-        it has no vector. They are in the encoder's basis, and as precise as they are stored: by
-        default in half precision. Raises QueryError.
+        it has no vector. They are as the encoder gave them, rounded as they are stored: by
+        default to half precision. Raises QueryError.
         """
         order = checked_keys(keys, "vectors")
         entries = self.collection.entries(list(dict.fromkeys(order)))

@@ -7,7 +7,7 @@
 
 Rules, which tests/searchengine/backends checks on every backend:
 
-* Only full-width vectors go in, in the encoder's basis; the backend cuts the prefix itself.
+* Only full-width vectors go in, as the encoder gives them; the backend cuts the prefix itself.
 * A score is the full-width cosine. Hits are sorted by it, equal ones by id.
 * `shortlist` is a lower bound on the rows that are scored at full width. If it is not below the
   number of matching rows, the result is that of exact search.
@@ -124,7 +124,7 @@ class Entry:
     Attributes:
         document: the document, with its metadata as searches show it.
         spans: its passages, as character offsets into the text; none for a document without vector.
-        vectors: (passages, D) float32, in the encoder's basis, of any length but 0.
+        vectors: (passages, D) float32, of any length but 0.
         source: the metadata as last added, as JSON, if an update has changed it since; else None.
         supplied: the checksum of vectors that came with the document, empty if it came without;
             None: the encoder computed them.
@@ -320,7 +320,7 @@ class Snapshot(ABC):
     ) -> "SearchResult":
         """Passage ids (as `rows`) and full-width cosines, both (q, k), by (−score, id).
 
-        If fewer than k match, the rest is −1 and −inf. `queries`: (q, D), in the encoder's basis.
+        If fewer than k match, the rest is −1 and −inf. `queries`: (q, D).
         `phrases`: texts that the documents must contain, a filter too. `shown`: the documents of so
         many of the first rows will be read next.
         """
@@ -338,7 +338,7 @@ class Snapshot(ABC):
         """What the coarse stage of a search for `size` passages does with these: id → Coarse.
 
         `where`, `phrases`, `shortlist`: of that search.
-        `query`: (D,), in the encoder's basis. `passages`: (n,), of documents that match. Those that
+        `query`: (D,). `passages`: (n,), of documents that match. Those that
         the search compares at full width without a coarse stage are left out.
         """
 
@@ -354,7 +354,7 @@ class Snapshot(ABC):
 
     @abstractmethod
     def vectors(self, passages: Ids) -> Floats:
-        """The vectors of passages in the encoder's basis: ids (n,) to (n, D) float32."""
+        """The vectors of passages: ids (n,) to (n, D) float32."""
 
     @abstractmethod
     def by_words(

@@ -59,7 +59,7 @@ def export(snapshot: AnySnapshot, path: Path) -> int:
     """Write documents.jsonl, passages.jsonl and vectors.npy to a new folder; returns documents.
 
     `searchengine index` can read all of them. Line i of passages.jsonl (key, start, end) describes
-    row i of the vectors, float32 in the encoder's basis. Documents and their passages come in the
+    row i of the vectors, float32. Documents and their passages come in the
     same order. Raises CollectionError if anything is damaged.
     """
     count, passages = snapshot.store.counts()

@@ -237,7 +237,7 @@ class PostgresCollection(Backend):
             return self._load(connection).in_use is not None
 
     def explain(self, vector: Floats, k: int = 10, where: str | None = None) -> str:
-        """The server's plan (EXPLAIN) of a search for a vector (D,) in the encoder's basis."""
+        """The server's plan (EXPLAIN) of a search for a vector (D,)."""
         with self.reading() as snapshot:
             return snapshot.explain(vector, k, where)
 

@@ -211,7 +211,7 @@ class PostgresSnapshot(Snapshot):
         return [(f"SET LOCAL {parameter}", ()) for parameter in parameters]
 
     def explain(self, query: Floats, k: int, where: str | None) -> str:
-        """The server's plan of a search for a vector (D,) in the encoder's basis."""
+        """The server's plan of a search for a vector (D,)."""
         from psycopg import ClientCursor
 
         size, unit = max(k, self.shortlist), self._unit(query[None])[0]

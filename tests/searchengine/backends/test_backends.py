@@ -483,7 +483,7 @@ def test_a_scan_continues_after_any_key(engine: SearchEngine) -> None:
 
 
 def test_vectors_come_back_by_key(engine: SearchEngine) -> None:
-    """As they were added: one row for each passage, in the encoder's basis."""
+    """As they were added: one row for each passage."""
     stored = entries(8)
     engine.collection.upsert(stored[:5])
     engine.collection.upsert(stored[5:])
