@@ -17,6 +17,7 @@ from searchengine import Document, SearchEngine
 from searchengine.backends.contract import Changed, Entry, scan
 from searchengine.backends.mode import WEIGHT
 from searchengine.errors import CorpusError, EncoderMismatch, FilterError, QueryError, UnknownKey
+from searchengine.indexer.arrays import unit_rows
 
 DIM = 16
 NEAR = 2e-3  # float16
@@ -483,7 +484,7 @@ def test_a_scan_continues_after_any_key(engine: SearchEngine) -> None:
 
 
 def test_vectors_come_back_by_key(engine: SearchEngine) -> None:
-    """As they were added: one row for each passage."""
+    """As they were added, rounded to float16: one row for each passage."""
     stored = entries(8)
     engine.collection.upsert(stored[:5])
     engine.collection.upsert(stored[5:])
@@ -492,7 +493,8 @@ def test_vectors_come_back_by_key(engine: SearchEngine) -> None:
     assert unknown is None and deleted is None
     assert first is not None and again is not None and last is not None
     assert first.dtype == np.float32 and first.shape == (2, DIM) and last.shape == (0, DIM)
-    np.testing.assert_allclose(first, stored[6].vectors, atol=NEAR)
+    given = unit_rows(stored[6].vectors).astype(np.float16)
+    np.testing.assert_array_equal(first, given.astype(np.float32))
     np.testing.assert_array_equal(first, again)
     assert engine.vectors([]) == [] and engine.vectors(iter(["k99"])) == [None]
     with pytest.raises(QueryError, match="takes a list of keys, got 'k6'"):
