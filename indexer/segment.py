@@ -32,11 +32,17 @@ from searchengine.indexer.building.build import (
 )
 from searchengine.indexer.building.coarse import build_coarse
 from searchengine.indexer.building.merge import Part, write_merged
-from searchengine.indexer.config import Code, Device, RotationKind, SegmentConfig, Storage
+from searchengine.indexer.config import (
+    Code,
+    Device,
+    RotationKind,
+    SegmentConfig,
+    Storage,
+    Structure,
+)
 from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.search.allowed import Allowed, restriction
 from searchengine.indexer.search.cascade import SearchResult, narrow, rerank
-from searchengine.indexer.search.exact import EXACT_ALLOWED
 from searchengine.indexer.search.native_search import walk_totals
 from searchengine.indexer.search.segment_files import Parts, read_manifest
 from searchengine.indexer.storage.durable import sha256
@@ -278,8 +284,8 @@ class Segment:
         k = result_size("k", k, self.rows)
         size = max(at_least_one("shortlist", shortlist), k)
         only = parts.restricted(allowed)
-        rows, available = float_rows(queries, dim=self.dim), parts.available(only)
-        if available <= size or (only is not None and available <= EXACT_ALLOWED):
+        rows = float_rows(queries, dim=self.dim)
+        if parts.compares_all(size, only):
             return self._exact(rows, k, only)
         if parts.graph is not None and not config.stages:
             return parts.graph.search(rows, k, size, config.effort, only)
@@ -310,7 +316,7 @@ class Segment:
         only = parts.restricted(allowed)
         if parts.graph is not None:
             return parts.graph.walks(size, self._config.effort, only)
-        return parts.coarse.walks(parts.available(only))
+        return parts.coarse.structure is not Structure.FLAT
 
     def walk_totals(self) -> tuple[int, int]:
         """Counters of graph walks: codes compared, and nodes expanded."""

@@ -1,21 +1,13 @@
 """Filters: which rows of a segment a search may find."""
 
-from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.indexer.arrays import Floats, Mask, RowNumbers, row_numbers
+from searchengine.indexer.arrays import Mask, RowNumbers, row_numbers
 from searchengine.indexer.errors import VectorError
 from searchengine.indexer.faiss_calls import bitmap
-
-POST_FILTER_SHARE = 0.75
-"""Minimum share of allowed rows at which a scan covers all rows and drops the others afterwards:
-with a selector, faiss takes three times as long as for the scan alone."""
-
-Scan = Callable[[Floats, int, Any], tuple[Floats, RowNumbers]]
-"""Queries, a size and a selector (None for all rows) to scores and rows."""
 
 
 class Allowed:
@@ -110,31 +102,3 @@ def restriction(allowed: "Allowed | npt.ArrayLike | None", total: int) -> Allowe
             "create them for this segment"
         )
     return allowed
-
-
-def scan_allowed(
-    scan: Scan,
-    selector: Callable[[Allowed], Any],
-    queries: Floats,
-    size: int,
-    allowed: Allowed,
-) -> tuple[Floats, RowNumbers]:
-    """Scores and rows (q, size) of a scan restricted to at least `size` allowed rows.
-
-    Args:
-        scan: scans all rows, or those of a selector.
-        selector: the selector of allowed rows that `scan` takes.
-    """
-    if allowed.share < POST_FILTER_SHARE:
-        return scan(queries, size, selector(allowed))
-    # Twice as many rows as needed if the excluded rows were spread evenly.
-    wider = size + min(allowed.total - allowed.size, round(2 * size / allowed.share) - size + 10)
-    scores, rows = scan(queries, wider, None)
-    is_allowed = allowed.mask[rows]
-    order = np.argsort(~is_allowed, axis=1, kind="stable")[:, :size]
-    scores = np.take_along_axis(scores, order, axis=1)
-    rows = np.take_along_axis(rows, order, axis=1)
-    short = np.flatnonzero(np.count_nonzero(is_allowed, axis=1) < size)
-    if short.size:
-        scores[short], rows[short] = scan(queries[short], size, selector(allowed))
-    return scores, rows

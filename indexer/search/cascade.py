@@ -10,9 +10,9 @@ every shorter one.
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -20,22 +20,18 @@ from searchengine.indexer.arrays import Floats, RowNumbers, locality, prefix
 from searchengine.indexer.config import Structure
 from searchengine.indexer.errors import VectorError
 from searchengine.indexer.faiss_calls import (
-    bitmap,
     faiss,
     native_threads,
     ordered,
     structure_of,
     write_index,
 )
-from searchengine.indexer.search.allowed import Allowed, scan_allowed
+from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.storage.vectors_file import VectorFile
 from searchengine.indexer.threads import slices
 
 MIN_EF_SEARCH = 32
 """Minimum ef_search that follows from the size of a shortlist."""
-
-SCAN_SHARE = 0.1
-"""Below this share of allowed rows they are scanned; above it, graphs and lists are walked."""
 
 LOCALITY_BATCH = 64
 """A batch of at least this many queries is sorted by similarity: neighbours read the same rows,
@@ -88,21 +84,15 @@ class CoarseIndex:
         """`lock` is held during every scan, for an index that allows one search at a time."""
         self.index = index
         self._lock = nullcontext() if lock is None else lock
-        self._ids: RowNumbers | None = None
         inner = index
         if isinstance(index, faiss.IndexIDMap):
-            self._ids = faiss.vector_to_array(index.id_map)
             inner = faiss.downcast_index(index.index)
         self.structure = structure_of(inner)
         self._inner = inner
-        # A graph stores its codes in a flat index, which can be scanned.
-        graph = self.structure is Structure.HNSW
-        self._flat = faiss.downcast_index(inner.storage) if graph else inner
         if self.structure is Structure.IVF:
             self._centroids = inner.quantizer.reconstruct_n(0, inner.nlist)
         self.rows = int(index.ntotal)
         self.width = int(index.d)
-        self._selectors: WeakKeyDictionary[Allowed, Any] = WeakKeyDictionary()
 
     def save(self, path: Path) -> None:
         """Write the index to a file. OSError if it cannot be written."""
@@ -139,7 +129,8 @@ class CoarseIndex:
             effort: see SegmentConfig; 0 follows the size.
 
         Returns:
-            (q, size) int64, best first: min(size, number of allowed rows) rows, then -1.
+            (q, size) int64, best first, then -1: where fewer rows are allowed, or where a walk of a
+            graph or of lists has ended before.
         """
         available = self.rows if allowed is None else allowed.size
         shortlist = np.full((queries.shape[0], size), -1, np.int64)
@@ -147,53 +138,41 @@ class CoarseIndex:
         if filled == 0:
             return shortlist
         queries = np.ascontiguousarray(queries, dtype=np.float32)
-
-        def scan(batch: Floats, count: int) -> tuple[Floats, RowNumbers]:
-            return self._scan(batch, count, allowed)
-
-        if not self.walks(available):
+        if self.structure is Structure.FLAT:
+            scan = partial(self._scan, allowed=allowed)
             shortlist[:, :filled] = ordered(scan, queries, filled, available)[1]
-            return shortlist
-        shortlist[:, :filled] = rows = self._walk(queries, filled, effort, allowed)
-        short = np.flatnonzero((rows < 0).any(axis=1))  # the walk ended too early
-        if short.size:
-            shortlist[short, :filled] = ordered(scan, queries[short], filled, available)[1]
+        else:
+            shortlist[:, :filled] = self._walk(queries, filled, effort, allowed)
         return shortlist
 
     def ranks(
         self, query: Floats, rows: RowNumbers, allowed: Allowed | None = None
     ) -> tuple[RowNumbers, Floats]:
-        """How a scan of all (allowed) prefixes ranks some of these rows, whatever a search walks.
+        """How a scan of all prefixes ranks some of these rows, whatever a search walks.
 
         It goes on until it has found them all.
 
         Args:
             query: (1, width) float32.
             rows: (n,) int64, different allowed rows.
-            allowed: as for `shortlist`.
+            allowed: the rows that count; None for all.
 
         Returns:
             ranks from 1 (n,) int64, and cosines of the prefixes (n,) float32, in the order of rows.
         """
-        available = self.rows if allowed is None else allowed.size
-
-        def scan(batch: Floats, count: int) -> tuple[Floats, RowNumbers]:
-            return self._scan(batch, count, allowed)
-
         query = np.ascontiguousarray(query, np.float32)
-        size = min(_FIRST_RANKED, available)
+        size = min(_FIRST_RANKED, self.rows)
         while True:
-            scores, ranked = ordered(scan, query, size, available)
+            scores, ranked = ordered(self._scan, query, size, self.rows)
             order = np.argsort(ranked[0])
             places = np.searchsorted(ranked[0], rows, sorter=order)
             places = order[np.minimum(places, size - 1)]
-            if (ranked[0, places] == rows).all() or size == available:
-                return places + 1, scores[0, places] / np.linalg.norm(query)
-            size = min(4 * size, available)
-
-    def walks(self, available: int) -> bool:
-        """Whether a search walks a graph or lists; where few rows are allowed, it scans them."""
-        return self.structure is not Structure.FLAT and available >= SCAN_SHARE * self.rows
+            if (ranked[0, places] == rows).all() or size == self.rows:
+                counted = np.ones(size) if allowed is None else allowed.mask[ranked[0]]
+                return counted.cumsum(dtype=np.int64)[places], (
+                    scores[0, places] / np.linalg.norm(query)
+                )
+            size = min(4 * size, self.rows)
 
     @property
     def lists(self) -> int:
@@ -220,25 +199,34 @@ class CoarseIndex:
         return rows
 
     def _scan(
-        self, queries: Floats, size: int, allowed: Allowed | None
+        self, queries: Floats, size: int, allowed: Allowed | None = None
     ) -> tuple[Floats, RowNumbers]:
         """Scores and rows (q, size) of a scan; `size` is at most the number of allowed rows."""
-        if allowed is None or allowed.size == allowed.total:
+        if allowed is None or allowed.size >= self.rows:
             return self._scan_faiss(queries, size, None)
-        return scan_allowed(self._scan_faiss, self._selector, queries, size, allowed)
+        others = self.rows - allowed.size
+        if others > size:
+            return self._scan_faiss(queries, size, allowed.selector)
+        # With a selector faiss takes three times as long as for a few rows more.
+        scores, rows = self._scan_faiss(queries, size + others, None)
+        order = np.argsort(~allowed.mask[rows], axis=1, kind="stable")[:, :size]
+        return np.take_along_axis(scores, order, axis=1), np.take_along_axis(rows, order, axis=1)
 
     def _scan_faiss(self, queries: Floats, size: int, selector: Any) -> tuple[Floats, RowNumbers]:
         """Scores and rows of a scan over the rows in the selector, None for all."""
         if self.structure is Structure.IVF:
             return self._search_lists(queries, size, self.lists, selector)
         parameters = None if selector is None else faiss.SearchParameters(sel=selector)
+        # A graph stores its codes in a flat index, by node.
+        graph = self.structure is Structure.HNSW
+        flat = faiss.downcast_index(self._inner.storage) if graph else self.index
         rows = np.empty((len(queries), size), np.int64)
         scores = np.empty(rows.shape, np.float32)
         for part in slices(len(queries)):
             into = {"D": scores[part], "I": rows[part]}
             with self._lock, native_threads(part.stop - part.start):
-                self._flat.search(queries[part], size, params=parameters, **into)
-        return scores, rows if self._ids is None else self._ids[rows]
+                flat.search(queries[part], size, params=parameters, **into)
+        return scores, faiss.vector_to_array(self.index.id_map)[rows] if graph else rows
 
     def _search_lists(
         self, queries: Floats, size: int, nprobe: int, selector: Any
@@ -268,15 +256,6 @@ class CoarseIndex:
                 with native_threads(count):
                     self._inner.search_preassigned_c(count, query, size, *arrays, False, parameters)
         return scores, rows
-
-    def _selector(self, allowed: Allowed) -> Any:
-        """The allowed rows by their position in the index, which a graph's map permutes."""
-        if self._ids is None:
-            return allowed.selector
-        selector = self._selectors.get(allowed)
-        if selector is None:
-            selector = self._selectors[allowed] = bitmap(allowed.mask[self._ids])
-        return selector
 
 
 def rerank(store: RowStore, queries: Floats, candidates: RowNumbers, k: int) -> SearchResult:

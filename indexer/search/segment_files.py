@@ -23,9 +23,10 @@ from searchengine.indexer.faiss_calls import faiss, read_index, structure_of
 from searchengine.indexer.native.library import chosen_level
 from searchengine.indexer.search.allowed import Allowed, restriction
 from searchengine.indexer.search.cascade import CoarseIndex, SearchResult, rerank
-from searchengine.indexer.search.exact import nearest, scan, score_slack
+from searchengine.indexer.search.exact import EXACT_ALLOWED, nearest, scan, score_slack
 from searchengine.indexer.search.native_search import (
     LISTED_SHARE,
+    SCANNED_SHARE,
     NativeCascade,
     NativeRows,
     native_cascade,
@@ -164,12 +165,25 @@ class Parts(NamedTuple):
             all_rows = np.full((len(queries), size), -1, np.int64)
             all_rows[:, :available] = np.arange(available) if within is None else within.rows
             return all_rows
+        if self.compares_all(size, only):
+            return self.exact(queries, size, only).rows
         if self.graph is not None:
             return self.graph.shortlist(queries, size, only, effort)
         coarse = self.coarse
         if self.gpu_coarse is not None and only is None and size < GPU_MAX_SIZE:
             coarse = self.gpu_coarse
-        return coarse.shortlist(self.prefixes.of(queries), size, only, effort)
+        rows = coarse.shortlist(self.prefixes.of(queries), size, only, effort)
+        short = np.flatnonzero(rows[:, -1] < 0)  # the walk ended too early
+        if short.size:
+            rows[short] = self.exact(queries[short], size, only).rows
+        return rows
+
+    def compares_all(self, size: int, only: Allowed | None) -> bool:
+        """Whether a search with a shortlist of `size` compares all (allowed) rows at full width."""
+        available = self.available(only)
+        walked_by_faiss = self.graph is None and self.coarse.structure is not Structure.FLAT
+        few = SCANNED_SHARE * self.coarse.rows if walked_by_faiss else 0
+        return available <= size or (only is not None and available <= max(few, EXACT_ALLOWED))
 
     def exact(self, queries: Floats, k: int, only: Allowed | None) -> SearchResult:
         """The true best k of all (allowed) rows for unit queries, from their full width."""

@@ -22,7 +22,7 @@ from searchengine.indexer.arrays import Doubles, Floats, RowNumbers
 from searchengine.indexer.building.coarse import empty
 from searchengine.indexer.config import Code, RotationKind, SegmentConfig, Structure
 from searchengine.indexer.faiss_calls import faiss
-from searchengine.indexer.search.allowed import POST_FILTER_SHARE, Allowed
+from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.cascade import SearchResult, merge
 from searchengine.indexer.search.exact import EXACT_ALLOWED
 from searchengine.indexer.segment import Segment
@@ -233,5 +233,5 @@ def _compared(
         segment.search(queries, 1, size, live)
         compared = faiss.cvar.indexIVF_stats.ndis / len(queries)
         return compared, 8.0 * compared  # a row number beside every code
-    scanned = segment.rows if live is None or live.share >= POST_FILTER_SHARE else live.size
+    scanned = segment.rows if live is None or segment.rows - live.size <= size else live.size
     return float(scanned), 0.0

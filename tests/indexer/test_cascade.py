@@ -184,7 +184,7 @@ def test_a_walk_that_strands_is_completed(folder: Path, structure: str) -> None:
 @pytest.fixture(params=[1000, 0], ids=["few are scored", "all are searched"])
 def exact_below(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small segments reach walks and scans under a filter only if few rows are not just scored."""
-    monkeypatch.setattr("searchengine.indexer.segment.EXACT_ALLOWED", request.param)
+    monkeypatch.setattr("searchengine.indexer.search.segment_files.EXACT_ALLOWED", request.param)
 
 
 @pytest.mark.parametrize("share", [0.5, 0.1, 0.01, 0.001])
