@@ -78,6 +78,7 @@ class Segment:
         vectors: Blocks,
         config: SegmentConfig,
         *,
+        rotation: Floats | None = None,
         provenance: Mapping[str, str] | None = None,
         progress: Progress | None = None,
         words: WriteWords | None = None,
@@ -93,6 +94,8 @@ class Segment:
             vectors: (n, D) array, or an iterable of blocks (n_i, D); rows of any length > 0. They
                 are stored as they are but for their length and the rounding of the storage.
             config: how to build and search.
+            rotation: (prefix, D) of another segment (`rotation`), which has more rows and fits
+                these too; None fits one on these rows.
             provenance: text pairs kept in the manifest, e.g. the encoder's fingerprint.
             progress: called with the step, the rows just done and the total.
             words: writes the words file (indexer.storage.words_file), if there is to be one.
@@ -106,7 +109,7 @@ class Segment:
             OSError: the folder could not be written.
         """
         noted = dict(provenance or {})
-        write_segment(Path(path), vectors, config, noted, progress, words, passages)
+        write_segment(Path(path), vectors, config, rotation, noted, progress, words, passages)
         return cls.open(path)
 
     @classmethod
@@ -346,6 +349,11 @@ class Segment:
         if not self._directions:
             self._directions.append(pca(own.file.sample(ROTATION_SAMPLE), self.dim))
         return Prefixes(own.file, config.prefix, self._directions[0][: config.prefix])
+
+    def rotation(self, prefix: int) -> Floats | None:
+        """Its rotation for a prefix, (prefix, D) float32; None if it has fewer rows, or none."""
+        matrix = self._opened().prefixes.matrix
+        return None if matrix is None or len(matrix) < prefix else matrix[:prefix]
 
     def take(self, rows: RowNumbers) -> Floats:
         """Stored rows: row numbers of any shape (...) to (..., D) float32."""

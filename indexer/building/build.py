@@ -14,10 +14,10 @@ from uuid import uuid4
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.indexer.arrays import BLOCK_ROWS, RowNumbers, unit_rows
+from searchengine.indexer.arrays import BLOCK_ROWS, Floats, RowNumbers, unit_rows
 from searchengine.indexer.building.coarse import build_coarse
 from searchengine.indexer.building.shortlist import measured_shortlist
-from searchengine.indexer.config import Code, SegmentConfig, Storage, Structure
+from searchengine.indexer.config import Code, RotationKind, SegmentConfig, Storage, Structure
 from searchengine.indexer.errors import SegmentConfigError, SegmentError, VectorError
 from searchengine.indexer.search.segment_files import open_coarse
 from searchengine.indexer.storage.durable import open_folder, sync, sync_file, sync_folder
@@ -46,6 +46,7 @@ def write_segment(
     path: Path,
     vectors: Blocks,
     config: SegmentConfig,
+    rotation: Floats | None,
     provenance: Mapping[str, str],
     progress: Progress | None = None,
     words: WriteWords | None = None,
@@ -62,7 +63,9 @@ def write_segment(
             entry = writer.seal()
         stored = VectorFile(folder / VECTORS, writer.rows, dim, config.storage)
         extras = optional_files(stored.rows, words, passages)
-        finish_segment(stored, entry, config, provenance, progress=progress, extras=extras)
+        finish_segment(
+            stored, entry, config, provenance, rotation=rotation, progress=progress, extras=extras
+        )
 
 
 def rewrite_segment(
@@ -158,6 +161,7 @@ def finish_segment(
     config: SegmentConfig,
     provenance: Mapping[str, str],
     *,
+    rotation: Floats | None = None,
     tuning: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
     extras: Mapping[str, Callable[[Path], None]] | None = None,
@@ -169,12 +173,19 @@ def finish_segment(
         entry: size and checksum of their file, as written or verified.
         config: the config, before it is fitted to the number of rows.
         provenance, tuning: for the manifest.
+        rotation: (prefix, D) to use; None fits one on these rows.
         progress: called with the step "Building".
         extras: names of further files, and what writes them.
     """
     path, files = stored.path.parent, {VECTORS: entry}
     config = config.fitting(stored.rows, stored.dim)
-    matrix = fit(stored.sample(ROTATION_SAMPLE), config)
+    matrix = rotation
+    if matrix is None or config.rotation is RotationKind.IDENTITY:
+        matrix = fit(stored.sample(ROTATION_SAMPLE), config)
+    elif matrix.shape != (config.prefix, stored.dim):
+        raise VectorError(
+            f"vectors must have {matrix.shape[1]} dimensions like the rotation, got {stored.dim}"
+        )
     if matrix is not None:
         content = io.BytesIO()
         np.save(content, matrix, allow_pickle=False)

@@ -1,6 +1,5 @@
 """Rows that may be found: made once, the same answers as an array gives."""
 
-import gc
 import threading
 from collections.abc import Iterator
 
@@ -109,19 +108,6 @@ def test_exact_search_is_exact_under_every_restriction(segment: Segment) -> None
             wide = segment.over(SegmentConfig.from_dict({"prefix": DIM}))
             near = wide.search(QUERIES, 10, 60, some)
             np.testing.assert_array_equal(near.rows, found.rows)
-
-
-def test_what_is_kept_for_a_set_goes_with_it(segment: Segment) -> None:
-    parts = segment._opened()
-    some = Allowed.from_rows(np.arange(0, TOTAL, 2), TOTAL)
-    segment.search(QUERIES, 3, allowed=some)
-    scanned = Allowed.from_rows(np.arange(0, TOTAL, 2), TOTAL)
-    parts.coarse._scan(unit_rows(QUERIES)[:, :8], 3, scanned)
-    if parts.coarse._ids is not None:
-        assert scanned in parts.coarse._selectors
-    del some, scanned
-    gc.collect()
-    assert len(parts.coarse._selectors) == 0
 
 
 def test_many_threads_search_with_one_set(

@@ -164,3 +164,17 @@ def test_a_plain_coarse_file_holds_the_prefixes(tmp_path: Path) -> None:
         queries = unit_rows(rows[:20])
         expected = build_coarse(prefixes, CONFIG).shortlist(prefixes.of(queries), 50)
         assert np.array_equal(segment.shortlist(queries, 50), expected)
+
+
+def test_few_rows_take_the_rotation_of_many(tmp_path: Path) -> None:
+    many = Segment.build(tmp_path / "a", rows(1500, 0), CONFIG)
+    few = Segment.build(tmp_path / "b", rows(3, 1), CONFIG, rotation=many.rotation(8))
+    assert (tmp_path / "a/rotation.npy").read_bytes() == (tmp_path / "b/rotation.npy").read_bytes()
+    assert many.rotation(9) is None
+    np.testing.assert_array_equal(few.rotation(5), np.load(tmp_path / "a" / "rotation.npy")[:5])
+    config = replace(CONFIG, rotation=RotationKind.IDENTITY)
+    plain = Segment.build(tmp_path / "c", rows(3, 1), config, rotation=many.rotation(8))
+    assert plain.rotation(8) is None and not (tmp_path / "c" / "rotation.npy").exists()
+    with pytest.raises(VectorError, match="24 dimensions like the rotation, got 9"):
+        Segment.build(tmp_path / "d", rows(3, 1)[:, :9], CONFIG, rotation=many.rotation(8))
+    assert not (tmp_path / "d").exists()
