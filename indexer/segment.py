@@ -27,11 +27,12 @@ from searchengine.indexer.building.build import (
     Passages,
     Progress,
     add_passages,
+    given_blocks,
     rewrite_segment,
     write_segment,
 )
 from searchengine.indexer.building.coarse import build_coarse
-from searchengine.indexer.building.merge import Part, write_merged
+from searchengine.indexer.building.merge import Part, merged_blocks, merged_words
 from searchengine.indexer.config import (
     Code,
     Device,
@@ -45,8 +46,8 @@ from searchengine.indexer.search.allowed import Allowed, restriction
 from searchengine.indexer.search.cascade import SearchResult, narrow, rerank
 from searchengine.indexer.search.native_search import walk_totals
 from searchengine.indexer.search.segment_files import Parts, read_manifest
-from searchengine.indexer.storage.durable import sha256
-from searchengine.indexer.storage.manifest import MANIFEST, Checksum, Manifest
+from searchengine.indexer.storage.durable import Checksum, sha256
+from searchengine.indexer.storage.manifest import MANIFEST, VECTORS, Manifest
 from searchengine.indexer.storage.passages_file import RowPassages
 from searchengine.indexer.storage.rotation import ROTATION_SAMPLE, Prefixes, pca
 from searchengine.indexer.storage.words_file import Postings, WriteWords
@@ -108,8 +109,16 @@ class Segment:
             VectorError: no rows, or a row that is zero, not finite or of another width.
             OSError: the folder could not be written.
         """
-        noted = dict(provenance or {})
-        write_segment(Path(path), vectors, config, rotation, noted, progress, words, passages)
+        write_segment(
+            Path(path),
+            *given_blocks(vectors, config.storage),
+            config,
+            provenance or {},
+            rotation=rotation,
+            progress=progress,
+            words=words,
+            passages=passages,
+        )
         return cls.open(path)
 
     @classmethod
@@ -142,14 +151,15 @@ class Segment:
         Raises as `build`; also SegmentError for a part that is closed or was altered, and
         VectorError for parts of different widths, or row numbers that a part lacks.
         """
-        write_merged(
+        taken = [segment._part(rows) for segment, rows in parts]
+        write_segment(
             Path(path),
-            [segment._part(rows) for segment, rows in parts],
+            *merged_blocks(taken, config.storage, progress),
             config,
-            provenance=dict(provenance or {}),
+            provenance or {},
             tuning=tuning,
             progress=progress,
-            words=words,
+            words=merged_words(taken, words),
             passages=passages,
         )
         return cls.open(path)
@@ -203,8 +213,8 @@ class Segment:
         Raises SegmentError (the folder exists, or this segment was altered) and SegmentConfigError
         (another storage).
         """
-        source = self._opened().file, self.manifest
-        rewrite_segment(Path(path), *source, config, tuning=tuning, progress=progress)
+        file = self._opened().file
+        rewrite_segment(Path(path), file, self.manifest, config, tuning, progress)
         return self.open(path)
 
     @property
@@ -368,7 +378,8 @@ class Segment:
 
         SegmentError: a row is not a unit vector; at the end, the file was altered.
         """
-        for _, block in self._part(rows).blocks():
+        file, checksum, only, _ = self._part(rows)
+        for _, block in file.verified(checksum, only):
             yield block
 
     def over(self, config: SegmentConfig, kept: Allowed | npt.ArrayLike | None = None) -> "Segment":
@@ -421,9 +432,8 @@ class Segment:
     def _part(self, rows: Allowed | npt.ArrayLike | None) -> Part:
         only = restriction(rows, self.rows)
         numbers = None if only is None else only.rows
-        checksum = self.manifest.files[self.manifest.vectors_file].sha256
         parts = self._opened()
-        return Part(parts.file, checksum, numbers, parts.words)
+        return Part(parts.file, self.manifest.files[VECTORS].sha256, numbers, parts.words)
 
     def _opened(self) -> Parts:
         if self._parts is None:

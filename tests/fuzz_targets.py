@@ -31,7 +31,8 @@ from searchengine.errors import SearchEngineError
 from searchengine.indexer.config import Code, SegmentConfig, Structure
 from searchengine.indexer.errors import IndexerError
 from searchengine.indexer.segment import Segment
-from searchengine.indexer.storage.manifest import FileEntry, Manifest, _checksum
+from searchengine.indexer.storage.durable import FileEntry
+from searchengine.indexer.storage.manifest import Manifest, _checksum
 from searchengine.measure.judgements import read_qrels, read_queries
 
 Run = Callable[[bytes, Path], None]
@@ -188,7 +189,7 @@ def _manifest(data: bytes, _: Path) -> None:
     with refused_well():
         manifest = Manifest.from_json(data)
         assert manifest.rows >= 1 and manifest.dim >= 1
-        for name in (manifest.vectors_file, *manifest.files):
+        for name in manifest.files:
             assert Path(name).name == name != "..", f"leaves the folder: {name!a}"
 
 

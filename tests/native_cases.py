@@ -4,12 +4,13 @@ from pathlib import Path
 
 import numpy as np
 
+from searchengine.indexer.arrays import unit_rows
 from searchengine.indexer.building.coarse import build_coarse
 from searchengine.indexer.config import SegmentConfig, Storage
 from searchengine.indexer.native.hnsw import NativeGraph
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.storage.rotation import Prefixes
-from searchengine.indexer.storage.vectors_file import VectorFile, VectorWriter
+from searchengine.indexer.storage.vectors_file import DTYPES, write_vectors
 
 
 class Case:
@@ -27,10 +28,8 @@ class Case:
     ) -> None:
         path = folder / "vectors"
         path.unlink(missing_ok=True)
-        with VectorWriter(path, rows.shape[1], Storage(storage)) as writer:
-            writer.append(rows)
-            writer.seal()
-        self.file = VectorFile(path, len(rows), rows.shape[1], Storage(storage))
+        stored = unit_rows(rows).astype(DTYPES[Storage(storage)])
+        self.file = write_vectors(path, rows.shape[1], Storage(storage), [stored])
         built = {"hnsw_m": links, "ef_construction": candidates}
         self.config = SegmentConfig.from_dict(
             {"prefix": width, "structure": "hnsw", "code": "int8", **built}

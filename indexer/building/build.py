@@ -1,12 +1,11 @@
-"""Writing a segment: store, rotate, index, and the manifest last."""
+"""Writing a segment: its vectors, what is made from them, and the manifest last."""
 
-import io
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -14,25 +13,24 @@ from uuid import uuid4
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.indexer.arrays import BLOCK_ROWS, Floats, RowNumbers, unit_rows
+from searchengine.indexer.arrays import BLOCK_ROWS, Floats, RowNumbers, float_rows, unit_rows
 from searchengine.indexer.building.coarse import build_coarse
 from searchengine.indexer.building.shortlist import measured_shortlist
 from searchengine.indexer.config import Code, RotationKind, SegmentConfig, Storage, Structure
 from searchengine.indexer.errors import SegmentConfigError, SegmentError, VectorError
 from searchengine.indexer.search.segment_files import open_coarse
-from searchengine.indexer.storage.durable import open_folder, sync, sync_file, sync_folder
-from searchengine.indexer.storage.manifest import (
-    COARSE,
-    MANIFEST,
-    ROTATION,
-    VECTORS,
+from searchengine.indexer.storage.durable import (
     FileEntry,
-    Manifest,
     link_verified,
+    open_folder,
+    sync,
+    sync_file,
+    sync_folder,
 )
+from searchengine.indexer.storage.manifest import COARSE, MANIFEST, ROTATION, VECTORS, Manifest
 from searchengine.indexer.storage.passages_file import PASSAGES, write_passages
 from searchengine.indexer.storage.rotation import ROTATION_SAMPLE, Prefixes, fit
-from searchengine.indexer.storage.vectors_file import DTYPES, VectorFile, VectorWriter, check_unit
+from searchengine.indexer.storage.vectors_file import DTYPES, VectorFile, write_vectors
 from searchengine.indexer.storage.words_file import WORDS, WriteWords
 
 Blocks = npt.NDArray[np.floating] | Iterable[npt.NDArray[np.floating]]
@@ -44,67 +42,78 @@ Progress = Callable[[str, int, int], None]
 
 def write_segment(
     path: Path,
-    vectors: Blocks,
+    dim: int,
+    blocks: Iterable[npt.NDArray[Any]],
     config: SegmentConfig,
-    rotation: Floats | None,
     provenance: Mapping[str, str],
+    *,
+    rotation: Floats | None = None,
+    tuning: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
     words: WriteWords | None = None,
     passages: Passages | None = None,
 ) -> None:
-    """Write a whole segment into a new folder; see Segment.build for the contract."""
-    dim, blocks = _opened(vectors)
+    """Write a segment into a new folder; see Segment.build for the contract.
+
+    `blocks`: the rows as they are stored, for `write_vectors`.
+    """
     config.check_width(dim)
-    expected = len(vectors) if isinstance(vectors, np.ndarray) else None
     with new_folder(path) as folder:
-        with VectorWriter(folder / VECTORS, dim, config.storage, expected) as writer:
-            for block in blocks:
-                writer.append(block)
-            entry = writer.seal()
-        stored = VectorFile(folder / VECTORS, writer.rows, dim, config.storage)
-        extras = optional_files(stored.rows, words, passages)
-        finish_segment(
-            stored, entry, config, provenance, rotation=rotation, progress=progress, extras=extras
-        )
+        stored = write_vectors(folder / VECTORS, dim, config.storage, blocks)
+        if words is not None:
+            words.write(folder / WORDS)
+        if passages is not None:
+            write_passages(folder / PASSAGES, passages(stored.rows), stored.rows)
+        _finish(stored, {}, config, provenance, tuning, progress, rotation)
 
 
 def rewrite_segment(
     path: Path,
-    file: VectorFile,
+    source: VectorFile,
     manifest: Manifest,
     config: SegmentConfig,
-    *,
-    tuning: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
+    tuning: Mapping[str, Any] | None,
+    progress: Progress | None,
 ) -> None:
-    """Write a segment of the same stored rows in a new folder; see Segment.rebuild."""
-    config.check_width(file.dim)
-    if config.storage is not file.storage:
+    """Write a segment of the stored rows of another; see Segment.rebuild."""
+    config.check_width(source.dim)
+    if config.storage is not source.storage:
         raise SegmentConfigError(
-            f"storage must be {file.storage}, as in the stored vectors, got {config.storage}; "
+            f"storage must be {source.storage}, as in the stored vectors, got {config.storage}; "
             "index again to change it"
         )
-    entry = manifest.files[manifest.vectors_file]
+    kept = (VECTORS, WORDS, PASSAGES)
+    files = {name: manifest.files[name] for name in kept if name in manifest.files}
     with new_folder(path) as folder:
-        link_verified(file.path, folder / VECTORS, entry)
-        linked = VectorFile(folder / VECTORS, file.rows, file.dim, file.storage)
-        for i, rows in enumerate(linked.blocks()):
-            numbers = np.arange(i * BLOCK_ROWS, i * BLOCK_ROWS + len(rows))
-            check_unit(file.path, rows, file.storage, numbers)
-        extras = {
-            name: partial(link_verified, file.path.with_name(name), entry=manifest.files[name])
-            for name in (WORDS, PASSAGES)
-            if name in manifest.files
-        }
-        finish_segment(
-            linked,
-            entry,
-            config,
-            manifest.provenance,
-            tuning=tuning,
-            progress=progress,
-            extras=extras,
-        )
+        for name, entry in files.items():
+            link_verified(source.path.with_name(name), folder / name, entry)
+        for i, rows in enumerate(source.blocks()):
+            source.check_unit(rows, np.arange(i * BLOCK_ROWS, i * BLOCK_ROWS + len(rows)))
+        stored = VectorFile(folder / VECTORS, source.rows, source.dim, source.storage)
+        _finish(stored, files, config, manifest.provenance, tuning, progress)
+
+
+def given_blocks(
+    vectors: Blocks, storage: Storage
+) -> tuple[int, Iterator[npt.NDArray[np.floating]]]:
+    """The dimension of vectors of any length > 0, and all of them as they are stored."""
+    stream = iter(vectors)
+    if isinstance(vectors, np.ndarray):
+        starts = range(0, max(1, len(vectors)), BLOCK_ROWS)
+        stream = (vectors[start : start + BLOCK_ROWS] for start in starts)
+    first = next(stream, None)
+    if first is None:
+        raise VectorError("a segment needs at least one vector, got none")
+    dim = float_rows(first).shape[1]
+
+    def blocks() -> Iterator[npt.NDArray[np.floating]]:
+        rows = 0
+        for block in chain([first], stream):
+            unit = unit_rows(block, dim=dim, first=rows)
+            yield unit.astype(DTYPES[storage])
+            rows += len(unit)
+
+    return dim, blocks()
 
 
 def add_passages(path: Path, manifest: Manifest, passages: Passages) -> None:
@@ -112,22 +121,9 @@ def add_passages(path: Path, manifest: Manifest, passages: Passages) -> None:
     write_passages(path / PASSAGES, passages(manifest.rows), manifest.rows)
     sync_file(path / PASSAGES)
     files = {**manifest.files, PASSAGES: FileEntry.from_file(path / PASSAGES)}
-    text = replace(manifest, files=files).to_json()
-    FileEntry.written(path / f"{MANIFEST}.new", text.encode())
+    replace(manifest, files=files).write(path / f"{MANIFEST}.new")
     (path / f"{MANIFEST}.new").replace(path / MANIFEST)
     sync_folder(path)
-
-
-def optional_files(
-    rows: int, words: WriteWords | None, passages: Passages | None
-) -> dict[str, Callable[[Path], None]]:
-    """Name → what writes it, of the files that a segment of these rows may lack."""
-    files: dict[str, Callable[[Path], None]] = {}
-    if words is not None:
-        files[WORDS] = words.write
-    if passages is not None:
-        files[PASSAGES] = lambda path: write_passages(path, passages(rows), rows)
-    return files
 
 
 @contextmanager
@@ -155,29 +151,26 @@ def new_folder(path: Path) -> Iterator[Path]:
             raise
 
 
-def finish_segment(
+def _finish(
     stored: VectorFile,
-    entry: FileEntry,
+    files: dict[str, FileEntry],
     config: SegmentConfig,
     provenance: Mapping[str, str],
-    *,
+    tuning: Mapping[str, Any] | None,
+    progress: Progress | None,
     rotation: Floats | None = None,
-    tuning: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
-    extras: Mapping[str, Callable[[Path], None]] | None = None,
-) -> Manifest:
+) -> None:
     """Write rotation, coarse stage and manifest; measure a shortlist that is left open.
 
     Args:
         stored: the rows, in the folder of the new segment.
-        entry: size and checksum of their file, as written or verified.
+        files: the files there that are synced and verified; all others will be.
         config: the config, before it is fitted to the number of rows.
         provenance, tuning: for the manifest.
-        rotation: (prefix, D) to use; None fits one on these rows.
         progress: called with the step "Building".
-        extras: names of further files, and what writes them.
+        rotation: (prefix, D) to use; None fits one on these rows.
     """
-    path, files = stored.path.parent, {VECTORS: entry}
+    folder = stored.path.parent
     config = config.fitting(stored.rows, stored.dim)
     matrix = rotation
     if matrix is None or config.rotation is RotationKind.IDENTITY:
@@ -187,69 +180,34 @@ def finish_segment(
             f"vectors must have {matrix.shape[1]} dimensions like the rotation, got {stored.dim}"
         )
     if matrix is not None:
-        content = io.BytesIO()
-        np.save(content, matrix, allow_pickle=False)
-        files[ROTATION] = FileEntry.written(path / ROTATION, content.getvalue())
+        np.save(folder / ROTATION, matrix, allow_pickle=False)
     prefixes = Prefixes(stored, config.prefix, matrix)
-    files[COARSE] = _write_coarse(path / COARSE, prefixes, config, progress or silent)
-    for name, write in (extras or {}).items():
-        write(path / name)
-        sync_file(path / name)
-        files[name] = FileEntry.from_file(path / name)
+    _write_coarse(folder / COARSE, prefixes, config, progress or silent)
     if not config.shortlist:
-        coarse = open_coarse(path / COARSE)
+        coarse = open_coarse(folder / COARSE)
         config = replace(config, shortlist=measured_shortlist(prefixes, coarse, config))
-    manifest = Manifest(
-        rows=stored.rows,
-        dim=stored.dim,
-        config=config,
-        vectors_file=VECTORS,
-        vectors_offset=stored.offset,
-        vectors_dtype=DTYPES[config.storage],
-        files=files,
-        provenance=provenance,
-        tuning=tuning,
-    )
-    FileEntry.written(path / MANIFEST, manifest.to_json().encode())
-    return manifest
+    for file in folder.iterdir():
+        if file.name not in files:
+            sync_file(file)
+            files[file.name] = FileEntry.from_file(file)
+    manifest = Manifest(stored.rows, stored.dim, config, files, provenance, tuning)
+    manifest.write(folder / MANIFEST)
 
 
 def silent(_step: str, _done: int, _total: int) -> None:
     """Ignore progress."""
 
 
-def _write_coarse(
-    path: Path, prefixes: Prefixes, config: SegmentConfig, report: Progress
-) -> FileEntry:
-    """Build the coarse stage and force it to the disk."""
+def _write_coarse(path: Path, prefixes: Prefixes, config: SegmentConfig, report: Progress) -> None:
     rows = prefixes.rows
-    if config.structure is Structure.FLAT and config.code is Code.FP16:
-        # Its file has the layout of the vectors file: written row by row, memory stays bounded.
-        with VectorWriter(path, config.prefix, Storage.FLOAT16, rows) as writer:
-            for block in prefixes.blocks():
-                writer.append_stored(block.astype(DTYPES[Storage.FLOAT16]).view(np.uint8))
-                report("Building", len(block), rows)
-            return writer.seal()
-    coarse = build_coarse(prefixes, config, lambda done: report("Building", done, rows))
-    coarse.save(path)
-    sync_file(path)
-    return FileEntry.from_file(path)
+    if config.structure is not Structure.FLAT or config.code is not Code.FP16:
+        build_coarse(prefixes, config, lambda done: report("Building", done, rows)).save(path)
+        return
 
+    def blocks() -> Iterator[npt.NDArray[np.floating]]:
+        for block in prefixes.blocks():
+            yield block.astype(DTYPES[Storage.FLOAT16])
+            report("Building", len(block), rows)
 
-def _opened(vectors: Blocks) -> tuple[int, Iterator[npt.NDArray[np.floating]]]:
-    """The dimension of the vectors, and all of them as blocks."""
-    if isinstance(vectors, np.ndarray):
-        unit_rows(vectors[:1])  # an error names the whole array, not a block of it
-        blocks = (vectors[i : i + BLOCK_ROWS] for i in range(0, len(vectors), BLOCK_ROWS))
-        return vectors.shape[1], blocks
-    stream = iter(vectors)
-    first = next(stream, None)
-    if first is None:
-        raise VectorError("a segment needs at least one vector, got none")
-    dim = unit_rows(first).shape[1]
-
-    def chained() -> Iterator[npt.NDArray[np.floating]]:
-        yield first
-        yield from stream
-
-    return dim, chained()
+    # Its file has the layout of the vectors file: written row by row, memory stays bounded.
+    write_vectors(path, config.prefix, Storage.FLOAT16, blocks())

@@ -31,13 +31,8 @@ from searchengine.indexer.search.native_search import (
     NativeRows,
     native_cascade,
 )
-from searchengine.indexer.storage.manifest import (
-    COARSE,
-    MANIFEST,
-    ROTATION,
-    Checksum,
-    Manifest,
-)
+from searchengine.indexer.storage.durable import Checksum
+from searchengine.indexer.storage.manifest import COARSE, MANIFEST, ROTATION, VECTORS, Manifest
 from searchengine.indexer.storage.passages_file import PASSAGES, RowPassages, npy_start
 from searchengine.indexer.storage.rotation import Prefixes
 from searchengine.indexer.storage.vectors_file import VectorFile
@@ -76,21 +71,22 @@ class Parts(NamedTuple):
                 is no GPU.
             SegmentConfigError: the environment asks for a kernel that is not available.
         """
-        needed = {manifest.vectors_file, COARSE}
+        needed = {VECTORS, COARSE}
         if manifest.config.rotation is not RotationKind.IDENTITY:
             needed.add(ROTATION)
         needed |= {WORDS, PASSAGES} & manifest.files.keys()
         for name in sorted(needed):
-            read = name != manifest.vectors_file
-            check_file(folder, manifest, name, contents=read, checksum=checksum)
+            entry = manifest.files.get(name)
+            if entry is None:
+                raise SegmentError(f"{folder / MANIFEST} lists no {name}; index again")
+            entry.check(folder / name, contents=name != VECTORS, checksum=checksum)
         coarse, width = open_coarse(folder / COARSE), manifest.config.prefix
         if (coarse.rows, coarse.width) != (manifest.rows, width):
             raise SegmentError(
                 f"{folder / COARSE} must hold {manifest.rows} x {width} prefixes, "
                 f"got {coarse.rows} x {coarse.width}; index again"
             )
-        path = folder / manifest.vectors_file
-        file = VectorFile(path, manifest.rows, manifest.dim, manifest.config.storage)
+        file = VectorFile(folder / VECTORS, manifest.rows, manifest.dim, manifest.config.storage)
         prefixes, level = Prefixes(file, width, load_rotation(folder, manifest)), chosen_level()
         words = Postings.open(folder / WORDS, manifest.rows) if WORDS in needed else None
         passages = None
@@ -236,16 +232,6 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
     except FileNotFoundError:
         raise SegmentError(f"{path} is missing: {folder} is no segment") from None
     return Manifest.from_json(text, str(path)), hashlib.sha256(text).hexdigest()
-
-
-def check_file(
-    folder: Path, manifest: Manifest, name: str, *, contents: bool, checksum: Checksum | None = None
-) -> None:
-    """Compare one file with its entry: its size always, its checksum on request."""
-    entry = manifest.files.get(name)
-    if entry is None:
-        raise SegmentError(f"{folder / MANIFEST} lists no {name}; index again")
-    entry.check(folder / name, contents=contents, checksum=checksum)
 
 
 def load_rotation(folder: Path, manifest: Manifest) -> Floats | None:

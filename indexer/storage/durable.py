@@ -1,13 +1,21 @@
-"""Files that survive a power cut: checksums and syncs."""
+"""Files that survive a power cut: syncs, and sizes and checksums to compare them with."""
 
 import errno
 import fcntl
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
+
+from searchengine.indexer.config import whole_number
+from searchengine.indexer.errors import SegmentConfigError, SegmentError, shown
+
+Checksum = Callable[[Path], str]
+"""A file to its hexadecimal SHA-256: `sha256`, or what remembers it while the file stays."""
 
 # Errors of a file system without F_FULLFSYNC; any other error comes from the disk.
 _REFUSED = {errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.ENOSYS}
@@ -44,11 +52,8 @@ def sync_file(path: Path) -> None:
 
 def sync_folder(path: Path) -> None:
     """Force a folder's entries to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
+    with open_folder(path) as descriptor:
         sync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager
@@ -61,10 +66,58 @@ def open_folder(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def link_or_copy(source: Path, target: Path) -> None:
-    """Hard-link an immutable file; copy it where the file system has no links."""
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """Size in bytes and hexadecimal SHA-256 of a file of a segment."""
+
+    size: int
+    sha256: str
+
+    def __post_init__(self) -> None:
+        whole_number("size", self.size, 0, 2**63 - 1)
+        if not isinstance(self.sha256, str):
+            raise SegmentConfigError(f"sha256 must be text, got {shown(self.sha256)}")
+
+    @classmethod
+    def from_file(cls, path: Path) -> Self:
+        """Measure a file."""
+        return cls(path.stat().st_size, sha256(path))
+
+    def check(self, path: Path, *, contents: bool = True, checksum: Checksum | None = None) -> None:
+        """Compare a file with this entry: its size, and with `contents` its checksum.
+
+        Raises:
+            SegmentError: the file is missing, truncated or altered.
+        """
+        if not path.is_file():
+            raise SegmentError(f"{path} is missing; restore the segment or index again")
+        if path.stat().st_size != self.size:
+            raise SegmentError(
+                f"{path} has {path.stat().st_size} bytes, expected {self.size}: "
+                "the file is truncated or altered; restore it or index again"
+            )
+        if contents and (checksum or sha256)(path) != self.sha256:
+            raise altered(path)
+
+
+def altered(path: Path) -> SegmentError:
+    """The error for a file that does not match its checksum."""
+    return SegmentError(
+        f"{path} does not match its checksum: it was altered; restore it or index again"
+    )
+
+
+def link_verified(source: Path, target: Path, entry: FileEntry) -> None:
+    """Hard-link a segment's file; copy it where the file system has no links.
+
+    Raises:
+        SegmentError: the file is missing or altered.
+    """
+    entry.check(source, contents=False)
     try:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
         sync_file(target)
+    if FileEntry.from_file(target) != entry:
+        raise altered(source)

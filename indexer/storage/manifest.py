@@ -2,14 +2,15 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path, PureWindowsPath
 from typing import Any, Self
 
 from searchengine.indexer.config import SegmentConfig, whole_number
 from searchengine.indexer.errors import SegmentConfigError, SegmentError, shortened, shown
-from searchengine.indexer.storage.durable import link_or_copy, sha256, sync_file
+from searchengine.indexer.storage.durable import FileEntry, sync_file
+from searchengine.indexer.storage.vectors_file import DTYPES, header
 
 FORMAT = 4
 """The format that is written, and the only one that is opened."""
@@ -23,51 +24,7 @@ MAX_ROWS = 2**40
 MAX_DIM = 2**20
 """Maximum shape of a segment: a file's header can still count the bytes of its float32 rows."""
 
-Checksum = Callable[[Path], str]
-"""A file to its hexadecimal SHA-256: `sha256`, or what remembers it while the file stays."""
-
-_MAX_BYTES = 2**63 - 1
 _MAX_NAME = 255
-
-
-@dataclass(frozen=True, slots=True)
-class FileEntry:
-    """Size in bytes and hexadecimal SHA-256 of one file of the segment."""
-
-    size: int
-    sha256: str
-
-    def __post_init__(self) -> None:
-        whole_number("size", self.size, 0, _MAX_BYTES)
-        _text("sha256", self.sha256)
-
-    @classmethod
-    def from_file(cls, path: Path) -> Self:
-        """Measure a file."""
-        return cls(path.stat().st_size, sha256(path))
-
-    @classmethod
-    def written(cls, path: Path, data: bytes) -> Self:
-        """Write a new file and sync it. The checksum is of `data`, not of the bytes on disk."""
-        path.write_bytes(data)
-        sync_file(path)
-        return cls(len(data), hashlib.sha256(data).hexdigest())
-
-    def check(self, path: Path, *, contents: bool = True, checksum: Checksum | None = None) -> None:
-        """Compare a file with this entry: its size, and with `contents` its checksum.
-
-        Raises:
-            SegmentError: the file is missing, truncated or altered.
-        """
-        if not path.is_file():
-            raise SegmentError(f"{path} is missing; restore the segment or index again")
-        if path.stat().st_size != self.size:
-            raise SegmentError(
-                f"{path} has {path.stat().st_size} bytes, expected {self.size}: "
-                "the file is truncated or altered; restore it or index again"
-            )
-        if contents and (checksum or sha256)(path) != self.sha256:
-            raise altered(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +34,6 @@ class Manifest:
     Attributes:
         rows, dim: the shape of the stored vectors.
         config: how the segment was built and is searched; names the rotation.
-        vectors_file, vectors_offset, vectors_dtype: where the rows are stored: (rows, dim) values
-            of that numpy dtype, after `vectors_offset` bytes of the file.
         files: every file of the folder except the manifest, by name.
         provenance: where the vectors came from, e.g. the encoder's fingerprint.
         tuning: how the operating point was measured (tuning.tune); None if it was not tuned.
@@ -91,9 +46,6 @@ class Manifest:
     rows: int
     dim: int
     config: SegmentConfig
-    vectors_file: str
-    vectors_offset: int
-    vectors_dtype: str
     files: Mapping[str, FileEntry]
     provenance: Mapping[str, str]
     tuning: Mapping[str, Any] | None = None
@@ -101,9 +53,7 @@ class Manifest:
     def __post_init__(self) -> None:
         whole_number("rows", self.rows, 1, MAX_ROWS)
         whole_number("dim", self.dim, 1, MAX_DIM)
-        whole_number("offset", self.vectors_offset, 0, _MAX_BYTES)
-        _text("dtype", self.vectors_dtype)
-        for name in (self.vectors_file, *self.files):
+        for name in self.files:
             _plain_name(name)
         if self.tuning is not None and not isinstance(self.tuning, Mapping):
             raise SegmentConfigError(f"tuning must be a mapping, got {shown(self.tuning)}")
@@ -116,20 +66,24 @@ class Manifest:
             "rows": self.rows,
             "dim": self.dim,
             "config": self.config.as_dict(),
-            "vectors": {
-                "file": self.vectors_file,
-                "offset": self.vectors_offset,
-                "dtype": self.vectors_dtype,
-            },
-            "files": {
-                name: {"size": entry.size, "sha256": entry.sha256}
-                for name, entry in sorted(self.files.items())
-            },
+            "vectors": self._vectors(),
+            "files": {name: asdict(entry) for name, entry in sorted(self.files.items())},
             "provenance": dict(sorted(self.provenance.items())),
             "tuning": self.tuning,
         }
         values["sha256"] = _checksum(values)
         return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+
+    def _vectors(self) -> dict[str, Any]:
+        """Where the rows are stored: (rows, dim) values of a numpy dtype, after `offset` bytes."""
+        storage = self.config.storage
+        offset = len(header(self.rows, self.dim, storage))
+        return {"file": VECTORS, "offset": offset, "dtype": DTYPES[storage]}
+
+    def write(self, path: Path) -> None:
+        """Write manifest.json and sync it."""
+        path.write_text(self.to_json(), "utf-8")
+        sync_file(path)
 
     @classmethod
     def from_json(cls, text: str | bytes, source: str = "manifest.json") -> Self:
@@ -160,59 +114,28 @@ class Manifest:
         if not sound:
             raise SegmentError(f"{source} was altered after it was written; restore it")
         try:
-            return cls._from_values(values)
+            manifest = cls(
+                rows=values["rows"],
+                dim=values["dim"],
+                config=SegmentConfig.from_dict(values["config"]),
+                files={
+                    name: FileEntry(entry["size"], entry["sha256"])
+                    for name, entry in values["files"].items()
+                },
+                provenance={str(key): str(value) for key, value in values["provenance"].items()},
+                tuning=values["tuning"],
+            )
+            for name, expected in (("metric", METRIC), ("vectors", manifest._vectors())):
+                if values[name] != expected:
+                    raise SegmentConfigError(
+                        f"{name} must be {expected!r}, got {shown(values[name])}"
+                    )
+            return manifest
         except (KeyError, TypeError, AttributeError, RecursionError, SegmentConfigError) as error:
             what = str(error) if isinstance(error, SegmentConfigError) else repr(error)
             raise SegmentError(
                 f"{source} has a missing or invalid value: {shortened(what)}; index again"
             ) from error
-
-    @classmethod
-    def _from_values(cls, values: dict[str, Any]) -> Self:
-        if values["metric"] != METRIC:
-            raise SegmentConfigError(f"metric must be {METRIC!r}, got {shown(values['metric'])}")
-        vectors = values["vectors"]
-        return cls(
-            rows=values["rows"],
-            dim=values["dim"],
-            config=SegmentConfig.from_dict(values["config"]),
-            vectors_file=vectors["file"],
-            vectors_offset=vectors["offset"],
-            vectors_dtype=vectors["dtype"],
-            files={
-                name: FileEntry(entry["size"], entry["sha256"])
-                for name, entry in values["files"].items()
-            },
-            provenance={str(key): str(value) for key, value in values["provenance"].items()},
-            tuning=values["tuning"],
-        )
-
-
-def altered(path: Path) -> SegmentError:
-    """The error for a file that does not match its checksum."""
-    return SegmentError(
-        f"{path} does not match its checksum: it was altered; restore it or index again"
-    )
-
-
-def link_verified(source: Path, target: Path, entry: FileEntry) -> None:
-    """Give a segment's file a second name; the new manifest takes over its entry.
-
-    Raises:
-        SegmentError: the file is missing or altered.
-    """
-    entry.check(source, contents=False)
-    link_or_copy(source, target)
-    try:
-        entry.check(target)
-    except SegmentError:
-        entry.check(source)  # names the damaged file, not the link
-        raise
-
-
-def _text(name: str, value: Any) -> None:
-    if not isinstance(value, str):
-        raise SegmentConfigError(f"{name} must be text, got {shown(value)}")
 
 
 def _plain_name(name: Any) -> None:

@@ -11,9 +11,9 @@ import mmap
 import os
 import struct
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,16 +23,13 @@ from searchengine.indexer.arrays import (
     Floats,
     RowNumbers,
     evenly_in_blocks,
-    unit_rows,
 )
 from searchengine.indexer.config import Storage
 from searchengine.indexer.errors import SegmentError, VectorError
-from searchengine.indexer.storage.durable import sync
-from searchengine.indexer.storage.manifest import FileEntry, altered
+from searchengine.indexer.storage.durable import FileEntry, altered
 
 DTYPES: dict[Storage, str] = {Storage.FLOAT16: "<f2", Storage.FLOAT32: "<f4"}
 
-_READ = 1 << 22  # bytes read and hashed at a time
 _INNER_PRODUCT = 0
 _QT_FP16 = 4
 _UNUSED = 1 << 20  # two fields that faiss writes for old readers
@@ -70,104 +67,28 @@ def as_floats(raw: npt.NDArray[np.uint8], storage: Storage) -> Floats:
     return raw.view(DTYPES[storage])
 
 
-def check_unit(path: Path, rows: Floats, storage: Storage, numbers: RowNumbers) -> None:
-    """Raise SegmentError if a stored row (n, D) is not a unit vector, naming file and row.
+def write_vectors(
+    path: Path, dim: int, storage: Storage, blocks: Iterable[npt.NDArray[Any]]
+) -> "VectorFile":
+    """Write a new file of rows, which is not synced, and map it.
 
-    Rounding to the storage changes a norm by at most half a unit in the last place of a value, and
-    summing D squares in float32 by at most D units in the last place of float32.
+    Args:
+        blocks: the rows in the number format of the storage, (n_i, dim), or the bytes of these.
+
+    Raises:
+        VectorError: no rows.
     """
-    half_unit = 2.0**-11 if storage is Storage.FLOAT16 else 2.0**-24
-    tolerance = 2 * half_unit + rows.shape[1] * 2.0**-24
-    with np.errstate(invalid="ignore", over="ignore"):
-        norms = np.sqrt(np.einsum("nd,nd->n", rows, rows))
-        wrong = ~(np.abs(norms - 1) <= tolerance)  # NaN is wrong too
-    if wrong.any():
-        i = int(wrong.argmax())
-        raise SegmentError(
-            f"{path}: row {numbers[i]} must be a vector of length 1, its length is {norms[i]:g}; "
-            "restore it or index again"
-        )
-
-
-class VectorWriter:
-    """Writes unit rows block by block and hashes them.
-
-    The checksum is that of the bytes before they were written, so a later comparison also finds
-    what the disk changed.
-    """
-
-    def __init__(self, path: Path, dim: int, storage: Storage, rows: int | None = None) -> None:
-        """`rows`: the number of rows, if it is known. If not, `seal` reads the file again."""
-        self.path = path
-        self.dim = dim
-        self.storage = storage
-        self.rows = 0
-        self._expected = rows
-        self._hash = hashlib.sha256()  # of the rows only, while their number is unknown
-        self._file = path.open("xb")
-        head = header(rows or 0, dim, storage)
-        self._file.write(head)
-        if rows is not None:
-            self._hash.update(head)
-
-    def append(self, block: npt.ArrayLike) -> None:
-        """Add rows (n, D), normalised to length one.
-
-        Raises:
-            VectorError: naming the row of the whole file that is zero, NaN or of another width.
-        """
-        unit = unit_rows(block, dim=self.dim, first=self.rows)
-        self._put(unit.astype(DTYPES[self.storage]).view(np.uint8))
-
-    def append_stored(self, rows: npt.NDArray[np.uint8]) -> None:
-        """Add rows in the bytes of another file of the same width and storage."""
-        self._put(np.ascontiguousarray(rows))
-
-    def seal(self) -> FileEntry:
-        """Force everything to the disk and close. Returns the file's size and checksum.
-
-        Raises:
-            VectorError: no rows, or another number than announced.
-            SegmentError: the file does not contain what was written.
-        """
-        if self.rows == 0:
+    rows = 0
+    with path.open("xb") as file:
+        file.write(header(rows, dim, storage))
+        for block in blocks:
+            file.write(np.ascontiguousarray(block).data)
+            rows += len(block)
+        if rows == 0:
             raise VectorError("a segment needs at least one vector, got none")
-        if self._expected not in (None, self.rows):
-            raise VectorError(f"expected {self._expected} rows, got {self.rows}")
-        head = header(self.rows, self.dim, self.storage)
-        if self._expected is None:
-            self._file.seek(0)
-            self._file.write(head)
-        self._file.flush()
-        sync(self._file.fileno())
-        size = self._file.seek(0, os.SEEK_END)
-        self._file.close()
-        checksum = self._hash if self._expected is not None else self._read_back(head)
-        return FileEntry(size, checksum.hexdigest())
-
-    def _put(self, rows: npt.NDArray[np.uint8]) -> None:
-        self._file.write(rows.data)
-        self._hash.update(rows.data)
-        self.rows += len(rows)
-
-    def _read_back(self, head: bytes) -> "hashlib._Hash":
-        """The checksum of the whole file; its rows are compared with the written ones first."""
-        whole, rows = hashlib.sha256(head), hashlib.sha256()
-        with self.path.open("rb", buffering=0) as file:
-            if file.read(len(head)) != head:
-                raise altered(self.path)
-            while data := file.read(_READ):
-                whole.update(data)
-                rows.update(data)
-        if rows.digest() != self._hash.digest():
-            raise altered(self.path)
-        return whole
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
+        file.seek(0)
+        file.write(header(rows, dim, storage))
+    return VectorFile(path, rows, dim, storage)
 
 
 class VectorFile:
@@ -239,30 +160,59 @@ class VectorFile:
             raw = self._bytes.take(rows, axis=0)  # faster than [rows]; needs a contiguous source
         return as_floats(raw, self.storage)
 
-    def verified(self, checksum: str) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
-        """All rows in order as stored, read once and hashed as they are read.
+    def verified(
+        self, checksum: str, only: RowNumbers | None = None
+    ) -> Iterator[tuple[npt.NDArray[np.uint8], Floats]]:
+        """Rows in order, as stored and as float32, from one read of the whole file.
 
-        The rows are verified only when the iterator has ended without an error.
+        They are verified only when the iterator has ended without an error.
 
         Args:
             checksum: hexadecimal SHA-256 of the whole file.
+            only: rising row numbers; None for all.
 
         Yields:
-            the number of the first row, and at most BLOCK_ROWS rows (n, bytes per row) in a buffer
-            that the next block overwrites.
+            at most BLOCK_ROWS rows, (n, bytes per row) and (n, D), in a buffer that the next block
+            overwrites.
 
         Raises:
-            SegmentError: at the end, the checksum does not match; or the file was truncated.
+            SegmentError: a row is not a unit vector, or the file was truncated; at the end, the
+                checksum does not match.
         """
         hashed = hashlib.sha256(self._read(0, bytearray(self.offset)))
         width = self._bytes.shape[1]
         buffer = np.empty((min(BLOCK_ROWS, self.rows), width), np.uint8)
         for first in range(0, self.rows, BLOCK_ROWS):
-            block = buffer[: min(BLOCK_ROWS, self.rows - first)]
-            hashed.update(self._read(self.offset + first * width, block.data))
-            yield first, block
+            stored = buffer[: self.rows - first]
+            hashed.update(self._read(self.offset + first * width, stored.data))
+            numbers = np.arange(first, first + len(stored))
+            if only is not None:
+                numbers = only[slice(*np.searchsorted(only, [first, first + len(stored)]))]
+                stored = stored[numbers - first]
+            if numbers.size:
+                rows = as_floats(stored, self.storage)
+                self.check_unit(rows, numbers)
+                yield stored, rows
         if hashed.hexdigest() != checksum:
             raise altered(self.path)
+
+    def check_unit(self, rows: Floats, numbers: RowNumbers) -> None:
+        """Raise SegmentError if one of these rows (n, D) is not a unit vector, naming it.
+
+        Rounding to the storage changes a norm by at most half a unit in the last place of a value,
+        and summing D squares in float32 by at most D units in the last place of float32.
+        """
+        half_unit = 2.0**-11 if self.storage is Storage.FLOAT16 else 2.0**-24
+        tolerance = 2 * half_unit + self.dim * 2.0**-24
+        with np.errstate(invalid="ignore", over="ignore"):
+            norms = np.sqrt(np.einsum("nd,nd->n", rows, rows))
+            wrong = ~(np.abs(norms - 1) <= tolerance)  # NaN is wrong too
+        if wrong.any():
+            i = int(wrong.argmax())
+            raise SegmentError(
+                f"{self.path}: row {numbers[i]} must be a vector of length 1, its length is "
+                f"{norms[i]:g}; restore it or index again"
+            )
 
     def _read(self, start: int, into: bytearray | memoryview) -> bytearray | memoryview:
         """Fill a buffer from the file, because read errors of its map would kill the process."""

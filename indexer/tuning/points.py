@@ -26,6 +26,7 @@ from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.cascade import SearchResult, merge
 from searchengine.indexer.search.exact import EXACT_ALLOWED
 from searchengine.indexer.segment import Segment
+from searchengine.indexer.storage.manifest import VECTORS
 from searchengine.indexer.storage.vectors_file import DTYPES
 
 _WARM_UP = 10  # queries that are searched before those that are timed
@@ -118,7 +119,7 @@ def cold_copies(segments: Sequence[Segment], folder: Path) -> Iterator[list[Path
     try:
         copies = [folder / f"{number}.faiss" for number in range(len(segments))]
         for segment, copy in zip(segments, copies, strict=True):
-            shutil.copyfile(segment.path / segment.manifest.vectors_file, copy)
+            shutil.copyfile(segment.path / VECTORS, copy)
             with copy.open("rb") as file:
                 os.fsync(file.fileno())  # a dirty page cannot be dropped
         yield copies

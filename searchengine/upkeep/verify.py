@@ -24,7 +24,8 @@ from searchengine.encoders.protocol import NO_ENCODER
 from searchengine.errors import CollectionError, EncoderMismatch, QueryError
 from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.segment import Segment
-from searchengine.indexer.storage.manifest import MANIFEST, altered
+from searchengine.indexer.storage.durable import altered
+from searchengine.indexer.storage.manifest import MANIFEST
 from searchengine.indexer.storage.passages_file import PASSAGES
 from searchengine.ingest.passages import BATCH, PassageReader
 from searchengine.ingest.settings import CollectionSettings

@@ -35,7 +35,8 @@ QUERIES = rows(12, 1)
 
 
 def raw(segment: Segment) -> np.ndarray:
-    return np.concatenate([stored.copy() for stored, _ in segment._part(None).blocks()])
+    file, checksum, *_ = segment._part(None)
+    return np.concatenate([stored.copy() for stored, _ in file.verified(checksum)])
 
 
 @given(st.data())

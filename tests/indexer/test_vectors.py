@@ -9,12 +9,15 @@ import pytest
 from searchengine.indexer.arrays import prefix, row_numbers, unit_rows
 from searchengine.indexer.config import Storage
 from searchengine.indexer.errors import SegmentError, VectorError
+from searchengine.indexer.segment import Segment, SegmentConfig
+from searchengine.indexer.storage.durable import sha256
 from searchengine.indexer.storage.rotation import Prefixes
 from searchengine.indexer.storage.vectors_file import (
+    DTYPES,
     VectorFile,
-    VectorWriter,
     header,
     widen,
+    write_vectors,
 )
 
 
@@ -23,11 +26,8 @@ def some(n: int, dim: int) -> np.ndarray:
 
 
 def write(path: Path, rows: np.ndarray, storage: Storage) -> VectorFile:
-    with VectorWriter(path, rows.shape[1], storage) as writer:
-        writer.append(rows[:3])
-        writer.append(rows[3:])
-        writer.seal()
-    return VectorFile(path, *rows.shape, storage)
+    stored = unit_rows(rows).astype(DTYPES[storage])
+    return write_vectors(path, rows.shape[1], storage, [stored[:3], stored[3:].view(np.uint8)])
 
 
 def faiss_index(dim: int, storage: Storage) -> faiss.Index:
@@ -114,10 +114,10 @@ def test_rows_are_normalised_exactly_even_when_nearly_unit_or_extreme() -> None:
 def test_a_bad_row_is_named_by_its_number_in_the_file(
     tmp_path: Path, bad: list[float], message: str
 ) -> None:
-    with VectorWriter(tmp_path / "v", 3, Storage.FLOAT16) as writer:
-        writer.append(some(5, 3))
-        with pytest.raises(VectorError, match=message):
-            writer.append([bad])
+    blocks = [some(5, 3), np.array([bad])]
+    with pytest.raises(VectorError, match=message):
+        Segment.build(tmp_path / "s", blocks, SegmentConfig(prefix=2))
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize(
@@ -143,12 +143,23 @@ def test_float64_beyond_float32_counts_as_infinite() -> None:
         unit_rows(np.array([[1.0, 0.0], [1e300, 0.0]]))
 
 
-def test_an_empty_file_is_not_sealed(tmp_path: Path) -> None:
-    with (
-        VectorWriter(tmp_path / "v", 3, Storage.FLOAT16) as writer,
-        pytest.raises(VectorError, match="at least one vector"),
-    ):
-        writer.seal()
+def test_a_file_without_rows_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(VectorError, match="at least one vector"):
+        write_vectors(tmp_path / "v", 3, Storage.FLOAT16, [])
+
+
+@pytest.mark.parametrize("storage", Storage)
+def test_rows_are_verified_as_they_are_read(tmp_path: Path, storage: Storage) -> None:
+    file = write(tmp_path / "v", some(5000, 6), storage)
+    checksum = sha256(tmp_path / "v")
+    every = np.concatenate([rows.copy() for _, rows in file.verified(checksum)])
+    np.testing.assert_array_equal(every, file.take(slice(0, 5000)))
+    only = np.array([3, 4095, 4096, 4999])
+    np.testing.assert_array_equal(
+        np.concatenate([rows.copy() for _, rows in file.verified(checksum, only)]), every[only]
+    )
+    with pytest.raises(SegmentError, match="does not match its checksum"):
+        list(file.verified("0" * 64, only))
 
 
 def test_a_file_of_another_size_or_header_is_refused(tmp_path: Path) -> None:

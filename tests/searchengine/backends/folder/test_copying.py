@@ -25,9 +25,7 @@ from searchengine.indexer.config import Storage
 from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.segment import Segment, SegmentConfig
 from searchengine.indexer.storage import durable
-from searchengine.indexer.storage.durable import sha256
-from searchengine.indexer.storage.manifest import FileEntry
-from searchengine.indexer.storage.vectors_file import VectorFile, VectorWriter
+from searchengine.indexer.storage.durable import FileEntry
 
 DIM = 24
 CONFIG = SegmentConfig(prefix=8, shortlist=40)
@@ -96,7 +94,7 @@ def test_a_row_that_is_no_unit_vector_is_refused_whatever_its_checksum(
         path,
         "<f2" if storage is Storage.FLOAT16 else "<f4",
         "r+",
-        segment.manifest.vectors_offset,
+        segment._opened().file.offset,
         (20, DIM),
     )
     with np.errstate(all="ignore"):
@@ -166,29 +164,6 @@ def test_linked_files_keep_their_checksum(tmp_path: Path) -> None:
     flip(first.path / "vectors.faiss", -2)
     rebuilt = first.rebuild(tmp_path / "r", replace(CONFIG, prefix=12))
     assert rebuilt.manifest.files["vectors.faiss"] == first.manifest.files["vectors.faiss"]
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_rows_damaged_by_the_disk_are_detected(tmp_path: Path, known: bool) -> None:
-    path = tmp_path / "v"
-    with VectorWriter(path, DIM, Storage.FLOAT16, 40 if known else None) as writer:
-        writer.append(rows(40))
-        writer._file.flush()
-        flip(path, -5)
-        if not known:
-            with pytest.raises(SegmentError, match="does not match its checksum"):
-                writer.seal()
-            return
-        assert writer.seal().sha256 != sha256(path)
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_the_writers_checksum_is_that_of_the_file(tmp_path: Path, known: bool) -> None:
-    with VectorWriter(tmp_path / "v", DIM, Storage.FLOAT32, 5000 if known else None) as writer:
-        writer.append(rows(4000))
-        writer.append(rows(1000))
-        assert writer.seal() == FileEntry.from_file(tmp_path / "v")
-    list(VectorFile(tmp_path / "v", 5000, DIM, Storage.FLOAT32).verified(sha256(tmp_path / "v")))
 
 
 # ---------------------------------------------------------------------------------- collections
@@ -382,12 +357,9 @@ def test_macos_uses_full_fsync(
     monkeypatch.setattr(fcntl, "fcntl", control)
     monkeypatch.setattr(os, "fsync", plain.append)
     (tmp_path / "file").write_bytes(b"x")
-    writer = VectorWriter(tmp_path / "v", DIM, Storage.FLOAT16, 3)
-    writer.append(rows(3))
     for act in (
         lambda: durable.sync_file(tmp_path / "file"),
         lambda: durable.sync_folder(tmp_path),
-        writer.seal,
     ):
         full.clear(), plain.clear()
         if fsyncs is None:  # the disk fails: no second, weaker try that would hide it
@@ -396,4 +368,3 @@ def test_macos_uses_full_fsync(
         else:
             act()
         assert (len(full), len(plain)) == (1, fsyncs or 0)
-    writer._file.close()
