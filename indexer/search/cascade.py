@@ -91,6 +91,7 @@ class CoarseIndex:
         self._inner = inner
         if self.structure is Structure.IVF:
             self._centroids = inner.quantizer.reconstruct_n(0, inner.nlist)
+            inner.parallel_mode = 3  # or `search_preassigned` takes one thread
         self.rows = int(index.ntotal)
         self.width = int(index.d)
 
