@@ -110,13 +110,15 @@ def test_segments_of_equal_rows_are_counted_apart(
     assert guarantee(engine) == Guarantee(0.8, 0, 0, commit=5)
 
 
-@pytest.mark.parametrize("gone", [0, 700])
-def test_another_index_over_the_same_rows_withdraws_it(engine: SearchEngine, gone: int) -> None:
-    """optimize fits the rotation again; a segment of which half is dead is written again."""
-    if gone:
-        engine.delete([f"1-{i}" for i in range(gone)])
-    else:
-        engine.optimize()
+def test_optimize_keeps_what_it_writes_again_byte_for_byte(engine: SearchEngine) -> None:
+    engine.optimize()
+    assert guarantee(engine).recall == 0.8
+
+
+def test_a_segment_that_is_written_again_without_dead_rows_withdraws_it(
+    engine: SearchEngine,
+) -> None:
+    engine.delete([f"1-{i}" for i in range(700)])
     found = guarantee(engine)
     reason = "1 of the 1 segments measured were merged, optimized or repaired since commit 2"
     assert found == Guarantee(None, commit=2, reason=reason)
