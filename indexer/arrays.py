@@ -1,6 +1,6 @@
 """Array types, input validation, prefixes of rows, and their order by similarity."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -130,13 +130,6 @@ def address(array: npt.NDArray[Any]) -> int:
 def evenly(rows: int, limit: int) -> RowNumbers:
     """At most `limit` of the row numbers 0 … rows - 1, evenly spread, rising."""
     return np.linspace(0, rows - 1, min(rows, limit)).astype(np.int64)
-
-
-def evenly_in_blocks(rows: int, limit: int) -> Iterator[RowNumbers]:
-    """The same in blocks of at most BLOCK_ROWS."""
-    numbers = evenly(rows, limit)
-    for start in range(0, numbers.size, BLOCK_ROWS):
-        yield numbers[start : start + BLOCK_ROWS]
 
 
 def row_numbers(allowed: npt.ArrayLike, rows: int) -> RowNumbers:

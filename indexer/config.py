@@ -151,17 +151,9 @@ class SegmentConfig:
             m=self.hnsw_m, lists=self.lists or max(1, min(rows // 40, round(4 * rows**0.5)))
         )
 
-    def coarse_stage(self) -> tuple[Any, ...]:
-        """Everything that coarse.faiss depends on: equal for equal files."""
-        return (
-            self.prefix,
-            self.rotation,
-            self.structure,
-            self.code,
-            self.hnsw_m,
-            self.ef_construction,
-            self.lists,
-        )
+    def coarse_stage(self) -> "SegmentConfig":
+        """This config without what coarse.faiss does not depend on: equal for equal files."""
+        return replace(self, storage=Storage.FLOAT16, shortlist=ALL_ROWS, effort=0, stages=())
 
     @property
     def reranked(self) -> int:
@@ -196,7 +188,9 @@ class SegmentConfig:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
-        return {name: _plain(value) for name, value in asdict(self).items()}
+        stages = [list(stage) for stage in self.stages]
+        kinds = {name: str(getattr(self, name)) for name in _ENUMS}
+        return asdict(self) | kinds | {"stages": stages}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -237,14 +231,10 @@ _MINIMUM = {
 def whole_number(name: str, value: Any, minimum: int, maximum: int = MAX_SETTING) -> int:
     """Return `value` as an int. Raise SegmentConfigError unless it is a whole number in range."""
     number = integer(value)
-    if number is None or number < minimum:
-        raise SegmentConfigError(
-            f"{name} must be a whole number of at least {minimum}, got {shown(value)}"
-        )
-    if number > maximum:
-        raise SegmentConfigError(
-            f"{name} must be a whole number of at most {maximum}, got {shown(value)}"
-        )
+    if number is None or not minimum <= number <= maximum:
+        large = number is not None and number > maximum
+        limit = f"at most {maximum}" if large else f"at least {minimum}"
+        raise SegmentConfigError(f"{name} must be a whole number of {limit}, got {shown(value)}")
     return number
 
 
@@ -256,10 +246,3 @@ def integer(value: Any) -> int | None:
         return operator.index(value)
     except TypeError:
         return None
-
-
-def _plain(value: Any) -> Any:
-    """The value as a JSON type: tuples as lists, enumerations as their values."""
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, StrEnum) else value

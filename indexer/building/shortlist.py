@@ -12,9 +12,10 @@ import numpy as np
 from searchengine.indexer.arrays import Floats, RowNumbers, evenly
 from searchengine.indexer.config import SegmentConfig, Structure
 from searchengine.indexer.native.library import chosen_level
-from searchengine.indexer.search.cascade import CoarseIndex, rerank
+from searchengine.indexer.search.cascade import CoarseIndex
 from searchengine.indexer.search.exact import score_slack
 from searchengine.indexer.search.native_search import native_cascade
+from searchengine.indexer.search.segment_files import Parts
 from searchengine.indexer.storage.rotation import Prefixes
 from searchengine.indexer.storage.vectors_file import VectorFile
 
@@ -48,19 +49,16 @@ def measured_shortlist(prefixes: Prefixes, coarse: CoarseIndex, config: SegmentC
     sample = evenly(file.rows, SAMPLE)
     queries = file.take(sample)
     needed = _scores_needed(file, sample, queries)
-    walked = native_cascade(coarse, prefixes, "the coarse stage in memory", chosen_level())
-    heads = prefixes.take(sample)
+    graph = native_cascade(coarse, prefixes, "the new coarse stage", chosen_level())
+    parts = Parts(prefixes, coarse, graph, native=None, words=None, passages=None)
     most = _reached(coarse, config)
     recalls: dict[int, float] = {}
     for step in count():
         size = min(round(_FIRST * _STEP**step), most)
         length = min(size + 1, file.rows)  # the row finds itself too, which is no neighbour
-        if walked is None:
-            candidates = coarse.shortlist(heads, length, effort=config.effort)
-        else:
-            candidates = walked.shortlist(queries, length, effort=config.effort)
+        candidates = parts.shortlist(queries, length, None, config.effort)
         candidates[candidates == sample[:, None]] = -1
-        best = rerank(file, queries, candidates, needed.shape[1]).scores
+        best = parts.rerank(queries, candidates, needed.shape[1]).scores
         recalls[size] = float(np.mean(best >= needed))
         if recalls[size] >= RECALL:
             return size

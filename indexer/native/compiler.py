@@ -1,7 +1,6 @@
 """Compiling the kernels, with the standard library only: the build runs it before anything else.
 
-python -m searchengine.indexer.native.compiler            # compile, each into its folder
-python -m indexer.native.compiler --sanitize PATH   # with address and undefined checks, for tests
+python -m searchengine.indexer.native.compiler   # compile, each into its folder
 """
 
 import os
@@ -66,9 +65,6 @@ def compile_kernel(target: Path = LIBRARY, flags: Sequence[str] = ()) -> str | N
 
 def main() -> None:
     """Compile from the command line."""
-    sanitized = sys.argv[1:2] == ["--sanitize"]
-    if sanitized:
-        sys.exit(compile_kernel(Path(sys.argv[2]), SANITIZE))
     sys.exit(compile_kernel(LIBRARY) or compile_kernel(ENCODER))
 
 

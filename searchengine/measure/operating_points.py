@@ -237,7 +237,7 @@ class Searchers:
         self._dataset, self._grid, self._progress = dataset, grid, progress
         self._config = max(dataset.segments, key=lambda segment: segment.rows).config
         self._room = _MEMORY_SHARE * _memory()
-        self._built: dict[tuple[Any, ...], tuple[Views, float]] = {}
+        self._built: dict[SegmentConfig, tuple[Views, float]] = {}
 
     def build(self) -> None:
         """Build the searchers of the grid."""
