@@ -402,10 +402,6 @@ class Segment:
             parts = parts.with_coarse(prefixes, coarse, rows)
         return self._view(config, parts)
 
-    def remapped(self, vectors: Path) -> "Segment":
-        """This segment over a copy of its vectors file, mapped now: no page of it has been read."""
-        return self._view(self._config, self._opened().remapped(vectors))
-
     def _view(self, config: SegmentConfig, parts: Parts) -> "Segment":
         view = copy(self)  # shares the maps; closing one leaves the other open
         view._config, view._parts = config, parts

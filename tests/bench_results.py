@@ -36,8 +36,6 @@ def row(name: str, rounds: tuple[float, ...] = (1.0, 1.0, 1.0), **fields: Any) -
         "p99_ms": latency,
         "rounds_ms": rounds,
         "percentiles_ms": tuple(latency.median * (0.5 + i / 100) for i in range(101)),
-        "cold_ms": None,
-        "cold_reads": None,
         "batch_qps": None,
         "multiply_adds": 1e6,
         "bytes_read": 1e6,
@@ -127,7 +125,7 @@ def plausible(seed: int = 0, noise: float = 0.03, rounds: int = 5, busy: float =
         overhead_ms=Spread(1.42, 1.38, 1.51),
         now=None,
         rows=tuple(measured_rows),
-        missing={"cold latency": "the system keeps the rows in memory"},
+        missing={"hnsw fp16 384, ef 512": "it needs more memory than is left"},
     )
 
 
@@ -195,7 +193,6 @@ def _measured(one: Row, ms: float, off: np.ndarray, slowed: np.ndarray) -> Row:
     rounds = ms * np.exp(off) * slowed
     within = np.exp(0.25 * np.tan(np.linspace(-1.2, 1.25, 101)))  # a long tail to the right
     latencies = np.median(rounds) * within
-    cold = Spread.from_values((8 + 20 * rounds).tolist())
     return replace(
         one,
         p50_ms=Spread.from_values(rounds.tolist()),
@@ -203,8 +200,6 @@ def _measured(one: Row, ms: float, off: np.ndarray, slowed: np.ndarray) -> Row:
         p99_ms=Spread.from_values((rounds * within[99]).tolist()),
         rounds_ms=tuple(rounds.tolist()),
         percentiles_ms=tuple(latencies.tolist()),
-        cold_ms=cold,
-        cold_reads=float(min(one.config.shortlist, ROWS)),
         batch_qps=Spread.from_values((3000 / rounds).tolist()),
     )
 

@@ -6,7 +6,6 @@ Graphs are walked on the CPU: its caches suit them better.
 import hashlib
 import os
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -106,13 +105,6 @@ class Parts(NamedTuple):
     def file(self) -> VectorFile:
         """The full-width rows."""
         return self.prefixes.file
-
-    def remapped(self, path: Path) -> Self:
-        """These files with another copy of the vectors, mapped now."""
-        file = VectorFile(path, self.file.rows, self.file.dim, self.file.storage)
-        native = None if self.native is None else NativeRows(file, self.native.level)
-        parts = self._replace(native=native)
-        return parts.with_coarse(replace(self.prefixes, file=file), self.coarse, self.kept)
 
     def with_coarse(self, prefixes: Prefixes, coarse: CoarseIndex, kept: Allowed | None) -> Self:
         """These files with another coarse stage, which holds the rows `kept`, None for all.

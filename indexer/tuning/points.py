@@ -5,16 +5,10 @@ number of threads is not changed. Work and memory are counted: bytes by the file
 multiply-adds by counters of the searches.
 """
 
-import mmap
-import os
-import resource
-import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate
-from pathlib import Path
 
 import numpy as np
 
@@ -26,7 +20,6 @@ from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.cascade import SearchResult, merge
 from searchengine.indexer.search.exact import EXACT_ALLOWED
 from searchengine.indexer.segment import Segment
-from searchengine.indexer.storage.manifest import VECTORS
 from searchengine.indexer.storage.vectors_file import DTYPES
 
 _WARM_UP = 10  # queries that are searched before those that are timed
@@ -107,48 +100,6 @@ def recalls(rows: RowNumbers, exact: RowNumbers) -> Doubles:
 def recall(rows: RowNumbers, exact: RowNumbers) -> float:
     """The mean of `recalls`."""
     return float(recalls(rows, exact).mean())
-
-
-@contextmanager
-def cold_copies(segments: Sequence[Segment], folder: Path) -> Iterator[list[Path]]:
-    """Copies of the vectors files in a new folder, for `search_cold`. OSError: it is not writable.
-
-    The files of the open segments are mapped and cannot be dropped from the page cache.
-    """
-    folder.mkdir()
-    try:
-        copies = [folder / f"{number}.faiss" for number in range(len(segments))]
-        for segment, copy in zip(segments, copies, strict=True):
-            shutil.copyfile(segment.path / VECTORS, copy)
-            with copy.open("rb") as file:
-                os.fsync(file.fileno())  # a dirty page cannot be dropped
-        yield copies
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def search_cold(point: OperatingPoint, copies: Sequence[Path], query: Floats) -> tuple[float, int]:
-    """Seconds of one query (1, D) with no full-width row in memory, and pages read.
-
-    The coarse stage stays in memory; a search reads the rows of its shortlist. Pages include
-    read-ahead. 0 means that the system did not drop them, e.g. because the folder is stored in
-    memory.
-    """
-    for copy in copies:
-        if hasattr(os, "posix_fadvise"):  # macOS has none
-            with copy.open("rb") as file:
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    fresh = [segment.remapped(copy) for segment, copy in zip(point.segments, copies, strict=True)]
-    cold = replace(point, segments=tuple(fresh))
-    try:
-        before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_inblock, time.perf_counter()
-        cold.search(query)
-        seconds = time.perf_counter() - begin
-        blocks = resource.getrusage(resource.RUSAGE_SELF).ru_inblock - before  # of 512 bytes
-        return seconds, 512 * blocks // mmap.PAGESIZE
-    finally:
-        for segment in fresh:
-            segment.close()
 
 
 def hot_row(config: SegmentConfig, rows: int, dim: int) -> float:

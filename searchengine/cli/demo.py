@@ -84,7 +84,6 @@ def run_demo(folder: Path) -> None:
             grid = Grid.fitting(
                 dataset.rows, engine.encoder.dim, prefixes=PREFIXES, shortlists=SHORTLISTS
             )
-            settings = Settings(grid, cold=0)
-            results = Bench(dataset, settings, folder, report).run()
+            results = Bench(dataset, Settings(grid), report).run()
     show_rows(table(results), "Operating points, compared with exact search (the first row)")
     say(f'Next: {program()} search {collection} "why do volcanoes erupt"')

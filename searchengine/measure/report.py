@@ -229,7 +229,7 @@ def _method(results: Results) -> list[Fact]:
     counts = {len(row.rounds_ms) for row in results.rows}
     rounds = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else str(max(counts, default=0))
     k, queries = results.subject.get("k"), plain(results.subject.get("queries"))
-    facts = [
+    return [
         (
             "mode",
             "recall and latency are those of searches by vectors, which mode hybrid makes too; "
@@ -276,15 +276,6 @@ def _method(results: Results) -> list[Fact]:
             "and the rows at full width: a search reads only its shortlist",
         ),
     ]
-    if any(row.cold_ms is not None for row in results.rows):
-        facts.append(
-            (
-                "cold",
-                "the first query on a new memory map of the rows, their pages dropped from the "
-                "page cache, codes and links in memory; and the pages that it read from disk",
-            )
-        )
-    return facts
 
 
 def _settings(results: Results) -> list[Fact]:

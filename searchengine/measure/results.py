@@ -14,7 +14,7 @@ from searchengine.errors import QueryError
 from searchengine.indexer.config import SegmentConfig
 from searchengine.trainer.files import write_json
 
-FORMAT = 2
+FORMAT = 3
 RESULTS = "results.json"
 EXACT = "exact"
 """Name of the row of exact search."""
@@ -64,9 +64,6 @@ class Row:
             Rows were measured in turns within a round, so that the machine's load cancels out in
             ratios by round.
         percentiles_ms: 101 percentiles (0 to 100) of all latencies.
-        cold_ms: latency of the first query on a new memory map, the rows' pages dropped from the
-            page cache; None if not measured.
-        cold_reads: mean number of pages that such a query read from disk.
         batch_qps: queries per second, all in one call.
         multiply_adds: multiply-adds of one query, counted, not timed.
         bytes_read: bytes of codes, links and rows that one query reads.
@@ -90,8 +87,6 @@ class Row:
     p99_ms: Spread
     rounds_ms: tuple[float, ...]
     percentiles_ms: tuple[float, ...]
-    cold_ms: Spread | None
-    cold_reads: float | None
     batch_qps: Spread | None
     multiply_adds: float | None
     bytes_read: float | None
@@ -115,7 +110,7 @@ class Results:
             None for bare vectors), mode (that of nDCG and overhead: the default mode, but vector
             where that is text).
         machine: processor, cores, threads, memory (bytes), system, python, versions.
-        settings: repeats, cold, prefixes, shortlists, structures, codes, target and the like.
+        settings: repeats, prefixes, shortlists, structures, codes, target and the like.
         overhead_ms: milliseconds of a question besides the search by vectors: encoding, reading the
             documents, and in mode hybrid the words; None for bare vectors.
         now: the name of the row that searches as the collection does, or for bare vectors as a new
@@ -211,7 +206,7 @@ def _spread(value: Mapping[str, float] | None) -> Spread | None:
 def _row(fields: Mapping[str, Any]) -> Row:
     config = SegmentConfig.from_dict(fields["config"])
     values = {**fields, "kind": Kind(fields["kind"]), "config": config}
-    for name in ("p50_ms", "p95_ms", "p99_ms", "cold_ms", "batch_qps", "measured"):
+    for name in ("p50_ms", "p95_ms", "p99_ms", "batch_qps", "measured"):
         values[name] = _spread(values[name])
     for name in ("ndcg_loss", "rounds_ms", "percentiles_ms"):
         if values[name] is not None:

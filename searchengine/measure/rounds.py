@@ -7,15 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from searchengine.indexer.arrays import Doubles, evenly
+from searchengine.indexer.arrays import Doubles
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.threads import available_cores, threads
-from searchengine.indexer.tuning.points import cold_copies, recalls, search_cold
+from searchengine.indexer.tuning.points import recalls
 from searchengine.measure.bench_data import Dataset
 from searchengine.measure.operating_points import Grid, Searcher, Searchers
 from searchengine.measure.results import Kind, Results, Row, Spread
@@ -25,8 +24,7 @@ from searchengine.trainer.processor import processor_name
 TIMED = 100
 """Queries timed one at a time in a round."""
 TIME_LIMIT = 4.0
-"""Seconds of a round per searcher: a slow one gets fewer queries, but at least MIN_TIMED. It also
-limits the cold queries of a searcher."""
+"""Seconds of a round per searcher: a slow one gets fewer queries, but at least MIN_TIMED."""
 MIN_TIMED = 20
 FINALISTS = 8
 """Maximum number of searchers measured in additional rounds: the fastest that meet the target."""
@@ -43,13 +41,11 @@ class Settings:
     Attributes:
         grid: operating points.
         repeats: number of rounds; finalists get twice as many in addition.
-        cold: maximum number of cold queries per operating point; 0 measures none.
         target: target recall.
     """
 
     grid: Grid
     repeats: int = 5
-    cold: int = 5
     target: float = 0.95
 
 
@@ -64,7 +60,6 @@ class _Entry:
         count: number of queries timed in a round.
         rounds: seconds of those queries, per round.
         batches: queries per second in one call, per round.
-        cold: seconds and pages read, per cold query.
     """
 
     searcher: Searcher
@@ -74,7 +69,6 @@ class _Entry:
     count: int
     rounds: list[Doubles] = field(default_factory=list)
     batches: list[float] = field(default_factory=list)
-    cold: list[tuple[float, int]] = field(default_factory=list)
 
     @property
     def medians(self) -> list[float]:
@@ -85,12 +79,9 @@ class _Entry:
 class Bench:
     """A bench of a data set: `run` measures, `results` returns the results so far."""
 
-    def __init__(
-        self, dataset: Dataset, settings: Settings, scratch: Path, progress: Progress
-    ) -> None:
-        """`scratch`: folder for built structures; `progress`: progress callback."""
-        self._dataset, self._settings = dataset, settings
-        self._scratch, self._progress = scratch, progress
+    def __init__(self, dataset: Dataset, settings: Settings, progress: Progress) -> None:
+        """`progress`: progress callback."""
+        self._dataset, self._settings, self._progress = dataset, settings, progress
         self._entries: list[_Entry] = []
         self._missing: dict[str, str] = {}  # name of a point that was not measured → reason
         self._now: str | None = None
@@ -121,8 +112,6 @@ class Bench:
         for number in range(2 * repeats if len(finalists) > 1 else 0):
             self._round(finalists, number, "finals", 2 * repeats)
         report(self.results(complete=False))
-        if self._settings.cold:
-            self._measure_cold()
         return self.results(complete=True)
 
     def _measure_recall(self, searchers: Sequence[Searcher]) -> None:
@@ -164,30 +153,6 @@ class Bench:
         fastest = sorted(medians, key=medians.__getitem__)[:FINALISTS]
         return [entry for entry in fastest if medians[entry] <= limit]
 
-    def _measure_cold(self) -> None:
-        """Measure the first query on rows that are on disk only."""
-        entries, queries = self._entries, self._dataset.queries
-        try:
-            with cold_copies(self._dataset.segments, self._scratch / "cold") as copies:
-                for entry in entries:
-                    for number in evenly(len(queries), self._settings.cold):
-                        query = queries[number : number + 1]
-                        entry.cold.append(search_cold(entry.searcher.point, copies, query))
-                        if sum(seconds for seconds, _ in entry.cold) > TIME_LIMIT:
-                            break
-                    self._progress("measuring cold", 1, len(entries))
-        except OSError as error:
-            self._missing["cold latency"] = f"the rows cannot be copied: {error.strerror}"
-            return
-        except (KeyboardInterrupt, SystemExit):
-            for entry in entries:  # incomplete, so not comparable
-                entry.cold.clear()
-            raise
-        if not any(pages for entry in entries for _, pages in entry.cold):
-            self._missing["cold latency"] = "the system keeps the rows in memory"
-            for entry in entries:
-                entry.cold.clear()
-
     def results(self, *, complete: bool) -> Results:
         """Return the results so far."""
         dataset, grid = self._dataset, self._settings.grid
@@ -213,7 +178,6 @@ class Bench:
             machine=self._machine,
             settings={
                 "repeats": self._settings.repeats,
-                "cold": self._settings.cold,
                 "target": self._settings.target,
                 **asdict(grid),
             },
@@ -254,8 +218,6 @@ def _row(entry: _Entry, reference: Sequence[float], shared: int) -> Row:
         percentiles_ms=tuple(
             (1e3 * np.percentile(np.concatenate(rounds), np.arange(101))).tolist()
         ),
-        cold_ms=Spread.from_values([1e3 * s for s, _ in entry.cold]) if entry.cold else None,
-        cold_reads=float(np.mean([pages for _, pages in entry.cold])) if entry.cold else None,
         batch_qps=Spread.from_values(entry.batches) if entry.batches else None,
         measured=Spread.from_values(speedups),
     )

@@ -1,8 +1,6 @@
-"""Operating points: what they find, what they cost, and the first query on cold rows."""
+"""Operating points: what they find, and what they cost."""
 
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,11 +10,9 @@ from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment, SegmentConfig
 from searchengine.indexer.tuning.points import (
     OperatingPoint,
-    cold_copies,
     cost,
     in_turns,
     recall,
-    search_cold,
 )
 
 DIM = 24
@@ -128,24 +124,3 @@ def test_the_cost_of_lists_stages_and_the_rotation(turned: Segment) -> None:
     assert fixed + 100 * DIM < adds(effort=1) < adds(effort=5) < everything
     funnel = adds(effort=10, stages=((16, 30),))
     assert funnel == 2000 * 8 + 100 * 16 + 30 * DIM + fixed
-
-
-def test_cold_rows_give_the_same_answer_and_leave_nothing(turned: Segment, tmp_path: Path) -> None:
-    query = rows(1, 9)
-    point = OperatingPoint((turned,), (None,), 5, 100)
-    before = point.search(query).rows
-    with cold_copies([turned], tmp_path / "cold") as (copy,):
-        assert copy.read_bytes() == (turned.path / "vectors.faiss").read_bytes()
-        seconds, pages = search_cold(point, [copy], query)
-        assert seconds > 0 and pages >= 0
-        # It is the copy that is read: of other rows, other hits.
-        start = copy.stat().st_size - 2000 * DIM * 2
-        stored = np.fromfile(copy, "<f2", offset=start).reshape(2000, DIM)
-        with copy.open("r+b") as file:
-            file.seek(start)
-            file.write(stored[::-1].tobytes())
-            os.fsync(file.fileno())
-        seen = turned.remapped(copy).search(query, 5, 2000).rows
-        assert (np.sort(1999 - seen) == np.sort(turned.exact(query, 5).rows)).all()
-    assert not (tmp_path / "cold").exists()
-    assert (point.search(query).rows == before).all()

@@ -37,7 +37,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
         {
             "What is searched": "queries qrels vectors query_vectors k",
             "Operating points": "prefixes shortlists structures codes efforts funnels no_baselines",
-            "How it is measured": "repeats cold target out",
+            "How it is measured": "repeats target out",
             "The encoder": f"encoder {RUNNING}",
         }
     )
@@ -96,12 +96,6 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="Leave out structures over the full width, and prefixes without rotation.",
 )
 @click.option("--repeats", default=5, type=click.IntRange(1), help="Number of rounds.")
-@click.option(
-    "--cold",
-    default=5,
-    type=click.IntRange(0),
-    help="Maximum number of cold queries per operating point.",
-)
 @click.option(
     "--target",
     default=0.95,
@@ -171,7 +165,7 @@ def _measure(
         for sentence in dataset.notes:
             note(f"Note: {sentence}")
         progress = stack.enter_context(steps())
-        bench = Bench(dataset, _settings(dataset, options), scratch, progress)
+        bench = Bench(dataset, _settings(dataset, options), progress)
         try:
             results = bench.run((lambda so_far: so_far.write(out)) if out else None)
         except (KeyboardInterrupt, SystemExit):
@@ -262,4 +256,4 @@ def _settings(dataset: "Dataset", options: dict[str, Any]) -> "Settings":
         funnels=options["funnels"] or None,
         baselines=not options["no_baselines"],
     )
-    return Settings(grid, options["repeats"], options["cold"], options["target"])
+    return Settings(grid, options["repeats"], options["target"])

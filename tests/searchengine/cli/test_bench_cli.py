@@ -85,7 +85,7 @@ def test_a_point_of_the_report_is_applied(folder: Path, reported: Path, tmp_path
         assert stats["index_config"] == row.config.as_dict() and stats["exact"] is (name == "exact")
         done = run(
             *("bench", collection, "--queries", folder / "queries.jsonl", "--prefixes", "64"),
-            *("--shortlists", "10", "--repeats", "1", "--cold", "0", "--json"),
+            *("--shortlists", "10", "--repeats", "1", "--json"),
         )
         assert json.loads(done.stdout)["now"] == name
     assert "shortlist all rows" in run("info", collection).stdout
@@ -113,7 +113,7 @@ def test_a_point_that_cannot_be_applied(
 def test_json_is_what_the_report_holds(folder: Path) -> None:
     done = run(
         *("bench", "--vectors", folder / "rows.npy", "--prefixes", "8", "--shortlists", "50"),
-        *("--structures", "flat", "--repeats", "1", "--cold", "1", "--json", "-k", "5"),
+        *("--structures", "flat", "--repeats", "1", "--json", "-k", "5"),
     )
     assert done.returncode == 0, done.stderr
     results = json.loads(done.stdout)

@@ -202,14 +202,14 @@ def test_retrieval_is_measured_over_what_is_there(worn: tuple[SearchEngine, list
 
 
 def test_bench_and_tune_leave_a_worn_collection_right(
-    worn: tuple[SearchEngine, list[Any]], tmp_path: Path
+    worn: tuple[SearchEngine, list[Any]],
 ) -> None:
     engine, live = worn
     with collection_dataset(engine, {"1": "aaa aa", "2": "a"}) as subject:
         sizes = {"prefixes": (16,), "shortlists": (50, 500)}
         grid = Grid.fitting(subject.rows, 16, 5, baselines=False, **sizes)
-        settings = Settings(grid, repeats=1, cold=0)
-        rows = Bench(subject, settings, tmp_path, lambda *_: None).run().rows
+        settings = Settings(grid, repeats=1)
+        rows = Bench(subject, settings, lambda *_: None).run().rows
     assert len(rows) >= 4 and all(row.recall == 1 for row in rows)
     # A low target, for the questions are few; what is found is right whatever the recipe.
     engine.tune(goal=Goal(k=5, recall=0.5))

@@ -62,15 +62,14 @@ def silent(*_: object) -> None:
 
 def settings(subject: Dataset, **options: Any) -> Settings:
     chosen: dict[str, Any] = {"prefixes": (8,), "shortlists": (20, 100)}
-    kept = {name: options.pop(name) for name in ("repeats", "cold") if name in options}
+    repeats = options.pop("repeats", 3)
     grid = Grid.fitting(subject.rows, DIM, 5, **(chosen | options))
-    return Settings(grid, **({"repeats": 3, "cold": 1, "target": 0.5} | kept))
+    return Settings(grid, repeats, target=0.5)
 
 
 @pytest.fixture(scope="module")
-def results(subject: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Results:
-    scratch = tmp_path_factory.mktemp("scratch")
-    return Bench(subject, settings(subject), scratch, silent).run()
+def results(subject: Dataset) -> Results:
+    return Bench(subject, settings(subject), silent).run()
 
 
 def test_all_requested_points_are_measured(results: Results) -> None:
@@ -149,7 +148,7 @@ def test_results_are_read_as_they_were_written(results: Results, tmp_path: Path)
         ("{", "cannot be read as JSON"),
         ("[]", "must contain bench results"),
         ('{"format": 99}', "got format 99"),
-        ('{"format": 2, "measured_at": ""}', "is damaged"),
+        ('{"format": 3, "measured_at": ""}', "is damaged"),
     ],
 )
 def test_other_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -163,9 +162,7 @@ def test_missing_results_are_reported(tmp_path: Path) -> None:
         Results.read(tmp_path / "none")
 
 
-def test_every_round_is_reported_and_survives_an_interruption(
-    subject: Dataset, tmp_path: Path
-) -> None:
+def test_every_round_is_reported_and_survives_an_interruption(subject: Dataset) -> None:
     seen: list[Results] = []
 
     def report(results: Results) -> None:
@@ -173,28 +170,25 @@ def test_every_round_is_reported_and_survives_an_interruption(
         if len(seen) == 2:
             raise KeyboardInterrupt
 
-    bench = Bench(subject, settings(subject, structures=[Structure.FLAT]), tmp_path, silent)
+    bench = Bench(subject, settings(subject, structures=[Structure.FLAT]), silent)
     with pytest.raises(KeyboardInterrupt):
         bench.run(on_round=report)
     assert [len(row.rounds_ms) for row in seen[0].rows] == [1] * len(seen[0].rows)
     kept = bench.results(complete=False)
     assert not kept.complete and all(len(row.rounds_ms) == 2 for row in kept.rows)
-    assert kept.rows[0].cold_ms is None
 
 
-def test_conflicting_options_are_reported(subject: Dataset, tmp_path: Path) -> None:
+def test_conflicting_options_are_reported(subject: Dataset) -> None:
     bench_settings = settings(
         subject,
         structures=[Structure.HNSW],
         funnels=[((16, 100),)],
         baselines=False,
-        cold=0,
         repeats=1,
     )
-    found = Bench(subject, bench_settings, tmp_path, silent).run()
+    found = Bench(subject, bench_settings, silent).run()
     assert "keep fewer rows" in found.missing["hnsw int8 8 → 100 → 16: 100"]
     assert [row.kind for row in found.rows] == [Kind.EXACT, *[Kind.CASCADE] * 3]
-    assert found.rows[0].cold_ms is None
 
 
 @pytest.fixture
@@ -207,15 +201,15 @@ def engine(tmp_path: Path) -> Iterator[SearchEngine]:
         yield engine
 
 
-def test_a_collection_with_judgements(engine: SearchEngine, tmp_path: Path) -> None:
+def test_a_collection_with_judgements(engine: SearchEngine) -> None:
     engine.add([{"_id": "c", "text": "bb"}])
     questions = {"q1": "bb", "q2": "a bb ccc ccc", "q3": "not judged"}
     qrels = {"q1": {"c": 1}, "q2": {"b2": 1}}
     with collection_dataset(engine, questions, qrels) as subject:
         assert subject.rows == 40 and len(subject.queries) == 2 and subject.judged == 2
         assert subject.overhead_ms is not None and subject.sizes == [20, 19, 1]
-        bench_settings = Settings(Grid.fitting(40, 16, 10, prefixes=(4,)), repeats=1, cold=0)
-        found = Bench(subject, bench_settings, tmp_path, silent).run()
+        bench_settings = Settings(Grid.fitting(40, 16, 10, prefixes=(4,)), repeats=1)
+        found = Bench(subject, bench_settings, silent).run()
     assert all(row.ndcg == pytest.approx(1) for row in found.rows if row.config.shortlist >= 40)
     assert found.subject["judged"] == 2
 
@@ -227,8 +221,8 @@ def test_the_loss_of_ndcg_is_paired(subject: Dataset, tmp_path: Path) -> None:
         return scores
 
     judged = replace(subject, judge=judge, judged=40)
-    asked = settings(subject, structures=[Structure.FLAT], baselines=False, cold=0, repeats=1)
-    found = Bench(judged, asked, tmp_path, silent).run()
+    asked = settings(subject, structures=[Structure.FLAT], baselines=False, repeats=1)
+    found = Bench(judged, asked, silent).run()
     (segment,) = subject.segments
     exact = (segment.exact(subject.queries, 5).rows % 7 == 0).mean(axis=1)
     short = segment.over(SegmentConfig(prefix=8, code="int8", shortlist=20))  # type: ignore[arg-type]
@@ -261,8 +255,8 @@ def test_ndcg_is_that_of_the_evaluation(tmp_path: Path) -> None:
             with collection_dataset(engine, questions, qrels) as subject:
                 assert subject.notes == judged.notes and subject.mode == mode
                 grid = Grid.fitting(subject.rows, 16, 10, prefixes=(8,), shortlists=(10,))
-                bench_settings = Settings(grid, repeats=1, cold=0)
-                found[mode] = Bench(subject, bench_settings, tmp_path, silent).run()
+                bench_settings = Settings(grid, repeats=1)
+                found[mode] = Bench(subject, bench_settings, silent).run()
     by_vector, by_both = found["vector"], found["hybrid"]
     assert by_vector.rows[0].ndcg == pytest.approx(exact.ndcg_10) != 1
     now = by_vector.named("flat fp16 3 → 12, not rotated")
@@ -285,13 +279,11 @@ def test_every_point_can_be_applied(tmp_path: Path) -> None:
         engine.delete(["5", "1299"])
 
         def bench(number: int) -> Results:
-            scratch = tmp_path / str(number)
-            scratch.mkdir()
             with collection_dataset(engine, questions) as subject:
                 settings = Settings(
-                    Grid.fitting(subject.rows, 16, 10, **grid, baselines=not number), 1, 0
+                    Grid.fitting(subject.rows, 16, 10, **grid, baselines=not number), 1
                 )
-                return Bench(subject, settings, scratch, silent).run()
+                return Bench(subject, settings, silent).run()
 
         first = bench(0)
         assert first.now == "flat fp16 4 → 30"

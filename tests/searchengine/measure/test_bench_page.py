@@ -76,7 +76,7 @@ def test_names_are_escaped(sample_results: Results) -> None:
     assert EVIL in "".join(checked(in_html(report(evil))).words)
 
 
-BARE = {"ndcg": None, "cold_ms": None, "cold_reads": None, "batch_qps": None}
+BARE = {"ndcg": None, "batch_qps": None}
 
 
 @pytest.mark.parametrize(
