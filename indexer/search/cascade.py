@@ -28,7 +28,7 @@ from searchengine.indexer.faiss_calls import (
 )
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.storage.vectors_file import VectorFile
-from searchengine.indexer.threads import slices
+from searchengine.indexer.threads import MAX_SLICE, slices
 
 MIN_EF_SEARCH = 32
 """Minimum ef_search that follows from the size of a shortlist."""
@@ -43,7 +43,9 @@ CHUNK_VALUES = 1 << 18
 
 _FIRST_RANKED = 1024  # rows of the first scan that ranks rows
 
-_LIST_SCORES = 1 << 22  # of queries with centroids at a time: 16 MiB
+_NO_BLAS = 19
+"""Queries of a call, at most, for which faiss chooses the lists of an IVF without its BLAS, which
+is of 2021 and takes newer processors for old ones."""
 
 
 class RowStore(Protocol):
@@ -89,9 +91,6 @@ class CoarseIndex:
             inner = faiss.downcast_index(index.index)
         self.structure = structure_of(inner)
         self._inner = inner
-        if self.structure is Structure.IVF:
-            self._centroids = inner.quantizer.reconstruct_n(0, inner.nlist)
-            inner.parallel_mode = 3  # or `search_preassigned` takes one thread
         self.rows = int(index.ntotal)
         self.width = int(index.d)
 
@@ -189,11 +188,12 @@ class CoarseIndex:
             order = locality([queries], queries)
         if self.structure is Structure.IVF:
             nprobe = self.nprobe(effort, allowed)
-            rows[order] = self._search_lists(queries[order], size, nprobe, selector)[1]
-            return rows
-        ef_search = self.ef_search(size, effort, allowed)
-        parameters = faiss.SearchParametersHNSW(efSearch=ef_search, sel=selector)
-        for part in slices(len(queries)):
+            parameters, largest = faiss.SearchParametersIVF(nprobe=nprobe, sel=selector), _NO_BLAS
+        else:
+            ef_search = self.ef_search(size, effort, allowed)
+            parameters = faiss.SearchParametersHNSW(efSearch=ef_search, sel=selector)
+            largest = MAX_SLICE
+        for part in slices(len(queries), largest=largest):
             with native_threads(part.stop - part.start):
                 _, found = self.index.search(queries[order[part]], size, params=parameters)
             rows[order[part]] = found
@@ -215,48 +215,22 @@ class CoarseIndex:
 
     def _scan_faiss(self, queries: Floats, size: int, selector: Any) -> tuple[Floats, RowNumbers]:
         """Scores and rows of a scan over the rows in the selector, None for all."""
+        parameters, largest = None, MAX_SLICE
         if self.structure is Structure.IVF:
-            return self._search_lists(queries, size, self.lists, selector)
-        parameters = None if selector is None else faiss.SearchParameters(sel=selector)
+            parameters = faiss.SearchParametersIVF(nprobe=self.lists, sel=selector)
+            largest = _NO_BLAS
+        elif selector is not None:
+            parameters = faiss.SearchParameters(sel=selector)
         # A graph stores its codes in a flat index, by node.
         graph = self.structure is Structure.HNSW
         flat = faiss.downcast_index(self._inner.storage) if graph else self.index
         rows = np.empty((len(queries), size), np.int64)
         scores = np.empty(rows.shape, np.float32)
-        for part in slices(len(queries)):
+        for part in slices(len(queries), largest=largest):
             into = {"D": scores[part], "I": rows[part]}
             with self._lock, native_threads(part.stop - part.start):
                 flat.search(queries[part], size, params=parameters, **into)
         return scores, faiss.vector_to_array(self.index.id_map)[rows] if graph else rows
-
-    def _search_lists(
-        self, queries: Floats, size: int, nprobe: int, selector: Any
-    ) -> tuple[Floats, RowNumbers]:
-        """Scores and rows (q, size) in the `nprobe` lists with the most similar centroids.
-
-        numpy chooses them: faiss-cpu comes with an OpenBLAS of 2021, which takes newer processors
-        for old ones. `selector`: of the allowed rows, None for all.
-        """
-        rows = np.empty((len(queries), size), np.int64)
-        scores = np.empty(rows.shape, np.float32)
-        parameters = faiss.SearchParametersIVF(nprobe=nprobe, sel=selector)
-        step = max(1, _LIST_SCORES // self.lists)
-        for start in range(0, len(queries), step):
-            batch = np.ascontiguousarray(queries[start : start + step], np.float32)
-            if len(batch) == 1:  # a matrix product would wake other threads
-                similar = np.vecdot(self._centroids, batch)[None]
-            else:
-                similar = batch @ self._centroids.T
-            lists = np.argpartition(similar, -nprobe, axis=1)[:, -nprobe:].copy()
-            similar = similar[np.arange(len(batch))[:, None], lists]
-            for part in slices(len(batch)):
-                count = part.stop - part.start
-                into = (array[start:][part] for array in (scores, rows))
-                arrays = map(faiss.swig_ptr, (lists[part], similar[part], *into))
-                query = faiss.swig_ptr(batch[part])
-                with native_threads(count):
-                    self._inner.search_preassigned_c(count, query, size, *arrays, False, parameters)
-        return scores, rows
 
 
 def rerank(store: RowStore, queries: Floats, candidates: RowNumbers, k: int) -> SearchResult:
