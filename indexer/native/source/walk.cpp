@@ -150,8 +150,6 @@ bool Walk::follow_best() {
         pool()[next_] |= kFollowed;
     }
     for (int i = 0; i < beam_size_; i++) request_links(beam_[i]);
-    for (int i = next_; i >= std::max(first, next_ - kAhead + 1); i--)
-        if (keys[i] != kNone) request_links(node_of(keys[i]));
     return beam_size_ > 0;
 }
 

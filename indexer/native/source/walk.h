@@ -27,7 +27,6 @@ constexpr int kEntries = 256; // nodes, spread over the graph, whose best a walk
 constexpr int kSeeds = 64;    // of a walk with a mask: as many that may be found
 constexpr int kScanned = 64;  // codes that a scan scores at once
 constexpr int kSampled = 16;  // neighbours of its entry whose links say how many may be found there
-constexpr int kAhead = 4;     // nodes whose links are on their way before it is sure they are read
 
 constexpr int64_t kInterleaved = 3; // walks that a thread takes turns between
 
