@@ -44,7 +44,6 @@ from searchengine.indexer.config import (
 from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.search.allowed import Allowed, restriction
 from searchengine.indexer.search.cascade import SearchResult, narrow, rerank
-from searchengine.indexer.search.native_search import walk_totals
 from searchengine.indexer.search.segment_files import Parts, read_manifest
 from searchengine.indexer.storage.durable import Checksum, sha256
 from searchengine.indexer.storage.manifest import MANIFEST, VECTORS, Manifest
@@ -330,10 +329,6 @@ class Segment:
         if parts.graph is not None:
             return parts.graph.walks(size, self._config.effort, only)
         return parts.coarse.structure is not Structure.FLAT
-
-    def walk_totals(self) -> tuple[int, int]:
-        """Counters of graph walks: codes compared, and nodes expanded."""
-        return walk_totals(self._opened().graph)
 
     def exact(
         self,

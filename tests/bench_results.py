@@ -35,11 +35,7 @@ def row(name: str, rounds: tuple[float, ...] = (1.0, 1.0, 1.0), **fields: Any) -
         "p95_ms": latency,
         "p99_ms": latency,
         "rounds_ms": rounds,
-        "percentiles_ms": tuple(latency.median * (0.5 + i / 100) for i in range(101)),
         "batch_qps": None,
-        "multiply_adds": 1e6,
-        "bytes_read": 1e6,
-        "theoretical": 50.0,
         "measured": Spread(10.0, 10.0, 10.0),
         "hot_bytes": 2**20,
         "cold_bytes": 2**24,
@@ -62,7 +58,6 @@ def exact(rounds: tuple[float, ...] = (10.0, 10.0, 10.0), **fields: Any) -> Row:
         "recall": 1.0,
         "recall_low": 1.0,
         "recall_high": 1.0,
-        "theoretical": 1.0,
         "measured": Spread(1.0, 1.0, 1.0),
         "hot_bytes": 0,
         "build_s": None,
@@ -131,7 +126,7 @@ def plausible(seed: int = 0, noise: float = 0.03, rounds: int = 5, busy: float =
 
 def _points() -> list[tuple[Row, float]]:
     """Every row, and its true median in milliseconds; what is measured is put in later."""
-    points = [(exact(ndcg=0.645, multiply_adds=float(ROWS * DIM)), EXACT_MS)]
+    points = [(exact(ndcg=0.645), EXACT_MS)]
     for structure in ("flat", "hnsw"):
         for prefix in (64, 128, 192):
             for shortlist in (20, 50, 200) if structure == "hnsw" else (50, 200):
@@ -157,7 +152,6 @@ def _cascade(structure: str, prefix: int, shortlist: int, kind: Kind) -> tuple[R
     if kind is Kind.TRUNCATED:
         missed = min(0.9, 2.5 * missed)
     work = ROWS * prefix if structure == "flat" else 30 * shortlist * prefix
-    adds = float(work + shortlist * DIM + DIM * DIM)
     ms = 0.08 + work / 1e7 + shortlist / 2000
     name, code = f"{structure} int8 {prefix} → {shortlist}", "int8"
     if kind is Kind.TRUNCATED:
@@ -174,8 +168,6 @@ def _cascade(structure: str, prefix: int, shortlist: int, kind: Kind) -> tuple[R
         effort=shortlist if kind is Kind.FULL else 0,
         **_share(1 - missed),
         ndcg=round(0.645 - 0.2 * missed, 4),
-        multiply_adds=adds,
-        bytes_read=adds / 2,
         hot_bytes=ROWS * (prefix + (280 if structure == "hnsw" else 0)),
         cold_bytes=ROWS * DIM * 2,
         build_s=0.4 if structure == "flat" else 4.0 + prefix / 64,
@@ -191,22 +183,16 @@ def _share(recall: float) -> dict[str, float]:
 
 def _measured(one: Row, ms: float, off: np.ndarray, slowed: np.ndarray) -> Row:
     rounds = ms * np.exp(off) * slowed
-    within = np.exp(0.25 * np.tan(np.linspace(-1.2, 1.25, 101)))  # a long tail to the right
-    latencies = np.median(rounds) * within
     return replace(
         one,
         p50_ms=Spread.from_values(rounds.tolist()),
-        p95_ms=Spread.from_values((rounds * within[95]).tolist()),
-        p99_ms=Spread.from_values((rounds * within[99]).tolist()),
+        p95_ms=Spread.from_values((1.4 * rounds).tolist()),
+        p99_ms=Spread.from_values((2 * rounds).tolist()),
         rounds_ms=tuple(rounds.tolist()),
-        percentiles_ms=tuple(latencies.tolist()),
         batch_qps=Spread.from_values((3000 / rounds).tolist()),
     )
 
 
 def _against(one: Row, scan: Row) -> Row:
     times = [a / b for a, b in zip(scan.rounds_ms, one.rounds_ms, strict=True)]
-    fewer = None
-    if one.multiply_adds and scan.multiply_adds:
-        fewer = scan.multiply_adds / one.multiply_adds
-    return replace(one, measured=Spread.from_values(times), theoretical=fewer)
+    return replace(one, measured=Spread.from_values(times))

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import numpy as np
 
-from searchengine.indexer.arrays import unit_rows
+from searchengine.indexer.arrays import address, unit_rows
 from searchengine.indexer.building.coarse import build_coarse
 from searchengine.indexer.config import SegmentConfig, Storage
 from searchengine.indexer.native.hnsw import NativeGraph
+from searchengine.indexer.native.library import load
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.storage.rotation import Prefixes
 from searchengine.indexer.storage.vectors_file import DTYPES, write_vectors
@@ -40,6 +41,13 @@ class Case:
 
     def graph(self, level: int = 0, matrix: np.ndarray | None = None) -> NativeGraph:
         return NativeGraph(self.index, self.file, level, "coarse.faiss", matrix)
+
+
+def work(graph: NativeGraph) -> tuple[int, int]:
+    """Codes scored and nodes followed in all searches so far."""
+    totals = np.empty(2, np.int64)
+    load().kernel_work(graph._handle, address(totals))
+    return int(totals[0]), int(totals[1])
 
 
 def clustered(rng: np.random.Generator, rows: int, dim: int, clusters: int = 8) -> np.ndarray:

@@ -255,12 +255,6 @@ class NativeGraph:
         nodes = self._node_of[rows]
         return nodes[nodes >= 0]
 
-    def work(self) -> tuple[int, int]:
-        """Codes compared and nodes expanded in all searches so far."""
-        totals = np.empty(2, np.int64)
-        load().kernel_work(self._handle, address(totals))
-        return int(totals[0]), int(totals[1])
-
 
 def _checked(result: int, queries: Floats) -> int:
     """The result of a search of these queries."""

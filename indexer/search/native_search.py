@@ -130,20 +130,6 @@ class NativeCascade:
             nodes = self._nodes[allowed] = self._graph.nodes_of(allowed.rows)
         return nodes
 
-    def work(self) -> tuple[int, int]:
-        """Codes compared and nodes expanded in all graph walks so far."""
-        return self._graph.work()
-
-
-def walk_totals(graph: NativeCascade | None) -> tuple[int, int]:
-    """Counters: codes compared, and nodes expanded.
-
-    They count the walks of faiss in this process and those of the compiled kernel in this graph.
-    """
-    stats = faiss.cvar.hnsw_stats
-    compared, followed = (0, 0) if graph is None else graph.work()
-    return stats.ndis + compared, stats.nhops + followed
-
 
 def native_cascade(
     coarse: CoarseIndex, prefixes: Prefixes, name: str, level: int | None

@@ -1,8 +1,7 @@
-"""Operating points of segments: recall, time, work and memory.
+"""Operating points of segments: recall, time and memory.
 
 Only the public search is called, so the times are those of users, with rotation and merging; the
-number of threads is not changed. Work and memory are counted: bytes by the file formats,
-multiply-adds by counters of the searches.
+number of threads is not changed. Memory is counted by the file formats.
 """
 
 import time
@@ -15,10 +14,8 @@ import numpy as np
 from searchengine.indexer.arrays import Doubles, Floats, RowNumbers
 from searchengine.indexer.building.coarse import empty
 from searchengine.indexer.config import Code, RotationKind, SegmentConfig, Structure
-from searchengine.indexer.faiss_calls import faiss
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.cascade import SearchResult, merge
-from searchengine.indexer.search.exact import EXACT_ALLOWED
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.storage.vectors_file import DTYPES
 
@@ -116,74 +113,15 @@ def hot_row(config: SegmentConfig, rows: int, dim: int) -> float:
         # Level 0 has 2 m links of 4 bytes; 1 row in m is on level 1 with m links, and so on. Then
         # the row's level (4), where its links begin (8), and its number.
         links = 8 * m + 4 * m / (m - 1) + 12 + 8
-    return _code_bytes(config) + links
+    return config.prefix * (1 if config.code is Code.INT8 else 2) + links
 
 
 def hot_bytes(config: SegmentConfig, rows: int, dim: int) -> int:
     """Bytes of a segment that should stay in memory: rotation (32 and 8 bits), coarse stage."""
-    return 5 * _rotated(config, dim) + round(rows * hot_row(config, rows, dim))
+    matrix = 0 if config.rotation is RotationKind.IDENTITY else config.prefix * dim
+    return 5 * matrix + round(rows * hot_row(config, rows, dim))
 
 
 def cold_row(config: SegmentConfig, dim: int) -> int:
     """Bytes of a full-width row, which may stay on the disk."""
     return dim * int(np.dtype(DTYPES[config.storage]).itemsize)
-
-
-def _code_bytes(config: SegmentConfig) -> int:
-    return config.prefix * (1 if config.code is Code.INT8 else 2)
-
-
-def _rotated(config: SegmentConfig, dim: int) -> int:
-    """Number of entries of the rotation (p, D), with which a query is multiplied."""
-    return 0 if config.rotation is RotationKind.IDENTITY else config.prefix * dim
-
-
-def cost(point: OperatingPoint, queries: Floats) -> tuple[float, float]:
-    """The mean cost of queries (q, D), by the counters of graphs and lists.
-
-    Returns:
-        Multiply-adds of values of any format, with those of the rotation and of the stages of a
-        funnel; and bytes read of codes, links and rows, where repeated reads count again.
-    """
-    pairs = zip(point.segments, point.live, strict=True)
-    parts = [_segment_cost(segment, live, point, queries) for segment, live in pairs]
-    adds, touched = zip(*parts, strict=True)
-    return sum(adds), sum(touched)
-
-
-def _segment_cost(
-    segment: Segment, live: Allowed | None, point: OperatingPoint, queries: Floats
-) -> tuple[float, float]:
-    config, dim, row_bytes = segment.config, segment.dim, cold_row(segment.config, segment.dim)
-    rows = segment.rows if live is None else live.size
-    size = max(point.shortlist or config.shortlist, point.k)
-    if point.shortlist is None or size >= rows or (live is not None and rows <= EXACT_ALLOWED):
-        return float(rows) * dim, float(rows) * row_bytes
-    compared, touched = _compared(segment, live, queries, size)
-    adds, rotated = compared * config.prefix, _rotated(config, dim)
-    touched += compared * _code_bytes(config)
-    if config.structure is Structure.IVF:  # the centroids
-        adds += segment.lists * config.prefix
-        touched += 4.0 * segment.lists * config.prefix
-    for width, keep in config.stages:
-        adds, touched = adds + size * width, touched + size * row_bytes * width / dim
-        size = max(keep, point.k)
-    return adds + size * dim + rotated, touched + size * row_bytes + 4.0 * rotated
-
-
-def _compared(
-    segment: Segment, live: Allowed | None, queries: Floats, size: int
-) -> tuple[float, float]:
-    """Mean number of codes that a query is compared with, and bytes of links read for it."""
-    if segment.config.structure is Structure.HNSW:
-        before = np.array(segment.walk_totals())
-        segment.search(queries, 1, size, live)
-        compared, followed = (np.array(segment.walk_totals()) - before) / len(queries)
-        return float(compared), 8.0 * segment.config.hnsw_m * float(followed)
-    if segment.config.structure is Structure.IVF:
-        faiss.cvar.indexIVF_stats.reset()
-        segment.search(queries, 1, size, live)
-        compared = faiss.cvar.indexIVF_stats.ndis / len(queries)
-        return compared, 8.0 * compared  # a row number beside every code
-    scanned = segment.rows if live is None or segment.rows - live.size <= size else live.size
-    return float(scanned), 0.0

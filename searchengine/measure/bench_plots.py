@@ -1,12 +1,10 @@
-"""Plots of a bench: recall, latency and speed-up of operating points."""
+"""Plots of a bench: recall and latency of operating points."""
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from searchengine.measure.bench_tables import frontier
 from searchengine.measure.formatting import short
@@ -32,8 +30,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 STRUCTURES = ("flat", "hnsw", "ivf")
-BINS = 48
-MARKED = {50: "o", 95: "D", 99: "X"}
 DASHED = (0, (4, 3))
 DASH_DOT = (0, (5, 2, 1, 2))
 EFFORTS = {"hnsw": "ef", "ivf": "lists"}
@@ -65,7 +61,7 @@ def pareto(
     figure, (axes,) = new_figure(5.4)
     ends = [end for row in results.rows for end in (row.recall_low, row.recall_high)]
     recall_scale(axes, "x", [*ends, target])
-    log_scale(axes, "y")
+    log_scale(axes)
     lines: list[Line] = []
     for row in results.rows:
         x, y = _at(row)
@@ -171,96 +167,6 @@ def _shortlist_lines(results: Results) -> dict[tuple[Kind, str, str, int, int], 
     return {key: [line[size] for size in sorted(line)] for key, line in sorted(lines.items())}
 
 
-@styled
-def latency(results: Results, names: Sequence[str]) -> "Figure":
-    """The distribution of single-query latencies, one lane per name, from above.
-
-    The filled shape is the histogram on the logarithmic axis, scaled to equal height; marks are the
-    percentiles 50, 95 and 99. Raises DataError for a name without a row.
-    """
-    by_name = {row.name: row for row in results.rows}
-    for name in names:
-        if name not in by_name:
-            raise DataError(f"{name!r} is not a row of the bench: expected one of {list(by_name)}")
-    rows = [by_name[name] for name in names]
-    if not rows:
-        raise DataError("names must have at least one row to draw, got none")
-    figure, (axes,) = new_figure(1.3 + 0.62 * len(rows))
-    log_scale(axes, "x")
-    for lane, row in zip(range(len(rows))[::-1], rows, strict=True):
-        look, values = _look(row), np.maximum(np.asarray(row.percentiles_ms, np.float64), 1e-9)
-        edges, heights = _histogram(values)
-        axes.stairs(
-            lane + 0.62 * heights, edges, baseline=lane, fill=True, color=look.colour, alpha=0.35
-        )
-        axes.hlines(lane, values[0], values[-1], color=look.colour, linewidth=1)
-        for share, marker in MARKED.items():
-            value = float(values[share])
-            axes.plot(value, lane, marker, color=look.colour, zorder=4)
-        text = " · ".join(short(float(values[share])) for share in MARKED)
-        axes.annotate(
-            text, (values[-1], lane), (6, 0), textcoords="offset points", fontsize=8, va="center"
-        )
-    axes.set_yticks(range(len(rows))[::-1], [_folded(row.name) for row in rows])
-    axes.set_ylim(-0.35, len(rows) - 0.1)
-    axes.grid(visible=False, axis="y")
-    low, high = axes.get_xlim()
-    axes.set_xlim(low, high * (high / low) ** 0.3)  # room for the numbers at the right
-    for share, marker in MARKED.items():
-        axes.plot([], [], marker, color=INK, label=f"p{share}")
-    axes.set_xlabel("latency of one query, ms (at the right: p50 · p95 · p99)")
-    axes.set_title("Distribution of latencies")
-    _legend(figure, axes)
-    return figure
-
-
-def _histogram(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Edges and heights (the highest is 1) from percentiles 0 to 100."""
-    low, high = math.log(values[0]), math.log(values[-1])
-    if high - low < 1e-6:  # all equal: a line
-        return np.exp([low - 0.01, low + 0.01]), np.ones(1)
-    edges = np.linspace(low, high, BINS + 1)
-    shares = np.interp(edges, np.log(values), np.linspace(0, 1, len(values)))
-    heights = np.diff(shares)
-    return np.exp(edges), heights / heights.max()
-
-
-@styled
-def speedups(results: Results) -> "Figure | None":
-    """Speed-up over exact search: counted in multiply-adds, and measured.
-
-    On the diagonal both are equal; points below it spend time on work that is not counted. The
-    Matryoshka paper reports the same pair: 128 × in theory and 14 × measured (Kusupati et al.,
-    arXiv 2205.13147, section 4.3.1). None if only exact search was counted.
-    """
-    rows = [row for row in results.rows if row.theoretical and row.kind is not Kind.EXACT]
-    if not rows:
-        return None
-    figure, (axes,) = new_figure(5.0)
-    log_scale(axes, "xy")
-    lines: list[Line] = []
-    places = {row.name: (float(row.theoretical or 1.0), row.measured.median) for row in rows}
-    for row in rows:
-        along = (row.measured.low, row.measured.high)
-        lines += [[places[row.name]], [(places[row.name][0], end) for end in along]]
-        _draw_point(axes, places[row.name], _look(row), None, along)
-    wide, high = zip(*places.values(), strict=True)
-    least, most = min(1.0, *wide, *high) / 1.3, 1.6 * max(*wide, *high)
-    diagonal = [(least, least), (most, most)]
-    look: dict[str, Any] = {"color": INK, "linewidth": 1, "linestyle": DASHED, "zorder": 1}
-    axes.plot(*zip(*diagonal, strict=True), label="as counted", **look)
-    axes.set_xlim(min(1.0, *wide) / 1.3, 1.6 * max(wide))
-    axes.set_ylim(min(1.0, *high) / 1.3, 1.6 * max(high))
-    axes.set_xlabel("times fewer multiply-adds than exact search (counted)")
-    axes.set_ylabel("times as fast as exact search (measured)")
-    axes.set_title("Counted and measured speed-up")
-    _legend(figure, axes)
-    order = sorted(rows, key=lambda row: -row.measured.median)
-    labels = [Label(_brief(row), *places[row.name], _look(row).colour) for row in order]
-    put_labels(axes, labels, [diagonal, *lines])
-    return figure
-
-
 def _look(row: Row) -> _Look:
     if row.kind is Kind.EXACT:
         return _Look("exact search", "#000000", "X")
@@ -280,15 +186,14 @@ def _draw_point(
     axes: "Axes",
     place: tuple[float, float],
     look: _Look,
-    across: tuple[float, float] | None,
+    across: tuple[float, float],
     along: tuple[float, float],
 ) -> None:
     """Draw a mark with bars; across, along: ends of the horizontal and the vertical bar."""
     x, y = place
     bars: dict[str, Any] = {"color": look.colour, "linewidth": 0.8, "zorder": 3}
     axes.plot([x, x], along, **bars)
-    if across is not None:
-        axes.plot(across, [y, y], **bars)
+    axes.plot(across, [y, y], **bars)
     face = look.colour if look.filled else "white"
     mark: dict[str, Any] = {"color": look.colour, "linestyle": "none", "zorder": 4}
     axes.plot(x, y, marker=look.marker, markerfacecolor=face, label=look.label, **mark)
@@ -316,17 +221,6 @@ def _shades(prefixes: Iterable[int]) -> dict[int, Any]:
     widths = sorted(prefixes, reverse=True)
     shades = colormaps["viridis"](np.linspace(0.05, 0.75, len(widths)))
     return dict(zip(widths, shades, strict=True))
-
-
-def _folded(name: str) -> str:
-    """Split a long name into two lines, at a comma or a space."""
-    if len(name) <= 22:
-        return name
-    places = [i for i, letter in enumerate(name) if letter == " "]
-    at = min(
-        places, key=lambda i: (abs(i - len(name) / 2) - 4 * (name[i - 1] == ","), i), default=0
-    )
-    return f"{name[:at]}\n{name[at + 1 :]}" if at else name
 
 
 def _legend(figure: "Figure", axes: "Axes") -> None:

@@ -20,7 +20,7 @@ from searchengine.indexer.config import (
 )
 from searchengine.indexer.errors import SegmentConfigError
 from searchengine.indexer.segment import Segment
-from searchengine.indexer.tuning.points import OperatingPoint, cold_row, cost, hot_bytes
+from searchengine.indexer.tuning.points import OperatingPoint, cold_row, hot_bytes
 from searchengine.measure.bench_data import Dataset
 from searchengine.measure.results import EXACT, Kind
 
@@ -31,7 +31,6 @@ STRUCTURES = (Structure.FLAT, Structure.HNSW, Structure.IVF)
 CODES = (Code.INT8,)
 FULL_EFFORTS = {Structure.HNSW: (32, 64, 128, 256), Structure.IVF: (4, 16, 64)}
 """ef_search and nprobe of the structures over the full width."""
-_COUNTED = 100  # queries whose multiply-adds are counted
 _MEMORY_SHARE = 0.5  # share of the available memory for all coarse stages together
 
 Stages = tuple[tuple[int, int], ...]
@@ -336,15 +335,11 @@ class Searchers:
         build_s: float | None,
     ) -> dict[str, Any]:
         """Return the fields of a row that are known before it is measured."""
-        adds, bytes_read = cost(point, self._dataset.queries[:_COUNTED])
         views = point.segments
         return {
             "name": name,
             "kind": kind,
             "config": config,
-            "multiply_adds": adds,
-            "bytes_read": bytes_read,
-            "theoretical": self._dataset.rows * views[0].dim / adds,
             "hot_bytes": sum(hot_bytes(view.config, view.rows, view.dim) for view in views),
             "cold_bytes": sum(view.rows * cold_row(view.config, view.dim) for view in views),
             "build_s": build_s,

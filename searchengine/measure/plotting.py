@@ -209,19 +209,17 @@ def _recall(place: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(1 + FLOOR - 10.0 ** -np.asarray(place))
 
 
-def log_scale(axes: "Axes", which: str) -> None:
-    """Scale an axis, "x", "y" or both ("xy"), logarithmically, with ticks at 1, 2, 5 and 10."""
+def log_scale(axes: "Axes") -> None:
+    """Scale the y axis logarithmically, with ticks at 1, 2, 5 and 10."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     def tick_label(value: float, _: object) -> str:
         return f"{value:,g}"
 
-    for name in which:
-        (axes.set_xscale if name == "x" else axes.set_yscale)("log")
-        axis = axes.xaxis if name == "x" else axes.yaxis
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.set_major_formatter(FuncFormatter(tick_label))
-        axis.set_minor_locator(NullLocator())
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(FuncFormatter(tick_label))
+    axes.yaxis.set_minor_locator(NullLocator())
 
 
 SIZE = 8.0  # points

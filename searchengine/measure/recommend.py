@@ -63,7 +63,7 @@ def recommend(results: Results, target: float | None = None) -> Recommendation:
     that lose nDCG@10 against exact search beyond doubt are left out if others do not, then ties
     with a lower recall beyond doubt, then those that another row `beats`. If the collection
     searches by one of the others, it stays; else of those with the fewest hot bytes (within 10 %)
-    the highest recall wins, then the fewest multiply-adds, then the shortest median.
+    the highest recall wins, then the shortest median.
 
     If no row that holds the target is faster than exact search, exact search is recommended. What
     beats the choice in all that is shown replaces it.
@@ -246,9 +246,8 @@ def _preferred(ties: Sequence[Row], results: Results) -> Row:
     return min(now or light, key=_order)
 
 
-def _order(row: Row) -> tuple[float, float, float, str]:
-    adds = math.inf if row.multiply_adds is None else row.multiply_adds
-    return -row.recall, adds, row.p50_ms.median, row.name
+def _order(row: Row) -> tuple[float, float, str]:
+    return -row.recall, row.p50_ms.median, row.name
 
 
 def _unbeaten(chosen: Row, results: Results) -> Row:
@@ -311,13 +310,11 @@ def _nothing_holds(results: Results, target: float) -> list[str]:
 def _cost(row: Row) -> list[str]:
     if row.kind is Kind.EXACT:
         return []
-    measured = f"It is {spread_of(row.measured)} times as fast as exact search"
-    if row.theoretical is not None and row.theoretical >= 1:
-        measured += f", and computes {short(row.theoretical)} times fewer multiply-adds"
-    elif row.theoretical is not None:
-        measured += f", and computes {short(1 / row.theoretical)} times as many multiply-adds"
     memory = f"{size(row.hot_bytes)} in memory; {size(row.cold_bytes)} may stay on disk"
-    return [f"{measured}.", f"It needs {memory}."]
+    return [
+        f"It is {spread_of(row.measured)} times as fast as exact search.",
+        f"It needs {memory}.",
+    ]
 
 
 def _tied(row: Row, tied: Sequence[str], overhead: float) -> list[str]:

@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from searchengine.measure.bench_plots import latency, pareto, recall_by_shortlist, speedups
+from searchengine.measure.bench_plots import pareto, recall_by_shortlist
 from searchengine.measure.bench_tables import Table, answer_rows, report_tables
 from searchengine.measure.formatting import plain, size, spread_of
 from searchengine.measure.plotting import style
@@ -149,24 +149,6 @@ def _pictures(results: Results, advice: Recommendation) -> Iterable[Picture]:
             "rotation; the gap to the solid line of the same colour is the gain of the rotation.",
             svg(lines),
         )
-    names = _latency_rows(results, advice)
-    yield Picture(
-        "latency",
-        f"Histograms of the latency of single queries for {', '.join(names)}.",
-        "The distribution of single-query latencies, on a logarithmic scale. The right ends show "
-        "the slowest queries.",
-        svg(latency(results, names)),
-    )
-    speedup_plot = speedups(results)
-    if speedup_plot is not None:
-        yield Picture(
-            "speedups",
-            "Speed-up over exact search: by counted multiply-adds, and measured.",
-            "Counted and measured speed-up. On the dashed line they are equal. A point below "
-            "it spends time on work that is not counted, such as waiting for memory; a point above "
-            "it gains from effects that are not counted, such as smaller number formats.",
-            svg(speedup_plot),
-        )
 
 
 def svg(figure: "Figure") -> str:
@@ -175,18 +157,6 @@ def svg(figure: "Figure") -> str:
     with style():
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()
-
-
-def _latency_rows(results: Results, advice: Recommendation) -> list[str]:
-    """Rows for the plot of latencies: exact search, the recommended, one at full width."""
-    full = [row for row in results.rows if row.kind is Kind.FULL]
-    holding = [row for row in full if row.recall_low >= advice.target]
-    highest = max(full, key=lambda row: row.recall, default=None)
-    best = min(holding, key=lambda row: row.p50_ms.median, default=highest)
-    names = [row.name for row in results.rows if row.kind is Kind.EXACT]
-    names += [row.name for row in results.rows if row.name == advice.name]
-    names += [best.name] if best else []
-    return list(dict.fromkeys(names)) or [results.rows[0].name]
 
 
 def facts(results: Results) -> tuple[tuple[str, tuple[Fact, ...]], ...]:
@@ -263,11 +233,6 @@ def _method(results: Results) -> list[Fact]:
             "times as fast as exact",
             "latency of exact search divided by the point's in the same round; the median over the "
             "rounds",
-        ),
-        (
-            "times fewer than exact",
-            "counted multiply-adds: rows × dimensions of exact search divided by the "
-            "point's, its rotation included",
         ),
         ("in a batch", "many queries in one call, which may use several threads"),
         (

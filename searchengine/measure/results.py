@@ -14,7 +14,7 @@ from searchengine.errors import QueryError
 from searchengine.indexer.config import SegmentConfig
 from searchengine.trainer.files import write_json
 
-FORMAT = 3
+FORMAT = 4
 RESULTS = "results.json"
 EXACT = "exact"
 """Name of the row of exact search."""
@@ -63,11 +63,7 @@ class Row:
         rounds_ms: median latency of every round; first the shared ones, then those of the finals.
             Rows were measured in turns within a round, so that the machine's load cancels out in
             ratios by round.
-        percentiles_ms: 101 percentiles (0 to 100) of all latencies.
         batch_qps: queries per second, all in one call.
-        multiply_adds: multiply-adds of one query, counted, not timed.
-        bytes_read: bytes of codes, links and rows that one query reads.
-        theoretical: multiply-adds of exact search divided by those of this row.
         measured: latency of exact search divided by that of this row, by round.
         hot_bytes: bytes that should stay in memory.
         cold_bytes: bytes that may stay on disk.
@@ -86,11 +82,7 @@ class Row:
     p95_ms: Spread
     p99_ms: Spread
     rounds_ms: tuple[float, ...]
-    percentiles_ms: tuple[float, ...]
     batch_qps: Spread | None
-    multiply_adds: float | None
-    bytes_read: float | None
-    theoretical: float | None
     measured: Spread
     hot_bytes: int
     cold_bytes: int
@@ -208,7 +200,7 @@ def _row(fields: Mapping[str, Any]) -> Row:
     values = {**fields, "kind": Kind(fields["kind"]), "config": config}
     for name in ("p50_ms", "p95_ms", "p99_ms", "batch_qps", "measured"):
         values[name] = _spread(values[name])
-    for name in ("ndcg_loss", "rounds_ms", "percentiles_ms"):
+    for name in ("ndcg_loss", "rounds_ms"):
         if values[name] is not None:
             values[name] = tuple(map(float, values[name]))
     return Row(**values)

@@ -215,9 +215,6 @@ def _row(entry: _Entry, reference: Sequence[float], shared: int) -> Row:
         p95_ms=Spread.from_values(percentiles[1].tolist()),
         p99_ms=Spread.from_values(percentiles[2].tolist()),
         rounds_ms=tuple(medians),
-        percentiles_ms=tuple(
-            (1e3 * np.percentile(np.concatenate(rounds), np.arange(101))).tolist()
-        ),
         batch_qps=Spread.from_values(entry.batches) if entry.batches else None,
         measured=Spread.from_values(speedups),
     )

@@ -1,16 +1,14 @@
-"""Operating points: what they find, and what they cost."""
+"""Operating points: what they find."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from searchengine.indexer.config import Code, Structure
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment, SegmentConfig
 from searchengine.indexer.tuning.points import (
     OperatingPoint,
-    cost,
     in_turns,
     recall,
 )
@@ -95,32 +93,3 @@ def test_a_point_keeps_to_the_live_rows(segments: list[Segment]) -> None:
     for size in (None, 20):
         found = OperatingPoint((segments[0],), (live,), 3, size).search(queries).rows
         assert not np.isin(found, best).any()
-
-
-def test_the_cost_of_a_scan_by_hand(segments: list[Segment]) -> None:
-    queries = rows(10, 9)
-    exact = cost(pointed(segments, 4, None), queries)
-    assert exact == (600 * DIM, 600 * DIM * 4)
-    flat = cost(pointed(segments, 4, 20), queries)  # fp16 codes, float32 rows, no rotation
-    assert flat == (600 * 4 + 2 * 20 * DIM, 600 * 4 * 2 + 2 * 20 * DIM * 4)
-
-
-@pytest.fixture(scope="module")
-def turned(tmp_path_factory: pytest.TempPathFactory) -> Segment:
-    config = SegmentConfig(prefix=8, structure=Structure.IVF, code=Code.INT8, lists=10)
-    return Segment.build(tmp_path_factory.mktemp("turned") / "s", rows(2000, 3), config)
-
-
-def test_the_cost_of_lists_stages_and_the_rotation(turned: Segment) -> None:
-    queries = rows(10, 9)
-
-    def adds(**settings: object) -> float:
-        segment = turned.over(replace(turned.config, **settings))  # type: ignore[arg-type]
-        return cost(OperatingPoint((segment,), (None,), 5, 100), queries)[0]
-
-    fixed = 10 * 8 + 8 * DIM  # centroids and rotation
-    everything = adds(effort=10)
-    assert everything == 2000 * 8 + 100 * DIM + fixed
-    assert fixed + 100 * DIM < adds(effort=1) < adds(effort=5) < everything
-    funnel = adds(effort=10, stages=((16, 30),))
-    assert funnel == 2000 * 8 + 100 * 16 + 30 * DIM + fixed

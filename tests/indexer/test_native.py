@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from native_cases import Case, clustered, small_segment
+from native_cases import Case, clustered, small_segment, work
 
 import searchengine.indexer.threads
 from searchengine.indexer.arrays import address, prefix, unit_rows
@@ -191,7 +191,7 @@ def test_a_scan_scores_all_of_the_nodes(
         nodes = graph.nodes_of(allowed)
         rows_found, scores = graph.scan(queries, k, size, nodes)
         shortlists, _ = graph.scan(queries, size, size, nodes, reranked=False)
-        assert graph.work() == (2 * len(queries) * allowed.size, 0)
+        assert work(graph) == (2 * len(queries) * allowed.size, 0)
         for i, query in enumerate(queries):
             expected = by_numpy(case, query, size, allowed)
             np.testing.assert_array_equal(shortlists[i, : len(expected)], expected)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from native_cases import Case, clustered
+from native_cases import Case, clustered, work
 
 import searchengine.indexer.native.hnsw
 import searchengine.indexer.threads
@@ -55,7 +55,7 @@ def found_and_compared(case: Case, effort: int) -> tuple[float, float]:
     graph = case.graph()
     rows = graph.search(QUERIES, 10, 10, effort)[0]
     found = np.mean([np.isin(a, b).mean() for a, b in zip(rows, truth, strict=True)])
-    return float(found), graph.work()[0] / len(QUERIES)
+    return float(found), work(graph)[0] / len(QUERIES)
 
 
 def by_both(links: int, monkeypatch: pytest.MonkeyPatch, folder: Path) -> tuple[Case, Case]:

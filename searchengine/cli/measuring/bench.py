@@ -115,7 +115,7 @@ def bench(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Measure recall, latency and cost of operating points on your own data.
+    """Measure recall, latency and memory of operating points on your own data.
 
     Recall and latency are those of searches by vectors, which mode hybrid makes too.
     nDCG@10 and the time of a whole question are those of the collection's default mode.

@@ -88,18 +88,15 @@ def test_all_requested_points_are_measured(results: Results) -> None:
 def test_what_is_said_of_each(results: Results) -> None:
     exact = results.rows[0]
     assert (exact.kind, exact.config.shortlist) == (Kind.EXACT, ALL_ROWS)
-    assert (exact.recall, exact.recall_low, exact.theoretical) == (1, 1, 1)
+    assert (exact.recall, exact.recall_low) == (1, 1)
     assert exact.measured == Spread(1, 1, 1) and exact.build_s is None
     for row in results.rows:
         assert 0 < row.recall_low <= row.recall <= row.recall_high <= 1
-        assert len(row.rounds_ms) in (3, 9) and len(row.percentiles_ms) == 101
+        assert len(row.rounds_ms) in (3, 9)
         assert row.p50_ms.low <= row.p50_ms.median <= row.p95_ms.median <= row.p99_ms.median
-        assert list(row.percentiles_ms) == sorted(row.percentiles_ms)
         assert row.batch_qps is not None and row.batch_qps.median > 0
         ratios = [a / b for a, b in zip(exact.rounds_ms, row.rounds_ms, strict=False)]
         assert row.measured.median == pytest.approx(np.median(ratios))
-        assert row.multiply_adds is not None and row.theoretical is not None
-        assert row.theoretical == pytest.approx(ROWS * DIM / row.multiply_adds)
         stored = ROWS * DIM * 2
         assert (
             (row.cold_bytes, row.hot_bytes) == (0, stored)
@@ -148,7 +145,7 @@ def test_results_are_read_as_they_were_written(results: Results, tmp_path: Path)
         ("{", "cannot be read as JSON"),
         ("[]", "must contain bench results"),
         ('{"format": 99}', "got format 99"),
-        ('{"format": 3, "measured_at": ""}', "is damaged"),
+        ('{"format": 4, "measured_at": ""}', "is damaged"),
     ],
 )
 def test_other_files_are_refused(tmp_path: Path, text: str, message: str) -> None:

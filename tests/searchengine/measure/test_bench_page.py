@@ -19,7 +19,7 @@ from searchengine.measure.recommend import recommend
 from searchengine.measure.report import in_html, report, write
 from searchengine.measure.results import Results, Row
 
-PICTURES = ["recall-latency", "recall-shortlist", "latency", "speedups"]
+PICTURES = ["recall-latency", "recall-shortlist"]
 EVIL = '<script>alert("1")</script> & | `x` **b** [a](http://evil.example)'
 
 
@@ -86,8 +86,6 @@ BARE = {"ndcg": None, "batch_qps": None}
         (exact(),),
         (exact(), row("a", (1.0,), **BARE)),
         (exact(), row("no hope", recall=0.0, recall_low=0.0, recall_high=0.0)),
-        (exact(), row("not counted", theoretical=None, multiply_adds=None)),
-        (exact(), row("a", percentiles_ms=(1.0,) * 101)),
     ],
 )
 def test_few_rows(rows: tuple[Row, ...], tmp_path: Path) -> None:
