@@ -123,13 +123,18 @@ class Prefixes:
         """Number of rows."""
         return self.file.rows
 
-    def of(self, rows: Floats) -> Floats:
-        """The prefixes of other rows or queries: (n, D) to (n, width)."""
-        return prefixes(rows, self.width, self.matrix)
+    def of(self, queries: Floats) -> Floats:
+        """The prefixes of queries: (q, D) to (q, width), by products in float32."""
+        if self.matrix is None:
+            return prefix(queries, self.width)
+        few = len(queries) <= _SINGLE_THREAD_ROWS
+        products = np.vecdot(queries[:, None], self.matrix) if few else queries @ self.matrix.T
+        return prefix(products, self.width)
 
     def take(self, rows: RowNumbers | slice) -> Floats:
         """The prefixes of rows of the file: (n,) row numbers to (n, width)."""
-        return self.of(self.file.take(rows, self.width if self.matrix is None else None))
+        read = self.width if self.matrix is None else None
+        return prefixes(self.file.take(rows, read), self.width, self.matrix)
 
     def blocks(self, order: RowNumbers | None = None) -> Iterator[Floats]:
         """All prefixes, BLOCK_ROWS at a time, by row number or in another order."""
@@ -141,4 +146,4 @@ class Prefixes:
     def sample(self, count: int) -> Floats:
         """At most `count` prefixes, evenly spread."""
         parts = self.file.sample(count, self.width if self.matrix is None else None)
-        return np.concatenate([self.of(part) for part in parts])
+        return np.concatenate([prefixes(part, self.width, self.matrix) for part in parts])
