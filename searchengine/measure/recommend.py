@@ -131,25 +131,6 @@ def point_at(address: str) -> tuple[Row, Mapping[str, Any]]:
     return named_row(results, name or RECOMMENDED), results.subject
 
 
-def ranked(results: Results, target: float | None = None) -> tuple[tuple[str, ...], ...]:
-    """The rows that hold the target, in groups of ties, fastest group first.
-
-    Every row of a group is significantly faster than every row of the groups after it. All pairs
-    decide the order of two groups, so that a second bench seldom reverses it. Within a group the
-    faster row comes first; neighbours tie, but perhaps not the two ends.
-    """
-    rows = _holding(results, results.target if target is None else target)
-    groups: list[list[str]] = []
-    reach = -1  # the last row that ties with an earlier one
-    for place, row in enumerate(rows):
-        if place > reach:
-            groups.append([])
-        groups[-1].append(row.name)
-        tied = [i for i in range(place, len(rows)) if i == place or not faster(row, rows[i])]
-        reach = max(reach, tied[-1])
-    return tuple(tuple(group) for group in groups)
-
-
 def faster(first: Row, second: Row, overhead: float = 0) -> bool:
     """True if the first row is significantly faster than the second; False both ways is a tie.
 

@@ -1,6 +1,5 @@
 """What a bench recommends: the decision, its ties, its order, and the names of its points."""
 
-import itertools
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from searchengine.errors import QueryError
 from searchengine.measure.bench_tables import answer_rows
 from searchengine.measure.formatting import fraction, plain, recall_of, short, size, spread_of
-from searchengine.measure.recommend import command, faster, point_at, ranked, recommend, sentence
+from searchengine.measure.recommend import command, faster, point_at, recommend, sentence
 from searchengine.measure.results import Kind, Row, Spread
 
 ENCODING = Spread(4.0, 4.0, 4.0)  # milliseconds a question takes besides
@@ -298,34 +297,13 @@ def test_when_speeds_are_told_apart(ratios: list[float], differ: bool) -> None:
     assert not faster(slow, quick)
 
 
-def test_ranked_by_hand() -> None:
-    rows = [
-        row("c", times(2.00)),
-        row("a", times(1.00)),
-        row("b", times(1.04)),
-        row("d", times(2.09)),  # ties with neither c …
-        row("e", times(2.04)),  # … but with e, and e with c
-        row("misses", times(0.1), recall=0.92, recall_low=0.9),
-    ]
-    sample = results(exact(times(10)), *rows)
-    assert not faster(rows[0], rows[4]) and not faster(rows[4], rows[3])
-    assert faster(rows[0], replace(rows[3], rounds_ms=times(2.11)))
-    assert ranked(sample) == (("a", "b"), ("c", "e", "d"))
-    assert ranked(sample, target=0.99) == ()
-
-
 rounds = st.lists(st.floats(0.1, 10.0), min_size=1, max_size=9)
 
 
 @given(st.lists(rounds, min_size=1, max_size=7))
-def test_ranked_is_a_partition_in_an_order_that_holds(measured: list[list[float]]) -> None:
+def test_no_point_is_faster_than_one_that_ties(measured: list[list[float]]) -> None:
     rows = [row(str(i), tuple(each)) for i, each in enumerate(measured)]
-    groups = ranked(results(*rows))
-    assert sorted(name for group in groups for name in group) == sorted(one.name for one in rows)
     by_name = {one.name: one for one in rows}
-    for before, after in itertools.combinations(groups, 2):
-        for a, b in itertools.product(before, after):
-            assert faster(by_name[a], by_name[b])
     chosen = recommend(results(*rows))
     for name in chosen.tied:
         assert not any(faster(other, by_name[name]) for other in rows)
