@@ -110,11 +110,8 @@ class SegmentConfig:
                 raise SegmentConfigError(
                     f"{name} must be one of {choices}, got {shown(value)}"
                 ) from None
-        for name, minimum in _MINIMUM.items():
-            maximum = MAX_LINKS if name == "hnsw_m" else MAX_SETTING
-            object.__setattr__(
-                self, name, whole_number(name, getattr(self, name), minimum, maximum)
-            )
+        for name, limits in _LIMITS.items():
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), *limits))
         self._check_stages()
         if self.effort and self.structure is Structure.FLAT:
             raise SegmentConfigError(
@@ -218,13 +215,13 @@ _ENUMS: dict[str, type[StrEnum]] = {
     "rotation": RotationKind,
     "storage": Storage,
 }
-_MINIMUM = {
-    "prefix": 1,
-    "shortlist": 0,
-    "effort": 0,
-    "hnsw_m": 2,
-    "ef_construction": 1,
-    "lists": 0,
+_LIMITS = {
+    "prefix": (1, MAX_SETTING),
+    "shortlist": (0, MAX_SETTING),
+    "effort": (0, MAX_SETTING),
+    "hnsw_m": (2, MAX_LINKS),
+    "ef_construction": (1, MAX_SETTING),
+    "lists": (0, MAX_SETTING),
 }
 
 

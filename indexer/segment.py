@@ -151,6 +151,7 @@ class Segment:
         VectorError for parts of different widths, or row numbers that a part lacks.
         """
         taken = [segment._part(rows) for segment, rows in parts]
+        taken = [part for part in taken if part.size]
         write_segment(
             Path(path),
             *merged_blocks(taken, config.storage, progress),

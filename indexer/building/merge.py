@@ -46,10 +46,11 @@ def merged_blocks(
 ) -> tuple[int, Iterator[npt.NDArray[Any]]]:
     """The dimension of the parts, and their rows in that order as they are stored, verified.
 
+    No part is empty.
+
     Raises:
         VectorError: no rows, or parts of different dimensions.
     """
-    parts = [part for part in parts if part.size]
     if not parts:
         raise VectorError("a segment needs at least one vector, got none")
     dim, total = parts[0].file.dim, sum(part.size for part in parts)
@@ -76,8 +77,6 @@ def merged_words(parts: Sequence[Part], words: WriteWords | None) -> WriteWords 
     pieces: list[Moved] = []
     notes, base = None if words is None else words.notes, 0
     for part in parts:
-        if not part.size:
-            continue
         if part.words is None or notes not in (None, part.words.notes):
             return words
         pieces.append(moved(part.words, part.rows, base))

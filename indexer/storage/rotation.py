@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.indexer.arrays import BLOCK_ROWS, Doubles, Floats, RowNumbers, prefix
+from searchengine.indexer.arrays import Doubles, Floats, RowNumbers, evenly, prefix
 from searchengine.indexer.config import RotationKind, SegmentConfig
 from searchengine.indexer.errors import VectorError
 from searchengine.indexer.storage.vectors_file import VectorFile
@@ -138,12 +138,10 @@ class Prefixes:
 
     def blocks(self, order: RowNumbers | None = None) -> Iterator[Floats]:
         """All prefixes, BLOCK_ROWS at a time, by row number or in another order."""
-        for start in range(0, self.rows if order is None else order.size, BLOCK_ROWS):
-            part = slice(start, min(start + BLOCK_ROWS, self.rows))
-            yield self.take(part if order is None else order[part])
-            self.file.release()
+        read = self.width if self.matrix is None else None
+        for rows in self.file.blocks(order, read):
+            yield prefixes(rows, self.width, self.matrix)
 
     def sample(self, count: int) -> Floats:
         """At most `count` prefixes, evenly spread."""
-        parts = self.file.sample(count, self.width if self.matrix is None else None)
-        return np.concatenate([prefixes(part, self.width, self.matrix) for part in parts])
+        return np.concatenate([*self.blocks(evenly(self.rows, count))])

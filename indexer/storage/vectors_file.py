@@ -219,18 +219,16 @@ class VectorFile:
             raise SegmentError(f"{self.path} was truncated: restore it or index again")
         return into
 
-    def blocks(self) -> Iterator[Floats]:
-        """All rows in order, BLOCK_ROWS at a time."""
-        for start in range(0, self.rows, BLOCK_ROWS):
-            yield self.take(slice(start, start + BLOCK_ROWS))
-            self.release()
-
-    def sample(self, count: int, width: int | None = None) -> Iterator[Floats]:
-        """At most `count` rows, evenly spread, BLOCK_ROWS at a time, cut to `width`."""
-        numbers = evenly(self.rows, count)
-        for start in range(0, numbers.size, BLOCK_ROWS):
-            yield self.take(numbers[start : start + BLOCK_ROWS], width)
+    def blocks(self, rows: RowNumbers | None = None, width: int | None = None) -> Iterator[Floats]:
+        """All rows in order, or these, BLOCK_ROWS at a time; `width` as for `take`."""
+        for start in range(0, self.rows if rows is None else rows.size, BLOCK_ROWS):
+            part = slice(start, start + BLOCK_ROWS)
+            yield self.take(part if rows is None else rows[part], width)
             self.release()  # the system maps sixteen pages for one that is read
+
+    def sample(self, count: int) -> Iterator[Floats]:
+        """At most `count` rows, evenly spread, BLOCK_ROWS at a time."""
+        return self.blocks(evenly(self.rows, count))
 
     def read_ahead(self, rows: slice) -> None:
         """Ask the system to read these rows at once."""

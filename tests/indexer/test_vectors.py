@@ -74,7 +74,7 @@ def test_take_gives_unit_rows_in_any_shape(tmp_path: Path, storage: str, toleran
 def test_prefixes_are_renormalised_and_come_in_any_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("searchengine.indexer.storage.rotation.BLOCK_ROWS", 7)
+    monkeypatch.setattr("searchengine.indexer.storage.vectors_file.BLOCK_ROWS", 7)
     stored = write(tmp_path / "v", some(30, 12), Storage.FLOAT16)
     prefixes = Prefixes(stored, 5)
     expected = prefix(stored.take(slice(0, 30)), 5)
