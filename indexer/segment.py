@@ -28,7 +28,6 @@ from searchengine.indexer.building.build import (
     Progress,
     add_passages,
     given_blocks,
-    rewrite_segment,
     write_segment,
 )
 from searchengine.indexer.building.coarse import build_coarse
@@ -41,15 +40,15 @@ from searchengine.indexer.config import (
     Storage,
     Structure,
 )
-from searchengine.indexer.errors import SegmentError
+from searchengine.indexer.errors import SegmentConfigError, SegmentError
 from searchengine.indexer.search.allowed import Allowed, restriction
 from searchengine.indexer.search.cascade import SearchResult, narrow, rerank
 from searchengine.indexer.search.segment_files import Parts, read_manifest
 from searchengine.indexer.storage.durable import Checksum, sha256
 from searchengine.indexer.storage.manifest import MANIFEST, VECTORS, Manifest
-from searchengine.indexer.storage.passages_file import RowPassages
+from searchengine.indexer.storage.passages_file import PASSAGES, RowPassages
 from searchengine.indexer.storage.rotation import ROTATION_SAMPLE, Prefixes, pca
-from searchengine.indexer.storage.words_file import Postings, WriteWords
+from searchengine.indexer.storage.words_file import WORDS, Postings, WriteWords
 
 __all__ = ["Code", "Device", "RotationKind", "SearchResult", "Segment", "SegmentConfig", "Storage"]
 
@@ -213,8 +212,16 @@ class Segment:
         Raises SegmentError (the folder exists, or this segment was altered) and SegmentConfigError
         (another storage).
         """
-        file = self._opened().file
-        rewrite_segment(Path(path), file, self.manifest, config, tuning, progress)
+        file, notes, files = self._opened().file, self.manifest.provenance, self.manifest.files
+        if config.storage is not file.storage:
+            raise SegmentConfigError(
+                f"storage must be {file.storage}, as in the stored vectors, got {config.storage}; "
+                "index again to change it"
+            )
+        kept = {name: files[name] for name in (VECTORS, WORDS, PASSAGES) if name in files}
+        write_segment(
+            Path(path), file.dim, file, config, notes, linked=kept, tuning=tuning, progress=progress
+        )
         return self.open(path)
 
     @property

@@ -17,7 +17,7 @@ from searchengine.indexer.arrays import BLOCK_ROWS, Floats, RowNumbers, float_ro
 from searchengine.indexer.building.coarse import build_coarse
 from searchengine.indexer.building.shortlist import measured_shortlist
 from searchengine.indexer.config import Code, RotationKind, SegmentConfig, Storage, Structure
-from searchengine.indexer.errors import SegmentConfigError, SegmentError, VectorError
+from searchengine.indexer.errors import SegmentError, VectorError
 from searchengine.indexer.search.segment_files import open_coarse
 from searchengine.indexer.storage.durable import (
     FileEntry,
@@ -43,10 +43,11 @@ Progress = Callable[[str, int, int], None]
 def write_segment(
     path: Path,
     dim: int,
-    blocks: Iterable[npt.NDArray[Any]],
+    vectors: VectorFile | Iterable[npt.NDArray[Any]],
     config: SegmentConfig,
     provenance: Mapping[str, str],
     *,
+    linked: Mapping[str, FileEntry] | None = None,
     rotation: Floats | None = None,
     tuning: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
@@ -55,42 +56,32 @@ def write_segment(
 ) -> None:
     """Write a segment into a new folder; see Segment.build for the contract.
 
-    `blocks`: the rows as they are stored, for `write_vectors`.
+    Args:
+        vectors: the rows as they are stored, for `write_vectors`; or the file of another segment.
+        linked: the files of that one to link, its vectors among them.
     """
     config.check_width(dim)
+    files, report = dict(linked or {}), progress or silent
     with new_folder(path) as folder:
-        stored = write_vectors(folder / VECTORS, dim, config.storage, blocks)
+        if isinstance(vectors, VectorFile):
+            for name, entry in files.items():
+                link_verified(vectors.path.with_name(name), folder / name, entry)
+            for i, rows in enumerate(vectors.blocks()):
+                vectors.check_unit(rows, np.arange(i * BLOCK_ROWS, i * BLOCK_ROWS + len(rows)))
+            stored = VectorFile(folder / VECTORS, vectors.rows, dim, config.storage)
+        else:
+            stored = write_vectors(folder / VECTORS, dim, config.storage, vectors)
         if words is not None:
             words.write(folder / WORDS)
         if passages is not None:
             write_passages(folder / PASSAGES, passages(stored.rows), stored.rows)
-        _finish(stored, {}, config, provenance, tuning, progress, rotation)
-
-
-def rewrite_segment(
-    path: Path,
-    source: VectorFile,
-    manifest: Manifest,
-    config: SegmentConfig,
-    tuning: Mapping[str, Any] | None,
-    progress: Progress | None,
-) -> None:
-    """Write a segment of the stored rows of another; see Segment.rebuild."""
-    config.check_width(source.dim)
-    if config.storage is not source.storage:
-        raise SegmentConfigError(
-            f"storage must be {source.storage}, as in the stored vectors, got {config.storage}; "
-            "index again to change it"
-        )
-    kept = (VECTORS, WORDS, PASSAGES)
-    files = {name: manifest.files[name] for name in kept if name in manifest.files}
-    with new_folder(path) as folder:
-        for name, entry in files.items():
-            link_verified(source.path.with_name(name), folder / name, entry)
-        for i, rows in enumerate(source.blocks()):
-            source.check_unit(rows, np.arange(i * BLOCK_ROWS, i * BLOCK_ROWS + len(rows)))
-        stored = VectorFile(folder / VECTORS, source.rows, source.dim, source.storage)
-        _finish(stored, files, config, manifest.provenance, tuning, progress)
+        config = _write_prefixes(stored, config, rotation, report)
+        for file in folder.iterdir():
+            if file.name not in files:
+                sync_file(file)
+                files[file.name] = FileEntry.from_file(file)
+        manifest = Manifest(stored.rows, dim, config, files, provenance, tuning)
+        manifest.write(folder / MANIFEST)
 
 
 def given_blocks(
@@ -151,47 +142,26 @@ def new_folder(path: Path) -> Iterator[Path]:
             raise
 
 
-def _finish(
-    stored: VectorFile,
-    files: dict[str, FileEntry],
-    config: SegmentConfig,
-    provenance: Mapping[str, str],
-    tuning: Mapping[str, Any] | None,
-    progress: Progress | None,
-    rotation: Floats | None = None,
-) -> None:
-    """Write rotation, coarse stage and manifest; measure a shortlist that is left open.
-
-    Args:
-        stored: the rows, in the folder of the new segment.
-        files: the files there that are synced and verified; all others will be.
-        config: the config, before it is fitted to the number of rows.
-        provenance, tuning: for the manifest.
-        progress: called with the step "Building".
-        rotation: (prefix, D) to use; None fits one on these rows.
-    """
+def _write_prefixes(
+    stored: VectorFile, config: SegmentConfig, rotation: Floats | None, report: Progress
+) -> SegmentConfig:
+    """Write rotation and coarse stage; returns the config of these rows, its shortlist measured."""
     folder = stored.path.parent
     config = config.fitting(stored.rows, stored.dim)
-    matrix = rotation
-    if matrix is None or config.rotation is RotationKind.IDENTITY:
-        matrix = fit(stored.sample(ROTATION_SAMPLE), config)
-    elif matrix.shape != (config.prefix, stored.dim):
+    if rotation is None or config.rotation is RotationKind.IDENTITY:
+        rotation = fit(stored.sample(ROTATION_SAMPLE), config)
+    elif rotation.shape != (config.prefix, stored.dim):
         raise VectorError(
-            f"vectors must have {matrix.shape[1]} dimensions like the rotation, got {stored.dim}"
+            f"vectors must have {rotation.shape[1]} dimensions like the rotation, got {stored.dim}"
         )
-    if matrix is not None:
-        np.save(folder / ROTATION, matrix, allow_pickle=False)
-    prefixes = Prefixes(stored, config.prefix, matrix)
-    _write_coarse(folder / COARSE, prefixes, config, progress or silent)
-    if not config.shortlist:
-        coarse = open_coarse(folder / COARSE)
-        config = replace(config, shortlist=measured_shortlist(prefixes, coarse, config))
-    for file in folder.iterdir():
-        if file.name not in files:
-            sync_file(file)
-            files[file.name] = FileEntry.from_file(file)
-    manifest = Manifest(stored.rows, stored.dim, config, files, provenance, tuning)
-    manifest.write(folder / MANIFEST)
+    if rotation is not None:
+        np.save(folder / ROTATION, rotation, allow_pickle=False)
+    prefixes = Prefixes(stored, config.prefix, rotation)
+    _write_coarse(folder / COARSE, prefixes, config, report)
+    if config.shortlist:
+        return config
+    coarse = open_coarse(folder / COARSE)
+    return replace(config, shortlist=measured_shortlist(prefixes, coarse, config))
 
 
 def silent(_step: str, _done: int, _total: int) -> None:
