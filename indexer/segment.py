@@ -93,7 +93,7 @@ class Segment:
             vectors: (n, D) array, or an iterable of blocks (n_i, D); rows of any length > 0. They
                 are stored as they are but for their length and the rounding of the storage.
             config: how to build and search.
-            rotation: (prefix, D) of another segment (`rotation`), which has more rows and fits
+            rotation: (prefix, D) of another segment (`rotation`), which has as many rows and fits
                 these too; None fits one on these rows.
             provenance: text pairs kept in the manifest, e.g. the encoder's fingerprint.
             progress: called with the step, the rows just done and the total.

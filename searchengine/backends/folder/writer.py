@@ -119,7 +119,7 @@ class Writer:
         plan = build_plan(self.store, rows)
         largest = max(self.store.segments(), key=lambda row: row.rows, default=None)
         rotation = None  # that of many rows fits few better than their own
-        if largest is not None and rows is not None and rows < largest.rows:
+        if largest is not None and rows is not None and rows <= largest.rows:
             rotation = self._open_segment(largest).rotation(plan.config.prefix)
         if ahead is not None and ahead.plan == plan:
             with os_errors(self.path), segment_errors(self.path):
@@ -441,7 +441,7 @@ def built_ahead(
     shown = view.segments.values()
     largest = max(shown, key=lambda segment: segment.rows, default=None)
     rotation = None
-    if largest is not None and rows < largest.rows:
+    if largest is not None and rows <= largest.rows:
         rotation = largest.rotation(plan.config.prefix)
     with store.transaction(view.wait), beside(view.path, store), os_errors(view.path):
         owner = Owner.new(view.path)
