@@ -20,7 +20,7 @@ faults = pytest.mark.skipif(missing() is not None, reason=missing() or "")
     [
         ("changes", "4", ["ENOSPC"]),
         ("stream", "3", ["ENOSPC"]),
-        ("changes", "6", ["EIO", "--once"]),
+        ("changes", "9", ["EIO", "--once"]),
         ("changes", "3", ["EROFS"]),
         ("adds", "3", ["EACCES"]),
         *(
