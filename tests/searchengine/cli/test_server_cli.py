@@ -89,7 +89,7 @@ def test_a_whole_collection_is_verified(url: str) -> None:
         ("DELETE FROM passages WHERE document = {k7}", "'k7' has no passage"),
         ("UPDATE passages SET last = 999 WHERE document = {k7}", "'k7' has a passage outside"),
         (
-            "UPDATE passages SET embedding = embedding + embedding WHERE document = {k7}",
+            "UPDATE passages SET vector = vector + vector WHERE document = {k7}",
             "'k7' has a vector that is not of unit length",
         ),
         (

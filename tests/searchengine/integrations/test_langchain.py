@@ -95,8 +95,9 @@ def test_relevance_is_the_cosine_from_0_to_1(store: SearchEngineVectorStore) -> 
     found = store.similarity_search_with_relevance_scores(
         "a bee", 4, score_threshold=0.1, filter="not (year = 2020)"
     )
-    assert [(d.id, round(s, 3)) for d, s in found] == [("a", 1.0), ("d", 0.535)]
-    assert asyncio.run(store.asimilarity_search_with_relevance_scores("a bee", k=1))[0][1] == 1
+    assert [d.id for d, _ in found] == ["a", "d"]
+    assert [score for _, score in found] == pytest.approx([1.0, 0.5345], abs=5e-4)
+    assert asyncio.run(store.asimilarity_search_with_relevance_scores("a bee", k=1))[0][1] > 0.999
     for option in ({"mode": "text"}, {"rerank": lambda question, hits: [1] * len(hits)}):
         with pytest.raises(QueryError, match="relevance from 0 to 1 is a cosine"):
             store.similarity_search_with_relevance_scores("a bee", **option)
