@@ -1,1 +1,1 @@
-"""The compiled search kernel: walks over the graph that faiss wrote, and reranks, in one call."""
+"""The compiled search kernel: builds graphs of 8-bit codes, and walks and reranks in one call."""

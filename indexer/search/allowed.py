@@ -13,8 +13,8 @@ from searchengine.indexer.faiss_calls import bitmap
 class Allowed:
     """The rows of a segment that may be found. Immutable, and safe to use from several threads.
 
-    Create it with `of` or `without`. Rows, mask and selector are computed on first use and kept,
-    because a collection with deleted rows restricts every search to the same rows.
+    Create it with `from_rows` or `without`. Rows, mask and selector are computed on first use and
+    kept, because a collection with deleted rows restricts every search to the same rows.
 
     Attributes:
         total: number of rows of the segment.
@@ -45,7 +45,7 @@ class Allowed:
         """Allow all rows of a segment of `total` except these: strictly rising numbers.
 
         Raises:
-            VectorError: as `of`.
+            VectorError: as `from_rows`.
         """
         numbers = row_numbers(rows, total)
         mask = np.ones(total, np.bool_)

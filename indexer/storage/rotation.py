@@ -98,7 +98,7 @@ def rotated(rows: Floats, matrix: Floats) -> Floats:
 
 
 def prefixes(rows: Floats, width: int, matrix: Floats | None) -> Floats:
-    """What the coarse stage compares: the first `width` numbers of rotated rows, re-normalised.
+    """What the coarse stage compares: the first `width` dimensions of rotated rows, re-normalised.
 
     Args:
         rows: (n, D) finite.

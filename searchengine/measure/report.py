@@ -112,7 +112,7 @@ def reading(results: Results, names: Iterable[str]) -> str:
         return ""
     prefix, shortlist = cascade.config.prefix, cascade.config.shortlist
     return (
-        f"{prefix} → {shortlist}: the first {prefix} numbers of each vector choose a shortlist of "
+        f"{prefix} → {shortlist}: a prefix of {prefix} dimensions chooses a shortlist of "
         f"{shortlist}, which is reranked at full width."
     )
 

@@ -124,7 +124,7 @@ def rows_of_part(snapshot: Snapshot, query: Query, number: int) -> int:
 
 
 def _wanted(snapshot: Snapshot, query: Query, number: int, enough: int | None) -> int:
-    """As rows_of_part, if there are as many."""
+    """As rows_of_part, if there are as many. All of a given shortlist: no funnel narrows it."""
     first = enough or query.shortlist or snapshot.shortlist
     return part_size(max(MIN_FIRST, first), number)
 
