@@ -294,7 +294,8 @@ class Segment:
         Args:
             queries: (q, D), any length > 0.
             k: rows per query, >= 1; with fewer allowed rows the rest is padding.
-            shortlist: candidates to score, at least k; None takes the configured number.
+            shortlist: candidates to score, at least k; None takes the configured number. The stages
+                of the config narrow either, but keep k: k = shortlist scores all of it.
             allowed: the rows that may be found, as for `shortlist`.
 
         Raises VectorError: bad queries, k, shortlist or allowed rows.
@@ -354,14 +355,14 @@ class Segment:
 
     def prefixes(self, config: SegmentConfig) -> Prefixes:
         """The prefixes of all rows as a config wants them."""
-        own = self._opened().prefixes
+        stored = self._opened().prefixes
         if config.rotation is RotationKind.IDENTITY:
-            return Prefixes(own.file, config.prefix)
-        if own.matrix is not None and config.prefix <= own.width:
-            return Prefixes(own.file, config.prefix, own.matrix[: config.prefix])
+            return Prefixes(stored.file, config.prefix)
+        if stored.matrix is not None and config.prefix <= stored.width:
+            return Prefixes(stored.file, config.prefix, stored.matrix[: config.prefix])
         if not self._directions:
-            self._directions.append(pca(own.file.sample(ROTATION_SAMPLE), self.dim))
-        return Prefixes(own.file, config.prefix, self._directions[0][: config.prefix])
+            self._directions.append(pca(stored.file.sample(ROTATION_SAMPLE), self.dim))
+        return Prefixes(stored.file, config.prefix, self._directions[0][: config.prefix])
 
     def rotation(self, prefix: int) -> Floats | None:
         """Its rotation for a prefix, (prefix, D) float32; None if it has fewer rows, or none."""

@@ -36,7 +36,7 @@ class GraphArrays(ctypes.Structure):
     )
 
 
-class Passing(NamedTuple):
+class NodeFilter(NamedTuple):
     """The nodes that a walk may find, and how it gets from one to the next.
 
     Attributes:
@@ -109,8 +109,8 @@ def graph_arrays(index: Any, name: str) -> tuple[GraphArrays, tuple[Any, ...]]:
 class NativeGraph:
     """An HNSW graph of faiss with 8-bit codes (IndexIDMap over IndexHNSWSQ), and a vectors file.
 
-    Nothing is copied but the ranges of the codes: the object keeps both alive, and they must not be
-    changed. Safe to use from several threads, and in a process forked from this one.
+    Nothing is copied but the ranges of the codes and the matrix: the object keeps the rest alive,
+    which must not be changed. Safe to use from several threads, and in a forked process.
 
     Raises:
         SegmentError: at construction, naming the file, if a link, an offset, a level, the entry
@@ -131,7 +131,7 @@ class NativeGraph:
         arrays.rows, arrays.dim = file.rows, file.dim
         arrays.half, arrays.full = file.storage is Storage.FLOAT16, file.address
         arrays.matrix = None if matrix is None else address(matrix)
-        self._file, self._matrix = file, matrix  # read by the kernel too
+        self._file = file  # read by the kernel too
         self._ids = faiss.vector_to_array(index.id_map)
         self._node_of: Nodes | None = None
         library = load()
@@ -150,7 +150,7 @@ class NativeGraph:
         k: int,
         shortlist: int,
         ef_search: int,
-        passing: Passing | None = None,
+        within: NodeFilter | None = None,
         order: RowNumbers | None = None,
         *,
         reranked: bool = True,
@@ -162,7 +162,7 @@ class NativeGraph:
             k: rows per query, 1 <= k <= shortlist.
             shortlist: rows to score at full width per query.
             ef_search: candidates of the walk, at least `shortlist`.
-            passing: what may be found; None for all rows. A walk that finds fewer than `shortlist`
+            within: what may be found; None for all rows. A walk that finds fewer than `shortlist`
                 of them, or gives up, returns none.
             order: (q,) in which the queries are searched; None for their own.
             reranked: False for the best k of the shortlist by their prefixes.
@@ -175,12 +175,12 @@ class NativeGraph:
         Raises:
             VectorError: a query is zero or not finite.
         """
-        if len(queries) == 1 and passing is None and reranked:
+        if len(queries) == 1 and within is None and reranked:
             return self._search_one(queries, k, shortlist, ef_search)
         if order is None and len(queries) > MIN_SLICE:
             order = np.arange(len(queries))
         rows, scores = _results(len(queries), k, reranked)
-        point, incomplete = _point(k, shortlist, ef_search, passing), 0
+        point, incomplete = _point(k, shortlist, ef_search, within), 0
         for part in slices(len(queries)):
             size = part.stop - part.start
             with threads.take(-(-size // _QUERIES_PER_THREAD)) as count:
@@ -281,12 +281,12 @@ def _results(queries: int, k: int, reranked: bool) -> tuple[RowNumbers, Floats]:
     return np.empty((queries, k), np.int64), np.empty(shape, np.float32)
 
 
-def _point(k: int, shortlist: int, ef_search: int, passing: Passing | None) -> _Point:
+def _point(k: int, shortlist: int, ef_search: int, within: NodeFilter | None) -> _Point:
     """It holds the address of the bits, which the caller keeps."""
     point = _Point(k=k, shortlist=shortlist, ef=ef_search)
-    if passing is not None:
-        point.mask = address(passing.bits)
-        point.bridges, point.min_share = passing.bridges, passing.min_share
+    if within is not None:
+        point.mask = address(within.bits)
+        point.bridges, point.min_share = within.bridges, within.min_share
     return point
 
 
@@ -305,8 +305,8 @@ def build_graph(
     """Fill an index with rows and link them, in a fraction of the time that faiss takes.
 
     The links are chosen as faiss chooses them (Malkov and Yashunin 2016), between 8-bit codes, but
-    from candidates that are found without walks; up to 24 on the base level are filled up with the
-    nearest of the others. They do not depend on the number of threads.
+    from candidates that are found without walks. On the base level a node with fewer than 24 links
+    gets more, to the nearest of its other candidates. No link depends on the number of threads.
 
     Args:
         inner: a trained, empty IndexHNSWSQ with 8-bit codes; its efConstruction is used.

@@ -195,8 +195,8 @@ class CoarseIndex:
             largest = MAX_SLICE
         for part in slices(len(queries), largest=largest):
             with native_threads(part.stop - part.start):
-                _, found = self.index.search(queries[order[part]], size, params=parameters)
-            rows[order[part]] = found
+                result = self.index.search(queries[order[part]], size, params=parameters)
+            rows[order[part]] = result[1]
         return rows
 
     def _scan(

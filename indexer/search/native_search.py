@@ -8,7 +8,7 @@ import numpy as np
 from searchengine.indexer.arrays import Floats, Mask, RowNumbers, locality
 from searchengine.indexer.config import Storage
 from searchengine.indexer.faiss_calls import faiss
-from searchengine.indexer.native.hnsw import NativeGraph, Nodes, Passing, Words
+from searchengine.indexer.native.hnsw import NativeGraph, NodeFilter, Nodes, Words
 from searchengine.indexer.native.library import load
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.cascade import LOCALITY_BATCH, CoarseIndex, SearchResult
@@ -90,23 +90,23 @@ class NativeCascade:
         graph = self._graph
         if not self.walks(size, effort, allowed):
             return graph.scan(queries, k, size, self._nodes_of(allowed), reranked=reranked)
-        order, passing = None, None
+        order, within = None, None
         if len(queries) >= LOCALITY_BATCH:
             order = locality([queries], queries)
         if allowed is not None:
             share = self._coarse.share(allowed)
             # as many rows within reach as without a filter
             bridges = 0 if share >= UNBRIDGED_SHARE else round(1 / share)
-            passing = Passing(self._bits_of(allowed), bridges, MIN_LOCAL_SHARE * share)
+            within = NodeFilter(self._bits_of(allowed), bridges, MIN_LOCAL_SHARE * share)
         ef_search = self._coarse.ef_search(size, effort)
         rows, scores, padded = graph.search(
-            queries, k, size, ef_search, passing, order, reranked=reranked
+            queries, k, size, ef_search, within, order, reranked=reranked
         )
-        if padded and passing is not None and allowed is not None and allowed.size > MAX_RESCANNED:
+        if padded and within is not None and allowed is not None and allowed.size > MAX_RESCANNED:
             short = np.flatnonzero(rows[:, -1] < 0)
-            passing = Passing(passing.bits, self._coarse.rows, 0.0)
+            within = NodeFilter(within.bits, self._coarse.rows, 0.0)
             rows[short], scores[short], padded = graph.search(
-                queries[short], k, size, RETRY_FACTOR * ef_search, passing, reranked=reranked
+                queries[short], k, size, RETRY_FACTOR * ef_search, within, reranked=reranked
             )
         if padded:
             short = np.flatnonzero(rows[:, -1] < 0)

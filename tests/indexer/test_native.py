@@ -18,7 +18,7 @@ import searchengine.indexer.threads
 from searchengine.indexer.arrays import address, prefix, unit_rows
 from searchengine.indexer.errors import SegmentError, VectorError
 from searchengine.indexer.native import compiler, library
-from searchengine.indexer.native.hnsw import NativeGraph, Passing
+from searchengine.indexer.native.hnsw import NativeGraph, NodeFilter
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.cascade import rerank
 from searchengine.indexer.search.native_search import NativeCascade
@@ -143,9 +143,9 @@ def test_a_wide_walk_under_a_filter_finds_what_two_steps_reach(
     results = []
     for level in range(len(LEVELS)):
         graph = case.graph(level)
-        passing = Passing(graph.bits(mask), bridges, least)
-        found, scores, short = graph.search(queries, k, size, rows, passing)
-        shortlists, _, _ = graph.search(queries, size, size, rows, passing, reranked=False)
+        within = NodeFilter(graph.bits(mask), bridges, least)
+        found, scores, short = graph.search(queries, k, size, rows, within)
+        shortlists, _, _ = graph.search(queries, size, size, rows, within, reranked=False)
         assert short == (found < 0).any()
         results.append((found, scores, shortlists))
     for i, query in enumerate(queries):
@@ -383,8 +383,8 @@ def test_a_filter_far_from_the_question_costs_no_recall(
     nearness = large.stored @ QUERIES[0]
     allowed = Allowed.from_rows(np.flatnonzero(nearness > np.quantile(nearness, 0.8)), ROWS)
     far = np.ascontiguousarray(QUERIES[np.argsort(QUERIES @ QUERIES[0])[:200]])
-    bits = graph.bits(allowed.mask)
-    given_up = graph.search(far, 10, 20, 32, Passing(bits, 5, 2 / 3 * allowed.share))[0][:, -1] < 0
+    within = NodeFilter(graph.bits(allowed.mask), 5, 2 / 3 * allowed.share)
+    given_up = graph.search(far, 10, 20, 32, within)[0][:, -1] < 0
     assert 50 < given_up.sum() < 200
     found = cascade.search(far, 10, 20, 0, allowed)
     assert np.isin(found.rows, allowed.rows).all()
@@ -404,7 +404,7 @@ def test_a_walk_under_a_filter_leaves_nothing_to_the_next_one(large: Case) -> No
     mask = np.zeros(ROWS, np.bool_)
     mask[ids[np.arange(ROWS) // 64 % 2 == 0]] = True
     first = graph.search(QUERIES, 10, 20, 40)[0]
-    assert (graph.search(QUERIES, 10, 20, 40, Passing(graph.bits(mask), 2, 0.0))[0] >= 0).any()
+    assert (graph.search(QUERIES, 10, 20, 40, NodeFilter(graph.bits(mask), 2, 0.0))[0] >= 0).any()
     np.testing.assert_array_equal(graph.search(QUERIES, 10, 20, 40)[0], first)
 
 
@@ -433,8 +433,8 @@ def test_several_python_threads_search_at_once(
 ) -> None:
     monkeypatch.setattr(searchengine.indexer.threads.threads, "limit", 6)
     graph, wrong = large.graph(), []
-    passing = Passing(graph.bits(np.arange(ROWS) % 2 == 0), 2, 0.3)
-    points = [(10, 20, 30, None), (5, 50, 300, passing), (1, 1, 7, None)]
+    within = NodeFilter(graph.bits(np.arange(ROWS) % 2 == 0), 2, 0.3)
+    points = [(10, 20, 30, None), (5, 50, 300, within), (1, 1, 7, None)]
     expected = [graph.search(QUERIES, *point)[0] for point in points]
 
     def work(start: int) -> None:
