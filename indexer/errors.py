@@ -4,7 +4,8 @@ IndexerError(SearchEngineError)
 ├── VectorError          invalid vectors, queries or row numbers
 ├── SegmentConfigError   invalid settings of a segment
 ├── TuneError            a recall target that could not be confirmed
-└── SegmentError         damaged, altered or missing files of a segment, or an unknown format
+└── SegmentError         damaged, altered or missing files of a segment
+    └── SegmentFormatError  intact, of another format
 """
 
 import reprlib
@@ -45,4 +46,8 @@ class TuneError(IndexerError):
 
 
 class SegmentError(IndexerError):
-    """A segment folder that is missing, damaged, altered, closed or of an unknown format."""
+    """A segment folder that is missing, damaged, altered or closed."""
+
+
+class SegmentFormatError(SegmentError):
+    """A segment that another version wrote: nothing is damaged."""

@@ -8,7 +8,13 @@ from pathlib import Path, PureWindowsPath
 from typing import Any, Self
 
 from searchengine.indexer.config import SegmentConfig, whole_number
-from searchengine.indexer.errors import SegmentConfigError, SegmentError, shortened, shown
+from searchengine.indexer.errors import (
+    SegmentConfigError,
+    SegmentError,
+    SegmentFormatError,
+    shortened,
+    shown,
+)
 from searchengine.indexer.storage.durable import FileEntry, sync_file
 from searchengine.indexer.storage.vectors_file import DTYPES, header
 
@@ -91,7 +97,7 @@ class Manifest:
 
         Raises:
             SegmentError: naming `source`: not JSON, an unknown format, altered, or a value is
-                missing or invalid.
+                missing or invalid. SegmentFormatError: another format, not altered.
         """
         try:
             values = json.loads(text)
@@ -101,16 +107,16 @@ class Manifest:
             ) from error
         if not isinstance(values, dict) or "format" not in values:
             raise SegmentError(f"{source} is not the manifest of a segment: it has no format")
-        if values["format"] != FORMAT:
-            raise SegmentError(
-                f"{source} has format {shown(values['format'])} and this version opens format "
-                f"{FORMAT} only; install the version that wrote it, or index again"
-            )
         stated = values.pop("sha256", None)
         try:
             sound = stated == _checksum(values)
         except (UnicodeEncodeError, RecursionError):  # it cannot have been written like this
             sound = False
+        if values["format"] != FORMAT:
+            raise (SegmentFormatError if sound else SegmentError)(
+                f"{source} has format {shown(values['format'])} and this version opens format "
+                f"{FORMAT} only; install the version that wrote it, or index again"
+            )
         if not sound:
             raise SegmentError(f"{source} was altered after it was written; restore it")
         try:

@@ -23,7 +23,7 @@ from searchengine.backends.filters import fields
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents.changes import Changes
 from searchengine.backends.folder.documents.connections import connect
-from searchengine.backends.folder.documents.schema import BEHIND, catch_up
+from searchengine.backends.folder.documents.schema import BEHIND, catch_up, outdated
 from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.folders import folder_of, remove_unnamed
 from searchengine.backends.folder.pending import Kind, drop_all, works
@@ -38,7 +38,7 @@ from searchengine.encoders.loading import (
 )
 from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.indexer.building.build import Progress
-from searchengine.indexer.errors import SegmentError
+from searchengine.indexer.errors import SegmentError, SegmentFormatError
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.storage.passages_file import PASSAGES
 from searchengine.ingest.passages import PassageReader
@@ -214,7 +214,9 @@ def _segments(path: Path, store: Store, plan: Plan) -> int:
         try:
             if row in shifted:
                 raise SegmentError(f"segment {row.id:06d}: its rows do not match its passages")
-            plan.opened[row] = _verified(folder_of(path, row.id), row, plan)
+            plan.opened[row] = _verified(folder_of(path, row.id), row)
+        except SegmentFormatError as error:
+            raise CollectionError(f"{error}; nothing was changed") from error
         except (SegmentError, OSError) as error:
             plan.report.damage.append(str(error))
             sql = "SELECT DISTINCT document FROM passages WHERE id BETWEEN ? AND ?"
@@ -244,7 +246,7 @@ def _shifted(store: Store, committed: Sequence[SegmentRow]) -> set[SegmentRow]:
     return shifted
 
 
-def _verified(folder: Path, row: SegmentRow, plan: Plan) -> Segment:
+def _verified(folder: Path, row: SegmentRow) -> Segment:
     """Open a segment and read all of it. Raises SegmentError and OSError."""
     segment = Segment.open(folder)
     if segment.manifest_sha256 != row.manifest_sha256 or segment.rows != row.rows:
@@ -420,6 +422,7 @@ def _check_database(path: Path, read_only: bool) -> None:
     """
     try:
         with closing(connect(path, "ro" if read_only else "rw")) as connection:
+            outdated(connection, str(path))  # refuses a file of another version
             lines = [row[0] for row in connection.execute("PRAGMA integrity_check")]
             if not read_only:
                 connection.execute("PRAGMA journal_mode = wal")  # a recovered file has another

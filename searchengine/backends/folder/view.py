@@ -20,7 +20,7 @@ from searchengine.backends.folder.folders import (
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.config import Device
-from searchengine.indexer.errors import SegmentError
+from searchengine.indexer.errors import SegmentError, SegmentFormatError
 from searchengine.indexer.search.segment_files import require_gpu
 from searchengine.indexer.segment import Segment
 
@@ -229,6 +229,8 @@ class View(Backend):
         """Raise the error of a segment as CollectionError, with the way to repair it."""
         try:
             yield
+        except SegmentFormatError as error:
+            raise CollectionError(str(error)) from error
         except SegmentError as error:
             raise CollectionError(
                 f"{error}; the texts are in {self.path / 'documents.db'}: restore the folder "

@@ -107,7 +107,11 @@ def m001_tables(db: "sqlite_utils.Database") -> None:
     catch_up(db.conn)
 
 
-MIGRATIONS = {function.__name__: function for function in (m001_tables,)}
+def m002_segment_format(_: "sqlite_utils.Database") -> None:
+    """Nothing moves: it marks that the segments have format 4, which earlier versions refuse."""
+
+
+MIGRATIONS = {function.__name__: function for function in (m001_tables, m002_segment_format)}
 """Name → migration, in the order in which they are applied."""
 _PATIENCE_MS = 10_000  # to wait for another process, which may be upgrading
 
@@ -119,10 +123,11 @@ def outdated(connection: sqlite3.Connection, name: str) -> bool:
     if connection.execute(sql).fetchone()[0]:
         sql = "SELECT name FROM _sqlite_migrations WHERE migration_set = 'searchengine'"
         applied = {str(row[0]) for row in connection.execute(sql)}
-    if applied and "m001_tables" not in applied:
+    if applied and m002_segment_format.__name__ not in applied:
         raise CollectionError(
-            f"{name} was written before searchengine 1.0; index the documents again into a new "
-            "folder"
+            f"{name} was written by an earlier version of searchengine, which alone can open it; "
+            "export the collection with that version and index the export into a new folder, or "
+            "index the documents again"
         )
     if unknown := sorted(applied - MIGRATIONS.keys()):
         raise CollectionError(

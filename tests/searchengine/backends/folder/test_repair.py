@@ -23,6 +23,7 @@ from searchengine.backends.folder.documents import text_index
 from searchengine.cli import cli
 from searchengine.encoders.protocol import WrappedEncoder
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch
+from searchengine.indexer.storage.manifest import _checksum
 from searchengine.upkeep import repair as repairing
 from searchengine.upkeep.repair import repair
 
@@ -269,6 +270,49 @@ def test_the_commands_that_recover_a_damaged_database(path: Path) -> None:
             assert len(other.search("x", 200)) == 90
             engine.optimize()
         engine.verify()
+
+
+FORMER = """DELETE FROM _sqlite_migrations WHERE name <> 'm001_tables';
+UPDATE settings SET value = json_set(value, '$.blocks', json('[]')) WHERE name = 'index'"""
+
+
+def test_a_collection_of_an_earlier_version_is_refused_everywhere(path: Path) -> None:
+    """Its tables are the same; its settings and segments are not."""
+    sql(*FORMER.split(";"))(path)
+    before = contents(path)
+    for command in ("info", "verify", "repair", "repair --dry-run", "optimize", "search zz"):
+        name, *options = command.split()
+        shown = CliRunner().invoke(cli, [name, str(path), *options])
+        assert (shown.exit_code, shown.stdout) == (2, ""), command
+        assert "was written by an earlier version of searchengine" in shown.stderr
+        assert "export" in shown.stderr and "damaged" not in shown.stderr
+        assert shown.stderr.count("\n") == 1
+    with pytest.raises(CollectionError, match="earlier version"):
+        repair(path, WordLengths())
+    assert contents(path) == before
+
+
+def test_segments_of_another_format_are_not_damage(path: Path) -> None:
+    manifest = path / "segments" / "000002" / "manifest.json"
+    values = json.loads(manifest.read_text())
+    values["format"] = 3
+    del values["sha256"]
+    values["sha256"] = _checksum(values)
+    manifest.write_text(json.dumps(values))
+    before = contents(path)
+    for command in ("info", "verify", "repair", "repair --dry-run"):
+        name, *options = command.split()
+        shown = CliRunner().invoke(cli, [name, str(path), *options])
+        assert (shown.exit_code, shown.stdout) == (2, ""), command
+        assert "has format 3 and this version opens format 4 only" in shown.stderr
+        assert "searchengine repair" not in shown.stderr
+    assert contents(path) == before
+
+
+def contents(path: Path) -> dict[Path, bytes]:
+    """Every file but those that SQLite keeps while the database is open."""
+    files = (file for file in path.rglob("*") if file.is_file())
+    return {file: file.read_bytes() for file in files if not re.search("-(wal|shm)$", file.name)}
 
 
 def test_who_may_not_repair(path: Path, tmp_path: Path) -> None:

@@ -242,11 +242,11 @@ def test_a_file_without_the_last_migration_is_upgraded_once(
     store.close()
     applied = []
 
-    def m002_more(db: Any) -> None:
+    def m003_more(db: Any) -> None:
         applied.append(db)
         db.execute("CREATE TABLE more (x)")
 
-    migrations = {**schema.MIGRATIONS, "m002_more": m002_more}
+    migrations = {**schema.MIGRATIONS, "m003_more": m003_more}
     monkeypatch.setattr(schema, "MIGRATIONS", migrations)
     for _ in range(2):
         with closing(Store(store.path, readers=readers)) as again:
@@ -263,11 +263,14 @@ def test_a_document_that_is_not_text_is_damage(store: Store, column: str) -> Non
         store.documents([0, 2])
 
 
-def test_a_file_from_before_the_first_release_is_refused(store: Store) -> None:
+@pytest.mark.parametrize("readers", [0, 2])
+def test_a_file_of_a_former_format_is_refused(store: Store, readers: int) -> None:
     store.close()
     db = sqlite3.connect(store.path)
-    db.execute("UPDATE _sqlite_migrations SET name = 'm001_initial'")
+    db.execute("DELETE FROM _sqlite_migrations WHERE name <> 'm001_tables'")
     db.commit()
     db.close()
-    with pytest.raises(CollectionError, match=r"before searchengine 1\.0; index .* into a new"):
-        Store(store.path)
+    before = store.path.read_bytes()
+    with pytest.raises(CollectionError, match=r"earlier version .* index the export into a new"):
+        Store(store.path, readers=readers)
+    assert store.path.read_bytes() == before
