@@ -1,6 +1,6 @@
 #include "build.h"
+#include "prefix.h"
 #include "run.h"
-#include "walk.h"
 
 #include <algorithm>
 #include <atomic>
@@ -20,7 +20,7 @@ constexpr int kGroupCandidates = 13;   // candidates of a node from a group
 constexpr double kNewCandidates = 6.4; // those of them that no other group has, on average
 constexpr int64_t kMinMemberships = 4; // groups that a node is in, if its level has more than one
 
-// A link that is spare, as it is written behind the others, and the other way round; none is -1.
+// Spare links are stored behind the links as -2 - node, -1 for none; `spare` is its own inverse.
 int32_t spare(int32_t link) { return -2 - link; }
 
 // `count` of these nodes, at even distances.
@@ -174,7 +174,7 @@ void Builder::split(Entries entries) {
         const int64_t size = part.size();
         if (size <= count - count / 4) {
             split(std::move(part));
-        } else { // their codes are alike
+        } else { // equal or nearly equal codes
             for (int64_t first = 0; first < size; first += kGroup)
                 add_group(part.data() + first, std::min(kGroup, size - first));
         }
@@ -267,10 +267,10 @@ void Builder::end(int64_t round, int threads) {
     const bool last = (round + 1) * per_round_ >= memberships_;
     for_nodes(threads, [&](int64_t i, Scratch& scratch) {
         const int32_t node = nodes_[i];
-        const auto found = candidates_.begin() + i * each;
+        const auto first = candidates_.begin() + i * each;
         std::vector<int32_t>& nodes = scratch.candidates;
         nodes.assign(links_of(node), links_of(node) + count_of(node));
-        std::copy_if(found, found + each, std::back_inserter(nodes),
+        std::copy_if(first, first + each, std::back_inserter(nodes),
                      [](int32_t candidate) { return candidate >= 0; });
         sort_candidates(node, scratch);
         if (last) {
@@ -300,8 +300,8 @@ void Builder::add_leaders(int64_t number, std::vector<int32_t>& nodes) const {
 }
 
 // Links every node to those that are linked to it; of too many, it chooses. Many places are then
-// free, for most candidates are nearer to a neighbour: the nearest of them become links as well,
-// and a walk finds more.
+// free, for most candidates of a node are nearer to a neighbour of it than to the node. Of these
+// candidates the nearest to the node become links as well, and a walk finds more.
 void Builder::link_back(int threads) {
     std::vector<int64_t> ends(graph_.size + 1);
     auto for_links = [&](const auto& each) {

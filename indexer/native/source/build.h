@@ -11,8 +11,8 @@
 namespace kernel {
 
 // Links the nodes of a graph (Malkov and Yashunin 2016, algorithm 4): a node to those of its
-// nearest that are nearer to it than to a neighbour that it already has, and these back to it. Of
-// fewer than 24 links on the base level, the rest are the nearest of the others.
+// nearest that are nearer to it than to a neighbour that it already has, and these back to it. On
+// the base level a node with fewer than 24 links gets more, to the nearest of its other candidates.
 //
 // No walk finds the nearest. Nodes are divided into overlapping groups, each around one of them,
 // and within a group every node is compared with every other, from the cache (PiPNN, arXiv

@@ -15,22 +15,22 @@ constexpr int64_t kBlock = 64; // rows that all queries are compared with while 
 constexpr int64_t kAhead = 4;  // candidates that are on their way while one is scored
 constexpr int64_t kWidened = 12; // queries from which it pays to turn rows of float16 into floats
 
-using Found = std::pair<float, int64_t>; // score, row
+using ScoredRow = std::pair<float, int64_t>; // score, row
 
-bool better(const Found& a, const Found& b) {
+bool better(const ScoredRow& a, const ScoredRow& b) {
     return a.first > b.first || (a.first == b.first && a.second < b.second);
 }
 
 // The best of each query that one thread has seen: heaps of at most k, the worst on top.
-using Best = std::vector<std::vector<Found>>;
+using Best = std::vector<std::vector<ScoredRow>>;
 
-void offer(std::vector<Found>& heap, size_t k, Found found) {
+void offer(std::vector<ScoredRow>& heap, size_t k, ScoredRow row) {
     if (heap.size() < k) {
-        heap.push_back(found);
+        heap.push_back(row);
         std::push_heap(heap.begin(), heap.end(), better);
-    } else if (better(found, heap.front())) {
+    } else if (better(row, heap.front())) {
         std::pop_heap(heap.begin(), heap.end(), better);
-        heap.back() = found;
+        heap.back() = row;
         std::push_heap(heap.begin(), heap.end(), better);
     }
 }
@@ -42,7 +42,7 @@ std::vector<float> padded_queries(const Pass& pass, int64_t stride) {
     return queries;
 }
 
-void write(std::vector<Found>& best, int64_t k, int64_t* rows, float* scores) {
+void write(std::vector<ScoredRow>& best, int64_t k, int64_t* rows, float* scores) {
     std::sort_heap(best.begin(), best.end(), better);
     for (int64_t i = 0; i < k; i++) {
         const bool there = i < int64_t(best.size());
@@ -114,7 +114,7 @@ void add_best(const Pass& pass, const Level& level, int threads, int64_t* rows, 
     });
     for (int64_t q = 0; q < pass.count; q++) {
         for (int i = 1; i < threads; i++)
-            for (const Found& found : bests[i][q]) offer(bests[0][q], pass.k, found);
+            for (const ScoredRow& row : bests[i][q]) offer(bests[0][q], pass.k, row);
         write(bests[0][q], pass.k, rows + q * pass.k, scores + q * pass.k);
     }
 }
@@ -126,20 +126,20 @@ void rerank(const Pass& pass, const Level& level, const int64_t* candidates, int
     const ScoreRow score = pass.half ? level.half : level.single;
     std::atomic<int64_t> next{0};
     run_in_threads(threads, [&](int) {
-        std::vector<Found> best;
+        std::vector<ScoredRow> best;
         int64_t q;
         while ((q = next.fetch_add(1)) < pass.count) {
-            const int64_t* of = candidates + q * size;
+            const int64_t* ids = candidates + q * size;
             best.clear();
             for (int64_t i = 0; i < size; i++) {
                 const int64_t later = i + kAhead;
-                if (later < size && of[later] >= 0)
+                if (later < size && ids[later] >= 0)
                     for (int64_t at = 0; at < bytes; at += 64)
-                        __builtin_prefetch(pass.full + of[later] * bytes + at);
-                if (of[i] >= 0)
+                        __builtin_prefetch(pass.full + ids[later] * bytes + at);
+                if (ids[i] >= 0)
                     offer(best, pass.k,
-                          {score(pass.full + of[i] * bytes, queries.data() + q * stride, pass.dim),
-                           of[i]});
+                          {score(pass.full + ids[i] * bytes, queries.data() + q * stride, pass.dim),
+                           ids[i]});
             }
             write(best, pass.k, rows + q * pass.k, scores + q * pass.k);
         }

@@ -1,5 +1,5 @@
 // The arrays of an HNSW graph with 8-bit codes as faiss lays them out, and the full-width rows.
-// Nothing is copied: the caller keeps the arrays alive.
+// Nothing but the matrix is copied: the caller keeps the other arrays alive.
 #pragma once
 
 #include <cstdint>

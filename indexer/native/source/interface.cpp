@@ -70,7 +70,7 @@ class Searcher {
         return 0;
     }
 
-    // Of all searches that have ended: codes scored, and nodes whose links were followed.
+    // For tests: codes scored and nodes whose links were followed, in all searches that have ended.
     void work(int64_t* totals) const {
         totals[0] = compared_;
         totals[1] = followed_;
@@ -200,7 +200,7 @@ const char* kernel_title(int number) {
 }
 
 // A searcher at a level, or null with a message, see `opened`. The arrays of the graph must outlive
-// it, but for the matrix.
+// it, except the matrix, which is read only here.
 void* kernel_open(const Graph* graph, int level, char* message, int64_t size) {
     return opened(*graph, message, size, [&] { return new Searcher(*graph, levels()[level]); });
 }
@@ -254,7 +254,7 @@ int64_t kernel_end(void* builder, int64_t round, int threads) {
 
 void kernel_built(void* builder) { delete static_cast<Builder*>(builder); }
 
-// Of all searches that have ended: codes scored, and nodes whose links were followed.
+// For tests: codes scored and nodes whose links were followed, in all searches that have ended.
 void kernel_work(const void* searcher, int64_t* totals) {
     static_cast<const Searcher*>(searcher)->work(totals);
 }
@@ -291,7 +291,7 @@ int64_t kernel_prefix(void* searcher, const float* query, float* prefix) {
     return guarded([&] { return static_cast<Searcher*>(searcher)->prefix(query, prefix); });
 }
 
-// The scores of codes, and of one full-width row, at a level.
+// For tests: the scores of codes, of a block of them, and of one full-width row, at a level.
 void kernel_score_codes(int level, const uint8_t* codes, int64_t width, const int8_t* query,
                         const int32_t* rows, int count, int32_t* scores) {
     levels()[level].codes(codes, width, query, rows, count, scores);

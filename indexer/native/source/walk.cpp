@@ -269,12 +269,12 @@ bool Walk::sparse() const {
     const int sampled = std::min(kSampled, degree_);
     const Link* links = links_of(beam_[0]);
     for (int i = 0; i < sampled && links[i] >= 0; i++) request_links(links[i]);
-    int all = 0, found = 0;
+    int all = 0, kept = 0;
     for (int i = 0; i < sampled && links[i] >= 0; i++) {
-        const Link* of = links_of(links[i]);
-        for (int j = 0; j < degree_ && of[j] >= 0; j++, all++) found += allowed(of[j]);
+        const Link* next = links_of(links[i]);
+        for (int j = 0; j < degree_ && next[j] >= 0; j++, all++) kept += allowed(next[j]);
     }
-    return found < point_.min_share * float(all);
+    return kept < point_.min_share * float(all);
 }
 
 void Walk::score_gathered() {

@@ -74,7 +74,7 @@ class Walk {
     // With `scores` null: the shortlist by (-coarse score, node). Returns the number of rows.
     int finish(int64_t* rows, float* scores);
 
-    // The codes scored and the nodes whose links were followed since the last call.
+    // For tests: the codes scored and the nodes whose links were followed since the last call.
     int64_t take_compared() { return std::exchange(compared_, 0); }
     int64_t take_followed() { return std::exchange(followed_, 0); }
 
