@@ -59,6 +59,9 @@ FLAT_BELOW = 1000
 """A segment of fewer rows is flat, whatever its config says."""
 
 
+MAX_DIM = 1 << 16
+"""Maximum width of vectors: sums of 8-bit products of as many dimensions fit 32 bits."""
+
 MAX_LINKS = 2048
 """Maximum of hnsw_m: on level 0 a row then has as many links as the compiled kernel reads, 4096."""
 
@@ -175,7 +178,12 @@ class SegmentConfig:
         return replace(self, structure=Structure.FLAT, code=Code.FP16, effort=0)
 
     def check_width(self, dim: int) -> None:
-        """Raise SegmentConfigError if the prefix or a stage is wider than the vectors."""
+        """Raise SegmentConfigError if the prefix or a stage is wider than the vectors, or they are.
+
+        MAX_DIM is the most that they may be.
+        """
+        if dim > MAX_DIM:
+            raise SegmentConfigError(f"vectors must have at most {MAX_DIM} dimensions, got {dim}")
         widths = (("prefix", self.prefix), *(("stages", width) for width, _ in self.stages))
         for name, width in widths:
             if width > dim:

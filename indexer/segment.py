@@ -77,7 +77,7 @@ class Segment:
         vectors: Blocks,
         config: SegmentConfig,
         *,
-        rotation: Floats | None = None,
+        like: "Segment | None" = None,
         provenance: Mapping[str, str] | None = None,
         progress: Progress | None = None,
         words: WriteWords | None = None,
@@ -93,8 +93,8 @@ class Segment:
             vectors: (n, D) array, or an iterable of blocks (n_i, D); rows of any length > 0. They
                 are stored as they are but for their length and the rounding of the storage.
             config: how to build and search.
-            rotation: (prefix, D) of another segment (`rotation`), which has as many rows and fits
-                these too; None fits one on these rows.
+            like: an open segment, whose rotation is taken if it suits these rows as well: to fit
+                one takes as long as a commit of few rows.
             provenance: text pairs kept in the manifest, e.g. the encoder's fingerprint.
             progress: called with the step, the rows just done and the total.
             words: writes the words file (indexer.storage.words_file), if there is to be one.
@@ -112,7 +112,7 @@ class Segment:
             *given_blocks(vectors, config.storage),
             config,
             provenance or {},
-            rotation=rotation,
+            like=None if like is None else like._opened().prefixes,
             progress=progress,
             words=words,
             passages=passages,
@@ -363,11 +363,6 @@ class Segment:
         if not self._directions:
             self._directions.append(pca(stored.file.sample(ROTATION_SAMPLE), self.dim))
         return Prefixes(stored.file, config.prefix, self._directions[0][: config.prefix])
-
-    def rotation(self, prefix: int) -> Floats | None:
-        """Its rotation for a prefix, (prefix, D) float32; None if it has fewer rows, or none."""
-        matrix = self._opened().prefixes.matrix
-        return None if matrix is None or len(matrix) < prefix else matrix[:prefix]
 
     def take(self, rows: RowNumbers) -> Floats:
         """Stored rows: row numbers of any shape (...) to (..., D) float32."""

@@ -13,7 +13,7 @@ from uuid import uuid4
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.indexer.arrays import BLOCK_ROWS, Floats, RowNumbers, float_rows, unit_rows
+from searchengine.indexer.arrays import BLOCK_ROWS, RowNumbers, float_rows, unit_rows
 from searchengine.indexer.building.coarse import build_coarse
 from searchengine.indexer.building.shortlist import measured_shortlist
 from searchengine.indexer.config import Code, RotationKind, SegmentConfig, Storage, Structure
@@ -29,7 +29,7 @@ from searchengine.indexer.storage.durable import (
 )
 from searchengine.indexer.storage.manifest import COARSE, MANIFEST, ROTATION, VECTORS, Manifest
 from searchengine.indexer.storage.passages_file import PASSAGES, write_passages
-from searchengine.indexer.storage.rotation import ROTATION_SAMPLE, Prefixes, fit
+from searchengine.indexer.storage.rotation import ROTATION_SAMPLE, Prefixes, fit, shared
 from searchengine.indexer.storage.vectors_file import DTYPES, VectorFile, write_vectors
 from searchengine.indexer.storage.words_file import WORDS, WriteWords
 
@@ -48,7 +48,7 @@ def write_segment(
     provenance: Mapping[str, str],
     *,
     linked: Mapping[str, FileEntry] | None = None,
-    rotation: Floats | None = None,
+    like: Prefixes | None = None,
     tuning: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
     words: WriteWords | None = None,
@@ -59,6 +59,7 @@ def write_segment(
     Args:
         vectors: the rows as they are stored, for `write_vectors`; or the file of another segment.
         linked: the files of that one to link, its vectors among them.
+        like: of a segment whose rotation is taken if it suits.
     """
     config.check_width(dim)
     files, report = dict(linked or {}), progress or silent
@@ -75,7 +76,7 @@ def write_segment(
             words.write(folder / WORDS)
         if passages is not None:
             write_passages(folder / PASSAGES, passages(stored.rows), stored.rows)
-        config = _write_prefixes(stored, config, rotation, report)
+        config = _write_prefixes(stored, config, like, report)
         for file in folder.iterdir():
             if file.name not in files:
                 sync_file(file)
@@ -143,17 +144,16 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def _write_prefixes(
-    stored: VectorFile, config: SegmentConfig, rotation: Floats | None, report: Progress
+    stored: VectorFile, config: SegmentConfig, like: Prefixes | None, report: Progress
 ) -> SegmentConfig:
     """Write rotation and coarse stage; returns the config of these rows, its shortlist measured."""
     folder = stored.path.parent
     config = config.fitting(stored.rows, stored.dim)
-    if rotation is None or config.rotation is RotationKind.IDENTITY:
+    rotation = None
+    if like is not None and config.rotation is not RotationKind.IDENTITY:
+        rotation = shared(like, stored, config.prefix)
+    if rotation is None:
         rotation = fit(stored.sample(ROTATION_SAMPLE), config)
-    elif rotation.shape != (config.prefix, stored.dim):
-        raise VectorError(
-            f"vectors must have {rotation.shape[1]} dimensions like the rotation, got {stored.dim}"
-        )
     if rotation is not None:
         np.save(folder / ROTATION, rotation, allow_pickle=False)
     prefixes = Prefixes(stored, config.prefix, rotation)

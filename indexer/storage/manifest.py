@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PureWindowsPath
 from typing import Any, Self
 
-from searchengine.indexer.config import SegmentConfig, whole_number
+from searchengine.indexer.config import MAX_DIM, SegmentConfig, whole_number
 from searchengine.indexer.errors import (
     SegmentConfigError,
     SegmentError,
@@ -27,8 +27,7 @@ ROTATION = "rotation.npy"
 COARSE = "coarse.faiss"
 
 MAX_ROWS = 2**40
-MAX_DIM = 2**20
-"""Maximum shape of a segment: a file's header can still count the bytes of its float32 rows."""
+"""Maximum rows of a segment: a file's header can still count the bytes of its float32 rows."""
 
 _MAX_NAME = 255
 
@@ -58,7 +57,7 @@ class Manifest:
 
     def __post_init__(self) -> None:
         whole_number("rows", self.rows, 1, MAX_ROWS)
-        whole_number("dim", self.dim, 1, MAX_DIM)
+        self.config.check_width(whole_number("dim", self.dim, 1, MAX_DIM))
         for name in self.files:
             _plain_name(name)
         if self.tuning is not None and not isinstance(self.tuning, Mapping):

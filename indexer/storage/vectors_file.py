@@ -18,12 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.indexer.arrays import (
-    BLOCK_ROWS,
-    Floats,
-    RowNumbers,
-    evenly,
-)
+from searchengine.indexer.arrays import BLOCK_ROWS, UNIT_SLACK, Floats, RowNumbers, evenly
 from searchengine.indexer.config import Storage
 from searchengine.indexer.errors import SegmentError, VectorError
 from searchengine.indexer.storage.durable import FileEntry, altered
@@ -199,10 +194,11 @@ class VectorFile:
         """Raise SegmentError if one of these rows (n, D) is not a unit vector, naming it.
 
         Rounding to the storage changes a norm by at most half a unit in the last place of a value,
-        and summing D squares in float32 by at most D units in the last place of float32.
+        and summing D squares in float32 by at most D units in the last place of float32; what
+        counts as a unit row (UNIT_SLACK) may be off by half of that.
         """
         half_unit = 2.0**-11 if self.storage is Storage.FLOAT16 else 2.0**-24
-        tolerance = 2 * half_unit + self.dim * 2.0**-24
+        tolerance = 2 * half_unit + self.dim * 2.0**-24 + UNIT_SLACK
         with np.errstate(invalid="ignore", over="ignore"):
             norms = np.sqrt(np.einsum("nd,nd->n", rows, rows))
             wrong = ~(np.abs(norms - 1) <= tolerance)  # NaN is wrong too

@@ -54,7 +54,7 @@ def test_an_altered_value_is_noticed() -> None:
         (("format",), True, "has format True"),
         (("rows",), 2**40 + 1, "rows must be a whole number of at most"),
         (("rows",), True, "rows must be a whole number of at least 1, got True"),
-        (("dim",), 10**30, "dim must be a whole number of at most 1048576"),
+        (("dim",), 10**30, "dim must be a whole number of at most 65536"),
         (("metric",), "l2", "metric must be 'cosine', got 'l2'"),
         (("vectors", "file"), "../v", "vectors must be {'file': 'vectors.faiss', .*, got .*/v"),
         (("vectors", "offset"), -1, "vectors must be {.* 'offset': 81, .*, got .* -1"),

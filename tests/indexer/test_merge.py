@@ -167,15 +167,31 @@ def test_a_plain_coarse_file_holds_the_prefixes(tmp_path: Path) -> None:
         assert np.array_equal(segment.shortlist(queries, 50), expected)
 
 
-def test_few_rows_take_the_rotation_of_many(tmp_path: Path) -> None:
+def rotation(segment: Segment) -> np.ndarray:
+    return np.load(segment.path / "rotation.npy")
+
+
+def test_rows_take_the_rotation_of_others_that_are_like_them(tmp_path: Path) -> None:
     many = Segment.build(tmp_path / "a", rows(1500, 0), CONFIG)
-    few = Segment.build(tmp_path / "b", rows(3, 1), CONFIG, rotation=many.rotation(8))
-    assert (tmp_path / "a/rotation.npy").read_bytes() == (tmp_path / "b/rotation.npy").read_bytes()
-    assert many.rotation(9) is None
-    np.testing.assert_array_equal(few.rotation(5), np.load(tmp_path / "a" / "rotation.npy")[:5])
-    config = replace(CONFIG, rotation=RotationKind.IDENTITY)
-    plain = Segment.build(tmp_path / "c", rows(3, 1), config, rotation=many.rotation(8))
-    assert plain.rotation(8) is None and not (tmp_path / "c" / "rotation.npy").exists()
-    with pytest.raises(VectorError, match="24 dimensions like the rotation, got 9"):
-        Segment.build(tmp_path / "d", rows(3, 1)[:, :9], CONFIG, rotation=many.rotation(8))
-    assert not (tmp_path / "d").exists()
+    few = Segment.build(tmp_path / "b", rows(50, 1), CONFIG, like=many)
+    np.testing.assert_array_equal(rotation(few), rotation(many))
+    narrow = Segment.build(tmp_path / "c", rows(50, 1), replace(CONFIG, prefix=5), like=many)
+    np.testing.assert_array_equal(rotation(narrow), rotation(many)[:5])
+
+
+def test_other_rows_fit_a_rotation_of_their_own(tmp_path: Path) -> None:
+    """Those of another domain lie along other directions: few would be in a shortlist."""
+    many = Segment.build(tmp_path / "a", rows(1500, 0), CONFIG)
+    for i, (other, config) in enumerate(
+        (
+            (rows(1200, 1)[:, ::-1], CONFIG),
+            (rows(50, 1), replace(CONFIG, prefix=9)),
+            (rows(50, 1)[:, :12], CONFIG),
+        )
+    ):
+        segment = Segment.build(tmp_path / f"b{i}", other, config, like=many)
+        alone = Segment.build(tmp_path / f"c{i}", other, config)
+        np.testing.assert_array_equal(rotation(segment), rotation(alone))
+    plain = replace(CONFIG, rotation=RotationKind.IDENTITY)
+    Segment.build(tmp_path / "d", rows(50, 1), plain, like=many)
+    assert not (tmp_path / "d" / "rotation.npy").exists()

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import REPOSITORY, disk_full_at
+from fuzz_targets import signed
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -435,3 +436,27 @@ def test_equal_rows_are_stored_equal(tmp_path: Path, storage: str) -> None:
         assert len(np.unique(segment.take(np.arange(500, 5500)), axis=0)) == 1
         for found in (segment.search(one[None], 3), segment.exact(one[None], 3)):
             assert found.rows.tolist() == [[500, 501, 502]]
+
+
+def test_rows_whose_length_float32_rounds_are_stored_and_verified_as_they_are(
+    tmp_path: Path,
+) -> None:
+    given = np.array([[1 + 3 * 2.0**-23, 0], [0, 1], [0.6, 0.8]], np.float32)
+    settings = SegmentConfig(prefix=2, storage=Storage.FLOAT32)
+    with Segment.build(tmp_path / "s", given, settings) as segment:
+        np.testing.assert_array_equal(segment.vectors([0, 1, 2]), given)
+        np.testing.assert_array_equal(np.concatenate([*segment.verified()]), given)
+
+
+def test_a_width_that_no_kernel_can_sum_is_refused_before_it_is_built(tmp_path: Path) -> None:
+    with pytest.raises(SegmentConfigError, match="at most 65536 dimensions, got 65537"):
+        Segment.build(tmp_path / "s", np.ones((1, 65537), np.float32), SegmentConfig())
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_manifest_whose_prefix_is_wider_than_the_vectors_is_refused(victim: Path) -> None:
+    manifest = json.loads((victim / "manifest.json").read_text())
+    manifest["config"] |= {"prefix": DIM + 1, "rotation": "identity"}
+    (victim / "manifest.json").write_bytes(signed(manifest))
+    with pytest.raises(SegmentError, match="prefix 49 is wider than the vectors"):
+        Segment.open(victim)

@@ -128,12 +128,12 @@ def test_faiss_understands_every_config(structure: Structure, code: Code) -> Non
 
 @given(configs())
 def test_a_small_segment_is_flat_and_otherwise_as_asked(config: SegmentConfig) -> None:
-    assert config.fitting(FLAT_BELOW, 10**5) is config
-    small = config.fitting(FLAT_BELOW - 1, 10**5)
+    assert config.fitting(FLAT_BELOW, 60_000) is config
+    small = config.fitting(FLAT_BELOW - 1, 60_000)
     assert small.structure is Structure.FLAT and small.code is Code.FP16
     kept = ("prefix", "rotation", "storage", "shortlist", "stages")
     assert all(getattr(small, name) == getattr(config, name) for name in kept)
-    assert small.fitting(5, 10**5) is small
+    assert small.fitting(5, 60_000) is small
     with pytest.raises(
         SegmentConfigError, match=r"is wider than the vectors \(3\); set it to 3 or"
     ):

@@ -117,22 +117,19 @@ class Writer:
         """
         base = self.changes.next_passage()
         plan = build_plan(self.store, rows)
-        largest = max(self.store.segments(), key=lambda row: row.rows, default=None)
-        rotation = None  # that of many rows fits few better than their own
-        if largest is not None and rows is not None and rows <= largest.rows:
-            rotation = self._open_segment(largest).rotation(plan.config.prefix)
         if ahead is not None and ahead.plan == plan:
             with os_errors(self.path), segment_errors(self.path):
                 Segment.add_passages(ahead.path, self._passages(base))
             self.adopt(ahead.path, base)
             return
+        largest = max(self.store.segments(), key=lambda row: row.rows, default=None)
 
         def build(path: Path) -> Segment:
             return Segment.build(
                 path,
                 vectors,
                 plan.config,
-                rotation=rotation,
+                like=None if largest is None else self._open_segment(largest),
                 provenance=plan.provenance,
                 progress=progress,
                 words=self._words(base),
@@ -438,11 +435,6 @@ def built_ahead(
     if not store.segments():
         yield None
         return
-    shown = view.segments.values()
-    largest = max(shown, key=lambda segment: segment.rows, default=None)
-    rotation = None
-    if largest is not None and rows <= largest.rows:
-        rotation = largest.rotation(plan.config.prefix)
     with store.transaction(view.wait), beside(view.path, store), os_errors(view.path):
         owner = Owner.new(view.path)
     folder = owner.folder / "segment"
@@ -452,7 +444,7 @@ def built_ahead(
                 folder,
                 vectors(),
                 plan.config,
-                rotation=rotation,
+                like=max(view.segments.values(), key=lambda segment: segment.rows, default=None),
                 provenance=plan.provenance,
                 progress=progress,
                 words=terms.writer_of(plan.analyzer, lambda: (rows, texts())),

@@ -358,3 +358,17 @@ def test_two_writers_beside_a_merge_that_is_killed(tmp_path: Path, rounds: int) 
         engine.add([document(0)])
         engine.delete(["d0"])
     check(path, acknowledged())
+
+
+def test_a_small_commit_takes_the_rotation_of_the_largest_segment_if_it_suits(
+    tmp_path: Path,
+) -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((1500, 24)) * np.arange(1, 25) ** -1.0
+    with SearchEngine.create(tmp_path / "c", None, {"prefix": 8}, dim=24) as engine:
+        for name, some in (("a", rows[:1200]), ("b", rows[1200:]), ("c", rows[1200:, ::-1])):
+            engine.add([{"_id": f"{name}{i}"} for i in range(len(some))], some.astype(np.float32))
+        first, second, third = (
+            (s.path / "rotation.npy").read_bytes() for s in engine.collection.segments.values()
+        )
+    assert first == second != third
