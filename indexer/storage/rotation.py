@@ -17,8 +17,9 @@ from searchengine.indexer.config import RotationKind, SegmentConfig
 from searchengine.indexer.errors import VectorError
 from searchengine.indexer.storage.vectors_file import VectorFile
 
-ROTATION_SAMPLE = 100_000
-"""Maximum rows that a rotation is fitted on; more are sampled evenly."""
+ROTATION_SAMPLE = 30_000
+"""Maximum rows that a rotation is fitted on, forty for each of 768 dimensions; more are sampled
+evenly."""
 
 _SINGLE_THREAD_ROWS = 8  # that one thread rotates alone
 _COMPARED = 256  # rows of a sample
