@@ -48,6 +48,7 @@ from searchengine.indexer.storage.durable import Checksum, sha256
 from searchengine.indexer.storage.manifest import MANIFEST, VECTORS, Manifest
 from searchengine.indexer.storage.passages_file import PASSAGES, RowPassages
 from searchengine.indexer.storage.rotation import ROTATION_SAMPLE, Prefixes, pca
+from searchengine.indexer.storage.vectors_file import VectorFile
 from searchengine.indexer.storage.words_file import WORDS, Postings, WriteWords
 
 __all__ = ["Code", "Device", "RotationKind", "SearchResult", "Segment", "SegmentConfig", "Storage"]
@@ -223,6 +224,51 @@ class Segment:
             Path(path), file.dim, file, config, notes, linked=kept, tuning=tuning, progress=progress
         )
         return self.open(path)
+
+    @classmethod
+    def restore(
+        cls,
+        path: str | Path,
+        damaged: Path,
+        *,
+        words: WriteWords | None = None,
+        passages: Passages | None = None,
+    ) -> Self:
+        """Write a segment of the manifest and the vectors of a damaged one, and open it.
+
+        The vectors are hard-linked where the file system can, and verified. All else is made again.
+
+        Args:
+            path, words, passages: as for `build`.
+            damaged: the folder of the damaged segment.
+
+        Raises SegmentError: the folder exists, or the manifest or the vectors are damaged, too.
+        """
+        manifest, _, file = _stored(damaged)
+        write_segment(
+            Path(path),
+            file.dim,
+            file,
+            manifest.config,
+            manifest.provenance,
+            linked={VECTORS: manifest.files[VECTORS]},
+            tuning=manifest.tuning,
+            words=words,
+            passages=passages,
+        )
+        return cls.open(path)
+
+    @staticmethod
+    def verify_vectors(path: Path) -> tuple[str, int]:
+        """Read the manifest and all vectors of a segment that cannot be opened.
+
+        Returns the checksum of the manifest, and the number of rows. Raises SegmentError if one of
+        the two files is damaged.
+        """
+        manifest, manifest_sha256, file = _stored(path)
+        for _ in file.verified(manifest.files[VECTORS].sha256):
+            pass
+        return manifest_sha256, file.rows
 
     @property
     def rows(self) -> int:
@@ -434,3 +480,13 @@ class Segment:
         if self._parts is None:
             raise SegmentError(f"the segment {self.path} is closed; open it again")
         return self._parts
+
+
+def _stored(folder: Path) -> tuple[Manifest, str, VectorFile]:
+    """The manifest of a folder, its checksum and the vectors, which are not verified yet."""
+    manifest, manifest_sha256 = read_manifest(folder)
+    if VECTORS not in manifest.files:
+        raise SegmentError(f"{folder / MANIFEST} lists no {VECTORS}; index again")
+    storage = manifest.config.storage
+    file = VectorFile(folder / VECTORS, manifest.rows, manifest.dim, storage)
+    return manifest, manifest_sha256, file

@@ -118,7 +118,7 @@ def repair(
 ) -> None:
     """Repair a damaged collection from the texts it stores.
 
-    Damaged or missing segments are encoded again, and indexes are built again. A
+    Segments with damaged or missing vectors are encoded again; all else is built again. A
     documents.db that SQLite finds damaged is left as it is: docs/reliability.md tells
     how to recover it. The exit status is 0 if the collection is whole afterwards, else 1.
 

@@ -1,9 +1,9 @@
 """Repair a damaged collection: texts are in SQLite, so every vector can be encoded again.
 
 The tables are made consistent with each other and with the segments that can be read. Intact
-segments stay as they are. The documents of the others are encoded into one new segment, in one
-commit: a killed process leaves the state before it. They are encoded while the write lock is held,
-because another writer could move the passages meanwhile; readers go on.
+segments stay as they are. One of intact vectors is made again from these; the documents of the
+others are encoded into one new segment, while the write lock is held, because another writer could
+move the passages meanwhile; readers go on. All is one commit: a killed process changes nothing.
 
 Where SQLite itself finds documents.db damaged, nothing is changed: its own program recovers rows.
 """
@@ -25,8 +25,9 @@ from searchengine.backends.folder.documents.changes import Changes
 from searchengine.backends.folder.documents.connections import connect
 from searchengine.backends.folder.documents.schema import BEHIND, catch_up, outdated
 from searchengine.backends.folder.documents.store import SegmentRow, Store
-from searchengine.backends.folder.folders import folder_of, remove_unnamed
+from searchengine.backends.folder.folders import remove_unnamed
 from searchengine.backends.folder.pending import Kind, drop_all, works
+from searchengine.backends.folder.view import has_vectors, open_committed
 from searchengine.backends.folder.writer import Writer, writing
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.corpus.documents import Document
@@ -72,12 +73,14 @@ class Plan:
     Attributes:
         report: messages.
         opened: the intact segments.
+        restored: the others whose vectors are intact: all else is to be made of these again.
         documents: ids of the documents to encode again.
         counts: numbers of documents, passages and segments checked.
     """
 
     report: Report = field(default_factory=Report)
     opened: dict[SegmentRow, Segment] = field(default_factory=dict)
+    restored: list[SegmentRow] = field(default_factory=list)
     documents: set[int] = field(default_factory=set)
     counts: tuple[int, int, int] = (0, 0, 0)
 
@@ -202,7 +205,7 @@ def _documents(store: Store, plan: Plan) -> None:
 
 
 def _segments(path: Path, store: Store, plan: Plan) -> int:
-    """Open and verify every segment; removes damaged ones, and plans their documents."""
+    """Verify every segment; plans what is made again, and removes those without vectors."""
     connection = store.connection
     connection.execute(
         "DELETE FROM segments WHERE typeof(id) || typeof(base) || typeof(rows) "
@@ -214,11 +217,15 @@ def _segments(path: Path, store: Store, plan: Plan) -> int:
         try:
             if row in shifted:
                 raise SegmentError(f"segment {row.id:06d}: its rows do not match its passages")
-            plan.opened[row] = _verified(folder_of(path, row.id), row)
+            plan.opened[row] = _verified(path, row)
         except SegmentFormatError as error:
             raise CollectionError(f"{error}; nothing was changed") from error
         except (SegmentError, OSError) as error:
             plan.report.damage.append(str(error))
+            if row not in shifted and has_vectors(path, row):
+                plan.restored.append(row)
+                plan.report.repaired.append(f"segment {row.id:06d} was made again from its vectors")
+                continue
             sql = "SELECT DISTINCT document FROM passages WHERE id BETWEEN ? AND ?"
             plan.documents |= _numbers(store, sql, row.ends)
             connection.execute("DELETE FROM passages WHERE id BETWEEN ? AND ?", row.ends)
@@ -246,13 +253,10 @@ def _shifted(store: Store, committed: Sequence[SegmentRow]) -> set[SegmentRow]:
     return shifted
 
 
-def _verified(folder: Path, row: SegmentRow) -> Segment:
+def _verified(path: Path, row: SegmentRow) -> Segment:
     """Open a segment and read all of it. Raises SegmentError and OSError."""
-    segment = Segment.open(folder)
-    if segment.manifest_sha256 != row.manifest_sha256 or segment.rows != row.rows:
-        raise SegmentError(f"{folder}: manifest.json is not the committed one")
-    segment.verify()
-    for _ in segment.verified():  # checks that each row has length 1
+    segment = open_committed(path, row)
+    for _ in segment.verified():  # the vectors, the only file that was not read
         pass
     return segment
 
@@ -279,7 +283,7 @@ def _passages(store: Store, plan: Plan) -> None:
     sql = "DELETE FROM tombstones WHERE passage IN (SELECT id FROM passages)"
     _count(plan, connection, sql, "passages that were marked as deleted")
     unknown = []
-    for row in plan.opened:
+    for row in (*plan.opened, *plan.restored):
         sql = (
             "SELECT id FROM passages WHERE id BETWEEN ? AND ? UNION ALL "
             "SELECT passage FROM tombstones WHERE passage BETWEEN ? AND ?"
@@ -452,11 +456,8 @@ def _torn(path: Path, how: str) -> CollectionError:
 def _result(path: Path, plan: Plan, dry_run: bool) -> Repair:
     complaint = None
     try:
-        collection = Collection(path)
-        try:
+        with closing(Collection(path)) as collection:
             verify.verify(collection)
-        finally:
-            collection.close()
     except CollectionBusy:
         raise
     except CollectionError as error:
@@ -520,7 +521,9 @@ def _mend(
         opened: dict[SegmentRow, Segment] = {}
         with writing(path, store, opened.__getitem__, wait) as writer:
             plan = reconcile(path, store)
-            opened.update(plan.opened)
+            for row in plan.restored:
+                writer.restore(row)
+            opened.update(plan.opened | writer.opened)
             if plan.documents:
                 if reader is None or reader.settings != store.settings():  # changed meanwhile
                     reader = load_reader()
@@ -531,9 +534,8 @@ def _mend(
             for row, segment in plan.opened.items():
                 if verify.differing(store, row, segment).size:
                     writer.merge([row])
+        plan.opened |= writer.opened
         plan.close()
-        for segment in writer.opened.values():
-            segment.close()
         with suppress(CollectionBusy):
             remove_unnamed(path, store, writer.before)
     return plan

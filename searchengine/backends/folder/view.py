@@ -29,6 +29,23 @@ _GROWN = 1.25  # times its size then, from which readers are waited for again
 _TRIES = 20  # a segment folder that is missing may have been replaced just now: try again
 
 
+def open_committed(path: Path, row: SegmentRow, **options: Any) -> Segment:
+    """Open and check a segment of a collection; `options` of Segment.open. Raises SegmentError."""
+    segment = Segment.open(folder_of(path, row.id), **options)
+    if segment.manifest_sha256 != row.manifest_sha256 or segment.rows != row.rows:
+        raise SegmentError(f"{segment.path}: manifest.json is not the committed one")
+    return segment
+
+
+def has_vectors(path: Path, row: SegmentRow) -> bool:
+    """Whether the manifest and the vectors of a damaged segment are intact."""
+    try:
+        stored = Segment.verify_vectors(folder_of(path, row.id))
+    except (SegmentError, OSError):
+        return False
+    return stored == (row.manifest_sha256, row.rows)
+
+
 class View(Backend):
     """An open collection, to read. It shows the commit it was opened on until `refresh`.
 
@@ -218,11 +235,7 @@ class View(Backend):
     def _open_segment(self, row: SegmentRow, held: Mapping[SegmentRow, Segment]) -> Segment:
         """Open and check a segment."""
         with self.named_segment(row):
-            folder = folder_of(self.path, row.id)
-            segment = Segment.open(folder, device=self.device, checksum=checksum)
-            if segment.manifest_sha256 != row.manifest_sha256 or segment.rows != row.rows:
-                raise SegmentError(f"{segment.path}: manifest.json is not the committed one")
-            return segment
+            return open_committed(self.path, row, device=self.device, checksum=checksum)
 
     @contextmanager
     def named_segment(self, row: SegmentRow) -> Iterator[None]:

@@ -222,6 +222,18 @@ class Writer:
         commit = int(self.store.settings().get("commit", 0)) + 1  # the one that this ends in
         self.changes.set(TUNED, {"commit": commit, "segments": names, "tuning": dict(tuning)})
 
+    def restore(self, row: SegmentRow) -> None:
+        """Write a segment again whose vectors are intact (view.has_vectors); its rows stay."""
+        self.changes.remove_segments([row], keep_tombstones=True)
+        passages = self._passages(row.base)
+        words = terms.writer(self.store.read, lambda: passages(row.rows)[0])
+
+        def build(path: Path) -> Segment:
+            damaged = folder_of(self.path, row.id)
+            return Segment.restore(path, damaged, words=words, passages=passages)
+
+        self._add(row.base, build)
+
     def adopt(self, built: Path, base: int) -> None:
         """Take a segment that was built in another folder of the collection, and record it."""
         self._numbers += 1

@@ -13,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from conftest import REPOSITORY, WordLengths
@@ -132,15 +133,42 @@ def flip_shared_rotation(path: Path) -> None:
         os.link(path / "segments" / "000001" / "rotation.npy", target)
 
 
+def both(*acts: Callable[[Path], object]) -> Callable[[Path], object]:
+    return lambda path: [act(path) for act in acts]
+
+
+def keep_vectors_only(folder: Path) -> None:
+    for file in folder.iterdir():
+        if file.name not in ("manifest.json", "vectors.faiss"):
+            file.unlink()
+
+
 DAMAGE: dict[str, tuple[Callable[[Path], object], int]] = {
     "vectors flipped": (in_segment(0, "vectors.faiss", flip), 39),
-    "coarse flipped": (in_segment(1, "coarse.faiss", flip), 29),
+    "coarse flipped": (in_segment(1, "coarse.faiss", flip), 0),
+    "coarse cut": (in_segment(0, "coarse.faiss", lambda f: os.truncate(f, 100)), 0),
+    "words flipped": (in_segment(1, "words.safetensors", flip), 0),
+    "words missing": (in_segment(0, "words.safetensors", Path.unlink), 0),
+    "passages flipped": (in_segment(1, "passages.npy", flip), 0),
     "manifest flipped": (in_segment(0, "manifest.json", lambda f: flip(f, 100)), 39),
     "manifest missing": (in_segment(0, "manifest.json", Path.unlink), 39),
-    "rotation missing": (in_segment(2, "rotation.npy", Path.unlink), 20),
+    "rotation missing": (in_segment(2, "rotation.npy", Path.unlink), 0),
+    "all but the manifest and the vectors missing": (in_segment(0, "", keep_vectors_only), 0),
+    "vectors and coarse flipped": (
+        both(in_segment(0, "coarse.faiss", flip), in_segment(0, "vectors.faiss", flip)),
+        39,
+    ),
+    "coarse of one and vectors of another flipped": (
+        both(in_segment(0, "coarse.faiss", flip), in_segment(2, "vectors.faiss", flip)),
+        20,
+    ),
+    "coarse flipped, passage missing": (
+        both(in_segment(0, "coarse.faiss", flip), sql("DELETE FROM passages WHERE id = 20")),
+        3,
+    ),
     "vectors cut": (in_segment(0, "vectors.faiss", lambda f: os.truncate(f, 700)), 39),
     "a segment missing": (in_segment(2, "", shutil.rmtree), 20),
-    "the rotation of all flipped": (flip_shared_rotation, 88),
+    "the rotation of all flipped": (flip_shared_rotation, 0),
     "all segments missing": (lambda path: shutil.rmtree(path / "segments"), 88),
     "words damaged": (sql("DELETE FROM text_index_data WHERE id > 10"), 0),
     "trigger missing": (sql("DROP TRIGGER text_index_insert"), 0),
@@ -186,6 +214,50 @@ def test_a_whole_segment_is_not_touched(path: Path) -> None:
     assert repair(path, WordLengths()).whole
     assert {file: file.stat().st_mtime_ns for file in folders[1].iterdir()} == before
     assert not folders[0].exists()
+
+
+@pytest.mark.parametrize("name", ["rotation.npy", "coarse.faiss", "words.safetensors"])
+@pytest.mark.parametrize("act", [flip, Path.unlink, lambda file: os.truncate(file, 90)])
+def test_vectors_without_an_encoder_outlive_the_files_made_of_them(
+    tmp_path: Path, name: str, act: Callable[[Path], object]
+) -> None:
+    path = tmp_path / "bare.index"
+    rows = np.random.default_rng(0).standard_normal((1500, 16)).astype(np.float32)
+    with SearchEngine.create(path, None, {"prefix": 8}, dim=16) as engine:
+        engine.add(({"_id": f"k{i}", "text": f"word{i} bee"} for i in range(1500)), vectors=rows)
+        engine.delete(["k3", "k700"])
+    vectors = (path / "segments" / "000001" / "vectors.faiss").read_bytes()
+    tables = dump(path)
+    act(path / "segments" / "000001" / name)
+    assert f"000001/{name}" in repair(path, dry_run=True).damage[0]
+    shown = CliRunner().invoke(cli, ["repair", str(path)])
+    assert shown.exit_code == 0, shown.output
+    assert f"000001/{name}" in shown.stdout and "lost" not in shown.stdout
+    assert "segment 000001 was made again from its vectors" in shown.stdout
+    assert dump(path) == tables, "the same passages, rows and deleted rows"
+    assert (path / "segments" / "000002" / "vectors.faiss").read_bytes() == vectors
+    assert not (path / "segments" / "000001").exists()
+    with SearchEngine.open(path) as engine:
+        engine.verify()
+        hits = engine.search(rows[40], k=3)
+        assert hits[0].key == "k40" and hits[0].score > 0.999
+        assert [hit.key for hit in engine.search("word41", mode="text")] == ["k41"]
+        assert not engine.search("word3", mode="text")
+        assert len(engine.search(rows[3], k=1500)) == 1498
+
+
+def dump(path: Path) -> list[list[Any]]:
+    """What the tables say of documents, passages and rows."""
+    with closing(sqlite3.connect(path / "documents.db")) as db:
+        return [
+            db.execute(f"SELECT {columns} FROM {table} ORDER BY 1").fetchall()
+            for table, columns in (
+                ("documents", "*"),
+                ("passages", "*"),
+                ("tombstones", "*"),
+                ("segments", "base, rows"),
+            )
+        ]
 
 
 def test_a_text_that_was_changed_is_kept_and_encoded(path: Path) -> None:
