@@ -66,8 +66,8 @@ MUTANTS = [
     Mutant(
         "filter after the shortlist",
         f"{FOLDER}/snapshot.py",
-        "            return segment.search(rotatable, k, shortlist=shortlist, allowed=allowed)\n",
-        "            found = segment.search(rotatable, k, shortlist=shortlist, allowed=live)\n"
+        "            return segment.search(queries, k, shortlist=shortlist, allowed=allowed)\n",
+        "            found = segment.search(queries, k, shortlist=shortlist, allowed=live)\n"
         "            if matching is not None:\n"
         "                lost = ~np.isin(found.rows, allowed.rows)\n"
         "                found.rows[lost], found.scores[lost] = -1, -np.inf\n"
@@ -104,8 +104,8 @@ MUTANTS = [
     Mutant(
         "missing normalisation",
         "indexer/arrays.py",
-        'np.divide(single, norms[:, None], out=single, casting="same_kind")',
-        "pass",
+        'np.divide(single, norms[:, None], out=unit, casting="same_kind")',
+        "unit[:] = single",
         ["tests/indexer/test_vectors.py"],
     ),
     Mutant(
@@ -145,7 +145,7 @@ MUTANTS = [
     ),
     Mutant(
         "unchecked checksum",
-        "indexer/storage/manifest.py",
+        "indexer/storage/durable.py",
         "if contents and (checksum or sha256)(path) != self.sha256:",
         "if contents and not (checksum or sha256)(path):",
         ["tests/indexer/test_segment.py"],
