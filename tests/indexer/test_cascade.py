@@ -244,3 +244,28 @@ def test_a_funnel_narrows_what_a_graph_found_too(graph: Segment) -> None:
     assert overlap(funnel.search(QUERIES, 10).rows, exact.rows) > 0.99
     allowed = np.arange(0, ROWS, 2)
     assert np.isin(funnel.search(QUERIES, 10, allowed=allowed).rows, allowed).all()
+
+
+@pytest.mark.parametrize("structure", ["ivf", "hnsw"])
+def test_few_allowed_rows_are_compared_at_full_width_where_faiss_walks(
+    tmp_path: Path, structure: str
+) -> None:
+    """Below a share of 8 %: a walk would pass a dozen rows for each that it may find."""
+    rows = np.random.default_rng(3).standard_normal((14_000, 8)).astype(np.float32)
+    settings = {"prefix": 4, "structure": structure, "code": "fp16", "shortlist": 20, "lists": 30}
+    with Segment.build(tmp_path / "s", rows, SegmentConfig.from_dict(settings)) as segment:
+        few, more = np.arange(0, 14_000, 13), np.arange(0, 14_000, 11)
+        assert segment.search(rows[:3], 5, allowed=few).exact
+        assert not segment.search(rows[:3], 5, allowed=more).exact
+
+
+def test_a_query_of_nearly_length_one_is_the_same_to_the_kernel_and_to_numpy(
+    tmp_path: Path,
+) -> None:
+    rows = clustered(2000, 0)
+    settings = {"prefix": 12, "structure": "hnsw", "code": "int8", "shortlist": 40}
+    queries = unit_rows(rows[:50]) * np.float32(1 + 2**-22)
+    with Segment.build(tmp_path / "s", rows, SegmentConfig.from_dict(settings)) as segment:
+        found = segment.search(queries, 10)
+        scores = segment._opened().rerank(unit_rows(queries), found.rows, 10).scores
+        np.testing.assert_array_equal(found.scores, scores)
