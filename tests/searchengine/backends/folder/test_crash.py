@@ -33,7 +33,7 @@ def faults(scenario: str, few: int, many: int) -> list[Any]:
         *faults("create", 0, 40),
         *faults("stream", 0, 50),
         *faults("changes", 5, 150),
-        *faults("merge", 5, 400),
+        *faults("merge", 9, 400),
         pytest.param("long", 80, marks=pytest.mark.long),
     ],
 )

@@ -140,12 +140,12 @@ def test_a_repaired_segment_withdraws_it_with_the_reason(tmp_path: Path) -> None
     with SearchEngine.create(tmp_path / "c", WordLengths(WIDTH), SegmentConfig(prefix=4)) as engine:
         engine.add(documents(1200, 1))
         engine.tune(texts(150, 9), GOAL)
-    (coarse,) = (tmp_path / "c" / "segments").glob("*/coarse.faiss")
-    content = bytearray(coarse.read_bytes())
-    content[-2] ^= 1
-    coarse.write_bytes(content)
-    SearchEngine.repair(tmp_path / "c", WordLengths(WIDTH))
-    with SearchEngine.open(tmp_path / "c", WordLengths(WIDTH)) as engine:
-        left = guarantee(engine)
-        assert left.recall is None
-        assert "1 of the 1 segments measured were merged, optimized or repaired" in left.reason
+    for name, recall in (("coarse", 0.8), ("vectors", None)):  # made again from the vectors, or not
+        (path,) = (tmp_path / "c" / "segments").glob(f"*/{name}.faiss")
+        content = path.read_bytes()
+        path.write_bytes(content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])
+        SearchEngine.repair(tmp_path / "c", WordLengths(WIDTH))
+        with SearchEngine.open(tmp_path / "c", WordLengths(WIDTH)) as engine:
+            left = guarantee(engine)
+            assert left.recall == recall
+    assert "1 of the 1 segments measured were merged, optimized or repaired" in left.reason
