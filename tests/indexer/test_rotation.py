@@ -110,7 +110,7 @@ def test_the_identity_cuts_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("n", [1, 8, 9, 300])
 def test_prefixes_of_equal_rows_are_equal_bit_for_bit_wherever_they_stand(n: int) -> None:
-    """Else documents that are all alike would have different codes."""
+    """Otherwise equal documents would get different codes."""
     rows = low_rank(n, 64, 30)
     rows[n // 2 :] = rows[0]
     matrix = fit([rows], SegmentConfig(prefix=16))
