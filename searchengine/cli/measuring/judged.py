@@ -2,8 +2,7 @@
 
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,11 +24,9 @@ from searchengine.cli.options import (
 
 if TYPE_CHECKING:
     from searchengine.engine import SearchEngine
-    from searchengine.measure.comparison import RetrievalRow, Setting, Worse
+    from searchengine.measure.comparison import RetrievalRow, Setting
     from searchengine.measure.judgements import Task
     from searchengine.trainer.evaluation.ranking import Qrels
-
-    Losses = Mapping[str, Sequence[Worse]]
 
 _WIDTH = 100  # characters of a line that is not for a terminal
 
@@ -38,7 +35,7 @@ _WIDTH = 100  # characters of a line that is not for a terminal
     cls=sectioned(
         {
             "Questions and judgements": "queries qrels beir split exclude_self",
-            "What is compared": "modes prefixes shortlist baseline worst worst_of",
+            "What is compared": "modes prefixes shortlist baseline",
             "What is written": "run_out",
             "The encoder": f"encoder {RUNNING}",
         }
@@ -78,13 +75,6 @@ _WIDTH = 100  # characters of a line that is not for a terminal
 )
 @click.option("--baseline", metavar="ROW", help="Row to compare the others with [default: exact].")
 @click.option(
-    "--worst",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Number of questions to show, those that lost most.",
-)
-@click.option("--of", "worst_of", metavar="ROW", help="Row for --worst [default: every row].")
-@click.option(
     "--run-out",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
@@ -104,8 +94,6 @@ def retrieval(
     prefixes: tuple[int, ...] | None,
     shortlist: int,
     baseline: str | None,
-    worst: int | None,
-    worst_of: str | None,
     run_out: Path | None,
     exclude_self: bool | None,
     runtime: Any,
@@ -123,15 +111,12 @@ def retrieval(
     Examples:
         searchengine evaluate retrieval my.index --queries q.jsonl --qrels test.tsv
         searchengine evaluate retrieval my.index --beir scifact --mode vector,text,hybrid
-        searchengine evaluate retrieval my.index --beir scifact --worst 20 --of 64
     """
     from searchengine.cli.console import note, show_json, steps
     from searchengine.engine import SearchEngine
     from searchengine.measure import retrieval as evaluation
     from searchengine.measure.comparison import table
 
-    if worst_of is not None and worst is None:
-        raise click.UsageError("--of needs --worst N; add it, or leave --of out")
     questions, judgements = read_judged(queries, qrels, beir, split)
     with SearchEngine.open(collection, encoder, runtime=runtime) as engine:
         if modes is None and prefixes:
@@ -142,8 +127,6 @@ def retrieval(
             dims = prefixes or evaluation.default_dims(engine)
         names = evaluation.names(engine, dims, modes)
         base = _row(engine, names, baseline)
-        row = None if worst_of is None else _row(engine, names, worst_of)
-        compared = [] if worst is None else _compared(names, base, row)
         task = evaluation.task(engine, questions, judgements, exclude_self)
         if run_out is not None:
             _check_runs(engine, task, run_out)
@@ -156,13 +139,12 @@ def retrieval(
                 report(name, done, len(task.queries))
 
             settings = list(evaluation.measure(engine, task, dims, shortlist, modes, progress))
-        losses = _losses(engine, task, settings, base, compared, worst)
     rows = table(settings, base)
     title = f"{named(collection)}, {counted(len(task.queries), 'question')}"
     if as_json:
-        show_json(_as_dicts(rows, losses))
+        show_json([row.as_dict() for row in rows])
     else:
-        _show(rows, _fitting(rows), losses, title)
+        _show(rows, title)
     if run_out is not None:
         _write_runs(run_out, settings)
 
@@ -199,45 +181,6 @@ def _check_runs(engine: "SearchEngine", task: "Task", folder: Path) -> None:
     check_names(folder, task.queries, list(engine.keys()))
 
 
-def _compared(names: Sequence[str], base: str, row: str | None) -> list[str]:
-    """Return the rows that --worst compares with the baseline: one, or all."""
-    if rows := [name for name in names if name != base and row in (None, name)]:
-        return rows
-    if row is not None:
-        raise click.UsageError(
-            f"--of {row} is the baseline itself; name another row, or another --baseline"
-        )
-    raise click.UsageError(
-        f"--worst needs a second row to compare with {base}; add one, such as --mode vector,text"
-    )
-
-
-def _losses(
-    engine: "SearchEngine",
-    task: "Task",
-    settings: Sequence["Setting"],
-    base: str,
-    names: Sequence[str],
-    count: int | None,
-) -> "Losses":
-    """Return the questions that each of the named rows lost against the baseline."""
-    from searchengine.measure.comparison import worst
-
-    by_name = {setting.name: setting for setting in settings}
-    return {name: worst(engine, task, by_name[name], by_name[base], count or 0) for name in names}
-
-
-def _as_dicts(rows: Sequence["RetrievalRow"], losses: "Losses") -> list[dict[str, Any]]:
-    """Return the rows and their losses as plain values, ready for JSON."""
-    from searchengine.trainer.evaluation.significance import significant
-
-    dicts = [row.as_dict() for row in rows]
-    for row in dicts:
-        lost = losses.get(row["setting"])  # None: not compared
-        row["worst"] = None if lost is None else [significant(asdict(each)) for each in lost]
-    return dicts
-
-
 def _fitting(rows: Sequence["RetrievalRow"]) -> list[dict[str, Any]]:
     """Return the table for the width of the terminal, elsewhere of 100 characters.
 
@@ -253,14 +196,12 @@ def _fitting(rows: Sequence["RetrievalRow"]) -> list[dict[str, Any]]:
     return table
 
 
-def _show(
-    rows: Sequence["RetrievalRow"], table: Sequence[Mapping[str, Any]], losses: "Losses", title: str
-) -> None:
-    """Print the table, a legend, and the questions that lost."""
-    from searchengine.cli.console import note, say, show_rows
+def _show(rows: Sequence["RetrievalRow"], title: str) -> None:
+    """Print the table and a legend."""
+    from searchengine.cli.console import note, show_rows
     from searchengine.trainer.evaluation.significance import MIN_QUESTIONS
 
-    show_rows(table, title)
+    show_rows(_fitting(rows), title)
     few = rows[0].questions < MIN_QUESTIONS
     if few:
         count = counted(rows[0].questions, "question")
@@ -272,17 +213,6 @@ def _show(
             f"{counted(len(rows) - 1, 'comparison')} (Holm)"
             + ("" if few else "; […]: 95 % interval")
         )
-    losses_shown = "the questions that lost most nDCG@10, and the relevant documents that fell"
-    for name, questions in losses.items():
-        say(f"\n{name} against {base}: " + (losses_shown if questions else "no question lost"))
-        for question in questions:
-            scores = f"{question.before:.3f} → {question.after:.3f}"
-            say(f"\n  {scores}  {question.key}: {question.question:.200}")
-            for document in question.documents:
-                after = "–" if document.after is None else document.after
-                ranks = f"rank {document.before} → {after}"
-                label = f"{document.key}  {document.title:.80}"
-                say(f"      {ranks:<14} grade {document.grade}  {label}")
 
 
 def _write_runs(folder: Path, settings: Sequence["Setting"]) -> None:

@@ -42,7 +42,6 @@ def test_retrieval_and_its_runs(folder: Path, tmp_path: Path) -> None:
     rows = run_json(
         *("evaluate", "retrieval", folder / "c.index", "--beir", folder, "--split", "dev"),
         *("--mode", "vector, text, hybrid", "--prefixes", "384,64", "--run-out", runs),
-        *("--worst", "5"),
     )
     names = ["exact", "64", "configured", "text", "hybrid"]
     assert [row["setting"] for row in rows] == names
@@ -52,7 +51,6 @@ def test_retrieval_and_its_runs(folder: Path, tmp_path: Path) -> None:
         (None, 3),
     ]
     assert [row["baseline"] for row in rows] == [None] + ["exact"] * 4
-    assert [row["worst"] is not None for row in rows] == [False] + [True] * 4
     for row in rows:
         assert row["questions"] == 2 and row["mrr@10"] == row["recall@100"] + 0.25
     assert sorted(path.stem for path in runs.iterdir()) == sorted(names)
@@ -91,21 +89,6 @@ def test_the_first_row_is_what_users_get(folder: Path, monkeypatch: pytest.Monke
     assert hit["key"] == first
 
 
-def test_worse_questions_are_shown(folder: Path) -> None:
-    """A judged document that only vectors find: its ranks before and after."""
-    (folder / "one.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tvolcano\t3\n")
-    arguments = ["retrieval", folder / "c.index", "--queries", folder / "queries.jsonl"]
-    command = [*arguments, "--qrels", folder / "one.tsv", "--mode", "vector,text", "--worst", "1"]
-    done = run("evaluate", *command, "--of", "text")
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.split("text against exact: ")[1].splitlines()
-    assert lines[2].strip() == "0.500 → 0.000  q1: how do whales sleep"
-    assert lines[3].split() == "rank 3 → – grade 3 volcano".split() + VOLCANO.split()
-
-
-VOLCANO = "Molten rock under pressure breaks through the crust."
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -114,18 +97,12 @@ VOLCANO = "Molten rock under pressure breaks through the crust."
             {"--beir": ".", "--qrels": "t"},
             "--beir replaces --queries and --qrels; leave them out",
         ),
-        ({"--beir": ".", "--of": "64"}, "--of needs --worst N; add it"),
         ({"--beir": "gone"}, "gone: the folder has no queries.jsonl"),
         (
             {"--mode": "vector,words"},
             "one or more of auto, vector, text, hybrid separated by commas, got 'vector,words'",
         ),
         ({"--baseline": "128"}, "no row is called '128'; rows: text"),
-        ({"--worst": "3"}, "--worst needs a second row to compare with text"),
-        (
-            {"--worst": "3", "--mode": "vector,text", "--of": "exact"},
-            "--of exact is the baseline itself",
-        ),
     ],
 )
 def test_what_is_refused(folder: Path, options: dict[str, Any], message: str) -> None:

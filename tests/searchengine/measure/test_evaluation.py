@@ -15,7 +15,7 @@ from searchengine.errors import CollectionError, CorpusError, QueryError
 from searchengine.indexer.arrays import prefix
 from searchengine.indexer.segment import SegmentConfig
 from searchengine.ingest.passages import PassageConfig
-from searchengine.measure.comparison import Setting, cells, table, worst
+from searchengine.measure.comparison import Setting, cells, table
 from searchengine.measure.retrieval import (
     default_modes,
     measure,
@@ -305,30 +305,6 @@ def test_rows_are_compared_with_the_baseline() -> None:
     assert table(settings[1:])[1].baseline == "worse"  # the first where nothing is exact
     with pytest.raises(QueryError, match="no row is called 'x'; rows: exact, worse, noise"):
         table(settings, "x")
-
-
-def test_worst_questions_and_what_slipped(engine: SearchEngine) -> None:
-    """For the question "a" the ranking is one, both, other, none; the other way round, it loses."""
-    qrels = {"q": {"one": 1, "both": 2, "none": 1}, "r": {"one": 1}, "s": {"one": 1}}
-    qrels["q"]["late"] = 1  # the eleventh, which nDCG@10 does not see
-    judged = task(engine, {"q": "a", "r": "a", "s": "a"}, qrels)
-    good = dict.fromkeys(["one", "both", "other", "none", *"abcdef", "late"], 0.0)
-    bad = dict.fromkeys(["none", "one", "other"], 0.0)
-    before = Setting.from_run("exact", dict.fromkeys("qrs", good), judged.keys, qrels)
-    after = Setting.from_run("bad", {"q": bad, "r": bad, "s": good}, judged.keys, qrels)
-    most, second = worst(engine, judged, after, before, 5)
-    gain = 1 / math.log2(3)
-    best = 2 + gain + 1 / 2 + 1 / math.log2(5)
-    assert (most.key, most.question, most.before, most.after) == ("r", "a", 1, pytest.approx(gain))
-    assert [(d.key, d.before, d.after) for d in most.documents] == [("one", 1, 2)]
-    assert second.before == pytest.approx((1 + 2 * gain + 1 / math.log2(5)) / best)
-    assert second.after == pytest.approx((1 + gain) / best)
-    assert [(d.key, d.title, d.grade, d.before, d.after) for d in second.documents] == [
-        ("one", "a", 1, 1, 2),
-        ("both", "a a bb", 2, 2, None),
-    ]
-    assert worst(engine, judged, after, before, 1) == [most]
-    assert worst(engine, judged, before, before, 5) == worst(engine, judged, before, after, 0) == []
 
 
 def _texts(engine: SearchEngine, keys: list[str]) -> dict[str, str]:
