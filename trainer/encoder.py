@@ -202,10 +202,8 @@ class Encoder:
         counts = np.bincount(rows, minlength=len(distinct))
         vectors = np.empty((len(distinct), self.dim), dtype=np.float32)
         prompt = self.prompt(role)
-        # Leading tokens of a prompted text that are not to be pooled.
-        skipped = 0 if self._description.include_prompt else self._tokens.prompt_tokens(prompt)
         for start, ids in self._tokenised(list(distinct), prompt):
-            for batch, batch_vectors in run_batches(self._handle.runtime, ids, skipped):
+            for batch, batch_vectors in run_batches(self._handle.runtime, ids):
                 positions = start + np.array(batch)
                 vectors[positions] = batch_vectors
                 if on_batch is not None:

@@ -90,8 +90,6 @@ def _of_bert_in_memory(model: "Model", description: Description) -> str:
             head.append(Dense(_array(layer.linear.weight), bias, layer.activation_name))
         else:
             raise OtherModelError("its head has other layers")
-    if not module.pooling.include_prompt:
-        raise OtherModelError("it does not pool prompts")
     tensors = [
         *((name, _array(stored[name])) for name in network.shapes()),
         *head_tensors(head),
@@ -105,13 +103,11 @@ def _of_other(model: "Model", description: Description) -> str:
     values: dict[str, Any] = {
         "network": configuration(network.config),
         "code": _code(network),
-        "pooling": [*map(str, module.pooling.modes), module.pooling.include_prompt],
+        "pooling": [*map(str, module.pooling.modes), True],
         "head": [
             [type(layer).__name__, getattr(layer, "activation_name", "")] for layer in module.head
         ],
     }
-    if not module.pooling.include_prompt:  # they tell where a prompt ends
-        values["special_ids"] = sorted(model.tokenizer.all_special_ids)
     stored = sorted(module.state_dict().items())
     return _digest(((name, _array(tensor)) for name, tensor in stored), values, description)
 

@@ -151,14 +151,10 @@ def write(folder: Path, config: dict[str, Any], changes: list[Change]) -> Path:
 
 
 def comparable(description: Description) -> Description:
-    """With the tokenizer as the library writes it, the special tokens as they are used.
-
-    Without the padding's id, which changes no vector.
-    """
+    """With the tokenizer as the library writes it, without the padding's id."""
     tokens = TokenIds(description.tokens)
     state = json.loads(tokens._tokenizer.to_str()) | {"truncation": None, "padding": None}
-    special = tuple(sorted(tokens._specials))
-    same = replace(description.tokens, state=json.dumps(state), pad_id=0, special_ids=special)
+    same = replace(description.tokens, state=json.dumps(state), pad_id=0)
     return replace(description, tokens=same)
 
 
@@ -235,11 +231,6 @@ OTHERS: dict[str, tuple[dict[str, Any], list[Change], str]] = {
     ),
     "several files": ({}, [several_files], "its weights are in several files"),
     "pooling": ({}, [pooled("weightedmean")], "its pooling is weightedmean"),
-    "prompts not pooled": (
-        {},
-        [pooled("mean", include_prompt=False)],
-        "its pooling is mean",
-    ),
     "activation": (
         {},
         [pooled("mean", head=(dense(WIDTH, 32, "activation.GELU"),))],

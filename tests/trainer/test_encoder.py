@@ -72,7 +72,6 @@ def with_head(encoder: Encoder, modes: tuple[PoolingMode, ...], *layers: Any) ->
 # ------------------------------------------------------------------------------------------ pooling
 
 
-@pytest.mark.parametrize("prompt_tokens", [0, 2])
 @pytest.mark.parametrize(
     "modes",
     [(mode,) for mode in PoolingMode]
@@ -83,19 +82,17 @@ def with_head(encoder: Encoder, modes: tuple[PoolingMode, ...], *layers: Any) ->
     ],
     ids="+".join,
 )
-def test_pooling_equals_sentence_transformers(
-    modes: tuple[PoolingMode, ...], prompt_tokens: int
-) -> None:
+def test_pooling_equals_sentence_transformers(modes: tuple[PoolingMode, ...]) -> None:
     hidden = torch.randn(5, 7, WIDTH, generator=torch.Generator().manual_seed(1))
     lengths = torch.tensor([7, 3, 5, 4, 6])
     mask = (torch.arange(7) < lengths[:, None]).long()
     names = tuple(str(mode) for mode in modes)
-    theirs = OraclePooling(WIDTH, names, include_prompt=not prompt_tokens)
-    features = {"token_embeddings": hidden, "attention_mask": mask, "prompt_length": prompt_tokens}
+    theirs = OraclePooling(WIDTH, names)
+    features = {"token_embeddings": hidden, "attention_mask": mask}
     expected = theirs(features)["sentence_embedding"]
-    ours = Pooling(WIDTH, modes, include_prompt=not prompt_tokens)
+    ours = Pooling(WIDTH, modes)
     assert ours.out_width == theirs.get_embedding_dimension()
-    torch.testing.assert_close(ours(hidden, mask, prompt_tokens), expected)
+    torch.testing.assert_close(ours(hidden, mask), expected)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +107,7 @@ def test_pooling_equals_sentence_transformers(
         },
         {"embedding_dimension": WIDTH, "pooling_mode": "max"},
         {"embedding_dimension": WIDTH, "pooling_mode": ["mean", "lasttoken"]},
-        {"embedding_dimension": WIDTH, "pooling_mode": ["mean", "cls"], "include_prompt": False},
+        {"embedding_dimension": WIDTH, "pooling_mode": ["mean", "cls"]},
     ],
 )
 def test_pooling_is_read_from_either_spelling(tmp_path: Path, config: dict[str, Any]) -> None:
@@ -239,9 +236,7 @@ def small_tokenizer(kind: str) -> Any:
         if kind == "always in front":
             tokenizer.normalizer = normalizers.Prepend("x")
     tokenizer.train_from_iterator(lines, trainer)
-    return SimpleNamespace(
-        backend_tokenizer=tokenizer, pad_token_id=0, all_special_ids=[], truncation_side="right"
-    )
+    return SimpleNamespace(backend_tokenizer=tokenizer, pad_token_id=0, truncation_side="right")
 
 
 @pytest.mark.parametrize("kind", ["bytes", "pieces", "always in front", "words"])
@@ -359,6 +354,10 @@ def test_truncation_is_the_folders(tiny: Path) -> None:
 
 WRONG_CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "mode": ("1_Pooling/config.json", {"pooling_mode": "median"}),
+    "prompts left out": (
+        "1_Pooling/config.json",
+        {"pooling_mode": "mean", "include_prompt": False},
+    ),
     "no mode": ("1_Pooling/config.json", {"word_embedding_dimension": WIDTH}),
     "width": ("1_Pooling/config.json", {"embedding_dimension": 7, "pooling_mode": "mean"}),
     "dims": ("config_sentence_transformers.json", {"matryoshka_dims": [16, 8]}),
@@ -446,6 +445,7 @@ def break_folder(folder: Path, how: str) -> None:
         ("mix", "modules Transformer, WeightedLayerPooling, Pooling, Normalize: expected"),
         ("outside", "points outside its folder"),
         ("mode", "pooling_mode 'median': expected any of cls, max, mean"),
+        ("prompts left out", "leaves the tokens of prompts out"),
         ("no mode", "names no pooling mode"),
         ("width", "says the network is 7 wide, but it is 32"),
         ("json", "config.json cannot be read as JSON: Expecting"),

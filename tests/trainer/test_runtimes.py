@@ -427,9 +427,9 @@ def test_equal_texts_are_encoded_once_and_progress_adds_up(
     encoded: list[int] = []
     run = NativeRuntime.run
 
-    def counted(self: NativeRuntime, rows: Sequence[Ids], prompt_tokens: int = 0) -> Vectors:
+    def counted(self: NativeRuntime, rows: Sequence[Ids]) -> Vectors:
         encoded.append(len(rows))
-        return run(self, rows, prompt_tokens)
+        return run(self, rows)
 
     monkeypatch.setattr(NativeRuntime, "run", counted)
     encoder = Encoder.load(folder)

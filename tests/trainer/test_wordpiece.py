@@ -33,7 +33,7 @@ def starter() -> Tokenization:
 
 
 def cut(tokenization: Tokenization, most: int) -> Tokenization:
-    names = ("state", "pad_id", "special_ids", "truncation_side")
+    names = ("state", "pad_id", "truncation_side")
     return Tokenization(max_tokens=most, **{name: getattr(tokenization, name) for name in names})
 
 
@@ -94,7 +94,7 @@ def test_other_tokenizers_are_left_to_the_library(
         state[name] = state[name] | value if merges else value
     text = json.dumps(state)
     Tokenizer.from_str(text)  # it is one
-    tokenization = Tokenization(text, 16, 0, (), "right")
+    tokenization = Tokenization(text, 16, 0, "right")
     tokens = FastTokenIds(tokenization)
     assert tokens._vocabulary is None
     many = ["Whales sleep"] * FEW
@@ -104,7 +104,7 @@ def test_other_tokenizers_are_left_to_the_library(
 def test_it_is_not_used_where_the_beginning_is_cut_or_nothing_is_compiled(
     starter: Tokenization, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left = Tokenization(starter.state, 8, 0, starter.special_ids, "left")
+    left = Tokenization(starter.state, 8, 0, "left")
     assert FastTokenIds(left)._vocabulary is None
     monkeypatch.setattr(wordpiece, "load", lambda: None)
     assert FastTokenIds(starter)._vocabulary is None
@@ -115,7 +115,7 @@ def test_what_is_around_a_text(starter: Tokenization, around: str) -> None:
     state = json.loads(starter.state)
     bert = {"type": "BertProcessing", "sep": ["[SEP]", 102], "cls": ["[CLS]", 101]}
     state["post_processor"] = bert if around == "bert" else None
-    tokenization = Tokenization(json.dumps(state), 5, 0, starter.special_ids, "right")
+    tokenization = Tokenization(json.dumps(state), 5, 0, "right")
     texts = ["", "whales", "one two three four five six", "don't"] * FEW
     tokens = FastTokenIds(tokenization)
     assert tokens._vocabulary is not None

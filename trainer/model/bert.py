@@ -196,11 +196,11 @@ def read_bert(source: Source) -> Bert:
     tensors = _open_weights(place)
     prefix = _find_prefix(tensors, network)
     tokens = _read_tokens(place, transformer_settings(place), config)
-    pooling, include_prompt = pooling_modes(stages[1][1], network.width)
+    pooling = pooling_modes(stages[1][1], network.width)
     head = read_head(stages[2:], network.width * len(pooling))
     if source.starter is Starter.WIDENED:
         pooling, head = ("cls", "mean"), [scales(network.width), None]
-    if not include_prompt or not {*pooling} <= {*POOLING}:
+    if not {*pooling} <= {*POOLING}:
         raise OtherModelError(f"its pooling is {' and '.join(pooling)}")
     for layer in head:
         if layer is not None and layer.activation not in ACTIVATIONS:
@@ -275,4 +275,4 @@ def _read_tokens(
         text = json.dumps(state | {"normalizer": {"type": "Sequence", "normalizers": steps}})
     limit = max_tokens(settings, options.get("model_max_length"), config)
     pad_id = config.get("pad_token_id") or 0
-    return Tokenization(text, limit, pad_id, None, options.get("truncation_side", "right"))
+    return Tokenization(text, limit, pad_id, options.get("truncation_side", "right"))

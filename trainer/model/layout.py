@@ -286,13 +286,10 @@ def lowercases(tokenizer: Mapping[str, Any]) -> bool:
     return any(step.get("type") == "Lowercase" or step.get("lowercase") for step in steps)
 
 
-def pooling_modes(place: Path, width: int) -> tuple[tuple[str, ...], bool]:
-    """The modes of a Pooling module, side by side, and whether they pool a prompt's tokens.
-
-    width: of the network.
-    """
+def pooling_modes(place: Path, width: int) -> tuple[str, ...]:
+    """The modes of a Pooling module, side by side. width: of the network."""
     if place == PLAIN:
-        return ("mean",), True
+        return ("mean",)
     path = place / "config.json"
     config = read_object(path)
     if "pooling_mode" in config:
@@ -312,4 +309,6 @@ def pooling_modes(place: Path, width: int) -> tuple[tuple[str, ...], bool]:
     stated = config.get("embedding_dimension", config.get("word_embedding_dimension", width))
     if stated != width:
         raise ModelError(f"{path} says the network is {stated} wide, but it is {width}")
-    return modes, bool(config.get("include_prompt", True))
+    if not config.get("include_prompt", True):
+        raise ModelError(f"{path} leaves the tokens of prompts out, which is not supported")
+    return modes

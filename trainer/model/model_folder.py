@@ -68,8 +68,7 @@ def read_model(folder: Path, *, trust_remote_code: bool = False) -> Model:
     settings = transformer_settings(place)
     transformer, tokenizer = read_transformer(place, settings, trust_remote_code)
     width = int(transformer.config.hidden_size)
-    modes, include_prompt = pooling_modes(stages[1][1], width)
-    pooling = Pooling(width, tuple(map(PoolingMode, modes)), include_prompt)
+    pooling = Pooling(width, tuple(map(PoolingMode, pooling_modes(stages[1][1], width))))
     head = read_head(stages[2:], pooling.out_width)
     width = head_width(head, pooling.out_width)
     dim, stated = read_settings(folder, width, unit=head[-1:] == [None])
@@ -122,6 +121,5 @@ def describe(model: Model) -> Description:
         tokens=Tokenization.of(model.tokenizer, model.max_tokens),
         prompts=dict(model.prompts),
         default_prompt=model.default_prompt,
-        include_prompt=module.pooling.include_prompt,
         recipe=dict(model.recipe),
     )

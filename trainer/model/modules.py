@@ -32,23 +32,19 @@ class PoolingMode(StrEnum):
     LAST_TOKEN = "lasttoken"
 
 
-def pool(hidden: Tensor, mask: Tensor, mode: PoolingMode, skip: int = 0) -> Tensor:
+def pool(hidden: Tensor, mask: Tensor, mode: PoolingMode) -> Tensor:
     """One vector per row of `hidden`.
 
-    hidden: (B, T, H) float32, padded on the right. mask: (B, T), 1 on real tokens. skip: number
-    of leading tokens (a prompt) that are left out; position weights count from the first token.
-    Returns (B, H) float32.
+    hidden: (B, T, H) float32, padded on the right. mask: (B, T), 1 on real tokens. Returns
+    (B, H) float32.
     """
-    lengths = mask.sum(dim=1)  # (B,)
-    mask = mask * (torch.arange(mask.shape[1], device=mask.device) >= skip)
     weights = mask.unsqueeze(-1).to(hidden.dtype)  # (B, T, 1)
-    rows = torch.arange(hidden.shape[0], device=hidden.device)
     match mode:
         case PoolingMode.CLS:
-            # The first token that counts: the prompt is left out where something follows it.
-            return hidden[rows, mask.to(torch.int32).argmax(dim=1)]
+            return hidden[:, 0]
         case PoolingMode.LAST_TOKEN:
-            return hidden[rows, (lengths - 1).clamp(min=0)]
+            rows = torch.arange(hidden.shape[0], device=hidden.device)
+            return hidden[rows, (mask.sum(dim=1) - 1).clamp(min=0)]
         case PoolingMode.MAX:
             return hidden.masked_fill(weights == 0, float("-inf")).amax(dim=1)
         case PoolingMode.MEAN:
@@ -64,21 +60,19 @@ def pool(hidden: Tensor, mask: Tensor, mode: PoolingMode, skip: int = 0) -> Tens
 class Pooling(nn.Module):
     """The chosen modes side by side: (B, T, H) to (B, H · modes)."""
 
-    def __init__(self, width: int, modes: tuple[PoolingMode, ...], include_prompt: bool = True):
+    def __init__(self, width: int, modes: tuple[PoolingMode, ...]):
         super().__init__()
         if not modes:
             raise ModelError("the Pooling module names no mode: expected at least one")
         self.width = width
         self.modes = modes
-        self.include_prompt = include_prompt
 
     @property
     def out_width(self) -> int:
         return self.width * len(self.modes)
 
-    def forward(self, hidden: Tensor, mask: Tensor, prompt_tokens: int = 0) -> Tensor:
-        skip = 0 if self.include_prompt else prompt_tokens
-        pooled = [pool(hidden, mask, mode, skip) for mode in self.modes]
+    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        pooled = [pool(hidden, mask, mode) for mode in self.modes]
         return pooled[0] if len(pooled) == 1 else torch.cat(pooled, dim=-1)
 
 
@@ -145,26 +139,20 @@ def torch_head(head: Head) -> list[HeadLayer]:
 class Batch:
     """Padded token ids ready for a forward pass.
 
-    ids, mask: (B, T) int64. prompt_tokens: number of leading tokens of every row that are the
-    prompt.
+    ids, mask: (B, T) int64.
     """
 
     ids: Tensor
     mask: Tensor
-    prompt_tokens: int = 0
 
     @classmethod
-    def of(
-        cls, rows: Sequence[Ids], pad_id: int, device: torch.device, prompt_tokens: int = 0
-    ) -> Self:
+    def of(cls, rows: Sequence[Ids], pad_id: int, device: torch.device) -> Self:
         """Rows of ids, padded on the right."""
         ids = np.full((len(rows), max(1, *map(len, rows))), pad_id, np.int64)
         mask = np.zeros_like(ids)
         for i, row in enumerate(rows):
             ids[i, : len(row)], mask[i, : len(row)] = row, 1
-        return cls(
-            torch.from_numpy(ids).to(device), torch.from_numpy(mask).to(device), prompt_tokens
-        )
+        return cls(torch.from_numpy(ids).to(device), torch.from_numpy(mask).to(device))
 
 
 class SentenceModule(nn.Module):
@@ -205,10 +193,7 @@ class SentenceModule(nn.Module):
         # Under autocast too: pooling and head stay in float32.
         with torch.autocast(batch.ids.device.type, enabled=False):
             hidden = [output.hidden_states[layer] for layer in layers] if layers else [output[0]]
-            return [
-                cast(Tensor, self.pooling(h.float(), batch.mask, batch.prompt_tokens))
-                for h in hidden
-            ]
+            return [cast(Tensor, self.pooling(h.float(), batch.mask)) for h in hidden]
 
     def headed(self, pooled: Tensor, *, unit: bool = True) -> Tensor:
         """The head's vectors: (B, width) to (B, dim). unit: with a Normalize at the end."""

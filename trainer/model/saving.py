@@ -117,7 +117,7 @@ def _pooling_config(pooling: Pooling) -> dict[str, Any]:
     else:
         modes = [str(mode) for mode in pooling.modes]
         config = {"embedding_dimension": pooling.width, "pooling_mode": modes}
-    return {**config, "include_prompt": pooling.include_prompt}
+    return {**config, "include_prompt": True}
 
 
 def push_model(

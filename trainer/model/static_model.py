@@ -108,4 +108,4 @@ def _read_tokens(place: Path, rows: int) -> Tokenization:
             f"{place / TOKENIZER} has the token number {highest}, but the table has {rows} rows: "
             "the files belong to two models"
         )
-    return Tokenization(tokenizer.to_str(), most, 0, (), side.lower())
+    return Tokenization(tokenizer.to_str(), most, 0, side.lower())

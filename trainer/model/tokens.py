@@ -69,13 +69,12 @@ def _encoded_by(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Any]:
 class Tokenization:
     """How a model splits texts into tokens.
 
-    state: the tokenizer as JSON, by `tokenizers`. special_ids: None for those that it names itself.
+    state: the tokenizer as JSON, by `tokenizers`.
     """
 
     state: str
     max_tokens: int
     pad_id: int
-    special_ids: tuple[int, ...] | None
     truncation_side: str
 
     @classmethod
@@ -85,7 +84,6 @@ class Tokenization:
             tokenizer.backend_tokenizer.to_str(),
             max_tokens,
             tokenizer.pad_token_id or 0,
-            tuple(tokenizer.all_special_ids),
             tokenizer.truncation_side,
         )
 
@@ -107,11 +105,6 @@ class TokenIds:
             self._tokenizer.enable_truncation(self.max_tokens, direction=self._side)
         except Exception as error:  # the library raises plain Exception
             raise ModelError(f"tokenizer.json is not a tokenizer: {first_line(error)}") from error
-        special = tokenization.special_ids
-        if special is None:
-            added = self._tokenizer.get_added_tokens_decoder()
-            special = tuple(number for number, token in added.items() if token.special)
-        self._specials = frozenset(special)
 
     def __call__(self, texts: Sequence[str]) -> list[Ids]:
         """The ids of each text, int32, in the order given."""
@@ -122,13 +115,6 @@ class TokenIds:
             # A lone surrogate, as a lenient JSON reader gives. Rare: pay only when it happens.
             encoded = self._tokenizer.encode_batch_fast([*map(without_surrogates, texts)])
         return [np.array(e.ids, dtype=np.int32) for e in encoded]
-
-    def prompt_tokens(self, prompt: str) -> int:
-        """Number of leading tokens that are the prompt (a closing [SEP] is not)."""
-        if not prompt:
-            return 0
-        ids = self([prompt])[0]
-        return len(ids) - (1 if len(ids) and int(ids[-1]) in self._specials else 0)
 
     def spans(self, texts: Sequence[str]) -> list[Spans]:
         """Character offsets [start, end) of each text's tokens: int32 (n, 2), in order.
@@ -252,7 +238,6 @@ class Description:
         matryoshka_dims: trained prefix lengths, descending; the first is `dim`.
         tokens: how texts become token ids.
         prompts, default_prompt: put in front of texts, by name.
-        include_prompt: whether the prompt's tokens are pooled.
         recipe: how the model was trained.
     """
 
@@ -262,7 +247,6 @@ class Description:
     tokens: Tokenization
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
-    include_prompt: bool = True
     recipe: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -60,7 +60,7 @@ class NativeRuntime:
             arrays, network.layers, network.heads, network.epsilon, digit_bits()
         )
 
-    def run(self, rows: Sequence[Ids], prompt_tokens: int = 0) -> Vectors:
+    def run(self, rows: Sequence[Ids]) -> Vectors:
         """Unit rows (B, dim) float32. Raises ModelError."""
         tokens = np.concatenate(rows).astype(np.int32, copy=False)
         lengths = np.array([len(row) for row in rows], np.int32)

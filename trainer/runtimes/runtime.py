@@ -33,18 +33,16 @@ class Runtime(Protocol):
     @property
     def token_budget(self) -> int: ...
 
-    def run(self, rows: Sequence[Ids], prompt_tokens: int = 0) -> Vectors:
-        """Unit rows (B, dim) float32. prompt_tokens: leading ones of each row, not pooled."""
+    def run(self, rows: Sequence[Ids]) -> Vectors:
+        """Unit rows (B, dim) float32."""
 
 
-def run_batches(
-    runtime: Runtime, ids: Sequence[Ids], prompt_tokens: int = 0
-) -> Iterator[tuple[list[int], Vectors]]:
+def run_batches(runtime: Runtime, ids: Sequence[Ids]) -> Iterator[tuple[list[int], Vectors]]:
     """Positions in `ids` and their vectors, a batch at a time."""
     min_ratio = MIN_LENGTH_RATIO if runtime.pads else 0.0
     lengths = [len(row) for row in ids]
     for batch in token_budget_batches(lengths, runtime.token_budget, min_ratio):
-        yield batch, runtime.run([ids[i] for i in batch], prompt_tokens)
+        yield batch, runtime.run([ids[i] for i in batch])
 
 
 def token_budget_batches(

@@ -30,7 +30,7 @@ class StaticRuntime:
     def __init__(self, model: StaticModel):
         self._table = model.table
 
-    def run(self, rows: Sequence[Ids], prompt_tokens: int = 0) -> Vectors:
+    def run(self, rows: Sequence[Ids]) -> Vectors:
         """Unit rows (B, dim) float32; zeros for a text without tokens."""
         means = np.zeros((len(rows), self._table.shape[1]))
         for ids, mean in zip(rows, means, strict=True):

@@ -106,7 +106,7 @@ class TorchRuntime:
             return self._module.to(self.device)
         return lowered(self._module, DTYPES[self.precision], self.device)
 
-    def run(self, rows: Sequence[Ids], prompt_tokens: int = 0) -> Vectors:
+    def run(self, rows: Sequence[Ids]) -> Vectors:
         """Unit rows (B, dim) float32.
 
         If memory runs out, half a batch is computed at a time from then on, and a MemoryWarning
@@ -115,7 +115,7 @@ class TorchRuntime:
         width = max(map(len, rows))
         try:
             if len(rows) == 1 or len(rows) * width <= self._room:
-                return self._compute(rows, prompt_tokens)
+                return self._compute(rows)
         except RuntimeError as error:
             if not ran_out_of_memory(error):
                 raise
@@ -130,11 +130,11 @@ class TorchRuntime:
             )
             warnings.warn(message, MemoryWarning, stacklevel=2)
         half = len(rows) // 2
-        parts = (self.run(part, prompt_tokens) for part in (rows[:half], rows[half:]))
+        parts = (self.run(part) for part in (rows[:half], rows[half:]))
         return np.concatenate([*parts])
 
-    def _compute(self, rows: Sequence[Ids], prompt_tokens: int) -> Vectors:
-        batch = Batch.of(rows, self._tokens.pad_id, self.device, prompt_tokens)
+    def _compute(self, rows: Sequence[Ids]) -> Vectors:
+        batch = Batch.of(rows, self._tokens.pad_id, self.device)
         with self._lock, torch.inference_mode():
             module = self._running
             if module.training or module.transformer.training:

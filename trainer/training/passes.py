@@ -175,23 +175,20 @@ class Passes:
         return total
 
     def _plan(self, views: Sequence[View], seed: int) -> list[Pass]:
-        """Passes of texts with the same prompt."""
-        groups: dict[int, list[tuple[int, int]]] = {}
+        """Passes of texts of similar lengths."""
         ids = []
-        for v, view in enumerate(views):
+        for view in views:
             prompt = self._prompt[view.role]
             known = view.ids
             ids.append(self._ids([prompt + t for t in view.texts]) if known is None else known)
-            group = groups.setdefault(self._ids.prompt_tokens(prompt), [])
-            group.extend((v, row) for row in range(len(view.texts)))
+        places = [(v, row) for v, view in enumerate(views) for row in range(len(view.texts))]
+        lengths = [len(ids[v][row]) for v, row in places]
         passes: list[Pass] = []
-        for prompt_tokens, places in groups.items():
-            lengths = [len(ids[v][row]) for v, row in places]
-            for chosen in token_budget_batches(lengths, self._budget):
-                members = [places[i] for i in chosen]
-                rows = [ids[v][row] for v, row in members]
-                batch = Batch.of(rows, self._ids.pad_id, self.device, prompt_tokens)
-                passes.append(Pass(batch, members, seed + len(passes)))
+        for chosen in token_budget_batches(lengths, self._budget):
+            members = [places[i] for i in chosen]
+            rows = [ids[v][row] for v, row in members]
+            batch = Batch.of(rows, self._ids.pad_id, self.device)
+            passes.append(Pass(batch, members, seed + len(passes)))
         return passes
 
     def _run(self, item: Pass, layers: Sequence[int], encoder: EncoderCopy | None = None) -> Tensor:

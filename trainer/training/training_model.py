@@ -208,7 +208,7 @@ def with_pooling(model: Model, pooler: Pooler, seed: int) -> tuple[Model, Dense 
         head.insert(0, projection)
         projection = None
     mode = PoolingMode.CLS if cls else PoolingMode.MEAN
-    pooling = Pooling(width, (mode,), model.module.pooling.include_prompt)
+    pooling = Pooling(width, (mode,))
     module = SentenceModule(network, pooling, head)
     if any(True for layer in model.module.head for _ in layer.parameters()):
         warnings.warn(
