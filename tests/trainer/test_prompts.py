@@ -90,15 +90,8 @@ def test_a_model_of_the_hubs_cache_has_the_name_of_its_model(tmp_path: Path) -> 
     [
         ({}, E5),
         ({"prompts": {"query": "a "}}, {"query": "a "}),
-        # Empty ones switch those of the name off,
-        ({"prompts": EMPTY}, EMPTY),
-        ({"prompts": EMPTY, "__version__": {"sentence_transformers": "2.2.2"}}, EMPTY),
-        (
-            {"prompts": {"query": ""}, "__version__": {"sentence_transformers": "5.1.0"}},
-            {"query": ""},
-        ),
-        # but for the two that sentence-transformers saves with every model since version 5.
-        ({"prompts": EMPTY, "__version__": {"sentence_transformers": "5.1.0"}}, E5),
+        ({"prompts": EMPTY}, E5),  # which sentence-transformers saves with every model
+        ({"prompts": EMPTY | {"query": "a "}}, EMPTY | {"query": "a "}),
         ({"recipe": {"base": "e5-small"}}, {}),  # trained here, without prompts
     ],
 )
@@ -114,25 +107,12 @@ def test_a_folder_that_names_prompts_or_was_trained_here_keeps_its_own(
 def test_sentence_transformers_saves_two_empty_prompts_with_a_model_without_any(
     tmp_path: Path,
 ) -> None:
-    """So these alone do not tell that a user wants none."""
     library = pytest.importorskip("sentence_transformers", reason="the extra `dev` has it")
     folder = write_sentence_transformer(tmp_path / "model")
     library.SentenceTransformer(str(folder), device="cpu").save(str(tmp_path / "e5-small"))
     saved = json.loads((tmp_path / "e5-small" / "config_sentence_transformers.json").read_text())
     assert saved["prompts"] == EMPTY
     assert Encoder.load(tmp_path / "e5-small").prompts == E5
-
-
-def test_empty_prompts_are_put_in_front_of_nothing(tmp_path: Path) -> None:
-    """The vectors are those of the same network under a name that is not known."""
-    folder = write_sentence_transformer(tmp_path / "e5-small", prompts=EMPTY)
-    plain = write_sentence_transformer(tmp_path / "other")
-    for role in ("query", "document"):
-        ours, same = (
-            Encoder.load(path, precision="fp32", runtime="torch") for path in (folder, plain)
-        )
-        found = ours.encode(["a whale sings"], role=role)  # type: ignore[arg-type]
-        np.testing.assert_array_equal(found, same.encode(["a whale sings"]))
 
 
 def test_the_fingerprint_depends_on_the_prompts_of_a_name(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """The JSON files of a model folder, checked; read without torch."""
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -207,27 +206,15 @@ def _truncate_dim(config: Mapping[str, Any], width: int, folder: Path) -> int:
 def _prompts(config: Mapping[str, Any], folder: Path) -> Mapping[str, str]:
     """The prompts by name: those of the folder, or of the published model of its name.
 
-    Empty prompts in the folder switch those of the name off. A model that was trained here has
-    those that its folder names, if any.
+    Empty prompts count as none: sentence-transformers 5 writes two with every model. A model that
+    was trained here has those that its folder names, if any.
     """
     prompts = config.get("prompts") or {}
     if not isinstance(prompts, dict) or not all(isinstance(v, str) for v in prompts.values()):
         raise ModelError(f"{folder / MODEL_CONFIG}: expected prompts as an object of strings")
-    if config.get("recipe") or (prompts and not _are_default(prompts, config)):
+    if config.get("recipe") or any(prompts.values()):
         return prompts
     return published_prompts(hub_name(folder)) or prompts
-
-
-def _are_default(prompts: Mapping[str, str], config: Mapping[str, Any]) -> bool:
-    """Whether sentence-transformers wrote these prompts for a model without any.
-
-    Since version 5 it saves two empty ones with every such model.
-    """
-    versions = config.get("__version__")
-    version = versions.get("sentence_transformers") if isinstance(versions, dict) else None
-    major = re.match(r"\d+", str(version))
-    is_recent = major is not None and int(major.group()) >= 5
-    return is_recent and prompts == {"query": "", "document": ""}
 
 
 def _trained_dims(config: Mapping[str, Any], width: int, folder: Path) -> tuple[int, ...]:
