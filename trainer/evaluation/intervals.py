@@ -46,20 +46,15 @@ def spearman(x: ArrayLike, y: ArrayLike) -> float:
     return float(_correlations(first, second, np.arange(len(first.order))[None])[0])
 
 
-def interval_of_mean(
-    values: Sequence[float], intervals: Sequence[Interval], weights: Sequence[float] | None = None
-) -> Interval:
+def interval_of_mean(values: Sequence[float], intervals: Sequence[Interval]) -> Interval:
     """The ends of the interval of a mean of independent values, from the interval of each.
 
     The distances to the ends add up as the square root of their squares, each side for itself: Zou
-    ("Toward Using Confidence Intervals to Compare Correlations", 2007). The weights sum up to any
-    number.
+    ("Toward Using Confidence Intervals to Compare Correlations", 2007).
     """
-    share = np.ones(len(values)) if weights is None else np.asarray(weights, np.float64)
-    share = share / share.sum()
     middle, ends = np.asarray(values), np.asarray(intervals)
-    below, above = np.linalg.norm(share[:, None] * (ends - middle[:, None]), axis=0)
-    mean = float(share @ middle)
+    below, above = np.linalg.norm(ends - middle[:, None], axis=0) / len(middle)
+    mean = float(middle.mean())
     return mean - float(below), mean + float(above)
 
 

@@ -1,15 +1,14 @@
 """How good the vectors are: agreement with human similarity scores, for every prefix length.
 
-STS: Agirre et al., SemEval 2012–2017. The settings are those of SimCSE (arXiv 2104.08821, appendix
-B): Spearman's rank correlation over all pairs of a task pooled ("all", as Reimers & Gurevych,
-arXiv 1908.10084, report it too), or a mean over the task's subsets.
+STS: Agirre et al., SemEval 2012–2017. Spearman's rank correlation over all pairs of a task pooled,
+as Reimers & Gurevych (arXiv 1908.10084) and SimCSE (arXiv 2104.08821, appendix B) report it.
 """
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol, get_args
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +27,6 @@ Cells = list[str]
 OnBatch = Callable[[int], None]
 Role = Literal["query", "document"]
 ScoredPair = tuple[float, str, str]
-Setting = Literal["all", "mean", "weighted"]
 STS_COLUMNS = ("score", "sentence1", "sentence2")
 AVERAGE = "average"
 
@@ -45,44 +43,24 @@ class TextEncoder(Protocol):
     ) -> NDArray[np.float32]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class StsTask:
-    """Scored pairs that make one row of a table. subsets: the subset of each pair, or empty."""
+class StsTask(NamedTuple):
+    """Scored pairs that make one row of a table."""
 
     name: str
     pairs: Sequence[ScoredPair]
-    subsets: Sequence[str] = ()
-
-    def __post_init__(self) -> None:
-        if self.subsets and len(self.subsets) != len(self.pairs):
-            raise DataError(
-                f"{self.name}: {len(self.subsets)} subset names for {len(self.pairs)} pairs, "
-                "expected one each, or none"
-            )
-
-    def parts(self, setting: Setting) -> dict[str, list[int]]:
-        """The places in `pairs` that are correlated together, by subset; one part for "all"."""
-        if setting == "all" or not self.subsets:
-            return {"": list(range(len(self.pairs)))}
-        parts: dict[str, list[int]] = {}
-        for i, subset in enumerate(self.subsets):
-            parts.setdefault(subset, []).append(i)
-        return parts
 
 
 @dataclass(frozen=True, slots=True)
 class StsRow:
     """Agreement on one task at one prefix length.
 
-    spearman, pearson: fractions in [−1, 1]; n: pairs. task: "" for pairs without a name.
-    spearman_interval: its 95 % interval, see trainer.evaluation.intervals; None: not computed, or
-    fewer than MIN_PAIRS pairs are correlated together.
+    spearman: in [−1, 1]; n: pairs. task: "" for pairs without a name. spearman_interval: its 95 %
+    interval, see trainer.evaluation.intervals; None: not computed, or fewer than MIN_PAIRS pairs.
     """
 
     task: str
     dim: int
     spearman: float
-    pearson: float
     n: int
     spearman_interval: Interval | None = None
 
@@ -158,31 +136,17 @@ def read_sts(paths: Iterable[str | Path]) -> list[ScoredPair]:
 
     Raises DataError with file and line for a line that is malformed.
     """
-    return list(read_task("", paths).pairs)
-
-
-def read_task(name: str, paths: Iterable[str | Path]) -> StsTask:
-    """The files as one task: as `read_sts`, with the subsets where a file has that column.
-
-    Pairs of a file without the column `subset` form one subset together, named "".
-    """
-    pairs: list[ScoredPair] = []
-    subsets: list[str] = []
+    pairs = []
     for path in map(Path, paths):
-        for line, (score, first, second, subset) in read_table(path, STS_COLUMNS, ("subset",)):
-            pairs.append((_score(path, line, score), first, second))
-            subsets.append(subset)
-    return StsTask(name, pairs, subsets)
-
-
-def _score(path: Path, line: int, cell: str) -> float:
-    try:
-        score = float(cell)
-    except ValueError:
-        score = math.nan
-    if not math.isfinite(score):
-        raise DataError(f"{path}:{line}: the score is {cell!r}, expected a number")
-    return score
+        for line, (cell, first, second) in read_table(path, STS_COLUMNS):
+            try:
+                score = float(cell)
+            except ValueError:
+                score = math.nan
+            if not math.isfinite(score):
+                raise DataError(f"{path}:{line}: the score is {cell!r}, expected a number")
+            pairs.append((score, first, second))
+    return pairs
 
 
 def sts(
@@ -199,7 +163,6 @@ def sts_tasks(
     encoder: TextEncoder,
     tasks: Sequence[StsTask],
     dims: Sequence[int] | None = None,
-    setting: Setting = "all",
     on_batch: OnBatch | None = None,
     *,
     intervals: bool = False,
@@ -207,16 +170,12 @@ def sts_tasks(
     """One row per task and prefix length, in the order of tasks and dims.
 
     dims: prefix lengths; by default the encoder's `matryoshka_dims`, or else its full width.
-    setting: "all" correlates all pairs of a task at once; "mean" is the mean of the subsets'
-    correlations, "weighted" that mean weighted by their pair counts. Each distinct sentence is
-    encoded once; on_batch gets their counts. intervals: compute those of Spearman, which takes
-    about a second per 10,000 pairs and prefix length. Raises ConfigError for a length the vectors
-    do not have, DataError for pairs that cannot be correlated.
+    Each distinct sentence is encoded once; on_batch gets their counts. intervals: compute those of
+    Spearman, which takes about a second per 10,000 pairs and prefix length. Raises ConfigError for
+    a length the vectors do not have, DataError for pairs that cannot be correlated.
     """
-    if setting not in get_args(Setting):
-        raise ConfigError(f"setting {setting!r}: expected one of {', '.join(get_args(Setting))}")
     for task in tasks:
-        _check(task, setting)
+        _check(task)
     known = Remembered(encoder)
     width = known.encode(sentences(tasks), on_batch=on_batch).shape[1]
     rows = []
@@ -225,7 +184,7 @@ def sts_tasks(
         right = known.encode(b for _, _, b in task.pairs)
         for dim in prefix_lengths(encoder, width, dims):
             cosines = prefix_cosines(left, right, dim)
-            rows.append(_row(task, cosines, dim, setting, intervals=intervals))
+            rows.append(_row(task, cosines, dim, intervals=intervals))
     return rows
 
 
@@ -247,74 +206,36 @@ def averages(rows: Iterable[StsRow]) -> list[StsRow]:
         values = [row.spearman for row in group]
         ends = [row.spearman_interval for row in group if row.spearman_interval is not None]
         interval = interval_of_mean(values, ends) if len(ends) == len(group) else None
-        pearson = float(np.mean([row.pearson for row in group]))
         n = sum(row.n for row in group)
-        means.append(StsRow(AVERAGE, dim, float(np.mean(values)), pearson, n, interval))
+        means.append(StsRow(AVERAGE, dim, float(np.mean(values)), n, interval))
     return means
 
 
-def _check(task: StsTask, setting: Setting) -> None:
+def _check(task: StsTask) -> None:
     """Refuse, before anything is encoded, pairs whose scores cannot be correlated."""
-    for subset, places in task.parts(setting).items():
-        where = _where(task, subset)
-        if len(places) < 2:
-            raise DataError(f"{where}{len(places)} scored pairs: a correlation needs at least 2")
-        if len({task.pairs[i][0] for i in places}) == 1:
-            raise DataError(
-                f"{where}all {len(places)} pairs have the same score: no order to correlate"
-            )
+    where, n = task.name and f"{task.name}: ", len(task.pairs)
+    if n < 2:
+        raise DataError(f"{where}{n} scored pairs: a correlation needs at least 2")
+    if len({score for score, _, _ in task.pairs}) == 1:
+        raise DataError(f"{where}all {n} pairs have the same score: no order to correlate")
 
 
-def too_few_pairs(task: StsTask, setting: Setting) -> str | None:
-    """Why a task has no interval, in a sentence; None: it has enough pairs."""
-    subset, places = min(task.parts(setting).items(), key=lambda part: len(part[1]))
-    if len(places) >= MIN_PAIRS:
-        return None
-    return (
-        f"{_where(task, subset)}{len(places)} pairs are too few for an interval; "
-        f"at least {MIN_PAIRS} are needed"
-    )
+def _row(task: StsTask, cosines: NDArray[np.float64], dim: int, *, intervals: bool) -> StsRow:
+    gold, n = [score for score, _, _ in task.pairs], len(task.pairs)
+    if np.ptp(cosines) == 0:
+        raise DataError(
+            f"{task.name and f'{task.name}: '}all {n} pairs have the same cosine over {dim} "
+            "numbers: no order to correlate"
+        )
+    interval = spearman_interval(cosines, gold) if intervals and n >= MIN_PAIRS else None
+    return StsRow(task.name, dim, spearman(cosines, gold), n, interval)
 
 
-def _where(task: StsTask, subset: str) -> str:
-    parts = [task.name, f"subset {subset}" if subset else ""]
-    named = ", ".join(part for part in parts if part)
-    return f"{named}: " if named else ""
-
-
-def _row(
-    task: StsTask, cosines: NDArray[np.float64], dim: int, setting: Setting, *, intervals: bool
-) -> StsRow:
-    gold = np.array([score for score, _, _ in task.pairs])
-    correlations, ends = [], []
-    parts = task.parts(setting)
-    intervals = intervals and too_few_pairs(task, setting) is None
-    for subset, places in parts.items():
-        x, y = cosines[places], gold[places]
-        if np.ptp(x) == 0:
-            raise DataError(
-                f"{_where(task, subset)}all {len(x)} pairs have the same cosine over {dim} "
-                "numbers: no order to correlate"
-            )
-        correlations.append((spearman(x, y), float(np.corrcoef(x, y)[0, 1])))
-        if intervals:
-            ends.append(spearman_interval(x, y))
-    sizes = [len(places) for places in parts.values()] if setting == "weighted" else None
-    rank, linear = np.average(correlations, axis=0, weights=sizes)
-    interval = (
-        interval_of_mean([rho for rho, _ in correlations], ends, sizes) if intervals else None
-    )
-    return StsRow(task.name, dim, float(rank), float(linear), len(gold), interval)
-
-
-def read_table(
-    path: Path, columns: Sequence[str], optional: Sequence[str] = ()
-) -> Iterator[tuple[int, Cells]]:
+def read_table(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Cells]]:
     """Line number and cells of each line that is not empty, the cells in the order of `columns`.
 
-    columns: names that the header must hold. optional: names whose cells follow; "" where the
-    header lacks one. Raises DataError, with file and line, for a column or a cell that is missing
-    and for a file without rows behind its header.
+    columns: names that the header must hold. Raises DataError, with file and line, for a column or
+    a cell that is missing and for a file without rows behind its header.
     """
     with open_text(path) as lines:
         rows = table_rows(path, lines)
@@ -324,8 +245,8 @@ def read_table(
                 f"{path}:1: no column {', '.join(missing)}: expected a header line with "
                 f"{', '.join(columns)}, got {', '.join(header) or 'an empty file'}"
             )
-        at = [header.index(name) if name in header else None for name in (*columns, *optional)]
-        width = 1 + max(place for place in at if place is not None)
+        at = [header.index(name) for name in columns]
+        width = 1 + max(at)
         empty = True
         for number, row in rows:
             if not row:
@@ -333,6 +254,6 @@ def read_table(
             if len(row) < width:
                 raise DataError(f"{path}:{number}: {len(row)} columns, expected at least {width}")
             empty = False
-            yield number, ["" if place is None else row[place] for place in at]
+            yield number, [row[place] for place in at]
         if empty:
             raise DataError(f"{path}: no rows behind the header line")

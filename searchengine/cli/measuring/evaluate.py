@@ -22,9 +22,7 @@ from searchengine.cli.options import (
 
 if TYPE_CHECKING:
     from searchengine.trainer.evaluation.ranking import Qrels
-    from searchengine.trainer.evaluation.sts import Setting, StsTask
-
-SETTINGS = ("all", "mean", "weighted")
+    from searchengine.trainer.evaluation.sts import StsTask
 
 
 class NamedFile(click.ParamType[tuple[str, Path]]):
@@ -59,12 +57,6 @@ def evaluate() -> None:
 
 @evaluate.command()
 @click.argument("files", nargs=-1, required=True, type=NamedFile(), metavar="[NAME=]FILE...")
-@click.option(
-    "--setting",
-    type=click.Choice(SETTINGS),
-    default="all",
-    help="Pairs to correlate: all at once, or by subset with a plain or weighted mean.",
-)
 @MODELS
 @PREFIXES
 @click.option("--layers", type=numbers(), help="Numbers of layers to run, from the first: 6,3.")
@@ -72,7 +64,6 @@ def evaluate() -> None:
 @AS_JSON
 def sts(
     files: tuple[tuple[str, Path], ...],
-    setting: "Setting",
     encoders: tuple[str, ...],
     prefixes: tuple[int, ...] | None,
     layers: tuple[int, ...] | None,
@@ -85,35 +76,27 @@ def sts(
     task: a CSV or TSV with the columns score, sentence1 and sentence2. Files with the same
     NAME are pooled into one task. Several tasks end in an average.
 
-    --setting correlates all pairs of a task at once, or each subset (by the column
-    subset) and takes their mean, plain or weighted by the subsets' sizes.
-
     \b
     Example:
         searchengine evaluate sts sts12.tsv stsb_test.tsv sick=train.tsv sick=test.tsv
     """
-    from searchengine.cli.console import counted, note, progress, show_json, show_rows
-    from searchengine.trainer.evaluation.sts import averages, sentences, sts_tasks, too_few_pairs
+    from searchengine.cli.console import counted, progress, show_json, show_rows
+    from searchengine.trainer.evaluation.sts import averages, sentences, sts_tasks
 
     tasks = _sts_tasks(files)
     models = load_all(encoders, layers, runtime)
     dicts = []
     with progress("Encoding", len(sentences(tasks)) * len(models)) as advance:
         for name, model in models:
-            rows = sts_tasks(model, tasks, prefixes, setting, advance, intervals=True)
+            rows = sts_tasks(model, tasks, prefixes, advance, intervals=True)
             if len(tasks) > 1:
                 rows += averages(rows)
             dicts += [{"encoder": name, "layers": model.layers} | asdict(row) for row in rows]
-    for task in tasks:
-        if reason := too_few_pairs(task, setting):
-            note(f"Note: {reason}")
     pairs = sum(len(task.pairs) for task in tasks)
     if as_json:
         show_json(dicts)
     else:
-        show_rows(
-            [_with_interval(row) for row in dicts], f"{counted(pairs, 'pair')}, setting {setting}"
-        )
+        show_rows([_with_interval(row) for row in dicts], counted(pairs, "pair"))
 
 
 def _with_interval(row: dict[str, Any]) -> dict[str, Any]:
@@ -136,7 +119,7 @@ def load_all(
 
 def _sts_tasks(files: tuple[tuple[str, Path], ...]) -> list["StsTask"]:
     """Read one task per name. Files that share a default name need explicit ones."""
-    from searchengine.trainer.evaluation.sts import read_task
+    from searchengine.trainer.evaluation.sts import StsTask, read_sts
 
     named: dict[str, list[Path]] = {}
     for name, path in files:
@@ -148,7 +131,7 @@ def _sts_tasks(files: tuple[tuple[str, Path], ...]) -> list["StsTask"]:
                 f"two tasks are called {default}: give {path} another name, or give both the same "
                 f"name to pool them (NAME={path})"
             )
-    return [read_task(name, paths) for name, paths in named.items()]
+    return [StsTask(name, read_sts(paths)) for name, paths in named.items()]
 
 
 @evaluate.command()
@@ -313,7 +296,7 @@ def mteb(
     from searchengine.cli.console import progress, show_json, show_rows
     from searchengine.engine import SearchEngine
     from searchengine.trainer.evaluation.mteb import evaluate, own_task, retrieval_task, sts_task
-    from searchengine.trainer.evaluation.sts import read_task
+    from searchengine.trainer.evaluation.sts import StsTask, read_sts
 
     # Read all before measuring any, which takes minutes.
     folders, files = local_names[: len(retrieval)], local_names[len(retrieval) :]
@@ -322,7 +305,10 @@ def mteb(
             retrieval_task(name, *_read(at))
             for name, (_, at) in zip(folders, retrieval, strict=True)
         ),
-        *(sts_task(read_task(name, [at])) for name, (_, at) in zip(files, sts, strict=True)),
+        *(
+            sts_task(StsTask(name, read_sts([at])))
+            for name, (_, at) in zip(files, sts, strict=True)
+        ),
         *(own_task(name) for name in names),
     ]
     model: Any = SearchEngine.load_encoder(encoder, runtime)
