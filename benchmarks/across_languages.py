@@ -13,8 +13,8 @@ from record import DATA, record
 
 from searchengine import SearchEngine
 from searchengine.corpus.files import read_corpus
+from searchengine.measure.comparison import MAIN, per_question
 from searchengine.measure.judgements import read_qrels, read_queries
-from searchengine.trainer.evaluation.ranking import MAIN, per_question
 
 PAIRS = (("es", "vi"), ("es", "tr"), ("es", "th"), ("vi", "es"), ("tr", "es"), ("ru", "es"))
 WAYS = {"by meaning": "vector", "default": "auto"}

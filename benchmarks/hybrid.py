@@ -18,10 +18,9 @@ from record import DATA, record
 
 from searchengine import SearchEngine
 from searchengine.corpus.files import read_corpus
-from searchengine.measure.judgements import read_qrels, read_queries
+from searchengine.measure.judgements import Qrels, read_qrels, read_queries
 from searchengine.query.ranking import FUSED
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.evaluation.ranking import Qrels
 
 SPLITS = {"scifact": ("train", "test"), "nfcorpus": ("dev", "test"), "cranfield": (None, "test")}
 

@@ -41,8 +41,8 @@ from record import DATA, record, spread
 from searchengine import SearchEngine
 from searchengine.ingest.passages import PassageConfig, cut
 from searchengine.measure.judgements import read_beir
+from searchengine.measure.significance import interval
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.evaluation.significance import interval
 from searchengine.trainer.evaluation.sts import read_sts, sts
 from searchengine.trainer.training.lengthening import lengthened
 from searchengine.trainer.training.loop import Report, train
@@ -320,8 +320,8 @@ def stage_short(work: Path, data: Path, names: str) -> Any:
 
 def scifact(encoder: Encoder, data: Path, queries: Any, qrels: Any) -> float:
     """nDCG@10 of exact search over whole documents."""
+    from searchengine.measure.comparison import MAIN, per_question
     from searchengine.measure.judgements import ranked
-    from searchengine.trainer.evaluation.ranking import MAIN, per_question
 
     documents = list(records(data / "beir" / "scifact" / "corpus.jsonl.gz"))
     texts = [f"{document['title']} {document['text']}".strip() for document in documents]

@@ -31,8 +31,7 @@ from searchengine.backends.folder.documents.synonyms import Added
 from searchengine.backends.folder.documents.terms import terms_of
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.corpus.files import read_corpus
-from searchengine.measure.judgements import judged, read_beir
-from searchengine.trainer.evaluation.ranking import Qrels
+from searchengine.measure.judgements import Qrels, judged, read_beir
 
 SPLITS = {"scifact": "train", "nfcorpus": "dev", "cranfield": "test"}
 QUESTIONS = 300

@@ -72,8 +72,6 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
             "searchengine.trainer.evaluation.labels",
             "searchengine.trainer.evaluation.mteb",
             "searchengine.trainer.evaluation.intervals",
-            "searchengine.trainer.evaluation.ranking",
-            "searchengine.trainer.evaluation.significance",
         ),
     ),
     "indexer": (

@@ -17,10 +17,10 @@ from searchengine.indexer.errors import VectorError
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.tuning.points import OperatingPoint
-from searchengine.measure.judgements import Task
+from searchengine.measure.comparison import MAIN, per_question
+from searchengine.measure.judgements import Qrels, Task
 from searchengine.measure.results import Spread
 from searchengine.measure.retrieval import task
-from searchengine.trainer.evaluation.ranking import MAIN, Qrels, per_question
 
 MAX_QUERIES = 1000
 """Maximum number of queries; of more, an even sample is searched."""

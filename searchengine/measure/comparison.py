@@ -1,4 +1,9 @@
-"""Settings compared: a table of their metrics."""
+"""Settings compared: the metrics of their rankings, and a table of them.
+
+Metrics as trec_eval computes them: nDCG@10, whose gains are the grades, recall@100, the reciprocal
+rank among the first ten, average precision, and whether the first document is relevant. Documents
+of grade 1 and above are relevant.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,17 +13,14 @@ import numpy as np
 
 from searchengine.errors import QueryError
 from searchengine.measure.formatting import fitted
-from searchengine.trainer.evaluation.ranking import MAIN, METRICS, Qrels, Run, per_question
-from searchengine.trainer.evaluation.significance import (
-    MIN_QUESTIONS,
-    Comparison,
-    Values,
-    compare,
-    holm,
-    intervals,
-    significant,
-)
+from searchengine.measure.judgements import Qrels, Run
+from searchengine.measure.significance import MIN_QUESTIONS, holm, intervals, significant
+from searchengine.trainer.evaluation.intervals import Values
+from searchengine.trainer.evaluation.significance import Comparison, compare
 
+METRICS = ("ndcg@10", "recall@100", "mrr@10", "map", "success@1")
+MAIN = "ndcg@10"
+"""The metric that compares settings."""
 EXACT = "exact"
 """Name of the setting exact search."""
 OPTIONAL = (
@@ -28,6 +30,35 @@ OPTIONAL = (
 """Columns of a table that a short line leaves out; the first ones take the room there is."""
 DEPTH = 100
 """Ranks kept of a search, for recall@100 and average precision."""
+
+
+def per_question(
+    run: Run, keys: Sequence[str], qrels: Qrels, names: Sequence[str] = METRICS
+) -> dict[str, Values]:
+    """Metric → float64 (q,), one value for each of the judged questions `keys`.
+
+    A question that the run lacks counts 0 (trec_eval's -c).
+    """
+    values = {name: np.zeros(len(keys)) for name in METRICS}
+    for row, key in enumerate(keys):
+        grades = qrels[key]
+        gains = np.maximum([grades.get(document, 0) for document in run.get(key, ())], 0.0)
+        ideal = np.sort(np.maximum([*grades.values()], 0.0))[::-1]
+        relevant = np.flatnonzero(gains)
+        if not len(relevant):
+            continue
+        total, first = np.count_nonzero(ideal), relevant[0]
+        values["ndcg@10"][row] = _discounted(gains) / _discounted(ideal)
+        values["recall@100"][row] = (relevant < 100).sum() / total
+        values["mrr@10"][row] = 1 / (first + 1) if first < 10 else 0
+        values["map"][row] = (np.arange(1, len(relevant) + 1) / (relevant + 1)).sum() / total
+        values["success@1"][row] = first == 0
+    return {name: values[name] for name in names}
+
+
+def _discounted(gains: Values) -> float:
+    """The discounted cumulative gain of the first ten."""
+    return float((gains[:10] / np.log2(np.arange(2, len(gains[:10]) + 2))).sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +107,7 @@ class RetrievalRow:
         setting: the setting.
         questions: number of questions.
         means: metric → mean over the questions.
-        intervals: metric → its 95 % interval (searchengine.trainer.evaluation.significance); empty
+        intervals: metric → its 95 % interval (searchengine.measure.significance); empty
             with fewer than MIN_QUESTIONS questions.
         baseline: name of the setting to compare with; None for the baseline itself.
         comparison: difference in nDCG@10 to the baseline, its interval, and the p-value.

@@ -11,10 +11,12 @@ import numpy as np
 
 from searchengine.engine import Mode, SearchEngine
 from searchengine.errors import QueryError
-from searchengine.measure.judgements import Task
+from searchengine.measure.comparison import MAIN, per_question
+from searchengine.measure.judgements import Qrels, Task
 from searchengine.measure.retrieval import task
-from searchengine.trainer.evaluation.ranking import MAIN, Qrels, per_question
-from searchengine.trainer.evaluation.significance import Comparison, Values, compare, significant
+from searchengine.measure.significance import significant
+from searchengine.trainer.evaluation.intervals import Values
+from searchengine.trainer.evaluation.significance import Comparison, compare
 
 MIN_JUDGED = 20
 """Questions with judgements that are needed: half of them choose, half confirm."""

@@ -18,7 +18,11 @@ import numpy as np
 from searchengine.corpus.documents import Document
 from searchengine.corpus.text_files import bad, kind, read_jsonl, read_lines, some_fields
 from searchengine.errors import CorpusError
-from searchengine.trainer.evaluation.ranking import Qrels, Run
+
+Qrels = dict[str, dict[str, int]]
+"""Question → document → grade."""
+Run = Mapping[str, Mapping[str, float]]
+"""Question → document → score, best first; the scores of a question fall strictly."""
 
 _MAX_SCORE = float(np.finfo(np.float32).max)
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from searchengine.engine import Mode, SearchEngine, Snapshot, contract
-from searchengine.errors import QueryError
+from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building.coarse import build_coarse
 from searchengine.indexer.config import Code
@@ -24,9 +24,8 @@ from searchengine.indexer.search.cascade import SearchResult, rerank
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.storage.rotation import Prefixes
 from searchengine.measure import judgements
-from searchengine.measure.comparison import DEPTH, EXACT, Setting
-from searchengine.measure.judgements import Task, ranked
-from searchengine.trainer.evaluation.ranking import MAIN, Qrels, Run, per_question
+from searchengine.measure.comparison import DEPTH, EXACT, MAIN, Setting, per_question
+from searchengine.measure.judgements import Qrels, Run, Task, ranked
 
 CONFIGURED = "configured"
 """Name of the setting by vectors at the collection's operating point."""
@@ -34,6 +33,7 @@ ENCODING = "encoding"
 """Name of the step before the settings by vectors, for progress."""
 
 _FIRST = 10  # documents that a user reads
+_PASSAGES = 1000  # passages ranked by a prefix alone: of ten documents or more
 _BATCH = 256  # questions whose documents are in memory with their texts
 Progress = Callable[[str, int], object]
 _Run = dict[str, Mapping[str, float]]
@@ -108,6 +108,8 @@ def measure(
     empty.
     """
     rows = names(engine, dims, modes)
+    if not len(engine):
+        raise CollectionError(f"{engine.collection.path} is empty; add documents before measuring")
     measuring = _Measuring(engine, task, shortlist, EXACT in rows, progress or (lambda *_: None))
     for name in rows:
         default = name == _name(engine.default_mode)
@@ -158,7 +160,7 @@ class _Measuring:
     def setting(self, name: str) -> Setting:
         """Measure the setting with a name of `names`."""
         if name == EXACT:
-            full = self._setting(EXACT, self._exact[1], dim=self._engine.encoder.dim)
+            full = self._setting(EXACT, self._exact, dim=self._engine.encoder.dim)
             return replace(full, prefix_ndcg_10=full.ndcg_10)
         if name == CONFIGURED:
             with self._engine.collection.reading() as snapshot:
@@ -172,7 +174,7 @@ class _Measuring:
 
     def _setting(self, name: str, run: Run, **fields: Any) -> Setting:
         """A setting by vectors."""
-        share = _share(run, self._exact[1]) if self._compares else None
+        share = _share(run, self._exact) if self._compares else None
         fields |= {"mode": str(Mode.VECTOR), "exact_recall_10": share}
         return Setting.from_run(name, run, self._task.keys, self._task.qrels, **fields)
 
@@ -182,38 +184,31 @@ class _Measuring:
         return np.concatenate([encode(self._texts[part]) for part in self._batches(ENCODING)])
 
     @cached_property
-    def _exact(self) -> tuple[int, Run]:
-        """The ranks that every question needs for enough documents, and the exact ranking."""
-        run: _Run = {}
-        depth = 0
-        vectors, documents = self._vectors, DEPTH + self._task.exclude_self
-        with self._engine.collection.reading() as snapshot:
-            for part in self._batches(EXACT):
-                ranks, result = at_full_width(snapshot, vectors[part], documents)
-                depth = max(depth, ranks)
-                run |= _run(snapshot, self._task, self._task.keys[part], result)
-        return depth, run
+    def _exact(self) -> Run:
+        return self._by_engine(EXACT, self._vectors, Mode.VECTOR, exact=True)
 
     def _by_prefix(self, dim: int) -> Setting:
-        candidates, depth = self._shortlist + self._task.exclude_self, self._exact[0]
+        candidates = self._shortlist + self._task.exclude_self
         run: _Run = {}
         alone: _Run = {}
         with self._engine.reading() as snapshot:
             search = PrefixSearch(snapshot, dim)
             for part in self._batches(str(dim)):
-                results = search.rank(self._vectors[part], candidates, depth)
+                results = search.rank(self._vectors[part], candidates)
                 for ranking, result in zip((run, alone), results, strict=True):
                     ranking |= _run(snapshot, self._task, self._task.keys[part], result)
         scores = per_question(alone, self._task.keys, self._task.qrels, [MAIN])[MAIN]
         bare = float(scores.mean())
         return self._setting(str(dim), run, dim=dim, shortlist=self._shortlist, prefix_ndcg_10=bare)
 
-    def _by_engine(self, name: str, questions: Sequence[str] | Floats, mode: Mode) -> Run:
+    def _by_engine(
+        self, name: str, questions: Sequence[str] | Floats, mode: Mode, exact: bool = False
+    ) -> Run:
         """Search like users of the collection."""
         run: _Run = {}
         depth = DEPTH + self._task.exclude_self
         for part in self._batches(name):
-            results = self._engine.search_batch(questions[part], depth, mode=mode)
+            results = self._engine.search_batch(questions[part], depth, mode=mode, exact=exact)
             for key, hits in zip(self._task.keys[part], results, strict=True):
                 run[key] = _ranking(self._task, key, ((hit.key, hit.score) for hit in hits))
         return run
@@ -300,22 +295,6 @@ def documents_of(snapshot: contract.Snapshot, ids: npt.NDArray[np.int64]) -> Ite
     return (list(islice(keys, int((row >= 0).sum()))) for row in ids)
 
 
-def at_full_width(
-    snapshot: contract.Snapshot, vectors: Floats, documents: int
-) -> tuple[int, SearchResult]:
-    """Search until every question has `documents` documents; return (depth, result)."""
-    depth = documents
-    while True:
-        k = depth
-        result = snapshot.search(vectors, k, exact=True)
-        if not snapshot.cuts or depth >= snapshot.rows:
-            return depth, result
-        # Several passages of a document count once.
-        if all(len(set(keys)) >= documents for keys in documents_of(snapshot, result.rows)):
-            return depth, result
-        depth *= 4
-
-
 class PrefixSearch:
     """Rankings by a prefix of all passages; each index is built once."""
 
@@ -326,11 +305,9 @@ class PrefixSearch:
             prefixes = segment.prefixes(config)
             self._indexes[row] = prefixes, build_coarse(prefixes, config)
 
-    def rank(
-        self, vectors: Floats, shortlist: int, depth: int
-    ) -> tuple[SearchResult, SearchResult]:
+    def rank(self, vectors: Floats, shortlist: int) -> tuple[SearchResult, SearchResult]:
         """The ranking of the shortlist at full width, and the ranking by the prefix alone."""
-        size = max(shortlist, depth)
+        size = max(shortlist, _PASSAGES)
 
         def nearest(row: Any, segment: Segment, live: Allowed | None) -> SearchResult:
             prefixes, index = self._indexes[row]
@@ -345,10 +322,9 @@ class PrefixSearch:
         def reranked(row: Any, segment: Segment, _: Allowed | None) -> SearchResult:
             first, last = row.ends
             inside = np.where((first <= chosen) & (chosen <= last), chosen - first, -1)
-            return segment.rerank(vectors, inside, depth)
+            return segment.rerank(vectors, inside, shortlist)
 
-        bare = SearchResult(alone.rows[:, :depth], alone.scores[:, :depth])
-        return self._snapshot.merge(reranked, depth), bare
+        return self._snapshot.merge(reranked, shortlist), alone
 
 
 @dataclass(frozen=True, slots=True)

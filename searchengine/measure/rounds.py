@@ -18,7 +18,7 @@ from searchengine.indexer.tuning.points import recalls
 from searchengine.measure.bench_data import Dataset
 from searchengine.measure.operating_points import Grid, Searcher, Searchers
 from searchengine.measure.results import Kind, Results, Row, Spread
-from searchengine.trainer.evaluation.significance import intervals
+from searchengine.measure.significance import intervals
 from searchengine.trainer.processor import processor_name
 
 TIMED = 100

@@ -1,4 +1,4 @@
-"""Intervals of Spearman's correlation, against scipy, which ranks every draw by itself."""
+"""Intervals against scipy, which draws the same samples and ranks each of them by itself."""
 
 import math
 
@@ -8,12 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from searchengine.trainer.evaluation import intervals
 from searchengine.trainer.evaluation.intervals import (
-    _correlations,
-    _Ranks,
+    bootstrap,
     interval_of_mean,
     spearman_interval,
+    spearman_of_draws,
 )
 from searchengine.trainer.evaluation.sts import StsTask, averages, sts_tasks
 from tests.conftest import Numbers
@@ -26,11 +25,7 @@ def sample(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return np.round(scores + rng.normal(size=n), 1), scores
 
 
-@pytest.mark.parametrize("batch", [40, 1 << 20])
-def test_the_interval_is_that_of_scipy(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same seed draws the same pairs, whose correlation scipy computes draw by draw."""
-    monkeypatch.setattr(intervals, "RESAMPLES", 99)
-    monkeypatch.setattr(intervals, "_BATCH", batch)
+def test_the_interval_is_that_of_scipy() -> None:
     x, y = sample(40)
     oracle = stats.bootstrap(
         (x, y),
@@ -38,12 +33,13 @@ def test_the_interval_is_that_of_scipy(batch: int, monkeypatch: pytest.MonkeyPat
         paired=True,
         vectorized=False,
         n_resamples=99,
-        batch=max(1, batch // 40),
         method="percentile",
         rng=np.random.default_rng(0),
     ).confidence_interval
-    assert spearman_interval(x, y) == pytest.approx((oracle.low, oracle.high), abs=1e-12)
-    assert oracle.low < stats.spearmanr(x, y).statistic < oracle.high
+    ends = bootstrap(40, spearman_of_draws(x, y), resamples=99)
+    assert ends == pytest.approx((oracle.low, oracle.high), abs=1e-12)
+    low, high = spearman_interval(x, y)
+    assert low < stats.spearmanr(x, y).statistic < high
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=2, max_size=8), st.data())
@@ -53,17 +49,11 @@ def test_correlations_of_draws(pairs: list[tuple[int, int]], data: st.DataObject
     place = st.integers(0, len(x) - 1)
     draw = st.lists(place, min_size=len(x), max_size=len(x))
     draws = np.array(data.draw(st.lists(draw, min_size=1, max_size=4)))
-    found = _correlations(_Ranks(x), _Ranks(y), draws)
-    for row, correlation in zip(draws, found, strict=True):
+    for row, correlation in zip(draws, spearman_of_draws(x, y)(draws), strict=True):
         a, b = x[row], y[row]
         ordered = np.ptp(a) > 0 and np.ptp(b) > 0
         expected = stats.spearmanr(a, b).statistic if ordered else 0
         assert correlation == pytest.approx(expected, abs=1e-12)
-
-
-def test_two_pairs_are_no_certainty() -> None:
-    """Half of the draws repeat one pair."""
-    assert spearman_interval([1, 2], [3, 4]) == (0, 1)
 
 
 def test_intervals_of_means_by_hand() -> None:
@@ -73,19 +63,17 @@ def test_intervals_of_means_by_hand() -> None:
     assert interval_of_mean([0.5], [(0.25, 0.75)]) == pytest.approx((0.25, 0.75))
 
 
-def test_rows_and_their_average_have_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intervals, "RESAMPLES", 99)
+def test_rows_and_their_average_have_intervals() -> None:
     x, y = sample(30)
     pairs = [(score, "1 0", f"{math.cos(a)} {math.sin(a)}") for score, a in zip(y, x, strict=True)]
     cosines = np.array([np.float32(math.cos(a)) for a in x], np.float64)
     rows = sts_tasks(Numbers((2,)), [StsTask("t", pairs), StsTask("u", pairs[:20])], intervals=True)
-    approx = lambda ends: pytest.approx(ends, abs=1e-9)  # noqa: E731
-    assert rows[0].spearman_interval == approx(spearman_interval(cosines, y))
-    assert rows[1].spearman_interval == approx(spearman_interval(cosines[:20], y[:20]))
-    (average,) = averages(rows)
-    assert average.spearman_interval == approx(
-        interval_of_mean([r.spearman for r in rows], [r.spearman_interval for r in rows])
-    )
+    first, second = (row.spearman_interval for row in rows)
+    assert first == pytest.approx(spearman_interval(cosines, y), abs=1e-9)
+    assert second == pytest.approx(spearman_interval(cosines[:20], y[:20]), abs=1e-9)
+    assert first and second
+    mean = interval_of_mean([row.spearman for row in rows], [first, second])
+    assert averages(rows)[0].spearman_interval == pytest.approx(mean)
     plain = sts_tasks(Numbers((2,)), [StsTask("v", pairs)])
     assert plain[0].spearman_interval is None
     assert averages([*rows, *plain])[0].spearman_interval is None

@@ -10,7 +10,7 @@ import torch
 from searchengine.trainer.classifier import Classifier
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, DataError
-from searchengine.trainer.evaluation.significance import CONFIDENCE
+from searchengine.trainer.evaluation.intervals import CONFIDENCE
 
 LabelledText = tuple[str, str]  # text, label
 

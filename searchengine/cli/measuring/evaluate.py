@@ -21,7 +21,7 @@ from searchengine.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from searchengine.trainer.evaluation.ranking import Qrels
+    from searchengine.measure.judgements import Qrels
     from searchengine.trainer.evaluation.sts import StsTask
 
 

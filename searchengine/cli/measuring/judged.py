@@ -25,8 +25,7 @@ from searchengine.cli.options import (
 if TYPE_CHECKING:
     from searchengine.engine import SearchEngine
     from searchengine.measure.comparison import RetrievalRow, Setting
-    from searchengine.measure.judgements import Task
-    from searchengine.trainer.evaluation.ranking import Qrels
+    from searchengine.measure.judgements import Qrels, Task
 
 _WIDTH = 100  # characters of a line that is not for a terminal
 
@@ -199,7 +198,7 @@ def _fitting(rows: Sequence["RetrievalRow"]) -> list[dict[str, Any]]:
 def _show(rows: Sequence["RetrievalRow"], title: str) -> None:
     """Print the table and a legend."""
     from searchengine.cli.console import note, show_rows
-    from searchengine.trainer.evaluation.significance import MIN_QUESTIONS
+    from searchengine.measure.significance import MIN_QUESTIONS
 
     show_rows(_fitting(rows), title)
     few = rows[0].questions < MIN_QUESTIONS

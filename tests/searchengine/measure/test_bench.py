@@ -35,7 +35,7 @@ from searchengine.measure.operating_points import (
 from searchengine.measure.results import Kind, Results, Spread
 from searchengine.measure.retrieval import measure, task
 from searchengine.measure.rounds import Bench, Settings
-from searchengine.trainer.evaluation.significance import interval
+from searchengine.measure.significance import interval
 
 DIM, ROWS = 24, 1200
 

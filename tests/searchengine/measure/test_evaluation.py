@@ -15,15 +15,15 @@ from searchengine.errors import CollectionError, CorpusError, QueryError
 from searchengine.indexer.arrays import prefix
 from searchengine.indexer.segment import SegmentConfig
 from searchengine.ingest.passages import PassageConfig
-from searchengine.measure.comparison import Setting, cells, table
+from searchengine.measure.comparison import METRICS, Setting, cells, table
 from searchengine.measure.retrieval import (
     default_modes,
     measure,
     names,
     task,
 )
-from searchengine.trainer.evaluation.ranking import METRICS
-from searchengine.trainer.evaluation.significance import compare, holm, interval
+from searchengine.measure.significance import holm, interval
+from searchengine.trainer.evaluation.significance import compare
 
 MODES = ("text", "hybrid", "vector")
 

@@ -12,7 +12,7 @@ from searchengine.backends.mode import WEIGHT, Mode
 from searchengine.errors import CorpusError, QueryError
 from searchengine.measure import fusion_tuning as fusing
 from searchengine.measure.fusion_tuning import FusionTuning, tune_fusion
-from searchengine.trainer.evaluation.ranking import Qrels
+from searchengine.measure.judgements import Qrels
 
 COUNT = 120
 
