@@ -164,13 +164,12 @@ def run(chosen: Labelled, dev: Labelled, settings: dict[str, Any]) -> Any:
                 "out": scratch / "model",
                 "base": "starter",
                 "objective": "classification",
-                "nested": False,
+                "prefixes": [384],
                 "batch_size": 16,
                 "learning_rate": 5e-5,
                 "warmup_ratio": 0.06,
                 "max_tokens": 64,
                 "eval_every": settings["max_steps"] // 4,
-                "checkpoint_every": 0,
                 **settings,
             }
         )

@@ -29,18 +29,17 @@ SIZES = (64, 512, 1024, 2048, 4096, 8192)
 TRIPLETS = 8192  # of the epoch whose memory is measured
 
 
-def memory_by_batch(data: Path, batches: tuple[int, ...], chunk_tokens: int) -> dict[int, Any]:
+def memory_by_batch(data: Path, batches: tuple[int, ...]) -> dict[int, Any]:
     """`an_epoch` for each batch size, in a process of its own; None where memory ran out."""
     os.environ["MALLOC_MMAP_THRESHOLD_"] = str(MEGABYTE)
     found = {}
     for batch in batches:
-        options = ("--memory", "--data", data, "--batch", batch, "--chunk-tokens", chunk_tokens)
-        found[batch] = measure(__file__, *options)
+        found[batch] = measure(__file__, "--memory", "--data", data, "--batch", batch)
         click.echo(f"{batch:5} {found[batch]}")
     return found
 
 
-def an_epoch(data: Path, batch: int, chunk_tokens: int) -> dict[str, float]:
+def an_epoch(data: Path, batch: int) -> dict[str, float]:
     """MB before the updates and at most, and the number of updates."""
     import torch
 
@@ -54,8 +53,7 @@ def an_epoch(data: Path, batch: int, chunk_tokens: int) -> dict[str, float]:
             before.append(resident_mb())
 
     with tempfile.TemporaryDirectory() as scratch:
-        options = {"gradient_cache": True, "chunk_tokens": chunk_tokens}
-        config = configure(data, Path(scratch), 0, batch, nested=True, **options)
+        config = configure(data, Path(scratch), 0, batch, nested=True, gradient_cache=True)
         steps = max(1, TRIPLETS // batch)
         train(replace(config, max_steps=steps), report)
     return {"updates": steps, "before_mb": before[0], "peak_mb": peak_mb()}
@@ -65,7 +63,6 @@ def an_epoch(data: Path, batch: int, chunk_tokens: int) -> dict[str, float]:
 @DATA
 @click.option("--steps", default=3, show_default=True, help="Timed steps of a run.")
 @click.option("--batch", "batches", default=SIZES, show_default=True, multiple=True, type=int)
-@click.option("--chunk-tokens", default=0, help="Tokens of a forward pass; 0 for the usual.")
 @click.option("--memory", is_flag=True, help="The memory of an epoch with cached gradients.")
 @click.option("--cache/--no-cache", default=False, hidden=True)
 @click.option("--child", is_flag=True, hidden=True, help="Train with the first batch size here.")
@@ -73,31 +70,27 @@ def main(
     data: Path,
     steps: int,
     batches: tuple[int, ...],
-    chunk_tokens: int,
     memory: bool,
     cache: bool,
     child: bool,
 ) -> None:
     """Train a few steps at each batch size."""
     if memory and child:
-        answer(an_epoch(data, batches[0], chunk_tokens))
+        answer(an_epoch(data, batches[0]))
         return
     if memory:
-        found = memory_by_batch(data, batches, chunk_tokens)
-        record("gradient_cache_memory", {"chunk_tokens": chunk_tokens, "batches": found})
+        found = memory_by_batch(data, batches)
+        record("gradient_cache_memory", {"batches": found})
         return
     if child:
-        figures = train_ours(
-            data, steps, batches[0], True, gradient_cache=cache, chunk_tokens=chunk_tokens
-        )
-        answer(figures)
+        answer(train_ours(data, steps, batches[0], True, gradient_cache=cache))
         return
     results: list[dict[str, Any]] = []
     for batch in batches:
         for cache in (False, True):
             options = ("--data", data, "--steps", steps, "--batch", batch)
             switch = "--cache" if cache else "--no-cache"
-            found = measure(__file__, *options, "--chunk-tokens", chunk_tokens, switch)
+            found = measure(__file__, *options, switch)
             results.append({"batch": batch, "gradient_cache": cache, "found": found})
             click.echo(
                 f"{batch:5} {'cached' if cache else 'plain':7}"
@@ -107,7 +100,7 @@ def main(
                     else "  out of memory"
                 )
             )
-    record("gradient_cache", {"steps": steps, "chunk_tokens": chunk_tokens, "results": results})
+    record("gradient_cache", {"steps": steps, "results": results})
 
 
 if __name__ == "__main__":

@@ -50,7 +50,6 @@ def main(data: Path, steps: int, seeds: int, weight: tuple[float, ...]) -> None:
                     "batch_size": 64,
                     "max_steps": steps,
                     "eval_every": max(1, steps // 4),
-                    "checkpoint_every": 0,
                     "seed": seed,
                     **changes,
                 }

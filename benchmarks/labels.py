@@ -240,8 +240,8 @@ def trained(base: str, training: Labelled, seed: int) -> Encoder:
     """The last step of a run, whatever the base with a regression is worth."""
     with tempfile.TemporaryDirectory() as scratch:
         files = {"train": [write(training, Path(scratch) / "train.tsv")], "out": f"{scratch}/model"}
-        settings = {**preset("labels"), "nested": False, "seed": seed, "checkpoint_every": 0}
-        config = TrainConfig.from_dict({**settings, **files, "base": base, "keep_last": True})
+        settings = {**preset("labels"), "prefixes": [384], "seed": seed}
+        config = TrainConfig.from_dict({**settings, **files, "base": base})
         # So that no text is held out: as many are trained on as the regression learns from.
         nothing = Measure("nothing", lambda encoder: {encoder.dim: 0.0})
         return train(config, measure=nothing)

@@ -97,8 +97,6 @@ def main(data: Path, steps: int, seeds: int) -> None:
                     max_steps=steps,
                     max_tokens=64,
                     eval_every=0,
-                    checkpoint_every=0,
-                    keep_last=True,
                     seed=seed,
                     **changes,
                 )

@@ -191,7 +191,6 @@ def stage_train(work: Path, data: Path, steps: int, settings: dict[str, Any]) ->
             "out": str(work / "model"),
             # Short texts are watched, and choose nothing.
             "dev": [str(data / "sts" / "stsb_dev.tsv")],
-            "keep_last": True,
             "rotate": False,
             "max_steps": steps,
             "eval_every": 30,

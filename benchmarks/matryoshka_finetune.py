@@ -42,7 +42,6 @@ def configure(data: Path, out: Path, steps: int, seed: int) -> TrainConfig:
         max_steps=steps,
         max_tokens=64,
         eval_every=25,
-        checkpoint_every=0,
         seed=seed,
     )
 

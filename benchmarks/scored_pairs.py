@@ -47,7 +47,6 @@ def main(data: Path, seeds: int, evaluations: int, test: bool, **settings: Any) 
                 learning_rate=settings["learning_rate"],
                 max_steps=settings["steps"],
                 eval_every=max(1, settings["steps"] // evaluations),
-                checkpoint_every=0,
                 seed=seed,
             )
             encoder = train(config, lambda r: click.echo(f"{r.step} {r.loss} {r.scores}", err=True))

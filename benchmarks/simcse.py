@@ -42,7 +42,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "temperature 1": {"temperature": 1.0},
     "MLM, weight 0.1": {"mlm_weight": 0.1},
     "MLM, weight 1": {"mlm_weight": 1.0},
-    "momentum queue of 256": {"queue_size": 256, "queue_momentum": 0.995},
+    "momentum queue of 256": {"queue_size": 256},
 }
 
 
@@ -83,7 +83,6 @@ def main(data: Path, steps: int, seeds: int, only: tuple[str, ...]) -> None:
                     "out": scratch / f"{name}{seed}",
                     "max_steps": steps,
                     "eval_every": max(1, steps // 4),
-                    "checkpoint_every": 0,
                     "seed": seed,
                     **changes,
                 }

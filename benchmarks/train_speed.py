@@ -76,17 +76,14 @@ def configure(data: Path, scratch: Path, steps: int, batch: int, nested: bool, *
         dev=(dev,),
         out=scratch / "model",
         base="starter",
-        nested=nested,
-        prefixes=PREFIXES if nested else (),
+        prefixes=PREFIXES if nested else PREFIXES[:1],
         rotate=False,  # theirs does not turn either
         batch_size=batch,
         max_steps=updates(steps),
         learning_rate=LEARNING_RATE,
         warmup_ratio=WARM_SHARE,
-        weight_decay=WEIGHT_DECAY,
         max_tokens=MAX_TOKENS,
         eval_every=0,
-        checkpoint_every=0,
         **more,
     )
 
@@ -192,13 +189,10 @@ def train_theirs(data: Path, steps: int, batch: int, nested: bool, bf16: bool) -
     return watch.figures()
 
 
-def run(
-    data: Path, arm: str, steps: int, batch: int, nested: bool, chunk_tokens: int
-) -> dict[str, Any]:
-    chunk = {"chunk_tokens": chunk_tokens}
+def run(data: Path, arm: str, steps: int, batch: int, nested: bool) -> dict[str, Any]:
     runs: dict[str, Callable[[], dict[str, Any]]] = {
-        "ours": lambda: train_ours(data, steps, batch, nested, **chunk),
-        "ours-fp32": lambda: train_ours(data, steps, batch, nested, precision="fp32", **chunk),
+        "ours": lambda: train_ours(data, steps, batch, nested),
+        "ours-fp32": lambda: train_ours(data, steps, batch, nested, precision="fp32"),
         "theirs": lambda: train_theirs(data, steps, batch, nested, bf16=False),
         "theirs-bf16": lambda: train_theirs(data, steps, batch, nested, bf16=True),
     }
@@ -241,7 +235,6 @@ def show(figures: dict[str, Any]) -> None:
 @click.option("--batch", "batches", default=(64,), show_default=True, multiple=True, type=int)
 @click.option("--arm", "arms", default=ARMS, multiple=True, type=click.Choice(ARMS))
 @click.option("--loss", "losses", default=LOSSES, multiple=True, type=click.Choice(LOSSES))
-@click.option("--chunk-tokens", default=0, help="Of a forward pass of ours; 0 for the usual.")
 @click.option("--child", is_flag=True, hidden=True, help="Run the first of each here.")
 def main(
     data: Path,
@@ -250,13 +243,12 @@ def main(
     batches: tuple[int, ...],
     arms: tuple[str, ...],
     losses: tuple[str, ...],
-    chunk_tokens: int,
     child: bool,
 ) -> None:
     """Time both trainers in turn."""
     if child:
         nested = losses[0] == "nested"
-        answer(run(data, arms[0], steps, batches[0], nested, chunk_tokens))
+        answer(run(data, arms[0], steps, batches[0], nested))
         return
     results = []
     for batch, loss in itertools.product(batches, losses):
@@ -264,8 +256,7 @@ def main(
         for number in range(rounds):
             # Back and forth: what changes with time affects all arms equally.
             order = arms if number % 2 == 0 else arms[::-1]
-            sizes = ("--steps", steps, "--batch", batch, "--chunk-tokens", chunk_tokens)
-            options = ("--data", data, "--loss", loss, *sizes)
+            options = ("--data", data, "--loss", loss, "--steps", steps, "--batch", batch)
             timed = {arm: measure(__file__, *options, "--arm", arm) for arm in order}
             found.append({arm: timed[arm] for arm in arms})
         click.echo(f"{loss} loss, batches of {batch} triplets")
@@ -273,8 +264,7 @@ def main(
         show(figures)
         results.append({"loss": loss, "batch": batch, **figures})
     versions = {name: version(name) for name in ("datasets", "accelerate")}
-    settings = {"steps": steps, "chunk_tokens": chunk_tokens, "versions": versions}
-    record("train_speed", {**settings, "results": results})
+    record("train_speed", {"steps": steps, "versions": versions, "results": results})
 
 
 if __name__ == "__main__":

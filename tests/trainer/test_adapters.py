@@ -10,7 +10,7 @@ import torch
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, ModelError
-from searchengine.trainer.training import lengthening
+from searchengine.trainer.training import lengthening, loop
 from searchengine.trainer.training.loop import Report, train
 from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import WORDS, write_sentence_transformer
@@ -40,7 +40,7 @@ def config(base: Path, tmp_path: Path) -> TrainConfig:
         train=(tmp_path / "pairs.tsv",),
         out=tmp_path / "out",
         base=str(base),
-        nested=False,
+        prefixes=(32,),
         window=WINDOW,
         max_tokens=WINDOW,
         attention_group=GROUP,
@@ -49,7 +49,6 @@ def config(base: Path, tmp_path: Path) -> TrainConfig:
         batch_size=5,
         max_steps=6,
         learning_rate=2e-2,
-        checkpoint_every=2,
         precision="fp32",
     )
 
@@ -144,7 +143,10 @@ def test_adapters_begin_as_nothing(base: Path, config: TrainConfig) -> None:
 
 
 @pytest.mark.parametrize("more", [{}, {"mlm_weight": 0.1}, {"queue_size": 8}])
-def test_a_resumed_run_equals_an_unbroken_one(config: TrainConfig, more: Any) -> None:
+def test_a_resumed_run_equals_an_unbroken_one(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch, more: Any
+) -> None:
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1)
     config = replace(config, gradient_cache=not more, **more)
     whole = train(replace(config, out=config.out.with_name("whole")))
 

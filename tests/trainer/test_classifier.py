@@ -152,8 +152,11 @@ def test_dev_files_are_labelled(config: TrainConfig, tmp_path: Path) -> None:
     assert lines[0].scores is not None and lines[0].scores[32] in (0.0, 0.5, 1.0)
 
 
-def test_resumed_to_the_bit(config: TrainConfig, tmp_path: Path) -> None:
-    short = replace(config, max_steps=8, checkpoint_every=4, dropout=0.1, keep_last=True)
+def test_resumed_to_the_bit(
+    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1)
+    short = replace(config, max_steps=8, dropout=0.1, keep_last=True)
     whole = train(replace(short, out=tmp_path / "whole"))
 
     def stop(line: Report) -> None:

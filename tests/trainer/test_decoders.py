@@ -63,7 +63,7 @@ def test_a_text_does_not_see_its_padding(base: Path) -> None:
     "settings",
     [
         {},
-        {"adapter_rank": 4, "gradient_cache": True, "chunk_tokens": 256},
+        {"adapter_rank": 4, "gradient_cache": True},
     ],
     ids=["whole", "adapters"],
 )

@@ -31,7 +31,7 @@ from searchengine.trainer.training.losses import (
     plain_cosines,
     supervised_contrastive,
 )
-from searchengine.trainer.training.objectives import Contrastive
+from searchengine.trainer.training.objectives import Contrastive, PrefixObjective
 from searchengine.trainer.training.passes import Passes
 from searchengine.trainer.training.processes import Processes
 from searchengine.trainer.training.rows import Row
@@ -147,9 +147,7 @@ def test_a_batch_trains_as_theirs(tiny: Path, cache: bool) -> None:
         inner = MultipleNegativesRankingLoss(model, scale=20)
         return MatryoshkaLoss(model, inner, dims, weights)
 
-    ours = our_gradients(
-        tiny, prefixes=dims, prefix_weights=weights, gradient_cache=cache, chunk_tokens=20
-    )
+    ours = our_gradients(tiny, prefixes=dims, prefix_weights=weights, gradient_cache=cache)
     assert_same_training(ours, their_gradients(tiny, reference))
 
 
@@ -159,12 +157,14 @@ def test_a_batch_over_layers_and_prefixes_trains_as_theirs(
     # Theirs draws from the embeddings and layer 1, ours never the embeddings: draw layer 1.
     monkeypatch.setattr(adaptive_layer, "random", SimpleNamespace(sample=lambda layers, n: [1]))
     dims = (32, 8)
+    config = TrainConfig(train=("unused",), out="unused", prefixes=dims, layers_per_step=1)
+    (drawn,), _ = PrefixObjective(config, dims, Processes()).prefixes(0)
 
     def reference(model: SentenceTransformer) -> nn.Module:
         return Matryoshka2dLoss(
             model,
             MultipleNegativesRankingLoss(model, scale=20),
-            dims,
+            (drawn,),
             n_dims_per_step=-1,
             prior_layers_weight=1.0,
             kl_div_weight=1.0,
@@ -224,9 +224,7 @@ def test_hard_negative_bias_is_simcse(alpha: float) -> None:
 
 
 def test_a_run_weighs_hard_negatives_as_simcse() -> None:
-    config = TrainConfig(
-        train=("unused",), out="unused", hard_negative_weight=2.5, temperature=0.1, nested=False
-    )
+    config = TrainConfig(train=("unused",), out="unused", hard_negative_weight=2.5, temperature=0.1)
     training_model: Any = SimpleNamespace(queue=None)
     objective = Contrastive(training_model, config, (WIDTH,), Processes())
     rows = [Row(f"anchor {i}", f"positive {i}", (f"negative {i}",)) for i in range(7)]

@@ -42,8 +42,10 @@ def test_a_run_goes_on_with_less_memory(
     config: TrainConfig,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    short = replace(config, chunk_tokens=160, max_steps=3, checkpoint_every=0, keep_last=True)
-    spared = train(replace(short, gradient_cache=True, chunk_tokens=40))
+    short = replace(config, max_steps=3, keep_last=True)
+    monkeypatch.setattr(passes, "token_budget", lambda device: 40)
+    spared = train(replace(short, gradient_cache=True))
+    monkeypatch.setattr(passes, "token_budget", lambda device: 160)
     limit(monkeypatch, 48, 96)
     with pytest.warns(MemoryWarning) as warned:
         found = train(replace(short, out=config.out.with_name("limited")))
@@ -66,4 +68,4 @@ def test_what_never_fits_names_the_settings(
         pytest.warns(MemoryWarning),
         pytest.raises(TrainingError, match=r"lower max_tokens \(128\) or batch_size \(8\)"),
     ):
-        train(replace(config, chunk_tokens=64))
+        train(config)

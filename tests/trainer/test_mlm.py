@@ -23,7 +23,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def model_and_batch(base: Path, probability: float = 0.15) -> tuple[MaskedLanguageModel, Batch]:
     model = Encoder.load(base, precision="fp32").model
     network = model.module.transformer
-    language = MaskedLanguageModel(network, model.tokenizer, probability, seed=1)
+    language = MaskedLanguageModel(network, model.tokenizer, seed=1)
+    language._collator.mlm_probability = probability
     ids = TokenIds(Tokenization.of(model.tokenizer, 24))
     texts = [" ".join(WORDS[i : i + 8]) for i in range(24)] * 8
     return language, Batch.of(ids(texts), ids.pad_id, torch.device("cpu"))
@@ -75,7 +76,7 @@ def test_the_loss_does_not_depend_on_the_passes(base: Path) -> None:
     texts = [" ".join(WORDS[i : i + 1 + 7 * i % 12]) for i in range(24)]
     found = []
     for tokens in (0, 40, 12):
-        model_and_batch = passes(base, mlm_weight=0.5, mlm_probability=0.3, chunk_tokens=tokens)
+        model_and_batch = passes(base, mlm_weight=0.5, tokens=tokens)
         model_and_batch.training_model.eval()
         value = model_and_batch.language_backward(View(texts, "document"), 7, Processes(), 0.5)
         grad = model_and_batch.training_model.sentence.transformer.encoder.layer[

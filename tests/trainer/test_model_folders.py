@@ -19,9 +19,11 @@ from searchengine import SearchEngine
 from searchengine.cli import cli
 from searchengine.errors import CollectionError
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.errors import ModelError
+from searchengine.trainer.errors import ConfigError, ModelError
 from searchengine.trainer.model.network import read_transformer
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
+from searchengine.trainer.training.loop import train
+from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import WIDTH, write_json, write_plain, write_sentence_transformer
 
 TEXTS = ["the whale sleeps in the sea", "a dog", "two old birds sing near the big green tree"]
@@ -81,6 +83,12 @@ def test_code_of_a_model_is_refused_without_a_question(with_code: Path, ran: Pat
         Encoder.load(with_code)
     with pytest.raises(ModelError, match="needs Python code"):
         Encoder.load(with_code, trust_remote_code=False)
+    pairs = with_code.parent / "pairs.tsv"
+    pairs.write_text("anchor\tpositive\na dog\tthe dog\n")
+    with pytest.raises(
+        ConfigError, match="needs Python code that came with it; training runs none"
+    ):
+        train(TrainConfig(train=(pairs,), base=str(with_code), out=with_code.parent / "out"))
     assert not ran.exists()
 
 

@@ -211,17 +211,13 @@ def test_prefixes_of_an_update_follow_from_its_number(base: Path) -> None:
     dims, weights = (768, 256, 128, 64), (1.0, 2.0, 3.0, 4.0)
     config = replace(contrastive(base).config, prefixes=dims, prefix_weights=weights)
 
-    def drawn(count: int, step: int) -> tuple[list[int], list[float]]:
-        objective = PrefixObjective(replace(config, prefixes_per_step=count), dims, Processes())
+    def drawn(layers: int, step: int) -> tuple[list[int], list[float]]:
+        objective = PrefixObjective(replace(config, layers_per_step=layers), dims, Processes())
         return objective.prefixes(step)
 
-    samples = [drawn(2, step) for step in range(200)]
-    assert samples == [drawn(2, step) for step in range(200)]
-    assert {len(d) for d, _ in samples} == {2} and {d for ds, _ in samples for d in ds} == set(dims)
-    by_dim = dict(zip(dims, weights, strict=True))
-    assert all(w == [by_dim[d] for d in ds] and ds == sorted(ds)[::-1] for ds, w in samples)
-    assert drawn(0, 0) == drawn(4, 0) == (list(dims), list(weights))
+    assert drawn(0, 0) == (list(dims), list(weights))
     single = [drawn(1, step) for step in range(40)]
+    assert single == [drawn(1, step) for step in range(40)]
     assert {(d, w) for (d,), (w,) in single} == set(zip(dims, weights, strict=True))
 
 

@@ -28,11 +28,14 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_sentence_transformer(tmp_path_factory.mktemp("base") / "model")
 
 
-def passes(base: Path, **settings: Any) -> Passes:
+def passes(base: Path, tokens: int = 0, **settings: Any) -> Passes:
+    """tokens: of a pass; 0 for the device's."""
     config = TrainConfig(train=[Path("x")], out=Path("y"), base=str(base), **settings)  # type: ignore[arg-type]
     encoder = Encoder.load(base, precision="fp32")
     training_model = TrainingModel(encoder.model, config, None).train()
-    return Passes(training_model, encoder, config, contextlib.nullcontext)
+    found = Passes(training_model, encoder, config, contextlib.nullcontext)
+    found._budget = tokens or found._budget
+    return found
 
 
 def nested(found: list[Tensor]) -> Tensor:
@@ -51,12 +54,12 @@ def gradients(
     return value, {name: p.grad.clone() for name, p in named if p.grad is not None}
 
 
-@pytest.mark.parametrize(("chunk_tokens", "layers"), [(0, ()), (24, ()), (24, (1, 2))])
+@pytest.mark.parametrize(("tokens", "layers"), [(0, ()), (24, ()), (24, (1, 2))])
 def test_cached_gradients_equal_plain_ones_under_dropout(
-    base: Path, chunk_tokens: int, layers: Sequence[int]
+    base: Path, tokens: int, layers: Sequence[int]
 ) -> None:
-    value, plain = gradients(passes(base, chunk_tokens=chunk_tokens), layers=layers)
-    caching = passes(base, chunk_tokens=chunk_tokens, gradient_cache=True)
+    value, plain = gradients(passes(base, tokens=tokens), layers=layers)
+    caching = passes(base, tokens=tokens, gradient_cache=True)
     again, cached = gradients(caching, layers=layers)
     assert again == pytest.approx(value, rel=1e-6) and set(cached) == set(plain)
     for name in plain:
@@ -67,7 +70,7 @@ def test_cached_gradients_of_words_do_not_grow_with_the_batch(base: Path) -> Non
     """Sparse ones have a row for each token of all passes."""
     found = []
     for cache in (False, True):
-        model_passes = passes(base, chunk_tokens=24, gradient_cache=cache)
+        model_passes = passes(base, tokens=24, gradient_cache=cache)
         prepare_embeddings(model_passes.training_model)
         many = Passes(
             model_passes.training_model,
@@ -75,6 +78,7 @@ def test_cached_gradients_of_words_do_not_grow_with_the_batch(base: Path) -> Non
             model_passes.config,
             contextlib.nullcontext,
         )
+        many._budget = 24
         many.training_model.eval()
         views = [View(TEXTS * 4, "query"), View(OTHERS * 4, "document")]
         backward(many, views, (), 7, nested, 1.0)
@@ -88,7 +92,7 @@ def test_cached_gradients_of_words_do_not_grow_with_the_batch(base: Path) -> Non
 
 def test_cached_gradients_do_not_keep_the_vectors(base: Path) -> None:
     """When the passes are done a second time, their gradients are enough."""
-    model_passes = passes(base, gradient_cache=True, chunk_tokens=24)
+    model_passes = passes(base, gradient_cache=True, tokens=24)
     rows: list[weakref.ref[Tensor]] = []
     alive: list[bool] = []
 
@@ -120,7 +124,7 @@ def test_cached_gradients_equal_plain_ones_under_autocast(base: Path) -> None:
 def test_passes_change_nothing_without_dropout(base: Path) -> None:
     found = []
     for tokens in (0, 24):
-        model_passes = passes(base, chunk_tokens=tokens)
+        model_passes = passes(base, tokens=tokens)
         model_passes.training_model.eval()
         found.append(gradients(model_passes))
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
@@ -129,7 +133,7 @@ def test_passes_change_nothing_without_dropout(base: Path) -> None:
 
 
 def test_vectors_are_the_encoders(base: Path) -> None:
-    model_passes = passes(base, chunk_tokens=24, queue_size=4)
+    model_passes = passes(base, tokens=24, queue_size=4)
     expected = torch.from_numpy(Encoder.load(base, precision="fp32").encode(TEXTS))
     found = model_passes.momentum_vectors(TEXTS)
     torch.testing.assert_close(torch.nn.functional.normalize(found, dim=-1), expected)

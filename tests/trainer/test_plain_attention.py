@@ -128,7 +128,6 @@ def run(tmp_path: Path, name: str) -> Any:
         learning_rate=1e-3,
         dropout=0.0,
         precision="bf16",
-        checkpoint_every=0,
     )
     losses: list[float] = []
     encoder = train(config, lambda line: line.loss is not None and losses.append(line.loss))

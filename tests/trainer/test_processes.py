@@ -36,7 +36,7 @@ PHRASES = [*itertools.product(("dog", "cat", "whale"), ("sleeps", "eats", "sings
 CASES: dict[str, dict[str, Any]] = {
     "pairs": {},
     "cached": {"gradient_cache": True, "accumulation": 2},
-    "queue": {"queue_size": 20, "queue_momentum": 0.5, "batch_size": 7},
+    "queue": {"queue_size": 20, "batch_size": 7},
     "layers": {"layers_per_step": 1, "hard_negative_weight": 2.0},
     # 60 triplets in batches of 59: one is left over, for one process of the two.
     "left over": {"batch_size": 59, "layers_per_step": 1, "epochs": 2, "max_steps": None},
@@ -130,7 +130,7 @@ def test_a_signal_in_one_process_stops_both_after_an_update(
     place: str,
 ) -> None:
     """In an update, or between two: the first process saves, though the signal is the second's."""
-    long = replace(config, max_steps=12, checkpoint_every=100, eval_every=0)
+    long = replace(config, max_steps=12, eval_every=0)
     signalled = f"{ENDING}ending('{place}', 3)\n"
     run_in_two_processes([long], tmp_path, launched=False, first=signalled, ends=-signal.SIGTERM)
     found = checkpoint.latest(long.out)

@@ -150,19 +150,15 @@ def test_prompts_are_trained_and_stored(tmp_path: Path) -> None:
         path = tmp_path / f"{name}.tsv"
         path.write_text("\n".join(["anchor\tpositive", *(f"{before}{a}\t{p}" for a, p in pairs)]))
         out = tmp_path / name
-        return train(
-            TrainConfig(
-                train=(path,), out=out, base=str(base), max_steps=2, nested=False, **settings
-            )
-        )
+        return train(TrainConfig(train=(path,), out=out, base=str(base), max_steps=2, **settings))
 
-    encoder = trained("prompted", "", query_prompt="near the sea ")
+    encoder = trained("prompted", "", prompts={"query": "near the sea "})
     written = trained("written", "near the sea ")
     again = Encoder.load(tmp_path / "prompted")
     assert dict(again.prompts) == {"document": "a house ", "other": "x", "query": "near the sea "}
-    assert "Prompt of questions: 'near the sea '" in again.recipe["summary"]
+    assert "Prompts: query 'near the sea '" in again.recipe["summary"]
     np.testing.assert_allclose(
         encoder.encode(["a dog"], role="query"), written.encode(["near the sea a dog"]), atol=1e-6
     )
-    plain = trained("plain", "", document_prompt="")
+    plain = trained("plain", "", prompts={"document": ""})
     assert plain.prompt("document") == plain.prompt("query") == ""

@@ -82,7 +82,8 @@ def test_a_signal_at_any_place_loses_nothing(
     place: str,
     step: int,
 ) -> None:
-    short = replace(with_held_out(config), checkpoint_every=100, dropout=0.1)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 300)
+    short = replace(with_held_out(config), dropout=0.1)
     whole = train(replace(short, out=tmp_path / "whole"))
     ends_in(place, step, monkeypatch, short)
     found = checkpoint.latest(short.out)
@@ -92,11 +93,6 @@ def test_a_signal_at_any_place_loses_nothing(
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert resumed.model.history == whole.model.history
     assert not checkpoint.folder_of(short.out).exists()
-
-
-def test_without_checkpoints_nothing_is_written(config: TrainConfig, monkeypatch: Any) -> None:  # noqa: F811
-    ends_in("update", 3, monkeypatch, replace(config, checkpoint_every=0))
-    assert not config.out.exists()
 
 
 def test_a_second_signal_ends_an_update_at_once() -> None:
@@ -133,11 +129,11 @@ def test_the_last_two_checkpoints_are_kept(config: TrainConfig) -> None:  # noqa
             terminate()
 
     with pytest.raises(Ended):
-        train(replace(config, checkpoint_every=3), stop)
+        train(config, stop)
     left = sorted(path.name for path in checkpoint.folder_of(config.out).iterdir())
     assert left == ["step-0000009", "step-0000010"]
     newest = checkpoint.latest(config.out)
     assert newest is not None
     (newest / "weights.safetensors").write_bytes(b"torn")
     with pytest.raises(TrainingError, match="remove it to resume from the one before it"):
-        train(replace(config, checkpoint_every=3), resume=True)
+        train(config, resume=True)

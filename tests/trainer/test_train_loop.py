@@ -56,11 +56,12 @@ def with_held_out(config: TrainConfig) -> TrainConfig:
 
 
 @pytest.fixture
-def config(base: Path, tmp_path: Path) -> TrainConfig:
+def config(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainConfig:
     """Word order does not matter: "dog sleeps near the sea" means "near the sea sleeps dog".
 
-    60 examples: too few to hold some out.
+    60 examples: too few to hold some out. A checkpoint is written after every update.
     """
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1)
     return TrainConfig(
         train=(write_triplets(tmp_path / "pairs.tsv", ("fast", "slowly")),),
         out=tmp_path / "out",
@@ -71,7 +72,6 @@ def config(base: Path, tmp_path: Path) -> TrainConfig:
         max_steps=12,
         learning_rate=2e-3,
         eval_every=4,
-        checkpoint_every=5,
         precision="fp32",
     )
 
@@ -164,12 +164,12 @@ def test_resumed_run_equals_unbroken_one_to_the_bit(
     folder = checkpoint.folder_of(config.out)
     with pytest.raises(KeyboardInterrupt):
         train(config, stop_at(7))
-    assert [p.name for p in folder.iterdir()] == ["step-0000005"]
+    assert {p.name for p in folder.iterdir()} == {"step-0000006", "step-0000007"}
     assert {p.suffix for p in folder.glob("*/*")} == {".safetensors", ".json"}
     torch.manual_seed(99)  # whatever happened in between
     with pytest.raises(KeyboardInterrupt):
         train(config, stop_at(10), resume=True)
-    assert {p.name for p in folder.iterdir()} == {"step-0000005", "step-0000010"}
+    assert {p.name for p in folder.iterdir()} == {"step-0000009", "step-0000010"}
     resumed = train(config, stop_at(-1), resume=True)
     ours, theirs = weights(resumed), weights(unbroken)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
@@ -186,11 +186,11 @@ def test_resume_refuses_another_run(config: TrainConfig) -> None:
         train(config, resume=True)
     with pytest.raises(KeyboardInterrupt):
         train(config, interrupt_at(6))
-    with pytest.raises(ConfigError, match=r"unfinished run \(step-0000005\): resume it"):
+    with pytest.raises(ConfigError, match=r"unfinished run \(step-0000006\): resume it"):
         train(config)
     with pytest.raises(ConfigError, match="made with seed 0, this run has 1"):
         train(replace(config, seed=1), resume=True)
-    with pytest.raises(ConfigError, match="has done 5 updates: expected at least as many, got 4; "):
+    with pytest.raises(ConfigError, match="has done 6 updates: expected at least as many, got 4; "):
         train(replace(config, max_steps=4), resume=True)
     weights = Path(config.base) / "model.safetensors"
     original = weights.read_bytes()
@@ -233,7 +233,7 @@ def test_resume_with_more_steps(config: TrainConfig) -> None:
         train(config, lambda line: (short.append(line), interrupt_at(6)(line)))  # type: ignore
     longer: list[Report] = []
     train(replace(config, max_steps=20), longer.append, resume=True)
-    assert [line.step for line in longer] == list(range(6, 21))
+    assert [line.step for line in longer] == list(range(7, 21))
     assert longer[0].learning_rate > short[6].learning_rate  # of the longer schedule
     assert len(Encoder.load(config.out).model.history["losses"]) == 20
 
@@ -264,13 +264,13 @@ def test_interrupted_checkpoint_leaves_the_older_one(
     with pytest.raises(KeyboardInterrupt):
         train(config)
     found = checkpoint.latest(config.out)
-    assert found is not None and found.name == "step-0000005"
+    assert found is not None and found.name == "step-0000009"
     monkeypatch.undo()
     assert train(config, resume=True).matryoshka_dims == (32, 8)
 
 
 @pytest.mark.parametrize(
-    "step, way", [(5, "mend this and start"), (10, "step-0000005 was kept: m")]
+    "step, way", [(1, "mend this and start"), (10, "step-0000009 was kept: m")]
 )
 def test_a_checkpoint_without_room_leaves_the_older_one(
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch, step: int, way: str
@@ -286,8 +286,8 @@ def test_a_checkpoint_without_room_leaves_the_older_one(
     said = f"the checkpoint of update {step} cannot be written to .*: no space left; {way}"
     with pytest.raises(TrainingError, match=said):
         train(config)
-    left = [entry.name for entry in checkpoint.folder_of(config.out).iterdir()]
-    assert left == ["step-0000005"] * (step > 5)
+    left = {entry.name for entry in checkpoint.folder_of(config.out).iterdir()}
+    assert left == ({"step-0000008", "step-0000009"} if step > 1 else set())
 
 
 def test_a_loss_that_is_no_number_stops_and_keeps_the_checkpoint(
@@ -302,7 +302,7 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_checkpoint(
     with pytest.raises(TrainingError, match="the loss of update 7 is nan: lower learning_rate"):
         train(config)
     found = checkpoint.latest(config.out)
-    assert found is not None and found.name == "step-0000005"
+    assert found is not None and found.name == "step-0000006"
 
 
 def test_bf16_keeps_fp32_master_weights(

@@ -53,7 +53,7 @@ def configure(folder: Path, kind: str, **settings: Any) -> TrainConfig:
     (folder / "pairs.tsv").write_text("\n".join(["anchor\tpositive", *pairs]) + "\n")
     chosen = {"train": [folder / "pairs.tsv"], "max_steps": 1, "precision": "fp32", **settings}
     base = write_network(folder / "base", kind)
-    return TrainConfig(out=folder / "out", base=str(base), nested=False, **chosen)
+    return TrainConfig(out=folder / "out", base=str(base), **chosen)
 
 
 @pytest.mark.parametrize("kind", ["t5", "albert", "modernbert"])

@@ -128,11 +128,6 @@ def _check_weights(network: Any, missing_keys: Iterable[str], place: Path) -> No
             raise ModelError(f"{place} holds NaN or infinity in {name}: the weights are damaged")
 
 
-def runs_remote_code(network: nn.Module) -> bool:
-    """Whether the network's class came with its folder, not with transformers."""
-    return type(network).__module__.startswith("transformers_modules.")
-
-
 def layer_list(network: nn.Module) -> nn.ModuleList:
     """The layers of a network, in order; ModelError where they cannot be identified."""
     count = network.config.num_hidden_layers  # type: ignore[union-attr]

@@ -75,9 +75,9 @@ def base_as_it_is(config: TrainConfig, model: Model, examples: Examples, device:
     model: as it is trained, whose prefixes it gets if it is as wide; they are rotated as in the
     run, which leaves the full width as it was.
     """
-    base = read(Source.find(config.base, trust_remote_code=config.trust_remote_code))
+    base = read(Source.find(config.base))
     same = base.module.dim == model.module.dim
-    dims = model.matryoshka_dims if same else default_prefixes(base, config.nested)
+    dims = model.matryoshka_dims if same else default_prefixes(base, config.pooling)
     assert model.classifier is not None
     labels = model.classifier.labels
     turned = config.rotate and len(dims) > 1

@@ -63,7 +63,7 @@ from searchengine.trainer.training.train_config import TrainConfig
 from searchengine.trainer.training.training_model import TrainingModel
 
 # A checkpoint is written at least this often, however long an update takes.
-CHECKPOINT_SECONDS = 600
+CHECKPOINT_SECONDS = 300
 MAX_GRAD_NORM = 1.0
 
 
@@ -177,12 +177,13 @@ def run_training(
             with loader as batches:
                 run_updates(run, passes, batches, save, report)
         except Stopped:
-            if run.step and config.checkpoint_every:
+            if run.step:
                 save()
             raise
         if not processes.main:  # only the first one evaluates and knows the best step
             processes.wait()
-            return Encoder.load(config.out, trust_remote_code=config.trust_remote_code)
+            return Encoder.load(config.out)
+        save()
         with run.signals.whole():  # it changes the weights that a checkpoint would store
             trained = finish(run)
             trained.save(config.out)
@@ -249,7 +250,7 @@ def run_updates(
     A step that was saved before its evaluation is evaluated first. Raises Stopped after a signal,
     with the weights of a whole update.
     """
-    config, saved = run.config, time.monotonic()
+    saved = time.monotonic()
     if run.evaluated < run.step and evaluates(run):
         evaluate(run)
     while run.step < run.plan.steps:
@@ -261,9 +262,7 @@ def run_updates(
                 raise Stopped
         if evaluates(run):
             evaluate(run)
-        every = config.checkpoint_every
-        late = time.monotonic() - saved > CHECKPOINT_SECONDS
-        if every and run.step < run.plan.steps and (late or run.step % every == 0):
+        if run.step < run.plan.steps and time.monotonic() - saved > CHECKPOINT_SECONDS:
             save()
             saved = time.monotonic()
         send_report(run, report)
@@ -281,7 +280,7 @@ def update(run: Run, passes: Passes, batches: Sequence[LoadedBatch]) -> float:
     If memory runs out, the gradients are computed again with less of it, and a MemoryWarning says
     so. Raises TrainingError if nothing is left to spare, or the loss is not a number.
     """
-    config, training_model, processes = run.config, run.training_model, run.processes
+    training_model, processes = run.training_model, run.processes
     for group in run.optimizer.param_groups:
         group["lr"] = run.plan.learning_rate(run.step) * group["rate_factor"]
     training_model.train()
@@ -312,7 +311,7 @@ def update(run: Run, passes: Passes, batches: Sequence[LoadedBatch]) -> float:
             mine = batch.rows[processes.mine(len(batch.rows))]
             vectors = passes.momentum_vectors([row.positive for row in mine])
             run.objective.remember(vectors, batch.rows)
-        training_model.follow(config.queue_momentum)
+        training_model.follow()
     return total
 
 
@@ -364,8 +363,7 @@ def spare_memory(run: Run, passes: Passes, error: RuntimeError) -> None:
     if change is None:
         raise TrainingError(
             f"memory ran out in update {run.step + 1}: lower max_tokens ({run.config.max_tokens}) "
-            f"or batch_size ({run.config.batch_size}), or set gradient_cache and a small "
-            "chunk_tokens"
+            f"or batch_size ({run.config.batch_size}), or set gradient_cache"
         ) from error
     warnings.warn(f"memory ran out in update {run.step + 1}: {change}", MemoryWarning, stacklevel=3)
 

@@ -56,12 +56,14 @@ class PrefixObjective:
         return ()
 
     def prefixes(self, step: int) -> tuple[list[int], list[float]]:
-        """The prefixes of an update and their weights: all, or a sample seeded by its number."""
-        places = range(len(self.dims))
-        if 0 < self.config.prefixes_per_step < len(self.dims):
-            rng = random.Random(f"prefixes {self.config.seed} {step}")
-            places = sorted(rng.sample(places, self.config.prefixes_per_step))  # type: ignore[assignment]
-        return [self.dims[i] for i in places], [self.weights[i] for i in places]
+        """The prefixes of an update and their weights: all, or one if layers are drawn as well.
+
+        The one is drawn by the number of the update, as 2D Matryoshka does (arXiv 2402.14776).
+        """
+        if not self.config.layers_per_step:
+            return list(self.dims), list(self.weights)
+        chosen = random.Random(f"prefixes {self.config.seed} {step}").randrange(len(self.dims))
+        return [self.dims[chosen]], [self.weights[chosen]]
 
     def views(self, rows: Batch) -> list[View]:
         """The texts of this process: anchors, positives and negatives."""

@@ -224,7 +224,7 @@ def make_recipe(run: Run, against: AgainstBase | None = None) -> dict[str, Any]:
     """The recipe stored with the weights: how they were trained, and their scores."""
     untrained = run.judged[0].scores if run.judged else {}
     judged_by = run.measure + (", the last step is kept" if run.config.keep_last else "")
-    base = Source.find(run.config.base, trust_remote_code=run.config.trust_remote_code)
+    base = Source.find(run.config.base)
     return {
         "config": run.config.to_dict(),
         "base_card": read_base_card(base.folder),
@@ -246,7 +246,7 @@ def summary(config: TrainConfig, dims: Sequence[int]) -> list[str]:
 
     dims: the prefix lengths that were trained.
     """
-    nested = config.nested and len(dims) > 1
+    nested = len(dims) > 1
     lines = [_loss_in_words(config)]
     if nested:
         lengths = ", ".join(map(str, dims[:-1])) + f" and {dims[-1]}"

@@ -76,7 +76,7 @@ class Passes:
         max_tokens = min(config.max_tokens, encoder.max_tokens)
         self._ids = TokenIds(Tokenization.of(encoder.model.tokenizer, max_tokens))
         self._prompt = {role: encoder.prompt(role) for role in ("query", "document")}
-        self._budget = config.chunk_tokens or token_budget(self.device)
+        self._budget = token_budget(self.device)
         self._caches = config.gradient_cache
         embeddings = (m for m in training_model.modules() if isinstance(m, torch.nn.Embedding))
         self._sparse = [embedding.weight for embedding in embeddings if embedding.sparse]

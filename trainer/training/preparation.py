@@ -10,6 +10,7 @@ from torch import nn
 
 from searchengine.trainer.classifier import Classifier
 from searchengine.trainer.errors import ConfigError, DataError, ModelError
+from searchengine.trainer.model.layout import remote_code
 from searchengine.trainer.model.model_folder import Model, read
 from searchengine.trainer.model.modules import Batch, Dense
 from searchengine.trainer.model.network import first_layers
@@ -28,6 +29,7 @@ from searchengine.trainer.training.processes import Processes, group_options, la
 from searchengine.trainer.training.rows import Augment, Kind
 from searchengine.trainer.training.train_config import (
     Objective,
+    Pooler,
     TrainConfig,
 )
 from searchengine.trainer.training.training_model import (
@@ -35,6 +37,7 @@ from searchengine.trainer.training.training_model import (
     with_pooling,
 )
 
+WEIGHT_DECAY = 0.01  # of matrices, as AdamW's authors (arXiv 1711.05101) and BERT
 # Peak learning rate of a classifier, which starts without the training that the network has.
 CLASSIFIER_RATE = 1e-3
 
@@ -46,7 +49,6 @@ def read_data(config: TrainConfig) -> Examples:
         config.columns,
         config.exclude,
         reading=config.reading,
-        expects=config.expects,
         next_sentence=config.augment is Augment.NEXT_SENTENCE,
         folder=config.out.absolute().parent,
     )
@@ -112,13 +114,22 @@ def check_examples(config: TrainConfig, examples: Examples) -> None:
 
 def load_base(config: TrainConfig, examples: Examples) -> tuple[Model, Dense | None]:
     """The base model as it is to be trained, and a layer behind it for training only."""
-    model = read(Source.find(config.base, trust_remote_code=config.trust_remote_code))
+    source = Source.find(config.base)
+    try:
+        model = read(source)
+    except ModelError:
+        if not remote_code(source.folder):
+            raise
+        raise ConfigError(
+            f"base is {config.base}, which needs Python code that came with it; training runs "
+            "none: choose another base"
+        ) from None
     if config.prompts:
         model = replace(model, prompts={**model.prompts, **config.prompts})
     if config.window is not None:
         model = lengthened(model, config.window)
     model, projection = with_pooling(model, config.pooling, config.seed)
-    dims = config.prefixes or default_prefixes(model, config.nested)
+    dims = config.prefixes or default_prefixes(model, config.pooling)
     if dims[0] != model.module.dim:
         raise ConfigError(
             f"prefixes begins with {dims[0]}: expected {model.module.dim}, the full width of "
@@ -150,10 +161,13 @@ def _prepare_network(network: Any, config: TrainConfig) -> None:
         add_adapters(network, config)
 
 
-def default_prefixes(model: Model, nested: bool = True) -> tuple[int, ...]:
-    """The lengths that a model was trained for; without any, the usual ones below its width."""
+def default_prefixes(model: Model, pooling: Pooler = Pooler.BASE) -> tuple[int, ...]:
+    """The lengths that a model was trained for; without any, the usual ones below its width.
+
+    SimCSE's poolings have the width alone, as its papers train it.
+    """
     dim = model.module.dim
-    if not nested:
+    if pooling in (Pooler.CLS, Pooler.CLS_BEFORE_POOLER):
         return (dim,)
     if len(model.matryoshka_dims) > 1:
         return model.matryoshka_dims
@@ -233,7 +247,7 @@ def make_optimizer(
     own = set() if classifier is None else set(classifier.parameters())
     members = defaultdict[tuple[float, float], list[nn.Parameter]](list)
     for weight in filter(lambda weight: weight.requires_grad, training_model.parameters()):
-        decay = config.weight_decay if weight.ndim > 1 and weight not in own else 0.0
+        decay = WEIGHT_DECAY if weight.ndim > 1 and weight not in own else 0.0
         factor = CLASSIFIER_RATE / config.learning_rate if weight in own else 1.0
         members[decay, factor].append(weight)
     groups = [

@@ -14,22 +14,18 @@ from searchengine.trainer.errors import ConfigError
 
 _SIMCSE = {
     "base": "bert-base-uncased",
-    "nested": False,
     "temperature": 0.05,
     "max_tokens": 32,
     "warmup_ratio": 0.0,
-    "weight_decay": 0.0,
     "eval_every": 125,
 }
 _NLI = {
     "base": "microsoft/mpnet-base",
-    "expects": ["pair", "triplet"],
     "temperature": 0.05,  # a scale of 20
     "batch_size": 128,
     "epochs": 1,
     "learning_rate": 5e-5,
     "warmup_ratio": 0.1,
-    "weight_decay": 0.0,
 }
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
@@ -37,7 +33,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         # sentences of Wikipedia, CLS with an MLP in training only.
         "simcse-unsup": {
             **_SIMCSE,
-            "expects": ["sentence"],
             "pooling": "cls-before-pooler",
             "batch_size": 64,
             "epochs": 1,
@@ -46,7 +41,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         # The same on SNLI and MNLI, contradictions as hard negatives, the MLP kept.
         "simcse-sup": {
             **_SIMCSE,
-            "expects": ["pair", "triplet"],
             "pooling": "cls",
             "batch_size": 512,
             "epochs": 3,
@@ -58,7 +52,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "base": "FacebookAI/roberta-large",
             "objective": "classification",
             "pooling": "cls",
-            "nested": False,
             "label_weight": 0.9,
             "label_temperature": 0.3,
             "dropout": 0.1,
@@ -66,7 +59,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "epochs": 10,
             "learning_rate": 1e-5,
             "warmup_ratio": 0.06,
-            "weight_decay": 0.1,
         },
         # Few labels: each batch has many classes and other texts of each, as SetFit (Tunstall et
         # al., arXiv 2209.11055) draws its pairs. Chosen on questions of TREC's training set.
@@ -84,7 +76,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         # drawn for an update.
         "matryoshka-2d": {
             **_NLI,
-            "prefixes_per_step": 1,
             "layers_per_step": 1,
         },
         # CoSENT (doi 10.1109/TASLP.2024.3402087) as sentence-transformers' example trains it on
@@ -93,22 +84,19 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "cosent": {
             "base": "bert-base-uncased",
             "objective": "similarity",
-            "expects": ["scored"],
             "temperature": 0.05,
             "batch_size": 16,
             "epochs": 4,
             "learning_rate": 2e-5,
             "warmup_ratio": 0.1,
-            "weight_decay": 0.0,
         },
         # Chen et al., arXiv 2309.12307, section 4.1: four times the window, groups of a quarter,
-        # adapters of rank 8 with α 16, embeddings and norms trained, no weight decay. Their rate is
+        # adapters of rank 8 with α 16, embeddings and norms trained. Their rate is
         # for networks of 7 billion weights and their batch for 8 GPUs; these are for the starter.
         # Dropout would keep torch from its fast attention.
         "longlora": {
             "base": "sentence-transformers/all-MiniLM-L6-v2",
-            "expects": ["pair", "triplet"],
-            "nested": False,
+            "prefixes": [384],
             "window": 2048,
             "max_tokens": 2048,
             "attention_group": 512,
@@ -117,7 +105,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "batch_size": 16,
             "epochs": 1,
             "learning_rate": 2e-4,
-            "weight_decay": 0.0,
             "temperature": 0.05,
         },
     }

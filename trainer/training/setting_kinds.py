@@ -87,6 +87,13 @@ def convert(kind: Any, name: str, value: Any) -> Any:
     limit = limits(kind)
     if isinstance(limit, Range):
         return limit.convert(name, value)
+    if get_origin(kind) is Mapping:
+        roles = ("query", "document")
+        if not isinstance(value, Mapping) or any(
+            key not in roles or not isinstance(text, str) for key, text in value.items()
+        ):
+            raise ConfigError(f'{name} is {value!r}: expected {{"query": "…", "document": "…"}}')
+        return dict(value)
     if limit is not None:
         if value not in limit:
             raise ConfigError(f"{name} is {value!r}: expected one of {', '.join(limit)}")
@@ -109,7 +116,7 @@ def convert_all(config: Any) -> None:
 def changed(config: Any) -> dict[str, Any]:
     """The settings that do not have their default, with their values."""
     values = {item.name: (getattr(config, item.name), item.default) for item in fields(config)}
-    return {name: value for name, (value, default) in values.items() if value != default}
+    return {k: value for k, (value, default) in values.items() if value not in (default, {})}
 
 
 def card_lines(config: Any, sentences: Mapping[str, str]) -> list[str]:
@@ -152,6 +159,8 @@ def _values(kind: Any) -> str:
         return f"list of {choices}" if is_list else choices
     if is_list:
         return f"list of {'paths' if get_args(kind)[0] is Path else 'names'}"
+    if get_origin(kind) is Mapping:
+        return "texts by role"
     return {bool: "true, false", str: "text", Path: "path"}[kind]
 
 
@@ -173,4 +182,6 @@ def _in_words(value: Any) -> str:
             return f"{value:g}"
         case tuple():
             return ", ".join(map(_in_words, value))
+        case dict():
+            return ", ".join(f"{key} {text!r}" for key, text in value.items())
     return str(value)

@@ -7,14 +7,14 @@ option `--set` and the table in docs/training-reference.md follow from them.
 import difflib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 from searchengine.trainer.errors import ConfigError
 from searchengine.trainer.runtimes.runtime_config import Precision
-from searchengine.trainer.training.rows import Augment, Kind, Reading
+from searchengine.trainer.training.rows import Augment, Reading
 from searchengine.trainer.training.setting_kinds import (
     FRACTION,
     SEED,
@@ -60,7 +60,7 @@ GROUPS = {
     "objective": "Objective",
     "hard_negative_weight": "Objective `contrastive`",
     "label_weight": "Objective `classification`",
-    "nested": "Prefixes and layers",
+    "prefixes": "Prefixes and layers",
     "batch_size": "Optimisation",
     "dev": "Evaluation",
     "out": "Output",
@@ -68,32 +68,27 @@ GROUPS = {
 # Defaults in words, for the docs, where the value does not say it.
 DEFAULTS = {
     "columns": "by name",
-    "expects": "any",
     "dropout": "the base's",
-    "query_prompt": "the base's",
-    "document_prompt": "the base's",
+    "prompts": "the base's",
     "window": "the base's",
-    "prefixes": "the base model's; else its width and 512, 256, 128, 64 below it",
+    "prefixes": "the base model's; else its width and 512, 256, 128, 64 below it; with pooling "
+    "`cls…` the width alone",
     "prefix_weights": "1 each",
 }
 # Sentences of the model card without their full stop, for values that are not the default, {}.
 CARD = {
     "augment": "Positive of a single sentence: {}",
     "augment_share": "Share of the words left out of a positive: {}",
-    "query_prompt": "Prompt of questions: {!r}",
-    "document_prompt": "Prompt of documents: {!r}",
+    "prompts": "Prompts: {}",
     "pooling": "Pooling: {}",
     "dropout": "Dropout {}",
     "window": "Window lengthened to {} tokens by position interpolation",
     "attention_group": "Shifted sparse attention in training, groups of {} tokens",
     "adapter_rank": "Low-rank adapters of the attention, rank {}, merged",
     "mlm_weight": "Masked-language-model loss, weight {}",
-    "mlm_probability": "Share of tokens masked: {}",
     "hard_negative_weight": "An anchor's own negatives weigh {}",
     "queue_size": "A queue of {} earlier vectors as further negatives",
-    "queue_momentum": "Momentum of the queue's encoder: {}",
     "prefix_weights": "Weights of the prefixes: {}",
-    "prefixes_per_step": "Prefixes drawn for each update: {}",
     "layers_per_step": "Encoders of fewer layers drawn for each update: {}",
 }
 # Settings that are for one objective alone.
@@ -118,18 +113,14 @@ class TrainConfig:
         train: Files of examples: CSV, TSV, JSONL, Parquet; or Hugging Face datasets
         columns: Columns to read: anchor, positive, negatives; anchor, positive, score where scores
             are learnt; or text, label
-        expects: Kinds of examples that the files may hold
         exclude: Files of sentences to leave out of training
         augment: Positive of a single sentence: `none` the sentence itself, `delete-word` without
             one of its words, `delete` or `crop` without a share of them, `next-sentence` the next
             sentence of the file
         augment_share: Share of a sentence's words that `delete` and `crop` leave out
         base: Base model: a folder, a hub name, or a name such as `starter` or `starter-768`
-        trust_remote_code: Run Python code that comes with the base model ([models with
-            code](encoding.md#models-that-come-with-code))
-        query_prompt: Text put before every question (an anchor), in training and whenever the
-            stored model encodes a question
-        document_prompt: Text put before every document (positives, negatives, labelled texts)
+        prompts: Texts put before every question (an anchor) and before every document (positives,
+            negatives, labelled texts), in training and whenever the stored model encodes one
         pooling: Pooling, instead of the base model's: `cls` with a tanh layer that is kept,
             `cls-before-pooler` with one in training only, `mean`
         dropout: Dropout rate of the whole network; 0 for none
@@ -142,35 +133,28 @@ class TrainConfig:
         objective: Task: tell pairs from other texts, predict the labels of texts, or order pairs
             by their scores
         temperature: Temperature, by which cosines are divided
-        mlm_weight: Weight of a masked-language-model loss on the anchors, the mean over all
-            masked tokens of a batch
-        mlm_probability: Share of the tokens that this loss masks
+        mlm_weight: Weight of a masked-language-model loss on the anchors, which masks 15 % of their
+            tokens; the mean over all masked tokens of a batch
         hard_negative_weight: α, the weight of an anchor's hard negatives
         queue_size: Positives of earlier batches as further negatives, encoded by a momentum
-            encoder ([MoCo](https://arxiv.org/abs/1911.05722))
-        queue_momentum: Momentum of the momentum encoder
+            encoder ([MoCo](https://arxiv.org/abs/1911.05722)), momentum 0.999
         label_weight: λ in (1−λ) · cross-entropy + λ · supervised contrastive
         label_temperature: Temperature of the supervised contrastive loss
-        nested: Train prefixes as well; false: only the full width
-        prefixes: Trained prefix lengths, descending, the full width first
+        prefixes: Trained prefix lengths, descending, the full width first; it alone: no prefixes
         prefix_weights: Weight of each prefix in the loss and in choosing the best step
-        prefixes_per_step: Number of prefixes in every update, chosen at random; 0 for all
         rotate: With several prefixes, begin by rotating the vectors
             ([why](training.md#the-rotation-at-the-start))
-        layers_per_step: Number of random truncated encoders (first layers only) for every update;
-            then `Encoder.truncate(layers=n)` still works
+        layers_per_step: Number of random truncated encoders (first layers only) for every update,
+            with one prefix drawn for all; then `Encoder.truncate(layers=n)` still works
         batch_size: Examples that are each other's negatives, over all processes
         accumulation: Batches per update
         gradient_cache: [Gradient caching](https://arxiv.org/abs/2101.06983): memory that does not
             grow with the batch, for a second forward pass
-        chunk_tokens: Tokens in one pass through the network, padding included; 0: chosen for the
-            device
         max_tokens: Maximum tokens of a text in training; the model's own limit applies as well
         epochs: Passes over the examples; at least 80 updates on labels
         max_steps: Number of updates, instead of `epochs`
         learning_rate: Peak learning rate
         warmup_ratio: Share of the updates in which the rate rises
-        weight_decay: Weight decay of AdamW, except for biases and norms
         seed: Seed of all random choices: order, prefixes, layers, held-out examples, dropout
         precision: `bf16` or `fp16`: autocast with float32 weights, in fp16 with a scaled loss, for
             GPUs that only emulate bf16; `fp32`; `auto`: `bf16` where the hardware computes it
@@ -180,23 +164,18 @@ class TrainConfig:
         eval_every: Updates between evaluations; 0: only at the end
         keep_last: Keep the last step, not the best
         out: Folder of the model
-        checkpoint_every: Updates between checkpoints, which are also written every ten minutes
-            and when a signal ends the run; 0 for none
     """
 
     # Data: files, and how an example becomes a training pair.
     train: tuple[Path, ...]
     columns: tuple[str, ...] = ()
-    expects: tuple[Kind, ...] = ()
     exclude: tuple[Path, ...] = ()
     augment: Augment = Augment.NONE
     augment_share: BelowOne = 0.1
 
     # Model: where training starts, and what it changes.
     base: str = "starter-768"
-    trust_remote_code: bool = False
-    query_prompt: str | None = None
-    document_prompt: str | None = None
+    prompts: Mapping[str, str] = field(default_factory=dict)
     pooling: Pooler = Pooler.BASE
     dropout: BelowOne | None = None
 
@@ -209,22 +188,18 @@ class TrainConfig:
     objective: Objective = Objective.CONTRASTIVE
     temperature: Positive = 0.05
     mlm_weight: NotNegative = 0.0
-    mlm_probability: BelowOne = 0.15
 
     # Objective contrastive: the candidates, and which of them are negatives.
     hard_negative_weight: Positive = 1.0
     queue_size: NotNegativeInt = 0
-    queue_momentum: BelowOne = 0.999
 
     # Objective classification: supervised contrastive, arXiv 2011.01403.
     label_weight: Annotated[float, FRACTION] = 0.9
     label_temperature: Positive = 0.3
 
     # Prefixes and layers: Matryoshka, arXiv 2205.13147; over layers too, arXiv 2402.14776.
-    nested: bool = True
     prefixes: tuple[PositiveInt, ...] = ()
     prefix_weights: tuple[NotNegative, ...] = ()
-    prefixes_per_step: NotNegativeInt = 0
     rotate: bool = True
     layers_per_step: NotNegativeInt = 0
 
@@ -232,13 +207,11 @@ class TrainConfig:
     batch_size: Annotated[int, at_least(2)] = 32
     accumulation: PositiveInt = 1
     gradient_cache: bool = False
-    chunk_tokens: NotNegativeInt = 0
     max_tokens: Annotated[int, at_least(3)] = 128
     epochs: PositiveInt = 3
     max_steps: PositiveInt | None = None
     learning_rate: Positive = 5e-5
     warmup_ratio: BelowOne = 0.1
-    weight_decay: NotNegative = 0.01
     seed: Annotated[int, SEED] = 0
     precision: Annotated[Precision, PRECISIONS] = Precision.AUTO
 
@@ -249,7 +222,6 @@ class TrainConfig:
 
     # Output.
     out: Path
-    checkpoint_every: NotNegativeInt = 100
 
     def __post_init__(self) -> None:
         convert_all(self)
@@ -304,21 +276,13 @@ class TrainConfig:
         rules = (
             (labels and dropped,
              "a classifier would read the layer that pooling cls-before-pooler drops"),
-            (not self.nested and self.prefixes, "nested false trains no prefixes"),
-            (self.nested and len(self.prefixes) != 1 and dropped,
-             "nested would train prefixes behind the layer that is dropped"),
+            (len(self.prefixes) > 1 and dropped,
+             "prefixes would be trained behind the layer that pooling cls-before-pooler drops"),
             (self.queue_size and self.layers_per_step, "queue_size has no layers_per_step"),
-            (self.mlm_weight and not self.mlm_probability, "mlm_weight with mlm_probability 0"),
-            (labels and self.query_prompt is not None,
-             "labelled texts get the document_prompt, so no query_prompt would be learnt"),
+            (labels and "query" in self.prompts,
+             "labelled texts get the document prompt, so no query prompt would be learnt"),
         )  # fmt: skip
         yield from (conflict for wrong, conflict in rules if wrong)
-
-    @property
-    def prompts(self) -> dict[str, str]:
-        """The prompts that the model shall have, by role, in place of the base's."""
-        named = {"query": self.query_prompt, "document": self.document_prompt}
-        return {role: prompt for role, prompt in named.items() if prompt is not None}
 
     @property
     def reading(self) -> Reading:

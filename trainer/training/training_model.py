@@ -25,10 +25,12 @@ from searchengine.trainer.model.modules import (
     PoolingMode,
     SentenceModule,
 )
-from searchengine.trainer.model.network import quiet, runs_remote_code
+from searchengine.trainer.model.network import quiet
 from searchengine.trainer.training.train_config import Pooler, TrainConfig
 
 TANH = "torch.nn.modules.activation.Tanh"
+MASKED_SHARE = 0.15  # of the tokens, as BERT (arXiv 1810.04805)
+QUEUE_MOMENTUM = 0.999  # as MoCo (arXiv 1911.05722)
 
 
 class EncoderCopy(nn.Module):
@@ -88,12 +90,11 @@ class MaskedLanguageModel(nn.Module):
     sentence encoders were saved without, and start with a fresh one, tied to the input embeddings.
     """
 
-    def __init__(self, network: Any, tokenizer: Any, probability: float, seed: int):
+    def __init__(self, network: Any, tokenizer: Any, seed: int):
         super().__init__()
         if tokenizer.mask_token_id is None:
             raise ConfigError("mlm_weight needs a base model whose tokenizer has a mask token")
-        remote = runs_remote_code(network)  # as the network was read
-        if not remote and type(network.config) not in transformers.MODEL_FOR_MASKED_LM_MAPPING:
+        if type(network.config) not in transformers.MODEL_FOR_MASKED_LM_MAPPING:
             raise ConfigError(
                 f"mlm_weight: a {network.config.model_type} network names no masked tokens; leave "
                 "it out, or choose a base such as BERT, RoBERTa or ModernBERT"
@@ -104,14 +105,14 @@ class MaskedLanguageModel(nn.Module):
                 network.name_or_path,
                 dtype=torch.float32,
                 local_files_only=True,
-                trust_remote_code=remote,
+                trust_remote_code=False,
             )
         setattr(whole, whole.base_model_prefix, network)
         whole.tie_weights()
         self.whole = whole
         self.specials = sorted(tokenizer.all_special_ids)
         self._collator = transformers.DataCollatorForLanguageModeling(
-            tokenizer, mlm_probability=probability
+            tokenizer, mlm_probability=MASKED_SHARE
         )
 
     def masked(self, batch: Batch, seeds: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -154,8 +155,8 @@ class TrainingModel(nn.Module):
             self.momentum.requires_grad_(False)
         self.language: MaskedLanguageModel | None = None
         if config.mlm_weight > 0:
-            network, share = model.module.transformer, config.mlm_probability
-            self.language = MaskedLanguageModel(network, model.tokenizer, share, config.seed)
+            network = model.module.transformer
+            self.language = MaskedLanguageModel(network, model.tokenizer, config.seed)
         self.classifier = model.classifier
 
     @property
@@ -176,13 +177,13 @@ class TrainingModel(nn.Module):
         if self.momentum is not None:
             self.momentum.load_state_dict(self.encoder.state_dict())
 
-    def follow(self, momentum: float) -> None:
+    def follow(self) -> None:
         """Move the momentum encoder a small step towards the encoder."""
         if self.momentum is not None:
             pairs = zip(self.momentum.parameters(), self.encoder.parameters(), strict=True)
             with torch.no_grad():
                 for slow, fast in pairs:
-                    slow.lerp_(fast, 1 - momentum)
+                    slow.lerp_(fast, 1 - QUEUE_MOMENTUM)
 
 
 def with_pooling(model: Model, pooler: Pooler, seed: int) -> tuple[Model, Dense | None]:

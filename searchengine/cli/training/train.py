@@ -22,7 +22,7 @@ FILES = click.Path(path_type=Path)
 @click.command(
     cls=sectioned(
         {
-            "The model": "out base prefixes trust_remote_code",
+            "The model": "out base prefixes",
             "Examples": "dev exclude",
             "Settings": "preset config assignments epochs batch_size learning_rate resume",
             "Logs": "tensorboard logs plots",
@@ -58,12 +58,6 @@ FILES = click.Path(path_type=Path)
     multiple=True,
     metavar="NAME=VALUE",
     help="Setting, the value in JSON; repeatable.",
-)
-@click.option(
-    "--trust-remote-code",
-    is_flag=True,
-    default=None,
-    help="Run Python code that comes with the base model.",
 )
 @click.option("--resume", is_flag=True, help="Resume from the last checkpoint in --out.")
 @click.option("--tensorboard", type=FILES, metavar="DIR", help="Folder for TensorBoard logs.")
@@ -111,7 +105,7 @@ def train(
         raise click.UsageError("Missing argument 'FILES...': name them, or a --config with them.")
     settings = read_config(config, overrides, preset, assignments)
     if not resume:  # before torch is loaded
-        Source.find(settings.base, trust_remote_code=settings.trust_remote_code)
+        Source.find(settings.base)
     from searchengine.cli.training.display import train_with_progress
 
     train_with_progress(settings, resume=resume, tensorboard=tensorboard, logs=logs, plots=plots)

@@ -3,6 +3,7 @@
 import json
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -59,20 +60,16 @@ def test_resume_reaches_the_training(
 
 @pytest.mark.long  # in one process: test_train_loop.py
 def test_killed_and_resumed_equals_unbroken(folder: Path) -> None:
-    options = [
-        "pairs.tsv",
-        "--base",
-        "base",
-        "--set",
-        "checkpoint_every=2",
-        "--set",
-        "eval_every=5",
-    ]
+    options = ["pairs.tsv", "--base", "base", "--set", "eval_every=5"]
     options += ["--set", "max_steps=40", "--set", "precision=fp32", "--set", "learning_rate=0.001"]
-    options += ["--dev", "dev.tsv", "--set", "keep_last=true"]
+    options += ["--dev", "dev.tsv"]
     whole = run(folder, "train", *options, "--out", "whole")
     assert whole.returncode == 0, whole.stderr
-    command = [command_line.COMMAND, "train", *options, "--out", "cut"]
+    often = (
+        "from searchengine.trainer.training import loop; loop.CHECKPOINT_SECONDS = -1; "
+        "from searchengine.cli import cli; cli()"
+    )
+    command = [sys.executable, "-c", often, "train", *options, "--out", "cut"]
     process = subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL)
     patience = time.monotonic() + 120
     while (found := checkpoint.latest(folder / "cut")) is None or found.name < "step-0000007":
@@ -101,7 +98,7 @@ def test_preset_settings_pictures_and_logs(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     config = Encoder.load(folder / "m").recipe["config"]
     assert (config["pooling"], config["batch_size"]) == ("cls-before-pooler", 8)
-    assert (config["learning_rate"], config["nested"]) == (3e-5, False)
+    assert config["learning_rate"] == 3e-5
     names = {path.name for path in (folder / "pictures").iterdir()}
     assert names == {"training-curve.svg"}
     assert list((folder / "logs").glob("events.out.tfevents.*"))
@@ -129,7 +126,7 @@ def test_labels(folder: Path) -> None:
         *("train", "labelled.tsv", "--base", "base", "--out", "m", "--config", "c.json"),
     )
     assert done.returncode == 2 and "c.json: no such file" in done.stderr
-    settings = {"objective": "classification", "batch_size": 8, "max_steps": 30, "nested": False}
+    settings = {"objective": "classification", "batch_size": 8, "max_steps": 30, "prefixes": [32]}
     (folder / "c.json").write_text(json.dumps({**settings, "learning_rate": 0.002}))
     done = run(
         folder,
@@ -168,8 +165,8 @@ def test_scores(folder: Path) -> None:
 @pytest.mark.parametrize(
     "options, message",
     [
-        (["sentences.tsv", "--preset", "simcse-sup"], "holds a sentence"),
-        (["pairs.tsv", "--preset", "simcse-unsup"], "holds a pair"),
+        (["pairs.tsv", "--set", "nested=false"], "unknown in a training configuration: nested"),
+        (["pairs.tsv", "--set", 'prompts={"question": 1}'], 'expected {"query"'),
         (["pairs.tsv", "--set", "temprature=1"], "temprature; did you mean temperature?"),
         (["pairs.tsv", "--set", "temperature"], "expected NAME=VALUE, such as temperature=0.1"),
         (
