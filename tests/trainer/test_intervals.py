@@ -67,7 +67,7 @@ def test_rows_and_their_average_have_intervals() -> None:
     x, y = sample(30)
     pairs = [(score, "1 0", f"{math.cos(a)} {math.sin(a)}") for score, a in zip(y, x, strict=True)]
     cosines = np.array([np.float32(math.cos(a)) for a in x], np.float64)
-    rows = sts_tasks(Numbers((2,)), [StsTask("t", pairs), StsTask("u", pairs[:20])], intervals=True)
+    rows = sts_tasks(Numbers((2,)), [StsTask("t", pairs), StsTask("u", pairs[:20])], detailed=True)
     first, second = (row.spearman_interval for row in rows)
     assert first == pytest.approx(spearman_interval(cosines, y), abs=1e-9)
     assert second == pytest.approx(spearman_interval(cosines[:20], y[:20]), abs=1e-9)

@@ -1,4 +1,4 @@
-"""How good the vectors are: agreement with human similarity scores, for every prefix length.
+"""How good the vectors are, for every prefix length: agreement with human similarity scores.
 
 STS: Agirre et al., SemEval 2012–2017. Spearman's rank correlation over all pairs of a task pooled,
 as Reimers & Gurevych (arXiv 1908.10084) and SimCSE (arXiv 2104.08821, appendix B) report it.
@@ -6,7 +6,7 @@ as Reimers & Gurevych (arXiv 1908.10084) and SimCSE (arXiv 2104.08821, appendix 
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from searchengine.trainer.errors import ConfigError, DataError
+from searchengine.trainer.evaluation.geometry import alignment, effective_rank, uniformity
 from searchengine.trainer.evaluation.intervals import (
     MIN_PAIRS,
     Interval,
@@ -24,10 +25,13 @@ from searchengine.trainer.evaluation.intervals import (
 from searchengine.trainer.reading import open_text, table_rows
 
 Cells = list[str]
+Rows = NDArray[np.float32]
 OnBatch = Callable[[int], None]
 Role = Literal["query", "document"]
 ScoredPair = tuple[float, str, str]
 STS_COLUMNS = ("score", "sentence1", "sentence2")
+SIMILAR_FROM = 4.0
+"""Score from which a pair means the same, as in SimCSE (arXiv 2104.08821, section 5)."""
 AVERAGE = "average"
 
 
@@ -52,10 +56,12 @@ class StsTask(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StsRow:
-    """Agreement on one task at one prefix length.
+    """Agreement on one task at one prefix length, and the geometry of the task's vectors.
 
-    spearman: in [−1, 1]; n: pairs. task: "" for pairs without a name. spearman_interval: its 95 %
-    interval, see trainer.evaluation.intervals; None: not computed, or fewer than MIN_PAIRS pairs.
+    spearman: in [−1, 1]; n: pairs. task: "" for pairs without a name. The rest is None where it is
+    not computed: spearman_interval, 95 %, see trainer.evaluation.intervals, also with fewer than
+    MIN_PAIRS pairs; alignment, of the pairs scored SIMILAR_FROM or more, also if there are none;
+    uniformity and effective_rank, over the distinct sentences; see trainer.evaluation.geometry.
     """
 
     task: str
@@ -63,6 +69,9 @@ class StsRow:
     spearman: float
     n: int
     spearman_interval: Interval | None = None
+    alignment: float | None = None
+    uniformity: float | None = None
+    effective_rank: float | None = None
 
 
 class Remembered:
@@ -165,14 +174,14 @@ def sts_tasks(
     dims: Sequence[int] | None = None,
     on_batch: OnBatch | None = None,
     *,
-    intervals: bool = False,
+    detailed: bool = False,
 ) -> list[StsRow]:
     """One row per task and prefix length, in the order of tasks and dims.
 
     dims: prefix lengths; by default the encoder's `matryoshka_dims`, or else its full width.
-    Each distinct sentence is encoded once; on_batch gets their counts. intervals: compute those of
-    Spearman, which takes about a second per 10,000 pairs and prefix length. Raises ConfigError for
-    a length the vectors do not have, DataError for pairs that cannot be correlated.
+    Each distinct sentence is encoded once; on_batch gets their counts. detailed: compute all of a
+    row, which takes seconds per 10,000 pairs and prefix length. Raises ConfigError for a length the
+    vectors do not have, DataError for pairs that cannot be correlated.
     """
     for task in tasks:
         _check(task)
@@ -183,8 +192,11 @@ def sts_tasks(
         left = known.encode(a for _, a, _ in task.pairs)
         right = known.encode(b for _, _, b in task.pairs)
         for dim in prefix_lengths(encoder, width, dims):
-            cosines = prefix_cosines(left, right, dim)
-            rows.append(_row(task, cosines, dim, intervals=intervals))
+            row = _row(task, prefix_cosines(left, right, dim), dim)
+            if detailed:
+                x = unit_prefix(known.encode(sentences([task])), dim)
+                row = _detailed(row, task, unit_prefix(left, dim), unit_prefix(right, dim), x)
+            rows.append(row)
     return rows
 
 
@@ -220,15 +232,28 @@ def _check(task: StsTask) -> None:
         raise DataError(f"{where}all {n} pairs have the same score: no order to correlate")
 
 
-def _row(task: StsTask, cosines: NDArray[np.float64], dim: int, *, intervals: bool) -> StsRow:
-    gold, n = [score for score, _, _ in task.pairs], len(task.pairs)
+def _row(task: StsTask, cosines: NDArray[np.float64], dim: int) -> StsRow:
     if np.ptp(cosines) == 0:
         raise DataError(
-            f"{task.name and f'{task.name}: '}all {n} pairs have the same cosine over {dim} "
-            "numbers: no order to correlate"
+            f"{task.name and f'{task.name}: '}all {len(cosines)} pairs have the same cosine over "
+            f"{dim} numbers: no order to correlate"
         )
-    interval = spearman_interval(cosines, gold) if intervals and n >= MIN_PAIRS else None
-    return StsRow(task.name, dim, spearman(cosines, gold), n, interval)
+    gold = [score for score, _, _ in task.pairs]
+    return StsRow(task.name, dim, spearman(cosines, gold), len(gold))
+
+
+def _detailed(row: StsRow, task: StsTask, a: Rows, b: Rows, x: Rows) -> StsRow:
+    """The row with interval and geometry. a, b: the pairs' unit rows; x: those of all sentences."""
+    gold = np.array([score for score, _, _ in task.pairs])
+    similar = gold >= SIMILAR_FROM
+    cosines = prefix_cosines(a, b, row.dim)
+    return replace(
+        row,
+        spearman_interval=spearman_interval(cosines, gold) if row.n >= MIN_PAIRS else None,
+        alignment=alignment(a[similar], b[similar]) if similar.any() else None,
+        uniformity=uniformity(x),
+        effective_rank=effective_rank(x),
+    )
 
 
 def read_table(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Cells]]:

@@ -1,4 +1,4 @@
-"""searchengine evaluate sts, geometry, labels and mteb."""
+"""searchengine evaluate sts, labels and mteb."""
 
 import os
 from collections.abc import Iterator
@@ -70,11 +70,12 @@ def sts(
     runtime: Any,
     as_json: bool,
 ) -> None:
-    """Measure Spearman correlation with human similarity scores.
+    """Measure Spearman correlation with human similarity scores, and the vectors' geometry.
 
-    Prints one row per task and prefix length, with 95 % intervals. Each FILE is a
-    task: a CSV or TSV with the columns score, sentence1 and sentence2. Files with the same
-    NAME are pooled into one task. Several tasks end in an average.
+    Prints one row per task and prefix length, with 95 % intervals; alignment, uniformity
+    and effective rank show how the vectors are spread. Each FILE is a task: a CSV or TSV
+    with the columns score, sentence1 and sentence2. Files with the same NAME are pooled
+    into one task. Several tasks end in an average.
 
     \b
     Example:
@@ -88,7 +89,7 @@ def sts(
     dicts = []
     with progress("Encoding", len(sentences(tasks)) * len(models)) as advance:
         for name, model in models:
-            rows = sts_tasks(model, tasks, prefixes, advance, intervals=True)
+            rows = sts_tasks(model, tasks, prefixes, advance, detailed=True)
             if len(tasks) > 1:
                 rows += averages(rows)
             dicts += [{"encoder": name, "layers": model.layers} | asdict(row) for row in rows]
@@ -132,51 +133,6 @@ def _sts_tasks(files: tuple[tuple[str, Path], ...]) -> list["StsTask"]:
                 f"name to pool them (NAME={path})"
             )
     return [StsTask(name, read_sts(paths)) for name, paths in named.items()]
-
-
-@evaluate.command()
-@click.argument("pairs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@MODELS
-@PREFIXES
-@click.option(
-    "--positive-from",
-    type=float,
-    default=4.0,
-    help="Minimum score of a pair that counts as similar.",
-)
-@TRUST
-@AS_JSON
-def geometry(
-    pairs: tuple[Path, ...],
-    encoders: tuple[str, ...],
-    prefixes: tuple[int, ...] | None,
-    positive_from: float,
-    trust_remote_code: bool,
-    as_json: bool,
-) -> None:
-    """Measure alignment, uniformity, isotropy and effective rank.
-
-    Prints one row per prefix length. PAIRS are CSV or TSV files with the columns score,
-    sentence1 and sentence2, pooled. Alignment uses the pairs with a high score, the
-    other measures all distinct sentences.
-
-    \b
-    Example:
-        searchengine evaluate geometry stsb_dev.tsv --encoder starter --encoder my-model
-    """
-    from searchengine.cli.console import counted, progress, show_json, show_rows
-    from searchengine.trainer.encoder import Encoder
-    from searchengine.trainer.evaluation.geometry import geometry as measure
-    from searchengine.trainer.evaluation.sts import StsTask, read_sts, sentences
-
-    scored = read_sts(pairs)
-    dicts = []
-    with progress("Encoding", len(sentences([StsTask("", scored)])) * len(encoders)) as advance:
-        for name in encoders:
-            model = Encoder.load(name, trust_remote_code=trust_remote_code)
-            rows = measure(model, scored, prefixes, positive_from=positive_from, on_batch=advance)
-            dicts += [{"encoder": name} | asdict(row) for row in rows]
-    show_json(dicts) if as_json else show_rows(dicts, counted(len(scored), "pair"))
 
 
 @evaluate.command()
