@@ -73,8 +73,9 @@ PRESETS: dict[str, tuple[str, str, str]] = {
     "matryoshka": ("pairs", "dropout=0 prefixes=[32,8]", "turned at 8"),
     "matryoshka-2d": ("pairs", "dropout=0 prefixes=[32,8]", "turned in 1 layer"),
     "labels": ("labels", "dropout=0", "labels"),
-    "cosent": ("scored", "dropout=0", "scored"),
-    "longlora": ("pairs", "window=96 max_tokens=96 attention_group=24", "turned"),
+    "pairs": ("pairs", "dropout=0 prefixes=[32,8]", "turned"),
+    "scored-pairs": ("scored", "dropout=0", "scored"),
+    "longlora": ("pairs", "prefixes=[32] window=96 max_tokens=96 attention_group=24", "turned"),
 }
 
 

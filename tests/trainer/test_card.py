@@ -147,7 +147,7 @@ def test_how_it_was_trained(trained: Model) -> None:
     text = card(trained)
     assert f"| {WIDTH} | 80.00 | 90.00 |\n| 16 | 50.00 | 75.00 |\n| 8 | 41.24 | 60.00 |" in text
     assert "- Base model: `base`.\n- Data: `nli.tsv`, `captions.jsonl.gz`; 41522 examples" in text
-    assert "- Masked-language-model loss, weight 0.1.\n" in text and "- Training: 100 upd" in text
+    assert "- Mlm weight: 0.1.\n" in text and "- Training: 100 upd" in text
     assert "those of step 25; judged by spearman on dev.\n- Versions: torch 2.13.0, " in text
 
 

@@ -1,6 +1,7 @@
 """Two processes over gloo end with the weights of one that has the joint batch."""
 
 import itertools
+import json
 import os
 import signal
 import subprocess
@@ -180,7 +181,7 @@ from searchengine.trainer.training.loop import train
 
 def run():
     for path in sys.argv[1:]:
-        train(TrainConfig.from_json(Path(path).read_text()))
+        train(TrainConfig.from_dict(json.loads(Path(path).read_text())))
     assert accelerate.PartialState().num_processes == 2
     group = torch.distributed.group.WORLD._get_backend(accelerate.PartialState().device)
     assert group.options._timeout == LONGEST_WAIT, group.options._timeout
@@ -217,7 +218,7 @@ def run_in_two_processes(
     """
     paths = [folder / f"{number}.json" for number in range(len(configs))]
     for path, case in zip(paths, configs, strict=True):
-        path.write_text(case.to_json())
+        path.write_text(json.dumps(case.to_dict()))
     script = f"{RUN}{first}run()\n" if launched else f"{RUN}{first}{FORK}run()\n{JOIN}"
     (folder / "run.py").write_text(script)
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]

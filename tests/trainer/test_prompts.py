@@ -156,7 +156,6 @@ def test_prompts_are_trained_and_stored(tmp_path: Path) -> None:
     written = trained("written", "near the sea ")
     again = Encoder.load(tmp_path / "prompted")
     assert dict(again.prompts) == {"document": "a house ", "other": "x", "query": "near the sea "}
-    assert "Prompts: query 'near the sea '" in again.recipe["summary"]
     np.testing.assert_allclose(
         encoder.encode(["a dog"], role="query"), written.encode(["near the sea a dog"]), atol=1e-6
     )

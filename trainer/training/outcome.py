@@ -25,14 +25,9 @@ from searchengine.trainer.training.label_baseline import AgainstBase, base_as_it
 from searchengine.trainer.training.lengthening import merge_adapters
 from searchengine.trainer.training.objectives import AnyObjective
 from searchengine.trainer.training.processes import Processes
-from searchengine.trainer.training.setting_kinds import card_lines
 from searchengine.trainer.training.step_judging import Judge, Scores, Split, unjudged
 from searchengine.trainer.training.stopping import Signals
-from searchengine.trainer.training.train_config import (
-    CARD,
-    Objective,
-    TrainConfig,
-)
+from searchengine.trainer.training.train_config import Objective, TrainConfig
 from searchengine.trainer.training.training_model import TrainingModel
 
 # Labelled texts from which a tenth of them tells a difference of some points.
@@ -253,7 +248,7 @@ def summary(config: TrainConfig, dims: Sequence[int]) -> list[str]:
         lines.append(f"Summed over the prefixes {lengths} (Matryoshka)")
     if nested and config.rotate and config.objective is not Objective.CLASSIFICATION:
         lines.append("The vectors were first rotated, strongest axes first")
-    return lines + card_lines(config, CARD)
+    return lines + config.card_lines()
 
 
 def _loss_in_words(config: TrainConfig) -> str:

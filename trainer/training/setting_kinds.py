@@ -1,14 +1,12 @@
-"""The values that settings take, by their types, and the tables made of settings.
+"""What a setting of a training may be, by its type, and how tables and model cards show it.
 
-    temperature: Positive = 0.05
-
-A `Range` in an annotation limits a number, a tuple of choices an enumeration.
+temperature: Positive = setting(0.05, "Cosines are divided by it")
 """
 
-import inspect
+import dataclasses
+import json
 import types
-from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, fields
+from collections.abc import Mapping
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -18,170 +16,126 @@ from searchengine.trainer.errors import ConfigError
 from searchengine.trainer.reading import integer
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Range:
-    """Numbers from `low` to `high`, both included; only whole ones if `whole`.
-
-    expected: the range in an error. short: in a table.
-    """
+    """Numbers from `low` to `high`, both included; whole ones if `low` is."""
 
     low: float
     high: float
     expected: str
-    short: str
-    whole: bool = False
 
-    def convert(self, name: str, value: Any) -> Any:
-        """The value. Raises ConfigError if it is of another type or outside."""
+    def read(self, value: Any) -> float:
+        """The number. Raises ValueError for another type, or outside."""
         number: float | None = integer(value)
-        if isinstance(value, float) and not self.whole:
+        if isinstance(value, float) and isinstance(self.low, float):
             number = float(value)
         if number is None or not self.low <= number <= self.high:
-            raise ConfigError(f"{name} is {value}: expected {self.expected}")
+            raise ValueError
         return number
 
 
 def at_least(minimum: int) -> Range:
     """Whole numbers of at least `minimum`."""
-    expected = f"a whole number of at least {minimum}"
-    return Range(minimum, 10**300, expected, f"whole, ≥ {minimum}", whole=True)
+    return Range(minimum, 10**300, f"whole number ≥ {minimum}")
 
 
-FRACTION = Range(0.0, 1.0, "0 to 1", "0 to 1")
-SEED = Range(
-    0, 2**32 - 1, f"a whole number of 0 or more and less than {2**32}", "whole, ≥ 0, < 2³²", True
-)
-Positive = Annotated[float, Range(1e-300, 1e300, "a number more than 0", "> 0")]
-NotNegative = Annotated[float, Range(0.0, 1e300, "a number of 0 or more", "≥ 0")]
-BelowOne = Annotated[float, Range(0.0, 1 - 1e-12, "0 or more and less than 1", "≥ 0, < 1")]
-PositiveInt = Annotated[int, at_least(1)]
-NotNegativeInt = Annotated[int, at_least(0)]
+Positive = Annotated[float, Range(1e-300, 1e300, "number > 0")]
+NotNegative = Annotated[float, Range(0.0, 1e300, "number ≥ 0")]
+BelowOne = Annotated[float, Range(0.0, 1 - 1e-12, "number ≥ 0, < 1")]
+Fraction = Annotated[float, Range(0.0, 1.0, "0 to 1")]
+Seed = Annotated[int, Range(0, 2**32 - 1, "whole number ≥ 0, < 2³²")]
+Count = Annotated[int, at_least(0)]
+Size = Annotated[int, at_least(1)]
+
+
+def setting(default: Any, meaning: str, group: str = "") -> Any:
+    """A field of a configuration.
+
+    default: MISSING for a required setting; None, () and {} are what the base or the files give.
+    meaning: for the table of settings. group: a heading above the setting there.
+    """
+    facts = {"meaning": meaning, "group": group}
+    if default == {}:
+        return dataclasses.field(default_factory=dict, metadata=facts)
+    return dataclasses.field(default=default, metadata=facts)
 
 
 @cache
-def kinds(config: Any) -> dict[str, Any]:
-    """The type of each setting with its limits; without None, which is the default of some."""
+def _kinds(config: Any) -> dict[str, Any]:
+    """The type of each setting, with its limits and without None."""
     hints = get_type_hints(config, include_extras=True)
     optional = (Union, types.UnionType)
-    return {
-        name: get_args(hint)[0] if get_origin(hint) in optional else hint
-        for name, hint in hints.items()
-    }
+    return {k: get_args(h)[0] if get_origin(h) in optional else h for k, h in hints.items()}
 
 
-def limits(kind: Any) -> Any:
-    """The Range of numbers or the choices of an enumeration, also in a list; None: neither."""
-    if get_origin(kind) is tuple:
-        return limits(get_args(kind)[0])
-    if get_origin(kind) is Annotated:
-        return get_args(kind)[1]
-    return tuple(kind) if isinstance(kind, type) and issubclass(kind, StrEnum) else None
-
-
-def convert(kind: Any, name: str, value: Any) -> Any:
-    """The value as a setting of this type stores it. Raises ConfigError."""
-    if get_origin(kind) is tuple:
-        if isinstance(value, str | Path) or not hasattr(value, "__iter__"):
-            raise ConfigError(f'{name} is {str(value)!r}: expected a list, ["…"] in JSON')
-        return tuple(convert(get_args(kind)[0], name, item) for item in value)
-    limit = limits(kind)
-    if isinstance(limit, Range):
-        return limit.convert(name, value)
-    if get_origin(kind) is Mapping:
-        roles = ("query", "document")
-        if not isinstance(value, Mapping) or any(
-            key not in roles or not isinstance(text, str) for key, text in value.items()
-        ):
-            raise ConfigError(f'{name} is {value!r}: expected {{"query": "…", "document": "…"}}')
-        return dict(value)
-    if limit is not None:
-        if value not in limit:
-            raise ConfigError(f"{name} is {value!r}: expected one of {', '.join(limit)}")
-        return limit[limit.index(value)]
-    if kind is bool and type(value) is not bool:
-        raise ConfigError(f"{name} is {value!r}: expected true or false")
+def _read(kind: Any, value: Any) -> Any:
+    """The value as a setting of this type stores it. Raises TypeError or ValueError."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is tuple and not isinstance(value, str | Path):  # which are no lists of letters
+        return tuple(_read(inner[0], item) for item in value)
+    if origin is Annotated:
+        limit = inner[1]
+        return limit.read(value) if isinstance(limit, Range) else limit[limit.index(value)]
+    if origin is Mapping and value.keys() <= set(get_args(inner[0])):
+        return {key: _read(inner[1], text) for key, text in value.items()}
+    if (
+        origin is not None
+        or (kind is str and not isinstance(value, str | Path))
+        or (kind is bool and type(value) is not bool)
+    ):
+        raise ValueError
     return kind(value)
+
+
+def _expected(kind: Any) -> str:
+    """The values of a type, in words."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is tuple:
+        return f"list; {_expected(inner[0])}"
+    limit = inner[1] if origin is Annotated else kind
+    if isinstance(limit, Range):
+        return limit.expected
+    if origin is Mapping:
+        return ", ".join(f"{key}: {_expected(inner[1])}" for key in get_args(inner[0]))
+    if isinstance(limit, tuple) or issubclass(limit, StrEnum):
+        return ", ".join(f"`{option}`" for option in limit)
+    return {bool: "true, false", str: "text", Path: "path"}[limit]
 
 
 def convert_all(config: Any) -> None:
     """Check every value of a new configuration, and store it as its type. Raises ConfigError."""
     config_type: Any = type(config)
-    for item in fields(config):
-        value = getattr(config, item.name)
-        if value is not None or item.default is not None:
-            converted = convert(kinds(config_type)[item.name], item.name, value)
-            object.__setattr__(config, item.name, converted)
+    for item in dataclasses.fields(config):
+        kind, value = _kinds(config_type)[item.name], getattr(config, item.name)
+        try:
+            if value is not None or item.default is not None:
+                object.__setattr__(config, item.name, _read(kind, value))
+        except (AttributeError, TypeError, ValueError):
+            message = f"{item.name} is {value!r}: expected {_expected(kind)}"
+            raise ConfigError(message) from None
 
 
 def changed(config: Any) -> dict[str, Any]:
     """The settings that do not have their default, with their values."""
-    values = {item.name: (getattr(config, item.name), item.default) for item in fields(config)}
-    return {k: value for k, (value, default) in values.items() if value not in (default, {})}
+    values = {item: getattr(config, item.name) for item in dataclasses.fields(config)}
+    return {item.name: v for item, v in values.items() if v not in (item.default, {})}
 
 
-def card_lines(config: Any, sentences: Mapping[str, str]) -> list[str]:
-    """The sentences of a model card for the settings that are not the default; {} is the value."""
-    values = changed(config).items()
-    return [sentences[name].format(_in_words(v)) for name, v in values if name in sentences]
+def in_words(value: Any) -> str:
+    """A value as `--set` takes it; nothing for none."""
+    if value in (None, (), {}, dataclasses.MISSING):
+        return ""
+    return str(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def settings_table(config: type, groups: Mapping[str, str], defaults: Mapping[str, str]) -> str:
-    """All settings as a Markdown table, explained by the docstring's section `Attributes`.
-
-    groups: the first setting of a group → its heading. defaults: in words, by setting.
-    """
+def settings_table(config: type) -> str:
+    """All settings as a Markdown table."""
     rows = ["| setting | default | values | meaning |", "|---|---|---|---|"]
-    meanings = dict(_meanings(config))
-    for item in fields(config):
-        name = item.name
-        if name in groups:
-            rows.append(f"| **{groups[name]}** | | | |")
-        default = defaults.get(name) or _default(item)
-        rows.append(f"| `{name}` | {default} | {_values(kinds(config)[name])} | {meanings[name]} |")
+    for item in dataclasses.fields(config):
+        if group := item.metadata["group"]:
+            rows.append(f"| **{group}** | | | |")
+        required = item.default is item.default_factory
+        cells = ["required" if required else in_words(item.default)]
+        cells += [_expected(_kinds(config)[item.name]), item.metadata["meaning"]]
+        rows.append(f"| `{item.name}` | {' | '.join(cells)} |")
     return "\n".join(rows)
-
-
-def _meanings(config: type) -> Iterator[tuple[str, str]]:
-    """The settings that the docstring explains, with their explanations, each on one line."""
-    section = inspect.cleandoc(config.__doc__ or "").partition("\nAttributes:\n")[2]
-    for paragraph in inspect.cleandoc(section).replace("\n    ", " ").splitlines():
-        name, _, meaning = paragraph.partition(": ")
-        yield name, meaning
-
-
-def _values(kind: Any) -> str:
-    """The values that a setting takes, for a table."""
-    limit, is_list = limits(kind), get_origin(kind) is tuple
-    if isinstance(limit, Range):
-        return f"list; {limit.short}" if is_list else limit.short
-    if limit is not None:
-        choices = ", ".join(f"`{choice}`" for choice in limit)
-        return f"list of {choices}" if is_list else choices
-    if is_list:
-        return f"list of {'paths' if get_args(kind)[0] is Path else 'names'}"
-    if get_origin(kind) is Mapping:
-        return "texts by role"
-    return {bool: "true, false", str: "text", Path: "path"}[kind]
-
-
-def _default(item: "Field[Any]") -> str:
-    if item.default is MISSING:
-        return "required"
-    if item.default in (None, (), ""):
-        return "none"
-    shown = _in_words(item.default)
-    return f"`{shown}`" if isinstance(item.default, str | bool) else shown
-
-
-def _in_words(value: Any) -> str:
-    """A value for a sentence: numbers without trailing zeros, lists with commas."""
-    match value:
-        case bool():
-            return str(value).lower()
-        case float():
-            return f"{value:g}"
-        case tuple():
-            return ", ".join(map(_in_words, value))
-        case dict():
-            return ", ".join(f"{key} {text!r}" for key, text in value.items())
-    return str(value)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from searchengine.cli.console import note
 from searchengine.cli.options import AS_JSON, MODEL, TRUST, numbers, sectioned
 from searchengine.trainer.errors import TRAINING, ConfigError, require
 from searchengine.trainer.training.presets import PRESETS, preset
@@ -19,6 +20,20 @@ if TYPE_CHECKING:
 FILES = click.Path(path_type=Path)
 
 
+class WithPresets(click.Command):
+    """A command whose help ends with the presets."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write them."""
+        with formatter.section("Presets"):
+            formatter.write_dl(
+                [
+                    (name, "; ".join(filter(None, (p.summary, p.harm))))
+                    for name, p in PRESETS.items()
+                ]
+            )
+
+
 @click.command(
     cls=sectioned(
         {
@@ -26,13 +41,14 @@ FILES = click.Path(path_type=Path)
             "Examples": "dev exclude",
             "Settings": "preset config assignments epochs batch_size learning_rate resume",
             "Logs": "tensorboard logs plots",
-        }
+        },
+        WithPresets,
     )
 )
 @click.argument("files", nargs=-1, type=FILES)
 @click.option("--out", required=True, type=FILES, help="Folder to write the model to.")
 @click.option(
-    "--preset", type=click.Choice(list(PRESETS)), help="Published settings to start from."
+    "--preset", type=click.Choice(list(PRESETS)), help="Settings to start from: see below."
 )
 @click.option("--base", help="Model to start from [default: starter-768].")
 @click.option("--prefixes", type=numbers(repeats=True), help="Prefix lengths, full width first.")
@@ -85,9 +101,9 @@ def train(
     FILES are CSV, TSV or JSONL, .gz too, Parquet, or Hugging Face datasets. The
     --dev files (pairs, scored or not; labelled texts for a classification), search on a BEIR
     folder, or held-out examples choose the best step. Training texts that occur in an
-    --exclude file are left out, so that a later evaluation uses unseen texts. A --preset has
-    the settings of its paper; --config, --set and the other options override it, in that
-    order. docs/training-reference.md lists all settings.
+    --exclude file are left out, so that a later evaluation uses unseen texts. --config, --set
+    and the other options override a --preset, in that order.
+    docs/training-reference.md lists all settings.
 
     \b
     Example:
@@ -105,7 +121,10 @@ def train(
         raise click.UsageError("Missing argument 'FILES...': name them, or a --config with them.")
     settings = read_config(config, overrides, preset, assignments)
     if not resume:  # before torch is loaded
-        Source.find(settings.base)
+        base = Source.find(settings.base)
+        tuned = (base.folder / "modules.json").exists()  # it has a head for sentences
+        if tuned and preset and (harm := PRESETS[preset].harm):
+            note(f"Preset {preset} {harm}; take `pairs`, or a base without a head for sentences")
     from searchengine.cli.training.display import train_with_progress
 
     train_with_progress(settings, resume=resume, tensorboard=tensorboard, logs=logs, plots=plots)

@@ -157,7 +157,7 @@ def test_labels(folder: Path) -> None:
 
 def test_scores(folder: Path) -> None:
     common = "--base base --set max_steps=2".split()
-    scores = run(folder, *"train dev.tsv --preset cosent --out scores".split(), *common)
+    scores = run(folder, *"train dev.tsv --preset scored-pairs --out scores".split(), *common)
     assert scores.returncode == 0, scores.stderr
     assert "nothing to choose by" in scores.stderr  # 30 pairs: too few to hold some out
 
@@ -166,16 +166,16 @@ def test_scores(folder: Path) -> None:
     "options, message",
     [
         (["pairs.tsv", "--set", "nested=false"], "unknown in a training configuration: nested"),
-        (["pairs.tsv", "--set", 'prompts={"question": 1}'], 'expected {"query"'),
+        (["pairs.tsv", "--set", 'prompts={"question": 1}'], "expected query: text, document: text"),
         (["pairs.tsv", "--set", "temprature=1"], "temprature; did you mean temperature?"),
         (["pairs.tsv", "--set", "temperature"], "expected NAME=VALUE, such as temperature=0.1"),
         (
             ["pairs.tsv", "--set", "pooling=median"],
-            "pooling is 'median': expected one of base, cls",
+            "pooling is 'median': expected `base`, `cls`",
         ),
         (["pairs.tsv", "--prefixes", "64,32"], "prefixes begins with 64: expected 32"),
         (["pairs.tsv", "--prefixes", "32,32"], "expected different lengths"),
-        (["pairs.tsv", "--set", "batch_size=1"], "a whole number of at least 2"),
+        (["pairs.tsv", "--set", "batch_size=1"], "batch_size is 1: expected whole number ≥ 2"),
         (["missing.tsv"], "missing.tsv: no such file"),
         (["dev.tsv"], "set objective=similarity to learn the scores"),
         (
@@ -188,3 +188,12 @@ def test_bad_settings_are_one_sentence(folder: Path, options: list[str], message
     done = run(folder, "train", *options, "--out", "m", *(["--base", "base"]))
     assert done.returncode == 2 and message in done.stderr, done.stderr
     assert "Traceback" not in done.stderr and not (folder / "m").exists()
+
+
+@pytest.mark.parametrize("preset, harms", [("simcse-sup", True), ("pairs", False)])
+def test_a_preset_says_what_it_harms(folder: Path, preset: str, harms: bool) -> None:
+    options = "--base base --out m --set max_steps=1 --set prefixes=[32]".split()
+    done = run(folder, "train", "pairs.tsv", "--preset", preset, *options)
+    assert done.returncode == 0, done.stderr
+    assert ("harms a tuned encoder" in done.stderr) == harms
+    assert "harms a tuned encoder" in " ".join(run(folder, "train", "--help").stdout.split())
