@@ -1,4 +1,4 @@
-"""The classifier of labels beside an encoder: linear layers, kept in the folder of a model."""
+"""The classifier of labels beside an encoder: linear layers, stored in the folder of a model."""
 
 import math
 from collections.abc import Sequence
@@ -10,10 +10,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from searchengine.trainer.errors import ConfigError, ModelError, first_line
-from searchengine.trainer.files import read_json, write_json
+from searchengine.trainer.files import read_object, write_json
 
 FOLDER, WEIGHTS = "classifier", "model.safetensors"
-# Of the fit: inverse strength of L2 on trained unit vectors, and the most steps of L-BFGS.
+# Of the fit: inverse strength of L2 on trained unit vectors, and the maximum steps of L-BFGS.
 C, ITERATIONS = 10.0, 100
 
 
@@ -25,28 +25,28 @@ class Classifier(nn.Module):
 
     def __init__(self, dims: Sequence[int], labels: Sequence[str], seed: int = 0):
         super().__init__()
-        self.labels = tuple(labels)
-        self.dims = tuple(dims)
+        self.labels, self.dims = tuple(labels), tuple(dims)
         self.layers = nn.ModuleDict({str(dim): nn.Linear(dim, len(labels)) for dim in dims})
         generator = torch.Generator().manual_seed(seed)
-        for layer in self._linear:
-            nn.init.normal_(layer.weight, std=0.02, generator=generator)
-            nn.init.zeros_(layer.bias)
+        for dim in dims:
+            nn.init.normal_(self._linear(dim).weight, std=0.02, generator=generator)
+            nn.init.zeros_(self._linear(dim).bias)
 
-    @property
-    def _linear(self) -> list[nn.Linear]:
-        return [cast(nn.Linear, layer) for layer in self.layers.values()]
+    def _linear(self, dim: int) -> nn.Linear:
+        return cast(nn.Linear, self.layers[str(dim)])
 
     def fit(self, vectors: Tensor, labels: Sequence[str], c: float = C) -> None:
-        """Become the logistic regression of labels on each prefix of vectors (n, D), by L-BFGS.
+        """Set each layer to the logistic regression of labels on its prefix of vectors (n, D).
 
-        c: inverse strength of the L2 penalty, which is scikit-learn's C on unit vectors.
+        By L-BFGS. c: inverse strength of the L2 penalty, scikit-learn's C on unit vectors.
         """
-        place = {label: i for i, label in enumerate(self.labels)}
-        for dim, layer in zip(self.dims, self._linear, strict=True):
-            x = self._unit(vectors.to(layer.weight), dim)
-            targets = torch.tensor([place[label] for label in labels], device=x.device)
-            _fit(layer, x, targets, dim / (2 * c * len(x)))  # weights are √D smaller than of x / √D
+        numbers = {label: i for i, label in enumerate(self.labels)}
+        targets = torch.tensor([numbers[label] for label in labels])
+        for dim in self.dims:
+            layer = self._linear(dim)
+            x = _scaled(vectors.to(layer.weight), dim)
+            # The inputs are √D longer than unit vectors, so the weights are √D smaller.
+            _fit(layer, x, targets.to(x.device), dim / (2 * c * len(x)))
 
     def forward(self, vectors: Tensor, dim: int | None = None) -> Tensor:
         """Logits (n, labels) of the first `dim` dimensions of vectors (n, D), of all by default.
@@ -59,11 +59,12 @@ class Classifier(nn.Module):
                 f"labels of {dim} dimensions: the classifier was trained for "
                 f"{', '.join(map(str, self.dims))}"
             )
-        return cast(Tensor, self.layers[str(dim)](self._unit(vectors, dim)))
+        return cast(Tensor, self._linear(dim)(_scaled(vectors, dim)))
 
-    @staticmethod
-    def _unit(vectors: Tensor, dim: int) -> Tensor:
-        return nn.functional.normalize(vectors[..., :dim], dim=-1) * math.sqrt(dim)
+
+def _scaled(vectors: Tensor, dim: int) -> Tensor:
+    """The prefixes of vectors, scaled to the length √dim."""
+    return nn.functional.normalize(vectors[..., :dim], dim=-1) * math.sqrt(dim)
 
 
 def _fit(layer: nn.Linear, x: Tensor, targets: Tensor, penalty: float) -> None:
@@ -86,18 +87,13 @@ def _fit(layer: nn.Linear, x: Tensor, targets: Tensor, penalty: float) -> None:
 
 
 def read_classifier(folder: Path) -> Classifier | None:
-    """The classifier of a model's folder; None where there is none. Raises ModelError."""
+    """The classifier in the folder of a model; None if it has none. Raises ModelError."""
     path = folder / FOLDER / "config.json"
     if not path.is_file():
         return None
-    config = read_json(path)
-    labels, dims = config.get("labels"), config.get("dims")
-    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
-        raise ModelError(f"{path}: expected labels as strings")
-    if not isinstance(dims, list) or not all(type(dim) is int and dim > 0 for dim in dims):
-        raise ModelError(f"{path}: expected dims, the prefix lengths that it was trained for")
-    classifier = Classifier(dims, labels)
+    config = read_object(path)
     try:
+        classifier = Classifier(config["dims"], config["labels"])
         classifier.load_state_dict(load_file(folder / FOLDER / WEIGHTS))
     except Exception as error:
         raise ModelError(f"{path.parent} does not fit its config: {first_line(error)}") from error
@@ -105,7 +101,7 @@ def read_classifier(folder: Path) -> Classifier | None:
 
 
 def write_classifier(classifier: Classifier, folder: Path) -> None:
-    """Write it to the folder of a model."""
+    """Write the classifier to the folder of a model."""
     (folder / FOLDER).mkdir()
     config = {"labels": list(classifier.labels), "dims": list(classifier.dims)}
     write_json(folder / FOLDER / "config.json", config)

@@ -52,13 +52,11 @@ def install_line(extra: str) -> str:
 
 def pip_line(arguments: str) -> str:
     """The command that installs something here: what follows `pip install`."""
-    pip = shutil.which("pip")
-    if pip is not None and Path(pip).parent == Path(sys.executable).parent:
-        return f"pip install {arguments}"
     python = shlex.quote(sys.executable)
     if find_spec("pip") is None:
         return f"uv pip install --python {python} {arguments}"
-    return f"{python} -m pip install {arguments}"
+    is_active = shutil.which("pip") == str(Path(sys.executable).with_name("pip"))
+    return f"{'pip' if is_active else f'{python} -m pip'} install {arguments}"
 
 
 def require(extra: str, purpose: str, *modules: str) -> None:

@@ -1,10 +1,4 @@
-"""Files on disk: written whole or not at all, synced, with remembered checksums.
-
-A file can get other content and keep its size and time of change. Reading all of a model to see
-that takes longer than answering a question, so a checksum is remembered, outside the model's
-folder, with the file's inode, size and times. One of these no program can set back: the time of
-the last change of status (ctime).
-"""
+"""Files on disk: read with errors that name them, written whole or not at all, and synced."""
 
 import hashlib
 import json
@@ -15,11 +9,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from safetensors import SafetensorError
 
-from searchengine.errors import FORBIDDEN
 from searchengine.trainer.errors import ModelError
 
 CHECKSUMS = "checksums.json"
@@ -33,8 +26,6 @@ def read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ModelError(f"{path} is missing: the model folder is incomplete") from None
-    except PermissionError as error:
-        raise ModelError(f"{path}: {FORBIDDEN}") from error
     except (OSError, ValueError) as error:
         raise ModelError(f"{path} cannot be read: {error}") from error
 
@@ -101,45 +92,30 @@ def new_folder(path: Path, keep: str | None = None) -> Iterator[Path]:
         raise ModelError(f"the model cannot be written to {path}: {error}") from error
 
 
-class Checksums:
-    """sha256 of files, remembered in a folder when the block ends; None remembers nothing."""
+def remembered_sha256(path: Path) -> str:
+    """The sha256 (hex) of a file, remembered in the user's cache while the file stays the same.
 
-    def __init__(self, folder: Path | None):
-        self._path = None if folder is None else folder / CHECKSUMS
-        self._known: dict[str, list[Any]] = {}
-        self._changed = False
-
-    def __enter__(self) -> Self:
-        with suppress(OSError, ValueError):
-            known = json.loads(self._path.read_bytes()) if self._path else None
-            self._known = known if isinstance(known, dict) else {}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._path is None or not self._changed:
-            return
-        present = {name: known for name, known in self._known.items() if os.path.exists(name)}
-        with suppress(OSError):  # read-only, or full: the files are read again
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_at_once(self._path, json.dumps(present).encode())
-
-    def of(self, path: Path) -> str:
-        """In hex; "" if the file is gone."""
-        name = str(path.absolute())
-        try:
-            known = self._known.get(name)
-            if isinstance(known, list) and known[:-1] == file_state(os.stat(path)):
-                return str(known[-1])
-            with path.open("rb") as file:
-                before = os.fstat(file.fileno())
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-                same = file_state(os.fstat(file.fileno())) == file_state(before)
-        except OSError:
-            return ""
-        if same and time.time_ns() - before.st_ctime_ns > SETTLED:
-            self._known[name] = [*file_state(before), digest]
-            self._changed = True
-        return digest
+    A file can get other content and keep its size and time of change. Its time of the last change
+    of status (ctime) no program can set back. Raises OSError.
+    """
+    cache, name = user_cache(), str(path.absolute())
+    known: dict[str, list[Any]] = {}
+    with suppress(OSError, ValueError, TypeError):
+        known = dict(json.loads((cache / CHECKSUMS).read_bytes())) if cache else {}
+    with path.open("rb") as file:
+        before = os.fstat(file.fileno())
+        *state, digest = known.get(name) or [None]
+        if state == file_state(before):
+            return str(digest)
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        is_same = file_state(os.fstat(file.fileno())) == file_state(before)
+    if cache and is_same and time.time_ns() - before.st_ctime_ns > SETTLED:
+        known[name] = [*file_state(before), digest]
+        present = {name: entry for name, entry in known.items() if os.path.exists(name)}
+        with suppress(OSError):  # read-only, or full: the file is read again
+            cache.mkdir(parents=True, exist_ok=True)
+            write_at_once(cache / CHECKSUMS, json.dumps(present).encode())
+    return digest
 
 
 def file_state(stat: os.stat_result) -> list[int]:

@@ -11,10 +11,9 @@ import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import TextIOWrapper
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 from searchengine.trainer.errors import DataError
 
@@ -38,20 +37,16 @@ def integer(value: Any) -> int | None:
 @contextmanager
 def open_text(path: Path) -> Iterator[IO[str]]:
     """Lines of a UTF-8 file, unpacked if it ends in .gz. Raises DataError, also while reading."""
-    if not path.is_file():
-        kind = "is a folder: name the files in it" if path.is_dir() else "no such file"
-        raise DataError(f"{path}: {kind}")
+    if path.is_dir():
+        raise DataError(f"{path}: is a folder: name the files in it")
+    opener: Any = gzip.open if path.suffix == ".gz" else open
     try:
-        if path.suffix == ".gz":
-            raw = cast(IO[bytes], gzip.open(path, "rb"))
-        else:
-            raw = path.open("rb")
-        with raw, TextIOWrapper(raw, encoding="utf-8-sig", newline="") as lines:
+        with opener(path, "rt", encoding="utf-8-sig", newline="") as lines:
             yield lines
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
     except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path}: not UTF-8 (byte {error.object[error.start]:#04x}): convert the file first"
-        ) from error
+        raise DataError(f"{path}: must be UTF-8, convert the file first: {error}") from error
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read: {error}") from error
 

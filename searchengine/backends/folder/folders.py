@@ -30,7 +30,7 @@ from searchengine.backends.folder.documents.store import Store
 from searchengine.errors import FORBIDDEN, CollectionBusy, CollectionError
 from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.storage.durable import open_folder, sha256, sync_folder
-from searchengine.trainer.files import Checksums, user_cache
+from searchengine.trainer.files import remembered_sha256
 
 _CHUNK = 1 << 24  # bytes per read
 _SEGMENT = re.compile(r"[0-9]+(\.[0-9a-f]{32}\.new)?")
@@ -58,10 +58,7 @@ def checksum(path: Path) -> str:
 
     Hashing the graph of ten million rows would take seconds each time a collection is opened.
     """
-    if path.stat().st_size < _REMEMBERED:
-        return sha256(path)
-    with Checksums(user_cache()) as checksums:
-        return checksums.of(path)
+    return sha256(path) if path.stat().st_size < _REMEMBERED else remembered_sha256(path)
 
 
 @contextmanager
