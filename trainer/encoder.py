@@ -4,23 +4,25 @@ encoder = Encoder.load("starter")
 vectors = encoder.encode(["how do whales sleep"], role="query")    # (1, 384) float32, unit rows
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import RLock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.tokens import UNLIMITED, Ids, check_texts
-from searchengine.trainer.reading import integer
 from searchengine.trainer.runtimes.handle import Handle, ModelHandle, open_handle
 from searchengine.trainer.runtimes.runtime import run_batches
 from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig, RuntimeKind
-from searchengine.trainer.sharing import share_handle
 from searchengine.trainer.sources.source import Source, Starter
 
 if TYPE_CHECKING:  # both are torch, which takes seconds and which the native runtime does without
@@ -48,27 +50,18 @@ class Encoder:
 
     def __init__(
         self,
-        model: "Model",
+        model: "Model | Handle",
         source: str,
         *,
         precision: Precision | str = Precision.AUTO,
         device: str | None = None,
     ):
         """source: the name by which `load` finds it again."""
-        config = RuntimeConfig(RuntimeKind.TORCH, precision, device)
-        self._set(ModelHandle(config, model, None), source)
-
-    def _set(self, handle: Handle, source: str) -> None:
-        self._handle = handle
-        self._source = source
-        self._description = handle.description
-        self._tokens = handle.tokens
-
-    @classmethod
-    def _from_handle(cls, handle: Handle, source: str) -> "Encoder":
-        encoder = cls.__new__(cls)
-        encoder._set(handle, source)
-        return encoder
+        if not isinstance(model, Handle):
+            config = RuntimeConfig(RuntimeKind.TORCH, precision, device)
+            model = ModelHandle(config, model, None)
+        self._handle, self._source = model, source
+        self._description, self._tokens = model.description, model.tokens
 
     @classmethod
     def load(
@@ -106,8 +99,7 @@ class Encoder:
         """
         config = RuntimeConfig(runtime, precision, device, trust_remote_code)
         place = Source.find(source, layers, trust_remote_code=trust_remote_code)
-        handle = share_handle if shared else open_handle
-        return cls._from_handle(handle(config, place), place.name)
+        return cls((_share if shared else open_handle)(config, place), place.name)
 
     @property
     def dim(self) -> int:
@@ -219,7 +211,7 @@ class Encoder:
 
         starts = range(0, len(texts), CHUNK)
         # A single question should not pay for a thread.
-        return map(chunk, starts) if len(starts) < 2 else prefetched(map(chunk, starts))
+        return map(chunk, starts) if len(starts) < 2 else _prefetched(map(chunk, starts))
 
     def prompt(self, role: Role | None) -> str:
         """The text that `encode` puts in front of a text of this role; "" for none."""
@@ -260,22 +252,18 @@ class Encoder:
         arXiv 2402.14776). `load(source, layers=…)` gives the same. Raises ModelError for a number
         of layers that the network does not have.
         """
-        config = self._handle.config
-        if not self.layers:
-            raise ModelError(f"{self.source} is a static model, without layers: leave layers out")
-        number = integer(layers)
-        if number is None or not 1 <= number <= self.layers:
+        if type(layers) is not int or not 1 <= layers <= self.layers:
             raise ModelError(
                 f"layers is {layers!r}: expected 1 to {self.layers}, the layers of the network"
             )
-        if self._handle.source is None:
+        config, source, model = self._handle.config, self._handle.source, None
+        if source is None:
             from searchengine.trainer.model.model_folder import truncate_layers
 
-            return Encoder._from_handle(
-                ModelHandle(config, truncate_layers(self.model, number), None), self.source
-            )
-        source = replace(self._handle.source, layers=number)
-        return Encoder._from_handle(ModelHandle(config, None, source), self.source)
+            model = truncate_layers(self.model, layers)
+        else:
+            source = replace(source, layers=layers)
+        return Encoder(ModelHandle(config, model, source), self.source)
 
     def save(self, path: str | Path) -> None:
         """Write a sentence-transformers folder: safetensors weights, prompts, dims and recipe.
@@ -284,10 +272,10 @@ class Encoder:
         refused with a ModelError.
         """
         model = self.model  # says what to install where torch is missing
-        from searchengine.trainer.card import card
+        from searchengine.trainer.card import model_card
         from searchengine.trainer.model.saving import write_model
 
-        write_model(model, Path(path), card(model))
+        write_model(model, Path(path), model_card(model))
 
     def push_to_hub(
         self,
@@ -302,16 +290,40 @@ class Encoder:
         `repository`: such as "me/my-model", created if it does not exist. `token`: by default that
         of `hf auth login` or of the variable HF_TOKEN. Raises ModelError.
         """
-        model = self.model  # says what to install where torch is missing
-        from searchengine.trainer.card import card
-        from searchengine.trainer.model.saving import push_model
+        from huggingface_hub import HfApi  # half a second that encoding does without
 
-        return push_model(
-            model, card(model), repository, private=private, message=message, token=token
-        )
+        api = HfApi(token=token)
+        with TemporaryDirectory() as scratch:
+            self.save(folder := Path(scratch) / "model")
+            try:
+                url = api.create_repo(repository, private=private, exist_ok=True)
+                api.upload_folder(repo_id=url.repo_id, folder_path=folder, commit_message=message)
+            except Exception as error:  # of httpx, of the hub, of the name
+                reason = " ".join(str(error).split())
+                raise ModelError(f"the model cannot be pushed to {repository}: {reason}") from error
+        return str(url)
 
 
-def prefetched(items: Iterator[Item]) -> Iterator[Item]:
+# Models that several encoders use, while one of them does; and what is held while one is opened, so
+# that two callers never read it twice.
+_shared: WeakValueDictionary[Hashable, Handle] = WeakValueDictionary()
+_sharing = RLock()
+os.register_at_fork(
+    before=_sharing.acquire, after_in_parent=_sharing.release, after_in_child=_sharing.release
+)
+
+
+def _share(config: RuntimeConfig, source: Source) -> Handle:
+    """As `open_handle`, but one handle serves all callers in this process, until none holds it."""
+    key = (os.getpid(), config, source, source.state())
+    with _sharing:
+        handle = _shared.get(key)
+        if handle is None:
+            handle = _shared[key] = open_handle(config, source)
+        return handle
+
+
+def _prefetched(items: Iterator[Item]) -> Iterator[Item]:
     """The same items; each is computed in a thread while the one before it is used."""
     with ThreadPoolExecutor(1) as thread:
         upcoming = thread.submit(next, items, END)

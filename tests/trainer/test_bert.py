@@ -193,7 +193,7 @@ def test_the_first_layers(tmp_path: Path) -> None:
     whole = Encoder.load(write_bert(tmp_path / "m", num_hidden_layers=3), runtime="native")
     exact = Encoder.load(tmp_path / "m", runtime="torch", precision="fp32", layers=1)
     short = whole.truncate(layers=1)
-    again = Encoder.load(tmp_path / "m", runtime="native", layers=np.int64(1))  # type: ignore[arg-type]
+    again = Encoder.load(tmp_path / "m", runtime="native", layers=1)
     assert (short.layers, exact.layers, again.layers, whole.layers) == (1, 1, 1, 3)
     vectors = short.encode(TEXTS)
     assert np.einsum("nd,nd->n", vectors, exact.encode(TEXTS)).min() > 0.999

@@ -1,11 +1,13 @@
 """Fingerprints: what changes a vector is in them, what cannot is not."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from searchengine.trainer.encoder import Encoder
 from tests.tiny_model import write_sentence_transformer
@@ -28,6 +30,7 @@ CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "causal attention": ("config.json", {"is_decoder": True}),
     "truncation side": ("tokenizer_config.json", {"truncation_side": "left"}),
     "length limit": ("sentence_bert_config.json", {"max_seq_length": 7}),
+    "pooling": ("1_Pooling/config.json", {"pooling_mode": "max"}),
     "prompt": ("config_sentence_transformers.json", {"prompts": {"query": "the dog: "}}),
 }
 
@@ -78,3 +81,14 @@ def test_a_setting_at_its_default_may_be_left_out(folder: Path) -> None:
     del config["hidden_act"], config["layer_norm_eps"]
     (folder / "config.json").write_text(json.dumps(config))
     assert load(folder).fingerprint == before.fingerprint
+
+
+def test_weights_decide_and_place_and_precision_do_not(folder: Path, tmp_path: Path) -> None:
+    before = load(folder).fingerprint
+    assert Encoder.load(folder, precision="bf16").fingerprint == before
+    moved = shutil.copytree(folder, tmp_path / "moved")
+    assert load(moved).fingerprint == before
+    weights = load_file(moved / "model.safetensors")
+    weights["embeddings.word_embeddings.weight"][7, 3] += 1e-3
+    save_file(weights, moved / "model.safetensors", {"format": "pt"})
+    assert load(moved).fingerprint != before

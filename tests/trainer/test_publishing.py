@@ -117,15 +117,24 @@ def test_what_is_pushed_is_what_is_saved(hub: Hub, encoder: Encoder, tmp_path: P
     np.testing.assert_array_equal(again.encode(["a dog"]), encoder.encode(["a dog"]))
 
 
-def test_a_refusal_is_one_sentence(hub: Hub, encoder: Encoder) -> None:
-    with pytest.raises(ModelError, match=r"cannot be pushed to me/tiny: .*401"):
-        encoder.push_to_hub("me/tiny", token="wrong")
-    with pytest.raises(ModelError, match="cannot be pushed to a b: Repo id must"):
-        encoder.push_to_hub("a b", token="secret")
+@pytest.mark.parametrize(
+    ("repository", "token", "message"),
+    [
+        ("me/tiny", "wrong", r"cannot be pushed to me/tiny: .*401"),
+        ("a b", "secret", "cannot be pushed to a b: Repo id must"),
+        ("me/tiny", None, r"cannot be pushed to me/tiny: .*[Cc]onnect"),
+    ],
+)
+def test_a_refusal_is_one_sentence(
+    hub: Hub,
+    encoder: Encoder,
+    monkeypatch: pytest.MonkeyPatch,
+    repository: str,
+    token: str | None,
+    message: str,
+) -> None:
+    if token is None:
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:1")
+    with pytest.raises(ModelError, match=message):
+        encoder.push_to_hub(repository, token=token or "secret")
     assert not hub.files
-
-
-def test_a_hub_that_cannot_be_reached(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:1")
-    with pytest.raises(ModelError, match=r"cannot be pushed to me/tiny: .*[Cc]onnect"):
-        encoder.push_to_hub("me/tiny", token="secret")

@@ -216,7 +216,6 @@ def test_what_it_cannot_do(tmp_path: Path) -> None:
     encoder = Encoder.load(folder)
     for call in (
         lambda: Encoder.load(folder, layers=2),
-        lambda: encoder.truncate(layers=1),
         lambda: Encoder.load(folder, precision="bf16"),
         lambda: Encoder.load(folder, device="meta"),
         lambda: encoder.save(tmp_path / "copy"),

@@ -1,12 +1,9 @@
-"""Model folders, written so that sentence-transformers, mteb and others load them; and uploaded."""
+"""Model folders, written so that sentence-transformers, mteb and others load them."""
 
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import HfApi
-from huggingface_hub import errors as hub
 from safetensors.torch import save_file
 
 from searchengine.trainer.classifier import write_classifier
@@ -118,29 +115,3 @@ def _pooling_config(pooling: Pooling) -> dict[str, Any]:
         modes = [str(mode) for mode in pooling.modes]
         config = {"embedding_dimension": pooling.width, "pooling_mode": modes}
     return {**config, "include_prompt": True}
-
-
-def push_model(
-    model: Model,
-    readme: str,
-    repository: str,
-    *,
-    private: bool,
-    message: str,
-    token: str | None,
-) -> str:
-    """Upload a model as one commit of a repository, which is created if need be; returns its URL.
-
-    Raises ModelError if the hub refuses it or cannot be reached.
-    """
-    api = HfApi(token=token)
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch) / "model"
-        write_model(model, folder, readme)
-        try:
-            address = api.create_repo(repository, private=private, exist_ok=True)
-            api.upload_folder(repo_id=address.repo_id, folder_path=folder, commit_message=message)
-        except (OSError, hub.HTTPError, ValueError) as error:  # type: ignore[attr-defined]
-            reason = " ".join(str(error).split())
-            raise ModelError(f"the model cannot be pushed to {repository}: {reason}") from error
-    return str(address)

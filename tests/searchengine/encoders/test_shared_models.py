@@ -17,7 +17,7 @@ from tiny_model import write_model2vec, write_sentence_transformer
 
 from searchengine import SearchEngine
 from searchengine.errors import CollectionError
-from searchengine.trainer import sharing
+from searchengine.trainer import encoder as encoder_module
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.runtimes.handle import Handle
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
@@ -31,14 +31,14 @@ Loads = list[ref[Handle]]
 def loads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loads]:
     """A weak reference to each model that is loaded; the garbage collector is off."""
     references: Loads = []
-    opened = sharing.open_handle
+    opened = encoder_module.open_handle
 
     def open_handle(*arguments: Any) -> Handle:
         model = opened(*arguments)
         references.append(ref(model))
         return model
 
-    monkeypatch.setattr(sharing, "open_handle", open_handle)
+    monkeypatch.setattr(encoder_module, "open_handle", open_handle)
     gc.collect()
     gc.disable()
     yield references
@@ -129,6 +129,6 @@ def test_a_forked_child_loads_its_own(tmp_path: Path) -> None:
         own = Encoder.load(model, runtime="torch", precision="fp32", shared=True)
         say(bool(np.allclose(own.encode(["a whale"]), expected)))
 
-    with sharing._sharing:  # by a thread of the parent
+    with encoder_module._sharing:  # by a thread of the parent
         ended = in_child(child)
     assert (ended.problem, ended.said) == (None, [True])
