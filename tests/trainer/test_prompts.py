@@ -1,7 +1,6 @@
 """The prompts of published models whose folders name none."""
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from tiny_model import WORDS, write_json, write_plain, write_sentence_transformer
 
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.sources.names import PUBLISHED, hub_name, published_prompts
+from searchengine.trainer.sources.names import published_prompts
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.train_config import TrainConfig
 
@@ -44,45 +43,26 @@ def test_they_are_those_of_the_models_cards(name: str) -> None:
     mteb = pytest.importorskip("mteb", reason="the extra `mteb` is not installed")
     stated = mteb.get_model_meta(name).loader_kwargs.get("model_prompts", {})
     expected = {role: stated[role] for role in ("query", "document") if role in stated}
-    assert published_prompts(name.split("/")[1]) == expected
+    assert published_prompts(Path(name)) == expected
     assert bool(expected) == (name in NAMES)
 
 
 @pytest.mark.parametrize(
-    ("name", "start"),
+    ("folder", "query"),
     [
         ("Qwen3-Embedding-0.6B", "Instruct: Given a web search query"),
         ("multilingual-e5-large-instruct", "Instruct: Given a web search query"),
         ("snowflake-arctic-embed-l-v2.0", "query: "),
         ("UAE-Large-V1", "Represent this sentence"),
+        ("models--intfloat--e5-small-v2/snapshots/ffb93f3bd4047442299a41", "query: "),
+        ("my-e5-small", None),
+        ("e5-small-finetuned", None),
+        ("bge", None),
     ],
 )
-def test_questions_alone_have_one(name: str, start: str) -> None:
-    prompts = published_prompts(name)
-    assert list(prompts) == ["query"] and prompts["query"].startswith(start)
-
-
-@pytest.mark.parametrize("name", ["my-e5-small", "e5-small-finetuned", "notes", "bge", ""])
-def test_other_models_have_none(name: str) -> None:
-    assert published_prompts(name) == {}
-
-
-def test_no_model_is_known_twice() -> None:
-    names = [*NAMES, "x/qwen3-embedding-4b", "x/uae-large-v1", "x/snowflake-arctic-embed-xs"]
-    for name in names:
-        known = [prompts for pattern, prompts in PUBLISHED if published_matches(pattern, name)]
-        assert len(known) == 1, name
-
-
-def published_matches(pattern: str, name: str) -> bool:
-    return re.fullmatch(pattern, name.split("/")[1].lower()) is not None
-
-
-def test_a_model_of_the_hubs_cache_has_the_name_of_its_model(tmp_path: Path) -> None:
-    snapshot = tmp_path / "models--intfloat--e5-small-v2" / "snapshots" / "ffb93f3bd4047442299a41"
-    snapshot.mkdir(parents=True)
-    assert hub_name(snapshot) == "e5-small-v2"
-    assert hub_name(tmp_path / "e5-small-v2") == "e5-small-v2"
+def test_the_name_of_a_folder_decides(folder: str, query: str | None) -> None:
+    prompts = published_prompts(Path(folder))
+    assert prompts["query"].startswith(query) if query else prompts == {}
 
 
 @pytest.mark.parametrize(

