@@ -35,8 +35,8 @@ MODULES = {
     "searchengine/server/mcp_server.py": "mcp",
     "searchengine/measure/judged_folder.py": "train",
     "searchengine/server/": "serve",
-    "searchengine/cli/training/display.py": "train",
-    "searchengine/cli/training/logs.py": "train",
+    "searchengine/cli/train_display.py": "train",
+    "searchengine/cli/train_logs.py": "train",
     "trainer/classifier.py": "train",
     "trainer/card.py": "train",
     "trainer/evaluation/labels.py": "train",
@@ -54,7 +54,7 @@ FUNCTIONS = {
     "searchengine/cli/demo.py": "train",
     "searchengine/cli/measuring/evaluate.py": "mteb train",
     "searchengine/cli/serve.py": "serve mcp",
-    "searchengine/cli/training/train.py": "train",
+    "searchengine/cli/train.py": "train",
     "searchengine/corpus/text_files.py": "formats",
     "searchengine/measure/": "plots",
     "trainer/encoder.py": "train",
@@ -65,7 +65,7 @@ FUNCTIONS = {
 """File or folder → the extras whose packages and modules it imports within functions."""
 ELSEWHERE = {
     "indexer/native/build_hook.py": {"hatchling"},  # runs in a build only
-    "searchengine/cli/training/logs.py": {"mlflow", "wandb"},  # of no extra: --log names them
+    "searchengine/cli/train_logs.py": {"mlflow", "wandb"},  # of no extra: --log names them
 }
 NAMES = {"haystack": "haystack-ai", "llama_index": "llama-index-core"}  # perhaps not installed
 

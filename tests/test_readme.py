@@ -29,7 +29,7 @@ from tiny_model import write_model2vec
 from searchengine import SearchEngine
 from searchengine.cli import cli
 from searchengine.cli.demo import sample_folder
-from searchengine.cli.training.train import read_config
+from searchengine.cli.train import read_config
 from searchengine.corpus.files import read_corpus
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.native.library import levels
@@ -55,7 +55,7 @@ def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
             small = {**settings_, "max_steps": few, "batch_size": 16}
             return read_config(path, small, *settings)
 
-        monkeypatch.setattr("searchengine.cli.training.train.read_config", few_steps)
+        monkeypatch.setattr("searchengine.cli.train.read_config", few_steps)
         monkeypatch.setattr("searchengine.trainer.training.head.ROTATION_TEXTS", 200)
     return few
 

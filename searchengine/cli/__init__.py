@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from searchengine.cli import demo, documents, index, search, serve, tune, upkeep
+from searchengine.cli import demo, documents, index, search, serve, train, tune, upkeep
 from searchengine.cli.console import (
     INTERRUPTED,
     PrintableFormatter,
@@ -21,7 +21,6 @@ from searchengine.cli.console import (
     printable,
 )
 from searchengine.cli.measuring import bench, evaluate, judged
-from searchengine.cli.training import train
 from searchengine.errors import FieldWarning, LanguageWarning, SearchEngineError
 from searchengine.trainer.errors import MemoryWarning
 

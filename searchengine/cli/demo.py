@@ -54,7 +54,7 @@ def run_demo(folder: Path) -> None:
         require("starter,train", "the demo trains a model, which", *TRAINING)
         starter_folder()
     from searchengine.cli.console import note, program, progress, say, show_rows, steps
-    from searchengine.cli.training.display import train_with_progress
+    from searchengine.cli.train_display import train_with_progress
     from searchengine.corpus.files import read_corpus
     from searchengine.engine import SearchEngine
     from searchengine.measure.bench_data import collection_dataset

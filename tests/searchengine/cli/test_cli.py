@@ -416,7 +416,7 @@ def test_without_faiss_one_sentence_names_the_package(folder: Path) -> None:
 def test_demo_leaves_a_model_and_a_collection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: bool
 ) -> None:
-    import searchengine.cli.training.display  # noqa: F401  # it would keep the name patched here
+    import searchengine.cli.train_display  # noqa: F401  # it would keep the name patched here
 
     def small(**settings: Any) -> TrainConfig:
         return TrainConfig(**settings | {"max_steps": 2, "batch_size": 16})

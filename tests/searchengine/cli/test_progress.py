@@ -43,7 +43,7 @@ def indexes():
 
 @cli.command()
 def trains():
-    from searchengine.cli.training.display import Display
+    from searchengine.cli.train_display import Display
     with Display(stderr_console(), resume=True) as display:
         display(SimpleNamespace(
             step=2, steps=5, loss=0.5, examples=9, excluded=0, scores=None, alignment=None,

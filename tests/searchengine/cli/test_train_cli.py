@@ -51,8 +51,8 @@ def test_resume_reaches_the_training(
         assert (report is None) == (rank == 1)
         raise ConfigError(f"resume is {resume}")
 
-    monkeypatch.setattr("searchengine.cli.training.display.launched_rank", lambda: rank)
-    monkeypatch.setattr("searchengine.cli.training.display.train", train)
+    monkeypatch.setattr("searchengine.cli.train_display.launched_rank", lambda: rank)
+    monkeypatch.setattr("searchengine.cli.train_display.train", train)
     option = ["--resume"] if resume else []
     done = run(folder, "train", "pairs.tsv", "--base", "base", "--out", "r", *option)
     assert done.returncode == 2 and f"resume is {resume}" in done.stderr, done.stderr

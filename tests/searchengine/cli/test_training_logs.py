@@ -6,7 +6,7 @@ import command_line
 import pytest
 from rich.console import Console
 
-from searchengine.cli.training.display import _resumable
+from searchengine.cli.train_display import _resumable
 from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import write_sentence_transformer
 

@@ -10,7 +10,7 @@ pytest.importorskip("tensorboard", reason="the extra `tensorboard` is not instal
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from searchengine.cli.training.display import TensorBoard
+from searchengine.cli.train_display import TensorBoard
 from searchengine.trainer.errors import ConfigError
 from searchengine.trainer.training.loop import Report
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from searchengine.cli.console import Pulse, Terminated, erase, note, print_line, stderr_console
-from searchengine.cli.training.logs import LOGS
+from searchengine.cli.train_logs import LOGS
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, TrainingWarning, install_line
 from searchengine.trainer.training.checkpoint import latest

@@ -125,7 +125,7 @@ def train(
         tuned = (base.folder / "modules.json").exists()  # it has a head for sentences
         if tuned and preset and (harm := PRESETS[preset].harm):
             note(f"Preset {preset} {harm}; take `pairs`, or a base without a head for sentences")
-    from searchengine.cli.training.display import train_with_progress
+    from searchengine.cli.train_display import train_with_progress
 
     train_with_progress(settings, resume=resume, tensorboard=tensorboard, logs=logs, plots=plots)
 

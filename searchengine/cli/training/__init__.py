@@ -1,1 +1,0 @@
-"""Commands that train: train and mine."""
