@@ -44,7 +44,7 @@ from searchengine.measure.judgements import read_beir
 from searchengine.measure.significance import interval
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.evaluation.sts import read_sts, sts
-from searchengine.trainer.training.lengthening import lengthened
+from searchengine.trainer.training.longlora import lengthened
 from searchengine.trainer.training.loop import Report, train
 from searchengine.trainer.training.presets import preset
 from searchengine.trainer.training.train_config import TrainConfig

@@ -30,11 +30,11 @@ TRAINED: dict[str, dict[str, Any]] = {
 
 def choose(network: Any, attention: str, tokens: int) -> None:
     """Switch a network to one of ATTENTIONS."""
-    from searchengine.trainer.training import attention as groups
+    from searchengine.trainer.training import longlora
 
-    groups.restore(network)
+    longlora.use_full_attention(network)
     if attention.startswith("groups"):
-        groups.use_groups(network, tokens // int(attention[-1]))
+        longlora.use_groups(network, tokens // int(attention[-1]))
     else:
         network.set_attn_implementation(attention)
 
@@ -45,7 +45,7 @@ def step(tokens: int, trained: str, precision: str) -> tuple[Any, Any]:
 
     from searchengine.trainer.encoder import Encoder
     from searchengine.trainer.model.modules import Batch
-    from searchengine.trainer.training.lengthening import add_adapters, lengthened
+    from searchengine.trainer.training.longlora import add_adapters, lengthened
     from searchengine.trainer.training.train_config import TrainConfig
     from searchengine.trainer.training.training_model import set_dropout
 

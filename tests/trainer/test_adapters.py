@@ -10,7 +10,7 @@ import torch
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, ModelError
-from searchengine.trainer.training import lengthening, loop
+from searchengine.trainer.training import longlora, loop
 from searchengine.trainer.training.loop import Report, train
 from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import WORDS, write_sentence_transformer
@@ -72,7 +72,7 @@ def test_the_saved_model_is_plain_and_reads_as_many_tokens_as_it_was_trained_for
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unmerged: list[Any] = []
-    merge = lengthening.merge_adapters
+    merge = longlora.merge_adapters
 
     def watched(network: Any) -> None:
         unmerged.append(network(TOKENS)[0].detach())
@@ -131,14 +131,14 @@ def test_adapters_embeddings_and_norms_are_trained_and_nothing_else(config: Trai
 def test_adapters_begin_as_nothing(base: Path, config: TrainConfig) -> None:
     network: Any = Encoder.load(base, runtime="torch", precision="fp32").module.transformer
     before = network(TOKENS[:, :40])[0]
-    lengthening.add_adapters(network, config)
+    longlora.add_adapters(network, config)
     assert torch.equal(network(TOKENS[:, :40])[0], before)
     first = {n: p.clone() for n, p in network.named_parameters() if "lora_A" in n}
     assert len(first) == 8
     again: Any = Encoder.load(base, runtime="torch", precision="fp32").module.transformer
-    lengthening.add_adapters(again, config)  # from the seed, whatever was drawn before
+    longlora.add_adapters(again, config)  # from the seed, whatever was drawn before
     assert all(torch.equal(p, dict(again.named_parameters())[n]) for n, p in first.items())
-    lengthening.merge_adapters(network)
+    longlora.merge_adapters(network)
     assert torch.equal(network(TOKENS[:, :40])[0], before)
 
 

@@ -22,7 +22,7 @@ from searchengine import SearchEngine
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.model_folder import Model
-from searchengine.trainer.training.lengthening import interpolated, lengthened
+from searchengine.trainer.training.longlora import interpolated, lengthened
 from tests.tiny_model import WORDS, write_plain, write_sentence_transformer
 
 SIZE = {

@@ -18,16 +18,19 @@ from transformers import (
 from transformers.masking_utils import causal_mask_function
 
 from searchengine.trainer.errors import ModelError
-from searchengine.trainer.training import attention
-from searchengine.trainer.training.attention import padding_mask, shifted_sparse
-from searchengine.trainer.training.dropout import set_dropout
+from searchengine.trainer.training.longlora import (
+    padding_mask,
+    shifted_sparse,
+    use_full_attention,
+    use_groups,
+)
+from searchengine.trainer.training.training_model import set_dropout
 
 GROUP = 4
 
 
-def layer(group: int | None = GROUP, training: bool = True) -> Any:
-    config = SimpleNamespace() if group is None else SimpleNamespace(attention_group=group)
-    return SimpleNamespace(config=config, training=training)
+def layer(group: int = GROUP) -> Any:
+    return SimpleNamespace(config=SimpleNamespace(attention_group=group), training=True)
 
 
 def inputs(batch: int, heads: int, tokens: int, keys: int | None = None) -> list[Tensor]:
@@ -72,20 +75,6 @@ def test_values_and_gradients_equal_the_definition(tokens: int, group: int, head
         assert a.isfinite().all() and torch.allclose(a, b, atol=1e-12)
 
 
-@pytest.mark.parametrize("added", [False, True])
-def test_packed_documents_are_kept_apart(added: bool) -> None:
-    tensors = inputs(2, 4, 14)
-    document = torch.tensor([[0] * 5 + [1] * 9, [0] * 3 + [1] * 3 + [2] * 8])
-    # And of a document only some, so that a mask whose sides are exchanged shows.
-    some = torch.rand(2, 14, 14) < 0.7
-    seen = (document[:, :, None] == document[:, None, :]) & some | torch.eye(14, dtype=torch.bool)
-    mask = seen[:, None]
-    if added:
-        mask = torch.zeros(mask.shape).masked_fill(~mask, float("-inf"))
-    result, _ = shifted_sparse(layer(), *tensors, mask)
-    assert torch.allclose(result, reference(tensors, seen, GROUP), atol=1e-12)
-
-
 def test_fewer_heads_of_keys_serve_several_of_the_queries() -> None:
     query, key, value = inputs(2, 4, 10, keys=2)
     result, _ = shifted_sparse(layer(), query, key, value, None)
@@ -122,9 +111,9 @@ def network() -> Any:
 
 @pytest.fixture
 def sparse(network: Any) -> Any:
-    attention.use_groups(network, GROUP)
+    use_groups(network, GROUP)
     yield network.train()
-    attention.restore(network)
+    use_full_attention(network)
 
 
 def ids(*shape: int) -> Tensor:
@@ -137,7 +126,7 @@ def test_one_group_and_inference_are_full_attention(network: Any, sparse: Any) -
     mask[1, 9:] = 0
     ours = sparse(short)[0], sparse.eval()(long, mask)[0]
     in_groups = sparse.train()(long, mask)[0]
-    attention.restore(network)
+    use_full_attention(network)
     full = network(short)[0], network(long, mask)[0]
     assert torch.allclose(ours[0], full[0], atol=1e-6)
     assert torch.allclose(ours[1][mask == 1], full[1][mask == 1], atol=1e-6)
@@ -207,7 +196,7 @@ def test_what_it_cannot_do_is_refused() -> None:
     size = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
     modern = ModernBertModel(ModernBertConfig(**size, intermediate_size=64, pad_token_id=0))
     with pytest.raises(ModelError, match="a modernbert network some layers see a token's neigh"):
-        attention.use_groups(modern, GROUP)
+        use_groups(modern, GROUP)
     mpnet = MPNetModel(MPNetConfig(**size, intermediate_size=64))
     with pytest.raises(ModelError, match="a mpnet network has an attention of its own"):
-        attention.use_groups(mpnet, GROUP)
+        use_groups(mpnet, GROUP)

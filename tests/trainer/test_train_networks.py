@@ -17,9 +17,9 @@ from transformers import (
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError
-from searchengine.trainer.training.dropout import set_dropout
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.train_config import TrainConfig
+from searchengine.trainer.training.training_model import set_dropout
 from tests.tiny_model import WORDS, write_plain
 
 SIZE = {"vocab_size": 120, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}

@@ -46,7 +46,6 @@ from searchengine.trainer.training.preparation import (
     load_base,
     make_accelerator,
     make_optimizer,
-    prepare_embeddings,
     read_data,
     starts_rotated,
 )
@@ -213,7 +212,6 @@ def make_run(
     """A run before its first step, which nothing judges yet."""
     model, projection = load_base(config, examples)
     training_model = TrainingModel(model, config, projection).to(accelerator.device)
-    prepare_embeddings(training_model)
     return Run(
         config=config,
         model=model,
@@ -292,9 +290,6 @@ def update(run: Run, passes: Passes, batches: Sequence[LoadedBatch]) -> float:
             spare_memory(run, passes, error)
     total = processes.add(total, passes.device)
     trainable = [p for p in training_model.parameters() if p.requires_grad]
-    for weight in trainable:
-        if weight.grad is not None and weight.grad.is_sparse:  # the embeddings of words
-            weight.grad = weight.grad.to_dense()
     processes.add_gradients(trainable)
     if run.scaler is not None:
         wrapped: Any = run.optimizer

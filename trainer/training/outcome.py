@@ -15,14 +15,13 @@ from searchengine.trainer.evaluation.significance import compare
 from searchengine.trainer.model.model_folder import Model
 from searchengine.trainer.sources.source import Source
 from searchengine.trainer.training import checkpoint
-from searchengine.trainer.training.attention import restore as restore_attention
 from searchengine.trainer.training.batches import BatchPlan
 from searchengine.trainer.training.checkpoint import Progress
 from searchengine.trainer.training.example_files import read_labelled
 from searchengine.trainer.training.examples import Examples
 from searchengine.trainer.training.head import CLASSIFIER_TEXTS, best_c, fit_classifier
 from searchengine.trainer.training.label_baseline import AgainstBase, base_as_it_is, right_at
-from searchengine.trainer.training.lengthening import merge_adapters
+from searchengine.trainer.training.longlora import merge_adapters, use_full_attention
 from searchengine.trainer.training.objectives import AnyObjective
 from searchengine.trainer.training.processes import Processes
 from searchengine.trainer.training.step_judging import Judge, Scores, Split, unjudged
@@ -117,7 +116,7 @@ def as_loaded(run: Run) -> Model:
     """The model with its network as another program would load it: nothing of training is left."""
     config, network = run.config, run.training_model.sentence.transformer
     network.requires_grad_(True)
-    restore_attention(network)
+    use_full_attention(network)
     if config.adapter_rank:
         merge_adapters(network)
     return run.model

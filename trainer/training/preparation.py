@@ -20,11 +20,9 @@ from searchengine.trainer.runtimes.runtime_config import Precision
 from searchengine.trainer.runtimes.torch_runtime import pick_device, pick_precision
 from searchengine.trainer.sources.source import Source
 from searchengine.trainer.training import checkpoint
-from searchengine.trainer.training.attention import use_groups, use_plain
-from searchengine.trainer.training.dropout import set_dropout, use_dropout
 from searchengine.trainer.training.examples import Examples, read_examples
 from searchengine.trainer.training.head import with_linear_head
-from searchengine.trainer.training.lengthening import add_adapters, lengthened
+from searchengine.trainer.training.longlora import lengthened, prepare_network
 from searchengine.trainer.training.processes import Processes, group_options, launched_count
 from searchengine.trainer.training.rows import Augment, Kind
 from searchengine.trainer.training.train_config import (
@@ -34,6 +32,7 @@ from searchengine.trainer.training.train_config import (
 )
 from searchengine.trainer.training.training_model import (
     TrainingModel,
+    set_dropout,
     with_pooling,
 )
 
@@ -143,23 +142,12 @@ def load_base(config: TrainConfig, examples: Examples) -> tuple[Model, Dense | N
     if config.dropout is not None:
         set_dropout(model.module.transformer, config.dropout)
     _check_views(config, model, examples)
-    _prepare_network(model.module.transformer, config)
+    prepare_network(model.module.transformer, config)
     classifier = None
     if config.objective is Objective.CLASSIFICATION:
         labels = sorted({texts[1] for _, texts in examples})
         classifier = Classifier(dims, labels, config.seed)
     return replace(model, classifier=classifier), projection
-
-
-def _prepare_network(network: Any, config: TrainConfig) -> None:
-    """Give it the attention, the dropout and the adapters of the run."""
-    use_dropout(network)
-    if config.attention_group:
-        use_groups(network, config.attention_group)
-    else:
-        use_plain(network)
-    if config.adapter_rank:
-        add_adapters(network, config)
 
 
 def default_prefixes(model: Model, pooling: Pooler = Pooler.BASE) -> tuple[int, ...]:
@@ -225,16 +213,6 @@ def _sample_inputs(model: Model) -> dict[str, torch.Tensor]:
 def starts_rotated(config: TrainConfig, model: Model) -> bool:
     """Whether a run begins with a rotation to the principal axes, which prefixes need."""
     return config.rotate and len(model.matryoshka_dims) > 1
-
-
-def prepare_embeddings(training_model: TrainingModel) -> None:
-    """Make the gradients of embeddings sparse: rows for the words that occur.
-
-    A dense gradient is as large as the table, and would be written once for each pass.
-    """
-    for module in training_model.modules():
-        if isinstance(module, torch.nn.Embedding):
-            module.sparse = True
 
 
 def make_optimizer(

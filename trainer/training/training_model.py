@@ -186,6 +186,16 @@ class TrainingModel(nn.Module):
                     slow.lerp_(fast, 1 - QUEUE_MOMENTUM)
 
 
+def set_dropout(network: nn.Module, rate: float) -> None:
+    """Every dropout of the network, of hidden states and of attention, at this rate."""
+    for module in network.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = rate
+        for name in ("attention_dropout", "dropout", "dropout_prob", "dropout_p"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, rate)
+
+
 def with_pooling(model: Model, pooler: Pooler, seed: int) -> tuple[Model, Dense | None]:
     """The network with this pooling and unit rows, and the layer of CLS_BEFORE_POOLER.
 
