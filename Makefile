@@ -107,7 +107,7 @@ docs: .venv/docs  ## build the site in build/docs, without a network; warnings a
 bench: setup  ## the figures in docs/performance.md and of training in docs/quality.md, some five hours
 	$(BIN)/python benchmarks/reports.py
 	for name in startup indexing sts retrieval train_speed hard_negatives posthoc layers \
-		label_regression fused_matryoshka hybrid; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+		label_regression hybrid; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 	$(BIN)/python benchmarks/matryoshka_finetune.py --seeds 3 --test
 	$(BIN)/python benchmarks/simcse.py --steps 40 --seeds 3
 	$(BIN)/python benchmarks/few_shot.py --labels 100 --seeds 3

@@ -94,14 +94,14 @@ def measured(path: Path, first: int) -> dict[str, Any]:
     )
     encoder = Encoder.load("starter", runtime="torch")
     model = TrainingModel(encoder.model, config, None)
-    passes = Passes(model, encoder, config, contextlib.nullcontext)
+    passes = Passes(model, encoder, config, Processes(), contextlib.nullcontext)
     before, start = peak(), time.perf_counter()
     examples = read_data(config)
     examples.digest()
     split = hold_out(examples, 0)
     to_read = time.perf_counter() - start
     plan = BatchPlan(config, split.train)
-    objective = Contrastive(model, config, (384,), Processes(0, 1))
+    objective = Contrastive(config, (384,), model)
     seen = hashlib.sha256()
     start = time.perf_counter()
     with BatchLoader(plan, objective, passes) as batches:
@@ -110,7 +110,7 @@ def measured(path: Path, first: int) -> dict[str, Any]:
                 if step >= UPDATES // 2:
                     seen.update(json.dumps(prepared.rows).encode())
                     for view in prepared.views:
-                        seen.update(b"".join(ids.tobytes() for ids in view.ids or ()))
+                        seen.update(b"".join(ids.tobytes() for ids in view.ids))
     seconds = time.perf_counter() - start
     return {
         "peak MB": round(peak() - before, 1),

@@ -153,9 +153,9 @@ MUTANTS = [
     Mutant(
         "gradient of one loss wrong",
         "trainer/training/losses.py",
-        "pull_a = pull_a - pulled.sum(1)",
-        "pull_a = pull_a + pulled.sum(1)",
-        ["tests/trainer/test_losses.py"],
+        "target = (full.detach() / temperature)",
+        "target = (full / temperature)",
+        ["tests/trainer/test_loss_references.py"],
     ),
 ]
 

@@ -1,5 +1,6 @@
 """Losses against others' code and against slow loops: the same values and the same gradients."""
 
+import contextlib
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -27,8 +28,6 @@ from searchengine.trainer.training.losses import (
     info_nce,
     layer_distillation,
     matryoshka,
-    nested_cosines,
-    plain_cosines,
     supervised_contrastive,
 )
 from searchengine.trainer.training.objectives import Contrastive, PrefixObjective
@@ -44,7 +43,6 @@ from tests.reference_losses import (
     both_precisions,
     columns,
     theirs,
-    value_and_gradients,
 )
 from tests.tiny_model import write_sentence_transformer
 from tests.trainer.one_step import backward
@@ -73,15 +71,12 @@ def test_info_nce_is_the_cached_ranking_loss(size: int, count: int) -> None:
 
 
 @both_precisions
-@pytest.mark.parametrize("form", (nested_cosines, plain_cosines))
 @pytest.mark.parametrize("weights", (None, [1.0, 0.25, 3.0, 0.0]), ids=("even", "weighted"))
-def test_matryoshka_is_theirs(
-    weights: list[float] | None, form: Callable[..., list[Tensor]], dtype: torch.dtype
-) -> None:
+def test_matryoshka_is_theirs(weights: list[float] | None, dtype: torch.dtype) -> None:
     dims = [WIDTH, 13, 4, 1]
     model = Given()
     reference = MatryoshkaLoss(model, MultipleNegativesRankingLoss(model), dims, weights)
-    nested = matryoshka(info_nce, dims, weights, form)
+    nested = matryoshka(info_nce, dims, weights)
     inputs = columns(3, dtype=dtype)
     assert_same(lambda c: nested(c[0], torch.cat(c[1:])), theirs(reference), inputs)
 
@@ -109,10 +104,10 @@ def our_gradients(folder: Path, **settings: Any) -> tuple[float, dict[str, Tenso
     encoder = Encoder.load(str(folder), precision="fp32", device="cpu")
     model = encoder.model
     training_model = TrainingModel(model, config, None).eval()
-    objective = Contrastive(training_model, config, config.prefixes, Processes())
-    passes = Passes(training_model, encoder, config, lambda: torch.autocast("cpu", enabled=False))
+    objective = Contrastive(config, config.prefixes, training_model)
+    passes = Passes(training_model, encoder, config, Processes(), contextlib.nullcontext)
     value = backward(
-        passes, objective.views(ROWS), objective.layers(0), 0, lambda v: objective.loss(v, ROWS, 0)
+        passes, objective.views(ROWS), objective.layers(0), lambda v: objective.loss(v, ROWS, 0)
     )
     return value, named_gradients(model.module.transformer)
 
@@ -226,7 +221,7 @@ def test_hard_negative_bias_is_simcse(alpha: float) -> None:
 def test_a_run_weighs_hard_negatives_as_simcse() -> None:
     config = TrainConfig(train=("unused",), out="unused", hard_negative_weight=2.5, temperature=0.1)
     training_model: Any = SimpleNamespace(queue=None)
-    objective = Contrastive(training_model, config, (WIDTH,), Processes())
+    objective = Contrastive(config, (WIDTH,), training_model)
     rows = [Row(f"anchor {i}", f"positive {i}", (f"negative {i}",)) for i in range(7)]
 
     def ours(inputs: list[Tensor]) -> Tensor:
@@ -246,32 +241,3 @@ def test_layer_distillation_is_kl_div_of_softmaxes() -> None:
     assert found.item() == pytest.approx(0.3 * (p * np.log(p / q)).sum() / 7, rel=1e-10)
     assert rows.grad is not None
     np.testing.assert_allclose(rows.grad.numpy(), (q - p) / 7, rtol=1e-9, atol=1e-12)
-
-
-# Fused and plain
-
-prefix_weights = st.dictionaries(
-    st.integers(1, WIDTH), st.sampled_from([0.0, 0.1, 1.0, 8.0]), min_size=1, max_size=6
-)
-
-
-@given(prefix_weights, st.integers(1, 9), st.integers(0, 9), st.integers(0, 99), st.booleans())
-def test_fused_matryoshka_is_the_plain_one(
-    weights: dict[int, float], n: int, more: int, seed: int, double: bool
-) -> None:
-    """Any prefixes in any order, one wide or the full width, with as many candidates or more."""
-    dtype = torch.float64 if double else torch.float32
-    (inputs,) = columns(1, 2 * n + more, seed, dtype)
-    found = []
-    for form in (nested_cosines, plain_cosines):
-        nested = matryoshka(info_nce, list(weights), list(weights.values()), form)
-        found.append(
-            value_and_gradients(lambda x, nested=nested: nested(*x), [inputs[:n], inputs[n:]])
-        )
-    # One candidate, or all weights 0, leaves a loss of 0 and gradients that are zero, not absent.
-    assert [len(result) for result in found] == [3, 3]
-    # A gradient is as large as this, so rounding is some of its last bits.
-    shortest = inputs[:, : min(weights)].norm(dim=1).min().clamp(max=1)
-    largest = (1 + sum(weights.values())) / 0.05 / shortest.item()
-    close = 64 * torch.finfo(dtype).eps * largest
-    torch.testing.assert_close(*found, atol=close, rtol=0)

@@ -16,8 +16,6 @@ from searchengine.trainer.training.losses import (
     info_nce,
     layer_distillation,
     matryoshka,
-    nested_cosines,
-    plain_cosines,
     prefix,
     supervised_contrastive,
 )
@@ -91,23 +89,9 @@ def test_nested_over_the_full_width_alone_is_the_loss() -> None:
     assert torch.allclose(matryoshka(info_nce, [16])(a, b), info_nce(cosines(a, b)), atol=1e-6)
 
 
-@given(st.integers(0, 1000), st.sets(st.integers(1, 16), min_size=1), st.integers(1, 7))
-def test_fused_cosines_equal_plain_ones_with_their_gradients(
-    seed: int, dims: set[int], n: int
-) -> None:
-    found = []
-    for form in (nested_cosines, plain_cosines):
-        a, c = rows(seed).double().requires_grad_(), rows(seed + 1, n).double().requires_grad_()
-        scores = form(a, c, list(dims))
-        torch.stack([(i + 1) * s.square().sum() for i, s in enumerate(scores)]).sum().backward()
-        found.append((torch.stack(scores), a.grad, c.grad))
-    for ours, theirs in zip(*found, strict=True):
-        torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
-
-
 def test_zero_rows_have_cosine_zero() -> None:
     a = torch.zeros(1, 4)
-    assert [s.item() for s in nested_cosines(a, rows(0, 1, 4), [4, 2])] == [0, 0]
+    assert [cosines(a, rows(0, 1, 4), dim).item() for dim in (4, 2)] == [0, 0]
 
 
 @given(st.integers(0, 1000), st.integers(1, 16), st.integers(1, 16))
@@ -141,9 +125,3 @@ def test_wrong_lengths_are_named() -> None:
         matryoshka(info_nce, [])
     with pytest.raises(ConfigError, match="prefix length 17: expected 1 to 16"):
         matryoshka(info_nce, [17])(rows(0), rows(1))
-
-
-def test_a_form_that_leaves_out_a_prefix_is_refused() -> None:
-    nested = matryoshka(info_nce, [16, 4], form=lambda a, c, _: plain_cosines(a, c, [16]))
-    with pytest.raises(ValueError, match="shorter"):
-        nested(rows(0), rows(1))

@@ -24,14 +24,14 @@ def limit(monkeypatch: pytest.MonkeyPatch, tokens: int, kept: int) -> None:
         held = 0
         return plan(self, *arguments)
 
-    def limited(self: Passes, item: Pass, layers: Any, encoder: Any = None) -> torch.Tensor:
+    def limited(self: Passes, item: Pass, *others: Any) -> torch.Tensor:
         nonlocal held
         size = item.batch.ids.numel()
         if torch.is_grad_enabled() and not self._caches:
             held += size
         if size > tokens or held > kept:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return run(self, item, layers, encoder)
+        return run(self, item, *others)
 
     monkeypatch.setattr(Passes, "_plan", planned)
     monkeypatch.setattr(Passes, "_run", limited)

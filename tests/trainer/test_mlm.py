@@ -9,7 +9,6 @@ from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.model.modules import Batch
 from searchengine.trainer.model.tokens import TokenIds, Tokenization
 from searchengine.trainer.training.passes import View
-from searchengine.trainer.training.processes import Processes
 from searchengine.trainer.training.training_model import MaskedLanguageModel
 from tests.tiny_model import WORDS, write_sentence_transformer
 from tests.trainer.test_passes import passes
@@ -31,8 +30,7 @@ def model_and_batch(base: Path, probability: float = 0.15) -> tuple[MaskedLangua
 
 
 def loss(language: MaskedLanguageModel, batch: Batch) -> torch.Tensor:
-    ids, labels = language.masked(batch, range(len(batch.ids)))
-    found: torch.Tensor = language(ids, batch.mask, labels)
+    found: torch.Tensor = language(batch.mask, *language.mask(batch, 0))
     return found
 
 
@@ -50,11 +48,11 @@ def test_it_trains_the_encoders_own_weights_and_the_word_table(base: Path) -> No
 def test_the_loss_is_the_cross_entropy_of_the_masked_tokens(base: Path) -> None:
     language, batch = model_and_batch(base)
     language.eval()
-    ids, labels = language.masked(batch, range(len(batch.ids)))
+    ids, labels = language.mask(batch, 0)
     logits = language.whole(input_ids=ids, attention_mask=batch.mask).logits
     chosen = labels >= 0
     expected = -logits.log_softmax(-1)[chosen].gather(1, labels[chosen].unsqueeze(1)).sum()
-    assert language(ids, batch.mask, labels).item() == pytest.approx(expected.item(), rel=1e-5)
+    assert language(batch.mask, ids, labels).item() == pytest.approx(expected.item(), rel=1e-5)
     # Never a special token or padding; 15 % of the rest, of those 80 % masked and 10 % kept.
     special = torch.isin(batch.ids, torch.tensor(language.specials))
     assert not (chosen & (special | (batch.mask == 0))).any()
@@ -78,7 +76,8 @@ def test_the_loss_does_not_depend_on_the_passes(base: Path) -> None:
     for tokens in (0, 40, 12):
         model_and_batch = passes(base, mlm_weight=0.5, tokens=tokens)
         model_and_batch.training_model.eval()
-        value = model_and_batch.language_backward(View(texts, "document"), 7, Processes(), 0.5)
+        view = model_and_batch.tokens(View(texts, "document"))
+        value = model_and_batch.language_backward(view, 7, 0.5)
         grad = model_and_batch.training_model.sentence.transformer.encoder.layer[
             0
         ].output.dense.weight.grad  # type: ignore

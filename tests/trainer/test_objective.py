@@ -1,7 +1,6 @@
 """What the losses are given: candidates, masks, weights, layers, queued vectors."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -16,7 +15,6 @@ from searchengine.trainer.classifier import Classifier
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.training.losses import cosines, info_nce, layer_distillation
 from searchengine.trainer.training.objectives import Classification, Contrastive, PrefixObjective
-from searchengine.trainer.training.processes import Processes
 from searchengine.trainer.training.rows import Augment, Kind, Row, draw
 from searchengine.trainer.training.train_config import TrainConfig
 from searchengine.trainer.training.training_model import TrainingModel, text_ids
@@ -42,28 +40,30 @@ def rows(seed: int, n: int, layers: int = 1) -> Tensor:
 def contrastive(
     base: Path,
     dims: tuple[int, ...] = (32,),
-    processes: Processes = Processes(),  # noqa: B008  (never changed)
     **settings: Any,
 ) -> Contrastive:
     config = TrainConfig(train=[Path("x")], out=Path("y"), base=str(base), **settings)  # type: ignore[arg-type]
     model = Encoder.load(base, precision="fp32").model
-    return Contrastive(TrainingModel(model, config, None), config, dims, processes)
+    return Contrastive(config, dims, TrainingModel(model, config, None))
 
 
-def bias(found: Contrastive, batch: list[Row] = ROWS) -> list[list[float]]:
-    negatives = rows(0, sum(len(row.negatives) for row in batch))
-    contrast = found._contrast([rows(0, len(batch)), rows(0, len(batch)), negatives], batch)
-    bias: list[list[float]] = found._text_bias(contrast, slice(None)).tolist()
-    return bias
-
-
-def test_candidates_with_the_text_of_anchor_or_positive_are_left_out(base: Path) -> None:
-    assert bias(contrastive(base)) == [
-        #  b    b     d    c    a     e    f
-        [0.0, -INF, 0.0, 0.0, -INF, 0.0, 0.0],
-        [-INF, 0.0, -INF, 0.0, 0.0, 0.0, 0.0],
-        [0.0, 0.0, 0.0, -INF, 0.0, 0.0, 0.0],
-    ]
+@pytest.mark.parametrize("alpha", (1.0, 3.0))
+def test_texts_of_anchor_and_positive_are_left_out_and_own_negatives_weighed(
+    base: Path, alpha: float
+) -> None:
+    w = math.log(alpha)
+    bias = torch.tensor(
+        [
+            # b    b     d    c    a     e    f
+            [0.0, -INF, 0.0, w, -INF, 0.0, 0.0],
+            [-INF, 0.0, -INF, 0.0, w, 0.0, 0.0],
+            [0.0, 0.0, 0.0, -INF, 0.0, w, w],
+        ]
+    )
+    vectors = [rows(seed, n) for seed, n in enumerate((3, 3, 4))]
+    scores = cosines(vectors[0][0], torch.cat([vectors[1][0], vectors[2][0]]))
+    found = contrastive(base, hard_negative_weight=alpha).loss(vectors, ROWS, 0)
+    assert found.item() == pytest.approx(info_nce(scores, bias=bias).item(), rel=1e-6)
 
 
 def test_both_views_of_one_sentence_have_the_same_prompt(base: Path) -> None:
@@ -71,51 +71,6 @@ def test_both_views_of_one_sentence_have_the_same_prompt(base: Path) -> None:
     alone = draw(Kind.SENTENCE, ("a b c",), Random(0), Augment.DELETE_WORD)
     assert [view.role for view in found.views([alone])] == ["document"] * 3
     assert [view.role for view in found.views(ROWS)] == ["query", "document", "document"]
-
-
-def test_own_hard_negatives_are_weighed(base: Path) -> None:
-    w = pytest.approx(math.log(3))
-    found = bias(contrastive(base, hard_negative_weight=3.0))
-    assert found[0] == [0.0, -INF, 0.0, w, -INF, 0.0, 0.0]
-    assert found[2] == [0.0, 0.0, 0.0, -INF, 0.0, w, w]
-
-
-class OneOfMany(Processes):
-    """A process that gathers `joint`, by length, instead of asking the others."""
-
-    def __init__(self, rank: int, count: int, joint: Sequence[Tensor] = ()):
-        super().__init__(rank, count)
-        self.joint = {tensor.shape[-2]: tensor for tensor in joint}
-
-    def gather(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
-        return self.joint[sum(sizes)]
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
-def test_each_process_has_its_rows_of_the_bias(base: Path, count: int) -> None:
-    whole = bias(contrastive(base, hard_negative_weight=3.0))
-    for rank in range(count):
-        process = OneOfMany(rank, count, [rows(0, 3), rows(0, 4)])
-        found = contrastive(base, processes=process, hard_negative_weight=3.0)
-        assert bias(found) == whole[found.processes.mine(3)]
-
-
-def test_losses_of_the_processes_add_up_to_that_of_one(base: Path) -> None:
-    vectors = [rows(0, 3), rows(1, 3).requires_grad_(), rows(2, 4).requires_grad_()]
-    parts = [slice(0, 1), slice(1, 2), slice(2, 4)]  # of the negatives
-    losses = []
-    for rank in range(4):  # the last one has no rows
-        found = contrastive(base, processes=OneOfMany(rank, 4, vectors[1:]))
-        mine = found.processes.mine(3)
-        part = parts[rank] if rank < 3 else slice(4, 4)
-        own = [vectors[0][:, mine], vectors[1][:, mine], vectors[2][:, part]]
-        losses.append(found.loss(own, ROWS, 0))
-    whole = contrastive(base).loss(vectors, ROWS, 0)
-    assert sum(losses).item() == pytest.approx(whole.item(), rel=1e-6)  # type: ignore[union-attr]
-    assert losses[3].item() == 0
-    losses[3].backward()  # others' gradients pass through the gathering
-    for tensor in vectors[1:]:
-        assert tensor.grad is not None and not tensor.grad.any()
 
 
 def test_loss_is_info_nce_over_positives_then_negatives(base: Path) -> None:
@@ -140,22 +95,12 @@ def test_a_loss_in_parts_has_the_value_and_gradients_of_the_whole(
     batch = [Row(f"a{i}", f"b{i % 6}", (f"c{i}",)) for i in range(7)]
     layers = 1 + settings.get("layers_per_step", 0)
     found = contrastive(base, (32, 8), prefixes=(32, 8), **settings)
-    shapes: set[int] = set()
-    of_anchors = found._of_anchors
-
-    def counted(contrast: Any, block: slice, step: int, anchors: Tensor) -> Tensor:
-        shapes.add(anchors.shape[1])
-        return of_anchors(contrast, block, step, anchors)
-
-    monkeypatch.setattr(found, "_of_anchors", counted)
     values, gradients = [], []
-    for part, sizes in ((1 << 18, {7}), (30, {1, 2})):
-        monkeypatch.setattr("searchengine.trainer.training.objectives._COSINES_AT_ONCE", part)
+    for part in (1 << 20, 30):
+        monkeypatch.setattr("searchengine.trainer.training.objectives.COSINES_AT_ONCE", part)
         vectors = [rows(seed, 7, layers).requires_grad_() for seed in range(3)]
-        shapes.clear()
         value = found.loss(vectors, batch, 0)
         value.backward()
-        assert shapes <= sizes
         values.append(value.item())
         gradients.append(torch.stack([v.grad for v in vectors if v.grad is not None]))
     assert values[1] == pytest.approx(values[0], rel=1e-6)
@@ -209,11 +154,12 @@ def test_queued_vectors_are_candidates_unless_their_text_is_the_anchors(base: Pa
 
 def test_prefixes_of_an_update_follow_from_its_number(base: Path) -> None:
     dims, weights = (768, 256, 128, 64), (1.0, 2.0, 3.0, 4.0)
-    config = replace(contrastive(base).config, prefixes=dims, prefix_weights=weights)
+    found = contrastive(base)
+    config = replace(found.config, prefixes=dims, prefix_weights=weights)
 
     def drawn(layers: int, step: int) -> tuple[list[int], list[float]]:
-        objective = PrefixObjective(replace(config, layers_per_step=layers), dims, Processes())
-        return objective.prefixes(step)
+        drawing = replace(config, layers_per_step=layers)
+        return PrefixObjective(drawing, dims, found.training_model).prefixes(step)
 
     assert drawn(0, 0) == (list(dims), list(weights))
     single = [drawn(1, step) for step in range(40)]
@@ -226,7 +172,7 @@ def classification(base: Path, **settings: Any) -> Classification:
     config = TrainConfig(train=[Path("x")], out=Path("y"), base=str(base), **settings)  # type: ignore[arg-type]
     model = Encoder.load(base, precision="fp32").model
     model = replace(model, classifier=Classifier((32,), ["no", "yes"], config.seed))
-    return Classification(TrainingModel(model, config, None), config, (32,), Processes())
+    return Classification(config, (32,), TrainingModel(model, config, None))
 
 
 LABELLED = [
@@ -239,7 +185,9 @@ TARGETS = torch.tensor([0, 1, 0])
 
 def log_shares(objective: Classification, x: Tensor) -> Tensor:
     unit = functional.normalize(x, dim=-1) * math.sqrt(32)
-    return objective.classifier.layers["32"](unit).log_softmax(dim=1)
+    classifier = objective.training_model.classifier
+    assert classifier is not None
+    return classifier.layers["32"](unit).log_softmax(dim=1)
 
 
 def test_cross_entropy_and_contrast_share_the_loss(base: Path) -> None:

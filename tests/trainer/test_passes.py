@@ -1,7 +1,6 @@
 """Passes: the order of texts does not matter, and gradient caching gives the same gradients."""
 
 import contextlib
-import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from torch import Tensor
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.training.losses import info_nce, matryoshka
 from searchengine.trainer.training.passes import Passes, View
-from searchengine.trainer.training.preparation import prepare_embeddings
+from searchengine.trainer.training.processes import Processes
 from searchengine.trainer.training.train_config import TrainConfig
 from searchengine.trainer.training.training_model import TrainingModel
 from tests.tiny_model import WORDS, write_sentence_transformer
@@ -33,7 +32,7 @@ def passes(base: Path, tokens: int = 0, **settings: Any) -> Passes:
     config = TrainConfig(train=[Path("x")], out=Path("y"), base=str(base), **settings)  # type: ignore[arg-type]
     encoder = Encoder.load(base, precision="fp32")
     training_model = TrainingModel(encoder.model, config, None).train()
-    found = Passes(training_model, encoder, config, contextlib.nullcontext)
+    found = Passes(training_model, encoder, config, Processes(), contextlib.nullcontext)
     found._budget = tokens or found._budget
     return found
 
@@ -44,12 +43,10 @@ def nested(found: list[Tensor]) -> Tensor:
     return torch.stack([loss(*pair) for pair in zip(*found, strict=True)]).sum()
 
 
-def gradients(
-    model_passes: Passes, share: float = 1.0, layers: Sequence[int] = ()
-) -> tuple[float, dict[str, Tensor]]:
+def gradients(model_passes: Passes, layers: Sequence[int] = ()) -> tuple[float, dict[str, Tensor]]:
     views = [View(TEXTS, "query"), View(OTHERS, "document")]
     model_passes.training_model.zero_grad()
-    value = backward(model_passes, views, layers, 7, nested, share)
+    value = backward(model_passes, views, layers, nested)
     named = model_passes.training_model.named_parameters()
     return value, {name: p.grad.clone() for name, p in named if p.grad is not None}
 
@@ -64,49 +61,6 @@ def test_cached_gradients_equal_plain_ones_under_dropout(
     assert again == pytest.approx(value, rel=1e-6) and set(cached) == set(plain)
     for name in plain:
         torch.testing.assert_close(cached[name], plain[name], atol=1e-5, rtol=1e-5)
-
-
-def test_cached_gradients_of_words_do_not_grow_with_the_batch(base: Path) -> None:
-    """Sparse ones have a row for each token of all passes."""
-    found = []
-    for cache in (False, True):
-        model_passes = passes(base, tokens=24, gradient_cache=cache)
-        prepare_embeddings(model_passes.training_model)
-        many = Passes(
-            model_passes.training_model,
-            Encoder.load(base, precision="fp32"),
-            model_passes.config,
-            contextlib.nullcontext,
-        )
-        many._budget = 24
-        many.training_model.eval()
-        views = [View(TEXTS * 4, "query"), View(OTHERS * 4, "document")]
-        backward(many, views, (), 7, nested, 1.0)
-        table = next(m for m in many.training_model.modules() if isinstance(m, torch.nn.Embedding))
-        grad = table.weight.grad
-        assert grad is not None and grad.is_sparse != cache
-        assert cache or grad._nnz() > 2 * len(table.weight)
-        found.append(grad.to_dense())
-    torch.testing.assert_close(found[1], found[0], atol=1e-5, rtol=1e-5)
-
-
-def test_cached_gradients_do_not_keep_the_vectors(base: Path) -> None:
-    """When the passes are done a second time, their gradients are enough."""
-    model_passes = passes(base, gradient_cache=True, tokens=24)
-    rows: list[weakref.ref[Tensor]] = []
-    alive: list[bool] = []
-
-    def watched(vectors: list[Tensor]) -> Tensor:
-        ((leaf, _),) = vectors[0].grad_fn.next_functions  # type: ignore[union-attr]
-        rows.append(weakref.ref(leaf.variable))  # type: ignore[union-attr]
-        return nested(vectors)
-
-    def look(*_: Any) -> None:
-        alive.extend(ref() is not None for ref in rows)
-
-    model_passes.training_model.sentence.transformer.register_forward_hook(look)
-    backward(model_passes, [View(TEXTS, "query"), View(OTHERS, "document")], (), 7, watched, 1.0)
-    assert len(alive) > 2 and not any(alive)
 
 
 def test_cached_gradients_equal_plain_ones_under_autocast(base: Path) -> None:
@@ -135,15 +89,8 @@ def test_passes_change_nothing_without_dropout(base: Path) -> None:
 def test_vectors_are_the_encoders(base: Path) -> None:
     model_passes = passes(base, tokens=24, queue_size=4)
     expected = torch.from_numpy(Encoder.load(base, precision="fp32").encode(TEXTS))
-    found = model_passes.momentum_vectors(TEXTS)
+    found = model_passes.momentum_vectors(model_passes.tokens(View(TEXTS, "document")))
     torch.testing.assert_close(torch.nn.functional.normalize(found, dim=-1), expected)
-
-
-def test_share_scales(base: Path) -> None:
-    whole, half = gradients(passes(base)), gradients(passes(base), 0.5)
-    assert half[0] == pytest.approx(whole[0] / 2, rel=1e-6)
-    for name, found in half[1].items():
-        torch.testing.assert_close(found, whole[1][name] / 2, atol=1e-6, rtol=1e-4)
 
 
 def test_shallow_vectors_are_those_of_the_truncated_encoder(base: Path) -> None:
@@ -155,7 +102,7 @@ def test_shallow_vectors_are_those_of_the_truncated_encoder(base: Path) -> None:
         seen.extend(torch.nn.functional.normalize(x.detach(), dim=-1) for x in found)
         return nested(found)
 
-    backward(model_passes, [View(TEXTS, "query"), View(OTHERS, "document")], (1, 2), 3, keep, 1.0)
+    backward(model_passes, [View(TEXTS, "query"), View(OTHERS, "document")], (1, 2), keep)
     encoder = Encoder.load(base, precision="fp32")
     for layers in (1, 2):
         expected = torch.from_numpy(encoder.truncate(layers=layers).encode(TEXTS))

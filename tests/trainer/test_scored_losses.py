@@ -2,6 +2,7 @@
 
 import functools
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,12 +15,11 @@ from sentence_transformers.sentence_transformer.losses import (
 
 from searchengine.trainer.training.losses import (
     cosent,
+    cosines,
     matryoshka,
-    nested_cosines,
     paired_cosines,
 )
 from searchengine.trainer.training.objectives import Similarity
-from searchengine.trainer.training.processes import Processes
 from searchengine.trainer.training.rows import Row
 from searchengine.trainer.training.train_config import TrainConfig
 from tests.reference_losses import WIDTH, Given, assert_same, both_precisions, columns, theirs
@@ -32,7 +32,7 @@ LOSS = functools.partial(cosent, scores=SCORES)
 
 @both_precisions
 def test_the_loss_is_theirs(dtype: torch.dtype) -> None:
-    ours = matryoshka(LOSS, [WIDTH], form=paired_cosines)
+    ours = matryoshka(LOSS, [WIDTH], scores=paired_cosines)
     reference = theirs(CoSENTLoss(Given()), SCORES)
     assert_same(lambda c: ours(*c), reference, columns(2, dtype=dtype))
 
@@ -48,7 +48,7 @@ def test_the_nested_loss_is_theirs(weights: list[float] | None, dtype: torch.dty
 
 def test_the_objective_trains_every_prefix_as_theirs() -> None:
     config = TrainConfig(train=("unused",), out="unused", objective="similarity")  # type: ignore[arg-type]
-    objective = Similarity(config, DIMS, Processes())
+    objective = Similarity(config, DIMS, SimpleNamespace())  # type: ignore[arg-type]
     rows = [Row(f"a {i}", f"b {i}", score=score) for i, score in enumerate(SCORES.tolist())]
     model = Given()
     reference = theirs(MatryoshkaLoss(model, CoSENTLoss(model), DIMS), SCORES)
@@ -79,18 +79,17 @@ def test_only_the_order_of_scores_counts() -> None:
     assert cosent(similarities, few) == cosent(similarities, many)
 
 
-@given(st.lists(st.integers(1, WIDTH), min_size=1, max_size=5), st.integers(0, 99))
-def test_paired_cosines_are_the_diagonal(dims: list[int], seed: int) -> None:
+@given(st.integers(1, WIDTH), st.integers(0, 99))
+def test_paired_cosines_are_the_diagonal(dim: int, seed: int) -> None:
     a, c = columns(2, 5, seed)
-    expected = [scores.diagonal() for scores in nested_cosines(a, c, dims)]
-    torch.testing.assert_close(paired_cosines(a, c, dims), expected)
+    torch.testing.assert_close(paired_cosines(a, c, dim), cosines(a, c, dim).diagonal())
 
 
 def test_a_zero_row_has_similarity_0_and_a_finite_gradient() -> None:
     a, c = columns(2, 3)
     a[1] = 0
     a.requires_grad_()
-    scores = paired_cosines(a, c, [WIDTH, 4])
+    scores = [paired_cosines(a, c, dim) for dim in (WIDTH, 4)]
     assert scores[0][1] == scores[1][1] == 0
     torch.stack(scores).sum().backward()
     assert a.grad is not None and a.grad.isfinite().all()

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from searchengine.trainer.errors import ConfigError
 from searchengine.trainer.training.examples import Examples
-from searchengine.trainer.training.objectives import AnyObjective
-from searchengine.trainer.training.passes import Passes, View
+from searchengine.trainer.training.objectives import PrefixObjective
+from searchengine.trainer.training.passes import Passes, Tokens
 from searchengine.trainer.training.rows import Batch, Kind, Row, draw
 from searchengine.trainer.training.train_config import Objective, TrainConfig
 
@@ -181,13 +181,13 @@ class LoadedBatch(NamedTuple):
     """A batch with its texts as tokens."""
 
     rows: Batch
-    views: list[View]
+    views: list[Tokens]
 
 
 class BatchLoader:
     """The batches of every update, read and tokenised in a second thread one update ahead."""
 
-    def __init__(self, plan: BatchPlan, objective: AnyObjective, passes: Passes):
+    def __init__(self, plan: BatchPlan, objective: PrefixObjective, passes: Passes):
         self._plan = plan
         self._objective = objective
         self._passes = passes
@@ -212,8 +212,6 @@ class BatchLoader:
 
     def _load(self, step: int) -> list[LoadedBatch]:
         return [
-            LoadedBatch(
-                rows, [self._passes.tokenized(view) for view in self._objective.views(rows)]
-            )
+            LoadedBatch(rows, [self._passes.tokens(view) for view in self._objective.views(rows)])
             for rows in self._plan.at(step)
         ]

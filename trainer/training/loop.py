@@ -36,7 +36,7 @@ from searchengine.trainer.training.head import (
     rotate_head,
     sample_texts,
 )
-from searchengine.trainer.training.objectives import Contrastive, make_objective
+from searchengine.trainer.training.objectives import OBJECTIVES
 from searchengine.trainer.training.outcome import Run, finish, mean
 from searchengine.trainer.training.passes import Passes
 from searchengine.trainer.training.preparation import (
@@ -59,7 +59,7 @@ from searchengine.trainer.training.step_judging import (
 )
 from searchengine.trainer.training.stopping import Signals, Stopped
 from searchengine.trainer.training.train_config import TrainConfig
-from searchengine.trainer.training.training_model import TrainingModel
+from searchengine.trainer.training.training_model import TrainingModel, text_ids
 
 # A checkpoint is written at least this often, however long an update takes.
 CHECKPOINT_SECONDS = 300
@@ -218,7 +218,7 @@ def make_run(
         examples=examples,
         split=split,
         plan=BatchPlan(config, split.train),
-        objective=make_objective(config, training_model, model, processes),
+        objective=OBJECTIVES[config.objective](config, model.matryoshka_dims, training_model),
         judge=None,
         measure="",
         processes=processes,
@@ -232,7 +232,9 @@ def make_run(
 
 def make_batches(run: Run, accelerator: Any) -> tuple[Passes, BatchLoader]:
     """The passes of a run through its network, and its batches."""
-    passes = Passes(run.training_model, run.encoder("fp32"), run.config, accelerator.autocast)
+    passes = Passes(
+        run.training_model, run.encoder("fp32"), run.config, run.processes, accelerator.autocast
+    )
     return passes, BatchLoader(run.plan, run.objective, passes)
 
 
@@ -300,32 +302,28 @@ def update(run: Run, passes: Passes, batches: Sequence[LoadedBatch]) -> float:
         check_finite(run, {"norm of the gradient": norm})
     run.optimizer.step()  # in fp16 unless a gradient has overflowed
     run.scale = {} if run.scaler is None else run.scaler.state_dict()
-    if training_model.momentum is not None:
-        for batch in batches:
-            assert isinstance(run.objective, Contrastive)  # which alone has a queue
-            mine = batch.rows[processes.mine(len(batch.rows))]
-            vectors = passes.momentum_vectors([row.positive for row in mine])
-            run.objective.remember(vectors, batch.rows)
+    if training_model.queue is not None:
+        for rows, views in batches:  # of anchors, positives and negatives
+            vectors = passes.momentum_vectors(views[1])
+            training_model.queue.push(vectors, text_ids(row.positive for row in rows))
         training_model.follow()
     return total
 
 
 def add_gradients(run: Run, passes: Passes, batches: Sequence[LoadedBatch]) -> float:
-    """The gradients of these batches, and the mean loss of this process's rows."""
+    """The gradients of these batches, and this process's part of their mean loss."""
     run.optimizer.zero_grad()
     objective, total, share = run.objective, 0.0, 1 / len(batches)
     for number, (rows, views) in enumerate(batches):
         seed = pass_seed(run.config.seed, run.step, number, run.processes.rank)
-        vectors, cached = passes.encode(views, objective.layers(run.step), seed)  # (L, n, D) each
-        loss = share * objective.loss(vectors, rows, run.step)  # of all prefixes
+        vectors = passes.encode(views, objective.layers(run.step), seed)  # (L, n, D) each
+        # Of all prefixes. Every process computes that of the whole batch.
+        loss = share * objective.loss(vectors, rows, run.step) / run.processes.count
         scaled = loss if run.scaler is None else run.scaler.scale(loss)
         scaled.backward()  # type: ignore[no-untyped-call]
         total += loss.item()
-        del loss, vectors  # the graph of the loss holds the vectors of a large batch
-        if cached is not None:
-            passes.repeat(cached)
         if run.training_model.language is not None:
-            total += passes.language_backward(views[0], seed, run.processes, share, run.scaler)
+            total += passes.language_backward(views[0], seed, share, run.scaler)
     return total
 
 

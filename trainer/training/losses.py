@@ -12,9 +12,7 @@ too: Li et al., arXiv 2402.14776. CoSENT: Huang et al., IEEE/ACM TASLP 2024, doi
 10.1109/TASLP.2024.3402087.
 """
 
-import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,136 +20,45 @@ from torch.nn import functional
 
 from searchengine.trainer.errors import ConfigError
 
-# A row shorter than this is taken for this long: a zero row stays zero, and its gradient finite.
-EPSILON = 1e-12
-ScoreLoss = Callable[[Tensor], Tensor]
-# From two sets of vectors and prefix lengths to the scores that a loss gets for each length.
-PrefixScores = Callable[[Tensor, Tensor, Sequence[int]], list[Tensor]]
-
 
 def prefix(x: Tensor, dim: int) -> Tensor:
     """The first `dim` dimensions of each row at unit length; zero rows stay zero. (n, dim)"""
-    check_lengths([dim], x.shape[-1])
+    if not 1 <= dim <= x.shape[-1]:
+        raise ConfigError(f"prefix length {dim}: expected 1 to {x.shape[-1]}, the vectors' width")
     return functional.normalize(x[..., :dim], dim=-1)
 
 
-def check_lengths(dims: Sequence[int], width: int) -> None:
-    """ConfigError for a prefix length that vectors of this width do not have."""
-    if wrong := [dim for dim in dims if not 1 <= dim <= width]:
-        raise ConfigError(f"prefix length {wrong[0]}: expected 1 to {width}, the vectors' width")
+def cosines(a: Tensor, c: Tensor, dim: int | None = None) -> Tensor:
+    """Cosines of every row of a (B, D) with every row of c (N, D), of their first `dim`: (B, N)."""
+    dim = a.shape[-1] if dim is None else dim
+    return prefix(a, dim) @ prefix(c, dim).T
 
 
-def cosines(a: Tensor, c: Tensor) -> Tensor:
-    """Cosines of every row of a (B, D) with every row of c (N, D): (B, N)."""
-    return prefix(a, a.shape[-1]) @ prefix(c, c.shape[-1]).T
-
-
-def plain_cosines(a: Tensor, c: Tensor, dims: Sequence[int]) -> list[Tensor]:
-    """The cosines (B, N) over each prefix in turn: cut, scaled, multiplied."""
-    return [prefix(a, dim) @ prefix(c, dim).T for dim in dims]
-
-
-def nested_cosines(a: Tensor, c: Tensor, dims: Sequence[int]) -> list[Tensor]:
-    """As `plain_cosines`, but every dimension is multiplied once: see `_Nested`."""
-    check_lengths(dims, a.shape[-1])
-    ends = sorted(set(dims))
-    scores = _Nested.apply(a, c, *ends)  # type: ignore[no-untyped-call]
-    by_length = dict(zip(ends, scores, strict=True))
-    return [by_length[dim] for dim in dims]
-
-
-def paired_cosines(a: Tensor, c: Tensor, dims: Sequence[int]) -> list[Tensor]:
-    """The cosine of row i of a (n, D) with row i of c (n, D): (n,) for each of dims."""
-    check_lengths(dims, a.shape[-1])
-    ends = sorted(set(dims))
-    blocks = list(itertools.pairwise([0, *ends]))
-
-    def sums(products: Tensor) -> Tensor:
-        """(len(ends), n): over each prefix."""
-        parts = [products[:, start:end].sum(dim=1) for start, end in blocks]
-        return torch.stack(parts).cumsum(dim=0)
-
-    scales = (sums(x.square()).clamp(min=EPSILON**2).rsqrt() for x in (a, c))
-    by_length = dict(zip(ends, sums(a * c) * next(scales) * next(scales), strict=True))
-    return [by_length[dim] for dim in dims]
-
-
-class _Nested(torch.autograd.Function):
-    """The cosines of ascending prefixes; only they and the scales are kept for the gradient.
-
-    The dot products over a prefix are those over the next shorter one plus those over the block
-    between them, and so are the squared lengths: all prefixes together cost the multiplications of
-    the longest, forward and backward.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, a: Tensor, c: Tensor, *ends: int) -> tuple[Tensor, ...]:
-        cosines: list[Tensor] = []
-        scales: list[Tensor] = []
-        start, dots = 0, a.new_zeros(len(a), len(c))
-        squares_a, squares_c = a.new_zeros(len(a)), c.new_zeros(len(c))
-        for end in ends:
-            x, y = a[:, start:end], c[:, start:end]
-            dots = torch.addmm(dots, x, y.T)
-            squares_a = squares_a + x.square().sum(-1)
-            squares_c = squares_c + y.square().sum(-1)
-            scale_a, scale_c = (s.clamp(min=EPSILON**2).rsqrt() for s in (squares_a, squares_c))
-            cosines.append((dots * scale_a.unsqueeze(1)).mul_(scale_c))
-            scales += [scale_a, scale_c]
-            start = end
-        ctx.save_for_backward(a, c, *cosines, *scales)
-        ctx.ends = ends
-        return tuple(cosines)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """From the longest prefix down: a block is part of its own prefix and all longer ones.
-
-        With s = x·y / (|x||y|): ds/dx = y / (|x||y|) − s · x / |x|².
-        """
-        ends = ctx.ends
-        a, c, *saved = ctx.saved_tensors
-        cosines, scales = saved[: len(ends)], saved[len(ends) :]
-        grad_a, grad_c = torch.zeros_like(a), torch.zeros_like(c)
-        dots = torch.zeros_like(cosines[0])
-        pull_a, pull_c = a.new_zeros(len(a)), c.new_zeros(len(c))
-        for k in reversed(range(len(ends))):
-            start, end = (ends[k - 1] if k else 0), ends[k]
-            scale_a, scale_c = scales[2 * k], scales[2 * k + 1]
-            pulled = gradients[k] * cosines[k]
-            # The length of a row taken for EPSILON does not change with the row.
-            free_a, free_c = scale_a < 1 / EPSILON, scale_c < 1 / EPSILON
-            pull_a = pull_a - pulled.sum(1) * scale_a.square() * free_a
-            pull_c = pull_c - pulled.sum(0) * scale_c.square() * free_c
-            dots.add_(torch.mul(gradients[k], scale_a.unsqueeze(1), out=pulled).mul_(scale_c))
-            x, y = a[:, start:end], c[:, start:end]
-            grad_a[:, start:end] = torch.addmm(x * pull_a.unsqueeze(1), dots, y)
-            grad_c[:, start:end] = torch.addmm(y * pull_c.unsqueeze(1), dots.T, x)
-        return grad_a, grad_c, *(None for _ in ends)
+def paired_cosines(a: Tensor, c: Tensor, dim: int | None = None) -> Tensor:
+    """The cosine of row i of a (n, D) with row i of c (n, D), of their first `dim`: (n,)."""
+    dim = a.shape[-1] if dim is None else dim
+    return (prefix(a, dim) * prefix(c, dim)).sum(dim=-1)
 
 
 def matryoshka(
-    loss: ScoreLoss,
+    loss: Callable[[Tensor], Tensor],
     dims: Sequence[int],
     weights: Sequence[float] | None = None,
-    form: PrefixScores = nested_cosines,
+    scores: Callable[[Tensor, Tensor, int], Tensor] = cosines,
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """The weighted sum of `loss` over the cosines of every prefix, a function of vectors.
 
-    weights: one for each of dims, 1 by default. form: what `loss` gets for each prefix; by default
-    the cosines of all pairs (`plain_cosines` gives the same to rounding), with `paired_cosines`
-    those of row i with row i. matryoshka(loss, [D]) is loss itself on vectors D
+    weights: one for each of dims, 1 by default. scores: what `loss` gets for a prefix; with
+    `paired_cosines` those of row i with row i. matryoshka(loss, [D]) is loss itself on vectors D
     wide. Raises ConfigError for no dims, or weights that do not match.
     """
     chosen = [1.0] * len(dims) if weights is None else list(weights)
     if not dims or len(chosen) != len(dims):
         raise ConfigError(f"{len(chosen)} weights for {len(dims)} prefixes: expected one for each")
 
-    def nested(anchors: Tensor, candidates: Tensor) -> Tensor:
-        scores = form(anchors, candidates, dims)
-        terms = (weight * loss(x) for weight, x in zip(chosen, scores, strict=True))
-        return torch.stack(list(terms)).sum()
+    def nested(a: Tensor, c: Tensor) -> Tensor:
+        terms = [w * loss(scores(a, c, dim)) for w, dim in zip(chosen, dims, strict=True)]
+        return torch.stack(terms).sum()
 
     return nested
 

@@ -22,7 +22,7 @@ from searchengine.trainer.training.examples import Examples
 from searchengine.trainer.training.head import CLASSIFIER_TEXTS, best_c, fit_classifier
 from searchengine.trainer.training.label_baseline import AgainstBase, base_as_it_is, right_at
 from searchengine.trainer.training.longlora import merge_adapters, use_full_attention
-from searchengine.trainer.training.objectives import AnyObjective
+from searchengine.trainer.training.objectives import PrefixObjective
 from searchengine.trainer.training.processes import Processes
 from searchengine.trainer.training.step_judging import Judge, Scores, Split, unjudged
 from searchengine.trainer.training.stopping import Signals
@@ -48,7 +48,7 @@ class Run(Progress):
     examples: Examples
     split: Split
     plan: BatchPlan
-    objective: AnyObjective
+    objective: PrefixObjective
     judge: Judge | None
     measure: str
     processes: Processes

@@ -6,10 +6,11 @@ arXiv 2101.06983) do a pass again: first all vectors without gradients, then the
 each pass once more with the gradient that the loss has for its vectors. Memory is that of one pass.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ from searchengine.trainer.training.processes import Processes
 from searchengine.trainer.training.train_config import TrainConfig
 from searchengine.trainer.training.training_model import EncoderCopy, TrainingModel
 
-# Added to an update's seed for the masks of a text, and for the dropout of the passes that read
+# Added to an update's seed for the masks of its texts, and for the dropout of the passes that read
 # masked texts.
 MASK_SEED, LANGUAGE_SEED = 5000, 9000
 MIN_PASS_TOKENS = 256  # shorter passes save little
@@ -31,14 +32,18 @@ MIN_PASS_TOKENS = 256  # shorter passes save little
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Texts that the encoder reads in one role.
-
-    ids: the tokens of the model's prompt and each text; None if they are not known yet.
-    """
+    """Texts that the encoder reads in one role."""
 
     texts: Sequence[str]
     role: Role
-    ids: Sequence[Ids] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """The tokens of this process's texts of a view, with the model's prompt; `count`: of all."""
+
+    ids: list[Ids]
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +55,6 @@ class Pass:
     seed: int
 
 
-@dataclass(slots=True)
-class CachedPasses:
-    """Passes without gradients, to be repeated: see `Passes.repeat`. rows: (L, n, dim) of all."""
-
-    passes: list[Pass]
-    layers: Sequence[int]
-    rows: Tensor | None
-
-
 class Passes:
     """Views to vectors. autocast: gives the context of a forward pass."""
 
@@ -67,10 +63,12 @@ class Passes:
         training_model: TrainingModel,
         encoder: Encoder,
         config: TrainConfig,
+        processes: Processes,
         autocast: Callable[[], AbstractContextManager[Any]],
     ):
         self.training_model = training_model
         self.config = config
+        self.processes = processes
         self.device = next(training_model.parameters()).device
         self.autocast = autocast
         max_tokens = min(config.max_tokens, encoder.max_tokens)
@@ -78,46 +76,36 @@ class Passes:
         self._prompt = {role: encoder.prompt(role) for role in ("query", "document")}
         self._budget = token_budget(self.device)
         self._caches = config.gradient_cache
-        embeddings = (m for m in training_model.modules() if isinstance(m, torch.nn.Embedding))
-        self._sparse = [embedding.weight for embedding in embeddings if embedding.sparse]
 
-    def encode(
-        self, views: Sequence[View], layers: Sequence[int], seed: int
-    ) -> tuple[list[Tensor], CachedPasses | None]:
-        """(L, n, dim) float32 for each view, not unit rows; and what must be repeated, if anything.
+    def tokens(self, view: View) -> Tokens:
+        """The tokens of a view."""
+        mine = view.texts[self.processes.mine(len(view.texts))]
+        return Tokens(self._ids([self._prompt[view.role] + t for t in mine]), len(view.texts))
 
-        layers: those after which vectors are needed, () for the last alone. With gradient caching
-        the gradients of the vectors reach the network only by `repeat`.
+    def encode(self, views: Sequence[Tokens], layers: Sequence[int], seed: int) -> list[Tensor]:
+        """(L, n, dim) float32 for each view, of all processes; not unit rows.
+
+        layers: those after which vectors are needed, () for the last alone.
         """
         passes = self._plan(views, seed)
+        encoder = self.training_model.encoder
         if not self._caches:
-            return self._arranged(views, passes, self._vectors(passes, layers)), None
+            return self._arranged(views, passes, self._vectors(passes, encoder, layers))
         with torch.no_grad():
-            rows = self._vectors(passes, layers)
+            rows = self._vectors(passes, encoder, layers)
         rows.requires_grad_()
-        return self._arranged(views, passes, rows), CachedPasses(passes, layers, rows)
+        repeat = functools.partial(self._repeat, passes, layers)
+        rows.register_hook(repeat)  # type: ignore[no-untyped-call]
+        return self._arranged(views, passes, rows)
 
-    def repeat(self, cached: CachedPasses) -> None:
-        """Do the passes again, each with the gradients of its vectors."""
-        rows, cached.rows = cached.rows, None
-        gradients = cast(Tensor, cast(Tensor, rows).grad)
-        del rows  # of a large batch they take as much memory as their gradients
-        start = 0
-        for item in cached.passes:
-            with self.autocast():  # a context for each: it stores the weights that it has cast
-                output = self._run(item, cached.layers)
-            end = start + output.shape[1]
-            torch.autograd.backward(output, gradients[:, start:end])
-            for table in self._sparse:
-                # A table of words, to which the gradients of later passes are added in place:
-                # sparse, they would get a row for each token of all passes.
-                if table.grad is not None and table.grad.is_sparse:
-                    table.grad = table.grad.to_dense()
-            start = end
-
-    def tokenized(self, view: View) -> View:
-        """The view with its tokens."""
-        return replace(view, ids=self._ids([self._prompt[view.role] + t for t in view.texts]))
+    def _repeat(self, passes: Sequence[Pass], layers: Sequence[int], gradients: Tensor) -> None:
+        """Do the passes again, each with the gradients (L, n, dim) of its vectors."""
+        for item in passes:
+            # An autocast context for each: it stores the weights that it has cast.
+            with torch.enable_grad(), self.autocast():
+                output = self._run(item, self.training_model.encoder, layers)
+            of_pass, gradients = gradients.tensor_split([len(item.places)], dim=1)
+            torch.autograd.backward(output, of_pass)
 
     def spare(self) -> str | None:
         """Take less memory from now on: cache gradients, then halve the tokens of a pass.
@@ -133,84 +121,78 @@ class Passes:
         return f"a pass has {self._budget} tokens, padding included"
 
     @torch.no_grad()
-    def momentum_vectors(self, texts: Sequence[str]) -> Tensor:
-        """(n, dim) of documents by the momentum encoder, without gradients and without dropout."""
+    def momentum_vectors(self, view: Tokens) -> Tensor:
+        """(n, dim) of all processes' texts, by the momentum encoder, without dropout."""
         encoder = self.training_model.momentum
         assert encoder is not None
-        encoder.eval()
-        views = [View(texts, "document")]
-        passes = self._plan(views, 0)
-        return self._arranged(views, passes, self._vectors(passes, (), encoder))[0][0]
+        passes = self._plan([view], 0)
+        return self._arranged([view], passes, self._vectors(passes, encoder.eval()))[0][0]
 
     def language_backward(
-        self,
-        view: View,
-        seed: int,
-        processes: Processes,
-        share: float,
-        scaler: torch.amp.GradScaler | None = None,
+        self, view: Tokens, seed: int, share: float, scaler: torch.amp.GradScaler | None = None
     ) -> float:
-        """Add the gradients of the masked-language-model loss on a view; returns its value.
+        """Add the gradients of share · the masked-language-model loss on a view; returns its value.
 
-        The mean over the masked tokens of the view in all processes. Which tokens are masked
-        depends on a text's place in the view, not on how the view is cut into passes.
+        The mean over the masked tokens of all processes. The masks do not depend on the passes.
         """
         language = self.training_model.language
         assert language is not None
         passes = self._plan([view], seed + LANGUAGE_SEED)
-        masked = [
-            language.masked(item.batch, [seed + MASK_SEED + row for _, row in item.places])
-            for item in passes
-        ]
-        count = sum(int((labels >= 0).sum()) for _, labels in masked)
-        weight = self.config.mlm_weight * share / max(1, processes.add(count, self.device))
+        ids, labels = language.mask(
+            Batch.of(view.ids, self._ids.pad_id, torch.device("cpu")), seed + MASK_SEED
+        )
+        count = self.processes.add(int((labels >= 0).sum()), self.device)
+        weight = self.config.mlm_weight * share / max(1, count)
         total = 0.0
-        for item, (ids, labels) in zip(passes, masked, strict=True):
+        for item in passes:
+            rows, width = [row for _, row in item.places], item.batch.ids.shape[1]
+            part = (x[rows, :width].to(self.device) for x in (ids, labels))
             torch.manual_seed(item.seed)  # dropout
             with self.autocast():
-                value = weight * language(ids, item.batch.mask, labels)
+                value = weight * language(item.batch.mask, *part)
             if value.requires_grad:  # else nothing is masked
                 torch.autograd.backward(value if scaler is None else scaler.scale(value))
             total += value.item()
         return total
 
-    def _plan(self, views: Sequence[View], seed: int) -> list[Pass]:
+    def _plan(self, views: Sequence[Tokens], seed: int) -> list[Pass]:
         """Passes of texts of similar lengths."""
-        ids = []
-        for view in views:
-            prompt = self._prompt[view.role]
-            known = view.ids
-            ids.append(self._ids([prompt + t for t in view.texts]) if known is None else known)
-        places = [(v, row) for v, view in enumerate(views) for row in range(len(view.texts))]
-        lengths = [len(ids[v][row]) for v, row in places]
-        passes: list[Pass] = []
-        for chosen in token_budget_batches(lengths, self._budget):
-            members = [places[i] for i in chosen]
-            rows = [ids[v][row] for v, row in members]
-            batch = Batch.of(rows, self._ids.pad_id, self.device)
-            passes.append(Pass(batch, members, seed + len(passes)))
-        return passes
+        places = [(v, row) for v, view in enumerate(views) for row in range(len(view.ids))]
+        ids = [row for view in views for row in view.ids]
+        return [
+            Pass(
+                Batch.of([ids[i] for i in chosen], self._ids.pad_id, self.device),
+                [places[i] for i in chosen],
+                seed + number,
+            )
+            for number, chosen in enumerate(token_budget_batches([*map(len, ids)], self._budget))
+        ]
 
-    def _run(self, item: Pass, layers: Sequence[int], encoder: EncoderCopy | None = None) -> Tensor:
+    def _run(self, item: Pass, encoder: EncoderCopy, layers: Sequence[int]) -> Tensor:
         torch.manual_seed(item.seed)  # dropout
-        vectors: Tensor = (encoder or self.training_model.encoder)(item.batch, layers)
+        vectors: Tensor = encoder(item.batch, layers)
         return vectors
 
     def _vectors(
-        self, passes: Sequence[Pass], layers: Sequence[int], encoder: EncoderCopy | None = None
+        self, passes: Sequence[Pass], encoder: EncoderCopy, layers: Sequence[int] = ()
     ) -> Tensor:
-        """(L, n, dim) of all texts, in the order of the passes. encoder: instead of the trained."""
+        """(L, n, dim) of all texts, in the order of the passes."""
         if not passes:  # no text for this process: no rows, but gradients can flow to them
             shape = max(1, len(layers)), 0, self.training_model.sentence.dim
             return torch.zeros(shape, device=self.device, requires_grad=True)
         with self.autocast():
-            return torch.cat([self._run(item, layers, encoder) for item in passes], dim=1)
+            return torch.cat([self._run(item, encoder, layers) for item in passes], dim=1)
 
     def _arranged(
-        self, views: Sequence[View], passes: Sequence[Pass], rows: Tensor
+        self, views: Sequence[Tokens], passes: Sequence[Pass], rows: Tensor
     ) -> list[Tensor]:
-        """The rows of all passes as (L, n, dim) for each view, in the order of its texts."""
+        """The rows of all passes, and of all processes, as (L, n, dim) for each view."""
         places = (place for item in passes for place in item.places)
         at = {place: i for i, place in enumerate(places)}
-        index = [[at[v, row] for row in range(len(view.texts))] for v, view in enumerate(views)]
-        return [rows[:, torch.tensor(i, dtype=torch.int64, device=rows.device)] for i in index]
+        index = [[at[v, row] for row in range(len(view.ids))] for v, view in enumerate(views)]
+        return [
+            self.processes.gather(
+                rows[:, torch.tensor(i, dtype=torch.int64).to(rows.device)], view.count
+            )
+            for i, view in zip(index, views, strict=True)
+        ]

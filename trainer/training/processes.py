@@ -1,20 +1,19 @@
-"""Several processes that train as one: rows are divided, candidates and gradients combined.
+"""Several processes that train as one: texts are divided, vectors and gradients combined.
 
-Each process encodes its rows of a batch; every anchor is compared with the candidates of all.
-The gradients are those of one process with the whole batch (as in CLIP and SimCSE, whose negatives
-are gathered too), because the gathering passes gradients back to where a vector came from.
+Each process encodes its part of a batch's texts, and computes the loss of all their vectors. The
+gradients are those of one process with the whole batch (as in CLIP and SimCSE, whose negatives are
+gathered too): each takes those of its own vectors back through its network, and they are added up.
 """
 
-import itertools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.nn.functional import all_gather
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 # The others wait while the first process evaluates: torch's 10 minutes on GPUs are too few.
 LONGEST_WAIT = timedelta(days=1)
@@ -32,46 +31,45 @@ class Processes:
         """Whether this process judges, reports and writes."""
         return self.rank == 0
 
-    def sizes(self, n: int) -> list[int]:
-        """Numbers of rows, of n, for each process in order; they differ by 1 at most."""
-        return [n // self.count + (rank < n % self.count) for rank in range(self.count)]
+    def mine(self, n: int, rank: int | None = None) -> slice:
+        """Which of n rows are of this process, or of another; their numbers differ by 1 at most."""
+        rank = self.rank if rank is None else rank
+        return slice(n * rank // self.count, n * (rank + 1) // self.count)
 
-    def parts(self, n: int) -> list[slice]:
-        """Which of n rows are of each process."""
-        ends = list(itertools.accumulate(self.sizes(n), initial=0))
-        return [slice(start, end) for start, end in itertools.pairwise(ends)]
+    def gather(self, rows: Tensor, n: int) -> Tensor:
+        """All n rows, in order, of this process's (L, mine(n), D): (L, n, D).
 
-    def mine(self, n: int) -> slice:
-        """Which of n rows are of this process."""
-        return self.parts(n)[self.rank]
-
-    def gather(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
-        """The rows of all processes in order, (…, Σ sizes, D); gradients flow back to each.
-
-        rows: (…, sizes[rank], D).
+        Every process computes the loss of all rows; the gradients that flow back are those of this
+        process's own rows, from the sum of all processes' losses.
         """
         if self.count == 1:
             return rows
-        longest = max(sizes)  # the processes exchange tensors of one shape
-        padded = torch.nn.functional.pad(rows, (0, 0, 0, longest - rows.shape[-2]))
-        gathered = all_gather(padded.contiguous())  # type: ignore[no-untyped-call]
-        return torch.cat([x[..., :n, :] for x, n in zip(gathered, sizes, strict=True)], dim=-2)
+        parts = [self.mine(n, rank) for rank in range(self.count)]
+        longest = -(-n // self.count)  # the processes exchange tensors of one shape
+        padded = rows.new_zeros(len(rows), longest, rows.shape[-1])
+        padded[:, : rows.shape[1]] = rows.detach()
+        gathered = [torch.empty_like(padded) for _ in parts]
+        dist.all_gather(gathered, padded)
+        own = rows * 1.0
+        if own.requires_grad:
+            own.register_hook(lambda gradient: gradient * self.count)  # type: ignore[no-untyped-call]
+        gathered[self.rank] = own
+        whole = [x[:, : part.stop - part.start] for x, part in zip(gathered, parts, strict=True)]
+        return torch.cat(whole, dim=1)
 
     def add_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """Every gradient becomes the sum over the processes, in one exchange."""
         if self.count == 1:
             return
-        trainable = [p for p in parameters if p.requires_grad]
-        for parameter in trainable:  # a process without rows of a kind has none; all must take part
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        flat = torch.cat([_grad(p).reshape(-1) for p in trainable])
+        gradients = []
+        for parameter in parameters:
+            if parameter.requires_grad:
+                if parameter.grad is None:  # a process without such rows; all must take part
+                    parameter.grad = torch.zeros_like(parameter)
+                gradients.append(parameter.grad)
+        flat = parameters_to_vector(gradients)
         dist.all_reduce(flat)
-        start = 0
-        for parameter in trainable:
-            n = parameter.numel()
-            _grad(parameter).copy_(flat[start : start + n].view_as(parameter))
-            start += n
+        vector_to_parameters(flat, gradients)
 
     def add(self, value: float, device: Any) -> float:
         """The sum of a number over the processes."""
@@ -91,11 +89,6 @@ class Processes:
         """Wait until all processes are here."""
         if self.count > 1:
             dist.barrier()
-
-
-def _grad(parameter: torch.nn.Parameter) -> Tensor:
-    assert parameter.grad is not None
-    return parameter.grad
 
 
 def group_options() -> dict[str, Any]:

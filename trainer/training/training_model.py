@@ -105,7 +105,6 @@ class MaskedLanguageModel(nn.Module):
                 network.name_or_path,
                 dtype=torch.float32,
                 local_files_only=True,
-                trust_remote_code=False,
             )
         setattr(whole, whole.base_model_prefix, network)
         whole.tie_weights()
@@ -115,23 +114,15 @@ class MaskedLanguageModel(nn.Module):
             tokenizer, mlm_probability=MASKED_SHARE
         )
 
-    def masked(self, batch: Batch, seeds: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """(B, T) ids with masks, and labels: the ids that were masked, −100 elsewhere.
+    def mask(self, batch: Batch, seed: int) -> tuple[Tensor, Tensor]:
+        """(B, T) ids with masks, and labels: the ids that were masked, −100 elsewhere."""
+        kept = torch.isin(batch.ids, torch.tensor(self.specials)) | (batch.mask == 0)
+        torch.manual_seed(seed)
+        ids, labels = self._collator.torch_mask_tokens(batch.ids.clone(), kept)
+        return ids, labels
 
-        The masks of row i depend on seeds[i] alone, not on other rows or padding.
-        """
-        ids = batch.ids.cpu().clone()
-        labels = torch.full_like(ids, -100)
-        special = torch.isin(ids, torch.tensor(self.specials))
-        lengths = batch.mask.sum(dim=1).tolist()
-        for i, (length, seed) in enumerate(zip(lengths, seeds, strict=True)):
-            torch.manual_seed(seed)
-            row = slice(i, i + 1), slice(0, length)
-            ids[row], labels[row] = self._collator.torch_mask_tokens(ids[row], special[row])
-        return ids.to(batch.ids.device), labels.to(batch.ids.device)
-
-    def forward(self, ids: Tensor, mask: Tensor, labels: Tensor) -> Tensor:
-        """The sum of the cross-entropies of the masked tokens, in nats."""
+    def forward(self, mask: Tensor, ids: Tensor, labels: Tensor) -> Tensor:
+        """The sum of the cross-entropies of the masked tokens, in nats. All (B, T)."""
         count = (labels >= 0).sum()
         if count == 0:
             return torch.zeros((), device=ids.device)
