@@ -12,7 +12,7 @@ from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import MemoryWarning, ModelError
 from searchengine.trainer.model.model_folder import read
 from searchengine.trainer.model.modules import Batch, Normalize, Pooling, SentenceModule, lowered
-from searchengine.trainer.model.tokens import Ids, TokenIds, Tokenization
+from searchengine.trainer.model.tokens import TokenIds, Tokenization
 from searchengine.trainer.runtimes.runtime_config import Precision
 from searchengine.trainer.runtimes.torch_runtime import TorchRuntime, pick_device
 from searchengine.trainer.sources.source import Source
@@ -54,45 +54,32 @@ def test_cuda_is_known_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pick_device("cuda:0") == torch.device("cuda", 0)
 
 
-class Short:
-    """A runtime on a device with memory for `tokens` in a batch; on the processor in truth."""
+def limit_memory(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a device with memory for `tokens` in a batch."""
+    output = SentenceModule.output
 
-    def __init__(self, folder: Path, tokens: int, monkeypatch: pytest.MonkeyPatch):
-        self.runtime = runtime_of(folder, "cpu")
-        self.sizes: list[int] = []
-        output = SentenceModule.output
+    def limited(module: SentenceModule, batch: Batch) -> torch.Tensor:
+        if batch.ids.numel() > tokens:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return output(module, batch)
 
-        def limited(module: SentenceModule, batch: Batch) -> torch.Tensor:
-            self.sizes.append(batch.ids.numel())
-            if batch.ids.numel() > tokens:
-                raise torch.OutOfMemoryError("CUDA out of memory")
-            return output(module, batch)
-
-        monkeypatch.setattr(SentenceModule, "output", limited)
+    monkeypatch.setattr(SentenceModule, "output", limited)
 
 
 def test_encoding_goes_on_with_less_memory(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [" ".join(WORDS[i : i + 5]) for i in range(16)]
-    rows, expected = tokens_of(tiny)(texts), on_cpu(tiny).encode(texts)
+    runtime, rows, expected = runtime_of(tiny, "cpu"), tokens_of(tiny)(texts), on_cpu(tiny)
     width = max(map(len, rows))
-    short = Short(tiny, 5 * width, monkeypatch)
-    with pytest.warns(MemoryWarning) as warned:
-        np.testing.assert_allclose(short.runtime.run(rows), expected, atol=1e-6)
-    assert [str(warning.message) for warning in warned] == [
-        f"memory ran out on cpu: a batch has {rows * width} tokens from now on" for rows in (8, 4)
-    ]
-    assert short.runtime.token_budget == 4 * width
-    # Now that it is known, nothing larger is tried.
-    short.sizes.clear()
-    np.testing.assert_allclose(short.runtime.run(rows), expected, atol=1e-6)
-    assert short.sizes == [4 * width] * 4
-
-
-def test_a_text_that_never_fits_is_named(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows: list[Ids] = tokens_of(tiny)(["the dog sleeps"])
-    short = Short(tiny, 2, monkeypatch)
-    with pytest.raises(ModelError, match=r"^cpu has too little memory for a text of 5 tokens in"):
-        short.runtime.run(rows)
+    vectors = expected.encode(texts)
+    limit_memory(5 * width, monkeypatch)
+    with pytest.warns(MemoryWarning, match="memory ran out on cpu") as warned:
+        np.testing.assert_allclose(runtime.run(rows), vectors, atol=1e-6)
+    assert len(warned) == 2 and runtime.token_budget == 4 * width
+    # Now that it is known, nothing larger is tried: a warning would be an error.
+    np.testing.assert_allclose(runtime.run(rows), vectors, atol=1e-6)
+    limit_memory(2, monkeypatch)
+    with pytest.raises(ModelError, match="cpu has too little memory for a text of 7 tokens"):
+        runtime.run(rows[:1])
 
 
 def decoder() -> SentenceModule:
@@ -112,18 +99,13 @@ def decoder() -> SentenceModule:
     return SentenceModule(network, Pooling(32, ("mean",)), [Normalize()])  # type: ignore[arg-type]
 
 
-def test_a_copy_in_bf16_takes_its_device_alone() -> None:
+def test_a_copy_in_bf16_leaves_the_weights_and_keeps_the_frequencies_of_positions() -> None:
     module = decoder()
     before = {name: weight.clone() for name, weight in module.state_dict().items()}
-    copy = lowered(module, torch.bfloat16, torch.device("meta"))
-    assert {(w.device.type, w.dtype) for w in copy.parameters()} == {("meta", torch.bfloat16)}
+    away = lowered(module, torch.bfloat16, torch.device("meta"))
+    assert {(w.device.type, w.dtype) for w in away.parameters()} == {("meta", torch.bfloat16)}
     for name, weight in module.state_dict().items():
-        assert weight.device.type == "cpu" and weight.dtype == torch.float32
-        assert torch.equal(weight, before[name]), name
-
-
-def test_a_copy_in_bf16_keeps_the_frequencies_of_positions() -> None:
-    module = decoder()
+        assert weight.device.type == "cpu" and torch.equal(weight, before[name]), name
     copy = lowered(module, torch.bfloat16, torch.device("cpu"))
     frequencies = dict(module.transformer.named_buffers())
     assert frequencies
@@ -194,5 +176,5 @@ def test_a_device_that_is_full_is_used_as_far_as_it_goes(tiny: Path) -> None:
             vectors = runtime.run(rows)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0, device)
-    assert runtime._room < sum(map(len, rows))
+    assert runtime.token_budget < 65536
     np.testing.assert_allclose(vectors[:100], on_cpu(tiny).encode(texts[:100]), atol=1e-3)

@@ -330,7 +330,7 @@ BROKEN: dict[str, tuple[tuple[str, dict[str, Any]] | Break, str]] = {
     ),
     "mode": (
         ("1_Pooling/config.json", {"pooling_mode": "median"}),
-        "pooling_mode 'median': expected any of cls, max, mean",
+        "pooling mode 'median': expected any of cls, max, mean",
     ),
     "prompts left out": (
         ("1_Pooling/config.json", {"include_prompt": False}),
@@ -338,7 +338,7 @@ BROKEN: dict[str, tuple[tuple[str, dict[str, Any]] | Break, str]] = {
     ),
     "no mode": (
         ("1_Pooling/config.json", {"pooling_mode_mean_tokens": False}),
-        "names no pooling mode",
+        r"has the pooling mode \[\]",
     ),
     "width": (
         ("1_Pooling/config.json", {"embedding_dimension": 7}),

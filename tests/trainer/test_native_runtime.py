@@ -5,21 +5,18 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from safetensors.numpy import load_file, save_file
 from tiny_model import write_bert
 from transformers import BertModel
 
 from searchengine.indexer.native import compiler
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.model.bert import read_bert
-from searchengine.trainer.model.head import apply_head
 from searchengine.trainer.native import library, weights
 from searchengine.trainer.runtimes.calibration import quantize
 from searchengine.trainer.sources.source import Source
@@ -76,34 +73,23 @@ def random_texts(seed: int) -> list[NDArray[np.int32]]:
 
 
 @needs_kernel
+@pytest.mark.parametrize("largest", [False, True])
 @pytest.mark.parametrize("bits", [6, 7])
 @pytest.mark.parametrize("level", library.levels())
-def test_every_level_gives_the_bits_of_the_scalar_one(level: str, bits: int) -> None:
-    arrays, texts = random_arrays(1), random_texts(2)
-    levels = library.levels()
-    assert levels[-1] == "scalar"
+def test_every_level_gives_the_bits_of_the_scalar_one(level: str, bits: int, largest: bool) -> None:
+    """largest: of weights of 255 and equal inputs, so that each digit is the largest there is."""
+    arrays, texts, levels = random_arrays(1), random_texts(2), library.levels()
+    for name, values in arrays.items() if largest else ():
+        if name.endswith("weights"):
+            values[:] = 255
+        elif name.endswith((".bias", "norm.weight")):
+            values[:] = 1
     if bits > library.digit_bits(levels.index(level)):
         with pytest.raises(ValueError, match=f"{level} does not compute with digits of {bits} b"):
             vectors(arrays, texts, levels.index(level), bits)
         return
     exact = vectors(arrays, texts, levels.index("scalar"), bits)
     assert vectors(arrays, texts, levels.index(level), bits) == exact
-
-
-@needs_kernel
-@pytest.mark.parametrize("level", library.levels())
-def test_the_largest_products_do_not_overflow(level: str) -> None:
-    """Weights of 255 and equal inputs, so that each digit is the largest there is."""
-    number = library.levels().index(level)
-    arrays, texts = random_arrays(1), random_texts(2)
-    for name, values in arrays.items():
-        if name.endswith("weights"):
-            values[:] = 255
-        elif name.endswith((".bias", "norm.weight")):
-            values[:] = 1
-    bits = library.digit_bits(number)
-    exact = vectors(arrays, texts, library.levels().index("scalar"), bits)
-    assert vectors(arrays, texts, number, bits) == exact
 
 
 @needs_kernel
@@ -119,40 +105,17 @@ def test_a_text_has_the_same_vector_in_any_batch() -> None:
 
 
 @needs_kernel
-@pytest.mark.parametrize(("bits", "least"), [(6, 0.9998), (7, 0.9999)])
-def test_it_computes_what_numpy_computes_of_the_same_weights(
-    bits: int, least: float, tmp_path: Path
-) -> None:
-    """Weights of whole numbers are exact in 8 bits, so that activations alone are rounded."""
-    folder = write_bert(tmp_path / "model", max_position_embeddings=max(LENGTHS))
-    tensors = load_file(folder / "model.safetensors")
-    for name, tensor in tensors.items():
-        if tensor.ndim == 2 and "position" not in name:
-            step = np.abs(tensor).max(axis=1, keepdims=True).clip(1e-9) / weights.MOST
-            tensors[name] = (np.rint(tensor / step) * step).astype(np.float32)
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    bert, texts = replace(read_bert(Source.find(folder)), pooling=("cls", "mean")), random_texts(6)
-    arrays, exact = quantize(bert, texts, bits)
-    network = weights.network(arrays, 2, bert.network.heads, bert.network.epsilon, bits)
-    level = library.levels().index("scalar")
-    lengths = np.array([len(text) for text in texts], np.int32)
-    cls, means = library.encode(network, np.concatenate(texts), lengths, 1, level)
-    ours = apply_head(bert.head, np.concatenate([cls, means], axis=1))
-    assert np.einsum("nd,nd->n", ours, exact).min() > least
-
-
-@needs_kernel
 @pytest.mark.parametrize(
-    ("width", "heads", "inner", "activation"),
+    ("width", "heads", "inner", "activation", "finest"),
     [
-        (256, 4, 512, "gelu"),
-        (288, 9, 592, "gelu_new"),
-        (352, 22, 704, "gelu"),
-        (640, 5, 640, "gelu"),
+        (256, 4, 512, "gelu", True),
+        (288, 9, 592, "gelu_new", False),
+        (352, 22, 704, "gelu", True),
+        (640, 5, 640, "gelu", False),
     ],
 )
 def test_networks_of_other_shapes_are_near_torch(
-    width: int, heads: int, inner: int, activation: str, tmp_path: Path
+    width: int, heads: int, inner: int, activation: str, finest: bool, tmp_path: Path
 ) -> None:
     """Heads of 64, 32, 16 and 128 channels, both forms of GELU, all poolings, 1,024 positions."""
     folder = write_bert(
@@ -169,8 +132,9 @@ def test_networks_of_other_shapes_are_near_torch(
     limit = exact.config.vocab_size
     texts = [random.integers(0, limit, length, np.int32) for length in (1, 7, 32, 33, 300, 1024)]
     lengths = np.array([len(text) for text in texts], np.int32)
-    arrays, _ = quantize(bert, texts[1:5], library.digit_bits())
-    network = weights.network(arrays, 2, heads, bert.network.epsilon, library.digit_bits())
+    bits = library.digit_bits() if finest else 6
+    arrays, _ = quantize(bert, texts[1:5], bits)
+    network = weights.network(arrays, 2, heads, bert.network.epsilon, bits)
     ours = library.encode(network, np.concatenate(texts), lengths, 2, maxima=True)
     with torch.no_grad():
         hidden = [exact(torch.tensor(text[None]).long())[0][0].numpy() for text in texts]
@@ -179,9 +143,9 @@ def test_networks_of_other_shapes_are_near_torch(
         for rows, vector in zip(ours, pooled, strict=True):
             row = rows[text]
             cosine = row @ vector / np.linalg.norm(row) / np.linalg.norm(vector)
-            assert cosine > 0.9995, len(tokens)
+            assert cosine > (0.9995 if finest else 0.999), len(tokens)
     for level in range(1, len(library.levels()) - 1):  # the scalar one would take minutes
-        if library.digit_bits(level) == library.digit_bits():
+        if library.digit_bits(level) >= bits:
             again = library.encode(network, np.concatenate(texts), lengths, 2, level, maxima=True)
             for rows, others in zip(ours, again, strict=True):
                 np.testing.assert_array_equal(rows, others)
@@ -189,23 +153,16 @@ def test_networks_of_other_shapes_are_near_torch(
 
 @needs_kernel
 def test_the_starter_is_near_float32() -> None:
-    texts = ["how do whales sleep", "", "the dog sleeps near the sea " * 60, "고래 🐋 ½"]
-    exact = Encoder.load("starter-768", runtime="torch", precision="fp32").encode(texts)
-    encoder = Encoder.load("starter-768", runtime="native")
-    ours = encoder.encode(texts)
-    assert np.einsum("nd,nd->n", ours, exact).min() >= 0.99
-    assert not np.array_equal(ours, exact)
-
-
-@needs_kernel
-def test_questions_have_finer_digits() -> None:
-    """The mean error of the cosines is 2.9e-4; 3.8e-4 with one digit for inputs of attention."""
+    """The mean error of questions is 2.9e-4; 3.8e-4 with one digit for inputs of attention."""
     asked = ("how do {} sleep", "why are {} so large", "who wrote about {}", "{} in winter")
     named = ("whales", "owls", "bees", "ships", "bridges", "old maps", "rivers", "the moon")
     texts = [question.format(name) for question in asked for name in named]
+    texts += ["", "the dog sleeps near the sea " * 60, "고래 🐋 ½"]
     exact = Encoder.load("starter-768", runtime="torch", precision="fp32").encode(texts)
     ours = Encoder.load("starter-768", runtime="native").encode(texts)
-    assert 1 - np.einsum("nd,nd->n", ours, exact).mean() < 3.3e-4
+    cosines = np.einsum("nd,nd->n", ours, exact)
+    assert cosines.min() >= 0.99 and 1 - cosines[:32].mean() < 3.3e-4
+    assert not np.array_equal(ours, exact)
 
 
 @needs_kernel
@@ -275,7 +232,7 @@ def test_nothing_is_read_or_written_out_of_bounds(tmp_path: Path) -> None:
         "library.LIBRARY = Path(sys.argv[1]); load = library.load; "
         "library.load = lambda: load(library.LIBRARY); assert library.levels(); "
         "import pytest; sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', '-k', "
-        "'level or batch or numpy_computes or of_the_library or around', *sys.argv[2:]]))"
+        "'level or batch or of_the_library or around', *sys.argv[2:]]))"
     )
     files = [__file__, str(Path(__file__).with_name("test_wordpiece.py"))]
     subprocess.run(

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,9 @@ from tiny_model import WORDS, write_bert
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ModelError
-from searchengine.trainer.model.tokens import Ids
 from searchengine.trainer.native import library
 from searchengine.trainer.processor import cpu_has_native_bf16
-from searchengine.trainer.runtimes import native_runtime, runtime_config
-from searchengine.trainer.runtimes.native_runtime import NativeRuntime
+from searchengine.trainer.runtimes import native_runtime, runtime_config, torch_runtime
 from searchengine.trainer.runtimes.runtime import Vectors, token_budget_batches
 from searchengine.trainer.runtimes.runtime_config import (
     Precision,
@@ -65,16 +63,15 @@ def test_batches_partition_and_keep_the_budget(lengths: list[int], budget: int) 
 
 @pytest.mark.parametrize("native", [True, False])
 def test_auto_is_bf16_only_where_native(monkeypatch: pytest.MonkeyPatch, native: bool) -> None:
-    monkeypatch.setattr(
-        "searchengine.trainer.runtimes.torch_runtime.cpu_has_native_bf16", lambda: native
-    )
+    monkeypatch.setattr(torch_runtime, "cpu_has_native_bf16", lambda: native)
     cpu = torch.device("cpu")
     expected = Precision.BF16 if native else Precision.FP32
     assert pick_precision(Precision.AUTO, cpu) is expected
-    assert pick_precision(Precision.FP32, cpu) is Precision.FP32
     assert pick_precision(Precision.BF16, cpu) is Precision.BF16
     with pytest.raises(ModelError, match="fp16 is slow on a processor"):
         pick_precision(Precision.FP16, cpu)
+    with pytest.raises(ModelError, match="the device 'abacus' cannot be used"):
+        pick_device("abacus")
 
 
 @pytest.mark.parametrize(
@@ -86,29 +83,15 @@ def test_the_processor_is_asked(tmp_path: Path, flags: str, expected: bool) -> N
     assert cpu_has_native_bf16(tmp_path / "cpuinfo") is expected
 
 
-def test_an_unknown_device_is_named() -> None:
-    with pytest.raises(ModelError, match="the device 'abacus' cannot be used"):
-        pick_device("abacus")
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"precision": "fp8"}, "precision is 'fp8': expected one of auto, fp32, bf16, fp16, int8"),
         ({"runtime": "steam"}, "runtime is 'steam': expected one of auto, native, torch"),
-        (
-            {"runtime": "native", "device": "cuda"},
-            "computes in int8 on the processor: .* got native, auto and cuda",
-        ),
-        (
-            {"runtime": "native", "precision": "fp32"},
-            "computes in int8 on the processor: .* got native, fp32 and None",
-        ),
-        (
-            {"runtime": "torch", "precision": "int8"},
-            "goes with no other runtime, .* got torch, int8",
-        ),
-        ({"device": "cuda", "precision": "int8"}, "goes with no other .* got auto, int8 and cuda"),
+        ({"runtime": "native", "device": "cuda"}, "got native, auto and cuda"),
+        ({"runtime": "native", "precision": "fp32"}, "got native, fp32 and None"),
+        ({"runtime": "torch", "precision": "int8"}, "got torch, int8"),
+        ({"device": "cuda", "precision": "int8"}, "got auto, int8 and cuda"),
     ],
 )
 def test_what_no_runtime_does_is_refused(options: dict[str, str], message: str) -> None:
@@ -179,19 +162,6 @@ def test_the_runtime_of_a_model(
         choose(config, obstacle, kernel)
 
 
-def test_a_gpu_is_looked_for_only_where_there_is_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(runtime_config, "GPU_DEVICES", ("/dev/none",))
-    monkeypatch.setattr(runtime_config, "find_spec", lambda name: pytest.fail("torch is imported"))
-    assert not runtime_config.has_gpu()
-    monkeypatch.setattr(runtime_config, "GPU_DEVICES", ("/dev/null",))
-    monkeypatch.setattr(runtime_config, "find_spec", lambda name: name)
-    for there in (True, False):
-        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
-        monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-        assert runtime_config.has_gpu() is there
-
-
 # ------------------------------------------------------------------------- rounded weights
 
 
@@ -232,6 +202,10 @@ def test_weights_are_rounded_once(
         again = Encoder.load(folder, precision="int8")
         np.testing.assert_array_equal(again.encode(TEXTS), vectors)
         assert again.fingerprint == fingerprint and rounds() == 0
+    monkeypatch.chdir(folder.parent)
+    for path in (folder.name, f"../{folder.parent.name}/{folder.name}"):
+        np.testing.assert_array_equal(Encoder.load(path).encode(TEXTS), vectors)
+    assert rounds() == 0
     assert Encoder.load(folder, layers=1).encode(TEXTS).shape == vectors.shape
     assert rounds() == 1  # a truncated network is another one
 
@@ -279,16 +253,6 @@ def test_a_model_that_is_replaced_while_it_is_open_stays_what_it_was(
     after = Encoder.load(folder)  # what the former process kept is not of these files
     np.testing.assert_array_equal(after.encode(TEXTS), vectors)
     assert after.fingerprint == fingerprint
-
-
-@needs_kernel
-def test_a_folder_by_another_path_is_not_rounded_again(
-    folder: Path, rounds: Callable[[], int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(folder.parent)
-    for path in (folder, folder.name, f"../{folder.parent.name}/{folder.name}"):
-        Encoder.load(path).encode(TEXTS)
-    assert rounds() == 1
 
 
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
@@ -382,16 +346,15 @@ def test_a_network_that_8_bits_change_is_run_by_torch(
     encoder = Encoder.load(folder, device="cpu")
     assert encoder.runs_on.startswith("native")
     vectors = encoder.encode(TEXTS)
-    reason = r"8 bits are not accurate enough for it: the least cosine to float32 is 0\.9"
-    assert encoder.runs_on.startswith(f"torch {encoder.precision} (8 bits are not accurate enough")
+    assert encoder.runs_on.startswith(f"torch {encoder.precision} (8 bits are not accurate")
     expected = Encoder.load(folder, runtime="torch", device="cpu").encode(TEXTS)
     np.testing.assert_array_equal(vectors, expected)
     assert rounds() == 1
     # That is remembered, with the fingerprint.
     again = Encoder.load(folder, device="cpu")
-    assert again.runs_on.startswith("torch auto (8 bits are not accurate enough")
+    assert again.runs_on.startswith("torch auto (8 bits are not accurate")
     assert again.fingerprint == encoder.fingerprint
-    with pytest.raises(ModelError, match=f"native runtime cannot run this model: {reason}"):
+    with pytest.raises(ModelError, match=r"cannot run .* 8 bits are not accurate"):
         Encoder.load(folder, runtime="native")
     assert rounds() == 0
 
@@ -421,24 +384,11 @@ def test_tokens_and_lengths_of_another_network_are_refused(folder: Path) -> None
 
 
 @needs_kernel
-def test_equal_texts_are_encoded_once_and_progress_adds_up(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    encoded: list[int] = []
-    run = NativeRuntime.run
-
-    def counted(self: NativeRuntime, rows: Sequence[Ids]) -> Vectors:
-        encoded.append(len(rows))
-        return run(self, rows)
-
-    monkeypatch.setattr(NativeRuntime, "run", counted)
-    encoder = Encoder.load(folder)
-    encoder.encode(["a"])
-    encoded.clear()
+def test_equal_texts_have_equal_vectors_and_progress_adds_up(folder: Path) -> None:
+    encoder, done = Encoder.load(folder), []
     texts = [WORDS[i % 7] for i in range(5000)] + [f"dog {i}" for i in range(2500)]
-    done: list[int] = []
     vectors = encoder.encode(texts, on_batch=done.append)
-    assert sum(done) == len(texts) and sum(encoded) == 2507
+    assert sum(done) == len(texts)
     np.testing.assert_array_equal(vectors[:7], vectors[7:14])
     alone = np.concatenate([encoder.encode([text]) for text in texts[::500]])
     np.testing.assert_array_equal(vectors[::500], alone)

@@ -92,20 +92,22 @@ def test_as_sentence_transformers(tmp_path: Path) -> None:
     assert np.abs(Encoder.load(tmp_path / "m2v").encode(texts) - loaded.encode(texts)).max() < 1e-6
 
 
-def test_truncation_dims_and_tokens(tmp_path: Path) -> None:
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_truncation_dims_and_tokens(tmp_path: Path, side: str) -> None:
     folder = write_model2vec(tmp_path / "m")
     tokenizer = static_tokenizer()
-    tokenizer.enable_truncation(6)
+    tokenizer.enable_truncation(6, direction=side)
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = {"truncate_dim": 8, "matryoshka_dims": [WIDTH, 16, 8, 4]}
     write_json(folder / "config_sentence_transformers.json", settings)
     encoder = Encoder.load(folder)
     assert encoder.matryoshka_dims == (8, 4) and encoder.max_tokens == encoder.room() == 6
-    table = static_table()[:, :8]
-    read = expected(["two dog a two dog a"], table)
-    assert np.abs(encoder.encode(["two dog a " * 900]) - read).max() < 1e-6
-    (spans,) = encoder.token_spans(["the dog."])
-    assert spans.tolist() == [[0, 3], [4, 7], [7, 8]]
+    ends = {"left": "a two dog a two dog", "right": "two dog a two dog a"}
+    read = expected([ends[side]], static_table()[:, :8])
+    text = f"{ends['right']} {'bird ' * 900} {ends['left']}"
+    assert np.abs(encoder.encode([text]) - read).max() < 1e-6
+    (spans,) = encoder.token_spans(["the dog. a dog, a dog"])
+    assert spans[:3].tolist() == [[0, 3], [4, 7], [7, 8]] and spans[-1].tolist() == [18, 21]
     assert Encoder.load(write_model2vec(tmp_path / "whole")).room("query") is None
 
 
@@ -161,54 +163,33 @@ def dense(folder: Path) -> None:
     write_json(folder / "modules.json", [*listed, {"path": "2", "type": f"{prefix}Dense"}])
 
 
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (remove("tokenizer.json"), "tokenizer.json is missing"),
-        (remove("model.safetensors"), "has no model.safetensors"),
-        (lambda f: write_json(f / "tokenizer.json", {}), "tokenizer.json is not a tokenizer"),
-        (lambda f: write_json(f / "tokenizer.json", []), "holds a list: expected an object"),
-        (lambda f: (f / "model.safetensors").write_bytes(b"x" * 20), "cannot be read"),
-        (tensors(other=np.ones((3, 2))), "no table of token vectors: .* got other"),
-        (tensors(embeddings=np.ones(3)), "no table of token vectors"),
-        (
-            tensors(embeddings=np.ones((9, 4))),
-            r"has the token number \d+, but the table has 9 rows",
-        ),
-        (tensors(embeddings=np.full((200, 4), np.nan)), "holds NaN or infinity"),
-        (tensors(embeddings=np.ones((9, 4)), mapping=np.full(200, 9)), "do not fit the table"),
-        (tensors(embeddings=np.ones((200, 4)), weights=np.ones(7)), "do not fit the table"),
-        (dense, "has a Dense behind its StaticEmbedding"),
-        (
-            lambda f: write_json(
-                f / "config_sentence_transformers.json", {"default_prompt_name": "x"}
-            ),
-            "the default prompt 'x' is not one of the model's prompts",
-        ),
-        (
-            lambda f: write_json(
-                f / "config_sentence_transformers.json", {"similarity_fn_name": "manhattan"}
-            ),
-            "compared by cosine here",
-        ),
-    ],
-)
-def test_what_is_damaged(tmp_path: Path, spoil: Any, message: str) -> None:
+def config(**values: Any) -> Any:
+    return lambda folder: write_json(folder / "config_sentence_transformers.json", values)
+
+
+SPOILT: dict[str, tuple[Any, str]] = {
+    "no tokenizer": (remove("tokenizer.json"), "tokenizer.json"),
+    "no weights": (remove("model.safetensors"), "model.safetensors"),
+    "tokenizer": (lambda f: write_json(f / "tokenizer.json", {}), "is not a tokenizer"),
+    "weights": (lambda f: (f / "model.safetensors").write_bytes(b"x" * 20), "cannot be read"),
+    "no table": (tensors(other=np.ones((3, 2))), "no table of token vectors: .* got other"),
+    "one dimension": (tensors(embeddings=np.ones(3)), "no table of token vectors"),
+    "few rows": (tensors(embeddings=np.ones((9, 4))), "the table has 9 rows"),
+    "NaN": (tensors(embeddings=np.full((200, 4), np.nan)), "NaN"),
+    "mapping": (tensors(embeddings=np.ones((9, 4)), mapping=np.full(200, 9)), "damaged"),
+    "factors": (tensors(embeddings=np.ones((200, 4)), weights=np.ones(7)), "damaged"),
+    "dense": (dense, "has a Dense behind its StaticEmbedding"),
+    "prompt": (config(default_prompt_name="x"), "the default prompt 'x'"),
+    "similarity": (config(similarity_fn_name="manhattan"), "manhattan"),
+}
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_what_is_damaged(tmp_path: Path, name: str) -> None:
     folder = write_model2vec(tmp_path / "m")
-    spoil(folder)
-    with pytest.raises(ModelError, match=message):
+    SPOILT[name][0](folder)
+    with pytest.raises(ModelError, match=SPOILT[name][1]):
         Encoder.load(folder)
-
-
-def test_the_limit_of_its_tokenizer(tmp_path: Path) -> None:
-    folder = write_model2vec(tmp_path / "m")
-    tokenizer = static_tokenizer()
-    tokenizer.enable_truncation(6, direction="left")
-    tokenizer.save(str(folder / "tokenizer.json"))
-    encoder = Encoder.load(folder)
-    assert encoder.max_tokens == 6
-    last = "a two dog a two dog"
-    assert np.abs(encoder.encode(["two dog a " * 9 + last]) - encoder.encode([last])).max() < 1e-6
 
 
 def test_what_it_cannot_do(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ attention and feed-forward, GELU. Other models are read by transformers (model_f
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,70 +14,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from searchengine.trainer.errors import ModelError, first_line
+from searchengine.trainer.errors import ModelError
 from searchengine.trainer.files import read_object, read_text
-from searchengine.trainer.model.head import (
-    ACTIVATIONS,
-    IDENTITY,
-    Dense,
-    Head,
-    cut,
-    head_tensors,
-    head_width,
-    read_head,
-)
+from searchengine.trainer.model.head import ACTIVATIONS, Head, head_tensors, read_head
 from searchengine.trainer.model.layout import (
     ADAPTER,
     TOKENIZER,
     WEIGHTS,
+    check_layers,
     lowercases,
     max_tokens,
     model_stages,
-    pooling_modes,
     position_offset,
-    read_settings,
     remote_code,
     transformer_settings,
 )
 from searchengine.trainer.model.tokens import Description, Tokenization
-from searchengine.trainer.sources.source import Source, Starter
+from searchengine.trainer.sources.source import Source
 from searchengine.trainer.tensors import Tensors
 
 FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert")
 POOLING = ("cls", "max", "mean")
 EXACT_GELU, TANH_GELU = ("gelu",), ("gelu_new", "gelu_pytorch_tanh", "gelu_fast")
-# The packaged model, widened: CLS ⊕ mean. Mean lengths of the two pooled halves over SciFact
-# abstracts: scaling each by the inverse gives them equal weight; CLS then gets a little less than
-# the mean, for which the network was trained.
-WIDE_DIMS = (768, 512, 256, 128, 64)
-CLS_NORM, MEAN_NORM, CLS_WEIGHT = 6.91, 2.23, 0.75
-
 EMBEDDINGS = ("word_embeddings", "token_type_embeddings", "position_embeddings")
-
-
-DAMAGE = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    OSError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
-
-
-@contextmanager
-def as_damage(source: Source) -> Iterator[None]:
-    """Turn errors from damaged or contradictory files into ModelError."""
-    try:
-        yield
-    except ModelError:
-        raise
-    except DAMAGE as error:
-        raise ModelError(
-            f"{source.folder} cannot be read, its files are damaged or belong to several models: "
-            f"{type(error).__name__}, {first_line(error)}"
-        ) from error
 
 
 class OtherModelError(Exception):
@@ -113,18 +71,15 @@ class Network:
             raise OtherModelError("its positions are not absolute")
         if config.get("is_decoder") or config.get("add_cross_attention"):
             raise OtherModelError("its network is a decoder")
-        try:
-            return cls(
-                layers=int(config.get("num_hidden_layers", 12)),
-                heads=int(config.get("num_attention_heads", 12)),
-                width=int(config.get("hidden_size", 768)),
-                inner=int(config.get("intermediate_size", 3072)),
-                epsilon=float(config.get("layer_norm_eps", 1e-12)),
-                first_position=position_offset(config),
-                tanh=activation in TANH_GELU,
-            )
-        except (TypeError, ValueError) as error:
-            raise OtherModelError(f"config.json has a wrong size: {error}") from error
+        return cls(
+            layers=int(config.get("num_hidden_layers", 12)),
+            heads=int(config.get("num_attention_heads", 12)),
+            width=int(config.get("hidden_size", 768)),
+            inner=int(config.get("intermediate_size", 3072)),
+            epsilon=float(config.get("layer_norm_eps", 1e-12)),
+            first_position=position_offset(config),
+            tanh=activation in TANH_GELU,
+        )
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of its tensors by their names in BertModel; -1: any number."""
@@ -184,57 +139,30 @@ class Bert:
 
 def read_bert(source: Source) -> Bert:
     """The model of a source. Raises OtherModelError, and ModelError for a damaged folder."""
-    folder = source.folder
-    if names := remote_code(folder):
+    if names := remote_code(source.folder):
         raise OtherModelError(f"it comes with Python code of its own ({', '.join(names)})")
-    stages = model_stages(folder)
+    stages = model_stages(source.folder)
     place = stages[0][1]
     config = read_object(place / "config.json")
     network = Network.of(config)
     if source.layers is not None:
-        network = _truncated(network, source.layers)
-    tensors = _open_weights(place)
+        check_layers(source.layers, network.layers)
+        network = replace(network, layers=source.layers)
+    if not (place / WEIGHTS).is_file():
+        raise OtherModelError("its weights are in several files")
+    if (place / ADAPTER).is_file():
+        raise OtherModelError("it is an adapter")
+    tensors = Tensors(place / WEIGHTS)
     prefix = _find_prefix(tensors, network)
-    tokens = _read_tokens(place, transformer_settings(place), config)
-    pooling = pooling_modes(stages[1][1], network.width)
-    head = read_head(stages[2:], network.width * len(pooling))
-    if source.starter is Starter.WIDENED:
-        pooling, head = ("cls", "mean"), [scales(network.width), None]
+    tokens = _read_tokens(place, config)
+    pooling, head, stated = read_head(source, stages[1:], network.width)
     if not {*pooling} <= {*POOLING}:
         raise OtherModelError(f"its pooling is {' and '.join(pooling)}")
     for layer in head:
         if layer is not None and layer.activation not in ACTIVATIONS:
             raise OtherModelError(f"its Dense has the activation {layer.activation}")
-    width = head_width(head, network.width * len(pooling))
-    dim, stated = read_settings(folder, width, unit=head[-1:] == [None])
-    if source.starter is Starter.WIDENED:
-        stated["matryoshka_dims"] = WIDE_DIMS
-    description = Description(dim=dim, layers=network.layers, tokens=tokens, **stated)
-    head += cut(width, dim)
+    description = Description(layers=network.layers, tokens=tokens, **stated)
     return Bert(tensors, prefix, network, pooling, head, description)
-
-
-def _truncated(network: Network, layers: int) -> Network:
-    if layers > network.layers:
-        raise ModelError(
-            f"layers is {layers}: expected 1 to {network.layers}, the layers of the network"
-        )
-    return replace(network, layers=layers)
-
-
-def scales(width: int) -> Dense:
-    """The layer that gives CLS and mean of the packaged model equal weight."""
-    diagonal = np.full(2 * width, 1 / MEAN_NORM, np.float32)
-    diagonal[:width] = CLS_WEIGHT / CLS_NORM
-    return Dense(np.diag(diagonal), None, IDENTITY)
-
-
-def _open_weights(place: Path) -> Tensors:
-    if not (place / WEIGHTS).is_file():
-        raise OtherModelError("its weights are in several files")
-    if (place / ADAPTER).is_file():
-        raise OtherModelError("it is an adapter")
-    return Tensors(place / WEIGHTS)
 
 
 def _find_prefix(tensors: Tensors, network: Network) -> str:
@@ -245,28 +173,26 @@ def _find_prefix(tensors: Tensors, network: Network) -> str:
     if len(found) != 1:
         raise OtherModelError("its weights are not named as those of BERT")
     for name, expected in network.shapes().items():
-        shape = shapes.get(found[0] + name)
-        if shape is None:
-            raise ModelError(
-                f"{tensors.path} lacks {name}: the folder is incomplete, or its config.json "
-                "belongs to another model"
-            )
+        shape = shapes.get(found[0] + name, ())
         if len(shape) != len(expected) or any(
             size not in (-1, got) for size, got in zip(expected, shape, strict=True)
         ):
             raise ModelError(
-                f"{tensors.path}: {name} has the shape {shape}, but its config.json says {expected}"
+                f"{tensors.path} has {name} of the shape {shape}, but its config.json says "
+                f"{expected}: the folder is incomplete, or of several models"
+                if shape
+                else f"{tensors.path} lacks {name}: the folder is incomplete, or its config.json "
+                "belongs to another model"
             )
     return found[0]
 
 
-def _read_tokens(
-    place: Path, settings: Mapping[str, Any], config: Mapping[str, Any]
-) -> Tokenization:
+def _read_tokens(place: Path, config: Mapping[str, Any]) -> Tokenization:
     """How its texts are split. The tokenizer is not parsed here: that takes long, and once."""
     path = place / TOKENIZER
     if not path.is_file():
         raise OtherModelError(f"it has no {TOKENIZER}")
+    settings = transformer_settings(place)
     options = read_object(place / "tokenizer_config.json", optional=True)
     text = read_text(path)
     if settings.get("do_lower_case") and not lowercases(state := read_object(path)):

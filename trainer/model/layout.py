@@ -1,13 +1,14 @@
 """The JSON files of a model folder, checked; read without torch."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from searchengine.trainer.errors import ModelError
+from searchengine.trainer.errors import ModelError, first_line
 from searchengine.trainer.files import read_json, read_object
 from searchengine.trainer.sources.names import published_prompts
 from searchengine.trainer.sources.source import VOCABULARIES
@@ -40,6 +41,24 @@ OVERRIDES = (
 # Families whose positions begin behind the padding id, so that fewer tokens fit.
 OFFSET_POSITIONS = frozenset({"roberta", "xlm-roberta", "camembert", "mpnet", "xlm-roberta-xl"})
 FALLBACK_MAX_TOKENS = 512
+# What reading damaged or contradictory files raises.
+DAMAGE = (
+    ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError
+)  # fmt: skip
+
+
+@contextmanager
+def as_damage(folder: Path) -> Iterator[None]:
+    """Turn errors from damaged or contradictory files into ModelError."""
+    try:
+        yield
+    except ModelError:
+        raise
+    except DAMAGE as error:
+        raise ModelError(
+            f"{folder} cannot be read, its files are damaged or belong to several models: "
+            f"{type(error).__name__}, {first_line(error)}"
+        ) from error
 
 
 def require_safetensors(place: Path) -> None:
@@ -47,22 +66,20 @@ def require_safetensors(place: Path) -> None:
     index = place / f"{WEIGHTS}.index.json"
     paths = [place / WEIGHTS]
     if not paths[0].is_file() and index.is_file():
-        shards = read_object(index).get("weight_map") or {WEIGHTS: WEIGHTS}
-        paths = [place / name for name in sorted(set(shards.values()))]
+        paths = [place / name for name in sorted({*read_object(index)["weight_map"].values()})]
     for path in paths:
         try:
             with safe_open(path, "numpy"):
                 pass
         except FileNotFoundError:
-            pickled = next(iter(sorted([*place.glob("*.bin"), *place.glob("*.pt")])), None)
-            if pickled is None:
-                raise ModelError(
-                    f"{place} has no {path.name}: the model folder is incomplete, or the model is "
-                    "published with other weights only"
-                ) from None
+            pickles = sorted([*place.glob("*.bin"), *place.glob("*.pt")])
             raise ModelError(
-                f"{place} has only {pickled.name}, a pickle, which can run code when opened: use "
-                f"one with {WEIGHTS}, or convert it with save_pretrained of sentence-transformers"
+                f"{place} has only {pickles[0].name}, a pickle, which can run code when opened: "
+                f"use one with {WEIGHTS}, or convert it with save_pretrained of "
+                "sentence-transformers"
+                if pickles
+                else f"{place} has no {path.name}: the model folder is incomplete, or the model is "
+                "published with other weights only"
             ) from None
         except (OSError, SafetensorError) as error:
             raise ModelError(
@@ -76,24 +93,17 @@ def listed_modules(folder: Path) -> list[tuple[str, Path]]:
     The kind is the class name at the end of the dotted `type`, because the dotted path in front of
     it changed between versions of sentence-transformers.
     """
-    listed = read_json(folder / MODULES)
-    try:
-        named = [(str(module["type"]), str(module["path"])) for module in listed]
-    except (TypeError, KeyError) as error:
-        raise ModelError(
-            f"{folder / MODULES}: expected a list of objects with `type` and `path`"
-        ) from error
-    types = [name for name, _ in named]
-    modules = [(name.rsplit(".", 1)[-1], folder / path) for name, path in named]
-    if foreign := [name for name in types if not name.startswith(LIBRARY)]:
-        raise ModelError(
-            f"{folder / MODULES} names the module {foreign[0]}, which is not one of "
-            "sentence-transformers and may compute something else: use a model without it"
-        )
-    inside = folder.resolve()
-    for _, place in modules:
-        if not place.resolve().is_relative_to(inside):
+    modules = []
+    for module in read_json(folder / MODULES):
+        name, place = str(module["type"]), folder / str(module["path"])
+        if not name.startswith(LIBRARY):
+            raise ModelError(
+                f"{folder / MODULES} names the module {name}, which is not one of "
+                "sentence-transformers and may compute something else: use a model without it"
+            )
+        if not place.resolve().is_relative_to(folder.resolve()):
             raise ModelError(f"{folder / MODULES} points outside its folder: {place}")
+        modules.append((name.rsplit(".", 1)[-1], place))
     return modules
 
 
@@ -105,11 +115,11 @@ def remote_code(folder: Path) -> list[str]:
     classes: set[str] = set()
     for path in (path for name in CONFIGS for path in (folder / name, *folder.glob(f"*/{name}"))):
         try:
-            config = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):  # whoever needs the file says what is wrong with it
-            continue
-        auto_map = config.get("auto_map") if isinstance(config, dict) else None
-        for value in auto_map.values() if isinstance(auto_map, dict) else ():
+            auto_map = json.loads(path.read_text(encoding="utf-8"))["auto_map"]
+            values = [*auto_map.values()]
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            continue  # it names none; whoever needs the file says what is wrong with it
+        for value in values:
             # A tokenizer has two: a slow and a fast one, each perhaps null.
             names = value if isinstance(value, list) else [value]
             classes.update(str(name) for name in names if name)
@@ -146,85 +156,58 @@ def model_stages(folder: Path) -> list[tuple[str, Path]]:
                 f"{folder} has the modules {', '.join(kinds) or 'none'}: expected Transformer, "
                 "Pooling, then any of Dense and Normalize"
             )
-        _require_complete(stages[0][1])
-        return stages
-    if (folder / "config.json").is_file():
-        _require_complete(folder)
-        return [("Transformer", folder), ("Pooling", PLAIN), ("Normalize", PLAIN)]
-    if (folder / "checkpoint").is_dir():
+    elif (folder / "config.json").is_file():
+        stages = [("Transformer", folder), ("Pooling", PLAIN), ("Normalize", PLAIN)]
+    elif (folder / "checkpoint").is_dir():
         raise ModelError(
             f"{folder} holds an unfinished training run: finish it with `train … --resume`"
         )
-    raise ModelError(
-        f"{folder} is not a model: it has neither modules.json (sentence-transformers) nor "
-        "config.json (transformers)"
-    )
+    else:
+        raise ModelError(
+            f"{folder} is not a model: it has neither modules.json (sentence-transformers) nor "
+            "config.json (transformers)"
+        )
+    _require_complete(stages[0][1])
+    return stages
 
 
-def read_settings(folder: Path, width: int, *, unit: bool) -> tuple[int, dict[str, Any]]:
-    """The width that is kept of `width`, and the fields of a Description that a folder states.
+def check_layers(layers: int, most: int) -> None:
+    """Raise ModelError unless a network of `most` layers has so many."""
+    if not 1 <= layers <= most:
+        raise ModelError(f"layers is {layers}: expected 1 to {most}, the layers of the network")
 
-    unit: whether the model gives unit rows. Raises ModelError.
+
+def read_settings(folder: Path, width: int, *, unit: bool) -> dict[str, Any]:
+    """The fields of a Description that a folder states, such as `dim`: how much of `width` is kept.
+
+    unit: whether the model gives unit rows. The prompts are those of the folder, or of the
+    published model of its name. Empty prompts count as none: sentence-transformers 5 writes two
+    with every model. A model that was trained here has those that its folder names, if any.
+    Raises ModelError.
     """
     config = read_object(folder / MODEL_CONFIG, optional=True)
-    dim = _truncate_dim(config, width, folder)
-    _check_similarity(config, unit and dim == width, folder)
-    return dim, {
-        "matryoshka_dims": _trained_dims(config, dim, folder) or (dim,),
-        "prompts": _prompts(config, folder),
+    limit = config.get("truncate_dim")
+    dim = width if limit is None else min(limit, width)
+    similarity = config.get("similarity_fn_name") or "cosine"
+    same_order = unit and dim == width and similarity in UNIT_SIMILARITIES
+    if similarity != "cosine" and not same_order:
+        raise ModelError(
+            f"{folder / MODEL_CONFIG} has similarity_fn_name {similarity!r}, but vectors are "
+            'compared by cosine here: use another model, or write "cosine" there if that suits it'
+        )
+    dims = config.get("matryoshka_dims") or [dim]
+    if limit is not None:
+        dims = [dim, *(each for each in dims if each < dim)]
+    prompts: Mapping[str, str] = config.get("prompts") or {}
+    if not config.get("recipe") and not any(prompts.values()):
+        prompts = published_prompts(folder) or prompts
+    return {
+        "dim": dim,
+        "matryoshka_dims": tuple(dims),
+        "prompts": prompts,
         "default_prompt": config.get("default_prompt_name"),
         "recipe": config.get("recipe") or {},
     }
-
-
-def _check_similarity(config: Mapping[str, Any], unit: bool, folder: Path) -> None:
-    """Refuse a model whose vectors are compared by something else than the cosine.
-
-    unit: whether it gives unit rows.
-    """
-    named = config.get("similarity_fn_name") or "cosine"
-    if named != "cosine" and not (unit and named in UNIT_SIMILARITIES):
-        raise ModelError(
-            f"{folder / MODEL_CONFIG} has similarity_fn_name {named!r}, but vectors are compared "
-            'by cosine here: use another model, or write "cosine" there if that suits this one'
-        )
-
-
-def _truncate_dim(config: Mapping[str, Any], width: int, folder: Path) -> int:
-    """The number of dimensions to keep of `width`."""
-    dim = config.get("truncate_dim")
-    if dim is None:
-        return width
-    if type(dim) is not int or dim < 1:
-        raise ModelError(
-            f"{folder / MODEL_CONFIG} has truncate_dim {dim!r}: expected a whole number of at "
-            "least 1, or null"
-        )
-    return min(dim, width)
-
-
-def _prompts(config: Mapping[str, Any], folder: Path) -> Mapping[str, str]:
-    """The prompts by name: those of the folder, or of the published model of its name.
-
-    Empty prompts count as none: sentence-transformers 5 writes two with every model. A model that
-    was trained here has those that its folder names, if any.
-    """
-    prompts = config.get("prompts") or {}
-    if not isinstance(prompts, dict) or not all(isinstance(v, str) for v in prompts.values()):
-        raise ModelError(f"{folder / MODEL_CONFIG}: expected prompts as an object of strings")
-    if config.get("recipe") or any(prompts.values()):
-        return prompts
-    return published_prompts(folder) or prompts
-
-
-def _trained_dims(config: Mapping[str, Any], width: int, folder: Path) -> tuple[int, ...]:
-    """The trained prefix lengths; where truncate_dim has cut the vectors, those that are left."""
-    dims = config.get("matryoshka_dims") or []
-    if not isinstance(dims, list) or not all(type(dim) is int for dim in dims):
-        raise ModelError(f"{folder / MODEL_CONFIG}: expected matryoshka_dims as a list of integers")
-    if config.get("truncate_dim") is None or not dims:
-        return tuple(dims)
-    return (width, *(dim for dim in dims if dim < width))
 
 
 def transformer_settings(place: Path) -> dict[str, Any]:
@@ -279,19 +262,13 @@ def pooling_modes(place: Path, width: int) -> tuple[str, ...]:
         return ("mean",)
     path = place / "config.json"
     config = read_object(path)
-    if "pooling_mode" in config:
-        named = config["pooling_mode"]
-        modes = tuple([named] if isinstance(named, str) else named)
-        if not {*modes} <= {*POOLING_SWITCHES.values()}:
-            raise ModelError(
-                f"{path} has pooling_mode {named!r}: expected any of "
-                f"{', '.join(POOLING_SWITCHES.values())}"
-            )
-    else:
-        modes = tuple(mode for key, mode in POOLING_SWITCHES.items() if config.get(key))
-    if not modes:
+    switched_on = [mode for key, mode in POOLING_SWITCHES.items() if config.get(key)]
+    named = config.get("pooling_mode", switched_on)
+    modes = (named,) if isinstance(named, str) else tuple(named)
+    if not modes or not {*modes} <= {*POOLING_SWITCHES.values()}:
         raise ModelError(
-            f"{path} names no pooling mode: expected pooling_mode or a pooling_mode_… switch"
+            f"{path} has the pooling mode {named!r}: expected any of "
+            f"{', '.join(POOLING_SWITCHES.values())}"
         )
     stated = config.get("embedding_dimension", config.get("word_embedding_dimension", width))
     if stated != width:

@@ -6,30 +6,16 @@ The folder defines the model: modules.json lists the modules, each module's conf
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from searchengine.trainer.classifier import Classifier, read_classifier
-from searchengine.trainer.errors import ModelError
 from searchengine.trainer.files import read_object
-from searchengine.trainer.model.bert import WIDE_DIMS, scales
-from searchengine.trainer.model.head import cut, head_width, read_head
-from searchengine.trainer.model.layout import (
-    max_tokens,
-    model_stages,
-    pooling_modes,
-    read_settings,
-    transformer_settings,
-)
-from searchengine.trainer.model.modules import (
-    Pooling,
-    PoolingMode,
-    SentenceModule,
-    torch_head,
-)
+from searchengine.trainer.model.head import read_head
+from searchengine.trainer.model.layout import max_tokens, model_stages, transformer_settings
+from searchengine.trainer.model.modules import Pooling, PoolingMode, SentenceModule, torch_head
 from searchengine.trainer.model.network import first_layers, read_transformer
-from searchengine.trainer.model.tokens import Description, Tokenization, check_settings
-from searchengine.trainer.sources.source import Source, Starter
+from searchengine.trainer.model.tokens import Description, Tokenization
+from searchengine.trainer.sources.source import Source
 
 HISTORY = "training.json"  # of training; sentence-transformers does not read it
 
@@ -54,61 +40,37 @@ class Model:
 
     def __post_init__(self) -> None:
         dims = self.matryoshka_dims or (self.module.dim,)
-        check_settings(self.module.dim, dims, self.max_tokens, self.prompts, self.default_prompt)
         object.__setattr__(self, "matryoshka_dims", tuple(dims))
 
 
-def read_model(folder: Path, *, trust_remote_code: bool = False) -> Model:
-    """The model in `folder`: a sentence-transformers folder or a plain transformers one.
+def read(source: Source) -> Model:
+    """The model with float32 weights, on the processor. Raises ModelError.
 
-    trust_remote_code: Python code that comes with the folder may be run; else it never is.
+    Its folder is one of sentence-transformers, or a plain one of transformers.
     """
-    stages = model_stages(folder)
-    place = stages[0][1]
+    (_, place), *behind = model_stages(source.folder)
     settings = transformer_settings(place)
-    transformer, tokenizer = read_transformer(place, settings, trust_remote_code)
-    width = int(transformer.config.hidden_size)
-    pooling = Pooling(width, tuple(map(PoolingMode, pooling_modes(stages[1][1], width))))
-    head = read_head(stages[2:], pooling.out_width)
-    width = head_width(head, pooling.out_width)
-    dim, stated = read_settings(folder, width, unit=head[-1:] == [None])
-    module = SentenceModule(transformer, pooling, torch_head([*head, *cut(width, dim)])).eval()
+    network, tokenizer = read_transformer(place, settings, source.trust_remote_code)
+    modes, head, stated = read_head(source, behind, int(network.config.hidden_size))
+    del stated["dim"]  # that of the module
+    if source.layers is not None:
+        network = first_layers(network, source.layers)
+    pooling = Pooling(int(network.config.hidden_size), tuple(map(PoolingMode, modes)))
     return Model(
-        module,
+        SentenceModule(network, pooling, torch_head(head)).eval(),
         tokenizer,
-        max_tokens=max_tokens(settings, tokenizer.model_max_length, transformer.config.to_dict()),
-        history=read_object(folder / HISTORY, optional=True),
-        classifier=read_classifier(folder),
+        max_tokens=max_tokens(settings, tokenizer.model_max_length, network.config.to_dict()),
+        history=read_object(source.folder / HISTORY, optional=True),
+        classifier=read_classifier(source.folder),
         **stated,
     )
 
 
-def read(source: Source) -> Model:
-    """The model with float32 weights, on the processor. Raises ModelError."""
-    model = read_model(source.folder, trust_remote_code=source.trust_remote_code)
-    if source.starter is Starter.WIDENED:
-        model = widened(model)
-    return model if source.layers is None else truncate_layers(model, source.layers)
-
-
-def widened(model: Model) -> Model:
-    """CLS ⊕ mean in place of the pooling, both halves scaled to equal weight: twice as wide."""
-    width = model.module.pooling.width
-    pooling = Pooling(width, (PoolingMode.CLS, PoolingMode.MEAN))
-    head = torch_head([scales(width), None])
-    module = model.module.changed(pooling=pooling, head=head)
-    return replace(model, module=module, matryoshka_dims=WIDE_DIMS)
-
-
 def truncate_layers(model: Model, layers: int) -> Model:
     """A copy with the first `layers` layers of the network, all else as it is."""
-    module = model.module
-    if not 1 <= layers <= module.layers:
-        raise ModelError(
-            f"layers is {layers}: expected 1 to {module.layers}, the layers of the network"
-        )
-    network, head = first_layers(module.transformer, layers), list(copy.deepcopy(module.head))
-    return replace(model, module=module.changed(transformer=network, head=head))
+    network = first_layers(model.module.transformer, layers)
+    head = [*copy.deepcopy(model.module.head)]
+    return replace(model, module=model.module.changed(transformer=network, head=head))
 
 
 def describe(model: Model) -> Description:

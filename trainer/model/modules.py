@@ -62,8 +62,6 @@ class Pooling(nn.Module):
 
     def __init__(self, width: int, modes: tuple[PoolingMode, ...]):
         super().__init__()
-        if not modes:
-            raise ModelError("the Pooling module names no mode: expected at least one")
         self.width = width
         self.modes = modes
 
@@ -78,12 +76,8 @@ class Pooling(nn.Module):
 
 # Activations a Dense module may name. A closed set: nothing a folder says is ever imported.
 ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "torch.nn.modules.linear.Identity": nn.Identity,
-    "torch.nn.modules.activation.Tanh": nn.Tanh,
-    "torch.nn.modules.activation.ReLU": nn.ReLU,
-    "torch.nn.modules.activation.GELU": nn.GELU,
-    "torch.nn.modules.activation.SiLU": nn.SiLU,
-    "torch.nn.modules.activation.Sigmoid": nn.Sigmoid,
+    f"{kind.__module__}.{kind.__name__}": kind
+    for kind in (nn.Identity, nn.Tanh, nn.ReLU, nn.GELU, nn.SiLU, nn.Sigmoid)
 }
 
 
@@ -161,12 +155,7 @@ class SentenceModule(nn.Module):
     The rows are as the head leaves them: unit rows where the model ends in Normalize.
     """
 
-    def __init__(
-        self,
-        transformer: nn.Module,
-        pooling: Pooling,
-        head: list[HeadLayer],
-    ):
+    def __init__(self, transformer: nn.Module, pooling: Pooling, head: list[HeadLayer]):
         super().__init__()
         self.transformer = transformer
         self.pooling = pooling
@@ -176,8 +165,7 @@ class SentenceModule(nn.Module):
     def dim(self) -> int:
         width = self.pooling.out_width
         for layer in self.head:
-            if not isinstance(layer, Normalize):
-                width = cast(Any, layer).out_width
+            width = getattr(layer, "out_width", width)
         return width
 
     @property
@@ -229,13 +217,10 @@ def lowered(module: Module, dtype: torch.dtype, device: torch.device) -> Module:
     would move far positions.
     """
     network = cast(nn.Module, module.transformer)
-    stored = [*network.parameters(), *network.state_dict(keep_vars=True).values()]
-    copies: dict[int, Any] = {}
-    for tensor in stored:
-        known = id(tensor) in copies  # weights that layers share are copied once
-        if isinstance(tensor, Tensor) and tensor.is_floating_point() and not known:
+    copies: dict[int, Any] = {}  # by the weight's id: weights that layers share are copied once
+    for tensor in (*network.parameters(), *network.state_dict(keep_vars=True).values()):
+        if id(tensor) not in copies and isinstance(tensor, Tensor) and tensor.is_floating_point():
             values = tensor.detach().to(device, dtype, copy=True)
-            if isinstance(tensor, nn.Parameter):
-                values = nn.Parameter(values, requires_grad=False)
-            copies[id(tensor)] = values
+            is_weight = isinstance(tensor, nn.Parameter)
+            copies[id(tensor)] = nn.Parameter(values, requires_grad=False) if is_weight else values
     return copy.deepcopy(module, copies).eval().to(device)

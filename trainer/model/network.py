@@ -3,9 +3,8 @@
 import copy
 import json
 import logging
-import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from tokenizers.normalizers import Sequence as Steps
 from torch import nn
 
 from searchengine.trainer.errors import ModelError, first_line
-from searchengine.trainer.model.layout import ADAPTER, lowercases, remote_code
+from searchengine.trainer.model.layout import ADAPTER, check_layers, lowercases, remote_code
 
 # Encoder halves of encoder-decoder networks, which AutoModel would load whole.
 ENCODER_CLASSES = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}
@@ -27,52 +26,34 @@ _log = logging.getLogger(__name__)
 _one_at_a_time = threading.Lock()
 
 
-def _unlock() -> None:
-    """For a process that was forked while a model was loaded."""
-    global _one_at_a_time
-    _one_at_a_time = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_unlock)
-
-
-def _read_config(place: Path, trust: bool) -> Any:
-    """The configuration of a network, as transformers reads it; arguments as below."""
-    if (place / ADAPTER).is_file():
-        raise ModelError(f"{place} is an adapter (PEFT): merge it into its base model first")
-    code = remote_code(place)
-    if trust and code:
-        _log.warning(
-            "running the Python code that came with %s (%s): trust_remote_code is set",
-            place,
-            ", ".join(code),
-        )
-    with _loading(place):
-        return transformers.AutoConfig.from_pretrained(place, **_local(trust))
-
-
 def read_transformer(place: Path, settings: Mapping[str, Any], trust: bool) -> tuple[Any, Any]:
     """The network with float32 weights and its tokenizer.
 
     trust: Python code that comes with the folder may be run.
     """
-    config = _read_config(place, trust)
-    loader: Any = transformers.AutoModel
-    if config.model_type in ENCODER_CLASSES:
-        loader = getattr(transformers, ENCODER_CLASSES[config.model_type])
-    elif getattr(config, "is_encoder_decoder", False):
-        raise ModelError(f"{place} is a {config.model_type}: expected an encoder")
+    if (place / ADAPTER).is_file():
+        raise ModelError(f"{place} is an adapter (PEFT): merge it into its base model first")
+    if trust and (code := ", ".join(remote_code(place))):
+        _log.warning(f"running the Python code that came with {place} ({code})")
+    # transformers asks on the terminal where the second is left open.
+    local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust}
     with _loading(place), _one_at_a_time:
+        config = transformers.AutoConfig.from_pretrained(place, **local)
+        loader: Any = transformers.AutoModel
+        if config.model_type in ENCODER_CLASSES:
+            loader = getattr(transformers, ENCODER_CLASSES[config.model_type])
+        elif getattr(config, "is_encoder_decoder", False):
+            raise ModelError(f"{place} is a {config.model_type}: expected an encoder")
         network, report = loader.from_pretrained(
             place,
             config=config,
             dtype=torch.float32,
             use_safetensors=True,
             output_loading_info=True,
-            **_local(trust),
+            **local,
         )
-        tokenizer = transformers.AutoTokenizer.from_pretrained(place, **_local(trust))
-    _check_weights(network, report["missing_keys"], place)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(place, **local)
+    _check_weights(network, set(report["missing_keys"]), place)
     if not getattr(tokenizer, "is_fast", False):
         raise ModelError(f"{place} has no fast tokenizer: expected a tokenizer.json")
     backend = tokenizer.backend_tokenizer
@@ -88,17 +69,14 @@ def read_transformer(place: Path, settings: Mapping[str, Any], trust: bool) -> t
     return network, tokenizer
 
 
-def _local(trust: bool) -> dict[str, Any]:
-    """Options for transformers, which asks on the terminal where the second is left open."""
-    return {"local_files_only": True, "trust_remote_code": trust}
-
-
 @contextmanager
 def _loading(place: Path) -> Iterator[None]:
     """What transformers raises for a folder that it cannot read, as ModelError."""
     try:
         with quiet():
             yield
+    except ModelError:
+        raise
     except Exception as error:  # transformers raises many kinds; the reader needs one sentence
         if (code := remote_code(place)) and "trust_remote_code" in str(error):
             raise ModelError(
@@ -111,9 +89,8 @@ def _loading(place: Path) -> Iterator[None]:
         ) from error
 
 
-def _check_weights(network: Any, missing_keys: Iterable[str], place: Path) -> None:
+def _check_weights(network: Any, missing: set[str], place: Path) -> None:
     """Refuse a network for which transformers invented weights."""
-    missing = set(missing_keys)
     if random := {name for name in missing if name.startswith("pooler.")}:
         # Its weights are random, but no vector passes through it.
         network.pooler = None
@@ -139,7 +116,9 @@ def layer_list(network: nn.Module) -> nn.ModuleList:
 
 def first_layers(network: Any, count: int) -> Any:
     """A copy of the network with its first layers."""
-    dropped = {id(layer): None for layer in layer_list(network)[count:]}
+    layers = layer_list(network)
+    check_layers(count, len(layers))
+    dropped = {id(layer): None for layer in layers[count:]}
     copied = copy.deepcopy(network, memo=dropped)  # dropped layers are not copied
     del layer_list(copied)[count:]
     copied.config.num_hidden_layers = count

@@ -18,10 +18,7 @@ from searchengine.trainer.model.layout import (
     lowercases,
 )
 from searchengine.trainer.model.model_folder import HISTORY, Model
-from searchengine.trainer.model.modules import (
-    Dense,
-    Pooling,
-)
+from searchengine.trainer.model.modules import Dense, Pooling
 from searchengine.trainer.model.network import quiet
 from searchengine.trainer.sources.source import CHECKPOINT
 
@@ -51,13 +48,23 @@ def check_replaceable(path: Path) -> None:
 
 
 def _write_files(model: Model, folder: Path) -> None:
-    _write_transformer(model, folder)
+    network: Any = model.module.transformer
+    with quiet():
+        network.save_pretrained(folder, safe_serialization=True)
+        model.tokenizer.save_pretrained(folder)
+    # Said here because transformers may rebuild a tokenizer from its vocabulary, without the step.
+    lower = lowercases(json.loads(model.tokenizer.backend_tokenizer.to_str()))
+    settings = {"max_seq_length": model.max_tokens, "do_lower_case": lower}
+    write_json(folder / TRANSFORMER_CONFIG, settings)
     stages = [("Transformer", "")]
     for i, layer in enumerate((model.module.pooling, *model.module.head), 1):
         kind = type(layer).__name__
         stages.append((kind, f"{i}_{kind}"))
-        (folder / stages[i][1]).mkdir()
-        _write_layer(layer, folder / stages[i][1])
+        place = folder / stages[i][1]
+        place.mkdir()
+        write_json(place / "config.json", _layer_config(layer))
+        if weights := layer.state_dict():
+            save_file({k: v.contiguous() for k, v in weights.items()}, place / WEIGHTS)
     listed = [
         {"idx": i, "name": str(i), "path": place, "type": MODULE_TYPE.format(kind)}
         for i, (kind, place) in enumerate(stages)
@@ -77,41 +84,19 @@ def _write_files(model: Model, folder: Path) -> None:
         write_classifier(model.classifier, folder)
 
 
-def _write_transformer(model: Model, place: Path) -> None:
-    network: Any = model.module.transformer
-    with quiet():
-        network.save_pretrained(place, safe_serialization=True)
-        model.tokenizer.save_pretrained(place)
-    # Said here because transformers may rebuild a tokenizer from its vocabulary, without the step.
-    lower = lowercases(json.loads(model.tokenizer.backend_tokenizer.to_str()))
-    settings = {"max_seq_length": model.max_tokens, "do_lower_case": lower}
-    write_json(place / TRANSFORMER_CONFIG, settings)
-
-
-def _write_layer(layer: Any, place: Path) -> None:
-    config: dict[str, Any] = {}
-    match layer:
-        case Pooling():
-            config = _pooling_config(layer)
-        case Dense():
-            config = {
-                "in_features": layer.linear.in_features,
-                "out_features": layer.linear.out_features,
-                "bias": layer.linear.bias is not None,
-                "activation_function": layer.activation_name,
-            }
-    write_json(place / "config.json", config)
-    if weights := layer.state_dict():
-        save_file({k: v.contiguous() for k, v in weights.items()}, place / WEIGHTS)
-
-
-def _pooling_config(pooling: Pooling) -> dict[str, Any]:
-    """Spelled with the switches that all readers know; where the order differs, as in version 6."""
-    in_switch_order = [mode for mode in POOLING_SWITCHES.values() if mode in pooling.modes]
-    if in_switch_order == list(pooling.modes):
-        switches = {key: mode in pooling.modes for key, mode in POOLING_SWITCHES.items()}
-        config: dict[str, Any] = {"word_embedding_dimension": pooling.width, **switches}
-    else:
-        modes = [str(mode) for mode in pooling.modes]
-        config = {"embedding_dimension": pooling.width, "pooling_mode": modes}
-    return {**config, "include_prompt": True}
+def _layer_config(layer: Any) -> dict[str, Any]:
+    if isinstance(layer, Dense):
+        return {
+            "in_features": layer.linear.in_features,
+            "out_features": layer.linear.out_features,
+            "bias": layer.linear.bias is not None,
+            "activation_function": layer.activation_name,
+        }
+    if not isinstance(layer, Pooling):
+        return {}
+    # Spelled with the switches that all readers know; where the order differs, as in version 6.
+    modes = [str(mode) for mode in layer.modes]
+    if [mode for mode in POOLING_SWITCHES.values() if mode in modes] != modes:
+        return {"embedding_dimension": layer.width, "pooling_mode": modes, "include_prompt": True}
+    switches = {key: mode in modes for key, mode in POOLING_SWITCHES.items()}
+    return {"word_embedding_dimension": layer.width, **switches, "include_prompt": True}

@@ -61,11 +61,10 @@ def read_static(folder: Path, place: Path) -> StaticModel:
             f"{folder} has a {more[0]} behind its {KIND}: expected {NORMALIZE}, or nothing"
         )
     table = _read_table(place)
-    width, stated = read_settings(folder, table.shape[1], unit=kinds[-1:] == [NORMALIZE])
-    tokens = _read_tokens(place, len(table))
-    description = Description(dim=width, layers=0, tokens=tokens, **stated)
+    stated = read_settings(folder, table.shape[1], unit=kinds[-1:] == [NORMALIZE])
+    description = Description(layers=0, tokens=_read_tokens(place, len(table)), **stated)
     # The dimensions that truncate_dim leaves out have no part in the mean.
-    return StaticModel(np.ascontiguousarray(table[:, :width]), description)
+    return StaticModel(np.ascontiguousarray(table[:, : description.dim]), description)
 
 
 def _read_table(place: Path) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
@@ -78,15 +77,12 @@ def _read_table(place: Path) -> np.ndarray[tuple[int, int], np.dtype[np.float32]
             f"{path} has no table of token vectors: expected the tensor {' or '.join(TABLES)} of "
             f"two dimensions, got {', '.join(sorted(tensors.shapes)) or 'none'}"
         )
-    try:
-        table = tensors[name]
-        if name == MODEL2VEC_TABLE and "mapping" in tensors.shapes:
-            table = table[tensors["mapping"].astype(np.int64)]
-        table = table.astype(np.float32)
-        if name == MODEL2VEC_TABLE and "weights" in tensors.shapes:
-            table = table * tensors.float32("weights")[:, None]
-    except (IndexError, ValueError) as error:
-        raise ModelError(f"{path}: weights and mapping do not fit the table: {error}") from error
+    table = tensors[name]
+    if name == MODEL2VEC_TABLE and "mapping" in tensors.shapes:
+        table = table[tensors["mapping"].astype(np.int64)]
+    table = table.astype(np.float32)
+    if name == MODEL2VEC_TABLE and "weights" in tensors.shapes:
+        table = table * tensors.float32("weights")[:, None]
     if not np.isfinite(table).all():
         raise ModelError(f"{path} holds NaN or infinity: the file is damaged")
     return table

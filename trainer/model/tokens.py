@@ -5,9 +5,10 @@ Also the description of a model without its weights: most of it is the tokenizer
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from typing import Any, Self
 
 import numpy as np
@@ -20,8 +21,7 @@ Ids = NDArray[np.int32]  # (n,)
 Spans = NDArray[np.int32]
 # Characters tokenised at a time for spans: a tokenizer takes over 100 bytes for each of them.
 PIECE = 1 << 15
-SHORT = 64  # characters; texts with no more in all are seldom truncated
-AT_ONCE = 1 << 22
+AT_ONCE = 128  # pieces
 # Where a text may be cut and give the same tokens, if the tokenizer passes the probe below.
 GAP = re.compile(r"(?<=\S) (?=\w)")
 PROBE = ("Whales sleep,", " half 고래는", " 잔다. 42", " birds sing")
@@ -50,19 +50,15 @@ def check_texts(texts: Sequence[str]) -> None:
             raise ModelError(f"texts[{i}] is a {type(text).__name__}: expected str")
 
 
-def without_surrogates(text: str) -> str:
-    """Surrogate pairs become their character, lone ones U+FFFD: tokenizers take only UTF-8."""
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+def _encode(encode: Callable[..., list[Any]], texts: Sequence[str], **options: bool) -> list[Any]:
+    """The encodings of texts by a method of a tokenizer, which takes UTF-8 alone.
 
-
-def _encoded_by(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Any]:
-    """Texts without special tokens."""
+    A surrogate, as a lenient JSON reader gives, becomes U+FFFD. Rare: pay only when it happens.
+    """
     try:
-        return list(tokenizer.encode_batch(texts, add_special_tokens=False))
+        return encode(texts, **options)
     except (UnicodeEncodeError, TypeError):
-        # As in TokenIds.__call__, but pairs must stay two characters, or offsets would shift.
-        whole = [SURROGATE.sub("\ufffd", text) for text in texts]
-        return list(tokenizer.encode_batch(whole, add_special_tokens=False))
+        return encode([SURROGATE.sub("\ufffd", text) for text in texts], **options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +105,7 @@ class TokenIds:
     def __call__(self, texts: Sequence[str]) -> list[Ids]:
         """The ids of each text, int32, in the order given."""
         texts = [self._start(text) for text in texts]
-        try:
-            encoded = self._tokenizer.encode_batch_fast(texts)
-        except (UnicodeEncodeError, TypeError):
-            # A lone surrogate, as a lenient JSON reader gives. Rare: pay only when it happens.
-            encoded = self._tokenizer.encode_batch_fast([*map(without_surrogates, texts)])
+        encoded = _encode(self._tokenizer.encode_batch_fast, texts)
         return [np.array(e.ids, dtype=np.int32) for e in encoded]
 
     def spans(self, texts: Sequence[str]) -> list[Spans]:
@@ -122,11 +114,11 @@ class TokenIds:
         No special tokens, no truncation. Tokens may share characters: bytes of a character, say.
         """
         spans: list[list[Spans]] = [[] for _ in texts]
-        for batch in self._batches(texts):
-            pieces = [texts[row][start:end] for row, start, end in batch]
-            for (row, start, _), tokens in zip(batch, self._encoded(pieces), strict=True):
-                offsets = np.array(tokens.offsets, dtype=np.int32).reshape(-1, 2)
-                spans[row].append(offsets + np.int32(start))
+        pieces = ((row, *piece) for row, text in enumerate(texts) for piece in self._pieces(text))
+        while batch := list(islice(pieces, AT_ONCE)):
+            offsets = self._offsets([texts[row][start:end] for row, start, end in batch])
+            for (row, start, _), found in zip(batch, offsets, strict=True):
+                spans[row].append(found + np.int32(start))
         return [np.concatenate(parts) if len(parts) != 1 else parts[0] for parts in spans]
 
     @property
@@ -139,49 +131,30 @@ class TokenIds:
 
         Where a tokenizer joins the prompt's last space to the text, one more may fit.
         """
-        encoded = self._untruncated.encode(without_surrogates(prompt))
-        return max(0, self.max_tokens - len(encoded.ids))
+        special = self._tokenizer.num_special_tokens_to_add(False)
+        return max(0, self.max_tokens - special - len(self._offsets([prompt])[0]))
 
-    def _encoded(self, texts: Sequence[str]) -> list[Any]:
-        """Whole texts without special tokens."""
-        if sum(map(len, texts)) <= SHORT:  # a word, which waits for no second copy of the tokenizer
-            encoded = _encoded_by(self._tokenizer, texts)
-            if not any(each.overflowing for each in encoded):
-                return encoded
-        return _encoded_by(self._untruncated, texts)
+    def _offsets(self, texts: Sequence[str]) -> list[Spans]:
+        """The spans of texts, each tokenised at once."""
+        encoded = _encode(self._tokenizer.encode_batch, texts, add_special_tokens=False)
+        offsets = (
+            [span for part in self._parts(each) for span in part.offsets] for each in encoded
+        )
+        return [np.array(spans, dtype=np.int32).reshape(-1, 2) for spans in offsets]
 
-    @cached_property
-    def _untruncated(self) -> Tokenizer:
-        """A second copy: truncation is a state of the tokenizer, which threads share."""
-        tokenizer = Tokenizer.from_str(self._state)
-        tokenizer.no_padding()
-        tokenizer.no_truncation()
-        return tokenizer
+    def _parts(self, encoded: Any) -> list[Any]:
+        """A text's encodings in order: what is read, and what truncation left over."""
+        return [encoded, *encoded.overflowing][:: 1 if self._side == "right" else -1]
 
     @cached_property
     def _cuts(self) -> bool:
         """Whether a long text may be cut at spaces, which would change the tokens of some."""
 
         def tokens(text: str) -> list[str]:
-            pieces: list[str] = self._untruncated.encode(text, add_special_tokens=False).tokens
-            return pieces
+            encoded = self._tokenizer.encode(text, add_special_tokens=False)
+            return [token for part in self._parts(encoded) for token in part.tokens]
 
-        whole = tokens("".join(PROBE))
-        return whole == [token for part in PROBE for token in tokens(part)]
-
-    def _batches(self, texts: Sequence[str]) -> Iterator[list[tuple[int, int, int]]]:
-        """Pieces (row, start, end) of texts, in order, as many as are tokenised at once."""
-        batch: list[tuple[int, int, int]] = []
-        characters = 0
-        for row, text in enumerate(texts):
-            for start, end in self._pieces(text):
-                batch.append((row, start, end))
-                characters += end - start
-                if characters >= AT_ONCE:
-                    yield batch
-                    batch, characters = [], 0
-        if batch:
-            yield batch
+        return tokens("".join(PROBE)) == [token for part in PROBE for token in tokens(part)]
 
     def _start(self, text: str) -> str:
         """A start of the text that has all the tokens that are read: the rest costs memory."""
@@ -189,7 +162,7 @@ class TokenIds:
             return text
         tokens = 0
         for start, end in self._pieces(text):
-            tokens += len(self._encoded([text[start:end]])[0].ids)
+            tokens += len(self._offsets([text[start:end]])[0])
             if tokens >= self.max_tokens:
                 return text[:end]
         return text
@@ -203,29 +176,6 @@ class TokenIds:
             yield start, gap.start()
             start = gap.start()
         yield start, len(text)
-
-
-def check_settings(
-    dim: int,
-    matryoshka_dims: Sequence[int],
-    max_tokens: int,
-    prompts: Mapping[str, str],
-    default_prompt: str | None,
-) -> None:
-    """Raise ModelError for settings of a model that do not fit one another."""
-    dims = list(matryoshka_dims)
-    if dims[0] != dim or dims != sorted({*dims}, reverse=True) or dims[-1] < 1:
-        raise ModelError(
-            f"matryoshka_dims is {dims}: expected descending, distinct lengths that start with "
-            f"the model's width {dim}"
-        )
-    if max_tokens < 3:
-        raise ModelError(f"max_tokens is {max_tokens}: expected 3 or more")
-    if default_prompt is not None and default_prompt not in prompts:
-        raise ModelError(
-            f"the default prompt {default_prompt!r} is not one of the model's prompts "
-            f"({', '.join(prompts) or 'it has none'})"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,5 +201,16 @@ class Description:
 
     def __post_init__(self) -> None:
         """Raises ModelError for settings that do not fit one another."""
-        limit = self.tokens.max_tokens
-        check_settings(self.dim, self.matryoshka_dims, limit, self.prompts, self.default_prompt)
+        dims = list(self.matryoshka_dims)
+        if dims[0] != self.dim or dims != sorted({*dims}, reverse=True) or dims[-1] < 1:
+            raise ModelError(
+                f"matryoshka_dims is {dims}: expected descending, distinct lengths that start with "
+                f"the model's width {self.dim}"
+            )
+        if self.tokens.max_tokens < 3:
+            raise ModelError(f"max_tokens is {self.tokens.max_tokens}: expected 3 or more")
+        if self.default_prompt is not None and self.default_prompt not in self.prompts:
+            raise ModelError(
+                f"the default prompt {self.default_prompt!r} is not one of the model's prompts "
+                f"({', '.join(self.prompts) or 'it has none'})"
+            )

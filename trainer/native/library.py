@@ -126,8 +126,7 @@ def encode(
     network's. lengths: (B,), at least 1 and at most the network's positions. Raises MemoryError,
     and ValueError for digits that the level does not compute with.
     """
-    shape = (len(lengths), network.width)
-    pooled = tuple(np.empty(shape, np.float32) for _ in range(3 if maxima else 2))
+    pooled = tuple(np.empty((len(lengths), network.width), np.float32) for _ in range(2 + maxima))
     tokens, lengths = np.ascontiguousarray(tokens), np.ascontiguousarray(lengths)
     places = [rows.ctypes.data for rows in pooled]
     texts = CTexts(tokens.ctypes.data, lengths.ctypes.data, len(lengths), *places)

@@ -5,7 +5,6 @@ best rounded: see native.weights. The vectors of the same texts say what roundin
 """
 
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +29,15 @@ FURTHER = {
 }
 
 
-@cache
-def sample_texts() -> tuple[str, ...]:
-    """Paragraphs, questions and odd lines, in several languages; written for this project."""
-    return tuple(TEXTS.read_text(encoding="utf-8").splitlines())
-
-
 def sample_ids(tokens: TokenIds) -> list[Ids]:
     """Token ids of each sample text and of all joined.
 
+    They are paragraphs, questions and odd lines, in several languages, written for this project.
     The last is some 3,700 tokens, or as long as the network takes: errors that occur in long texts
     alone are seen as well.
     """
-    return tokens([*sample_texts(), " ".join(sample_texts())])
+    texts = TEXTS.read_text(encoding="utf-8").splitlines()
+    return tokens([*texts, " ".join(texts)])
 
 
 def agreement(vectors: Vectors, exact: Vectors) -> tuple[float, float]:
@@ -60,17 +55,13 @@ def agreement(vectors: Vectors, exact: Vectors) -> tuple[float, float]:
     return cosine, float(np.mean([np.isin(*pair).mean() for pair in zip(*nearest, strict=True)]))
 
 
+@threadpool_limits.wrap(1, "blas")  # type: ignore[untyped-decorator]
 def quantize(bert: Bert, ids: Sequence[Ids], bits: int) -> tuple[Arrays, Vectors]:
     """The network's arrays in 8 bits, by name, and the float32 vectors (n, dim) of sample texts.
 
-    ids: of the texts. bits: of a digit of activations, without its sign. Raises ModelError.
+    ids: of the texts. bits: of a digit of activations, without its sign. Raises ModelError. With
+    more threads, BLAS' products of this size wait for one another on a busy machine.
     """
-    # With more threads, BLAS' products of this size wait for one another on a busy machine.
-    with threadpool_limits(1, "blas"):
-        return _quantize(bert, ids, bits)
-
-
-def _quantize(bert: Bert, ids: Sequence[Ids], bits: int) -> tuple[Arrays, Vectors]:
     network, tensor = bert.network, bert.tensor
     words, types, positions = (tensor(f"embeddings.{name}.weight") for name in EMBEDDINGS)
     # A text is one sentence to the network: all tokens are of type 0.

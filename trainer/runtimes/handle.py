@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from searchengine.trainer import fingerprint
 from searchengine.trainer.errors import ModelError, require
-from searchengine.trainer.model.bert import Bert, OtherModelError, as_damage, read_bert
+from searchengine.trainer.model.bert import Bert, OtherModelError, read_bert
+from searchengine.trainer.model.layout import as_damage
 from searchengine.trainer.model.static_model import static_place
 from searchengine.trainer.model.tokens import Description, TokenIds
 from searchengine.trainer.native.library import kernel
@@ -44,14 +45,19 @@ class ModelHandle:
     def __init__(self, config: RuntimeConfig, model: "Model | None", source: Source | None):
         """Either `model` or `source` is None. Raises ModelError."""
         self.config, self.source, self._model = config, source, model
-        self._lock = RLock()
-        self._process = os.getpid()
+        self._lock, self._process = RLock(), os.getpid()
         self._runtime: Runtime | None = None
         self._bert: Bert | None = None
         self.choice = Choice(RuntimeKind.TORCH, Precision(config.precision), "it is in memory")
         if source is not None:
-            with as_damage(source):
-                self._read(source)
+            self._state = source.state()
+            self._kept = native_runtime.Kept(source, self._state)
+            try:
+                self._bert = read_bert(source)
+                obstacle = native_runtime.obstacle(self._bert, self._kept)
+            except OtherModelError as error:
+                obstacle = str(error)
+            self.choice = choose(config, obstacle, kernel())
         self.description = self._describe() if self._bert is None else self._bert.description
         self.tokens: TokenIds = FastTokenIds(self.description.tokens)
         size = self.tokens.vocabulary_size
@@ -67,16 +73,6 @@ class ModelHandle:
 
         return describe(self.model)
 
-    def _read(self, source: Source) -> None:
-        self._state = source.state()
-        self._kept = native_runtime.Kept(source, self._state)
-        try:
-            self._bert = read_bert(source)
-            reason = native_runtime.obstacle(self._bert, self._kept)
-        except OtherModelError as error:
-            reason = str(error)
-        self.choice = choose(self.config, reason, kernel())
-
     def _check_unchanged(self) -> None:
         """Raise ModelError where files are others than those that were read first."""
         if self.source is not None and self.source.state() != self._state:
@@ -91,7 +87,7 @@ class ModelHandle:
                 from searchengine.trainer.model.model_folder import read
 
                 assert self.source is not None
-                with as_damage(self.source):
+                with as_damage(self.source.folder):
                     self._model = read(self.source)
                 self._check_unchanged()
             return self._model
@@ -124,7 +120,7 @@ class ModelHandle:
         if self.choice.kind is RuntimeKind.NATIVE:
             assert self._bert is not None and self.source is not None
             try:
-                with as_damage(self.source):
+                with as_damage(self.source.folder):
                     return native_runtime.start(self._bert, self.tokens, self._kept)
             except native_runtime.InaccurateError as error:
                 self.choice = choose(self.config, str(error), kernel())  # or an error
@@ -145,7 +141,7 @@ Handle = ModelHandle | StaticHandle
 
 def open_handle(config: RuntimeConfig, source: Source) -> Handle:
     """The model of a source. Raises ModelError."""
-    table = static_place(source.folder)
-    return (
-        ModelHandle(config, None, source) if table is None else StaticHandle(config, source, table)
-    )
+    with as_damage(source.folder):
+        if (table := static_place(source.folder)) is not None:
+            return StaticHandle(config, source, table)
+        return ModelHandle(config, None, source)

@@ -24,11 +24,7 @@ from searchengine.trainer.model.tokens import Ids, TokenIds
 from searchengine.trainer.native import weights
 from searchengine.trainer.native.library import digit_bits, encode, levels, threads
 from searchengine.trainer.native.weights import LANES, Arrays
-from searchengine.trainer.runtimes.calibration import (
-    agreement,
-    quantize,
-    sample_ids,
-)
+from searchengine.trainer.runtimes.calibration import agreement, quantize, sample_ids
 from searchengine.trainer.runtimes.runtime import Vectors
 from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeKind
 from searchengine.trainer.sources.source import Source
@@ -47,7 +43,7 @@ class InaccurateError(ModelError):
 class NativeRuntime:
     """Runs a network of BERT's kind. Safe to use from several threads."""
 
-    kind = RuntimeKind.NATIVE
+    kind: str = RuntimeKind.NATIVE
     precision = Precision.INT8
     token_budget = 1 << 14  # the kernel takes a few texts at a time from it
     pads = False
@@ -94,30 +90,34 @@ def start(bert: Bert, tokens: TokenIds, kept: "Kept") -> NativeRuntime:
     One process at a time rounds them; the others wait, and take what it kept. Raises
     InaccurateError, and ModelError for damaged weights.
     """
+    if (runtime := kept.runtime(bert)) is not None:
+        return runtime
     with ExitStack() as stack:
-        if (runtime := kept.runtime(bert)) is not None:
-            return runtime
         if kept.path is not None:
             with suppress(OSError):  # read-only, or full: the next process rounds again
                 kept.path.parent.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(FileLock(kept.path.with_suffix(".lock")))
-                if (runtime := kept.runtime(bert)) is not None:
-                    return runtime
-        _log.info("Rounding the encoder to 8 bits%s…", "" if kept.path is None else ", once")
-        ids = sample_ids(tokens)
-        arrays, exact = quantize(bert, ids, digit_bits())
-        if not np.isfinite(exact).all():
-            raise ModelError(f"{bert.tensors.path} gives NaN or infinity: the weights are damaged")
-        runtime = NativeRuntime(bert, arrays)
-        cosine, share = agreement(runtime.run(ids), exact)
-        if cosine < MIN_COSINE or share < MIN_AGREEMENT:
-            measured = f"the least cosine to float32 is {cosine:.4f} (expected {MIN_COSINE}), and "
-            measured += f"{share:.0%} of the nearest texts are the same ({MIN_AGREEMENT:.0%})"
-            refused = f"8 bits are not accurate enough for it: {measured}"
-            kept.write({}, bert, refused)
-            raise InaccurateError(refused)
-        kept.write(arrays, bert)
-        return kept.runtime(bert) or runtime  # mapped, and shared by processes
+        return kept.runtime(bert) or _round(bert, tokens, kept)
+
+
+def _round(bert: Bert, tokens: TokenIds, kept: "Kept") -> NativeRuntime:
+    _log.info("Rounding the encoder to 8 bits%s…", "" if kept.path is None else ", once")
+    ids = sample_ids(tokens)
+    arrays, exact = quantize(bert, ids, digit_bits())
+    if not np.isfinite(exact).all():
+        raise ModelError(f"{bert.tensors.path} gives NaN or infinity: the weights are damaged")
+    runtime = NativeRuntime(bert, arrays)
+    cosine, share = agreement(runtime.run(ids), exact)
+    if cosine < MIN_COSINE or share < MIN_AGREEMENT:
+        refused = (
+            "8 bits are not accurate enough for it: the least cosine to float32 is "
+            f"{cosine:.4f} (expected {MIN_COSINE}), and {share:.0%} of the nearest texts are the "
+            f"same ({MIN_AGREEMENT:.0%})"
+        )
+        kept.write({}, bert, refused)
+        raise InaccurateError(refused)
+    kept.write(arrays, bert)
+    return kept.runtime(bert) or runtime  # mapped, and shared by processes
 
 
 class Kept:
@@ -131,11 +131,11 @@ class Kept:
     def __init__(self, source: Source, state: object):
         """state: of the source's files, from before they were read."""
         self._identity = json.loads(json.dumps([FORMAT, state]))
-        bits = digit_bits() if levels() else 0
-        place = (str(source.folder.resolve()), source.starter, source.layers, bits)
-        name = hashlib.sha256(repr(place).encode("utf-8", "surrogateescape")).hexdigest()[:16]
-        cache = user_cache() if bits else None
-        self.path = None if cache is None else cache / "native" / f"{name}.safetensors"
+        self.path = None
+        if levels() and (cache := user_cache()) is not None:
+            place = (str(source.folder.resolve()), source.starter, source.layers, digit_bits())
+            name = hashlib.sha256(repr(place).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+            self.path = cache / "native" / f"{name}.safetensors"
         self._read()
 
     def _read(self) -> None:
@@ -162,15 +162,15 @@ class Kept:
 
     def write(self, arrays: Arrays, bert: Bert, refused: str = "") -> None:
         """Keep the weights, or why there are none, unless the cache is read-only or full."""
-        if self.path is not None:
-            data = save(dict(arrays))
-            start = 8 + int.from_bytes(data[:8], "little")
-            record = {
-                "identity": self._identity,
-                "fingerprint": fingerprint.of_folder(bert),
-                "refused": refused,
-                "sha256": hashlib.sha256(data[start:]).hexdigest(),
-            }
-            data = save(dict(arrays), {"record": json.dumps(record)})
-            with suppress(OSError):
-                write_at_once(self.path, aligned(data))
+        if self.path is None:
+            return
+        data = save(dict(arrays))
+        start = 8 + int.from_bytes(data[:8], "little")
+        record = {
+            "identity": self._identity,
+            "fingerprint": fingerprint.of_folder(bert),
+            "refused": refused,
+            "sha256": hashlib.sha256(data[start:]).hexdigest(),
+        }
+        with suppress(OSError):
+            write_at_once(self.path, aligned(save(dict(arrays), {"record": json.dumps(record)})))

@@ -20,18 +20,14 @@ class Runtime(Protocol):
     Attributes:
         kind: "native", "torch", or "numpy" for a static model.
         precision: the one in use, never AUTO.
-        token_budget: tokens of the batch that it runs fastest.
         pads: whether it pads the texts of a batch to one length.
+        token_budget: tokens of the batch that it runs fastest.
     """
 
-    @property
-    def kind(self) -> str: ...
-    @property
-    def precision(self) -> Precision: ...
-    @property
-    def pads(self) -> bool: ...
-    @property
-    def token_budget(self) -> int: ...
+    kind: str
+    precision: Precision
+    pads: bool
+    token_budget: int
 
     def run(self, rows: Sequence[Ids]) -> Vectors:
         """Unit rows (B, dim) float32."""
@@ -56,9 +52,8 @@ def token_budget_batches(
     batch: list[int] = []
     for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
         widest = lengths[batch[0]] if batch else 0  # the first row of a batch is its longest
-        if batch and (
-            max(1, widest) * (len(batch) + 1) > budget or lengths[i] < min_ratio * widest
-        ):
+        full = max(1, widest) * (len(batch) + 1) > budget or lengths[i] < min_ratio * widest
+        if batch and full:
             yield batch
             batch = []
         batch.append(i)

@@ -66,12 +66,15 @@ class RuntimeConfig:
     def __post_init__(self) -> None:
         kind = _named("runtime", self.runtime, RuntimeKind)
         precision = _named("precision", self.precision, Precision)
-        if reason := _unsupported(kind, precision, self.device):
-            raise ModelError(reason)
+        if not _is_supported(kind, precision, self.device):
+            raise ModelError(
+                "the native runtime computes in int8 on the processor: it goes with no other "
+                f"runtime, precision or device, got {kind}, {precision} and {self.device}"
+            )
         if kind is RuntimeKind.AUTO and (preferred := os.environ.get(VARIABLE)):
             preferred_kind = _named(VARIABLE, preferred, RuntimeKind)
             # The variable gives way to what this call asks for.
-            if not _unsupported(preferred_kind, precision, self.device):
+            if _is_supported(preferred_kind, precision, self.device):
                 kind = preferred_kind
         object.__setattr__(self, "runtime", kind)
         object.__setattr__(self, "precision", precision)
@@ -129,19 +132,12 @@ def _named(name: str, value: str, kinds: type[Kind]) -> Kind:
     return kinds(value)
 
 
-def _unsupported(runtime: RuntimeKind, precision: Precision, device: str | None) -> str:
-    """Why no runtime supports this combination; "" if one does."""
-    native = runtime is RuntimeKind.NATIVE or precision is Precision.INT8
-    if native and (
-        runtime is RuntimeKind.TORCH
-        or precision not in (Precision.AUTO, Precision.INT8)
-        or device not in (None, "cpu")
-    ):
-        return (
-            "the native runtime computes in int8 on the processor: it goes with no other runtime, "
-            f"precision or device, got {runtime}, {precision} and {device}"
-        )
-    return ""
+def _is_supported(runtime: RuntimeKind, precision: Precision, device: str | None) -> bool:
+    """Whether a runtime supports this combination."""
+    if runtime is not RuntimeKind.NATIVE and precision is not Precision.INT8:
+        return True
+    fits = runtime is not RuntimeKind.TORCH and precision in (Precision.AUTO, Precision.INT8)
+    return fits and device in (None, "cpu")
 
 
 def has_gpu() -> bool:

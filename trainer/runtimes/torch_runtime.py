@@ -4,7 +4,6 @@ bfloat16 roughly doubles the rate of float32 where the processor multiplies it n
 accuracy nothing that a ranking sees (cosine ≥ 0.9998) as long as pooling stays in float32.
 """
 
-import sys
 import warnings
 from collections.abc import Sequence
 from functools import cached_property
@@ -79,7 +78,7 @@ class TorchRuntime:
     float32 weights are the ones that are saved and fingerprinted. FP32 moves it to the device.
     """
 
-    kind = RuntimeKind.TORCH
+    kind: str = RuntimeKind.TORCH
     pads = True
 
     def __init__(
@@ -91,14 +90,9 @@ class TorchRuntime:
     ):
         self.device = pick_device(device)
         self.precision = pick_precision(precision, self.device)
-        self._module, self._tokens = module, tokens
+        self.token_budget = token_budget(self.device)  # less, once memory has run out
+        self._module, self._pad_id = module, tokens.pad_id
         self._lock = Lock()
-        self._room = sys.maxsize  # tokens of a batch that memory has room for
-
-    @property
-    def token_budget(self) -> int:
-        """Tokens of a padded batch."""
-        return min(token_budget(self.device), self._room)
 
     @cached_property
     def _running(self) -> SentenceModule:
@@ -114,7 +108,7 @@ class TorchRuntime:
         """
         width = max(map(len, rows))
         try:
-            if len(rows) == 1 or len(rows) * width <= self._room:
+            if len(rows) == 1 or len(rows) * width <= self.token_budget:
                 return self._compute(rows)
         except RuntimeError as error:
             if not ran_out_of_memory(error):
@@ -124,17 +118,17 @@ class TorchRuntime:
                     f"{self.device} has too little memory for a text of {width} tokens in "
                     f"{self.precision}: free some, or choose another device"
                 ) from error
-            self._room = min(self._room, -(-len(rows) // 2) * width)
+            self.token_budget = min(self.token_budget, -(-len(rows) // 2) * width)
             message = (
-                f"memory ran out on {self.device}: a batch has {self._room} tokens from now on"
+                f"memory ran out on {self.device}: a batch has {self.token_budget} tokens "
+                "from now on"
             )
             warnings.warn(message, MemoryWarning, stacklevel=2)
         half = len(rows) // 2
-        parts = (self.run(part) for part in (rows[:half], rows[half:]))
-        return np.concatenate([*parts])
+        return np.concatenate([self.run(rows[:half]), self.run(rows[half:])])
 
     def _compute(self, rows: Sequence[Ids]) -> Vectors:
-        batch = Batch.of(rows, self._tokens.pad_id, self.device)
+        batch = Batch.of(rows, self._pad_id, self.device)
         with self._lock, torch.inference_mode():
             module = self._running
             if module.training or module.transformer.training:
