@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
@@ -20,7 +21,6 @@ from searchengine.trainer.model.bert import (
     OtherModelError,
 )
 from searchengine.trainer.model.head import ACTIVATIONS, Dense, Head, head_tensors
-from searchengine.trainer.model.static_model import StaticModel
 from searchengine.trainer.model.tokens import Description, normalised
 
 if TYPE_CHECKING:  # which is torch
@@ -43,9 +43,9 @@ def of_folder(bert: Bert) -> str:
     return _of_bert(bert.network, bert.pooling, bert.head, bert.description, bert.named_tensors())
 
 
-def of_static(model: StaticModel) -> str:
-    """That of a static model."""
-    return _digest([("table", model.table)], {"network": "static"}, model.description)
+def of_static(table: NDArray[np.float32], description: Description) -> str:
+    """That of a static model, whose table is (tokens, dim)."""
+    return _digest([("table", table)], {"network": "static"}, description)
 
 
 def of_model(model: "Model", description: Description) -> str:

@@ -245,7 +245,7 @@ DAMAGED: dict[str, tuple[list[Change], str]] = {
     "no header": ([lambda folder: (folder / WEIGHTS).write_bytes(b"x" * 20)], WEIGHTS),
     "empty": ([lambda folder: (folder / WEIGHTS).write_bytes(b"")], WEIGHTS),
     "too few layers": ([settings("config.json", num_hidden_layers=3)], "encoder.layer.2"),
-    "another width": ([settings("config.json", intermediate_size=96)], "128, 64.* 96, 64"),
+    "another width": ([settings("config.json", intermediate_size=96)], "128, 64.*96, 64"),
     "NaN": ([tensors(with_nan)], "NaN"),
     "a size is no number": ([settings("config.json", hidden_size="x")], "damaged"),
     "no heads": ([settings("config.json", num_attention_heads=0)], "damaged"),

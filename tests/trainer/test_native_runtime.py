@@ -174,21 +174,6 @@ def test_a_channel_that_is_not_there_is_refused() -> None:
         weights.network(arrays | {"0.inner.channels": channels}, 2, HEADS, 1e-12, 7)
 
 
-def test_rounding_makes_up_for_errors() -> None:
-    random = np.random.default_rng(7)
-    inputs = random.normal(size=(500, 48)) @ random.normal(size=(48, 48))
-    weight = random.normal(size=(48, 16)).astype(np.float32)
-    arrays = weights.quantize_linear(weight, np.zeros(16), np.ones(48), 0, inputs.T @ inputs)
-    plain = weights.quantize_linear(weight, np.zeros(16), np.ones(48), 0, np.eye(48))
-
-    def error(parts: weights.Arrays) -> float:
-        whole = parts["weights"].reshape(12, 16, 4).swapaxes(1, 2).reshape(48, 16)
-        exact = inputs @ weight
-        return float(np.square(inputs @ ((whole - 128.0) * parts["scales"]) - exact).sum())
-
-    assert error(arrays) < error(plain) / 2
-
-
 @pytest.mark.parametrize("size", [1, 127, 128, 300])
 def test_a_triangle_is_inverted_in_parts(size: int) -> None:
     upper = np.triu(np.random.default_rng(size).normal(size=(size, size))) + 9 * np.eye(size)

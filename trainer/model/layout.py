@@ -6,8 +6,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
 from searchengine.trainer.errors import ModelError, first_line
 from searchengine.trainer.files import read_json, read_object
 from searchengine.trainer.sources.names import published_prompts
@@ -62,29 +60,26 @@ def as_damage(folder: Path) -> Iterator[None]:
 
 
 def require_safetensors(place: Path) -> None:
-    """ModelError unless the weights in a folder are whole files of safetensors."""
+    """ModelError unless the weights in a folder are safetensors, and all of their files are there.
+
+    Whoever opens a file says whether it is damaged.
+    """
     index = place / f"{WEIGHTS}.index.json"
-    paths = [place / WEIGHTS]
-    if not paths[0].is_file() and index.is_file():
-        paths = [place / name for name in sorted({*read_object(index)["weight_map"].values()})]
-    for path in paths:
-        try:
-            with safe_open(path, "numpy"):
-                pass
-        except FileNotFoundError:
-            pickles = sorted([*place.glob("*.bin"), *place.glob("*.pt")])
-            raise ModelError(
-                f"{place} has only {pickles[0].name}, a pickle, which can run code when opened: "
-                f"use one with {WEIGHTS}, or convert it with save_pretrained of "
-                "sentence-transformers"
-                if pickles
-                else f"{place} has no {path.name}: the model folder is incomplete, or the model is "
-                "published with other weights only"
-            ) from None
-        except (OSError, SafetensorError) as error:
-            raise ModelError(
-                f"{path} cannot be read, damaged or half downloaded: {error}"
-            ) from error
+    names = [WEIGHTS]
+    if not (place / WEIGHTS).is_file() and index.is_file():
+        names = sorted({*read_object(index)["weight_map"].values()})
+    missing = next((name for name in names if not (place / name).is_file()), None)
+    pickles = sorted([*place.glob("*.bin"), *place.glob("*.pt")])
+    if missing and pickles:
+        raise ModelError(
+            f"{place} has only {pickles[0].name}, a pickle, which can run code when opened: use "
+            f"one with {WEIGHTS}, or convert it with save_pretrained of sentence-transformers"
+        )
+    if missing:
+        raise ModelError(
+            f"{place} has no {missing}: the model folder is incomplete, or the model is published "
+            "with other weights only"
+        )
 
 
 def listed_modules(folder: Path) -> list[tuple[str, Path]]:

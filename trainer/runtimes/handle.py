@@ -13,8 +13,7 @@ from searchengine.trainer import fingerprint
 from searchengine.trainer.errors import ModelError, require
 from searchengine.trainer.model.bert import Bert, OtherModelError, read_bert
 from searchengine.trainer.model.layout import as_damage
-from searchengine.trainer.model.static_model import static_place
-from searchengine.trainer.model.tokens import Description, TokenIds
+from searchengine.trainer.model.tokens import TokenIds
 from searchengine.trainer.native.library import kernel
 from searchengine.trainer.native.wordpiece import FastTokenIds
 from searchengine.trainer.runtimes import native_runtime
@@ -26,7 +25,7 @@ from searchengine.trainer.runtimes.runtime_config import (
     RuntimeKind,
     choose,
 )
-from searchengine.trainer.runtimes.static_runtime import StaticHandle
+from searchengine.trainer.runtimes.static_runtime import StaticHandle, static_place
 from searchengine.trainer.sources.source import Source
 
 if TYPE_CHECKING:
@@ -58,7 +57,12 @@ class ModelHandle:
             except OtherModelError as error:
                 obstacle = str(error)
             self.choice = choose(config, obstacle, kernel())
-        self.description = self._describe() if self._bert is None else self._bert.description
+        if self._bert is not None:
+            self.description = self._bert.description
+        else:
+            from searchengine.trainer.model.model_folder import describe  # torch
+
+            self.description = describe(self.model)
         self.tokens: TokenIds = FastTokenIds(self.description.tokens)
         size = self.tokens.vocabulary_size
         if self._bert is not None and size > (rows := self._bert.words):
@@ -67,11 +71,6 @@ class ModelHandle:
                 f"network has {rows}: the tokenizer belongs to another model"
             )
         self._check_unchanged()
-
-    def _describe(self) -> Description:
-        from searchengine.trainer.model.model_folder import describe  # torch
-
-        return describe(self.model)
 
     def _check_unchanged(self) -> None:
         """Raise ModelError where files are others than those that were read first."""

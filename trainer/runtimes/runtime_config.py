@@ -100,26 +100,24 @@ def choose(config: RuntimeConfig, obstacle: str, kernel: str) -> Choice:
     Raises ModelError where the native runtime was asked for and cannot run the model, or torch is
     needed and not installed.
     """
-    reason = f"a BERT network on a processor, by {kernel}"
-    native = Choice(RuntimeKind.NATIVE, Precision.INT8, reason)
     if not obstacle and not kernel:
         obstacle = "the native kernel is not compiled: install searchengine with a C++ compiler"
-    if config.runtime is RuntimeKind.NATIVE or config.precision is Precision.INT8:
-        if obstacle:
-            raise ModelError(f"the native runtime cannot run this model: {obstacle}")
-        return native
+    asked_for = config.runtime is RuntimeKind.NATIVE or config.precision is Precision.INT8
+    if asked_for and obstacle:
+        raise ModelError(f"the native runtime cannot run this model: {obstacle}")
     if config.runtime is RuntimeKind.TORCH:
         reason = "the runtime torch was asked for"
-    elif config.precision is not Precision.AUTO:
+    elif config.precision not in (Precision.AUTO, Precision.INT8):
         reason = f"{config.precision} was asked for"
     elif config.device not in (None, "cpu"):
         reason = f"the device {config.device} was asked for"
-    elif config.device is None and has_gpu():
+    elif config.device is None and not asked_for and has_gpu():
         reason = "there is a GPU"
-    elif not obstacle:
-        return native
-    else:
+    elif obstacle:
         reason = obstacle
+    else:
+        reason = f"a BERT network on a processor, by {kernel}"
+        return Choice(RuntimeKind.NATIVE, Precision.INT8, reason)
     if missing := [name for name in ("torch", "transformers") if find_spec(name) is None]:
         names = " and ".join(missing)
         raise ModelError(f"this needs {names}, because {reason}: {install_line('train')}")
