@@ -139,14 +139,6 @@ def test_threads_share_a_device(tiny: Path) -> None:
     np.testing.assert_allclose(single, on_cpu(tiny).encode(questions), atol=1e-3)
 
 
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are no two CUDA devices")
-def test_a_second_device_answers_each_question(tiny: Path) -> None:
-    second = Encoder.load(tiny, device="cuda:1", precision="fp32")
-    with ThreadPoolExecutor(1) as thread:  # whose current device is the first
-        single = thread.submit(lambda: np.stack([second.encode([text])[0] for text in TEXTS]))
-        np.testing.assert_allclose(single.result(), on_cpu(tiny).encode(TEXTS), atol=1e-3)
-
-
 @needs_cuda
 def test_bf16_takes_no_float32_weights_to_the_device(tiny: Path) -> None:
     module, device = decoder(), pick_device("cuda")
