@@ -87,7 +87,7 @@ CASES = {
     "verify": Case(["verify", "c"], ["c"], _KEPT),
     "repair": Case(["repair", "c"], ["c"], _KEPT, damage, repairs=True),
     "train": Case(["train", "pairs.tsv", *_TRAINING], ["pairs.tsv"]),
-    "mine": Case(["mine", "pairs.tsv", "--out", "mined.tsv", "--encoder", _MODEL], ["pairs.tsv"]),
+    "mine": Case(["mine", "pairs.tsv", "--out", "mined.jsonl", "--encoder", _MODEL], ["pairs.tsv"]),
     "bench": Case(
         ["bench", "c", "--queries", "questions.txt", "--out", "report", "--repeats", "1"],
         ["c", "questions.txt"],

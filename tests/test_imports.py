@@ -280,7 +280,7 @@ for line in (
     f"bench c.index {judged} --repeats 1",
     f"evaluate retrieval c.index {judged}",
     f"evaluate sts sts.tsv --encoder {encoder}",
-    f"mine pairs.tsv --out mined.tsv --encoder {encoder}",
+    f"mine pairs.tsv --out mined.jsonl --encoder {encoder}",
 ):
     cli(line.split(), standalone_mode=False)
 """

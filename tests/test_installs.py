@@ -250,7 +250,7 @@ def handles_documents(env: Environment, at: Path) -> None:
     assert bool(list((at / "report").glob("*.svg"))) == draws
     assert ("'searchengine[plots]'" in shown.stderr) != draws
     assert (at / "report" / "report.html").is_file()
-    done(env, at, "mine", "pairs.tsv", "--out", "mined.tsv", *encoder)
+    done(env, at, "mine", "pairs.tsv", "--out", "mined.jsonl", *encoder)
     done(env, at, "copy", "s.index", "copied.index")
     done(env, at, "repair", "copied.index")
     done(env, at, "evaluate", "sts", "sts.tsv", *encoder)
@@ -324,7 +324,7 @@ def does_without_torch(env: Environment, at: Path) -> None:
     lines = (data / "pairs.tsv").read_text().splitlines()[1:]
     (at / "asked.txt").write_text("\n".join(line.split("\t")[0] for line in lines))
     done(env, at, "tune", "d.index", "--target-recall", "0.8", "--queries", "asked.txt")
-    done(env, at, "mine", data / "pairs.tsv", "--out", "mined.tsv")
+    done(env, at, "mine", data / "pairs.tsv", "--out", "mined.jsonl")
 
 
 def finishes_the_demo(env: Environment, at: Path) -> None:
@@ -463,7 +463,7 @@ MISSING: list[tuple[str, tuple[str, ...]]] = [
     ("train", ("train", "pairs.tsv", "--out", "x", *few)),
     ("train", ("evaluate", "labels", "labels.tsv", "--encoder", "tiny")),
     ("starter", ("evaluate", "sts", "sts.tsv")),
-    ("starter", ("mine", "pairs.tsv", "--out", "x.tsv")),
+    ("starter", ("mine", "pairs.tsv", "--out", "x.jsonl")),
     ("starter", ("reindex", "notes.index", "--encoder", "starter")),
     ("train", ("index", "notes", "x.index", "--encoder", "tiny", "--runtime", "torch")),
     ("train", ("index", "notes", "x.index", "--encoder", "tiny", "--precision", "fp32")),

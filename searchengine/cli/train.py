@@ -180,9 +180,7 @@ def assignment(text: str) -> tuple[str, Any]:
     )
 )
 @click.argument("pairs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--out", required=True, type=click.Path(path_type=Path), help="New .tsv or .jsonl file."
-)
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="New .jsonl file.")
 @MODEL
 @click.option(
     "--corpus", type=click.Path(path_type=Path), help="Corpus of further candidates, as for index."
@@ -222,13 +220,18 @@ def mine(
 
     \b
     Example:
-        searchengine mine data/pairs.tsv --out triplets.tsv
+        searchengine mine data/pairs.tsv --out triplets.jsonl
     """
     from searchengine.cli.console import counted, note, progress, show_json
     from searchengine.corpus.files import read_corpus
     from searchengine.corpus.tabular import Columns
-    from searchengine.measure.mining import Miner, check_output, read_pairs
-    from searchengine.trainer.training.hard_negatives import MiningConfig
+    from searchengine.measure.mining import (
+        MiningConfig,
+        candidates,
+        check_output,
+        read_pairs,
+        write_negatives,
+    )
 
     check_output(out)  # before seconds of loading
     config = MiningConfig(**settings)
@@ -237,11 +240,11 @@ def mine(
     started = time.monotonic()
     columns = Columns(text=text_field)
     documents = read_corpus(corpus, columns=columns) if corpus else ()
-    texts = (document.full_text for document in documents)
     loaded = Encoder.load(encoder, trust_remote_code=trust_remote_code)
-    miner = Miner(loaded, read_pairs(pairs), texts, config)
-    with progress("Mining", miner.work) as advance:
-        summary = miner.write(out, advance)
+    examples = read_pairs(pairs)
+    texts = candidates(examples, (document.full_text for document in documents))
+    with progress("Mining", len(examples) + len(texts)) as advance:
+        summary = write_negatives(out, loaded, examples, texts, config, advance)
     seconds = round(time.monotonic() - started, 2)
     if as_json:
         show_json({"out": str(out), **asdict(summary), "seconds": seconds})

@@ -1,33 +1,36 @@
 """Hard negatives: for every anchor, texts that score high and are not its positives.
 
-The candidates are indexed in a temporary folder and searched coarse to fine, so that memory grows
-linearly with the texts.
+A candidate that scores nearly as high as the positive is probably an unlabelled positive; a margin
+excludes it: a fraction of the positive's score (TopK-PercPos of NV-Retriever, Moreira et al., arXiv
+2407.15831), or a difference, or both.
 
-    miner = Miner(Encoder.load("starter"), read_pairs([Path("pairs.tsv")]))
-    summary = miner.write(Path("triplets.tsv"))
+    pairs = read_pairs([Path("pairs.tsv")])
+    encoder = Encoder.load("starter")
+    summary = write_negatives(Path("triplets.jsonl"), encoder, pairs, candidates(pairs))
 """
 
 import json
 import os
+import random
 import re
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import NamedTuple
 
 import numpy as np
 
 from searchengine.engine import TextEncoder
-from searchengine.errors import SearchEngineError
+from searchengine.errors import QueryError, SearchEngineError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.config import Structure
 from searchengine.indexer.segment import Segment, SegmentConfig, Storage
-from searchengine.trainer.training.example_files import identity
-from searchengine.trainer.training.examples import read_examples
-from searchengine.trainer.training.hard_negatives import MiningConfig, choose
-from searchengine.trainer.training.rows import Kind
+from searchengine.trainer.training.example_files import identity, read_file
+from searchengine.trainer.training.rows import Kind, Texts
 
 # Texts encoded, and anchors searched, at a time.
 BLOCK = 1024
@@ -35,33 +38,53 @@ BLOCK = 1024
 PREFIX, SHORTLIST_PER_RANK = 128, 4
 # With more candidates, a graph finds the shortlist faster than a scan of all prefixes.
 MAX_SCANNED = 100_000
-SUFFIXES = (".tsv", ".jsonl")
-_SURROGATE = "[\ud800-\udfff]"  # half a surrogate pair: JSON can write it, UTF-8 cannot
-_NOT_IN_TSV = re.compile(rf"[\t\n\r]|{_SURROGATE}")
-
+_SURROGATE = re.compile("[\ud800-\udfff]")  # half a pair: JSON can write it, UTF-8 cannot
 Progress = Callable[[int], None]
 
 
-class Pair(NamedTuple):
-    """An anchor and its positive; others: further texts with the same meaning."""
-
-    anchor: str
-    positive: str
-    others: tuple[str, ...] = ()
-
-
 @dataclass(frozen=True, slots=True)
-class Mined:
-    """A pair with its hard negatives, the best ranked first.
+class MiningConfig:
+    """Selection of hard negatives. Ranks leave out the anchor and its positives.
 
-    positive_score, scores: cosines with the anchor. dropped: ranks outside the margins.
+    Attributes:
+        negatives: number of negatives per anchor.
+        relative_margin: maximum score of a negative, as a fraction of the positive's.
+        margin: minimum distance below the positive's score; None: no minimum.
+        skip: number of first ranks to leave out.
+        depth: last rank to consider.
+        sample: take a random sample of the candidates within the margins, not the best ranked.
+        seed: seed of the sample.
+        exact: score every candidate at full width, without a shortlist.
+
+    Raises:
+        QueryError: a number outside its range, or more negatives than ranks.
     """
 
+    negatives: int = 1
+    relative_margin: float = 0.95
+    margin: float | None = None
+    skip: int = 0
+    depth: int = 100
+    sample: bool = False
+    seed: int = 0
+    exact: bool = False
+
+    def __post_init__(self) -> None:
+        if self.negatives < 1 or self.skip < 0 or self.depth < self.skip + self.negatives:
+            raise QueryError(
+                "negatives must be at least 1, skip at least 0 and depth at least their sum, got "
+                f"{self.negatives}, {self.skip} and {self.depth}"
+            )
+        if not self.relative_margin > 0:
+            raise QueryError(f"relative margin must be above 0, got {self.relative_margin}")
+
+
+class Mined(NamedTuple):
+    """A pair with its hard negatives, the best ranked first. dropped: ranks outside the margins."""
+
     anchor: str
     positive: str
-    negatives: tuple[str, ...]
-    positive_score: float
-    scores: tuple[float, ...]
+    negatives: Texts
     dropped: int
 
 
@@ -80,200 +103,148 @@ class MiningSummary:
     dropped_by_margin: int
 
 
-def read_pairs(paths: Iterable[Path]) -> list[Pair]:
-    """Read the pairs of training files; of paraphrases, the first is the anchor.
+def read_pairs(paths: Iterable[Path]) -> list[Texts]:
+    """The anchor, its positive and further texts with the same meaning of each example.
 
-    Existing negatives are ignored. Raises DataError, also for files of sentences.
+    Existing negatives are ignored. Raises DataError, and SearchEngineError for single sentences.
     """
-    kinds = (Kind.PAIR, Kind.TRIPLET, Kind.PARAPHRASES)
-    return [
-        Pair(texts[0], texts[1], texts[2:] if kind is Kind.PARAPHRASES else ())
-        for kind, texts in read_examples(paths, expects=kinds)
-    ]
+    pairs = []
+    for path in paths:
+        for kind, texts in read_file(path):
+            if kind is Kind.SENTENCE:
+                raise SearchEngineError(f"{path}: holds single sentences, expected pairs of texts")
+            pairs.append(texts[:2] if kind is Kind.TRIPLET else texts)
+    return pairs
 
 
-class Miner:
-    """Pairs, and the candidates for their negatives: all positives, and the texts of a corpus.
+def candidates(pairs: Iterable[Texts], corpus: Iterable[str] = ()) -> list[str]:
+    """All positives and the texts of a corpus; those with equal letters and digits are one."""
+    texts: dict[str, str] = {}
+    for text in chain.from_iterable((*(pair[1:] for pair in pairs), filter(str.strip, corpus))):
+        texts.setdefault(identity(text), text)
+    return list(texts.values())
 
-    Texts with equal letters and digits are one candidate. candidates: the texts.
+
+def mine(
+    encoder: TextEncoder,
+    pairs: Sequence[Texts],
+    texts: Sequence[str],
+    config: MiningConfig | None = None,
+    progress: Progress | None = None,
+    folder: Path | None = None,
+) -> Iterator[Mined]:
+    """Every pair with its negatives, perhaps none, from `candidates`.
+
+    They are indexed in a temporary folder in `folder` and searched coarse to fine, so that memory
+    grows linearly with the texts. progress: called with the number of texts just encoded, then of
+    pairs just mined.
     """
+    config, report = config or MiningConfig(), progress or (lambda count: None)
+    rows = {identity(text): row for row, text in enumerate(texts)}
+    related: dict[str, set[int]] = defaultdict(set)  # rows of the texts in a text's pairs
+    for pair in pairs:
+        names = [identity(text) for text in pair]
+        for name in names:
+            related[name].update(rows[other] for other in names if other in rows)
 
-    def __init__(
-        self,
-        encoder: TextEncoder,
-        pairs: Sequence[Pair],
-        corpus: Iterable[str] = (),
-        config: MiningConfig | None = None,
-    ) -> None:
-        self.config = config or MiningConfig()
-        self.pairs = pairs
-        self.candidates: list[str] = []
-        self._encoder = encoder
-        self._rows: dict[str, int] = {}  # identity -> row in candidates
-        for pair in pairs:
-            for text in (pair.positive, *pair.others):
-                self._add(text)
-        for text in corpus:
-            if text.strip():
-                self._add(text)
-        self._related = self._relate()
+    def vectors() -> Iterator[Floats]:
+        for start in range(0, len(texts), BLOCK):
+            yield encoder.encode(texts[start : start + BLOCK], role="document")
+            report(len(texts[start : start + BLOCK]))
 
-    def _add(self, text: str) -> None:
-        if self._rows.setdefault(identity(text), len(self.candidates)) == len(self.candidates):
-            self.candidates.append(text)
+    settings = SegmentConfig(
+        prefix=min(PREFIX, encoder.dim),
+        structure=Structure.FLAT if len(texts) <= MAX_SCANNED else Structure.HNSW,
+        storage=Storage.FLOAT32,  # the margins compare exact scores
+    )
+    with (
+        tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as scratch,
+        Segment.build(Path(scratch) / "candidates", vectors(), settings) as segment,
+    ):
+        for start in range(0, len(pairs), BLOCK):
+            block = pairs[start : start + BLOCK]
+            queries = encoder.encode([pair[0] for pair in block], role="query")
+            linked = [related[identity(pair[0])] for pair in block]
+            # Enough for `depth` candidates even if all related texts rank first.
+            k = min(config.depth + max(map(len, linked)), segment.rows)
+            scan = partial(segment.search, shortlist=SHORTLIST_PER_RANK * k)
+            result = segment.exact(queries, k) if config.exact else scan(queries, k)
+            own = np.array([[rows[identity(pair[1])]] for pair in block], np.int64)
+            positives = segment.rerank(queries, own, 1).scores[:, 0].tolist()
+            for i, (anchor, positive, *_) in enumerate(block):
+                found = zip(result.rows[i].tolist(), result.scores[i].tolist(), strict=True)
+                ranked = [(row, score) for row, score in found if row >= 0 and row not in linked[i]]
+                chosen, dropped = choose(ranked, positives[i], config, start + i)
+                yield Mined(anchor, positive, tuple(texts[row] for row in chosen), dropped)
+            report(len(block))
 
-    def _relate(self) -> dict[str, set[int]]:
-        """Identity of a text -> rows of the texts paired with it, in either role, and its row."""
-        related: dict[str, set[int]] = defaultdict(set)
-        for pair in self.pairs:
-            anchor = identity(pair.anchor)
-            positives = [identity(text) for text in (pair.positive, *pair.others)]
-            related[anchor].update(self._rows[text] for text in positives)
-            if (row := self._rows.get(anchor)) is not None:
-                for text in (anchor, *positives):
-                    related[text].add(row)
-        return dict(related)
 
-    @property
-    def work(self) -> int:
-        """Candidates to encode and pairs to mine, for a progress bar."""
-        return len(self.candidates) + len(self.pairs)
+def choose(
+    ranked: Sequence[tuple[int, float]], positive: float, config: MiningConfig, number: int = 0
+) -> tuple[list[int], int]:
+    """The rows of the negatives among (row, score), and the number of ranks outside the margins.
 
-    def mine(
-        self,
-        scratch: str | Path | None = None,
-        on_done: Progress | None = None,
-    ) -> Iterator[Mined]:
-        """Yield every pair with its negatives, perhaps none.
+    ranked: best first, without related texts. positive: score of the positive. number: number of
+    the pair, which seeds the random sample. The sample keeps the order of ranks.
+    """
+    considered = ranked[config.skip : config.depth]
+    # abs: for a positive of −0.2, a margin of 0.95 must exclude −0.19.
+    limit = positive - (1 - config.relative_margin) * abs(positive)
+    if config.margin is not None:
+        limit = min(limit, positive - config.margin)
+    fitting = [row for row, score in considered if score <= limit]
+    dropped = len(considered) - len(fitting)
+    if config.sample and len(fitting) > config.negatives:
+        rng = random.Random(f"mine {config.seed} {number}")
+        sample = sorted(rng.sample(range(len(fitting)), config.negatives))
+        return [fitting[i] for i in sample], dropped
+    return fitting[: config.negatives], dropped
 
-        scratch: existing folder for the index; by default the system's. on_done: callback for the
-        number of candidates just encoded, then of pairs just mined; the sum is `work`.
-        """
-        rows, dim = len(self.candidates), self._encoder.dim
-        settings = SegmentConfig(
-            prefix=min(PREFIX, dim),
-            structure=Structure.FLAT if rows <= MAX_SCANNED else Structure.HNSW,
-            storage=Storage.FLOAT32,  # the margins compare exact scores
-        )
-        with tempfile.TemporaryDirectory(dir=scratch, ignore_cleanup_errors=True) as folder:
-            blocks = self._encoded(on_done)
-            with Segment.build(Path(folder) / "candidates", blocks, settings) as segment:
-                for start in range(0, len(self.pairs), BLOCK):
-                    block = self.pairs[start : start + BLOCK]
-                    yield from self._mine_block(segment, block, start)
-                    if on_done is not None:
-                        on_done(len(block))
 
-    def _encoded(self, on_done: Progress | None) -> Iterator[Floats]:
-        for start in range(0, len(self.candidates), BLOCK):
-            texts = self.candidates[start : start + BLOCK]
-            yield self._encoder.encode(texts, role="document")
-            if on_done is not None:
-                on_done(len(texts))
+def write_negatives(
+    out: Path,
+    encoder: TextEncoder,
+    pairs: Sequence[Texts],
+    texts: Sequence[str],
+    config: MiningConfig | None = None,
+    progress: Progress | None = None,
+) -> MiningSummary:
+    """Mine into a new .jsonl file that the trainer reads: anchor, positive, a list negatives.
 
-    def _mine_block(self, segment: Segment, pairs: Sequence[Pair], first: int) -> Iterator[Mined]:
-        """Mine pairs with one search; `first`: number of the first pair."""
-        vectors = self._encoder.encode([pair.anchor for pair in pairs], role="query")
-        related = [self._related[identity(pair.anchor)] for pair in pairs]
-        # Enough for `depth` candidates even if all related texts rank first.
-        k = min(self.config.depth + max(map(len, related)), segment.rows)
-        if self.config.exact:
-            result = segment.exact(vectors, k)
-        else:
-            result = segment.search(vectors, k, shortlist=SHORTLIST_PER_RANK * k)
-        positives = np.array([[self._rows[identity(pair.positive)]] for pair in pairs], np.int64)
-        scores = segment.rerank(vectors, positives, 1).scores[:, 0]
-        for i, pair in enumerate(pairs):
-            ranked = zip(result.rows[i].tolist(), result.scores[i].tolist(), strict=True)
-            candidates = [
-                (row, score) for row, score in ranked if row >= 0 and row not in related[i]
-            ]
-            chosen, dropped = choose(candidates, float(scores[i]), self.config, first + i)
-            yield Mined(
-                pair.anchor,
-                pair.positive,
-                tuple(self.candidates[row] for row, _ in chosen),
-                float(scores[i]),
-                tuple(score for _, score in chosen),
-                dropped,
-            )
-
-    def write(self, out: Path, on_done: Progress | None = None) -> MiningSummary:
-        """Mine into a new file that the trainer reads: .tsv, or .jsonl for texts with line breaks.
-
-        TSV has the columns anchor, positive and negative, or negative_1, negative_2, …; JSONL the
-        fields anchor, positive and the list negatives. Pairs keep their order; pairs with too few
-        negatives are written too. The file appears whole or not at all; the temporary folder is
-        beside it. Raises SearchEngineError if `out` exists, cannot contain the texts, or no pair
-        has a negative.
-        """
-        check_output(out)
-        tsv = out.suffix == ".tsv"
-        if tsv:
-            self._check_lines(out)
-        out = out.absolute()
-        with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch:
-            temporary = Path(scratch) / out.name
-            with temporary.open("w", encoding="utf-8", newline="") as file:
-                write = _write_tsv if tsv else _write_jsonl
-                mined = self.mine(scratch, on_done)
-                summary = self._summary(write(file, mined, self.config.negatives))
-                file.flush()
-                os.fsync(file.fileno())
-            check_output(out)  # again: mining may have taken hours
-            temporary.rename(out)
-        return summary
-
-    def _check_lines(self, out: Path) -> None:
-        anchors = (pair.anchor for pair in self.pairs)
-        positives = (pair.positive for pair in self.pairs)
-        for texts in (anchors, positives, self.candidates):
-            for text in texts:
-                if match := _NOT_IN_TSV.search(text):
-                    raise SearchEngineError(
-                        f"{out}: TSV cannot contain {match[0]!r}, got {text[:40]!r}; "
-                        "name a .jsonl file"
-                    )
-
-    def _summary(self, mined: Iterable[Mined]) -> MiningSummary:
-        counts = np.zeros(self.config.negatives + 1, np.int64)  # pairs by number of negatives
-        dropped = 0
-        for pair in mined:
-            counts[len(pair.negatives)] += 1
-            dropped += pair.dropped
-        if not counts[1:].any():
+    Pairs keep their order; pairs with too few negatives are written too. The file appears whole or
+    not at all. Raises SearchEngineError if `out` exists, or no pair has a negative.
+    """
+    check_output(out)
+    config, out = config or MiningConfig(), out.absolute()
+    counts, dropped = Counter[int](), 0  # counts: pairs by number of negatives
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch:
+        temporary = Path(scratch) / out.name
+        with temporary.open("w", encoding="utf-8", newline="") as file:
+            for mined in mine(encoder, pairs, texts, config, progress, Path(scratch)):
+                row = {name: getattr(mined, name) for name in ("anchor", "positive", "negatives")}
+                line = json.dumps(row, ensure_ascii=False)
+                file.write((json.dumps(row) if _SURROGATE.search(line) else line) + "\n")
+                counts[len(mined.negatives)] += 1
+                dropped += mined.dropped
+            file.flush()
+            os.fsync(file.fileno())
+        if counts[0] == len(pairs):
             raise SearchEngineError(
-                f"none of {len(self.pairs)} pairs has a negative within the margins, of "
-                f"{len(self.candidates)} candidates; add a corpus, or loosen the margins"
+                f"none of {len(pairs)} pairs has a negative within the margins, of {len(texts)} "
+                "candidates; add a corpus, or loosen the margins"
             )
-        complete, none = int(counts[-1]), int(counts[0])
-        fewer = len(self.pairs) - complete - none
-        return MiningSummary(len(self.pairs), len(self.candidates), complete, fewer, none, dropped)
+        check_output(out)  # again: mining may have taken hours
+        temporary.rename(out)
+    complete, none = counts[config.negatives], counts[0]
+    fewer = len(pairs) - complete - none
+    return MiningSummary(len(pairs), len(texts), complete, fewer, none, dropped)
 
 
 def check_output(out: Path) -> None:
-    """Raise SearchEngineError unless `out` is a new .tsv or .jsonl file in an existing folder."""
-    if out.suffix not in SUFFIXES:
-        raise SearchEngineError(f"{out}: the name must end in {' or '.join(SUFFIXES)}")
+    """Raise SearchEngineError unless `out` is a new .jsonl file in an existing folder."""
+    if out.suffix != ".jsonl":
+        raise SearchEngineError(f"{out}: the name must end in .jsonl")
     if out.exists():
         raise SearchEngineError(f"{out} exists; name a new file, or remove this one")
     if not out.absolute().parent.is_dir():
         raise SearchEngineError(f"{out}: the folder {out.parent} does not exist; create it first")
-
-
-def _write_tsv(file: TextIO, mined: Iterable[Mined], negatives: int) -> Iterator[Mined]:
-    numbered = [f"negative_{i}" for i in range(1, negatives + 1)]
-    columns = ["anchor", "positive", *(numbered if negatives > 1 else ["negative"])]
-    file.write("\t".join(columns) + "\n")
-    for pair in mined:
-        missing = [""] * (negatives - len(pair.negatives))
-        file.write("\t".join([pair.anchor, pair.positive, *pair.negatives, *missing]) + "\n")
-        yield pair
-
-
-def _write_jsonl(file: TextIO, mined: Iterable[Mined], _: int) -> Iterator[Mined]:
-    for pair in mined:
-        row = {"anchor": pair.anchor, "positive": pair.positive, "negatives": pair.negatives}
-        line = json.dumps(row, ensure_ascii=False)
-        file.write((json.dumps(row) if re.search(_SURROGATE, line) else line) + "\n")
-        yield pair

@@ -68,7 +68,7 @@ cli(["search", *sys.argv[1:]], standalone_mode=False)
     [
         ("demo", "demo"),
         ("train", "pairs.tsv", "--out", "model"),
-        ("mine", "pairs.tsv", "--out", "triplets.tsv"),
+        ("mine", "pairs.tsv", "--out", "triplets.jsonl"),
     ],
 )
 def test_a_missing_starter_is_refused_before_torch_is_imported(
