@@ -128,8 +128,8 @@ def steps_of(folder: Path, data: Path, batch: int, steps: int, name: str) -> Any
     import torch
 
     from searchengine.trainer.training.batches import BatchPlan
+    from searchengine.trainer.training.examples import read_examples
     from searchengine.trainer.training.loop import Report, train
-    from searchengine.trainer.training.preparation import read_data
 
     watch = Watch()
 
@@ -146,7 +146,7 @@ def steps_of(folder: Path, data: Path, batch: int, steps: int, name: str) -> Any
             config, base=str(folder), prefixes=(), max_steps=updates, precision=precision
         )
         encoder = train(config, report)
-        plan = BatchPlan(config, read_data(config))
+        plan = BatchPlan(config, read_examples(config))
     timed = range(WARM_UP, WARM_UP + steps)
     rows = [row for step in timed for taken in plan.at(step) for row in taken]
     texts = [text for row in rows for text in (row.anchor, row.positive, *row.negatives)]

@@ -35,11 +35,10 @@ from searchengine.trainer.classifier import Classifier
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.evaluation.labels import classify
 from searchengine.trainer.evaluation.significance import compare
-from searchengine.trainer.training.examples import Examples
+from searchengine.trainer.training.examples import Examples, Kind
 from searchengine.trainer.training.head import best_c, fit_classifier
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.presets import preset
-from searchengine.trainer.training.rows import Kind
 from searchengine.trainer.training.step_judging import Measure
 from searchengine.trainer.training.train_config import TrainConfig
 

@@ -29,6 +29,7 @@ from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.evaluation.sts import read_sts, sts
 from searchengine.trainer.training.examples import read_examples
 from searchengine.trainer.training.losses import info_nce, matryoshka
+from searchengine.trainer.training.train_config import TrainConfig
 
 ENCODER = "starter-768"
 WIDTHS = (256, 128, 64)
@@ -163,7 +164,8 @@ METHODS: dict[str, Callable[[Rows, Rows], Reduction]] = {
 def main(data: Path, texts: int, methods: tuple[str, ...]) -> None:
     """Fit every map, and report Spearman by width and seconds to fit."""
     tests = [data / f"sts/{name}.tsv" for name in TESTS]
-    examples = read_examples([data / "nli/nli_triplets_en.tsv.gz"], exclude=tests)
+    triplets = data / "nli/nli_triplets_en.tsv.gz"
+    examples = read_examples(TrainConfig(train=(triplets,), exclude=tuple(tests), out="model"))
     sampled = random.Random("posthoc").sample([both for _, both in examples], texts // 2)
     encoder = Encoder.load(ENCODER)
     a, p = (encoder.encode([both[i] for both in sampled]) for i in (0, 1))

@@ -79,11 +79,10 @@ def measured(path: Path, first: int) -> dict[str, Any]:
     import contextlib
 
     from searchengine.trainer.encoder import Encoder
-    from searchengine.trainer.training.batches import BatchPlan
-    from searchengine.trainer.training.loop import BatchLoader
+    from searchengine.trainer.training.batches import BatchPlan, load
+    from searchengine.trainer.training.examples import read_examples
     from searchengine.trainer.training.objectives import Contrastive
     from searchengine.trainer.training.passes import Passes
-    from searchengine.trainer.training.preparation import read_data
     from searchengine.trainer.training.processes import Processes
     from searchengine.trainer.training.step_judging import hold_out
     from searchengine.trainer.training.train_config import TrainConfig
@@ -96,7 +95,7 @@ def measured(path: Path, first: int) -> dict[str, Any]:
     model = TrainingModel(encoder.model, config, None)
     passes = Passes(model, encoder, config, Processes(), contextlib.nullcontext)
     before, start = peak(), time.perf_counter()
-    examples = read_data(config)
+    examples = read_examples(config)
     examples.digest()
     split = hold_out(examples, 0)
     to_read = time.perf_counter() - start
@@ -104,13 +103,11 @@ def measured(path: Path, first: int) -> dict[str, Any]:
     objective = Contrastive(config, (384,), model)
     seen = hashlib.sha256()
     start = time.perf_counter()
-    with BatchLoader(plan, objective, passes) as batches:
-        for step in range(first, UPDATES):
-            for prepared in batches.at(step):
-                if step >= UPDATES // 2:
-                    seen.update(json.dumps(prepared.rows).encode())
-                    for view in prepared.views:
-                        seen.update(b"".join(ids.tobytes() for ids in view.ids))
+    for step, batches in enumerate(load(plan, objective, passes, first), first):
+        for loaded in batches if step >= UPDATES // 2 else ():
+            seen.update(json.dumps(loaded.rows).encode())
+            for view in loaded.views:
+                seen.update(b"".join(ids.tobytes() for ids in view.ids))
     seconds = time.perf_counter() - start
     return {
         "peak MB": round(peak() - before, 1),

@@ -60,7 +60,7 @@ FUNCTIONS = {
     "trainer/encoder.py": "train",
     "trainer/fingerprint.py": "train",
     "trainer/runtimes/": "train",
-    "trainer/training/example_files.py": "datasets",
+    "trainer/training/examples.py": "datasets",
 }
 """File or folder → the extras whose packages and modules it imports within functions."""
 ELSEWHERE = {

@@ -37,6 +37,10 @@ class HeadWarning(UserWarning):
     """Trained layers of the base model that a run leaves out."""
 
 
+class DataWarning(UserWarning):
+    """Examples that teach little, or too few for what the settings ask."""
+
+
 class MemoryWarning(UserWarning):
     """Training or encoding goes on with less memory, and what that costs."""
 

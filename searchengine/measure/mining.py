@@ -29,8 +29,8 @@ from searchengine.errors import QueryError, SearchEngineError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.config import Structure
 from searchengine.indexer.segment import Segment, SegmentConfig, Storage
-from searchengine.trainer.training.example_files import identity, read_file
-from searchengine.trainer.training.rows import Kind, Texts
+from searchengine.trainer.training.examples import Kind, Texts, identity, read_file
+from searchengine.trainer.training.train_config import Objective
 
 # Texts encoded, and anchors searched, at a time.
 BLOCK = 1024
@@ -110,7 +110,7 @@ def read_pairs(paths: Iterable[Path]) -> list[Texts]:
     """
     pairs = []
     for path in paths:
-        for kind, texts in read_file(path):
+        for kind, texts in read_file(path, objective=Objective.CONTRASTIVE):
             if kind is Kind.SENTENCE:
                 raise SearchEngineError(f"{path}: holds single sentences, expected pairs of texts")
             pairs.append(texts[:2] if kind is Kind.TRIPLET else texts)

@@ -3,9 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchengine.trainer.training.example_files import identity, texts_without_label
-from searchengine.trainer.training.examples import Examples
-from searchengine.trainer.training.rows import Example, Kind
+from searchengine.trainer.training.examples import (
+    Example,
+    Examples,
+    Kind,
+    identity,
+    texts_without_label,
+)
 from searchengine.trainer.training.step_judging import MIN_HELD_OUT, hold_out
 
 

@@ -14,11 +14,10 @@ from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import TrainingWarning
 from searchengine.trainer.evaluation.labels import LabelledText, accuracy, classify
 from searchengine.trainer.training import label_baseline, outcome
-from searchengine.trainer.training.examples import Examples
+from searchengine.trainer.training.examples import Examples, Kind
 from searchengine.trainer.training.head import CS, best_c, folds_of
 from searchengine.trainer.training.label_baseline import AgainstBase
 from searchengine.trainer.training.loop import train
-from searchengine.trainer.training.rows import Kind
 from searchengine.trainer.training.train_config import TrainConfig
 from tests.trainer.test_classifier import base, config  # noqa: F401  (fixtures)
 

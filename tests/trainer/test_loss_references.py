@@ -23,6 +23,7 @@ from sentence_transformers.sentence_transformer.losses import (
 from torch import Tensor, nn
 
 from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.training.examples import Row
 from searchengine.trainer.training.losses import (
     cosines,
     info_nce,
@@ -33,7 +34,6 @@ from searchengine.trainer.training.losses import (
 from searchengine.trainer.training.objectives import Contrastive, PrefixObjective
 from searchengine.trainer.training.passes import Passes
 from searchengine.trainer.training.processes import Processes
-from searchengine.trainer.training.rows import Row
 from searchengine.trainer.training.train_config import TrainConfig
 from searchengine.trainer.training.training_model import TrainingModel
 from tests.reference_losses import (

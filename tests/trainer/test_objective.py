@@ -13,9 +13,9 @@ from torch.nn import functional
 
 from searchengine.trainer.classifier import Classifier
 from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.training.examples import Augment, Kind, Row, draw
 from searchengine.trainer.training.losses import cosines, info_nce, layer_distillation
 from searchengine.trainer.training.objectives import Classification, Contrastive, PrefixObjective
-from searchengine.trainer.training.rows import Augment, Kind, Row, draw
 from searchengine.trainer.training.train_config import TrainConfig
 from searchengine.trainer.training.training_model import TrainingModel, text_ids
 from tests.tiny_model import write_sentence_transformer

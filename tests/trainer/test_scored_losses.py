@@ -13,6 +13,7 @@ from sentence_transformers.sentence_transformer.losses import (
     MatryoshkaLoss,
 )
 
+from searchengine.trainer.training.examples import Row
 from searchengine.trainer.training.losses import (
     cosent,
     cosines,
@@ -20,7 +21,6 @@ from searchengine.trainer.training.losses import (
     paired_cosines,
 )
 from searchengine.trainer.training.objectives import Similarity
-from searchengine.trainer.training.rows import Row
 from searchengine.trainer.training.train_config import TrainConfig
 from tests.reference_losses import WIDTH, Given, assert_same, both_precisions, columns, theirs
 

@@ -429,7 +429,7 @@ def test_what_fails_later_is_refused_at_the_start(config: TrainConfig, tmp_path:
         train(replace(config, out=tmp_path / "full"))
     with pytest.raises(ConfigError, match="prefixes begins with 16: expected 32"):
         train(replace(config, prefixes=(16, 8)))
-    with pytest.raises(ConfigError, match="fewer than accumulation 99"):
+    with pytest.raises(ConfigError, match="60 examples give 8 batches, expected 99"):
         train(replace(config, accumulation=99))
 
 

@@ -158,7 +158,7 @@ def test_the_momentum_encoder_starts_alike_and_follows(base: Path) -> None:
     "settings, message",
     [
         ({"prefixes": [64, 32]}, "prefixes begins with 64: expected 32"),
-        ({"objective": "classification"}, "expected the columns `text` and `label`"),
+        ({"objective": "classification"}, "expected text, label or sentence, label"),
     ],
 )
 def test_what_makes_no_sense_is_refused(

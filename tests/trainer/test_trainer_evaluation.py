@@ -21,7 +21,7 @@ from searchengine.trainer.evaluation.sts import (
     sts_tasks,
     unit_prefix,
 )
-from searchengine.trainer.training.rows import Row
+from searchengine.trainer.training.examples import Row
 from searchengine.trainer.training.step_judging import top1_right
 from tests.conftest import Numbers
 from tests.tiny_model import write_sentence_transformer

@@ -1,136 +1,112 @@
 """Which examples an update takes, read and tokenised ahead of it, and at what learning rate."""
 
+import itertools
 import random
+import warnings
 from collections import deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple, Self
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from searchengine.trainer.errors import ConfigError
-from searchengine.trainer.training.examples import Examples
+from searchengine.trainer.errors import ConfigError, DataWarning
+from searchengine.trainer.training.examples import KINDS, Batch, Examples, Kind, Row, draw
 from searchengine.trainer.training.objectives import PrefixObjective
 from searchengine.trainer.training.passes import Passes, Tokens
-from searchengine.trainer.training.rows import Batch, Kind, Row, draw
 from searchengine.trainer.training.train_config import Objective, TrainConfig
 
+LABEL_UPDATES = 80  # at least: few labels make short epochs
 # Maximum rows, and bytes of them, in memory at a time for each kind of example; and minimum
 # batches. Within them rows change places, so that no text is twice in a batch.
-LABEL_UPDATES = 80  # at least: few labels make short epochs
 BLOCK_ROWS, BLOCK_BYTES, BLOCK_BATCHES = 8192, 1 << 25, 4
 
 
-class Stream:
-    """The batches of all examples of one kind, pass after pass, each in another order.
-
-    Every batch follows from the seed and its number. A pass has every example once. The last batch
-    may be smaller; if it would be one row without negatives, it is left out: there is nothing to
-    contrast that row with. No text is in two rows of a batch if another order can avoid it.
-    """
-
-    def __init__(self, config: TrainConfig, examples: Examples, kind: Kind):
-        self._config = config
-        self._examples = examples
-        self._places = examples.of_kind(kind)
-        self._labels: NDArray[np.int64] | None = None  # of the places, as numbers
-        if kind is Kind.LABELLED:
-            labels = [examples[int(place)][1][1] for place in self._places]
-            self._labels = np.unique(labels, return_inverse=True)[1]
-        self._name = f"0 {kind} {config.seed}"
-        size = config.batch_size
-        rows = min(BLOCK_ROWS, int(BLOCK_BYTES / max(1.0, examples.mean_bytes)))
-        self._block_batches = max(BLOCK_BATCHES, rows // size)
-        rest = len(self._places) % size
-        self.per_pass = len(self._places) // size
-        self.per_pass += rest > 1 or (rest == 1 and kind is Kind.TRIPLET)
-        self._pass, self._order = -1, self._places
-        self._block, self._batches = (-1, -1), list[Batch]()
-
-    def batch(self, number: int) -> Batch:
-        """The batch of this number, from 0, without those before it."""
-        epoch, place = divmod(number, self.per_pass)
-        block, place = divmod(place, self._block_batches)
-        if self._block != (epoch, block):
-            self._batches = list(self._filled(epoch, block))
-            self._block = epoch, block
-        return self._batches[place]
-
-    def _filled(self, epoch: int, block: int) -> Iterator[Batch]:
-        if epoch != self._pass:
-            shuffled = np.random.default_rng(_number(f"order {self._name} {epoch}"))
-            self._pass, self._order = epoch, self._shuffled(shuffled)
-        config, size = self._config, self._config.batch_size
-        first = block * self._block_batches * size
-        rng = random.Random(f"rows {self._name} {epoch} {block}")
-        rows = [
-            draw(*self._examples[int(place)], rng, config.augment, config.augment_share)
-            for place in self._order[first : first + self._block_batches * size]
-        ]
-        return fill(rows, size)
-
-    def _shuffled(self, rng: np.random.Generator) -> NDArray[np.int64]:
-        """The places in random order; labelled texts in twos of a label, so that a batch has many
-        labels, and another text of each."""
-        order = rng.permutation(len(self._places))
-        if self._labels is not None:
-            labels = self._labels[order]
-            twos = np.stack([labels, _occurrence(labels) // 2])
-            two = np.unique(twos, axis=1, return_inverse=True)[1].ravel()
-            order = order[np.argsort(rng.permutation(two.max() + 1)[two], kind="stable")]
-        return self._places[order]
-
-
 class BatchPlan:
-    """The batches of every update, from its number alone, without those before it.
+    """The batches of every update: they follow from the seed and its number alone.
 
-    A batch has examples of one kind, so that all of its rows have hard negatives or none has.
+    An epoch has every example once, each time in another order. A batch has examples of one kind,
+    so that all of its rows have hard negatives or none has, and no text in two rows if another
+    order can avoid it. The last batch of a kind may be smaller; a single row without negatives is
+    left out, as there is nothing to contrast it with, and so are the last batches of an epoch that
+    do not fill an update. Raises ConfigError if none does.
     """
 
     def __init__(self, config: TrainConfig, examples: Examples):
         self.config = config
         self.examples = examples
-        self._streams = [Stream(config, examples, kind) for kind in Kind if examples.has(kind)]
-        batches = sum(stream.per_pass for stream in self._streams)
-        if not batches:
-            raise ConfigError(
-                f"examples to train on: {len(examples)}; expected 2 or more of one kind"
-            )
-        self.per_epoch = batches // config.accumulation
+        size = config.batch_size
+        rows = min(BLOCK_ROWS, int(BLOCK_BYTES / max(1.0, examples.mean_bytes)))
+        self._block_batches = max(BLOCK_BATCHES, rows // size)
+        self._places = {kind: examples.of_kind(kind) for kind in Kind}
+        self._counts = []  # batches of each kind in an epoch
+        for kind, places in self._places.items():
+            full, rest = divmod(len(places), size)
+            self._counts.append(full + (rest > 1 or (rest == 1 and kind is Kind.TRIPLET)))
+        labelled = map(examples.__getitem__, self._places[Kind.LABELLED].tolist())
+        self._labels = [texts[1] for _, texts in labelled]
+        self._schedule = lru_cache(1)(self._scheduled)
+        self._order = lru_cache(2 * len(Kind))(self._ordered)
+        self._block = lru_cache(2 * len(Kind))(self._filled)
+        self.per_epoch = sum(self._counts) // config.accumulation
         if self.per_epoch == 0:
             raise ConfigError(
-                f"{len(examples)} examples give {batches} batches of up to "
-                f"{config.batch_size}, fewer than accumulation {config.accumulation}: add examples "
-                "or lower one of them"
+                f"{len(examples)} examples give {sum(self._counts)} batches, expected "
+                f"{config.accumulation} (accumulation) or more, each of 2 to {size} examples of "
+                "one kind: add examples, or lower accumulation"
             )
-        labels = config.objective is Objective.CLASSIFICATION
-        least = LABEL_UPDATES if labels else 0
+        contrastive = config.objective is Objective.CONTRASTIVE
+        if contrastive and len(examples) < size:
+            warnings.warn(
+                f"{len(examples)} examples fill no batch of {size}: an anchor is compared with "
+                f"{len(examples) - 1} others at most; lower batch_size, or add examples",
+                DataWarning,
+                stacklevel=2,
+            )
+        least = LABEL_UPDATES if config.objective is Objective.CLASSIFICATION else 0
         self.steps = config.max_steps or max(config.epochs * self.per_epoch, least)
-        self._epoch, self._schedule = -1, list[tuple[int, int]]()
 
     def at(self, step: int) -> list[Batch]:
-        """The `accumulation` batches of an update.
-
-        The last batches of an epoch are left out if they do not fill an update.
-        """
+        """The `accumulation` batches of an update, without those before it."""
         epoch, place = divmod(step, self.per_epoch)
         start = place * self.config.accumulation
         batches = []
-        for place, number in self._of_epoch(epoch)[start : start + self.config.accumulation]:
-            stream = self._streams[place]
-            batches.append(stream.batch(epoch * stream.per_pass + number))
+        for kind, number in self._schedule(epoch)[start : start + self.config.accumulation]:
+            block, place = divmod(number, self._block_batches)
+            batches.append(self._block(epoch, kind, block)[place])
         return batches
 
-    def _of_epoch(self, epoch: int) -> list[tuple[int, int]]:
-        """Stream of each batch, and its number in that stream's part of the epoch."""
-        if epoch != self._epoch:
-            counts = [stream.per_pass for stream in self._streams]
-            streams = np.repeat(np.arange(len(counts)), counts)
-            np.random.default_rng(_number(f"epoch {self.config.seed} {epoch}")).shuffle(streams)
-            self._schedule = [*zip(streams.tolist(), _occurrence(streams).tolist(), strict=True)]
-            self._epoch = epoch
-        return self._schedule
+    def _scheduled(self, epoch: int) -> list[tuple[Kind, int]]:
+        """Kind of each batch of an epoch, and its number among those of its kind."""
+        kinds = np.repeat(np.arange(len(Kind)), self._counts)
+        _generator(f"epoch {self.config.seed} {epoch}").shuffle(kinds)
+        numbers = {kind: itertools.count() for kind in Kind}
+        return [(kind, next(numbers[kind])) for kind in (KINDS[i] for i in kinds.tolist())]
+
+    def _filled(self, epoch: int, kind: Kind, block: int) -> list[Batch]:
+        config, first = self.config, block * self._block_batches * self.config.batch_size
+        rng = random.Random(f"rows 0 {kind} {config.seed} {epoch} {block}")
+        places = self._order(epoch, kind)[first : first + self._block_batches * config.batch_size]
+        rows = [
+            draw(*self.examples[place], rng, config.augment, config.augment_share)
+            for place in places.tolist()
+        ]
+        return [*fill(rows, config.batch_size)]
+
+    def _ordered(self, epoch: int, kind: Kind) -> NDArray[np.int64]:
+        """The places of a kind in random order; labelled texts in twos of a label, so that a batch
+        has many labels, and another text of each."""
+        rng = _generator(f"order 0 {kind} {self.config.seed} {epoch}")
+        order = rng.permutation(len(self._places[kind]))
+        if kind is Kind.LABELLED:
+            by_label: dict[str, list[int]] = {}
+            for i in order.tolist():
+                by_label.setdefault(self._labels[i], []).append(i)
+            twos = [x[i : i + 2] for _, x in sorted(by_label.items()) for i in range(0, len(x), 2)]
+            order = np.concatenate([twos[i] for i in np.argsort(rng.permutation(len(twos)))])
+        return self._places[kind][order]
 
     def learning_rate(self, step: int) -> float:
         """Linear from 0 to the peak over the warm-up, then linear to 0."""
@@ -162,19 +138,9 @@ def fill(rows: Sequence[Row], size: int) -> Iterator[Batch]:
         yield batch
 
 
-def _number(seed: str) -> int:
-    """A seed for numpy from one in words."""
-    return random.Random(seed).getrandbits(64)
-
-
-def _occurrence(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Number of equal values before each value: [5, 2, 5, 5] → [0, 0, 1, 2]."""
-    order = np.argsort(values, kind="stable")
-    counts = np.bincount(values)
-    places = np.arange(len(values)) - np.repeat(np.cumsum(counts) - counts, counts)
-    numbers = np.empty_like(places)
-    numbers[order] = places
-    return numbers
+def _generator(seed: str) -> np.random.Generator:
+    """numpy's generator for a seed in words."""
+    return np.random.default_rng(random.Random(seed).getrandbits(64))
 
 
 class LoadedBatch(NamedTuple):
@@ -184,34 +150,22 @@ class LoadedBatch(NamedTuple):
     views: list[Tokens]
 
 
-class BatchLoader:
-    """The batches of every update, read and tokenised in a second thread one update ahead."""
+def load(
+    plan: BatchPlan, objective: PrefixObjective, passes: Passes, first: int = 0
+) -> Generator[list[LoadedBatch]]:
+    """The batches of every update from `first` on, read and tokenised in a second thread one
+    update ahead."""
 
-    def __init__(self, plan: BatchPlan, objective: PrefixObjective, passes: Passes):
-        self._plan = plan
-        self._objective = objective
-        self._passes = passes
-        self._thread = ThreadPoolExecutor(1, "examples")
-        self._next: tuple[int, Future[list[LoadedBatch]]] | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._thread.shutdown(cancel_futures=True)
-
-    def at(self, step: int) -> list[LoadedBatch]:
-        """The batches of an update; loading those of the next one then begins."""
-        if self._next is None or self._next[0] != step:
-            self._next = step, self._thread.submit(self._load, step)
-        batches = self._next[1].result()
-        following = step + 1
-        if following < self._plan.steps:
-            self._next = following, self._thread.submit(self._load, following)
-        return batches
-
-    def _load(self, step: int) -> list[LoadedBatch]:
+    def batches(step: int) -> list[LoadedBatch]:
         return [
-            LoadedBatch(rows, [self._passes.tokens(view) for view in self._objective.views(rows)])
-            for rows in self._plan.at(step)
+            LoadedBatch(rows, [passes.tokens(view) for view in objective.views(rows)])
+            for rows in plan.at(step)
         ]
+
+    with ThreadPoolExecutor(1, "examples") as thread:
+        ahead = thread.submit(batches, first)
+        for step in range(first, plan.steps):
+            loaded = ahead.result()
+            if step + 1 < plan.steps:
+                ahead = thread.submit(batches, step + 1)
+            yield loaded

@@ -1,54 +1,166 @@
-"""The examples of a run, on disk: memory does not grow with their texts.
+"""The examples of a run: read from files, kept on disk, drawn as the rows of batches.
 
-Before training, the examples of all files are copied to a temporary file, from which any of them
-can be read by its number. So an epoch is in random order over all of them, and a resumed run
-continues with the next batch, however large the files are.
+The names of the columns decide what an example is (docs/training.md lists them). A sentence alone
+is its own positive: two passes through the network differ by dropout (SimCSE, Gao et al., arXiv
+2104.08821, section 4), or also by what the paper compares it with: deleted words, a crop, or the
+next sentence. Of several paraphrases every epoch draws another two. Back-translations and other
+augmented texts (CERT, Fang et al., arXiv 2005.12766) are pairs like any others.
+
+Files may be larger than memory: their examples are copied to a temporary file, from which any of
+them can be read by its number. So an epoch is in random order over all of them, and a resumed run
+continues with the next batch.
 """
 
+import copy
 import hashlib
 import itertools
 import json
+import math
 import os
+import random
+import re
 import tempfile
+import unicodedata
+import warnings
+import weakref
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
-from typing import Self, overload
+from typing import IO, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from searchengine.trainer.errors import DataError
-from searchengine.trainer.training.example_files import (
-    identity,
-    read_file,
-    sentences,
-    texts_without_label,
+from searchengine.trainer.errors import DataError, DataWarning, install_line
+from searchengine.trainer.reading import HUB, open_text, table_rows
+from searchengine.trainer.training.train_config import Augment, Objective, TrainConfig
+
+# Known column names, in order of preference: an anchor and its positive, or one text.
+PAIRS = (
+    ("anchor", "positive"),
+    ("query", "positive"),
+    ("premise", "entailment"),
+    ("sentence1", "sentence2"),
+    ("question", "answer"),
+    ("title", "text"),
 )
-from searchengine.trainer.training.rows import Example, Kind, Reading
+CONTRASTIVE: tuple[tuple[str, ...], ...] = (*PAIRS, ("sentence",), ("text",))
+COLUMNS = {
+    Objective.CONTRASTIVE: CONTRASTIVE,
+    Objective.CLASSIFICATION: (("text", "label"), ("sentence", "label")),
+    Objective.SIMILARITY: tuple((*pair, "score") for pair in PAIRS),
+}
+NEGATIVE = re.compile(r"negative|negative_\d+|negatives|contradiction")
+# Rows of a table whose values show what a column holds; rows and bytes of Parquet at a time.
+_FIRST_ROWS, _ROWS, _BYTES = 1000, 1024, 1 << 16
+# Share of examples that teach little, from which a warning names them.
+_IDLE_SHARE = 0.1
+
+
+class Kind(StrEnum):
+    """How the texts of an example are related."""
+
+    PAIR = "pair"  # anchor, positive
+    TRIPLET = "triplet"  # anchor, positive, hard negatives
+    SENTENCE = "sentence"  # one text, its own positive under dropout
+    PARAPHRASES = "paraphrases"  # two or more with the same meaning
+    LABELLED = "labelled"  # a text, its label
+    SCORED = "scored"  # anchor, positive, their score
+
 
 KINDS = tuple(Kind)
+# The texts of an example as they were read; a label or a score is the last of them.
+Texts = tuple[str, ...]
+Example = tuple[Kind, Texts]
 
 
-class _Descriptor:
-    """An open file, closed with the last that refers to it."""
+class Row(NamedTuple):
+    """One row of a batch.
 
-    def __init__(self, number: int):
-        self.number = number
-
-    def __del__(self) -> None:
-        os.close(self.number)
-
-
-class Examples(Sequence[Example]):
-    """Examples in a temporary file, which is removed with its last reader.
-
-    Each takes 9 bytes of memory. excluded: number left out because of the exclude files. folder:
-    where the file is; None for the system's temporary folder. Raises DataError if the disk is full.
+    label: of a labelled text, which has no positive. one_text: anchor and positive are two views
+    of one sentence. score: of a scored pair.
     """
 
-    def __init__(self, examples: Iterable[Example], excluded: int = 0, folder: Path | None = None):
-        self.excluded = excluded
+    anchor: str
+    positive: str = ""
+    negatives: Texts = ()
+    label: str = ""
+    one_text: bool = False
+    score: float = 0.0
+
+
+Batch = list[Row]
+
+
+def draw(
+    kind: Kind,
+    texts: Texts,
+    rng: random.Random,
+    augment: Augment = Augment.NONE,
+    share: float = 0.1,
+) -> Row:
+    """The row that an example gives in this epoch; augment and share change sentences only."""
+    match kind:
+        case Kind.PAIR | Kind.TRIPLET:
+            return Row(texts[0], texts[1], texts[2:])
+        case Kind.SENTENCE:
+            return Row(texts[0], _augmented(texts[0], augment, share, rng), one_text=True)
+        case Kind.PARAPHRASES:
+            anchor, positive = rng.sample(texts, 2)
+            return Row(anchor, positive)
+        case Kind.LABELLED:
+            return Row(texts[0], label=texts[1])
+        case Kind.SCORED:
+            return Row(texts[0], texts[1], score=float(texts[2]))
+
+
+def _augmented(text: str, augment: Augment, share: float, rng: random.Random) -> str:
+    """The text with words left out; at least one word stays."""
+    words = text.split()
+    count = 1 if augment is Augment.DELETE_WORD else round(share * len(words))
+    count = min(count, len(words) - 1)
+    match augment:
+        case Augment.DELETE_WORD | Augment.DELETE if count > 0:
+            out = set(rng.sample(range(len(words)), count))
+            return " ".join(word for i, word in enumerate(words) if i not in out)
+        case Augment.CROP if count > 0:
+            start = math.floor(rng.random() * (count + 1))
+            return " ".join(words[start : start + len(words) - count])
+        case _:
+            return text
+
+
+def identity(text: str) -> str:
+    """Letters and digits in lower case without accents; the text itself if it has none."""
+    if text.isascii():
+        return re.sub(r"[^a-z0-9]+", "", text.lower()) or text
+    plain = unicodedata.normalize("NFKD", text.casefold())
+    return "".join(c for c in plain if c.isalnum()) or text
+
+
+def texts_without_label(example: Example) -> Texts:
+    """The texts of an example, without its label or score."""
+    kind, texts = example
+    return texts[:-1] if kind in (Kind.LABELLED, Kind.SCORED) else texts
+
+
+def texts_that_match(example: Example) -> Texts:
+    """The texts of an example that belong together: without label, score and hard negatives."""
+    kind, texts = example
+    return texts[:2] if kind is Kind.TRIPLET else texts_without_label(example)
+
+
+class Examples:
+    """Examples in a temporary file, which is removed with its last reader.
+
+    Each takes 13 bytes of memory. excluded: number left out because of the exclude files. folder:
+    where the file is; None for the system's temporary folder. mean_bytes: mean size of an example.
+    Raises DataError if the disk is full.
+    """
+
+    def __init__(self, examples: Iterable[Example], folder: Path | None = None):
+        self.excluded = 0
         ends, kinds = array("q", [0]), array("b")
         digest = hashlib.sha256()
         try:
@@ -61,60 +173,41 @@ class Examples(Sequence[Example]):
                     ends.append(ends[-1] + len(row))
                     kinds.append(KINDS.index(kind))
                 file.flush()
-                self._file = _Descriptor(os.dup(file.fileno()))
+                self._file = os.dup(file.fileno())
         except OSError as error:
             raise DataError(
                 f"{folder or tempfile.gettempdir()}: no room for a copy of the examples "
                 f"({error.strerror})"
             ) from error
+        weakref.finalize(self, os.close, self._file)
         self._ends = np.frombuffer(ends, dtype=np.int64)
         self._kinds = np.frombuffer(kinds, dtype=np.int8)
-        self._rows: NDArray[np.int64] | None = None
+        self._rows = np.arange(len(kinds), dtype=np.int32)
         self._digest = digest.hexdigest()
+        self.mean_bytes = ends[-1] / max(1, len(kinds))
 
     def __len__(self) -> int:
-        return len(self._kinds) if self._rows is None else len(self._rows)
+        return len(self._rows)
 
-    @overload
-    def __getitem__(self, place: int) -> Example: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> list[Example]: ...
-
-    def __getitem__(self, place: int | slice) -> Example | list[Example]:
-        if isinstance(place, slice):
-            return [self[i] for i in range(*place.indices(len(self)))]
-        if not -len(self) <= place < len(self):
-            raise IndexError(place)
-        row = place % len(self) if self._rows is None else int(self._rows[place])
+    def __getitem__(self, place: int) -> Example:
+        row = self._rows[place]
         start, end = int(self._ends[row]), int(self._ends[row + 1])
         # pread, not read: threads and forked processes share the file's position.
-        kind, *texts = json.loads(os.pread(self._file.number, end - start, start))
+        kind, *texts = json.loads(os.pread(self._file, end - start, start))
         return Kind(kind), tuple(texts)
 
     def __iter__(self) -> Iterator[Example]:
         return (self[i] for i in range(len(self)))
 
-    @property
-    def mean_bytes(self) -> float:
-        """Mean size of an example in the file."""
-        return float(self._ends[-1]) / max(1, len(self._kinds))
-
     def of_kind(self, kind: Kind) -> NDArray[np.int64]:
         """The places of all examples of a kind, in order."""
-        kinds = self._kinds if self._rows is None else self._kinds[self._rows]
-        return np.flatnonzero(kinds == KINDS.index(kind))
-
-    def has(self, kind: Kind) -> bool:
-        """Whether an example is of this kind."""
-        return len(self.of_kind(kind)) > 0
+        return np.flatnonzero(self._kinds[self._rows] == KINDS.index(kind))
 
     def without(self, places: Iterable[int]) -> Self:
         """The examples except those at these places, in the same file."""
-        rows = np.arange(len(self._kinds)) if self._rows is None else self._rows
-        rest = object.__new__(type(self))
-        vars(rest).update(vars(self))
-        rest._rows = np.delete(rows, np.array(sorted(places), dtype=np.int64))
+        rest = copy.copy(self)
+        rest._whole = self  # type: ignore[attr-defined]  # which closes the file
+        rest._rows = np.delete(self._rows, sorted(places))
         return rest
 
     def digest(self, files: Iterable[Path] = ()) -> str:
@@ -125,65 +218,70 @@ class Examples(Sequence[Example]):
         return digest.hexdigest()
 
 
-def read_examples(
-    paths: Iterable[Path],
-    columns: Sequence[str] = (),
-    exclude: Iterable[Path] = (),
-    *,
-    reading: Reading = Reading.TEXTS,
-    expects: Sequence[Kind] = (),
-    next_sentence: bool = False,
-    folder: Path | None = None,
-) -> Examples:
-    """The examples of all files, without those that contain a sentence of the exclude files.
+def read_examples(config: TrainConfig) -> Examples:
+    """The examples of a run, without those that contain a sentence of the exclude files.
 
-    Sentences are compared by their letters and digits alone. reading: what is read besides texts.
-    expects: the kinds that a file may hold; () for any. next_sentence: a sentence becomes a pair
-    with the next one. folder: see `Examples`. Raises DataError, with file and line if it has one.
+    Sentences are compared by their letters and digits alone. Issues a DataWarning where a tenth of
+    the examples or more teach little. Raises DataError, with file and line if it has one, also if
+    nothing could be learnt from all of them.
     """
-    forbidden = {identity(text) for path in exclude for text in sentences(path)}
+    files = map(read_file, config.exclude)
+    forbidden = {identity(text) for file in files for _, texts in file for text in texts}
     excluded = 0
-    labels: set[str] = set()
 
     def allowed() -> Iterator[Example]:
         nonlocal excluded
-        for path in paths:
-            examples = _checked(path, read_file(path, columns, reading), expects)
-            for example in _with_next(examples) if next_sentence else examples:
+        for path in config.train:
+            examples = read_file(path, config.columns, config.objective)
+            if config.augment is Augment.NEXT_SENTENCE:
+                examples = _with_next(examples)
+            for example in examples:
                 texts = texts_without_label(example)
                 if forbidden and not forbidden.isdisjoint(map(identity, texts)):
                     excluded += 1
-                    continue
-                if example[0] is Kind.LABELLED:
-                    labels.add(example[1][1])
-                yield example
+                else:
+                    yield example
 
-    kept = Examples(allowed(), folder=folder)
+    kept = Examples(allowed(), config.out.absolute().parent)
     kept.excluded = excluded
-    if not kept and not excluded:
-        raise DataError("no sentence has another after it: next-sentence needs two in a file")
     if not kept:
-        raise DataError(f"all {excluded} examples contain a sentence of the exclude files")
-    if len(labels) == 1:
         raise DataError(
-            f"all {len(kept)} examples have the label {min(labels)!r}: expected two labels or more"
+            f"no examples are left: {excluded} contain a sentence of the exclude files, and "
+            "next-sentence needs two sentences in a file"
         )
+    _check_variety(kept)
     return kept
 
 
-def _checked(path: Path, examples: Iterable[Example], expects: Sequence[Kind]) -> Iterator[Example]:
-    """The same examples. Raises DataError if there are none, or one is of another kind."""
-    empty = True
+def _check_variety(examples: Examples) -> None:
+    """Refuse examples from which nothing can be learnt, and warn of many that teach little."""
+    hashes, judgements, echoes = array("q"), set[str](), 0
     for kind, texts in examples:
-        empty = False
-        if expects and kind not in expects:
-            raise DataError(
-                f"{path}: holds a {kind} ({texts[0][:40]!r}), but {' or '.join(expects)} was "
-                f"expected: give it such a file (docs/training.md lists the columns)"
-            )
-        yield kind, texts
-    if empty:
-        raise DataError(f"{path}: no examples")
+        hashes.append(hash(texts))
+        if kind in (Kind.LABELLED, Kind.SCORED):
+            judgements.add(texts[-1])
+        elif kind in (Kind.PAIR, Kind.TRIPLET):
+            echoes += identity(texts[0]) == identity(texts[1])
+    count = len(examples)
+    repeats = count - len(np.unique(np.frombuffer(hashes, dtype=np.int64)))
+    if count > 1 and repeats == count - 1:
+        raise DataError(f"all {count} examples are equal: expected different ones")
+    if count > 1 and len(judgements) == 1:
+        raise DataError(
+            f"all {count} examples have the label or score {judgements.pop()}: expected two or more"
+        )
+    if echoes == count:
+        raise DataError(
+            f"the positive of all {count} pairs is their anchor: name the columns of texts that "
+            "belong together in `columns`, or train on the texts alone, in a column `sentence`"
+        )
+    if repeats + echoes >= _IDLE_SHARE * count:
+        warnings.warn(
+            f"of {count} examples, {repeats} repeat another and {echoes} have their anchor as "
+            "positive: remove them, as they teach little",
+            DataWarning,
+            stacklevel=3,
+        )
 
 
 def _with_next(examples: Iterable[Example]) -> Iterator[Example]:
@@ -192,6 +290,199 @@ def _with_next(examples: Iterable[Example]) -> Iterator[Example]:
         assert example is not None
         kind, texts = example
         if kind is not Kind.SENTENCE:
-            yield example
+            yield kind, texts
         elif following is not None and following[0] is Kind.SENTENCE:
             yield Kind.PAIR, (texts[0], following[1][0])
+
+
+def read_labelled(paths: Iterable[Path], columns: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """The texts of all files with their labels. Raises DataError, with file and line."""
+    rows = (row for path in paths for row in read_file(path, columns, Objective.CLASSIFICATION))
+    return [(text, label) for _, (text, label) in rows]
+
+
+def read_file(
+    path: Path, columns: Sequence[str] = (), objective: Objective | None = None
+) -> Iterator[Example]:
+    """The examples of one file, read row by row. Raises DataError, also if there are none.
+
+    objective: what is learnt from them; None: their texts are read, whatever columns are beside.
+    TSV and CSV have a header line, and TSV no quoting; JSONL has one object per line. All are UTF-8
+    and may be .gz. Parquet files and Hugging Face datasets are tables with the same columns.
+    """
+    first = column_names(path)
+    if not first:
+        raise DataError(f"{path}: no examples")
+    chosen = _choose_columns(path, first, columns, objective)
+    for number, row in _rows(path, chosen):
+        yield _example(f"{path}:{number}", row, chosen, objective)
+
+
+def column_names(path: Path) -> dict[str, Any]:
+    """The columns of a file, each with its first value. Raises DataError.
+
+    Objects of JSONL may lack columns that others have: all are read.
+    """
+    rows, first = _rows(path), dict[str, Any]()
+    for _, row in rows if ".jsonl" in path.suffixes else itertools.islice(rows, _FIRST_ROWS):
+        first |= {name: value for name, value in row.items() if first.get(name) is None}
+    return first
+
+
+def _choose_columns(
+    path: Path, first: Mapping[str, Any], columns: Sequence[str], objective: Objective | None
+) -> tuple[str, ...]:
+    """The columns to read: the named ones, the known ones, or the only list of texts.
+
+    The label or the score is the last of them. first: the first value of every column.
+    """
+    usual = known = COLUMNS[objective or Objective.CONTRASTIVE]
+    judged = [name for name in ("score", "label") if name in first]
+    if columns:
+        fits = usual is CONTRASTIVE or len(columns) == len(usual[0])
+        known = (tuple(columns),) if fits else ()
+    elif judged and objective is Objective.CONTRASTIVE:
+        raise DataError(
+            f"{path}: has a column `{judged[0]}`, which a contrastive run does not read: set "
+            "objective (similarity learns scores, classification labels), give the file as `dev`, "
+            "or name the columns to train on in `columns`"
+        )
+    for names in known:
+        if first.keys() >= {*names}:
+            negatives = filter(NEGATIVE.fullmatch, first) if names in PAIRS and not columns else ()
+            return (*names, *negatives)
+    lists = [name for name, value in first.items() if isinstance(value, list)]
+    if known is CONTRASTIVE and len(lists) == 1:
+        return (lists[0],)
+    raise DataError(
+        f"{path}: has the columns {', '.join(first)!r}, expected "
+        f"{' or '.join(map(', '.join, known or usual))}: rename them or name them in `columns`; "
+        "the name of a CSV file ends in .csv, of JSON lines in .jsonl"
+    )
+
+
+def _example(
+    where: str, row: Mapping[str, Any], columns: Sequence[str], objective: Objective | None
+) -> Example:
+    """The example in these columns of a row. where: file and line. Raises DataError."""
+    cells = [(name, row.get(name)) for name in columns]
+    if objective is Objective.CLASSIFICATION:
+        return Kind.LABELLED, (_text(where, *cells[0]), _label(where, *cells[1]))
+    if objective is Objective.SIMILARITY:
+        first, second, score = cells
+        return Kind.SCORED, (_text(where, *first), _text(where, *second), _score(where, *score))
+    name, value = cells[0]
+    if len(cells) == 1 and isinstance(value, list):
+        texts = tuple(dict.fromkeys(_text(where, name, item) for item in value))
+        if len(texts) < 2:
+            raise DataError(f"{where}: {name} must list at least 2 different texts")
+        return Kind.PARAPHRASES, texts
+    texts = tuple(_text(where, name, value) for name, value in cells[:2])
+    # An empty cell is no negative: the row may be a pair, or have fewer than others.
+    negatives = [
+        _text(where, name, item)
+        for name, value in cells[2:]
+        for item in (value if isinstance(value, list) else [value] if value else [])
+    ]
+    kind = Kind.TRIPLET if negatives else Kind.PAIR if len(texts) == 2 else Kind.SENTENCE
+    return kind, (*texts, *negatives)
+
+
+def _text(where: str, name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value.strip() or "\0" in value:
+        raise DataError(f"{where}: {name} is {value!r}, expected text without NUL characters")
+    return value
+
+
+def _label(where: str, name: str, value: Any) -> str:
+    if not isinstance(value, str | int) or not str(value).strip():
+        raise DataError(f"{where}: {name} is {value!r}, expected text or a whole number")
+    return str(value)
+
+
+def _score(where: str, name: str, value: Any) -> str:
+    try:
+        score = float(value)
+    except (TypeError, ValueError):
+        score = math.nan
+    if not math.isfinite(score):
+        raise DataError(f"{where}: {name} is {value!r}, expected a number")
+    return repr(score)
+
+
+def _rows(path: Path, columns: Sequence[str] = ()) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Every row with its line, or its number in a table. Raises DataError.
+
+    columns: the ones to read of a table, () for all.
+    """
+    try:
+        saved = any((path / name).is_file() for name in ("dataset_info.json", "dataset_dict.json"))
+        if path.suffix == ".parquet" or str(path).startswith(HUB) or saved:
+            yield from enumerate(_table_rows(path, list(columns)), 1)
+            return
+        read = _jsonl_rows if ".jsonl" in path.suffixes else _text_rows
+        with open_text(path) as lines:
+            yield from read(path, lines)
+    except OSError as error:  # also where the path itself is refused: its name is too long, perhaps
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _text_rows(path: Path, lines: IO[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    rows = table_rows(path, lines)
+    _, header = next(rows, (1, []))
+    if "\0" in "".join(header):
+        raise DataError(f"{path}: has NUL bytes, as UTF-16 has: convert the file to UTF-8")
+    for number, row in rows:
+        if row and len(row) != len(header):
+            raise DataError(
+                f"{path}:{number}: {len(row)} columns, expected {len(header)} ({', '.join(header)})"
+            )
+        if row:
+            yield number, dict(zip(header, row, strict=True))
+
+
+def _jsonl_rows(path: Path, lines: IO[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path}:{number}: not a JSON object on one line: {error}") from error
+        if not isinstance(row, dict):
+            raise DataError(f"{path}:{number}: expected a JSON object, got {line.strip()[:40]!r}")
+        yield number, row
+
+
+def _table_rows(path: Path, columns: list[str]) -> Iterator[dict[str, Any]]:
+    """Rows of a Parquet file, of a dataset on the disk, or of one as it comes from the hub."""
+    parquet = path.suffix == ".parquet"
+    try:
+        if parquet:
+            import pyarrow.parquet
+
+            # Reads row groups piece by piece: a file may have only one.
+            pieces = {"pre_buffer": False, "buffer_size": _BYTES}
+            with pyarrow.parquet.ParquetFile(path, **pieces) as file:
+                for batch in file.iter_batches(_ROWS, columns=columns or None, use_threads=False):
+                    yield from batch.to_pylist()
+            return
+        import datasets
+
+        if str(path).startswith(HUB):
+            name, split, subset, *_ = [*str(path).removeprefix(HUB).split(":"), "", ""]
+            rows: Any = datasets.load_dataset(
+                name, subset or None, split=split or "train", streaming=True
+            )
+        else:
+            rows = datasets.load_from_disk(str(path))
+        if isinstance(rows, dict):
+            raise ValueError(f"holds {', '.join(rows)}: name one, as {path / next(iter(rows))}")
+        # A stream is not known to have the same columns in every part.
+        select = columns and isinstance(rows, datasets.Dataset)
+        yield from rows.select_columns(columns) if select else rows
+    except ImportError as error:
+        needed = install_line("formats" if parquet else "datasets")
+        raise DataError(f"{path}: reading it needs {error.name}: {needed}") from error
+    except Exception as error:  # of any type: a text is not UTF-8, a date is out of range
+        raise DataError(f"{path}: cannot be read as a table: {error}") from error

@@ -20,8 +20,7 @@ from searchengine.trainer.classifier import C, Classifier
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.model.model_folder import Model
 from searchengine.trainer.model.modules import Dense, Normalize, SentenceModule
-from searchengine.trainer.training.example_files import texts_without_label
-from searchengine.trainer.training.examples import Examples
+from searchengine.trainer.training.examples import Examples, texts_without_label
 
 IDENTITY = "torch.nn.modules.linear.Identity"
 # Texts that the rotation is fitted on: a few for each axis of common widths.

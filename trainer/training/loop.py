@@ -12,8 +12,8 @@ as a run without interruption.
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -27,9 +27,9 @@ from searchengine.trainer.files import remove_folder
 from searchengine.trainer.model.model_folder import describe
 from searchengine.trainer.runtimes.torch_runtime import ran_out_of_memory
 from searchengine.trainer.training import checkpoint
-from searchengine.trainer.training.batches import BatchLoader, BatchPlan, LoadedBatch
+from searchengine.trainer.training.batches import BatchPlan, LoadedBatch, load
 from searchengine.trainer.training.checkpoint import JudgedStep
-from searchengine.trainer.training.examples import Examples
+from searchengine.trainer.training.examples import Examples, read_examples
 from searchengine.trainer.training.head import (
     CLASSIFIER_TEXTS,
     fit_classifier,
@@ -40,13 +40,11 @@ from searchengine.trainer.training.objectives import OBJECTIVES
 from searchengine.trainer.training.outcome import Run, finish, mean
 from searchengine.trainer.training.passes import Passes
 from searchengine.trainer.training.preparation import (
-    check_examples,
     check_place,
     check_start,
     load_base,
     make_accelerator,
     make_optimizer,
-    read_data,
     starts_rotated,
 )
 from searchengine.trainer.training.processes import Processes, launched_rank
@@ -151,8 +149,7 @@ def run_training(
 ) -> Encoder:
     """As `train`, without restoring torch's random generators."""
     accelerator, processes = make_accelerator(config)
-    examples = read_data(config)
-    check_examples(config, examples)
+    examples = read_examples(config)
     judge, split = make_judge(config, examples, measure)
     run = make_run(config, examples, split, accelerator, processes)
     run.judge, run.measure = judge, measured_by(config, measure)
@@ -172,8 +169,10 @@ def run_training(
         begin(run, report)
     with run.signals:
         try:
-            passes, loader = make_batches(run, accelerator)
-            with loader as batches:
+            passes = Passes(
+                run.training_model, run.encoder("fp32"), config, processes, accelerator.autocast
+            )
+            with closing(load(run.plan, run.objective, passes, run.step)) as batches:
                 run_updates(run, passes, batches, save, report)
         except Stopped:
             if run.step:
@@ -230,18 +229,10 @@ def make_run(
     )
 
 
-def make_batches(run: Run, accelerator: Any) -> tuple[Passes, BatchLoader]:
-    """The passes of a run through its network, and its batches."""
-    passes = Passes(
-        run.training_model, run.encoder("fp32"), run.config, run.processes, accelerator.autocast
-    )
-    return passes, BatchLoader(run.plan, run.objective, passes)
-
-
 def run_updates(
     run: Run,
     passes: Passes,
-    batches: BatchLoader,
+    batches: Iterable[list[LoadedBatch]],
     save: Callable[[], None],
     report: OnReport | None,
 ) -> None:
@@ -253,8 +244,7 @@ def run_updates(
     saved = time.monotonic()
     if run.evaluated < run.step and evaluates(run):
         evaluate(run)
-    while run.step < run.plan.steps:
-        loaded = batches.at(run.step)
+    for loaded in batches:
         with run.signals.whole():
             run.losses.append(update(run, passes, loaded))
             run.step += 1

@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy, normalize
 from torch.utils.checkpoint import checkpoint
 
 from searchengine.trainer.encoder import Role
+from searchengine.trainer.training.examples import Batch
 from searchengine.trainer.training.losses import (
     cosent,
     info_nce,
@@ -26,7 +27,6 @@ from searchengine.trainer.training.losses import (
     supervised_contrastive,
 )
 from searchengine.trainer.training.passes import View
-from searchengine.trainer.training.rows import Batch
 from searchengine.trainer.training.train_config import Objective, TrainConfig
 from searchengine.trainer.training.training_model import TrainingModel, text_ids
 

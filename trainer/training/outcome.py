@@ -17,8 +17,7 @@ from searchengine.trainer.sources.source import Source
 from searchengine.trainer.training import checkpoint
 from searchengine.trainer.training.batches import BatchPlan
 from searchengine.trainer.training.checkpoint import Progress
-from searchengine.trainer.training.example_files import read_labelled
-from searchengine.trainer.training.examples import Examples
+from searchengine.trainer.training.examples import Examples, read_labelled
 from searchengine.trainer.training.head import CLASSIFIER_TEXTS, best_c, fit_classifier
 from searchengine.trainer.training.label_baseline import AgainstBase, base_as_it_is, right_at
 from searchengine.trainer.training.longlora import merge_adapters, use_full_attention

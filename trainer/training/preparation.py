@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from searchengine.trainer.classifier import Classifier
-from searchengine.trainer.errors import ConfigError, DataError, ModelError
+from searchengine.trainer.errors import ConfigError, ModelError
 from searchengine.trainer.model.layout import remote_code
 from searchengine.trainer.model.model_folder import Model, read
 from searchengine.trainer.model.modules import Batch, Dense
@@ -20,12 +20,12 @@ from searchengine.trainer.runtimes.runtime_config import Precision
 from searchengine.trainer.runtimes.torch_runtime import pick_device, pick_precision
 from searchengine.trainer.sources.source import Source
 from searchengine.trainer.training import checkpoint
-from searchengine.trainer.training.examples import Examples, read_examples
+from searchengine.trainer.training.examples import Examples, Kind
 from searchengine.trainer.training.head import with_linear_head
 from searchengine.trainer.training.longlora import lengthened, prepare_network
 from searchengine.trainer.training.processes import Processes, group_options, launched_count
-from searchengine.trainer.training.rows import Augment, Kind
 from searchengine.trainer.training.train_config import (
+    Augment,
     Objective,
     Pooler,
     TrainConfig,
@@ -39,18 +39,6 @@ from searchengine.trainer.training.training_model import (
 WEIGHT_DECAY = 0.01  # of matrices, as AdamW's authors (arXiv 1711.05101) and BERT
 # Peak learning rate of a classifier, which starts without the training that the network has.
 CLASSIFIER_RATE = 1e-3
-
-
-def read_data(config: TrainConfig) -> Examples:
-    """The examples of a run. Raises ConfigError and DataError."""
-    return read_examples(
-        config.train,
-        config.columns,
-        config.exclude,
-        reading=config.reading,
-        next_sentence=config.augment is Augment.NEXT_SENTENCE,
-        folder=config.out.absolute().parent,
-    )
 
 
 def make_accelerator(config: TrainConfig) -> tuple[Any, Processes]:
@@ -97,17 +85,6 @@ def check_start(config: TrainConfig, resume: bool) -> None:
         raise ConfigError(
             f"{config.out} holds the checkpoint of an unfinished run ({unfinished.name}): resume "
             f"it, remove {unfinished.parent}, or choose another `out`"
-        )
-
-
-def check_examples(config: TrainConfig, examples: Examples) -> None:
-    """Refuse scored pairs without an order to learn. Raises DataError."""
-    if config.objective is not Objective.SIMILARITY:
-        return
-    scores = {float(score) for _, (_, _, score) in examples}
-    if len(scores) == 1:
-        raise DataError(
-            f"all {len(examples)} pairs have the score {min(scores):g}: expected different ones"
         )
 
 
@@ -186,7 +163,7 @@ def _check_layers(config: TrainConfig, model: Model) -> None:
 
 def _check_views(config: TrainConfig, model: Model, examples: Examples) -> None:
     """Refuse sentences as their own positives if no dropout tells the two views apart."""
-    alone = examples.has(Kind.SENTENCE)
+    alone = len(examples.of_kind(Kind.SENTENCE))
     if not alone or config.augment is not Augment.NONE or config.dropout == 0:
         return
     network: Any = model.module.transformer

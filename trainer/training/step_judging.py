@@ -26,15 +26,17 @@ from searchengine.trainer.evaluation.sts import (
     read_sts,
     sts,
 )
-from searchengine.trainer.training.example_files import (
+from searchengine.trainer.training.examples import (
+    Examples,
+    Kind,
+    Row,
     column_names,
+    draw,
     identity,
     read_file,
     read_labelled,
     texts_that_match,
 )
-from searchengine.trainer.training.examples import Examples
-from searchengine.trainer.training.rows import Kind, Reading, Row, draw
 from searchengine.trainer.training.train_config import Objective, TrainConfig
 
 Scores = Mapping[int, float]
@@ -168,7 +170,7 @@ def read_dev_rows(config: TrainConfig) -> list[Row]:
     rng = random.Random(f"dev {config.seed}")
     rows = []
     for path in config.dev:
-        for kind, texts in read_file(path, config.columns, Reading.IGNORE):
+        for kind, texts in read_file(path, config.columns):
             if kind is Kind.SENTENCE:
                 raise DataError(
                     f"{path}: holds single sentences, and dev files judge by pairs: give an anchor "

@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal, Self
 from searchengine.trainer.errors import ConfigError
 from searchengine.trainer.runtimes.runtime_config import Precision
 from searchengine.trainer.training import setting_kinds as kinds
-from searchengine.trainer.training.rows import Augment, Reading
 from searchengine.trainer.training.setting_kinds import (
     BelowOne,
     Count,
@@ -30,6 +29,16 @@ from searchengine.trainer.training.setting_kinds import (
 
 PromptRole = Literal["query", "document"]
 PRECISIONS = tuple(kind for kind in Precision if kind is not Precision.INT8)
+
+
+class Augment(StrEnum):
+    """How a sentence's positive differs from it, besides the dropout mask."""
+
+    NONE = "none"  # the sentence itself
+    DELETE_WORD = "delete-word"  # without one of its words
+    DELETE = "delete"  # without a share of its words
+    CROP = "crop"  # a run of its words, without a share of them
+    NEXT_SENTENCE = "next-sentence"  # the next sentence in the file
 
 
 class Objective(StrEnum):
@@ -192,13 +201,6 @@ class TrainConfig:
         if self.objective is not Objective.CONTRASTIVE:
             for name in kinds.changed(self).keys() & _CONTRASTIVE:
                 yield f"{name} needs objective contrastive: leave one of them out"
-
-    @property
-    def reading(self) -> Reading:
-        """What is read of the files besides texts."""
-        if self.objective is Objective.CLASSIFICATION:
-            return Reading.LABELS
-        return Reading.SCORES if self.objective is Objective.SIMILARITY else Reading.TEXTS
 
     def card_lines(self) -> list[str]:
         """Sentences of a model card without a full stop, such as "Adapter rank: 8"."""

@@ -167,7 +167,7 @@ def labels(
 
     require("train", "evaluating labels", *TRAINING)
     from searchengine.trainer.evaluation.labels import accuracy
-    from searchengine.trainer.training.example_files import read_labelled
+    from searchengine.trainer.training.examples import read_labelled
 
     texts = read_labelled(files)
     model = Encoder.load(encoder, trust_remote_code=trust_remote_code)

@@ -27,8 +27,7 @@ from searchengine.measure.mining import (
     read_pairs,
     write_negatives,
 )
-from searchengine.trainer.training.example_files import read_file
-from searchengine.trainer.training.rows import Kind, Texts
+from searchengine.trainer.training.examples import Kind, Texts, read_file
 
 
 class Angles:

@@ -1,0 +1,386 @@
+"""Files of examples: what is read of them, what is refused, and what stays on the disk."""
+
+import errno
+import gc
+import gzip
+import json
+import os
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from searchengine.trainer.errors import DataError, DataWarning
+from searchengine.trainer.evaluation.sts import read_sts
+from searchengine.trainer.training import examples as stored
+from searchengine.trainer.training.examples import (
+    Example,
+    Examples,
+    Kind,
+    Row,
+    draw,
+    identity,
+    read_examples,
+    read_labelled,
+    texts_that_match,
+    texts_without_label,
+)
+from searchengine.trainer.training.loop import train
+from searchengine.trainer.training.train_config import Augment, TrainConfig
+
+LABELS, SCORES = {"objective": "classification"}, {"objective": "similarity"}
+LONG = "x, y\n" * 30_000  # csv alone refuses cells over 128 KiB
+
+
+def write(path: Path, content: str | bytes | list[dict[str, Any]]) -> Path:
+    if isinstance(content, list):
+        content = "\n\n".join(map(json.dumps, content))
+    data = content if isinstance(content, bytes) else content.encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def settings(path: Path, **changes: Any) -> TrainConfig:
+    return TrainConfig(**{"train": (path,), "out": path.parent / "out", **changes})
+
+
+def read(path: Path, **changes: Any) -> list[Example]:
+    return list(read_examples(settings(path, **changes)))
+
+
+def pair(*texts: str) -> Example:
+    return Kind.TRIPLET if len(texts) > 2 else Kind.PAIR, texts
+
+
+@pytest.mark.parametrize(
+    "name, content, changes, expected",
+    [
+        *(
+            (name, "anchor\tpositive\tnegative\na\tb\tc\nd\te\t\n", {}, [pair(*"abc"), pair(*"de")])
+            for name in ("a.tsv", "a.tsv.gz", "a.txt")
+        ),
+        ("a.tsv", "premise\tentailment\tcontradiction\tx\na\tb\tc\ty", {}, [pair(*"abc")]),
+        ("a.tsv", "query\tnegative\tpositive\tnegative_2\na\tc\tb\td", {}, [pair(*"abcd")]),
+        ("a.tsv", "sentence2\tsentence1\nb\ta", {}, [pair("a", "b")]),
+        ("a.tsv", "title\tquestion\tanswer\nt\tq\ta", {}, [pair("q", "a")]),
+        ("a.tsv", "title\ttext\na\tb", {}, [pair("a", "b")]),
+        ("a.tsv", 'source\ttext\ns\t"quoted', {}, [(Kind.SENTENCE, ('"quoted',))]),
+        ("a.tsv", "score\ta\tb\n1\tx\ty", {"columns": ["a", "b"]}, [pair("x", "y")]),
+        ("a.tsv", "\ufeffsentence\r\ns\r\n", {}, [(Kind.SENTENCE, ("s",))]),
+        (
+            "a.csv.gz",
+            'id,question,answer\r\n1,"Who, ""where""?","A line,\nand another"\r\n\r\n2,a,b\r\n',
+            {"columns": ["question", "answer"]},
+            [pair('Who, "where"?', "A line,\nand another"), pair("a", "b")],
+        ),
+        *(
+            (
+                "a.csv",
+                f'anchor{mark}positive\na{mark}"{LONG}"\n"b; | c"{mark}d\n',
+                {},
+                [pair("a", LONG), pair("b; | c", "d")],
+            )
+            for mark in ",;\t|"
+        ),
+        (
+            "a.jsonl.gz",
+            [{"_id": "1", "captions": ["a dog", "one dog", "a dog"]}, {"captions": ["c", "d"]}],
+            {},
+            [(Kind.PARAPHRASES, ("a dog", "one dog")), (Kind.PARAPHRASES, ("c", "d"))],
+        ),
+        (  # the columns are those of all rows
+            "a.jsonl",
+            [
+                {"anchor": "a", "positive": "b", "negatives": []},
+                {"anchor": "c", "positive": "d", "negative": None},
+                {"anchor": "e", "positive": "f", "negative": "g", "negatives": ["h", "i"]},
+            ],
+            {},
+            [pair("a", "b"), pair("c", "d"), pair(*"efhig")],
+        ),
+        (
+            "a.tsv",
+            "sentence\none\ntwo\nthree",
+            {"augment": "next-sentence"},
+            [pair("one", "two"), pair("two", "three")],
+        ),
+        ("a.tsv", "anchor\tpositive\na\tb", {"augment": "next-sentence"}, [pair("a", "b")]),
+        (
+            "a.tsv",
+            "label\tfine\ttext\nN\tN:d\thow far\nN\tM\twho",
+            {**LABELS, "columns": ["text", "fine"]},
+            [(Kind.LABELLED, ("how far", "N:d")), (Kind.LABELLED, ("who", "M"))],
+        ),
+        ("a.jsonl", [{"sentence": "a", "label": 1}], LABELS, [(Kind.LABELLED, ("a", "1"))]),
+        (
+            "a.tsv",
+            "score\tsentence1\tsentence2\n3.80\ta\tb\n1e-1\tc\td",
+            SCORES,
+            [(Kind.SCORED, ("a", "b", "3.8")), (Kind.SCORED, ("c", "d", "0.1"))],
+        ),
+        (
+            "a.tsv",
+            "left\tright\tgold\tscore\na\tb\t0.5\t7",
+            {**SCORES, "columns": ["left", "right", "gold"]},
+            [(Kind.SCORED, ("a", "b", "0.5"))],
+        ),
+    ],
+)
+def test_columns_decide_what_an_example_is(
+    tmp_path: Path, name: str, content: Any, changes: Any, expected: list[Example]
+) -> None:
+    assert read(write(tmp_path / name, content), **changes) == expected
+
+
+HEAD = "anchor\tpositive\n"
+
+
+@pytest.mark.parametrize(
+    "name, content, changes, message",
+    [
+        *((f"a.{kind}", "", {}, "a.* no examples") for kind in ("tsv", "csv", "jsonl")),
+        ("a.tsv", HEAD, {}, "a.tsv: no examples"),
+        ("a.tsv", HEAD + "a\tb\nc\n", {}, "a.tsv:3: 1 columns, expected 2"),
+        ("a.tsv", HEAD + "a\tb\nc\t \n", {}, "a.tsv:3: positive is ' '"),
+        ("a.tsv", HEAD + "a\tb\nc\td\0\n", {}, r"a.tsv:3: positive is 'd\\x00'"),
+        ("a.tsv", (HEAD + "a\tb\n").encode("utf-16"), {}, "a.tsv: not UTF-8 .* convert the file"),
+        ("a.tsv", (HEAD + "a\tb\n").encode("utf-16-le"), {}, "a.tsv: has NUL bytes"),
+        ("a.tsv", (HEAD + "é\tb\n").encode("latin-1"), {}, "a.tsv: not UTF-8 .byte 0xe9"),
+        ("a.tsv", "words\na\n", {}, "a.tsv: has the columns 'words', expected anchor, positive or"),
+        ("a.txt", "anchor,positive\na,b\n", {}, "a.txt: has the .*'anchor,positive'.*ends in .csv"),
+        ("a.csv", 'anchor,positive\n"a,b\nc,d\n', {}, "a.csv:2: not a row of CSV: unexpected end"),
+        ("a.csv", 'anchor,positive\n"a\nb",c,d\n', {}, "a.csv:2: 3 columns, expected 2"),
+        ("a.csv", 'anchor,positive\na,"b"c\n', {}, "a.csv:2: not a row of CSV"),
+        (
+            "a.json",
+            '{"text": "a"}\n{"text": "b"}',
+            {},
+            "a.json: has the columns .*, of JSON lines in .jsonl",
+        ),
+        ("a.jsonl", '{"text": "a"}\n{', {}, "a.jsonl:2: not a JSON object"),
+        ("a.jsonl", '{"text": ' + 100_000 * "[", {}, "a.jsonl:1: not a JSON object .* recursion"),
+        ("a.jsonl", "[1]", {}, "a.jsonl:1: expected a JSON object"),
+        ("a.jsonl", [{"text": 3}], {}, "a.jsonl:1: text is 3"),
+        ("a.jsonl", [{"same": ["a", "a"]}], {}, "a.jsonl:1: same must list at least 2"),
+        ("a.jsonl", [{"same": ["a", 1]}], {}, "a.jsonl:1: same is 1"),
+        ("a.jsonl", [{"x": ["a", "b"], "y": ["a", "b"]}], {}, "a.jsonl: has the columns 'x, y'"),
+        ("a.jsonl", [{"text": "a"}, {"text": "b", "score": 1}], {}, "column `score`.*set objecti"),
+        ("a.tsv", "sentence1\tsentence2\tlabel\na\tb\tc", {}, "column `label`.*set objective"),
+        ("a.tsv", HEAD + "a\tb\n", {"columns": ["anchor", "note"]}, "expected anchor, note: ren"),
+        ("a.tsv", HEAD + "a\tb\n", LABELS, "a.tsv: has .*, expected text, label or"),
+        ("a.tsv", HEAD + "a\tb\n", SCORES, "a.tsv: has .*, expected anchor, positive, score or"),
+        ("a.tsv", "a\tb\nx\t1\n", {**SCORES, "columns": ["a", "b"]}, "has the columns 'a, b'"),
+        *(
+            ("a.jsonl", [{"text": "a", "label": label}], LABELS, "a.jsonl:1: label is .*, expected")
+            for label in (" ", None, [1], 1.5)
+        ),
+        *(
+            (
+                "a.jsonl",
+                [{"anchor": "a", "positive": "b", "score": score}],
+                SCORES,
+                "a.jsonl:1: score is .*, expected a number",
+            )
+            for score in ("high", "nan", "", "1 2", float("nan"), float("inf"), [1], None)
+        ),
+        ("a.tsv", "sentence\none\n", {"augment": "next-sentence"}, "no examples are left"),
+        ("a.tsv", HEAD + "a\tb\n" * 3, {}, "all 3 examples are equal"),
+        ("a.tsv", HEAD + "a\tA!\nb\tb\n", {}, "positive of all 2 pairs is their anchor.*`sent"),
+        ("a.tsv", "text\tlabel\na\tx\nb\tx", LABELS, "all 2 examples have the label or score x"),
+        ("a.tsv", "score\tanchor\tpositive\n1\ta\tb\n1.0\tc\td", SCORES, "have the label or sc"),
+        ("long" + 300 * "g", None, {}, "cannot be read: File name too long"),
+        ("none.tsv", None, {}, "none.tsv: no such file"),
+        ("none.parquet", None, {}, "none.parquet: .*No such file"),
+        ("a.parquet", b"PAR1 no", {}, "a.parquet: cannot be read as a table"),
+    ],
+)
+def test_what_cannot_be_learnt_is_refused_in_a_sentence(
+    tmp_path: Path, name: str, content: Any, changes: Any, message: str
+) -> None:
+    path = tmp_path / name
+    if content is not None:
+        write(path, content)
+    with pytest.raises(DataError, match=message):
+        train(settings(path, **changes))
+
+
+@pytest.mark.parametrize("rows", ["a\tA\n", "e\tf\n"])
+def test_a_tenth_that_teaches_little_is_named(tmp_path: Path, rows: str) -> None:
+    others = "".join(f"q{i}\tp{i}\n" for i in range(8)) + "e\tf\n"
+    with pytest.warns(DataWarning, match="of 10 examples, . repeat another and . have their anch"):
+        assert len(read(write(tmp_path / "a.tsv", HEAD + others + rows))) == 10
+
+
+def test_excluded_sentences_take_their_examples_along(tmp_path: Path) -> None:
+    tests = "score\tsentence1\tsentence2\n1\tA dog, barking!\tThe sea.\n2\tgood\t???\n"
+    exclude = [write(tmp_path / "sts.tsv", tests)]
+    groups = [{"x": ["Waves", "the SEA"]}, {"x": ["a cat", "one cat"]}]
+    path = write(tmp_path / "a.jsonl", groups)
+    pairs = write(tmp_path / "b.tsv", HEAD + "a dog barking\tx\na dog\tbarking\n")
+    found = read_examples(settings(path, train=[path, pairs], exclude=exclude))
+    assert found.excluded == 2
+    assert [texts for _, texts in found] == [("a cat", "one cat"), ("a dog", "barking")]
+    labels = write(tmp_path / "c.tsv", "text\tlabel\nfine\tgood\n!!!\tbad\n")
+    assert len(read(labels, exclude=exclude, **LABELS)) == 2  # labels and signs are no sentences
+    with pytest.raises(DataError, match="no examples are left: 1 contain a sentence of the excl"):
+        read(write(tmp_path / "d.tsv", "sentence\nThe sea\n"), exclude=exclude)
+
+
+def test_texts_are_compared_by_letters_and_digits() -> None:
+    assert identity("It's 5 o'clock.") == identity("its 5 OCLOCK") == "its5oclock"
+    assert identity("Café – déjà") == "cafedeja" and identity("?!") == "?!"
+    assert identity("고래") != identity("바다")
+    for kind, texts, label in (("scored", "abs", 1), ("triplet", "abcd", 0), ("labelled", "al", 1)):
+        example = Kind(kind), tuple(texts)
+        assert len(texts_without_label(example)) == len(texts) - label
+        assert "".join(texts_that_match(example)) == texts[: 1 if kind == "labelled" else 2]
+
+
+def test_labels_and_scores_are_read_by_their_tests_too(tmp_path: Path) -> None:
+    labelled = write(tmp_path / "a.tsv", "text\tlabel\na\tx\n")
+    assert read_labelled([labelled, labelled]) == [("a", "x")] * 2
+    write(tmp_path / "scored.csv", 'score,sentence1,sentence2\n4.5,"a, b",c\n')
+    assert read_sts([tmp_path / "scored.csv"]) == [(4.5, "a, b", "c")]
+
+
+ROWS = [
+    {"anchor": "red", "positive": "crimson", "negative": "blue"},
+    {"anchor": "big", "positive": "large", "negative": None},
+]
+READ = [pair("red", "crimson", "blue"), pair("big", "large")]
+
+
+def test_tables_of_parquet_and_of_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    datasets.disable_progress_bars()
+    table = datasets.Dataset.from_list(ROWS)
+    both = datasets.DatasetDict(train=table, test=table.select([0]))
+    both.save_to_disk(str(tmp_path / "both"))
+    with pytest.raises(DataError, match=r"holds train, test: name one, as .*both/train"):
+        read(tmp_path / "both")
+    assert read(tmp_path / "both" / "test") == READ[:1]
+    hub = tmp_path / "hub"  # a folder of files has a name as those on the hub have
+    hub.mkdir()
+    for split, rows in (("train", ROWS), ("test", ROWS[:1])):
+        write(hub / f"{split}.jsonl", [{k: v for k, v in row.items() if v} for row in rows])
+    assert read(tmp_path, train=[f"hf:{hub}"]) == READ
+    assert read(tmp_path, train=[f"hf:{hub}:test"]) == READ[:1]
+    for name in (f"hf:{hub}:dev", "hf:"):
+        with pytest.raises(DataError, match="cannot be read as a table"):
+            read(tmp_path, train=[name])
+    # Other columns are not read: pictures would take most of the time; Python lacks this date.
+    day = datasets.Features(
+        {name: datasets.Value("string") for name in ROWS[0]} | {"day": datasets.Value("date64")}
+    )
+    many = [{**row, "anchor": f"{i}", "day": 0} for i in range(1024) for row in ROWS]
+    wide = datasets.Dataset.from_list([*many, {**ROWS[0], "day": 10**19 // 2}], day)
+    wide.to_parquet(str(tmp_path / "a.parquet"))
+    wide.save_to_disk(str(tmp_path / "a"))
+    assert len(read(tmp_path / "a.parquet")) == len(read(tmp_path / "a")) == 2049
+    broken = datasets.Dataset.from_list([*ROWS, {**ROWS[0], "anchor": " "}])
+    broken.save_to_disk(str(tmp_path / "b"))
+    with pytest.raises(DataError, match=r"b:3: anchor is ' '"):
+        read(tmp_path / "b")
+    (tmp_path / "b" / "state.json").unlink()
+    with pytest.raises(DataError, match="b: cannot be read as a table"):
+        read(tmp_path / "b")
+
+
+def test_examples_are_read_from_the_disk_and_leave_nothing(tmp_path: Path) -> None:
+    rows = [pair(f"a {i}", "\ud800é\u2028\n") for i in range(2000)]
+    gc.collect()  # what other tests left open
+    before = len(os.listdir("/proc/self/fd"))
+    found = Examples(rows, tmp_path)
+    assert list(tmp_path.iterdir()) == [] and list(found) == rows
+    child = os.fork()  # reads beside its parent
+    if not child:
+        os._exit(0 if list(found) == rows else 1)
+    assert list(found) == rows
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    rest = found.without([0, 5, 1999])
+    assert list(rest) == [row for i, row in enumerate(rows) if i not in (0, 5, 1999)]
+    assert rest.of_kind(Kind.PAIR)[-1] == 1996 and not len(rest.of_kind(Kind.SENTENCE))
+    with pytest.raises(IndexError):
+        rest[1997]
+    del found
+    assert rest[0] == rows[1]  # the file is there until the last that reads it is gone
+    del rest
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_digest_follows_texts_kinds_order_and_files(tmp_path: Path) -> None:
+    rows, dev = [pair("a", "b"), pair("c", "d")], write(tmp_path / "dev.tsv", "a")
+    changes = [
+        rows,
+        rows[::-1],
+        rows[:1],
+        [*rows[:1], pair("c", "d.")],
+        [(Kind.PARAPHRASES, rows[0][1]), rows[1]],
+    ]
+    digests = {Examples(each).digest() for each in changes} | {Examples(rows).digest([dev])}
+    write(dev, "b")
+    assert len(digests | {Examples(rows).digest([dev])}) == 7
+    assert Examples(rows).digest() in digests
+
+
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(dir: Path) -> Any:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(stored.tempfile, "TemporaryFile", full)
+    with pytest.raises(DataError, match=rf"{tmp_path}: no room for a copy of the examples \(No sp"):
+        Examples([pair("a", "b")], tmp_path)
+
+
+def test_rows_without_chance() -> None:
+    rng = random.Random(0)
+    before = rng.getstate()
+    assert draw(Kind.PAIR, ("a", "b"), rng) == Row("a", "b")
+    assert draw(Kind.TRIPLET, ("a", "b", "c", "d"), rng) == Row("a", "b", ("c", "d"))
+    assert draw(Kind.SENTENCE, ("a",), rng) == Row("a", "a", one_text=True)
+    assert draw(Kind.LABELLED, ("a", "yes"), rng) == Row("a", label="yes")
+    assert draw(Kind.SCORED, ("a", "b", "0.5"), rng) == Row("a", "b", score=0.5)
+    assert rng.getstate() == before
+
+
+WORDS = tuple("abcdefghij")
+
+
+@pytest.mark.parametrize(
+    "augment, share, left, outcomes",
+    [
+        ("none", 0.5, 10, 1),
+        ("next-sentence", 0.5, 10, 1),  # what follows is read from the file
+        ("delete-word", 0.5, 9, 10),
+        ("delete", 0.3, 7, 120),
+        ("crop", 0.3, 7, 4),
+    ],
+)
+def test_augmented_sentences_lose_words_in_place(
+    augment: str, share: float, left: int, outcomes: int
+) -> None:
+    rng = random.Random(2)
+    counts: Counter[str] = Counter()
+    for _ in range(8000):
+        row = draw(Kind.SENTENCE, (" ".join(WORDS),), rng, Augment(augment), share)
+        counts[row.positive] += 1
+    mean = 8000 / outcomes
+    assert len(counts) == outcomes
+    assert all(abs(count - mean) < 5 * mean**0.5 for count in counts.values())  # as likely
+    for text in counts:
+        kept = text.split()
+        assert len(kept) == left and kept == sorted(kept)
+        assert augment != "crop" or "".join(kept) in "".join(WORDS)
+    for text in ("alone", "two words"):  # a word is always left
+        assert draw(Kind.SENTENCE, (text,), rng, Augment(augment), 0.99).positive.split()
+
+
+def test_every_ordered_pair_of_paraphrases_is_as_likely() -> None:
+    rng = random.Random(1)
+    counts = Counter(draw(Kind.PARAPHRASES, ("a", "b", "c"), rng)[:2] for _ in range(6000))
+    assert set(counts) == {(x, y) for x in "abc" for y in "abc" if x != y}
+    assert all(abs(n - 1000) < 150 for n in counts.values())  # 5 standard deviations
