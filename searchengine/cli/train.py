@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,12 +12,24 @@ import click
 from searchengine.cli.console import note
 from searchengine.cli.options import AS_JSON, MODEL, TRUST, numbers, sectioned
 from searchengine.trainer.errors import TRAINING, ConfigError, require
+from searchengine.trainer.files import read_object
 from searchengine.trainer.training.presets import PRESETS, preset
 
 if TYPE_CHECKING:
     from searchengine.trainer.training.train_config import TrainConfig
 
 FILES = click.Path(path_type=Path)
+
+
+def assignment(text: str) -> tuple[str, Any]:
+    """Parse NAME=VALUE, the value as JSON or else as text: temperature=0.1, pooling=cls."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise ConfigError(f"--set {text!r}: expected NAME=VALUE, such as temperature=0.1")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
 
 
 class WithPresets(click.Command):
@@ -67,11 +79,16 @@ class WithPresets(click.Command):
 @click.option("--epochs", type=click.IntRange(1), help="Passes over the examples [default: 3].")
 @click.option("--batch-size", type=click.IntRange(2), help="Examples per batch [default: 32].")
 @click.option("--lr", "learning_rate", type=float, help="Peak learning rate [default: 5e-05].")
-@click.option("--config", type=FILES, help="JSON file of training settings.")
+@click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="JSON file of training settings.",
+)
 @click.option(
     "--set",
     "assignments",
     multiple=True,
+    type=assignment,
     metavar="NAME=VALUE",
     help="Setting, the value in JSON; repeatable.",
 )
@@ -89,11 +106,11 @@ def train(
     files: tuple[Path, ...],
     preset: str | None,
     config: Path | None,
-    assignments: tuple[str, ...],
+    assignments: tuple[tuple[str, Any], ...],
     resume: bool,
+    plots: Path | None,
     tensorboard: Path | None,
     logs: tuple[str, ...],
-    plots: Path | None,
     **options: Any,
 ) -> None:
     """Fine-tune an encoder on sentences, pairs, triplets, scores or labelled texts.
@@ -134,7 +151,7 @@ def read_config(
     path: Path | None,
     overrides: Mapping[str, Any],
     preset_name: str | None = None,
-    assignments: Sequence[str] = (),
+    assignments: Iterable[tuple[str, Any]] = (),
 ) -> "TrainConfig":
     """A preset, overridden by a JSON file, then by NAME=VALUE, then by options.
 
@@ -142,32 +159,11 @@ def read_config(
     """
     from searchengine.trainer.training.train_config import Objective, TrainConfig
 
-    settings: dict[str, Any] = {}
-    if path is not None:
-        if not path.is_file():
-            raise ConfigError(f"{path}: no such file")
-        try:
-            read = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"{path}: cannot be read as JSON ({error})") from error
-        if not isinstance(read, dict):
-            raise ConfigError(f"{path}: expected a JSON object of training settings")
-        settings |= read
-    settings = {**settings, **dict(map(assignment, assignments)), **overrides}
+    settings = {} if path is None else read_object(path)
+    settings |= {**dict(assignments), **overrides}
     if preset_name is None and settings.get("objective") == Objective.CLASSIFICATION:
         preset_name = "labels"
     return TrainConfig.from_dict({**(preset(preset_name) if preset_name else {}), **settings})
-
-
-def assignment(text: str) -> tuple[str, Any]:
-    """Parse NAME=VALUE, the value as JSON or else as text: temperature=0.1, pooling=cls."""
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise ConfigError(f"--set {text!r}: expected NAME=VALUE, such as temperature=0.1")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value
 
 
 @click.command(
@@ -222,7 +218,7 @@ def mine(
     Example:
         searchengine mine data/pairs.tsv --out triplets.jsonl
     """
-    from searchengine.cli.console import counted, note, progress, show_json
+    from searchengine.cli.console import counted, progress, show_json
     from searchengine.corpus.files import read_corpus
     from searchengine.corpus.tabular import Columns
     from searchengine.measure.mining import (

@@ -1,21 +1,20 @@
-"""The display of a training run: progress, TensorBoard logs and plots."""
+"""The display of a training run: progress, scores and plots."""
 
-import functools
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from searchengine.cli.console import Pulse, Terminated, erase, note, print_line, stderr_console
-from searchengine.cli.train_logs import LOGS
+from searchengine.cli.train_logs import LOGS, tensorboard_log
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.errors import ConfigError, TrainingWarning, install_line
+from searchengine.trainer.errors import ConfigError, TrainingWarning
 from searchengine.trainer.training.checkpoint import latest
-from searchengine.trainer.training.loop import Report, train
+from searchengine.trainer.training.loop import OnReport, Report, train
 from searchengine.trainer.training.processes import launched_rank
 from searchengine.trainer.training.step_judging import Measure
 from searchengine.trainer.training.train_config import TrainConfig
@@ -49,14 +48,12 @@ def train_with_progress(
     console = stderr_console()
     with ExitStack() as stack:
         stack.enter_context(_resumable(config, console))
-        display = stack.enter_context(Display(console, resume))
-        callbacks: list[Callable[[Report], None]] = []
+        callbacks: list[OnReport] = [stack.enter_context(Display(console, resume))]
         if tensorboard is not None:
-            callbacks.append(stack.enter_context(TensorBoard(tensorboard)))
+            callbacks.append(stack.enter_context(tensorboard_log(tensorboard)))
         callbacks += [stack.enter_context(LOGS[name](config)) for name in logs]
 
         def on_report(report: Report) -> None:
-            display(report)
             for callback in callbacks:
                 callback(report)
 
@@ -160,43 +157,3 @@ class Display:
                 best = "  (rotated)"
             self._rotated = True
             print_line(self._console, f"step {report.step:>6}  {scores}{best}")
-
-
-class TensorBoard:
-    """A callback for `train` that writes a run to TensorBoard event files in a folder.
-
-    with TensorBoard("runs/my-model") as report:
-        train(config, report)
-
-
-    Scalars by step: loss and learning_rate; of evaluated steps score/DIM, alignment and uniformity.
-    If training begins with a rotation, step 0 is written twice: before and after it. The first
-    report decides where the run continues: later steps of an interrupted run in the same folder are
-    hidden, and a new run hides all of an earlier one. Raises ConfigError if TensorBoard is not
-    installed.
-    """
-
-    def __init__(self, folder: str | Path):
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise ConfigError(
-                f"writing for TensorBoard needs tensorboard: {install_line('tensorboard')}"
-            ) from None
-        self._open = functools.partial(SummaryWriter, str(folder))
-        self._writer: SummaryWriter | None = None
-
-    def __call__(self, report: Report) -> None:
-        """Write the numbers of one report."""
-        if self._writer is None:
-            self._writer = self._open(purge_step=report.step)
-        for tag, value in report.values().items():
-            self._writer.add_scalar(tag, value, report.step)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Write everything reported to the files."""
-        if self._writer is not None:
-            self._writer.close()

@@ -1,19 +1,21 @@
-"""`searchengine train --log`: loss and scores sent to the services that teams keep them in.
+"""`searchengine train --log` and `--tensorboard`: loss and scores where teams keep them.
 
-Each takes the numbers of an update as a dictionary, `Report.values()`. Project and server are set
-as the service's own documentation says: WANDB_PROJECT, MLFLOW_TRACKING_URI.
+Each gives a callback for `train`, which takes a Report after every update. Project and server are
+set as the service's own documentation says: WANDB_PROJECT, MLFLOW_TRACKING_URI.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
-from searchengine.trainer.errors import ConfigError
-from searchengine.trainer.training.loop import Report
+from searchengine.trainer.errors import ConfigError, install_line
+from searchengine.trainer.training.loop import OnReport, Report
 from searchengine.trainer.training.train_config import TrainConfig
 
 
 @contextmanager
-def wandb_log(config: TrainConfig) -> Iterator[Callable[[Report], None]]:
+def wandb_log(config: TrainConfig) -> Iterator[OnReport]:
     """A run of Weights & Biases. Raises ConfigError if wandb is not installed."""
     try:
         import wandb
@@ -24,7 +26,7 @@ def wandb_log(config: TrainConfig) -> Iterator[Callable[[Report], None]]:
 
 
 @contextmanager
-def mlflow_log(config: TrainConfig) -> Iterator[Callable[[Report], None]]:
+def mlflow_log(config: TrainConfig) -> Iterator[OnReport]:
     """A run of MLflow. Raises ConfigError if mlflow is not installed."""
     try:
         import mlflow
@@ -39,4 +41,35 @@ def _missing(package: str) -> ConfigError:
     return ConfigError(f"--log {package} needs the package {package}: pip install {package}")
 
 
-LOGS = {"wandb": wandb_log, "mlflow": mlflow_log}
+LOGS: dict[str, Callable[[TrainConfig], Any]] = {"wandb": wandb_log, "mlflow": mlflow_log}
+
+
+@contextmanager
+def tensorboard_log(folder: str | Path) -> Iterator[OnReport]:
+    """Event files in a folder.
+
+    with tensorboard_log("runs/my-model") as report:
+        train(config, report)
+
+    Tags are those of `Report.values`. The first report decides where the run continues: later steps
+    of an interrupted run in the same folder are hidden, and a new run hides all of an earlier one.
+    Raises ConfigError if TensorBoard is not installed.
+    """
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        line = install_line("tensorboard")
+        raise ConfigError(f"writing for TensorBoard needs tensorboard: {line}") from None
+    writers: list[Any] = []
+
+    def write(report: Report) -> None:
+        if not writers:
+            writers.append(SummaryWriter(str(folder), purge_step=report.step))
+        for tag, value in report.values().items():
+            writers[0].add_scalar(tag, value, report.step)
+
+    try:
+        yield write
+    finally:
+        for writer in writers:
+            writer.close()

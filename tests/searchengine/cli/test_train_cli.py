@@ -103,12 +103,6 @@ def test_preset_settings_pictures_and_logs(folder: Path) -> None:
     assert names == {"training-curve.svg"}
     assert list((folder / "logs").glob("events.out.tfevents.*"))
     assert "alignment" in done.stderr and "Written: pictures/training-curve.svg" in done.stderr
-    compared = run(
-        folder,
-        *("evaluate", "geometry", "dev.tsv", "--encoder", "base", "--encoder", "m", "--json"),
-    )
-    assert compared.returncode == 0, compared.stderr
-    assert [row["encoder"] for row in json.loads(compared.stdout)] == ["base", "m"]
     layers = run(
         folder,
         *("evaluate", "sts", "dev.tsv", "--encoder", "base", "--encoder", "m", "--json"),
@@ -125,7 +119,7 @@ def test_labels(folder: Path) -> None:
         folder,
         *("train", "labelled.tsv", "--base", "base", "--out", "m", "--config", "c.json"),
     )
-    assert done.returncode == 2 and "c.json: no such file" in done.stderr
+    assert done.returncode == 2 and "'c.json' does not exist" in done.stderr
     settings = {"objective": "classification", "batch_size": 8, "max_steps": 30, "prefixes": [32]}
     (folder / "c.json").write_text(json.dumps({**settings, "learning_rate": 0.002}))
     done = run(
