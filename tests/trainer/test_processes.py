@@ -166,7 +166,7 @@ def check_equal(case: str, two: Encoder, one: Encoder, base: Encoder) -> None:  
 
 
 RUN = """
-import os, socket, sys, torch
+import json, os, socket, sys, torch
 torch.set_num_threads(1)
 import accelerate
 from pathlib import Path
