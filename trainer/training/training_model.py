@@ -66,7 +66,7 @@ class Queue(nn.Module):
     def push(self, vectors: Tensor, texts: Tensor) -> None:
         """vectors: (B, dim). texts: (B,) from `text_ids`."""
         self.vectors = torch.cat([vectors.detach(), self.vectors])[: self.size]
-        self.texts = torch.cat([texts, self.texts])[: self.size]
+        self.texts = torch.cat([texts.to(self.texts.device), self.texts])[: self.size]
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
         # A checkpoint holds as many rows as the queue had: make room for them.
@@ -158,10 +158,8 @@ class TrainingModel(nn.Module):
     @property
     def kept(self) -> nn.Module:
         """The modules that are saved, as one."""
-        return nn.ModuleDict(
-            {"sentence": self.sentence}
-            | ({} if self.classifier is None else {"classifier": self.classifier})
-        )
+        parts = {"sentence": self.sentence, "classifier": self.classifier}
+        return nn.ModuleDict({name: part for name, part in parts.items() if part is not None})
 
     def align(self) -> None:
         """Give the momentum encoder the present weights."""
