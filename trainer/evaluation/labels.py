@@ -7,10 +7,9 @@ from statistics import NormalDist
 
 import torch
 
-from searchengine.trainer.classifier import Classifier
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, DataError
-from searchengine.trainer.evaluation.intervals import CONFIDENCE
+from searchengine.trainer.evaluation.intervals import CONFIDENCE, Interval
 
 LabelledText = tuple[str, str]  # text, label
 
@@ -31,9 +30,7 @@ class AccuracyRow:
 
 def classify(encoder: Encoder, texts: Sequence[str], dim: int | None = None) -> list[str]:
     """The likeliest label of each text. Raises ConfigError for a model trained without labels."""
-    classifier = _classifier(encoder)
-    vectors = encoder.encode(texts, role="document")  # as it was trained
-    return [classifier.labels[i] for i in _predict(classifier, vectors, dim)]
+    return _predict(encoder, texts, [dim])[0]
 
 
 def accuracy(
@@ -48,37 +45,37 @@ def accuracy(
     """
     if not labelled:
         raise DataError("no labelled texts: an accuracy needs at least 1")
-    classifier = _classifier(encoder)
-    texts = [text for text, _ in labelled]
-    vectors = encoder.encode(texts, role="document", on_batch=on_batch)
+    chosen, n = encoder.matryoshka_dims if dims is None else dims, len(labelled)
     rows = []
-    for dim in encoder.matryoshka_dims if dims is None else dims:
-        predicted = _predict(classifier, vectors, dim)
-        right = sum(
-            classifier.labels[i] == label for i, (_, label) in zip(predicted, labelled, strict=True)
-        )
-        n = len(labelled)
+    for dim, predicted in zip(
+        chosen, _predict(encoder, [text for text, _ in labelled], chosen, on_batch), strict=True
+    ):
+        right = sum(a == b for a, (_, b) in zip(predicted, labelled, strict=True))
         rows.append(AccuracyRow(dim, right / n, n, *wilson(right, n)))
     return rows
 
 
-def wilson(right: int, n: int) -> tuple[float, float]:
+def wilson(right: int, n: int) -> Interval:
     """The ends of the 95 % interval of a share, `right` of n."""
     z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
     middle, half = right + z * z / 2, z * math.sqrt(right * (n - right) / n + z * z / 4)
     return max(0.0, (middle - half) / (n + z * z)), min(1.0, (middle + half) / (n + z * z))
 
 
-def _predict(classifier: Classifier, vectors: object, dim: int | None) -> list[int]:
-    with torch.inference_mode():
-        rows = torch.as_tensor(vectors, device=next(classifier.parameters()).device)
-        predicted: list[int] = classifier(rows, dim).argmax(dim=1).tolist()
-    return predicted
-
-
-def _classifier(encoder: Encoder) -> Classifier:
-    if encoder.model.classifier is None:
+def _predict(
+    encoder: Encoder,
+    texts: Sequence[str],
+    dims: Sequence[int | None],
+    on_batch: Callable[[int], None] | None = None,
+) -> list[list[str]]:
+    """The labels of the texts, for each prefix length; None: the full width."""
+    classifier = encoder.model.classifier
+    if classifier is None:
         raise ConfigError(
             f"{encoder.source} knows no labels: train it with objective classification first"
         )
-    return encoder.model.classifier
+    vectors = encoder.encode(texts, role="document", on_batch=on_batch)  # as it was trained
+    with torch.inference_mode():
+        rows = torch.as_tensor(vectors, device=next(classifier.parameters()).device)
+        places = [classifier(rows, dim).argmax(dim=1).tolist() for dim in dims]
+    return [[classifier.labels[place] for place in of_dim] for of_dim in places]

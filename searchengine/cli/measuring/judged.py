@@ -24,8 +24,8 @@ from searchengine.cli.options import (
 
 if TYPE_CHECKING:
     from searchengine.engine import SearchEngine
-    from searchengine.measure.comparison import RetrievalRow, Setting
-    from searchengine.measure.judgements import Qrels, Task
+    from searchengine.measure.comparison import RetrievalRow
+    from searchengine.measure.judgements import Qrels
 
 _WIDTH = 100  # characters of a line that is not for a terminal
 
@@ -115,6 +115,7 @@ def retrieval(
     from searchengine.engine import SearchEngine
     from searchengine.measure import retrieval as evaluation
     from searchengine.measure.comparison import table
+    from searchengine.measure.judgements import check_names, write_run
 
     questions, judgements = read_judged(queries, qrels, beir, split)
     with SearchEngine.open(collection, encoder, runtime=runtime) as engine:
@@ -127,8 +128,8 @@ def retrieval(
         names = evaluation.names(engine, dims, modes)
         base = _row(engine, names, baseline)
         task = evaluation.task(engine, questions, judgements, exclude_self)
-        if run_out is not None:
-            _check_runs(engine, task, run_out)
+        if run_out is not None:  # refuse what a run file cannot hold before measuring
+            check_names(run_out, task.queries, list(engine.keys()))
         for sentence in task.notes:
             note(f"Note: {sentence}")
         with steps() as report:
@@ -145,7 +146,9 @@ def retrieval(
     else:
         _show(rows, title)
     if run_out is not None:
-        _write_runs(run_out, settings)
+        for setting in settings:
+            write_run(run_out / f"{setting.name}.run", setting.run, setting.name)
+        note(f"Written: {counted(len(settings), 'run')} in {run_out}")
 
 
 def read_judged(
@@ -171,13 +174,6 @@ def _row(engine: "SearchEngine", names: Sequence[str], row: str | None) -> str:
 
     full = str(engine.collection.settings["encoder"]["dim"])
     return names[position(names, EXACT if row == full else row)]
-
-
-def _check_runs(engine: "SearchEngine", task: "Task", folder: Path) -> None:
-    """Refuse names that a run file cannot contain before measuring."""
-    from searchengine.measure.judgements import check_names
-
-    check_names(folder, task.queries, list(engine.keys()))
 
 
 def _fitting(rows: Sequence["RetrievalRow"]) -> list[dict[str, Any]]:
@@ -212,12 +208,3 @@ def _show(rows: Sequence["RetrievalRow"], title: str) -> None:
             f"{counted(len(rows) - 1, 'comparison')} (Holm)"
             + ("" if few else "; […]: 95 % interval")
         )
-
-
-def _write_runs(folder: Path, settings: Sequence["Setting"]) -> None:
-    from searchengine.cli.console import note
-    from searchengine.measure.judgements import write_run
-
-    for setting in settings:
-        write_run(folder / f"{setting.name}.run", setting.run, setting.name)
-    note(f"Written: {counted(len(settings), 'run')} in {folder}")
