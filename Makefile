@@ -106,14 +106,9 @@ docs: .venv/docs  ## build the site in build/docs, without a network; warnings a
 
 bench: setup  ## the figures in docs/performance.md and of training in docs/quality.md, some five hours
 	$(BIN)/python benchmarks/reports.py
-	for name in startup indexing sts retrieval train_speed hard_negatives posthoc layers \
-		label_regression hybrid; do $(BIN)/python benchmarks/$$name.py || exit 1; done
-	$(BIN)/python benchmarks/matryoshka_finetune.py --seeds 3 --test
-	$(BIN)/python benchmarks/simcse.py --steps 40 --seeds 3
-	$(BIN)/python benchmarks/few_shot.py --labels 100 --seeds 3
-	$(BIN)/python benchmarks/few_shot.py --labels 100 --seeds 3 --noise 0.2
-	$(BIN)/python benchmarks/scored_pairs.py --seeds 3 --test
-	$(BIN)/python benchmarks/labels.py
+	for name in startup indexing sts retrieval train_speed simcse few_shot long_documents hybrid; do \
+		$(BIN)/python benchmarks/$$name.py || exit 1; done
+	$(BIN)/python benchmarks/matryoshka_finetune.py --test
 
 bench-reports: setup  ## the report in docs/reports, of which pictures and JSON are committed, some minutes
 	$(BIN)/python benchmarks/reports.py
@@ -153,11 +148,9 @@ bench-encoding: setup  ## the figures of encoding, questions and starting in doc
 	$(BIN)/python benchmarks/indexing.py
 	$(BIN)/python benchmarks/questions.py --work questions
 	$(BIN)/python benchmarks/startup.py
-	$(BIN)/python benchmarks/layers.py
 
 bench-gpu: setup  ## documents, questions, training steps and searches a second on a GPU, and shares of its bf16 peak
 	$(BIN)/python benchmarks/gpu.py
-	$(BIN)/python benchmarks/gpu_training.py
 	$(BIN)/python benchmarks/gpu_search.py
 
 clean:
