@@ -187,7 +187,7 @@ HEAD = "anchor\tpositive\n"
         ),
         ("a.tsv", "sentence\none\n", {"augment": "next-sentence"}, "no examples are left"),
         ("a.tsv", HEAD + "a\tb\n" * 3, {}, "all 3 examples are equal"),
-        ("a.tsv", HEAD + "a\tA!\nb\tb\n", {}, "positive of all 2 pairs is their anchor.*`sent"),
+        ("a.tsv", HEAD + "a\tA\nb\tb\n", {}, "positive of all 2 pairs is their anchor.*`sent"),
         ("a.tsv", "text\tlabel\na\tx\nb\tx", LABELS, "all 2 examples have the label or score x"),
         ("a.tsv", "score\tanchor\tpositive\n1\ta\tb\n1.0\tc\td", SCORES, "have the label or sc"),
         ("long" + 300 * "g", None, {}, "cannot be read: File name too long"),

@@ -261,7 +261,7 @@ def _check_variety(examples: Examples) -> None:
         if kind in (Kind.LABELLED, Kind.SCORED):
             judgements.add(texts[-1])
         elif kind in (Kind.PAIR, Kind.TRIPLET):
-            echoes += identity(texts[0]) == identity(texts[1])
+            echoes += texts[0].casefold() == texts[1].casefold()
     count = len(examples)
     repeats = count - len(np.unique(np.frombuffer(hashes, dtype=np.int64)))
     if count > 1 and repeats == count - 1:

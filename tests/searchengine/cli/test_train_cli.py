@@ -171,11 +171,8 @@ def test_scores(folder: Path) -> None:
         (["pairs.tsv", "--prefixes", "32,32"], "expected different lengths"),
         (["pairs.tsv", "--set", "batch_size=1"], "batch_size is 1: expected whole number ≥ 2"),
         (["missing.tsv"], "missing.tsv: no such file"),
-        (["dev.tsv"], "set objective=similarity to learn the scores"),
-        (
-            ["pairs.tsv", "--set", "objective=similarity"],
-            "expected a column `score` beside the texts",
-        ),
+        (["dev.tsv"], "has a column `score`, which a contrastive run does not read"),
+        (["pairs.tsv", "--set", "objective=similarity"], "expected anchor, positive, score or"),
     ],
 )
 def test_bad_settings_are_one_sentence(folder: Path, options: list[str], message: str) -> None:
