@@ -20,7 +20,7 @@ from searchengine.trainer.model.bert import (
     Network,
     OtherModelError,
 )
-from searchengine.trainer.model.head import ACTIVATIONS, Dense, Head, head_tensors
+from searchengine.trainer.model.head import ACTIVATIONS
 from searchengine.trainer.model.tokens import Description, normalised
 
 if TYPE_CHECKING:  # which is torch
@@ -40,7 +40,8 @@ NO_EFFECT_PREFIXES = ("_", "classifier_", "initializer_")
 
 def of_folder(bert: Bert) -> str:
     """That of a model of BERT's kind, from its folder. Raises ModelError."""
-    return _of_bert(bert.network, bert.pooling, bert.head, bert.description, bert.named_tensors())
+    head = ["unit" if layer is None else layer.activation for layer in bert.head]
+    return _of_bert(bert.network, bert.pooling, head, bert.description, bert.named_tensors())
 
 
 def of_static(table: NDArray[np.float32], description: Description) -> str:
@@ -59,42 +60,29 @@ def of_model(model: "Model", description: Description) -> str:
 def _of_bert(
     network: Network,
     pooling: Sequence[str],
-    head: Head,
+    head: Sequence[str],
     description: Description,
     tensors: Iterable[tuple[str, NDArray[Any]]],
 ) -> str:
-    values = {
-        "network": asdict(network),
-        "pooling": list(pooling),
-        "head": ["unit" if layer is None else layer.activation for layer in head],
-    }
+    values = {"network": asdict(network), "pooling": list(pooling), "head": list(head)}
     return _digest(tensors, values, description)
 
 
 def _of_bert_in_memory(model: "Model", description: Description) -> str:
-    from searchengine.trainer.model import modules  # torch
-
-    module = model.module
-    transformer: Any = module.transformer
-    network = Network.of(transformer.config.to_dict())
-    modes = tuple(str(mode) for mode in module.pooling.modes)
-    stored = transformer.state_dict()
-    if not {*network.shapes()} <= {*stored} or not {*modes} <= {*POOLING}:
+    module: Any = model.module
+    network = Network.of(module.transformer.config.to_dict())
+    pooling = [str(mode) for mode in module.pooling.modes]
+    head = [getattr(layer, "activation_name", "unit") for layer in module.head]
+    stored = module.transformer.state_dict()
+    parts = (network.shapes(), stored), (pooling, POOLING), (head, ("unit", *ACTIVATIONS))
+    if not all({*used} <= {*known} for used, known in parts):
         raise OtherModelError("it is not laid out as BERT")
-    head: list[Dense | None] = []
-    for layer in module.head:
-        if isinstance(layer, modules.Normalize):
-            head.append(None)
-        elif isinstance(layer, modules.Dense) and layer.activation_name in ACTIVATIONS:
-            bias = None if layer.linear.bias is None else _array(layer.linear.bias)
-            head.append(Dense(_array(layer.linear.weight), bias, layer.activation_name))
-        else:
-            raise OtherModelError("its head has other layers")
-    tensors = [
-        *((name, _array(stored[name])) for name in network.shapes()),
-        *head_tensors(head),
-    ]
-    return _of_bert(network, modes, tuple(head), description, tensors)
+    tensors = [(name, stored[name]) for name in network.shapes()]
+    for i, layer in enumerate(module.head):
+        named = layer.named_parameters()
+        tensors += [(f"head.{i}.{name.removeprefix('linear.')}", tensor) for name, tensor in named]
+    arrays = ((name, _array(tensor)) for name, tensor in tensors)
+    return _of_bert(network, pooling, head, description, arrays)
 
 
 def _of_other(model: "Model", description: Description) -> str:
