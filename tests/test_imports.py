@@ -58,7 +58,6 @@ FUNCTIONS = {
     "searchengine/corpus/text_files.py": "formats",
     "searchengine/measure/": "plots",
     "trainer/encoder.py": "train",
-    "trainer/fingerprint.py": "train",
     "trainer/runtimes/": "train",
     "trainer/training/examples.py": "datasets",
 }
