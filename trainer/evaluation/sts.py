@@ -5,10 +5,10 @@ as Reimers & Gurevych (arXiv 1908.10084) and SimCSE (arXiv 2104.08821, appendix 
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,6 @@ from searchengine.trainer.evaluation.intervals import (
 )
 from searchengine.trainer.reading import open_text, table_rows
 
-Cells = list[str]
 Rows = NDArray[np.float32]
 OnBatch = Callable[[int], None]
 Role = Literal["query", "document"]
@@ -36,15 +35,9 @@ AVERAGE = "average"
 
 
 class TextEncoder(Protocol):
-    """An encoder to measure: anything that turns texts into rows."""
+    """An encoder to measure: texts, and by keyword role and on_batch → rows, as Encoder.encode."""
 
-    def encode(
-        self,
-        texts: Sequence[str],
-        *,
-        role: Role | None = None,
-        on_batch: OnBatch | None = None,
-    ) -> NDArray[np.float32]: ...
+    def encode(self, *args: Any, **options: Any) -> Rows: ...
 
 
 class StsTask(NamedTuple):
@@ -141,13 +134,33 @@ def prefix_cosines(a: NDArray[np.float32], b: NDArray[np.float32], dim: int) -> 
 
 
 def read_sts(paths: Iterable[str | Path]) -> list[ScoredPair]:
-    """All pairs of the STS files, pooled: TSV with a header naming score, sentence1, sentence2.
+    """All pairs of the STS files, pooled: CSV or TSV, a header with score, sentence1, sentence2.
 
-    Raises DataError with file and line for a line that is malformed.
+    Raises DataError, with file and line, for a column or a cell that is missing, for a score that
+    is no number, and for a file without rows behind its header.
     """
+    return [pair for path in paths for pair in _read_pairs(Path(path))]
+
+
+def _read_pairs(path: Path) -> list[ScoredPair]:
     pairs = []
-    for path in map(Path, paths):
-        for line, (cell, first, second) in read_table(path, STS_COLUMNS):
+    with open_text(path) as lines:
+        rows = table_rows(path, lines)
+        _, header = next(rows, (1, []))
+        if missing := [name for name in STS_COLUMNS if name not in header]:
+            raise DataError(
+                f"{path}:1: no column {', '.join(missing)}: expected a header line with "
+                f"{', '.join(STS_COLUMNS)}, got {', '.join(header) or 'an empty file'}"
+            )
+        at = [header.index(name) for name in STS_COLUMNS]
+        for line, row in rows:
+            if not row:
+                continue
+            if len(row) <= max(at):
+                raise DataError(
+                    f"{path}:{line}: {len(row)} columns, expected at least {max(at) + 1}"
+                )
+            cell, first, second = (row[place] for place in at)
             try:
                 score = float(cell)
             except ValueError:
@@ -155,6 +168,8 @@ def read_sts(paths: Iterable[str | Path]) -> list[ScoredPair]:
             if not math.isfinite(score):
                 raise DataError(f"{path}:{line}: the score is {cell!r}, expected a number")
             pairs.append((score, first, second))
+    if not pairs:
+        raise DataError(f"{path}: no rows behind the header line")
     return pairs
 
 
@@ -254,31 +269,3 @@ def _detailed(row: StsRow, task: StsTask, a: Rows, b: Rows, x: Rows) -> StsRow:
         uniformity=uniformity(x),
         effective_rank=effective_rank(x),
     )
-
-
-def read_table(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Cells]]:
-    """Line number and cells of each line that is not empty, the cells in the order of `columns`.
-
-    columns: names that the header must hold. Raises DataError, with file and line, for a column or
-    a cell that is missing and for a file without rows behind its header.
-    """
-    with open_text(path) as lines:
-        rows = table_rows(path, lines)
-        _, header = next(rows, (1, []))
-        if missing := [name for name in columns if name not in header]:
-            raise DataError(
-                f"{path}:1: no column {', '.join(missing)}: expected a header line with "
-                f"{', '.join(columns)}, got {', '.join(header) or 'an empty file'}"
-            )
-        at = [header.index(name) for name in columns]
-        width = 1 + max(at)
-        empty = True
-        for number, row in rows:
-            if not row:
-                continue
-            if len(row) < width:
-                raise DataError(f"{path}:{number}: {len(row)} columns, expected at least {width}")
-            empty = False
-            yield number, [row[place] for place in at]
-        if empty:
-            raise DataError(f"{path}: no rows behind the header line")
