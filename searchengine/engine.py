@@ -36,6 +36,7 @@ from searchengine.backends.opening import (
     name_of,
     open_backend,
 )
+from searchengine.backends.query_map import QUERY_MAP, checksum_of, file_of
 from searchengine.corpus.analyzer import Tokenizer
 from searchengine.corpus.documents import (
     DataFrame,
@@ -316,12 +317,19 @@ class SearchEngine:
         except SearchEngineError as error:
             return str(error)
 
-    def encode_questions(self, questions: Sequence[str]) -> npt.NDArray[Any]:
+    def encode_questions(
+        self, questions: Sequence[str], *, mapped: bool = True
+    ) -> npt.NDArray[Any]:
         """Float32 (q, D), as a search encodes them; the last ones come from a cache.
+
+        `mapped`: by the map that was learnt, if there is one.
 
         Raises QueryError for one that is empty or no text."""
         check_questions(questions)
-        return self._encoder.questions().encode([*map(normalized, questions)])
+        texts = [*map(normalized, questions)]
+        if not mapped:
+            return encoded(self._encoder.load(), texts, "query")
+        return self._encoder.questions().encode(texts)
 
     def encode_documents(self, texts: Sequence[str]) -> npt.NDArray[Any]:
         """Float32 (n, D), as the texts of documents are encoded. Raises QueryError."""
@@ -650,11 +658,13 @@ class SearchEngine:
                 vector = None if vectors is None else vectors[0]
                 read, encoded = self._read(request, questions, encode)
                 with self.collection.reading() as snapshot:
-                    if snapshot.settings["encoder"] != settings["encoder"]:
+                    if _encoding(snapshot.settings) != _encoding(settings):
                         continue
                     question = None if read is None else read.question
                     asked = Asked(snapshot, question, vector, encoded, self._unread)
                     why = explain(asked, request, checked_key(key))
+                    if QUERY_MAP in settings and encode is not None and not request.by_words:
+                        why = replace(why, stages=(_MAPPED, *why.stages))
                     return why if read is None else replace(why, replaced=read.replacements)
 
     def _unread(self, text: str) -> str | None:
@@ -752,7 +762,7 @@ class SearchEngine:
             times.append(perf_counter())
             limits.check()
             with self.collection.reading() as snapshot:
-                if snapshot.settings["encoder"] != settings["encoder"]:
+                if _encoding(snapshot.settings) != _encoding(settings):
                     continue
                 rankings = rank(snapshot, request.before_rerank, questions, vectors)
                 times.append(perf_counter())
@@ -1105,6 +1115,23 @@ class SearchEngine:
         self.folder.refresh()
         tuning.apply(self.folder, config, building)
 
+    def store_map(self, matrix: Floats, described: Mapping[str, Any]) -> None:
+        """Map the vectors of questions by a matrix (D, D) from now on, as `measure.learning` does.
+
+        In the modes vector and hybrid; no document is encoded again. Other processes follow at
+        their next refresh; a reindex by another encoder drops it. `described`: questions, mode and
+        figures, for `stats`."""
+        file = file_of(matrix)
+        stored = {"sha256": checksum_of(file), "encoder": self.encoder.fingerprint, **described}
+        self.collection.configure({QUERY_MAP: stored}, file)
+
+    def forget_map(self) -> bool:
+        """Remove the map of `store_map`; False if there is none."""
+        is_stored = QUERY_MAP in self.collection.settings
+        if is_stored:
+            self.collection.configure({QUERY_MAP: None})
+        return is_stored
+
     def warm(self) -> int:
         """Load what encodes questions and read all files, so no search waits; returns bytes."""
         if not isinstance(encoder := self._encoder.load(), NoEncoder):
@@ -1245,6 +1272,14 @@ class SearchEngine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+_MAPPED = Stage("map", True, note="the question's vector passed the map that was learnt")
+
+
+def _encoding(settings: Mapping[str, Any]) -> tuple[Any, Any]:
+    """What the vector of a question depends on."""
+    return settings["encoder"], settings.get(QUERY_MAP)
 
 
 def _shown(show: Callable[[Hits], Any], hits: Hits) -> Any:

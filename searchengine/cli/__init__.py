@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from searchengine.cli import demo, documents, index, search, serve, train, tune, upkeep
+from searchengine.cli import demo, documents, index, learn, search, serve, train, tune, upkeep
 from searchengine.cli.console import (
     INTERRUPTED,
     PrintableFormatter,
@@ -161,7 +161,7 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
         serve.serve,
         serve.mcp,
     ),
-    "Measure and tune": (evaluate.evaluate, bench.bench, tune.tune),
+    "Measure and tune": (evaluate.evaluate, bench.bench, tune.tune, learn.learn),
     "Train": (
         train.train,
         train.mine,

@@ -405,6 +405,11 @@ def _show_reindexed(collection: Path | str, before: Any, after: Any, as_json: bo
             "the operating point was tuned before; tune again: "
             f"searchengine tune {named(collection)}"
         )
+    if before.query_map is not None and after.query_map is None and not as_json:
+        note(
+            "the map of questions was learnt for the former encoder, and dropped; learn it again: "
+            f"searchengine learn {named(collection)}"
+        )
 
 
 def _show_previews(collection: Path | str, previews: Any, as_json: bool) -> None:

@@ -24,6 +24,7 @@ from searchengine.encoders.protocol import (
 )
 from searchengine.encoders.questions import QuestionEncoder
 from searchengine.errors import CollectionError, EncoderMismatch, EncoderMissing
+from searchengine.indexer.arrays import Floats
 from searchengine.trainer.errors import TrainerError
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.trainer.sources.multilingual import MULTILINGUAL, multilingual_folder
@@ -150,6 +151,7 @@ class Encoded(Protocol):
     def path(self) -> Path | str: ...
     @property
     def settings(self) -> Mapping[str, Any]: ...
+    def query_map(self, settings: Mapping[str, Any]) -> Floats | None: ...
 
 
 class CollectionEncoder:
@@ -187,14 +189,30 @@ class CollectionEncoder:
 
     def load(self, settings: Mapping[str, Any] | None = None) -> TextEncoder:
         """The encoder of `questions`, for documents."""
-        return self.questions(settings).encoder
+        return self._held(self._collection.settings if settings is None else settings).encoder
 
     def questions(self, settings: Mapping[str, Any] | None = None) -> QuestionEncoder:
-        """The encoder that built the state of these settings; None: the state shown.
+        """The encoder that built the state of these settings, with its map; None: the state shown.
 
-        Raises EncoderMismatch if it is another one, CollectionError without it.
+        Raises EncoderMismatch if it is another one, CollectionError without it or its map.
         """
         settings = self._collection.settings if settings is None else settings
+        held, stored = self._held(settings), settings.get("query_map")
+        if stored is not None and not has_built(
+            held.encoder, {"dim": held.encoder.dim, "fingerprint": stored["encoder"]}
+        ):
+            stored = None  # vectors that came with documents, and now another encoder
+        if held.stored == stored:
+            return held
+        matrix = None if stored is None else self._collection.query_map(settings)
+        with_map = QuestionEncoder(held.encoder, held.runtime, stored, matrix)
+        with self._loading:
+            if self._present is held:
+                self._present = with_map
+        return with_map
+
+    def _held(self, settings: Mapping[str, Any]) -> QuestionEncoder:
+        """The encoder that built the state of these settings, loaded if need be."""
         identity, path = settings["encoder"], self._collection.path
         with self._loading:
             if self._closed:

@@ -1,14 +1,15 @@
 """Questions encoded, and the vectors of the last ones remembered."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from threading import Lock
+from typing import Any
 
 import numpy as np
 
 from searchengine.encoders.protocol import Role, TextEncoder, Vectors
 from searchengine.errors import QueryError, SearchEngineError
-from searchengine.indexer.arrays import Floats, unusable
+from searchengine.indexer.arrays import Floats, unit_rows, unusable
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 
 CACHE_SIZE = 1024
@@ -20,10 +21,19 @@ class QuestionEncoder:
 
     Attributes:
         encoder, runtime: the encoder, and what it was loaded by.
+        stored: the setting of the map that their vectors pass; None without a map.
     """
 
-    def __init__(self, encoder: TextEncoder, runtime: RuntimeConfig | None = None) -> None:
-        self.encoder, self.runtime = encoder, runtime
+    def __init__(
+        self,
+        encoder: TextEncoder,
+        runtime: RuntimeConfig | None = None,
+        stored: Mapping[str, Any] | None = None,
+        matrix: Floats | None = None,
+    ) -> None:
+        """`matrix`: of the map, (D, D)."""
+        self.encoder, self.runtime, self.stored = encoder, runtime, stored
+        self._matrix = matrix
         self._lock = Lock()
         self._cache: OrderedDict[str, Floats] = OrderedDict()
 
@@ -33,6 +43,8 @@ class QuestionEncoder:
             known = {text: self._cache[text] for text in questions if text in self._cache}
         if missing := [text for text in dict.fromkeys(questions) if text not in known]:
             rows = encoded(self.encoder, missing, "query")
+            if self._matrix is not None:
+                rows = mapped(self._matrix, rows)
             # Copies: a view would keep its whole batch.
             new = dict(zip(missing, map(np.copy, rows), strict=True))
             with self._lock:
@@ -41,6 +53,11 @@ class QuestionEncoder:
                     self._cache.popitem(last=False)
             known |= new
         return np.stack([known[text] for text in questions])
+
+
+def mapped(matrix: Floats, rows: Floats) -> Floats:
+    """Vectors of questions (q, D) that passed a map (D, D), of length one."""
+    return unit_rows(rows @ matrix.T)
 
 
 def encoded(encoder: TextEncoder, texts: Sequence[str], role: Role) -> Floats:

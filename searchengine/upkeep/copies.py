@@ -26,6 +26,7 @@ from searchengine.backends.folder.pending import drop_all
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.backends.mode import CHOSEN, Mode
 from searchengine.backends.opening import create_backend, exists, is_url, open_backend
+from searchengine.backends.query_map import MAP_FILE, QUERY_MAP, file_of
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.corpus.synonym_groups import SETTING
 from searchengine.errors import CollectionError, EncoderMismatch
@@ -48,6 +49,7 @@ def backup(collection: Collection, path: Path) -> None:
         segments.mkdir(exist_ok=True)
         for folder in (*segments.iterdir(), segments):
             sync_folder(folder)
+        _write_map(snapshot, scratch)
         snapshot.store.copy_to(scratch / "documents.db")
         with Store(scratch / "documents.db") as store:
             with store.transaction():
@@ -58,6 +60,7 @@ def backup(collection: Collection, path: Path) -> None:
 def export(snapshot: AnySnapshot, path: Path) -> int:
     """Write documents.jsonl, passages.jsonl and vectors.npy to a new folder; returns documents.
 
+    Beside them is query_map.npy, if questions pass a map.
     `searchengine index` can read all of them. Line i of passages.jsonl (key, start, end) describes
     row i of the vectors, float32. Documents and their passages come in the
     same order. Raises CollectionError if anything is damaged.
@@ -72,9 +75,17 @@ def export(snapshot: AnySnapshot, path: Path) -> int:
                 _export_folder(snapshot, folder, file, passages)
             else:
                 _export_entries(snapshot, folder, file)
+        _write_map(snapshot, folder)
         for file_path in folder.iterdir():
             sync_file(file_path)
     return count
+
+
+def _write_map(snapshot: AnySnapshot, folder: Path) -> None:
+    """Write the map of questions, if there is one. Raises CollectionError if it is damaged."""
+    if (matrix := snapshot.query_map()) is not None:
+        (folder / MAP_FILE).write_bytes(file_of(matrix))
+        sync_file(folder / MAP_FILE)
 
 
 def _export_folder(snapshot: Snapshot, folder: Path, vectors: BinaryIO, passages: int) -> None:
@@ -290,7 +301,10 @@ def _create(origin: Backend, target: str | Path) -> Backend:
         with origin.reading() as snapshot:  # a shortlist of all rows would not suit more of them
             few = snapshot.shortlist >= snapshot.rows
             settings["shortlist"] = None if few else snapshot.shortlist
-    return create_backend(target, settings, analyzer)
+    backend = create_backend(target, settings, analyzer)
+    if (matrix := origin.query_map(origin.settings)) is not None:
+        backend.configure({QUERY_MAP: origin.settings[QUERY_MAP]}, file_of(matrix))
+    return backend
 
 
 def _check_settings(origin: Backend, copied: Backend) -> None:

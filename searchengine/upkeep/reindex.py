@@ -34,6 +34,7 @@ from searchengine.backends.folder.merging import Merging
 from searchengine.backends.folder.pending import Kind, Owner, Work, who
 from searchengine.backends.folder.writer import TUNED, Writer
 from searchengine.backends.mode import CHOSEN, WEIGHT, Mode
+from searchengine.backends.query_map import QUERY_MAP
 from searchengine.corpus.analyzer import Tokenizer
 from searchengine.corpus.documents import Document
 from searchengine.corpus.normalization import normalized
@@ -512,9 +513,12 @@ class Reindexing:
         Merging(self.collection, self.store).end(self.owner)
 
     def _set(self, writer: Writer, default: tuple[Mode, float]) -> None:
+        former = self.store.settings()["encoder"]["fingerprint"]
         for name, value in self.blocks.work.details["settings"].items():
             writer.changes.set(name, value)
         stored, (mode, weight) = self.store.settings(), default
+        if stored["encoder"]["fingerprint"] != former:
+            writer.changes.unset(QUERY_MAP)
         writer.changes.unset("weight")
         if chooses_mode(stored):
             writer.changes.set("mode", mode)

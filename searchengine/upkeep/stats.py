@@ -21,6 +21,7 @@ from searchengine.backends.contract import Snapshot
 from searchengine.backends.folder.snapshot import Snapshot as FolderSnapshot
 from searchengine.backends.folder.writer import TUNED
 from searchengine.backends.mode import Mode, weight_of
+from searchengine.backends.query_map import QUERY_MAP
 from searchengine.corpus.notebook import facts
 from searchengine.corpus.synonym_groups import groups_of
 from searchengine.encoders.protocol import NO_ENCODER
@@ -83,6 +84,8 @@ class Stats:
         mode: how questions are ranked in the mode auto.
         weight: weight of the cosine in the mode hybrid; BM25 has the rest.
         synonyms: number of groups of synonyms.
+        query_map: the map that questions pass, see measure.learning: its questions, figures and
+            checksum; None: none was learnt.
         words: what ranks by words, "words files" or "FTS5"; None: there is no index of words.
         fields: indexed metadata fields.
         dim: dimensions of a vector.
@@ -125,6 +128,7 @@ class Stats:
     fingerprint: str
     bytes: int
     synonyms: int = 0
+    query_map: Mapping[str, Any] | None = None
     pending: tuple[str, ...] = ()
 
     @classmethod
@@ -182,6 +186,12 @@ class Stats:
         if self.hot_row is not None and self.cold_row is not None:
             lines["hot"] = f"{self.hot_row:.0f} bytes per row, should stay in memory"
             lines["cold"] = f"{self.cold_row:.0f} bytes per row, may stay on the disk"
+        if self.query_map is not None:
+            held = self.query_map["figures"][self.query_map["mode"]]
+            lines["questions"] = (
+                f"pass a map learnt from {self.query_map['questions']:,} judged questions (nDCG@10 "
+                f"of held-out ones {held['before']:.3f} → {held['after']:.3f})"
+            )
         if self.pending:
             lines["pending"] = "; ".join(self.pending)
         tuning = "none; searchengine tune finds the best index config for a recall target"
@@ -237,6 +247,7 @@ def stats(snapshot: Snapshot) -> Stats:
         mode=settings.get("mode", Mode.VECTOR),
         weight=weight_of(settings),
         synonyms=len(groups_of(settings)),
+        query_map=settings.get(QUERY_MAP),
         dim=encoder["dim"],
         index_config=SegmentConfig.from_dict(settings["index"]).as_dict(),
         tuning=tuning,

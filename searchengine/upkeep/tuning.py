@@ -121,7 +121,7 @@ def tune_collection(
     if queries is None:
         vectors, others = queries_of(segments, live, goal)
     else:
-        vectors = encoder.load(settings).encode(queries, role="query")
+        vectors = encoder.questions(settings).encode(queries)
     tuning = tune(
         segments,
         vectors,

@@ -1,0 +1,82 @@
+"""searchengine learn."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from searchengine.cli.console import note, say, show_json, show_result, show_rows, steps
+from searchengine.cli.options import AS_JSON, COLLECTION, ENCODER, named, open_engine, runs
+
+
+@click.command()
+@COLLECTION
+@click.option(
+    "--queries", type=click.Path(path_type=Path), help="File of questions: .jsonl or .txt."
+)
+@click.option(
+    "--qrels",
+    type=click.Path(path_type=Path),
+    help="File of judgements of the --queries (TSV); without these, of clicks: question, tab, key.",
+)
+@click.option("--force", is_flag=True, help="Store the map even if it is not better beyond doubt.")
+@click.option("--forget", is_flag=True, help="Remove the map that is stored.")
+@ENCODER
+@runs
+@AS_JSON
+def learn(
+    collection: Path | str,
+    queries: Path | None,
+    qrels: Path | None,
+    force: bool,
+    forget: bool,
+    encoder: str | None,
+    runtime: Any,
+    as_json: bool,
+) -> None:
+    """Learn from judged questions a map of the question's vector, and search by it.
+
+    No document is encoded again. The map is stored if it finds held-out questions better, beyond
+    doubt, in the default mode; docs/evaluation.md shows what to expect.
+
+    \b
+    Examples:
+        searchengine learn my.index --queries q.jsonl --qrels train.tsv
+        searchengine learn my.index --qrels clicks.tsv
+        searchengine learn my.index --forget
+    """
+    if forget:
+        with open_engine(collection) as engine:
+            removed = engine.forget_map()
+        text = f"{named(collection)}: {'the' if removed else 'no'} map of questions was removed"
+        show_result({"collection": named(collection), "removed": removed}, text, as_json)
+        return
+    from searchengine.measure.judgements import read_clicks, read_qrels, read_queries
+    from searchengine.measure.learning import learn as learn_map
+
+    if qrels is None:
+        raise click.UsageError("learn needs judgements; add --qrels FILE, or --forget")
+    if queries is None:
+        questions, judgements = read_clicks(qrels)
+    else:
+        questions, judgements = read_queries(queries), read_qrels(qrels)
+    with open_engine(collection, encoder, runtime=runtime) as engine, steps() as report:
+        learning = learn_map(engine, questions, judgements, force=force, progress=report)
+    for sentence in learning.notes:
+        note(f"Note: {sentence}")
+    if as_json:
+        show_json({"collection": named(collection), **learning.as_dict()})
+        return
+    rows = {f"mode {mode}": means for mode, means in learning.figures.items()}
+    known = {"seen": "documents learnt from", "unseen": "no document learnt from"}
+    for name, part in learning.parts.items():
+        rows[f"{learning.mode}, {part['questions']} with {known[name]}"] = part
+    show_rows(
+        [
+            {"ndcg@10": name, "before": f"{x['before']:.3f}", "after": f"{x['after']:.3f}"}
+            for name, x in rows.items()
+        ],
+        f"{named(collection)}, {learning.questions} held-out questions",
+    )
+    outcome = "searches by the map from now on" if learning.stored else "was not changed"
+    say(f"{named(collection)} {outcome}: mode {learning.mode}, {learning.comparison}")

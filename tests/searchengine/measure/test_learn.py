@@ -1,0 +1,335 @@
+"""A map of the question's vector, learnt from judged questions."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import run, run_json
+from hypothesis import given
+from hypothesis import strategies as st
+from postgres_server import new_url
+
+from searchengine import SearchEngine
+from searchengine.encoders.protocol import WrappedEncoder
+from searchengine.errors import CollectionError, CorpusError, QueryError
+from searchengine.measure.learning import TEMPERATURE, Examples, directions, folds, learn, maps
+from searchengine.upkeep.copies import copy
+
+DIM, COUNT = 16, 150
+ROTATION = np.linalg.qr(np.random.default_rng(7).standard_normal((DIM, DIM)))[0]
+Questions = tuple[dict[str, str], dict[str, dict[str, int]]]
+
+
+class Rotated:
+    """The vector of "n17" is random; that of the same question is turned halfway by ROTATION."""
+
+    dim, fingerprint = DIM, "rotated"
+
+    def __init__(self, turn: bool = True) -> None:
+        self.turn = turn
+
+    def encode(self, texts: Sequence[str], *, role: str | None = None) -> Any:
+        rows = np.stack([self.vector(text, role == "query") for text in texts])
+        return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+    def vector(self, text: str, is_question: bool) -> Any:
+        number, _, copy = text[1:].partition(" ")
+        row = np.random.default_rng(int(number)).standard_normal(DIM)
+        if not is_question:
+            return row
+        noise = np.random.default_rng([int(number), int(copy or 0)]).standard_normal(DIM)
+        return (row + 1.5 * ROTATION @ row if self.turn else row) + 0.1 * noise
+
+
+class Another(Rotated):
+    """Another encoder."""
+
+    fingerprint = "another"
+
+
+def judged(right: bool = True) -> Questions:
+    """Two questions a document; of a wrong judgement, the document is another one."""
+    names = [(f"n{i} {j}", i if right else 37 * i % COUNT) for i in range(COUNT) for j in (1, 2)]
+    return {text: text for text, _ in names}, {text: {f"d{i}": 1} for text, i in names}
+
+
+def create(where: Any, **options: Any) -> SearchEngine:
+    engine = SearchEngine.create(where, Rotated(), {"prefix": 8}, passages=False, **options)
+    engine.add({"_id": f"d{i}", "text": f"n{i}"} for i in range(COUNT))
+    return engine
+
+
+def answers(engine: SearchEngine, mode: str = "vector") -> list[str]:
+    hits = engine.search_batch(
+        [f"n{i} 3" for i in range(COUNT)], 1, mode=mode, typo_tolerance=False
+    )
+    return [each[0].key for each in hits]
+
+
+def right(found: list[str]) -> int:
+    return sum(key == f"d{i}" for i, key in enumerate(found))
+
+
+@pytest.fixture(params=["folder", "postgresql"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    return new_url() if request.param == "postgresql" else tmp_path / "c"
+
+
+@pytest.fixture
+def mapped(tmp_path: Path) -> Path:
+    """A collection with a map."""
+    with create(tmp_path / "mapped", tokenizer="none") as engine:
+        assert learn(engine, *judged()).stored
+    return tmp_path / "mapped"
+
+
+def test_a_known_rotation_is_found_and_applied_to_questions_only(where: Any) -> None:
+    steps: list[str] = []
+    with create(where, tokenizer="unicode") as engine, SearchEngine.open(where, Rotated()) as other:
+        engine.set_default("vector")
+        before, alike = answers(engine), [hit.key for hit in engine.similar("d3", 5)]
+        vector = engine.encode_questions(["n3 3"])[0]
+        assert answers(other) == before
+        learning = learn(engine, *judged(), progress=lambda step, done, total: steps.append(step))
+        assert learning.stored and learning.comparison.p < 0.001
+        assert {*steps} == {"Encoding", "Learning", "Searching"}
+        figures = learning.figures["vector"]
+        assert figures["after"] > figures["before"] + 0.1
+        # No question shares its document with one that was learnt from.
+        assert learning.parts["unseen"] == {"questions": 2 * COUNT, **figures}
+        assert right(answers(engine)) > right(before) + COUNT // 10
+        assert answers(other) == before
+        other.refresh()
+        assert answers(other) == answers(engine)
+        assert [hit.key for hit in engine.similar("d3", 5)] == alike
+        (first,) = engine.search(vector, 1)  # as it came: it may be a document's
+        assert first.key == before[3] and right(answers(engine, "hybrid")) > right(before)
+        turned = engine.encode_questions(["n3 3"])[0]
+        assert np.linalg.norm(turned) == pytest.approx(1) and turned @ vector < 0.9999
+        why = engine.explain("n3 3", "d3", mode="vector")
+        assert why.stages[0].name == "map" and "map" in str(why)
+        assert engine.explain("n3 3", "d3", mode="text").stages[0].name != "map"
+        stored = engine.stats().query_map
+        assert stored is not None and stored["questions"] == 2 * COUNT
+        assert "map" in engine.stats().described()["questions"]
+        engine.verify()
+        assert engine.forget_map() and not engine.forget_map()
+        assert answers(engine) == before and "questions" not in engine.stats().described()
+
+
+def test_what_is_not_better_is_not_stored_unless_forced(where: Any) -> None:
+    with create(where, tokenizer="none") as engine:
+        before = answers(engine)
+        learning = learn(engine, *judged(right=False))
+        assert not learning.stored and engine.stats().query_map is None
+        assert answers(engine) == before
+        forced = learn(engine, *judged(right=False), force=True)
+        assert forced.stored and forced.steps and forced.comparison == learning.comparison
+        assert answers(engine) != before
+
+
+@pytest.mark.parametrize(
+    ("count", "force", "message"),
+    [(100, False, "100 questions"), (20, False, "20 questions"), (9, True, "9 questions")],
+)
+def test_few_questions_are_refused_by_their_number(
+    tmp_path: Path, count: int, force: bool, message: str
+) -> None:
+    queries, qrels = judged()
+    with create(tmp_path / "c", tokenizer="none") as engine:
+        with pytest.raises(QueryError, match=message):
+            learn(engine, queries, dict(list(qrels.items())[:count]), force=force)
+
+
+def test_words_alone_and_unknown_documents_are_refused(tmp_path: Path) -> None:
+    queries, qrels = judged()
+    with create(tmp_path / "c", tokenizer="unicode") as engine:
+        with pytest.raises(QueryError, match="none of the relevant"):
+            learn(engine, queries, {key: {"gone": 1} for key in qrels})
+        with pytest.raises(CorpusError):
+            learn(engine, queries, {"other": {"d1": 1}})
+        engine.set_default("text")
+        with pytest.raises(QueryError, match="mode text"):
+            learn(engine, queries, qrels)
+
+
+def test_backup_copy_and_export_carry_the_map(mapped: Path, tmp_path: Path) -> None:
+    url = new_url()
+    with SearchEngine.open(mapped, Rotated()) as engine:
+        expected = answers(engine)
+        engine.backup(tmp_path / "backup")
+        engine.export(tmp_path / "export")
+    copy(mapped, url)
+    copy(url, tmp_path / "back")
+    matrix = np.load(mapped / "query_map.npy")
+    assert matrix.shape == (DIM, DIM) and matrix.dtype == np.float32
+    np.testing.assert_array_equal(np.load(tmp_path / "export" / "query_map.npy"), matrix)
+    for place in (tmp_path / "backup", tmp_path / "back", url):
+        with SearchEngine.open(place, Rotated()) as engine:
+            engine.verify()
+            assert right(answers(engine)) == right(expected)
+
+
+@pytest.mark.parametrize("damage", ["missing", "altered"])
+def test_a_damaged_map_is_named_and_forgotten_or_repaired(mapped: Path, damage: str) -> None:
+    file = mapped / "query_map.npy"
+    if damage == "missing":
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:-1] + b"\0")
+    copied = mapped.with_name("copied")
+    shutil.copytree(mapped, copied)
+    with SearchEngine.open(mapped, Rotated()) as engine:
+        for use in (lambda: engine.search("n3 3"), engine.verify):
+            with pytest.raises(CollectionError, match=r"learn .* --forget"):
+                use()
+        engine.add([{"_id": "new", "text": "n1000"}])  # documents pass no map
+    assert run("learn", mapped, "--forget").returncode == 0 and not file.exists()
+    with SearchEngine.open(mapped, Rotated()) as engine:
+        assert len(engine.search("n3 3")) == 10
+        engine.verify()
+    report = SearchEngine.repair(copied, Rotated())
+    assert report.whole and len(report.damage) == len(report.lost) == 1
+    assert not (copied / "query_map.npy").exists()
+
+
+def test_a_reindex_by_another_encoder_drops_the_map(mapped: Path) -> None:
+    with SearchEngine.open(mapped, Rotated()) as engine:
+        engine.reindex(Rotated(), passages=False)
+        assert engine.stats().query_map is not None
+        engine.reindex(Another())
+        assert engine.stats().query_map is None and not (mapped / "query_map.npy").exists()
+        assert len(engine.search("n3 3")) == 10
+
+
+def test_a_writer_killed_before_its_commit_leaves_the_former_map(mapped: Path) -> None:
+    """Both files are there then; the settings say which one counts, for readers and writers."""
+    file, former = mapped / "query_map.npy", mapped / "query_map.npy.former"
+    with SearchEngine.open(mapped, Rotated()) as engine:
+        expected = answers(engine)
+    file.rename(former)
+    file.write_bytes(b"half of a fi")
+    for changes in (False, True):
+        with SearchEngine.open(mapped, Rotated()) as engine:
+            engine.verify()
+            assert answers(engine) == expected
+            if changes:
+                engine.add([{"_id": "new", "text": "n1000"}])
+                assert former.exists()
+                assert learn(engine, *judged(), force=True).stored
+    assert not former.exists() and np.load(file).shape == (DIM, DIM)
+
+
+_READER = """
+import sys
+sys.path[:0] = {path!r}
+from test_learn import COUNT, Rotated, answers
+from searchengine import SearchEngine
+with SearchEngine.open({where!r}, Rotated()) as engine:
+    seen = set()
+    print("ready", flush=True)
+    for _ in range(40):
+        engine.refresh()
+        seen.add((engine.stats().query_map is not None, *answers(engine)))
+    print(len(seen), len({{each[0] for each in seen}}))
+"""
+
+
+def test_processes_see_all_of_a_change_or_none(mapped: Path) -> None:
+    """While one learns and forgets, three others search: the answers are those of two states."""
+    script = _READER.format(path=[entry for entry in sys.path if entry], where=str(mapped))
+    command = [sys.executable, "-c", script]
+    readers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    for reader in readers:
+        assert reader.stdout is not None and reader.stdout.readline() == "ready\n"
+    with SearchEngine.open(mapped, Rotated(), wait=60) as engine:
+        while any(reader.poll() is None for reader in readers):
+            engine.forget_map()
+            learn(engine, *judged())
+    for reader in readers:
+        output, _ = reader.communicate()
+        states, kinds = map(int, output.split())
+        assert reader.returncode == 0 and states == kinds <= 2
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with create(tmp_path / "c", tokenizer="none"):
+        pass
+    queries, qrels = judged()
+    lines = [json.dumps({"_id": key, "text": text}) for key, text in queries.items()]
+    (tmp_path / "q.jsonl").write_text("\n".join(lines))
+    pairs = [(key, name) for key, names in qrels.items() for name in names]
+    judgements = [f"{key}\t{name}\t1" for key, name in pairs]
+    (tmp_path / "train.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *judgements]))
+    (tmp_path / "clicks.tsv").write_text("".join(f"{key}\t{name}\n" for key, name in pairs))
+    monkeypatch.setattr(
+        "searchengine.encoders.loading.load_built_by", lambda *_: WrappedEncoder(Rotated())
+    )
+    place = tmp_path / "c"
+    learnt = run_json(
+        "learn", place, "--queries", tmp_path / "q.jsonl", "--qrels", tmp_path / "train.tsv"
+    )
+    assert learnt["stored"] and learnt["questions"] == 2 * COUNT and learnt["mode"] == "vector"
+    assert run_json("info", place)["query_map"]["figures"] == learnt["figures"]
+    assert run_json("learn", place, "--forget")["removed"] is True
+    clicked = run_json("learn", place, "--qrels", tmp_path / "clicks.tsv")
+    assert clicked["figures"] == learnt["figures"]
+    shown = run("learn", place, "--qrels", tmp_path / "clicks.tsv")
+    assert shown.returncode == 0 and "vector" in shown.stdout
+    (tmp_path / "bad.tsv").write_text("a question\n")
+    for words in ([], ["--qrels", tmp_path / "bad.tsv"], ["--queries", tmp_path / "q.jsonl"]):
+        assert run("learn", place, *words).returncode == 2
+
+
+def examples(seed: int) -> Examples:
+    rng = np.random.default_rng(seed)
+    rows, questions = rng.standard_normal((12, 5)), rng.standard_normal((4, 5))
+    own = [np.sort(rng.choice(12, 4, replace=False)) for _ in range(4)]
+    relevant = [each[: rng.integers(1, 4)] for each in own]
+    return Examples(questions / 9, rows / 9, relevant, own)  # type: ignore[arg-type]
+
+
+@given(st.integers(0, 10**6))
+def test_moves_are_negative_gradients_by_finite_differences(seed: int) -> None:
+    learnt = examples(seed)
+    moves, losses = directions(learnt.questions.copy(), learnt)
+    for i, relevant in enumerate(learnt.relevant):
+        scores = learnt.rows @ learnt.questions[i] / TEMPERATURE
+        others = np.exp(np.delete(scores, learnt.own[i])).sum()
+        each = [-np.log(np.exp(scores[r]) / (np.exp(scores[r]) + others)) for r in relevant]
+        assert losses[i] == pytest.approx(np.mean(each), abs=1e-9)
+        for d in range(5):
+            step = np.zeros_like(learnt.questions)
+            step[i, d] = 1e-5
+            up, down = (directions(learnt.questions + s * step, learnt)[1][i] for s in (1, -1))
+            assert moves[i, d] == pytest.approx(-TEMPERATURE * (up - down) / 2e-5, abs=1e-6)
+
+
+@given(st.integers(0, 10**6))
+def test_each_step_lowers_the_loss(seed: int) -> None:
+    learnt = examples(seed)
+    losses = [
+        directions(learnt.questions @ matrix.T, learnt)[1].mean()
+        for matrix in (np.eye(5), *maps(learnt, 3))
+    ]
+    assert losses == sorted(losses, reverse=True)
+
+
+@given(st.lists(st.sets(st.sampled_from("abcdefghijklmnop"), max_size=2), min_size=5, max_size=40))
+def test_folds_share_no_document_where_no_group_is_too_large(documents: list[set[str]]) -> None:
+    places = folds(documents, 3)
+    assert places.shape == (len(documents),) and {*places.tolist()} <= {0, 1, 2}
+    groups: list[tuple[set[str], set[int]]] = []
+    for i, names in enumerate(documents):
+        near = [group for group in groups if group[0] & names]
+        merged = names.union(*(group[0] for group in near)), {i}.union(*(g[1] for g in near))
+        groups = [group for group in groups if group not in near] + [merged]
+    for _, members in groups:
+        if 2 * len(members) <= len(documents):
+            assert len({int(places[i]) for i in members}) == 1
