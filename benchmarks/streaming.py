@@ -81,10 +81,10 @@ def measured(path: Path, first: int) -> dict[str, Any]:
     from searchengine.trainer.encoder import Encoder
     from searchengine.trainer.training.batches import BatchPlan, load
     from searchengine.trainer.training.examples import read_examples
+    from searchengine.trainer.training.judging import hold_out
     from searchengine.trainer.training.objectives import Contrastive
     from searchengine.trainer.training.passes import Passes
     from searchengine.trainer.training.processes import Processes
-    from searchengine.trainer.training.step_judging import hold_out
     from searchengine.trainer.training.train_config import TrainConfig
     from searchengine.trainer.training.training_model import TrainingModel
 

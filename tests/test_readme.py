@@ -173,9 +173,7 @@ PRINTED = (
     "Which answer it?",
     "Leave it as it is",
     "pairs with 1 negative",
-    "The model is in my-model: step",
-    "trained.index ",
-    " passages encoded by ",
+    "The model is in my-model. ",
 )
 """What the tutorial shows, and prints of few pages too, with other numbers."""
 
@@ -209,7 +207,7 @@ def test_tutorial(tmp_path: Path, steps: int | None, monkeypatch: pytest.MonkeyP
             for words in PRINTED:
                 assert words not in block or words in output
             compared += 1
-    assert compared == 9
+    assert compared == 7
     judged = (tmp_path / "mine" / "qrels" / "test.tsv").read_text().splitlines()
     assert judged[1:] == ["q1\tsearching.md\t1", "q2\tintegrations.md\t1"]
     (excerpt,) = re.findall(r"^only papers.*?\? \d+$", page, re.MULTILINE | re.DOTALL)
@@ -310,8 +308,6 @@ def figures(text: str) -> list[tuple[str, list[float]]]:
         ("Leave it", "Use it"),
         ("0.225  reliability.md", "0.225  quality.md"),
         ("│ hybrid ", "│ vector "),
-        ("+0.0104, 95", "+0.0904, 95"),
-        ("p 0.57", "p 0.012"),
     ],
 )
 def test_another_output_than_the_tutorials_is_noticed(before: str, after: str) -> None:

@@ -1,7 +1,7 @@
 """The display of a training run: progress, scores and plots."""
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +14,9 @@ from searchengine.cli.train_logs import LOGS, tensorboard_log
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, TrainingWarning
 from searchengine.trainer.training.checkpoint import latest
+from searchengine.trainer.training.judging import Measure
 from searchengine.trainer.training.loop import OnReport, Report, train
 from searchengine.trainer.training.processes import launched_rank
-from searchengine.trainer.training.step_judging import Measure
 from searchengine.trainer.training.train_config import TrainConfig
 
 if TYPE_CHECKING:
@@ -60,12 +60,12 @@ def train_with_progress(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TrainingWarning)  # the line below has the same text
             encoder = train(config, on_report, resume, measure)
-    print_line(console, f"The model is in {config.out}: {encoder.recipe['chosen']}")
+    print_line(console, f"The model is in {config.out}. {encoder.recipe['verdict']}")
     if plots is not None:
         from searchengine.measure.plotting import save
         from searchengine.measure.training_plots import training_curve
 
-        figure = training_curve(encoder.model.history, str(encoder.recipe["judged_by"]))
+        figure = training_curve(encoder.model.history)
         print_line(console, f"Written: {save(figure, plots / 'training-curve.svg')}")
     return encoder
 
@@ -73,19 +73,17 @@ def train_with_progress(
 def judged_by_search(config: TrainConfig) -> tuple[TrainConfig, Measure | None]:
     """The configuration without judged questions among its dev files, and their measure.
 
-    Raises ConfigError for dev files beside them, and CorpusError.
+    Raises ConfigError for several folders, and CorpusError.
     """
     from searchengine.measure.judged_folder import is_judged, retrieval
 
     folders = [path for path in config.dev if is_judged(path)]
-    if not folders:
-        return config, None
-    if len(config.dev) > 1:
+    if len(folders) > 1:
         raise ConfigError(
-            f"{folders[0]} holds judged questions: expected them alone, got "
-            f"{len(config.dev)} dev files; choose one to judge the steps by"
+            f"{' and '.join(map(str, folders))} hold judged questions: one folder chooses the step"
         )
-    return replace(config, dev=()), retrieval(folders[0])
+    files = tuple(path for path in config.dev if path not in folders)
+    return replace(config, dev=files), retrieval(folders[0]) if folders else None
 
 
 @contextmanager
@@ -120,7 +118,7 @@ class Display:
         self._task = self._bar.add_task("Training", total=None, loss="–")
         self._before = console.status("Reading examples, and judging the base model")
         self._pulse = Pulse()
-        self._started = self._rotated = False
+        self._started = False
 
     def __enter__(self) -> "Display":
         self._before.start()
@@ -147,13 +145,14 @@ class Display:
             if report.unjudged and not self._resume:
                 last = f"No --dev file, and {report.unjudged}: the last step is kept"
                 print_line(self._console, last)
+            elif report.base:
+                print_line(self._console, f"the base as shipped  {_by_prefix(report.base)}")
             self._started = True
         if report.scores is not None:
-            scores = "  ".join(f"{dim}: {score:.4f}" for dim, score in report.scores.items())
-            if report.alignment is not None and report.uniformity is not None:
-                scores += f"  alignment {report.alignment:.3f} uniformity {report.uniformity:.3f}"
             best = "  (best)" if report.best_step == report.step else ""
-            if report.step == 0 and self._rotated:
-                best = "  (rotated)"
-            self._rotated = True
-            print_line(self._console, f"step {report.step:>6}  {scores}{best}")
+            line = f"step {report.step:>6}          {_by_prefix(report.scores)}{best}"
+            print_line(self._console, line)
+
+
+def _by_prefix(scores: Mapping[int, float]) -> str:
+    return "  ".join(f"{dim}: {score:.4f}" for dim, score in scores.items())

@@ -3,7 +3,7 @@
 train(config, measure=retrieval("scifact"))           # a folder in BEIR's layout
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,10 +11,12 @@ from tempfile import TemporaryDirectory
 from searchengine.corpus.files import beir_corpus, read_corpus
 from searchengine.engine import Mode, SearchEngine
 from searchengine.errors import CorpusError
+from searchengine.measure.comparison import MAIN
 from searchengine.measure.judgements import judged, plain_or_gzipped, read_beir
 from searchengine.measure.retrieval import measure, task
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.training.step_judging import Measure
+from searchengine.trainer.evaluation.intervals import Values
+from searchengine.trainer.training.judging import Measure
 
 SHORTLIST = 100
 """Documents that a prefix finds, to be scored at full width."""
@@ -29,9 +31,9 @@ def retrieval(path: str | Path) -> Measure:
     """The measure of a folder in BEIR's layout, or of a split: FOLDER/qrels/dev.tsv.
 
     Of a folder, the split `dev` counts, or the only one. Each time an encoder is measured, it
-    encodes the whole corpus; the score of a prefix length is the nDCG@10 of search over it: the
-    best SHORTLIST by the prefix, scored at full width. Raises CorpusError for a folder without
-    corpus, questions or judgements, or with several splits and no `dev` among them.
+    encodes the whole corpus; the value of a question by a prefix length is the nDCG@10 of search
+    over it: the best SHORTLIST by the rotated prefix, scored at full width. Raises CorpusError for
+    a folder without corpus, questions or judgements, or with several splits and no `dev` in it.
     """
     path = Path(path)
     folder, split = (path, _split(path)) if path.is_dir() else (path.parent.parent, _name(path))
@@ -41,8 +43,8 @@ def retrieval(path: str | Path) -> Measure:
     queries, qrels = read_beir(folder, split)
     judged(queries, qrels)  # at least one question has judgements
 
-    def scores(encoder: Encoder) -> Mapping[int, float]:
-        shorter = encoder.matryoshka_dims[1:]
+    def values(encoder: Encoder, dims: Sequence[int]) -> dict[int, Values]:
+        shorter = [dim for dim in dims if dim < encoder.dim]
         with (
             TemporaryDirectory(prefix="searchengine-") as scratch,
             SearchEngine.create(Path(scratch) / "index", encoder, {"structure": "flat"}) as engine,
@@ -52,9 +54,9 @@ def retrieval(path: str | Path) -> Measure:
             # Exactly at full width, then by each prefix; what follows concerns collections.
             by_vector = measure(engine, questions, shorter, SHORTLIST, [Mode.VECTOR])
             settings = islice(by_vector, 1 + len(shorter))
-            return {setting.dim or encoder.dim: setting.ndcg_10 for setting in settings}
+            return {setting.dim or encoder.dim: setting.scores[MAIN] for setting in settings}
 
-    return Measure(f"nDCG@10 on {folder.resolve().name} ({split})", scores)
+    return Measure(f"nDCG@10 on {folder.resolve().name} ({split})", values)
 
 
 def _split(folder: Path) -> str:

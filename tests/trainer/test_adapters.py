@@ -80,7 +80,7 @@ def test_the_saved_model_is_plain_and_reads_as_many_tokens_as_it_was_trained_for
         merge(network)
         unmerged.append(network(TOKENS)[0].detach())
 
-    monkeypatch.setattr("searchengine.trainer.training.outcome.merge_adapters", watched)
+    monkeypatch.setattr("searchengine.trainer.training.result.merge_adapters", watched)
     encoder = train(config)
     assert torch.allclose(*unmerged, atol=1e-4)
     network: Any = encoder.module.transformer

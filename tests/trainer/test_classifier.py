@@ -13,7 +13,7 @@ from searchengine.trainer.classifier import C, Classifier
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, DataError
 from searchengine.trainer.evaluation.labels import accuracy, classify
-from searchengine.trainer.training import loop, outcome
+from searchengine.trainer.training import loop
 from searchengine.trainer.training.loop import Report, train
 from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import WORDS, write_sentence_transformer
@@ -28,7 +28,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def config(base: Path, tmp_path: Path) -> TrainConfig:
-    """A text with "not" is a no; 240 texts, of which 24 are held out."""
+    """A text with "not" is a no; 240 texts: too few to hold some out."""
     texts = [f"{a} {n} {v}" for a in ("the", "a", "big", "small") for n in NOUNS for v in VERBS]
     rows = [(text, "yes") for text in texts] + [(f"{text} not", "no") for text in texts]
     path = tmp_path / "labelled.tsv"
@@ -48,17 +48,8 @@ def config(base: Path, tmp_path: Path) -> TrainConfig:
 
 
 @pytest.mark.parametrize("share", [0.0, pytest.param(0.5, marks=pytest.mark.long), 0.9])
-def test_labels_are_learnt_judged_and_saved(config: TrainConfig, share: float) -> None:
-    lines: list[Report] = []
-    encoder = train(replace(config, label_weight=share, keep_last=True), lines.append)
-    assert encoder.recipe["judged_by"].startswith("accuracy on held-out examples")
-    assert (
-        "(accuracy on held-out examples, mean over the prefixes; n 24)" in encoder.recipe["chosen"]
-    )
-    best = lines[-1].best_step
-    scores = next(line.scores for line in lines if line.step == best)
-    assert scores is not None and set(scores) == {32, 8} and scores[32] > 0.9
-    assert lines[0].examples == 216  # a tenth is held out
+def test_labels_are_learnt_and_saved(config: TrainConfig, share: float) -> None:
+    train(replace(config, label_weight=share))
     again = Encoder.load(config.out, precision="fp32")
     assert again.model.classifier is not None and again.model.classifier.labels == ("no", "yes")
     assert classify(again, ["the cat eats not", "the cat eats"]) == ["no", "yes"]
@@ -90,31 +81,10 @@ def test_a_fit_is_the_logistic_regression_of_scikit_learn() -> None:
 @pytest.mark.parametrize("share", [0.0, 0.9, 1.0])
 def test_a_few_updates_suffice(config: TrainConfig, share: float) -> None:
     """A classifier that begins with random weights knows nothing after three updates."""
-    encoder = train(
-        replace(config, label_weight=share, max_steps=3, learning_rate=1e-4, keep_last=True)
-    )
+    encoder = train(replace(config, label_weight=share, max_steps=3, learning_rate=1e-4))
     rows = [(f"the {n} {v}{end}", "no" if end else "yes")
             for n in NOUNS for v in VERBS for end in ("", " not")]  # fmt: skip
     assert min(row.accuracy for row in accuracy(encoder, rows)) > 0.9
-    assert "for step 0, before training" in encoder.recipe["chosen"]
-
-
-def test_what_was_held_out_teaches_the_classifier_in_the_end(
-    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counts = []
-    for module in (loop, outcome):
-        monkeypatch.setattr(
-            module, "fit_classifier", lambda _, examples, *c: counts.append(len(examples))
-        )
-    monkeypatch.setattr(outcome, "compared", lambda _: None)
-    train(replace(config, max_steps=1))
-    assert counts == [216, 216, 216, 240]  # step 0, rotated, step 1, the kept step
-    for module in (loop, outcome):
-        monkeypatch.setattr(module, "CLASSIFIER_TEXTS", 100)
-    counts.clear()
-    train(replace(config, max_steps=1))
-    assert counts == [216, 216]  # then its own updates train it
 
 
 def test_contrast_draws_the_classes_apart(config: TrainConfig) -> None:
@@ -126,7 +96,7 @@ def test_contrast_draws_the_classes_apart(config: TrainConfig) -> None:
         same = (s[:half, :half].mean() + s[half:, half:].mean()) / 2
         return float(same - s[:half, half:].mean())
 
-    contrast = train(replace(config, label_weight=1.0, keep_last=True))
+    contrast = train(replace(config, label_weight=1.0))
     before = gap(Encoder.load(config.base))
     assert gap(contrast) > 0.8 > 0.3 > before
 
@@ -143,20 +113,11 @@ def test_logits_of_a_prefix_by_hand() -> None:
     np.testing.assert_allclose(classifier(x, 2).detach().numpy()[0], expected, rtol=1e-5)
 
 
-def test_dev_files_are_labelled(config: TrainConfig, tmp_path: Path) -> None:
-    dev = tmp_path / "dev.tsv"
-    dev.write_text("text\tlabel\nthe dog sleeps not\tno\nthe dog sleeps\tyes\n")
-    lines: list[Report] = []
-    encoder = train(replace(config, dev=(dev,), max_steps=10, keep_last=True), lines.append)
-    assert lines[0].examples == 240 and encoder.recipe["judged_by"].startswith("accuracy on dev")
-    assert lines[0].scores is not None and lines[0].scores[32] in (0.0, 0.5, 1.0)
-
-
 def test_resumed_to_the_bit(
     config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1)
-    short = replace(config, max_steps=8, dropout=0.1, keep_last=True)
+    short = replace(config, max_steps=8, dropout=0.1)
     whole = train(replace(short, out=tmp_path / "whole"))
 
     def stop(line: Report) -> None:

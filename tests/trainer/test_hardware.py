@@ -17,7 +17,7 @@ Trained = tuple[list[float], dict[str, torch.Tensor]]
 def run(config: TrainConfig, name: str, **changes: Any) -> Trained:  # noqa: F811
     """Losses and weights of three updates in float32."""
     out = config.out.with_name(name)
-    encoder = train(replace(config, out=out, **({"max_steps": 3, "keep_last": True} | changes)))
+    encoder = train(replace(config, out=out, **({"max_steps": 3} | changes)))
     weights = {key: weight.cpu() for key, weight in encoder.module.state_dict().items()}
     return encoder.model.history["losses"], weights
 

@@ -42,7 +42,7 @@ def test_a_run_goes_on_with_less_memory(
     config: TrainConfig,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    short = replace(config, max_steps=3, keep_last=True)
+    short = replace(config, max_steps=3)
     monkeypatch.setattr(passes, "token_budget", lambda device: 40)
     spared = train(replace(short, gradient_cache=True))
     monkeypatch.setattr(passes, "token_budget", lambda device: 160)

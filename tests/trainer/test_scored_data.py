@@ -13,8 +13,8 @@ from searchengine.trainer.training.examples import (
     Examples,
     Kind,
 )
+from searchengine.trainer.training.judging import make_measures
 from searchengine.trainer.training.loop import train
-from searchengine.trainer.training.step_judging import make_judge
 from searchengine.trainer.training.train_config import TrainConfig
 from tests.trainer.test_train_loop import base, config  # noqa: F401
 
@@ -46,16 +46,16 @@ def pairs(count: int, score: Callable[[int], float]) -> Examples:
 
 def test_held_out_scored_pairs_judge_by_rank() -> None:
     run = settings_of(objective="similarity")
-    judge, split = make_judge(run, pairs(300, lambda i: i % 6))
-    assert judge is not None and len(split.rows) == split.examples_held == 30
+    (measure,), split = make_measures(run, pairs(300, lambda i: i % 6))
+    assert measure.gold is not None and len(measure.gold) == len(split.rows) == 30
     assert {row.score for row in split.rows} <= {float(i) for i in range(6)}
 
 
 def test_held_out_pairs_of_one_score_judge_nothing() -> None:
     examples = pairs(300, lambda i: 1.0 if i else 2.0)
     run = settings_of(objective="similarity", seed=1)
-    judge, split = make_judge(run, examples)
-    assert judge is None and split.train is examples
+    measures, split = make_measures(run, examples)
+    assert not measures and split.train is examples
 
 
 @pytest.fixture
@@ -74,11 +74,13 @@ def scored_run(config: TrainConfig, tmp_path: Path) -> TrainConfig:  # noqa: F81
     )
 
 
+@pytest.mark.filterwarnings("ignore::searchengine.trainer.errors.TrainingWarning")
 def test_scores_are_learnt(scored_run: TrainConfig) -> None:
     scored_run = replace(
         scored_run, max_steps=120
     )  # after 40 a fifth of the seeds has gained little
     recipe = train(scored_run).recipe
-    assert sum(recipe["best"].values()) > sum(recipe["untrained"].values()) + 0.1
+    (figures,) = recipe["measures"]
+    assert sum(figures["result"].values()) > sum(figures["base"].values()) + 0.1
     assert recipe["summary"][0].startswith("Loss: [CoSENT](https://")
-    assert recipe["judged_by"] == "spearman on dev"
+    assert figures["measure"] == "Spearman's correlation on dev"

@@ -2,25 +2,29 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import TrainingError
 from searchengine.trainer.training import checkpoint, loop
+from searchengine.trainer.training.judging import Measure
 from searchengine.trainer.training.loop import Report, train
-from searchengine.trainer.training.outcome import Run
+from searchengine.trainer.training.result import Run
 from searchengine.trainer.training.stopping import Signals, Stopped
 from searchengine.trainer.training.train_config import TrainConfig
 from tests.trainer.test_train_loop import (  # noqa: F401  (fixtures)
+    NOUNS,
+    VERBS,
     base,
     config,
     weights,
-    with_held_out,
 )
 
 
@@ -43,7 +47,25 @@ def terminate() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def ends_in(place: str, step: int, monkeypatch: pytest.MonkeyPatch, settings: TrainConfig) -> None:
+def distance_from(base: str) -> Measure:  # noqa: F811
+    """A measure that training raises: how far it moved the vectors."""
+    texts = [f"the {noun} {verb}" for noun in NOUNS for verb in VERBS]
+    before = Encoder.load(base, precision="fp32").encode(texts)
+
+    def values(encoder: Encoder, dims: Sequence[int]) -> dict[int, Any]:
+        moved = np.linalg.norm(encoder.encode(texts) - before, axis=1)
+        return {dim: np.round(moved.astype(np.float64), 2) for dim in dims}
+
+    return Measure("distance", values)
+
+
+def ends_in(
+    place: str,
+    step: int,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: TrainConfig,
+    measure: Measure,
+) -> None:
     """Train, with a signal at `step` updates: in an update, an evaluation, or between them."""
 
     def ending(name: str, ends: Callable[[Run], bool]) -> None:
@@ -62,7 +84,9 @@ def ends_in(place: str, step: int, monkeypatch: pytest.MonkeyPatch, settings: Tr
         ending("evaluate", lambda run: run.step == step)
     with pytest.raises(Ended):
         train(
-            settings, lambda line: terminate() if (place, line.step) == ("between", step) else None
+            settings,
+            lambda line: terminate() if (place, line.step) == ("between", step) else None,
+            measure=measure,
         )
     monkeypatch.undo()
 
@@ -83,12 +107,13 @@ def test_a_signal_at_any_place_loses_nothing(
     step: int,
 ) -> None:
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 300)
-    short = replace(with_held_out(config), dropout=0.1)
-    whole = train(replace(short, out=tmp_path / "whole"))
-    ends_in(place, step, monkeypatch, short)
+    short = replace(config, dropout=0.1)
+    measure = distance_from(config.base)
+    whole = train(replace(short, out=tmp_path / "whole"), measure=measure)
+    ends_in(place, step, monkeypatch, short, measure)
     found = checkpoint.latest(short.out)
     assert found is not None and found.name == f"step-{step:07d}"
-    resumed = train(short, resume=True)
+    resumed = train(short, resume=True, measure=measure)
     ours, theirs = weights(resumed), weights(whole)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert resumed.model.history == whole.model.history
@@ -123,7 +148,10 @@ def test_a_signal_outside_an_update_comes_at_once() -> None:
     assert reached == ["saved"]
 
 
-def test_the_last_two_checkpoints_are_kept(config: TrainConfig) -> None:  # noqa: F811
+def test_the_last_two_checkpoints_are_kept(
+    config: TrainConfig,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def stop(line: Report) -> None:
         if line.step == 10:
             terminate()

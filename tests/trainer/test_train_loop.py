@@ -12,19 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors import SafetensorError
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import (
     ConfigError,
-    DataError,
     ModelError,
     TrainingError,
 )
-from searchengine.trainer.evaluation.sts import read_sts, sts
 from searchengine.trainer.training import checkpoint, loop, objectives
+from searchengine.trainer.training.judging import Measure
 from searchengine.trainer.training.loop import Report, train
-from searchengine.trainer.training.step_judging import Judgement, Measure, Split
 from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import WORDS, write_sentence_transformer
 
@@ -88,19 +85,21 @@ def interrupt_at(step: int) -> Callable[[Report], None]:
     return report
 
 
-def judge_as(monkeypatch: pytest.MonkeyPatch, scores: Iterable[float | dict[int, float]]) -> None:
-    """These judgements, of 32 dimensions or by prefix, in this order."""
-    left = (score if isinstance(score, dict) else {32: score} for score in scores)
-    monkeypatch.setattr(
-        loop,
-        "make_judge",
-        lambda _, examples, *others: (lambda encoder: Judgement(next(left)), Split(examples)),
-    )
+def scripted(scores: Iterable[float | dict[int, float]], n: int = 20) -> Measure:
+    """A measure of n items that gives these in turn: of the base, each step, the result."""
+    left = iter(scores)
+
+    def values(_: Encoder, dims: Sequence[int]) -> dict[int, Any]:
+        score = next(left)
+        by_dim = score if isinstance(score, dict) else dict.fromkeys(dims, score)
+        return {dim: np.full(n, float(by_dim[dim])) for dim in dims}
+
+    return Measure("a script", values)
 
 
-def judge_rising(monkeypatch: pytest.MonkeyPatch) -> None:
+def rising() -> Measure:
     """Every judgement is better than all before, so that `out` holds the last weights."""
-    judge_as(monkeypatch, itertools.count())
+    return scripted(itertools.count())
 
 
 def test_training_learns_saves_and_reports(config: TrainConfig) -> None:
@@ -115,25 +114,23 @@ def test_training_learns_saves_and_reports(config: TrainConfig) -> None:
     means = {step: sum(scores.values()) / 2 for step, scores in judged.items()}
     best = lines[-1].best_step
     assert means[best] == max(means.values()) > means[0]
-    chosen, _, interval = encoder.recipe["chosen"].partition(", 95 % interval ")
-    assert chosen == (
-        f"step {best}, the best: {means[best]:.4f} against {means[0]:.4f} for step 0, before "
-        "training (top-1 accuracy on held-out examples, mean over the prefixes; n 21, difference "
-        f"{means[best] - means[0]:+.4f}"
-    )
-    low, high = map(float, interval.removesuffix(")").split(" to "))
-    assert low < means[best] - means[0] < high < low + 0.7
+    (figures,) = encoder.recipe["measures"]
+    assert figures["measure"] == "nDCG@10 on held-out examples" and figures["n"] == 21
+    assert figures["base"] == {str(dim): score for dim, score in lines[0].base.items()}
+    assert np.mean([*figures["result"].values()]) == pytest.approx(means[best], abs=0.01)
+    assert 0 < figures["low"] < means[best] - means[0] < figures["high"] < figures["low"] + 0.7
+    assert encoder.recipe["verdict"].startswith("Better: nDCG@10 on held-out examples 0.")
     assert encoder.recipe["held_out"] == 21
     assert lines[0].loss is None and lines[0].examples == 189 and lines[0].steps == 120
     again = Encoder.load(config.out, precision="fp32")
     assert again.fingerprint == encoder.fingerprint and again.matryoshka_dims == (32, 8)
-    assert again.recipe["best_step"] == best
+    assert again.recipe["best_step"] == again.recipe["kept"] == best
     assert TrainConfig.from_dict(again.recipe["config"]).train == config.train
     assert not checkpoint.folder_of(config.out).exists()
 
 
 def test_same_seed_same_weights_other_seed_others(config: TrainConfig, tmp_path: Path) -> None:
-    short = replace(config, max_steps=3, eval_every=1, learning_rate=1e-2)
+    short = replace(config, max_steps=3, learning_rate=1e-2)
     runs = [
         train(replace(short, out=tmp_path / name, seed=seed))
         for name, seed in (("a", 0), ("b", 0), ("c", 1))
@@ -143,12 +140,11 @@ def test_same_seed_same_weights_other_seed_others(config: TrainConfig, tmp_path:
 
 @pytest.mark.parametrize("rotate", [False, True])
 def test_resumed_run_equals_unbroken_one_to_the_bit(
-    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rotate: bool
+    config: TrainConfig, tmp_path: Path, rotate: bool
 ) -> None:
-    judge_rising(monkeypatch)
     config = replace(config, accumulation=2, epochs=3, max_steps=None, rotate=rotate)
     whole: list[Report] = []
-    unbroken = train(replace(config, out=tmp_path / "whole"), whole.append)
+    unbroken = train(replace(config, out=tmp_path / "whole"), whole.append, measure=rising())
     assert whole[-1].step == 12  # 60 triplets, 8 batches, 4 updates an epoch
 
     parts: dict[int, Report] = {}
@@ -163,21 +159,17 @@ def test_resumed_run_equals_unbroken_one_to_the_bit(
 
     folder = checkpoint.folder_of(config.out)
     with pytest.raises(KeyboardInterrupt):
-        train(config, stop_at(7))
+        train(config, stop_at(7), measure=rising())
     assert {p.name for p in folder.iterdir()} == {"step-0000006", "step-0000007"}
     assert {p.suffix for p in folder.glob("*/*")} == {".safetensors", ".json"}
     torch.manual_seed(99)  # whatever happened in between
     with pytest.raises(KeyboardInterrupt):
-        train(config, stop_at(10), resume=True)
-    assert {p.name for p in folder.iterdir()} == {"step-0000009", "step-0000010"}
-    resumed = train(config, stop_at(-1), resume=True)
+        train(config, stop_at(10), resume=True, measure=scripted(itertools.count(100)))
+    resumed = train(config, stop_at(-1), resume=True, measure=scripted(itertools.count(200)))
     ours, theirs = weights(resumed), weights(unbroken)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-    whole = whole[rotate:]  # a turn is reported as a second step 0
     assert [parts[i].loss for i in range(13)] == [line.loss for line in whole]
     assert [parts[i].learning_rate for i in range(13)] == [line.learning_rate for line in whole]
-    start = parts[0].scores
-    assert start is not None and resumed.recipe["untrained"] == {"32": start[32] - rotate}
     assert not torch.equal(*(weights(e)[LAYER] for e in (resumed, Encoder.load(config.base))))
 
 
@@ -202,9 +194,9 @@ def test_resume_refuses_another_run(config: TrainConfig) -> None:
         file.write("one\tmore\ttriplet\n")
     with pytest.raises(ConfigError, match="the training files changed since the checkpoint"):
         train(config, resume=True)
-    state = next(config.out.glob("checkpoint/*/state.json"))
+    state = max(config.out.glob("checkpoint/*/state.json"))
     written = json.loads(state.read_text())
-    older = {k: v for k, v in written["config"].items() if k != "keep_last"}
+    older = {k: v for k, v in written["config"].items() if k != "seed"}
     for changed in ({"format": 0}, {"config": older}):
         state.write_text(json.dumps(written | changed))
         with pytest.raises(ConfigError, match="was written by another version of this package"):
@@ -212,14 +204,12 @@ def test_resume_refuses_another_run(config: TrainConfig) -> None:
 
 
 def test_resume_after_a_move(config: TrainConfig, tmp_path: Path) -> None:
-    whole = train(replace(config, out=tmp_path / "whole", keep_last=True))
+    whole = train(replace(config, out=tmp_path / "whole"))
     home = tmp_path / "home"
     shutil.copytree(config.base, home / "base")
     shutil.copy(config.train[0], home)
-    here = replace(
-        config, train=(home / "pairs.tsv",), base=str(home / "base"), out=home / "out",
-        keep_last=True,
-    )  # fmt: skip
+    train_file, base = home / "pairs.tsv", str(home / "base")
+    here = replace(config, train=(train_file,), base=base, out=home / "out")
     with pytest.raises(KeyboardInterrupt):
         train(here, interrupt_at(6))
     away = home.rename(tmp_path / "away")
@@ -250,44 +240,58 @@ def test_the_callers_random_state_stays(config: TrainConfig) -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_interrupted_checkpoint_leaves_the_older_one(
-    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = checkpoint.write_json
-
-    def fails_later(path: Path, value: Any) -> None:
-        if "step-0000010" in str(path):
-            raise KeyboardInterrupt
-        real(path, value)
-
-    monkeypatch.setattr(checkpoint, "write_json", fails_later)
-    with pytest.raises(KeyboardInterrupt):
-        train(config)
-    found = checkpoint.latest(config.out)
-    assert found is not None and found.name == "step-0000009"
-    monkeypatch.undo()
-    assert train(config, resume=True).matryoshka_dims == (32, 8)
-
-
 @pytest.mark.parametrize(
-    "step, way", [(1, "mend this and start"), (10, "step-0000009 was kept: m")]
+    ("step", "file", "way"),
+    [
+        (1, "best.safetensors", "mend this and start again"),
+        (7, "best.safetensors", "step-0000006 was kept: mend this and resume"),
+        (7, "state.json", "step-0000006 was kept: mend this and resume"),
+        (12, "optimizer.safetensors", "step-0000011 was kept: mend this and resume"),
+    ],
 )
 def test_a_checkpoint_without_room_leaves_the_older_one(
-    config: TrainConfig, monkeypatch: pytest.MonkeyPatch, step: int, way: str
+    config: TrainConfig,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    step: int,
+    file: str,
+    way: str,
 ) -> None:
-    real = checkpoint.save_file
+    def full(write: Callable[..., None], at: int) -> Callable[..., None]:
+        def call(*arguments: Any) -> None:
+            path = arguments[at]
+            if path.name == file and f"step-{step:07d}" in str(path):
+                raise OSError("no space left")
+            write(*arguments)
 
-    def full(tensors: Any, path: Path) -> None:
-        if path.name == "best.safetensors" and f"step-{step:07d}" in str(path):
-            raise SafetensorError("no space left")
-        real(tensors, path)
+        return call
 
-    monkeypatch.setattr(checkpoint, "save_file", full)
-    said = f"the checkpoint of update {step} cannot be written to .*: no space left; {way}"
-    with pytest.raises(TrainingError, match=said):
+    monkeypatch.setattr(checkpoint, "save_file", full(checkpoint.save_file, 1))
+    monkeypatch.setattr(checkpoint, "write_json", full(checkpoint.write_json, 0))
+    with pytest.raises(TrainingError, match=f"the checkpoint of update {step} .*no space .*{way}"):
         train(config)
     left = {entry.name for entry in checkpoint.folder_of(config.out).iterdir()}
-    assert left == ({"step-0000008", "step-0000009"} if step > 1 else set())
+    assert left == {f"step-{step - i:07d}" for i in (1, 2) if step > i}
+    monkeypatch.undo()
+    if step > 1:
+        whole = train(replace(config, out=tmp_path / "whole"))
+        assert train(config, resume=True).fingerprint == whole.fingerprint
+
+
+def test_a_result_without_room_is_written_by_resuming(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Encoder, path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Encoder, "save", full)
+    with pytest.raises(OSError, match="No space left"):
+        train(config)
+    monkeypatch.undo()
+    found = checkpoint.latest(config.out)
+    assert found is not None and found.name == "step-0000012"
+    lines: list[Report] = []
+    assert train(config, lines.append, resume=True).recipe["kept"] == 12 and not lines
 
 
 def test_a_loss_that_is_no_number_stops_and_keeps_the_checkpoint(
@@ -305,27 +309,21 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_checkpoint(
     assert found is not None and found.name == "step-0000006"
 
 
-def test_bf16_keeps_fp32_master_weights(
-    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bf16_keeps_fp32_master_weights(config: TrainConfig) -> None:
     # 1e-5 on weights near 0.3 is far below a bfloat16 step (0.002): it would vanish.
-    small = replace(config, precision="bf16", learning_rate=1e-5, max_steps=2, eval_every=1)
+    small = replace(config, precision="bf16", learning_rate=1e-5, max_steps=2)
     before = weights(Encoder.load(config.base))[LAYER]
-    judge_rising(monkeypatch)
     after = weights(train(small))[LAYER]
     moved = (after - before).abs()
     assert after.dtype == torch.float32
     assert (moved > 0).float().mean() > 0.9 and moved.max() < 1e-4
 
 
-def test_a_turn_comes_first_and_leaves_the_full_width_alone(config: TrainConfig) -> None:
+def test_the_rotation_leaves_the_full_width_alone(config: TrainConfig) -> None:
     lines: list[Report] = []
-    tiny_rate = replace(with_held_out(config), rotate=True, max_steps=1, learning_rate=1e-12)
-    encoder = train(tiny_rate, lines.append)
-    assert [line.step for line in lines] == [0, 0, 1]
-    untrained, turned = lines[0].scores, lines[1].scores
-    assert untrained is not None and turned is not None and turned[32] == untrained[32]
-    assert encoder.recipe["untrained"] == {"32": untrained[32], "8": untrained[8]}
+    tiny_rate = replace(config, rotate=True, max_steps=1, learning_rate=1e-12)
+    train(tiny_rate, lines.append)
+    assert [line.step for line in lines] == [0, 1]
     base = Encoder.load(config.base, precision="fp32")
     texts = [f"the {n} {v}" for n in NOUNS for v in VERBS]
     before, after = base.encode(texts), Encoder.load(config.out, precision="fp32").encode(texts)
@@ -333,93 +331,6 @@ def test_a_turn_comes_first_and_leaves_the_full_width_alone(config: TrainConfig)
     # The strongest axes come first: energy never rises, and 8 of 32 numbers hold most of it.
     energy = np.square(after).sum(axis=0) / len(texts)
     assert energy[:8].sum() > 0.9 > 0.6 > np.square(before)[:, :8].sum() / len(texts)
-
-
-def test_sentences_alone_keep_the_last_step(config: TrainConfig, tmp_path: Path) -> None:
-    sentences = tmp_path / "sentences.tsv"
-    lines = [f"the {n} {v}" for n in NOUNS for v in VERBS]
-    sentences.write_text("\n".join(["sentence", *lines]) + "\n")
-    reports: list[Report] = []
-    encoder = train(replace(config, train=(sentences,)), reports.append)
-    assert all(report.scores is None for report in reports)
-    assert encoder.recipe["judged_by"] == "nothing: the last step is kept"
-    assert encoder.recipe["chosen"].startswith("step 12, the last: nothing to choose by")
-    assert encoder.recipe["best_step"] == reports[-1].step == 12
-    assert not torch.equal(weights(encoder)[LAYER], weights(Encoder.load(config.base))[LAYER])
-
-
-def test_of_equal_steps_the_latest_is_kept(
-    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    judge_as(monkeypatch, [1.0, 0.9, 1.0, 0.9])
-    assert train(config).recipe["best_step"] == 8
-
-
-def test_dev_files_choose_the_step(config: TrainConfig, tmp_path: Path) -> None:
-    rows = [f"{i % 5}\tthe {n} {v}\t{v} the {n} near a house\n" for i, (n, v) in enumerate(
-        itertools.product(NOUNS, VERBS)
-    )]  # fmt: skip
-    (tmp_path / "dev.tsv").write_text("score\tsentence1\tsentence2\n" + "".join(rows))
-    lines: list[Report] = []
-    dev = replace(config, dev=(tmp_path / "dev.tsv",), exclude=(tmp_path / "dev.tsv",))
-    encoder = train(dev, lines.append)
-    assert lines[0].examples == 60 and lines[0].excluded == 0
-    expected = {r.dim: r.spearman for r in sts(Encoder.load(config.out, precision="fp32"),
-                                               read_sts(dev.dev))}  # fmt: skip
-    assert lines[encoder.recipe["best_step"]].scores == pytest.approx(expected)
-
-
-def test_pairs_without_scores_choose_the_step(config: TrainConfig, tmp_path: Path) -> None:
-    texts = [(f"the {n} {v}", f"{v} the {n} near a house") for n in NOUNS for v in VERBS]
-    dev, scored = tmp_path / "dev.tsv", tmp_path / "scored.tsv"
-    dev.write_text("\n".join(["query\tpositive", *map("\t".join, texts)]) + "\n")
-    lines: list[Report] = []
-    encoder = train(replace(config, dev=(dev,)), lines.append)
-    assert lines[0].examples == 60
-    assert encoder.recipe["judged_by"] == "top-1 accuracy on dev"
-    assert ", n 30, difference" in encoder.recipe["chosen"].replace(";", ",")
-    again = Encoder.load(config.out, precision="fp32")
-    for dim, score in (lines[encoder.recipe["best_step"]].scores or {}).items():
-        a = again.encode([q for q, _ in texts], role="query")[:, :dim]
-        b = again.encode([p for _, p in texts], role="document")[:, :dim]
-        nearest = (a @ (b / np.linalg.norm(b, axis=1, keepdims=True)).T).argmax(axis=1)
-        assert score == pytest.approx((nearest == np.arange(len(texts))).mean())
-    # A file with more columns; those of `columns` are read.
-    rows = [f"{q}\t{p}\ta dog\t3" for q, p in texts]
-    dev.write_text("\n".join(["anchor\tpositive\tnegative\tscore", *rows]) + "\n")
-    assert (
-        "top-1 accuracy on dev"
-        in train(
-            replace(config, out=tmp_path / "c", dev=(dev,), columns=("anchor", "positive"))
-        ).recipe["judged_by"]
-    )
-    scored.write_text("score\tsentence1\tsentence2\n1\ta dog\ta cat\n")
-    with pytest.raises(
-        ConfigError, match=r"of the dev files 1 have scored pairs .*, such as .*scored"
-    ):
-        train(replace(config, out=tmp_path / "b", dev=(dev, scored)))
-    dev.write_text("query\tpositive\na dog\ta cat\n")
-    with pytest.raises(
-        DataError, match="different positives in the dev files: 1; expected 20 or more"
-    ):
-        train(replace(config, out=tmp_path / "b", dev=(dev,)))
-    dev.write_text("sentence\na dog\n")
-    with pytest.raises(DataError, match=r"dev.tsv: holds single sentences"):
-        train(replace(config, out=tmp_path / "b", dev=(dev,)))
-
-
-def scripted(*scores: float) -> Measure:
-    """A measure that gives one score after the other."""
-    left = iter(scores)
-    return Measure("a script", lambda encoder: dict.fromkeys(encoder.matryoshka_dims, next(left)))
-
-
-def test_a_measure_takes_the_place_of_dev_files(config: TrainConfig, tmp_path: Path) -> None:
-    (tmp_path / "dev.tsv").write_text("1\ta dog\ta cat\n2\tthe sea\ta sea\n")
-    with pytest.raises(ConfigError, match="dev files beside a script: choose one"):
-        train(replace(config, dev=(tmp_path / "dev.tsv",)), measure=scripted(1))
-    with pytest.raises(ConfigError, match="a folder: expected files; to judge by search quality"):
-        train(replace(config, dev=(tmp_path,)))
 
 
 def test_what_fails_later_is_refused_at_the_start(config: TrainConfig, tmp_path: Path) -> None:

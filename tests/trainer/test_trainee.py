@@ -44,7 +44,6 @@ def config(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train
         batch_size=8,
         max_steps=4,
         learning_rate=1e-3,
-        keep_last=True,
         precision="fp32",  # type: ignore[arg-type]
     )
 

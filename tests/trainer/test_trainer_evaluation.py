@@ -21,8 +21,8 @@ from searchengine.trainer.evaluation.sts import (
     sts_tasks,
     unit_prefix,
 )
-from searchengine.trainer.training.examples import Row
-from searchengine.trainer.training.step_judging import top1_right
+from searchengine.trainer.training.examples import Examples, Row
+from searchengine.trainer.training.judging import of_anchors
 from tests.conftest import Numbers
 from tests.tiny_model import write_sentence_transformer
 
@@ -105,19 +105,11 @@ def test_prefixes_are_those_of_the_index() -> None:
         np.testing.assert_allclose(unit_prefix(x, dim), prefix(x, dim), rtol=0, atol=1e-7)
 
 
-def test_top1_by_hand() -> None:
-    held = [
-        Row("1 0 0", "1 0 0"),
-        Row("0 1 0", "0 1 5"),
-        Row("0 1 0", "0 1 5"),
-    ]
-    held.append(Row("0 1 1", "1 0 0"))  # nearer to the other positive
-    found = top1_right(Numbers(), held)  # type: ignore[arg-type]
-    assert {dim: right.mean() for dim, right in found.items()} == {3: 0.75, 2: 0.75}
+def test_anchors_by_hand() -> None:
     hidden = [Row("0 1 9", "0 1 9"), Row("1 0 9", "1 0.1 0")]
-    # At full width the third number misleads; the first two are right.
-    found = top1_right(Numbers(), hidden)  # type: ignore[arg-type]
-    assert {dim: right.mean() for dim, right in found.items()} == {3: 0.5, 2: 1.0}
+    # At full width the third number misleads, to the second rank; the first two are right.
+    scores = of_anchors(hidden, Examples(()), 0, "dev").scores(Numbers(), (3, 2))  # type: ignore[arg-type]
+    assert scores == {3: pytest.approx((1 + 1 / np.log2(3)) / 2), 2: 1.0}
 
 
 def write(path: Path, text: str) -> Path:

@@ -30,7 +30,7 @@ from searchengine.trainer.training.train_config import TrainConfig
 Weights = dict[str, Tensor]
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 # Raised when held-out examples, random choices or files change: older runs cannot be resumed.
-FORMAT = 1
+FORMAT = 2
 # Settings that a resumed run may change: the places of files, whose content is compared instead,
 # and the length of the run.
 PATH_SETTINGS = ("train", "exclude", "dev", "out", "base")
@@ -55,8 +55,6 @@ class JudgedStep:
 
     step: int
     scores: Mapping[int, float]
-    alignment: float | None
-    uniformity: float | None
     learning_rate: float
 
     def to_dict(self) -> dict[str, Any]:
@@ -75,17 +73,13 @@ class Progress:
     """The state of a run besides its weights; what a checkpoint stores.
 
     step: updates done. best_step: the step with the best scores. losses: of every update. judged:
-    evaluations in order; step 0 is the base model, twice if the run rotates it. evaluated: the last
-    step that was evaluated. right: of the steps 0 and best_step, by their number as text, the share
-    of prefixes by which each held-out anchor finds its positive. scale: of the loss in fp16.
+    evaluations in order. scale: of the loss in fp16.
     """
 
     step: int = 0
     best_step: int = 0
     losses: list[float] = field(default_factory=list)
     judged: list[JudgedStep] = field(default_factory=list)
-    evaluated: int = 0
-    right: dict[str, list[float]] = field(default_factory=dict)
     scale: dict[str, float] = field(default_factory=dict)
 
 

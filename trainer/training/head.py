@@ -87,19 +87,24 @@ def principal_axes(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
     return axes[:, ::-1].T
 
 
-def fit_classifier(encoder: Encoder, examples: Examples, c: float = C) -> None:
-    """Fit the classifier, in place, as the logistic regression of the examples' vectors.
+def fit_classifier(
+    encoder: Encoder, classifier: Classifier, examples: Examples, c: float = C
+) -> None:
+    """Fit a classifier, in place, as the logistic regression of the examples' vectors.
 
     Training starts from it, as in arXiv 2202.10054: random weights would need hundreds of updates,
     and would distort the vectors meanwhile. c: as `Classifier.fit` has it.
     """
-    classifier = encoder.model.classifier
-    assert classifier is not None
+    classifier.fit(*_vectors_of(encoder, examples), c)
+
+
+def _vectors_of(encoder: Encoder, examples: Examples) -> tuple[Tensor, list[str]]:
+    """The vectors (n, D) of CLASSIFIER_TEXTS labelled texts at most, and their labels."""
     count = min(CLASSIFIER_TEXTS, len(examples))
     places = random.Random("classifier").sample(range(len(examples)), count)
     rows = [examples[place][1] for place in places]
     vectors = encoder.encode([text for text, _ in rows], role="document")
-    classifier.fit(torch.from_numpy(vectors), [label for _, label in rows], c)
+    return torch.from_numpy(vectors), [label for _, label in rows]
 
 
 def folds_of(labels: Sequence[str], count: int, seed: int = 0) -> NDArray[np.int64]:
@@ -118,11 +123,7 @@ def folds_of(labels: Sequence[str], count: int, seed: int = 0) -> NDArray[np.int
 
 def best_c(encoder: Encoder, examples: Examples) -> float:
     """The C of CS by `cross_validated_c` of the examples, CLASSIFIER_TEXTS at most."""
-    count = min(CLASSIFIER_TEXTS, len(examples))
-    places = random.Random("classifier").sample(range(len(examples)), count)
-    rows = [examples[place][1] for place in places]
-    vectors = encoder.encode([text for text, _ in rows], role="document")
-    return cross_validated_c(torch.from_numpy(vectors), [label for _, label in rows])
+    return cross_validated_c(*_vectors_of(encoder, examples))
 
 
 def cross_validated_c(vectors: Tensor, labels: Sequence[str]) -> float:

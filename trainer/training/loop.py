@@ -1,4 +1,4 @@
-"""The training loop: contrastive, nested over prefix lengths, resumable to the bit.
+"""The training loop: batch → vectors → loss → update → evaluate → save; resumable to the bit.
 
     config = TrainConfig(train=["pairs.tsv"], out="model")
     encoder = train(config, report=print)
@@ -14,10 +14,9 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-import numpy as np
 import torch
 
 from searchengine.trainer import fingerprint
@@ -29,15 +28,15 @@ from searchengine.trainer.runtimes.torch_runtime import ran_out_of_memory
 from searchengine.trainer.training import checkpoint
 from searchengine.trainer.training.batches import BatchPlan, LoadedBatch, load
 from searchengine.trainer.training.checkpoint import JudgedStep
-from searchengine.trainer.training.examples import Examples, read_examples
+from searchengine.trainer.training.examples import read_examples
 from searchengine.trainer.training.head import (
     CLASSIFIER_TEXTS,
     fit_classifier,
     rotate_head,
     sample_texts,
 )
+from searchengine.trainer.training.judging import Measure, Scores, make_measures, mean, unjudged
 from searchengine.trainer.training.objectives import OBJECTIVES
-from searchengine.trainer.training.outcome import Run, finish, mean
 from searchengine.trainer.training.passes import Passes
 from searchengine.trainer.training.preparation import (
     check_place,
@@ -47,20 +46,14 @@ from searchengine.trainer.training.preparation import (
     make_optimizer,
     starts_rotated,
 )
-from searchengine.trainer.training.processes import Processes, launched_rank
-from searchengine.trainer.training.step_judging import (
-    Measure,
-    Split,
-    make_judge,
-    measured_by,
-    unjudged,
-)
+from searchengine.trainer.training.processes import launched_rank
+from searchengine.trainer.training.result import Run, base_as_shipped, base_values, finish
 from searchengine.trainer.training.stopping import Signals, Stopped
 from searchengine.trainer.training.train_config import TrainConfig
 from searchengine.trainer.training.training_model import TrainingModel, text_ids
 
-# A checkpoint is written at least this often, however long an update takes.
 CHECKPOINT_SECONDS = 300
+"""A checkpoint is written this often, before the result is written, and when a signal comes."""
 MAX_GRAD_NORM = 1.0
 
 
@@ -69,37 +62,30 @@ class Report:
     """The state of a run after an update.
 
     step: updates done, of `steps`. loss: of this update, None before the first. scores: by prefix
-    length if this step was evaluated (Spearman, accuracy, or top-1 accuracy without dev files),
-    else None. alignment, uniformity: of the same vectors, with STS dev files. best_step: the best
-    step so far. examples: number per epoch; excluded: number left out because of the exclude files.
-    unjudged: why nothing judges the steps; "" if something does.
+    length, if this step was evaluated. base: those of the base as shipped; {} if nothing judges.
+    best_step: the best step so far. examples: number per epoch; excluded: number left out because
+    of the exclude files. unjudged: why nothing judges the steps; "" if something does.
     """
 
     step: int
     steps: int
     loss: float | None
     learning_rate: float
-    scores: Mapping[int, float] | None
-    alignment: float | None
-    uniformity: float | None
+    scores: Scores | None
     best_step: int
     examples: int
     excluded: int
+    base: Scores = field(default_factory=dict)
     unjudged: str = ""
 
     def values(self) -> dict[str, float]:
         """The numbers of this update by name, for a log: `wandb.log(report.values())`.
 
-        loss, learning_rate, and of an evaluated step score/DIM, alignment and uniformity.
+        loss, learning_rate, and of an evaluated step score/DIM.
         """
-        values = {
-            "loss": self.loss,
-            "learning_rate": self.learning_rate,
-            "alignment": self.alignment,
-            "uniformity": self.uniformity,
-            **{f"score/{dim}": score for dim, score in (self.scores or {}).items()},
-        }
-        return {name: value for name, value in values.items() if value is not None}
+        scores = {f"score/{dim}": score for dim, score in (self.scores or {}).items()}
+        loss = {} if self.loss is None else {"loss": self.loss}
+        return {**loss, "learning_rate": self.learning_rate, **scores}
 
 
 OnReport = Callable[[Report], None]
@@ -111,18 +97,18 @@ def train(
     resume: bool = False,
     measure: Measure | None = None,
 ) -> Encoder:
-    """Train by the configuration, write the best step to `config.out` and return it.
+    """Train by the configuration, write the result to `config.out` and return it.
 
-    `recipe["chosen"]` of the returned encoder states which step that is and why. A TrainingWarning
-    is issued if it is step 0, or scores less than step 0.
+    The result is the best step if that is better than the base as shipped, beyond the noise of
+    what judges them; otherwise the base, with a TrainingWarning. `recipe["verdict"]` of the
+    returned encoder says so in a sentence, and `recipe["measures"]` in figures.
 
-    report: called with the base model's scores, again after the rotation, then after each update.
-    resume: continue from the newest checkpoint in OUT/checkpoint. measure: judges the steps, in
-    place of dev files: `searchengine.measure.judged_folder.retrieval`. Under torchrun or
-    accelerate each process calls this; the first one evaluates, reports and writes. Raises
-    ConfigError, DataError, ModelError, or TrainingError for a loss that is not a number (the last
-    checkpoint stays).
-    The state of torch's random generators is restored afterwards.
+    report: called before the first update, then after each. resume: continue from the newest
+    checkpoint in OUT/checkpoint. measure: chooses the step, before dev files:
+    `searchengine.measure.judged_folder.retrieval`. Under torchrun or accelerate each process calls
+    this; the first one evaluates, reports and writes. Raises ConfigError, DataError, ModelError, or
+    TrainingError for a loss that is not a number (the last checkpoint stays). The state of torch's
+    random generators is restored afterwards.
     """
     check_place(config)
     # Of several processes that train as one, the first alone writes.
@@ -148,13 +134,10 @@ def run_training(
     config: TrainConfig, report: OnReport | None, resume: bool, measure: Measure | None
 ) -> Encoder:
     """As `train`, without restoring torch's random generators."""
-    accelerator, processes = make_accelerator(config)
-    examples = read_examples(config)
-    judge, split = make_judge(config, examples, measure)
-    run = make_run(config, examples, split, accelerator, processes)
-    run.judge, run.measure = judge, measured_by(config, measure)
+    run, accelerator = make_run(config, measure)
+    processes = run.processes
     origin = checkpoint.Origin(
-        examples.digest(config.dev),
+        run.split.train.digest(config.dev),
         fingerprint.of_model(run.model, describe(run.model)),
         measure.name if measure else "",
     )
@@ -165,8 +148,14 @@ def run_training(
 
     if resume:
         restore(run, origin)
-    else:
-        begin(run, report)
+    if processes.main and run.measures:
+        base = base_as_shipped(config, run.model, run.split)
+        run.base_values = [
+            base_values(base, run.model.matryoshka_dims, measure) for measure in run.measures
+        ]
+    if not resume:
+        start(run)
+        send_report(run, report)
     with run.signals:
         try:
             passes = Passes(
@@ -181,10 +170,9 @@ def run_training(
         if not processes.main:  # only the first one evaluates and knows the best step
             processes.wait()
             return Encoder.load(config.out)
-        save()
         with run.signals.whole():  # it changes the weights that a checkpoint would store
+            save()  # what cannot be written now, on a full disk, is written by --resume
             trained = finish(run)
-            trained.save(config.out)
             remove_folder(checkpoint.folder_of(config.out))
     processes.wait()
     return trained
@@ -201,25 +189,21 @@ def restore(run: Run, origin: checkpoint.Origin) -> None:
         run.scaler.load_state_dict(run.scale)
 
 
-def make_run(
-    config: TrainConfig,
-    examples: Examples,
-    split: Split,
-    accelerator: Any,
-    processes: Processes,
-) -> Run:
-    """A run before its first step, which nothing judges yet."""
+def make_run(config: TrainConfig, measure: Measure | None) -> tuple[Run, Any]:
+    """A run before its first step, and its accelerator."""
+    accelerator, processes = make_accelerator(config)
+    examples = read_examples(config)
+    measures, split = make_measures(config, examples, measure)
     model, projection = load_base(config, examples)
     training_model = TrainingModel(model, config, projection).to(accelerator.device)
-    return Run(
+    run = Run(
         config=config,
         model=model,
-        examples=examples,
         split=split,
         plan=BatchPlan(config, split.train),
         objective=OBJECTIVES[config.objective](config, model.matryoshka_dims, training_model),
-        judge=None,
-        measure="",
+        measures=measures,
+        base_values=[],
         processes=processes,
         training_model=training_model,
         optimizer=accelerator.prepare(make_optimizer(training_model, config, accelerator.device)),
@@ -227,6 +211,7 @@ def make_run(
         scaler=accelerator.scaler,
         signals=Signals(waits=not processes.main),
     )
+    return run, accelerator
 
 
 def run_updates(
@@ -242,7 +227,7 @@ def run_updates(
     with the weights of a whole update.
     """
     saved = time.monotonic()
-    if run.evaluated < run.step and evaluates(run):
+    if run.step and evaluates(run) and not run.scores(run.step):
         evaluate(run)
     for loaded in batches:
         with run.signals.whole():
@@ -261,7 +246,7 @@ def run_updates(
 def evaluates(run: Run) -> bool:
     """Whether this step is evaluated: the last one is."""
     every = run.config.eval_every
-    return run.step == run.plan.steps or bool(every and run.step % every == 0)
+    return run.step == run.plan.steps or bool(run.measures and every and run.step % every == 0)
 
 
 def update(run: Run, passes: Passes, batches: Sequence[LoadedBatch]) -> float:
@@ -351,77 +336,56 @@ def spare_memory(run: Run, passes: Passes, error: RuntimeError) -> None:
     warnings.warn(f"memory ran out in update {run.step + 1}: {change}", MemoryWarning, stacklevel=3)
 
 
-def begin(run: Run, report: OnReport | None) -> None:
-    """Evaluate the base model; if the run rotates it, evaluate it again after the rotation."""
-    evaluate(run)
-    send_report(run, report)
-    plan, processes, training_model = run.plan, run.processes, run.training_model
+def start(run: Run) -> None:
+    """Rotate the vectors if the run begins so, and evaluate step 0."""
     if starts_rotated(run.config, run.model):
-        rotate_head(run.encoder(), sample_texts(plan.examples, run.config.seed))
+        rotate_head(run.encoder(), sample_texts(run.plan.examples, run.config.seed))
         # Rounding may give other processes other axes; and the copies are older than the rotation.
-        processes.share(training_model)
-        training_model.align()
-        evaluate(run)
-        send_report(run, report)
+        run.processes.share(run.training_model)
+        run.training_model.align()
+    evaluate(run)
 
 
 def evaluate(run: Run) -> None:
-    """Evaluate the model, and copy its weights if it is the best so far, or the last.
+    """Judge the weights by the first measure, and copy them if they are the best so far.
 
-    A classifier is first fitted to the vectors, because its updates lag behind them: before
-    training, and later if all examples can be used.
-    The best step has the highest mean over the prefixes, weighted as in the loss; of equal steps
-    the latest. For step 0 the last evaluation counts, which is the one after the rotation.
+    The best step has the highest mean over the prefixes, weighted as in the loss; without a measure
+    it is the last. A classifier is first fitted to the vectors, because its updates lag behind
+    them: before training, and later if all examples can be used.
     """
-    config, training_model, plan = run.config, run.training_model, run.plan
+    training_model, plan, classifier = run.training_model, run.plan, run.training_model.classifier
     training_model.eval()
-    if training_model.classifier is not None and (
-        run.step == 0 or len(plan.examples) <= CLASSIFIER_TEXTS
-    ):
-        fit_classifier(run.encoder(), plan.examples)
-        run.processes.share(training_model.classifier)
+    if classifier is not None and (run.step == 0 or len(plan.examples) <= CLASSIFIER_TEXTS):
+        fit_classifier(run.encoder(), classifier, plan.examples)
+        run.processes.share(classifier)
     if not run.processes.main:
         return
-    judgement = None if run.judge is None else run.judge(run.encoder())
     with run.signals.whole():
-        run.evaluated = run.step
-        better = judgement is None or run.step == 0 or config.keep_last  # None: keep the last
-        if judgement is not None:
-            before = run.scores(run.best_step)
-            better |= run.step > 0 and (
-                mean(judgement.scores, run.weights) >= mean(before, run.weights)
-            )
+        scores: Scores = {}
+        if run.measures:
+            scores = run.measures[0].scores(run.encoder(), run.model.matryoshka_dims)
             rate = plan.learning_rate(max(0, run.step - 1))
-            run.judged.append(
-                JudgedStep(
-                    run.step, judgement.scores, judgement.alignment, judgement.uniformity, rate
-                )
-            )
-        if judgement is not None and judgement.right and (better or run.step == 0):
-            weights = [run.weights[dim] for dim in judgement.right]
-            right = np.average(list(judgement.right.values()), axis=0, weights=weights)
-            kept = {"0": run.right["0"]} if run.step else {}
-            run.right = kept | {str(run.step): right.tolist()}
-        if better:
+            run.judged.append(JudgedStep(run.step, scores, rate))
+        best = run.scores(run.best_step)
+        if not scores or run.step == 0 or mean(scores, run.weights) > mean(best, run.weights):
             run.best_step, run.best = run.step, checkpoint.copy_weights(training_model.kept)
 
 
 def send_report(run: Run, report: OnReport | None) -> None:
     if report is None or not run.processes.main:
         return
-    last = run.judged[-1] if run.judged and run.judged[-1].step == run.step else None
+    base = run.measures[0].summarize(run.base_values[0]) if run.measures else {}
     report(
         Report(
             step=run.step,
             steps=run.plan.steps,
             loss=run.losses[-1] if run.losses else None,
             learning_rate=run.plan.learning_rate(max(0, run.step - 1)),
-            scores=last.scores if last else None,
-            alignment=last.alignment if last else None,
-            uniformity=last.uniformity if last else None,
+            scores=run.scores(run.step) or None,
             best_step=run.best_step,
             examples=len(run.plan.examples),
             excluded=run.plan.examples.excluded,
-            unjudged=unjudged(run.examples) if run.judge is None else "",
+            base=base,
+            unjudged="" if run.measures else unjudged(run.config, run.split.train),
         )
     )

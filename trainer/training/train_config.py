@@ -154,7 +154,6 @@ class TrainConfig:
     )
     dev: tuple[Path, ...] = setting((), "[Files](training.md#which-step-is-kept) to judge by")
     eval_every: Count = setting(100, "Updates between evaluations; 0: only at the end")
-    keep_last: bool = setting(False, "Keep the last step, not the best")
     out: Path = setting(MISSING, "Folder of the model")
 
     def __post_init__(self) -> None:

@@ -65,7 +65,7 @@ def test_scores_are_those_of_search(
     encoder = Encoder.load(base, precision="fp32")
     monkeypatch.setattr(judging, "SHORTLIST", 3)
     measure = retrieval(folder)
-    found = measure.scores(encoder)
+    found = measure.scores(encoder, (32, 8, 2))
     assert measure.name == "nDCG@10 on judged (dev)"
     assert found == pytest.approx(by_hand(encoder, 3), abs=1e-6)
     assert len(set(found.values())) == 3  # the prefixes differ, so that a mistake would show
@@ -105,16 +105,16 @@ def test_search_chooses_the_step_of_a_training(folder: Path, tmp_path: Path) -> 
         "train", "pairs.tsv", "--out", "m", *options, *settings, "--dev", str(folder), cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
-    encoder = Encoder.load(tmp_path / "m", precision="fp32", runtime="torch")
-    recipe = encoder.recipe
-    assert recipe["judged_by"] == "nDCG@10 on judged (dev)"
-    assert recipe["config"]["batch_size"] == 6 and recipe["config"]["learning_rate"] == 0.002
-    kept = {int(dim): score for dim, score in recipe["best"].items()}
-    assert kept == pytest.approx(retrieval(folder).scores(encoder), abs=1e-3)
+    (figures,) = Encoder.load(tmp_path / "m").recipe["measures"]
+    assert figures["measure"] == "nDCG@10 on judged (dev)" and figures["n"] == 10
+    # Ten questions prove nothing, so the base is kept; its prefixes are those of the run.
+    kept = {int(dim): score for dim, score in figures["base"].items()}
+    encoder = Encoder.load(tmp_path / "base")
+    assert kept == pytest.approx(retrieval(folder).scores(encoder, (32, 8)), abs=1e-3)
 
 
-def test_judged_questions_stand_alone(folder: Path, tmp_path: Path) -> None:
+def test_one_folder_chooses_the_step(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "pairs.tsv").write_text("a dog\tthe dog\n" * 3)
-    dev = ["--dev", str(folder), "--dev", "others.tsv"]
+    dev = ["--dev", str(folder), "--dev", str(folder / "qrels" / "dev.tsv")]
     done = command_line.run("train", "pairs.tsv", "--out", "m", *dev, cwd=tmp_path)
-    assert done.returncode == 2 and "expected them alone, got 2 dev files" in done.stderr
+    assert done.returncode == 2 and "hold judged questions: one folder" in done.stderr

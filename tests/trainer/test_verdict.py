@@ -1,0 +1,342 @@
+"""What judges a run, and what it keeps: against scipy, scikit-learn, sentences by hand."""
+
+import itertools
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import spearmanr
+from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
+
+from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import ConfigError, DataError, TrainingWarning
+from searchengine.trainer.evaluation.labels import accuracy, classify
+from searchengine.trainer.evaluation.sts import read_sts, sts
+from searchengine.trainer.training.examples import (
+    Example,
+    Examples,
+    Kind,
+    Row,
+    identity,
+    texts_without_label,
+)
+from searchengine.trainer.training.head import best_c, folds_of
+from searchengine.trainer.training.judging import (
+    MIN_ITEMS,
+    MIN_LABELS,
+    Measure,
+    hold_out,
+    of_anchors,
+)
+from searchengine.trainer.training.loop import Report, train
+from searchengine.trainer.training.train_config import TrainConfig
+from tests.trainer.test_classifier import config as labelled_config
+from tests.trainer.test_train_loop import LAYER, NOUNS, VERBS, base, config, scripted, weights
+
+pytestmark = pytest.mark.filterwarnings("ignore::searchengine.trainer.errors.TrainingWarning")
+__all__ = ["base", "config", "labelled_config"]  # fixtures
+
+TEXTS = [(f"the {n} {v}", f"{v} the {n} near a house") for n in NOUNS for v in VERBS]
+
+
+# --- what is kept ---
+
+
+@pytest.mark.parametrize(
+    ("scores", "verdict", "kept"),
+    [
+        # base, steps 0, 4, 8, 12, result
+        ([0.5, 0.5, 0.6, 0.7, 0.6, 0.7], "Better", 8),
+        ([0.5, 0.5, 0.7, 0.7, 0.6, 0.7], "Better", 4),  # of equal steps the first
+        ([0.5, 0.9, 0.7, 0.7, 0.6, 0.9], "Better", 0),
+        ([0.5, 0.5, 0.5, 0.5, 0.5, 0.5], "The same", None),  # a tie keeps the base
+        ([0.5, 0.1, 0.2, 0.3, 0.4, 0.4], "Worse", None),
+        ([0.5, 0.1, 0.2, 0.9, 0.4, 0.3], "Worse", None),  # as a user loads it
+        ([{32: 0.8, 8: 0.2}, *[{32: 0.7, 8: 0.6}] * 5], "Better", 0),
+    ],
+)
+def test_the_result_is_better_than_the_base_or_is_the_base(
+    config: TrainConfig, scores: list[Any], verdict: str, kept: int | None
+) -> None:
+    encoder = train(config, measure=scripted(scores))
+    assert encoder.recipe["verdict"].startswith(f"{verdict}: a script ")
+    assert encoder.recipe["kept"] == kept
+    loaded, shipped = Encoder.load(config.out), Encoder.load(config.base)
+    assert (loaded.fingerprint == shipped.fingerprint) == (not kept)
+    assert loaded.matryoshka_dims == ((32,) if kept is None else (32, 8))
+    assert loaded.recipe["verdict"] == encoder.recipe["verdict"]
+    before = scores[0] if isinstance(scores[0], dict) else {32: 0.5, 8: 0.5}
+    expected = {str(dim): pytest.approx(score) for dim, score in before.items()}
+    assert loaded.model.history["base"] == expected
+
+
+def test_few_items_prove_nothing(config: TrainConfig) -> None:
+    with pytest.warns(TrainingWarning, match="The same: a script 0.9"):
+        train(config, measure=scripted([0.1, *[0.9] * 5], n=MIN_ITEMS - 1))
+
+
+def test_sentences_alone_keep_the_last_step(config: TrainConfig, tmp_path: Path) -> None:
+    sentences = tmp_path / "sentences.tsv"
+    sentences.write_text("\n".join(["sentence", *(first for first, _ in TEXTS)]) + "\n")
+    reports: list[Report] = []
+    encoder = train(replace(config, train=(sentences,)), reports.append)
+    assert all(report.scores is None for report in reports)
+    assert encoder.recipe["verdict"].startswith("Not compared with the base: there are no dev")
+    assert encoder.recipe["best_step"] == reports[-1].step == 12
+    assert not torch.equal(weights(encoder)[LAYER], weights(Encoder.load(config.base))[LAYER])
+
+
+def test_the_announced_figures_are_those_of_evaluate(config: TrainConfig, tmp_path: Path) -> None:
+    """Of the base and of the result, each loaded by its folder, on scored pairs; and a search."""
+    rng = random.Random(0)
+    texts = [" ".join(rng.sample([*NOUNS, *VERBS], 4)) for _ in range(120)]
+    shared = [len({*a.split()} & {*b.split()}) for a, b in itertools.pairwise(texts)]
+    rows = [f"{s}\t{a}\t{b}\n" for s, (a, b) in zip(shared, itertools.pairwise(texts), strict=True)]
+    dev = tmp_path / "dev.tsv"
+    dev.write_text("score\tsentence1\tsentence2\n" + "".join(rows))
+    settings = replace(config, dev=(dev,), max_steps=60, eval_every=20)
+    kept = []
+    for out, measure in (("a", None), ("b", scripted(itertools.count()))):
+        encoder = train(replace(settings, out=tmp_path / out), measure=measure)
+        figures = encoder.recipe["measures"][-1]
+        assert figures["measure"] == "Spearman's correlation on dev" and figures["n"] == 119
+        # The base with the prefixes of the run, cut as its users would cut it.
+        for name, folder in (("base", config.base), ("result", tmp_path / out)):
+            measured = sts(Encoder.load(folder), read_sts([dev]), dims=(32, 8))
+            expected = {str(row.dim): pytest.approx(row.spearman, abs=1e-3) for row in measured}
+            if name == "base" or encoder.recipe["kept"] is not None:
+                assert figures[name] == expected
+        kept.append(encoder.recipe["verdict"])
+    assert "scored pairs say little of a search" in kept[0]
+    assert kept[1].startswith("Better: a script") and "; Spearman's correlation on dev" in kept[1]
+
+
+def test_pairs_are_judged_among_the_corpus(config: TrainConfig, tmp_path: Path) -> None:
+    """nDCG@10 by hand: the positives of dev and of the examples, without the anchor itself."""
+    dev = tmp_path / "dev.tsv"
+    dev.write_text("\n".join(["query\tpositive", *map("\t".join, TEXTS)]) + "\n")
+    encoder = Encoder.load(config.base)
+    trained = [line.split("\t") for line in config.train[0].read_text().splitlines()[1:]]
+    corpus = list(dict.fromkeys([*(p for _, p in TEXTS), *(row[1] for row in trained)]))
+    queries = encoder.encode([a for a, _ in TEXTS])
+    expected = {}
+    for dim in (32, 8):
+        documents = encoder.encode(corpus)[:, :dim]
+        documents /= np.linalg.norm(documents, axis=1, keepdims=True)
+        order = np.argsort(-(queries[:, :dim] @ documents.T), axis=1)
+        places = [order[i].tolist().index(i) for i in range(len(TEXTS))]
+        expected[dim] = np.mean([1 / np.log2(2 + at) if at < 10 else 0 for at in places])
+    lines: list[Report] = []
+    train(replace(config, dev=(dev,)), lines.append)
+    assert lines[0].base == pytest.approx(expected, abs=1e-6)
+    assert lines[0].examples == 60
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("query\tpositive\na dog\ta cat\n", "positives in the dev files: 1; expected 20 or more"),
+        ("sentence\na dog\n", r"dev.tsv: holds single sentences"),
+        (None, "a folder: expected files; to judge by search quality"),
+    ],
+)
+def test_dev_files_that_judge_nothing_are_refused(
+    config: TrainConfig, tmp_path: Path, content: str | None, message: str
+) -> None:
+    dev = tmp_path / "dev.tsv"
+    dev.write_text(content) if content else dev.mkdir()
+    with pytest.raises((ConfigError, DataError), match=message):
+        train(replace(config, dev=(dev,)))
+
+
+def test_dev_files_are_of_one_kind(config: TrainConfig, tmp_path: Path) -> None:
+    scored, pairs = tmp_path / "scored.tsv", tmp_path / "more.tsv"
+    scored.write_text("score\tsentence1\tsentence2\n1\ta dog\ta cat\n")
+    pairs.write_text("query\tpositive\na\tb\n")
+    with pytest.raises(ConfigError, match=r"of the dev files 1 have scored pairs .*, such as "):
+        train(replace(config, dev=(scored, pairs)))
+
+
+# --- the figures ---
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.floats(-1, 1)), min_size=5, max_size=40),
+    st.booleans(),
+)
+def test_spearman_is_scipys(pairs: list[tuple[int, float]], ties: bool) -> None:
+    gold, cosines = (np.array(column, dtype=float) for column in zip(*pairs, strict=True))
+    cosines = np.round(cosines, 1) if ties else cosines
+    if np.ptp(gold) and np.ptp(cosines):
+        measure = Measure("", lambda *_: {}, gold)
+        assert measure.summarize({8: cosines})[8] == pytest.approx(spearmanr(gold, cosines)[0])
+
+
+def test_an_interval_covers_as_often_as_it_says() -> None:
+    """Of 300 samples of 60 questions without a difference, about one in twenty sees one."""
+    rng, alarms = np.random.default_rng(0), 0
+    for _ in range(300):
+        before, after = rng.normal(0.5, 0.2, 60), rng.normal(0.5, 0.2, 60)
+        verdict = Measure("m", lambda *_: {}).compare({8: after}, {8: before}, {8: 1.0})
+        alarms += verdict.low > 0 or verdict.high < 0
+    assert 5 <= alarms <= 30
+
+
+def test_vectors_that_are_all_alike_find_nothing() -> None:
+    class Same:
+        def encode(self, texts: Sequence[str], role: str) -> Any:
+            return np.ones((len(texts), 4), np.float32) / 2
+
+    rows = [Row(f"anchor {i}", f"positive {i}") for i in range(30)]
+    same: Any = Same()
+    measure = of_anchors(rows, Examples([(Kind.PAIR, ("a", "b"))]), 0, "dev")
+    assert measure.scores(same, [4]) == {4: 0.0}
+
+
+# --- what is held out ---
+
+
+def pairs(count: int) -> tuple[Example, ...]:
+    return tuple((Kind.PAIR, (f"anchor {i}", f"positive {i}")) for i in range(count))
+
+
+def labelled(count: int, labels: int) -> tuple[Example, ...]:
+    return tuple((Kind.LABELLED, (f"text {i}", f"label {i % labels}")) for i in range(count))
+
+
+SENTENCES = tuple((Kind.SENTENCE, (f"sentence {i}",)) for i in range(50))
+CHAIN = tuple((Kind.PAIR, (f"text {i // 30}", f"text {i}")) for i in range(500))
+
+
+@pytest.mark.parametrize(
+    ("examples", "rows", "left"),
+    [
+        (pairs(250) + SENTENCES, 25, 275),
+        (pairs(9000), 512, 9000 - 512),
+        *((pairs(count), 0, count) for count in (2, 20, 10 * MIN_ITEMS - 10)),
+        (CHAIN, 0, 500),  # every text is also that of many others
+        (labelled(MIN_LABELS - 10, 7), 0, MIN_LABELS - 10),
+        (labelled(MIN_LABELS, 7), 200, MIN_LABELS - 200),
+    ],
+)
+def test_a_tenth_is_held_out_or_nothing(examples: Sequence[Example], rows: int, left: int) -> None:
+    split = hold_out(Examples(examples), seed=3)
+    assert (len(split.rows), len(split.train)) == (rows, left)
+    assert hold_out(Examples(examples), seed=3).rows == split.rows
+    assert not rows or hold_out(Examples(examples), seed=4).rows != split.rows
+
+
+@given(st.integers(0, 1000), st.integers(2, 6))
+def test_no_text_on_both_sides(seed: int, size: int) -> None:
+    """Anchors with several positives; positives that other anchors share, up to capitals."""
+    shared = tuple(
+        (Kind.PAIR, (f"question {i // size}", f"{'Answer' if i % 2 else 'answer!'} {i // 3}"))
+        for i in range(1200)
+        if i % 30
+    )
+    mined = tuple(
+        (Kind.TRIPLET, (f"a {i}", f"b {i}", f"b {(i * 7 + 2) % 250}")) for i in range(250)
+    )
+    examples = shared + pairs(300) + mined
+    split = hold_out(Examples(examples), seed)
+    trained = {identity(text) for e in split.train for text in texts_without_label(e)[:2]}
+    assert len(split.rows) >= MIN_ITEMS and len(split.train) >= 0.9 * len(examples) - 1
+    for row in split.rows:
+        assert trained.isdisjoint({identity(row.anchor), identity(row.positive)})
+    texts = [identity(text) for row in split.rows for text in row[:2]]
+    assert len(texts) == len(set(texts))  # nor in two rows: a row has one right answer
+
+
+def test_every_label_keeps_an_example() -> None:
+    data = labelled(3000, 1500)
+    for seed in range(3):
+        split = hold_out(Examples(data), seed)
+        assert len(split.rows) == 300
+        assert {texts[1] for _, texts in split.train} == {t[1] for _, t in data}
+
+
+# --- labels ---
+
+
+@pytest.fixture
+def few(labelled_config: TrainConfig) -> TrainConfig:
+    """Every second text is learnt, and the others judge; one label has a single text."""
+    header, *lines = labelled_config.train[0].read_text().splitlines(keepends=True)
+    dev = labelled_config.train[0].with_name("dev.tsv")
+    dev.write_text("".join([header, *lines[1::2]]))
+    labelled_config.train[0].write_text("".join([header, *lines[::2], "rare\tthe only one\n"]))
+    return replace(labelled_config, dev=(dev,), max_steps=4, eval_every=0)
+
+
+def rows_of(file: Path) -> tuple[list[str], list[str]]:
+    lines = file.read_text().splitlines()[1:]
+    labels, texts = zip(*(line.split("\t") for line in lines), strict=True)
+    return list(texts), list(labels)
+
+
+@pytest.mark.parametrize(("pooling", "precision"), [("base", ""), ("cls", ""), ("base", "bf16")])
+def test_labels_that_win_nothing_give_the_base_with_a_regression(
+    few: TrainConfig, pooling: Any, precision: Any
+) -> None:
+    """Behind pooling cls, an untrained layer is no part of the baseline, nor of the result."""
+    few = replace(few, precision=precision or few.precision, pooling=pooling)
+    with pytest.warns(TrainingWarning, match="The same: a script"):
+        encoder = train(few, measure=scripted(itertools.repeat(0.5)))
+    texts, labels = rows_of(few.train[0])
+    tested, expected = rows_of(few.dev[0])
+    plain, found = Encoder.load(few.base), Encoder.load(few.out)
+    assert found.fingerprint == plain.fingerprint
+    x = plain.encode(texts)
+    c = best_c(plain, Examples((Kind.LABELLED, row) for row in zip(texts, labels, strict=True)))
+    whole = LogisticRegression(C=c, max_iter=2000).fit(x, labels)
+    score = whole.score(plain.encode(tested), expected)
+    _, figures = encoder.recipe["measures"]
+    assert figures["measure"] == "accuracy on dev" and figures["n"] == 120
+    assert figures["base"]["32"] == pytest.approx(score, abs=0.01)
+    assert np.mean(np.array(classify(found, texts)) == whole.predict(x)) > 0.99
+    assert [row.dim for row in accuracy(found, list(zip(texts, labels, strict=True)))] == [32, 8]
+
+
+def test_few_labels_without_dev_files_keep_what_was_trained(labelled_config: TrainConfig) -> None:
+    encoder = train(replace(labelled_config, max_steps=4, eval_every=0))
+    assert encoder.recipe["best_step"] == encoder.recipe["kept"] == 4
+    assert "240 labels are too few to hold some out" in encoder.recipe["verdict"]
+
+
+def test_folds_are_stratified() -> None:
+    labels = ["a"] * 10 + ["b"] * 5 + ["c"] * 2 + ["d"]
+    parts = folds_of(labels, 3, seed=1)
+    assert parts[-1] == -1 and set(parts[:-1]) == {0, 1, 2}
+    for first, last in ((0, 10), (10, 15), (15, 17)):
+        counts = np.bincount(parts[first:last], minlength=3)
+        assert np.ptp(counts) <= 1
+    assert (folds_of(labels, 3, seed=1) == parts).all() != (folds_of(labels, 3, 2) == parts).all()
+
+
+@pytest.mark.filterwarnings("ignore:The least populated class:UserWarning")
+def test_the_penalty_is_chosen_as_scikit_learn_does(shared_data: Any) -> None:
+    """Question types, by the packaged encoder: within half a point of LogisticRegressionCV."""
+    files = [shared_data / "clf" / f"trec_{part}.tsv" for part in ("train", "test")]
+    pool, judged = ([line.split("\t") for line in f.read_text().splitlines()[1:]] for f in files)
+    pool = random.Random(0).sample(pool, 150)
+    encoder = Encoder.load("starter", precision="fp32")
+    x, test = (encoder.encode([row[2] for row in rows]) for rows in (pool, judged))
+    ours, theirs = [], []
+    for column, count in ((0, 60), (0, 150), (1, 60), (1, 150)):
+        rows = [(row[2], row[column]) for row in pool[:count]]
+        c = best_c(encoder, Examples((Kind.LABELLED, row) for row in rows))
+        labels, expected = [label for _, label in rows], [row[column] for row in judged]
+        peer = LogisticRegressionCV(
+            l1_ratios=(0,), max_iter=2000, scoring="accuracy", use_legacy_attributes=False
+        )
+        theirs.append(peer.fit(x[:count], labels).score(test, expected))
+        model = LogisticRegression(C=c, max_iter=2000).fit(x[:count], labels)
+        ours.append(model.score(test, expected))
+    assert np.mean(ours) >= np.mean(theirs) - 0.005, (ours, theirs)
