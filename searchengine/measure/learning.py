@@ -194,9 +194,9 @@ class _Work:
         }
         best, comparison = _best(scores), compare(after, before)
         is_better = bool(best) and comparison.difference > 0 and comparison.p < _MAX_P
-        unseen = parts.get("unseen", {"questions": 0})
-        if unseen["questions"] >= MIN_QUESTIONS:
-            is_better &= unseen["after"] > unseen["before"]
+        if (~seen).sum() >= MIN_QUESTIONS:  # beside many that are seen, a few are noise
+            unseen = compare(after[~seen], before[~seen])
+            is_better &= unseen.difference > 0 or unseen.p >= _MAX_P
         if force:
             best = 1 + _best(scores[1:])
         steps = [*tried][best]
