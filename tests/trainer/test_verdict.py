@@ -36,9 +36,19 @@ from searchengine.trainer.training.judging import (
     of_anchors,
 )
 from searchengine.trainer.training.loop import Report, train
+from searchengine.trainer.training.result import PRIOR_LABELS
 from searchengine.trainer.training.train_config import TrainConfig
 from tests.trainer.test_classifier import config as labelled_config
-from tests.trainer.test_train_loop import LAYER, NOUNS, VERBS, base, config, scripted, weights
+from tests.trainer.test_train_loop import (
+    LAYER,
+    NOUNS,
+    VERBS,
+    base,
+    config,
+    rising,
+    scripted,
+    weights,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::searchengine.trainer.errors.TrainingWarning")
 __all__ = ["base", "config", "labelled_config"]  # fixtures
@@ -162,6 +172,21 @@ def test_dev_files_are_of_one_kind(config: TrainConfig, tmp_path: Path) -> None:
     pairs.write_text("query\tpositive\na\tb\n")
     with pytest.raises(ConfigError, match=r"of the dev files 1 have scored pairs .*, such as "):
         train(replace(config, dev=(scored, pairs)))
+
+
+def test_labels_that_nothing_judges_move_the_weights_by_their_number(
+    labelled_config: TrainConfig,
+) -> None:
+    few = replace(labelled_config, label_weight=1.0, max_steps=4, eval_every=0)
+    start = weights(Encoder.load(few.base))[LAYER]
+    last = weights(train(replace(few, out=few.out.with_name("last")), measure=rising()))[LAYER]
+    mixed = train(few)
+    share = 240 / (240 + PRIOR_LABELS)
+    expected = (1 - share) * start + share * last
+    torch.testing.assert_close(weights(mixed)[LAYER], expected, atol=1e-6, rtol=0)
+    assert mixed.recipe["verdict"].endswith(
+        "step, 4, is kept, mixed with 8% of the weights before it"
+    )
 
 
 # --- the figures ---

@@ -18,7 +18,8 @@ from searchengine.trainer.training.objectives import PrefixObjective
 from searchengine.trainer.training.passes import Passes, Tokens
 from searchengine.trainer.training.train_config import Objective, TrainConfig
 
-LABEL_UPDATES = 80  # at least: few labels make short epochs
+# Of labels at least as many updates or passes, by the fewer: few labels make short epochs.
+LABEL_UPDATES, LABEL_EPOCHS = 80, 40
 # Maximum rows, and bytes of them, in memory at a time for each kind of example; and minimum
 # batches. Within them rows change places, so that no text is twice in a batch.
 BLOCK_ROWS, BLOCK_BYTES, BLOCK_BATCHES = 8192, 1 << 25, 4
@@ -65,7 +66,8 @@ class BatchPlan:
                 DataWarning,
                 stacklevel=2,
             )
-        least = LABEL_UPDATES if config.objective is Objective.CLASSIFICATION else 0
+        labels = config.objective is Objective.CLASSIFICATION
+        least = min(LABEL_UPDATES, LABEL_EPOCHS * self.per_epoch) if labels else 0
         self.steps = config.max_steps or max(config.epochs * self.per_epoch, least)
 
     def at(self, step: int) -> list[Batch]:

@@ -367,8 +367,17 @@ def evaluate(run: Run) -> None:
             rate = plan.learning_rate(max(0, run.step - 1))
             run.judged.append(JudgedStep(run.step, scores, rate))
         best = run.scores(run.best_step)
-        if not scores or run.step == 0 or mean(scores, run.weights) > mean(best, run.weights):
-            run.best_step, run.best = run.step, checkpoint.copy_weights(training_model.kept)
+        if scores:
+            better = mean(scores, run.weights) > mean(best, run.weights)
+        else:
+            better = run.step > run.best_step  # a resumed run may have kept this step already
+        if better or run.step == 0:
+            weights = checkpoint.copy_weights(training_model.kept)
+            if run.step and run.trained_share < 1:  # then best is step 0
+                for name, weight in weights.items():
+                    if weight.is_floating_point():
+                        weights[name] = run.best[name].lerp(weight, run.trained_share)
+            run.best_step, run.best = run.step, weights
 
 
 def send_report(run: Run, report: OnReport | None) -> None:

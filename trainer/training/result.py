@@ -28,6 +28,8 @@ from searchengine.trainer.training.stopping import Signals
 from searchengine.trainer.training.train_config import Objective, TrainConfig
 from searchengine.trainer.training.training_model import TrainingModel
 
+PRIOR_LABELS = 20
+"""As many labels must be learnt for the trained weights to count as much as those of step 0."""
 STS_ALONE = "; scored pairs say little of a search: give judged questions by --dev FOLDER as well"
 
 
@@ -60,6 +62,17 @@ class Run(Progress):
         """By prefix length: in the loss and in choosing the best step."""
         dims = self.model.matryoshka_dims
         return dict(zip(dims, self.config.prefix_weights or (1.0,) * len(dims), strict=True))
+
+    @property
+    def trained_share(self) -> float:
+        """Of the last step in the kept weights; the rest is of step 0.
+
+        Below 1 where no measure judges what labels taught, as the fewer they are, the more of it
+        is chance. The mean of two networks' weights: WiSE-FT, arXiv 2109.01903.
+        """
+        if self.measures or self.config.objective is not Objective.CLASSIFICATION:
+            return 1.0
+        return len(self.split.train) / (len(self.split.train) + PRIOR_LABELS)
 
     def scores(self, step: int) -> Scores:
         """The judgement of a step; {} if there was none."""
@@ -156,10 +169,11 @@ def judge_result(run: Run, encoder: Encoder) -> list[Verdict]:
 def conclude(run: Run, verdicts: Sequence[Verdict]) -> tuple[str, bool]:
     """Whether search gets better, worse or stays, in a sentence; False: the base is kept."""
     if not verdicts:
-        why = unjudged(run.config, run.split.train)
+        why, share = unjudged(run.config, run.split.train), run.trained_share
+        mixed = f", mixed with {1 - share:.0%} of the weights before it" if share < 1 else ""
         return (
             f"Not compared with the base: there are no dev files, and {why}; the last step, "
-            f"{run.best_step}, is kept"
+            f"{run.best_step}, is kept{mixed}"
         ), True
     first, *others = verdicts
     seen = "".join(f"; {verdict}" for verdict in others)

@@ -144,7 +144,9 @@ class TrainConfig:
         False, "Two passes in little memory ([Gao et al.](https://arxiv.org/abs/2101.06983))"
     )
     max_tokens: Annotated[int, at_least(3)] = setting(128, "Maximum tokens of a text in training")
-    epochs: Size = setting(3, "Passes over the examples; on labels at least 80 updates")
+    epochs: Size = setting(
+        3, "Passes over the examples; on labels at least 80 updates, or 40 passes"
+    )
     max_steps: Size | None = setting(None, "Number of updates, in place of `epochs`")
     learning_rate: Positive = setting(5e-5, "Peak learning rate of AdamW")
     warmup_ratio: BelowOne = setting(0.1, "Share of the updates in which it rises")
