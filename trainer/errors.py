@@ -42,7 +42,7 @@ class DataWarning(UserWarning):
 
 
 class MemoryWarning(UserWarning):
-    """Training or encoding goes on with less memory, and what that costs."""
+    """Encoding goes on with less memory, and what that costs."""
 
 
 TRAINING = ("torch", "transformers", "accelerate", "peft")

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import torch
 from torch import Tensor
 
 from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import TrainingError
+from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.losses import info_nce, matryoshka
 from searchengine.trainer.training.passes import Passes, View
 from searchengine.trainer.training.processes import Processes
@@ -17,6 +20,7 @@ from searchengine.trainer.training.train_config import TrainConfig
 from searchengine.trainer.training.training_model import TrainingModel
 from tests.tiny_model import WORDS, write_sentence_transformer
 from tests.trainer.one_step import backward
+from tests.trainer.test_train_loop import config  # noqa: F401  (fixtures)
 
 TEXTS = [" ".join(WORDS[i : i + 1 + 3 * i % 11]) for i in range(12)]
 OTHERS = [" ".join(WORDS[i + 1 : i + 3 + 5 * i % 7]) for i in range(12)]
@@ -29,7 +33,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def passes(base: Path, tokens: int = 0, **settings: Any) -> Passes:
     """tokens: of a pass; 0 for the device's."""
-    config = TrainConfig(train=[Path("x")], out=Path("y"), base=str(base), **settings)  # type: ignore[arg-type]
+    config = TrainConfig(train=[Path("x")], out=Path("y"), base=str(base), **settings)  # type: ignore[arg-type]  # noqa: F811
     encoder = Encoder.load(base, precision="fp32")
     training_model = TrainingModel(encoder.model, config, None).train()
     found = Passes(training_model, encoder, config, Processes(), contextlib.nullcontext)
@@ -107,3 +111,24 @@ def test_shallow_vectors_are_those_of_the_truncated_encoder(base: Path) -> None:
     for layers in (1, 2):
         expected = torch.from_numpy(encoder.truncate(layers=layers).encode(TEXTS))
         torch.testing.assert_close(seen[0][layers - 1], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_run_without_memory_stops_and_resumes_with_gradient_cache(
+    config: TrainConfig,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run, done = Passes._run, 0
+
+    def limited(self: Passes, *arguments: Any) -> Tensor:
+        nonlocal done
+        done += 1
+        if done > 2 and not self.config.gradient_cache:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return run(self, *arguments)
+
+    monkeypatch.setattr(Passes, "_run", limited)
+    short = replace(config, max_steps=4)
+    with pytest.raises(TrainingError, match="memory ran out in update 3: set gradient_cache"):
+        train(short)
+    losses = train(replace(short, gradient_cache=True), resume=True).model.history["losses"]
+    assert len(losses) == 4

@@ -32,11 +32,11 @@ MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 # Raised when held-out examples, random choices or files change: older runs cannot be resumed.
 FORMAT = 2
 # Settings that a resumed run may change: the places of files, whose content is compared instead,
-# and the length of the run.
+# the length of the run, and the memory that it takes.
 PATH_SETTINGS = ("train", "exclude", "dev", "out", "base")
 # Checkpoints of a run on the disk: the newest, and the one before it.
 KEPT = 2
-LENGTH_SETTINGS = ("max_steps", "epochs")
+FREE_SETTINGS = ("max_steps", "epochs", "gradient_cache")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ def _check_same_run(
             f"the checkpoint in {folder} was written by another version of this package: resume it "
             f"with that version, {alternative}"
         )
-    fixed = set(now) - {*PATH_SETTINGS, *LENGTH_SETTINGS}
+    fixed = set(now) - {*PATH_SETTINGS, *FREE_SETTINGS}
     if different := sorted(k for k in fixed if saved.get(k) != now[k]):
         name = different[0]
         raise ConfigError(

@@ -11,7 +11,6 @@ as a run without interruption.
 
 import math
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields
@@ -21,7 +20,7 @@ import torch
 
 from searchengine.trainer import fingerprint
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.errors import MemoryWarning, TrainingError
+from searchengine.trainer.errors import TrainingError
 from searchengine.trainer.files import remove_folder
 from searchengine.trainer.model.model_folder import describe
 from searchengine.trainer.runtimes.torch_runtime import ran_out_of_memory
@@ -252,19 +251,22 @@ def evaluates(run: Run) -> bool:
 def update(run: Run, passes: Passes, batches: Sequence[LoadedBatch]) -> float:
     """One training step over `accumulation` batches; returns their mean loss.
 
-    If memory runs out, the gradients are computed again with less of it, and a MemoryWarning says
-    so. Raises TrainingError if nothing is left to spare, or the loss is not a number.
+    Raises TrainingError if memory runs out, or the loss is not a number.
     """
     training_model, processes = run.training_model, run.processes
     for group in run.optimizer.param_groups:
         group["lr"] = run.plan.learning_rate(run.step) * group["rate_factor"]
     training_model.train()
-    total: float | None = None
-    while total is None:
-        try:
-            total = add_gradients(run, passes, batches)
-        except RuntimeError as error:
-            spare_memory(run, passes, error)
+    try:
+        total = add_gradients(run, passes, batches)
+    except RuntimeError as error:
+        if not ran_out_of_memory(error):
+            raise
+        config = run.config
+        raise TrainingError(
+            f"memory ran out in update {run.step + 1}: set gradient_cache, which a resumed run may "
+            f"change; or lower batch_size ({config.batch_size}) or max_tokens ({config.max_tokens})"
+        ) from error
     total = processes.add(total, passes.device)
     trainable = [p for p in training_model.parameters() if p.requires_grad]
     processes.add_gradients(trainable)
@@ -318,22 +320,6 @@ def check_finite(run: Run, values: Mapping[str, float]) -> None:
                 f"the {name} of update {run.step + 1} is {value}: lower learning_rate "
                 f"({config.learning_rate}) or raise temperature ({config.temperature}); {kept}"
             )
-
-
-def spare_memory(run: Run, passes: Passes, error: RuntimeError) -> None:
-    """Compute with less memory from now on, if the error is that it ran out; else raise it.
-
-    Several processes cannot: the others would wait for this one.
-    """
-    if not ran_out_of_memory(error):
-        raise error
-    change = passes.spare() if run.processes.count == 1 else None
-    if change is None:
-        raise TrainingError(
-            f"memory ran out in update {run.step + 1}: lower max_tokens ({run.config.max_tokens}) "
-            f"or batch_size ({run.config.batch_size}), or set gradient_cache"
-        ) from error
-    warnings.warn(f"memory ran out in update {run.step + 1}: {change}", MemoryWarning, stacklevel=3)
 
 
 def start(run: Run) -> None:

@@ -27,7 +27,6 @@ from searchengine.trainer.training.training_model import EncoderCopy, TrainingMo
 # Added to an update's seed for the masks of its texts, and for the dropout of the passes that read
 # masked texts.
 MASK_SEED, LANGUAGE_SEED = 5000, 9000
-MIN_PASS_TOKENS = 256  # shorter passes save little
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,6 @@ class Passes:
         self._ids = TokenIds(Tokenization.of(encoder.model.tokenizer, max_tokens))
         self._prompt = {role: encoder.prompt(role) for role in ("query", "document")}
         self._budget = token_budget(self.device)
-        self._caches = config.gradient_cache
 
     def tokens(self, view: View) -> Tokens:
         """The tokens of a view."""
@@ -89,7 +87,7 @@ class Passes:
         """
         passes = self._plan(views, seed)
         encoder = self.training_model.encoder
-        if not self._caches:
+        if not self.config.gradient_cache:
             return self._arranged(views, passes, self._vectors(passes, encoder, layers))
         with torch.no_grad():
             rows = self._vectors(passes, encoder, layers)
@@ -106,19 +104,6 @@ class Passes:
                 output = self._run(item, self.training_model.encoder, layers)
             of_pass, gradients = gradients.tensor_split([len(item.places)], dim=1)
             torch.autograd.backward(output, of_pass)
-
-    def spare(self) -> str | None:
-        """Take less memory from now on: cache gradients, then halve the tokens of a pass.
-
-        Returns what changes, in words; None if nothing is left to spare.
-        """
-        if not self._caches:
-            self._caches = True
-            return "gradients are cached, which takes a second forward pass"
-        if self._budget <= MIN_PASS_TOKENS:
-            return None
-        self._budget = max(MIN_PASS_TOKENS, self._budget // 2)
-        return f"a pass has {self._budget} tokens, padding included"
 
     @torch.no_grad()
     def momentum_vectors(self, view: Tokens) -> Tensor:
