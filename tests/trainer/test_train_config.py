@@ -59,7 +59,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"prefixes": (64, 32), "prefix_weights": (1,)}, "1 numbers for 2 prefixes: give"),
     ({"prefixes": (64,), "prefix_weights": (0,)}, "not all 0"),
     ({"columns": ("a", "b", "a")}, "columns is a, b, a: expected different names"),
-    *(({"precision": v}, "expected `auto`, `fp32`, `bf16`, `fp16`") for v in ("fp8", "int8")),
+    *(({"precision": v}, "expected `auto`, `fp32`, `bf16`") for v in ("fp16", "int8")),
     ({"objective": "ranking"}, "objective is 'ranking': expected `contrastive`, `classification`"),
     ({"rotate": "False"}, "rotate is 'False': expected true, false"),
     *(({"prompts": v}, "prompts is .*: expected query: text, document: text")

@@ -30,7 +30,7 @@ from searchengine.trainer.training.train_config import TrainConfig
 Weights = dict[str, Tensor]
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 # Raised when held-out examples, random choices or files change: older runs cannot be resumed.
-FORMAT = 2
+FORMAT = 3
 # Settings that a resumed run may change: the places of files, whose content is compared instead,
 # the length of the run, and the memory that it takes.
 PATH_SETTINGS = ("train", "exclude", "dev", "out", "base")
@@ -73,14 +73,13 @@ class Progress:
     """The state of a run besides its weights; what a checkpoint stores.
 
     step: updates done. best_step: the step with the best scores. losses: of every update. judged:
-    evaluations in order. scale: of the loss in fp16.
+    evaluations in order.
     """
 
     step: int = 0
     best_step: int = 0
     losses: list[float] = field(default_factory=list)
     judged: list[JudgedStep] = field(default_factory=list)
-    scale: dict[str, float] = field(default_factory=dict)
 
 
 def folder_of(out: Path) -> Path:

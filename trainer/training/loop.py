@@ -184,8 +184,6 @@ def restore(run: Run, origin: checkpoint.Origin) -> None:
     )
     for item in fields(checkpoint.Progress):
         setattr(run, item.name, getattr(done, item.name))
-    if run.scaler is not None:
-        run.scaler.load_state_dict(run.scale)
 
 
 def make_run(config: TrainConfig, measure: Measure | None) -> tuple[Run, Any]:
@@ -205,9 +203,8 @@ def make_run(config: TrainConfig, measure: Measure | None) -> tuple[Run, Any]:
         base_values=[],
         processes=processes,
         training_model=training_model,
-        optimizer=accelerator.prepare(make_optimizer(training_model, config, accelerator.device)),
+        optimizer=make_optimizer(training_model, config, accelerator.device),
         best=checkpoint.copy_weights(training_model.kept),
-        scaler=accelerator.scaler,
         signals=Signals(waits=not processes.main),
     )
     return run, accelerator
@@ -270,15 +267,9 @@ def update(run: Run, passes: Passes, batches: Sequence[LoadedBatch]) -> float:
     total = processes.add(total, passes.device)
     trainable = [p for p in training_model.parameters() if p.requires_grad]
     processes.add_gradients(trainable)
-    if run.scaler is not None:
-        wrapped: Any = run.optimizer
-        run.scaler.unscale_(wrapped.optimizer)
     norm = torch.nn.utils.clip_grad_norm_(trainable, MAX_GRAD_NORM).item()
-    check_finite(run, {"loss": total})
-    if run.scaler is None or run.scaler.get_scale() < 1:  # then no scale is to blame
-        check_finite(run, {"norm of the gradient": norm})
-    run.optimizer.step()  # in fp16 unless a gradient has overflowed
-    run.scale = {} if run.scaler is None else run.scaler.state_dict()
+    check_finite(run, {"loss": total, "norm of the gradient": norm})
+    run.optimizer.step()
     if training_model.queue is not None:
         for rows, views in batches:  # of anchors, positives and negatives
             vectors = passes.momentum_vectors(views[1])
@@ -296,11 +287,10 @@ def add_gradients(run: Run, passes: Passes, batches: Sequence[LoadedBatch]) -> f
         vectors = passes.encode(views, objective.layers(run.step), seed)  # (L, n, D) each
         # Of all prefixes. Every process computes that of the whole batch.
         loss = share * objective.loss(vectors, rows, run.step) / run.processes.count
-        scaled = loss if run.scaler is None else run.scaler.scale(loss)
-        scaled.backward()  # type: ignore[no-untyped-call]
+        loss.backward()  # type: ignore[no-untyped-call]
         total += loss.item()
         if run.training_model.language is not None:
-            total += passes.language_backward(views[0], seed, share, run.scaler)
+            total += passes.language_backward(views[0], seed, share)
     return total
 
 

@@ -113,9 +113,7 @@ class Passes:
         passes = self._plan([view], 0)
         return self._arranged([view], passes, self._vectors(passes, encoder.eval()))[0][0]
 
-    def language_backward(
-        self, view: Tokens, seed: int, share: float, scaler: torch.amp.GradScaler | None = None
-    ) -> float:
+    def language_backward(self, view: Tokens, seed: int, share: float) -> float:
         """Add the gradients of share · the masked-language-model loss on a view; returns its value.
 
         The mean over the masked tokens of all processes. The masks do not depend on the passes.
@@ -136,7 +134,7 @@ class Passes:
             with self.autocast():
                 value = weight * language(item.batch.mask, *part)
             if value.requires_grad:  # else nothing is masked
-                torch.autograd.backward(value if scaler is None else scaler.scale(value))
+                torch.autograd.backward(value)
             total += value.item()
         return total
 

@@ -42,15 +42,12 @@ CLASSIFIER_RATE = 1e-3
 
 
 def make_accelerator(config: TrainConfig) -> tuple[Any, Processes]:
-    """Device, mixed precision and processes. BF16 and FP16 keep float32 weights."""
+    """Device, mixed precision and processes. BF16 keeps float32 weights."""
     import accelerate
 
     cpu = pick_device(None).type == "cpu"  # else accelerate would not see other processes
     device = accelerate.PartialState(cpu=cpu, **group_options()).device
-    try:
-        precision = pick_precision(config.precision, device)
-    except ModelError as error:
-        raise ConfigError(f"precision {config.precision}: {error}") from error
+    precision = pick_precision(config.precision, device)
     # accelerate keeps one precision per process; a second run may want another.
     accelerate.state.AcceleratorState._reset_state()
     mixed = "no" if precision is Precision.FP32 else str(precision)

@@ -38,9 +38,7 @@ class Run(Progress):
     """A run and its state.
 
     split: its examples, and what is held out of them. measures: of steps; the first chooses.
-    base_values: what each says of the base as shipped, by the prefix lengths of the run. scaler:
-    multiplies the loss of an update in fp16, whose gradients would be too small, and halves its
-    factor after an update that overflows, which is left out.
+    base_values: what each says of the base as shipped, by the prefix lengths of the run.
     """
 
     config: TrainConfig
@@ -54,7 +52,6 @@ class Run(Progress):
     training_model: TrainingModel
     optimizer: torch.optim.Optimizer
     best: checkpoint.Weights
-    scaler: torch.amp.GradScaler | None = None
     signals: Signals = field(default_factory=Signals)
 
     @property

@@ -28,7 +28,7 @@ from searchengine.trainer.training.setting_kinds import (
 )
 
 PromptRole = Literal["query", "document"]
-PRECISIONS = tuple(kind for kind in Precision if kind is not Precision.INT8)
+PRECISIONS = (Precision.AUTO, Precision.FP32, Precision.BF16)
 
 
 class Augment(StrEnum):
