@@ -59,7 +59,7 @@ FUNCTIONS = {
     "searchengine/measure/": "plots",
     "trainer/encoder.py": "train",
     "trainer/runtimes/": "train",
-    "trainer/training/examples.py": "datasets",
+    "trainer/training/examples.py": "formats",
 }
 """File or folder → the extras whose packages and modules it imports within functions."""
 ELSEWHERE = {

@@ -376,16 +376,6 @@ def reaches_for(url: str) -> Check:
     return reaches
 
 
-def reads_datasets(env: Environment, at: Path) -> None:
-    pairs = {"anchor": ["the dog runs"] * 40, "positive": ["a dog eats"] * 40}
-    written = env.program(
-        f"from datasets import Dataset; Dataset.from_dict({pairs}).save_to_disk('saved')", at
-    )
-    assert written.returncode == 0, written.stderr
-    few = ("--set", "max_steps=1", "--batch-size", "8")
-    done(env, at, "train", "saved", "--out", "model", "--base", "tiny", *few)
-
-
 def evaluates_with_mteb(env: Environment, at: Path) -> None:
     names = env.program(
         "from searchengine.trainer.evaluation.mteb import mteb; mteb.get_task('SciFact')", at
@@ -444,7 +434,6 @@ EXTRAS: dict[str, list[Check]] = {
     "mcp": [serves_assistants],
     "postgresql": [reaches_for(POSTGRESQL)],
     "multilingual": [reads_korean],
-    "datasets": [reads_datasets],
     "mteb": [evaluates_with_mteb],
     "tensorboard": [logs_to_tensorboard],
     "langchain": [imports("searchengine.integrations.langchain")],
@@ -493,7 +482,6 @@ MISSING_BESIDE_TRAIN: list[tuple[str, tuple[str, ...]]] = [
     ("formats", ("train", "pairs.parquet", "--out", "x", *few)),
     ("plots", ("train", "pairs.tsv", "--out", "x", *few, "--plots", "curve")),
     ("tensorboard", ("train", "pairs.tsv", "--out", "x", *few, "--tensorboard", "logs")),
-    ("datasets", ("train", "hf:owner/name", "--out", "x", *few)),
 ]
 
 
@@ -627,7 +615,7 @@ def test_a_view_has_what_its_line_requires_and_no_more(view: ViewOf) -> None:
     assert view("base").program("import torch", Path()).returncode == 1
 
 
-NEED_TRAINING = {"datasets", "mteb", "tensorboard"}
+NEED_TRAINING = {"mteb", "tensorboard"}
 LINES: dict[str, tuple[str, ...]] = {
     **MAIN,
     **{

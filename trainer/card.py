@@ -15,7 +15,6 @@ from huggingface_hub import metadata_load
 from jinja2 import Template
 
 from searchengine.trainer.model.model_folder import Model
-from searchengine.trainer.reading import HUB
 from searchengine.trainer.sources.names import NAMES, STARTER
 from searchengine.trainer.sources.source import Starter, may_be_hub_name
 
@@ -130,7 +129,6 @@ def model_card(model: Model) -> str:
         "library_name": "sentence-transformers",
         "pipeline_tag": "sentence-similarity",
         "tags": [*TAGS, "matryoshka"] if dims[1:] else TAGS,
-        "datasets": sorted({file.split(":")[1] for file in data if file.startswith(HUB)}),
         **(model.recipe.get("base_card") or {} if settings else {}),
     }
     if base and hub_model(base):
@@ -175,5 +173,5 @@ def read_base_card(folder: Path) -> dict[str, Any]:
 
 
 def _file_name(path: str) -> str:
-    """The last part of a path of any system; a dataset of the hub has no folder."""
-    return path if path.startswith(HUB) else PureWindowsPath(path).name  # which takes both slashes
+    """The last part of a path of any system."""
+    return PureWindowsPath(path).name  # which takes both slashes

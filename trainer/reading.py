@@ -17,8 +17,6 @@ from typing import IO, Any
 
 from searchengine.trainer.errors import DataError
 
-HUB = "hf:"
-"""What is put before the name of a Hugging Face dataset."""
 _SEPARATORS = ",;\t|"
 _QUOTED = re.compile(r'"[^"]*"')
 _LONGEST_CELL = 1 << 26  # characters; csv's own limit of 128 KiB refuses long documents

@@ -23,7 +23,7 @@ from searchengine.trainer.model.model_folder import Model
 from searchengine.trainer.sources.source import starter_folder
 
 CONFIG = {
-    "train": ["/secret/place/nli.tsv", "own data\\captions.jsonl.gz", "hf:some/data:train:part"],
+    "train": ["/secret/place/nli.tsv", "own data\\captions.jsonl.gz"],
     "out": "/secret/models/tiny-search",
     "base": "/secret/models/base",
     "dev": ["/secret/stsb_dev.tsv"],
@@ -90,7 +90,6 @@ def test_what_a_card_tells(trained: Model, folder: Path) -> None:
             "feature-extraction",
             "matryoshka",
         ],
-        "datasets": ["some/data"],
         "license": "apache-2.0",
         "language": ["en", "de"],
     }
@@ -98,7 +97,7 @@ def test_what_a_card_tells(trained: Model, folder: Path) -> None:
         "# tiny-search\n",
         f"| {WIDTH} | 80.00 | 90.00 |\n| 16 | 50.00 | 75.00 |\n| 8 | 41.24 | 60.00 |\n",
         f"base\n\n{RECIPE['verdict']}.\n\nnDCG@10 on dev, × 100, n 300:\n\n| prefix",
-        "- Base model: `base`.\n- Data: `nli.tsv`, `captions.jsonl.gz`, `hf:some/data:train:part`",
+        "- Base model: `base`.\n- Data: `nli.tsv`, `captions.jsonl.gz`",
         "; 41522 examples, 1818 left out",
         "- Masked-language-model loss, weight 0.1.\n- Training: 100 updates, 64 examples",
         '- query: "a "\n- document: "the "\n',

@@ -84,12 +84,6 @@ def pair(*texts: str) -> Example:
             )
             for mark in ",;\t|"
         ),
-        (
-            "a.jsonl.gz",
-            [{"_id": "1", "captions": ["a dog", "one dog", "a dog"]}, {"captions": ["c", "d"]}],
-            {},
-            [(Kind.PARAPHRASES, ("a dog", "one dog")), (Kind.PARAPHRASES, ("c", "d"))],
-        ),
         (  # the columns are those of all rows
             "a.jsonl",
             [
@@ -163,9 +157,6 @@ HEAD = "anchor\tpositive\n"
         ("a.jsonl", '{"text": ' + 100_000 * "[", {}, "a.jsonl:1: not a JSON object .* recursion"),
         ("a.jsonl", "[1]", {}, "a.jsonl:1: expected a JSON object"),
         ("a.jsonl", [{"text": 3}], {}, "a.jsonl:1: text is 3"),
-        ("a.jsonl", [{"same": ["a", "a"]}], {}, "a.jsonl:1: same must list at least 2"),
-        ("a.jsonl", [{"same": ["a", 1]}], {}, "a.jsonl:1: same is 1"),
-        ("a.jsonl", [{"x": ["a", "b"], "y": ["a", "b"]}], {}, "a.jsonl: has the columns 'x, y'"),
         ("a.jsonl", [{"text": "a"}, {"text": "b", "score": 1}], {}, "column `score`.*set objecti"),
         ("a.tsv", "sentence1\tsentence2\tlabel\na\tb\tc", {}, "column `label`.*set objective"),
         ("a.tsv", HEAD + "a\tb\n", {"columns": ["anchor", "note"]}, "expected anchor, note: ren"),
@@ -216,8 +207,7 @@ def test_a_tenth_that_teaches_little_is_named(tmp_path: Path, rows: str) -> None
 def test_excluded_sentences_take_their_examples_along(tmp_path: Path) -> None:
     tests = "score\tsentence1\tsentence2\n1\tA dog, barking!\tThe sea.\n2\tgood\t???\n"
     exclude = [write(tmp_path / "sts.tsv", tests)]
-    groups = [{"x": ["Waves", "the SEA"]}, {"x": ["a cat", "one cat"]}]
-    path = write(tmp_path / "a.jsonl", groups)
+    path = write(tmp_path / "a.tsv", HEAD + "Waves\tthe SEA\na cat\tone cat\n")
     pairs = write(tmp_path / "b.tsv", HEAD + "a dog barking\tx\na dog\tbarking\n")
     found = read_examples(settings(path, train=[path, pairs], exclude=exclude))
     assert found.excluded == 2
@@ -252,41 +242,20 @@ ROWS = [
 READ = [pair("red", "crimson", "blue"), pair("big", "large")]
 
 
-def test_tables_of_parquet_and_of_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    datasets = pytest.importorskip("datasets")
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    datasets.disable_progress_bars()
-    table = datasets.Dataset.from_list(ROWS)
-    both = datasets.DatasetDict(train=table, test=table.select([0]))
-    both.save_to_disk(str(tmp_path / "both"))
-    with pytest.raises(DataError, match=r"holds train, test: name one, as .*both/train"):
-        read(tmp_path / "both")
-    assert read(tmp_path / "both" / "test") == READ[:1]
-    hub = tmp_path / "hub"  # a folder of files has a name as those on the hub have
-    hub.mkdir()
-    for split, rows in (("train", ROWS), ("test", ROWS[:1])):
-        write(hub / f"{split}.jsonl", [{k: v for k, v in row.items() if v} for row in rows])
-    assert read(tmp_path, train=[f"hf:{hub}"]) == READ
-    assert read(tmp_path, train=[f"hf:{hub}:test"]) == READ[:1]
-    for name in (f"hf:{hub}:dev", "hf:"):
-        with pytest.raises(DataError, match="cannot be read as a table"):
-            read(tmp_path, train=[name])
+def test_tables_of_parquet(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.Table.from_pylist(ROWS), path)
+    assert read(path) == READ
     # Other columns are not read: pictures would take most of the time; Python lacks this date.
-    day = datasets.Features(
-        {name: datasets.Value("string") for name in ROWS[0]} | {"day": datasets.Value("date64")}
-    )
-    many = [{**row, "anchor": f"{i}", "day": 0} for i in range(1024) for row in ROWS]
-    wide = datasets.Dataset.from_list([*many, {**ROWS[0], "day": 10**19 // 2}], day)
-    wide.to_parquet(str(tmp_path / "a.parquet"))
-    wide.save_to_disk(str(tmp_path / "a"))
-    assert len(read(tmp_path / "a.parquet")) == len(read(tmp_path / "a")) == 2049
-    broken = datasets.Dataset.from_list([*ROWS, {**ROWS[0], "anchor": " "}])
-    broken.save_to_disk(str(tmp_path / "b"))
-    with pytest.raises(DataError, match=r"b:3: anchor is ' '"):
-        read(tmp_path / "b")
-    (tmp_path / "b" / "state.json").unlink()
-    with pytest.raises(DataError, match="b: cannot be read as a table"):
-        read(tmp_path / "b")
+    many = [{**row, "anchor": f"{i}"} for i in range(1024) for row in ROWS] + ROWS[:1]
+    days = pyarrow.array([0] * 2048 + [10**19 // 2], pyarrow.date64())
+    parquet.write_table(pyarrow.Table.from_pylist(many).append_column("day", days), path)
+    assert len(read(path)) == 2049
+    parquet.write_table(pyarrow.Table.from_pylist([*ROWS, {**ROWS[0], "anchor": " "}]), path)
+    with pytest.raises(DataError, match=r"a.parquet:3: anchor is ' '"):
+        read(path)
 
 
 def test_examples_are_read_from_the_disk_and_leave_nothing(tmp_path: Path) -> None:
@@ -319,7 +288,7 @@ def test_a_digest_follows_texts_kinds_order_and_files(tmp_path: Path) -> None:
         rows[::-1],
         rows[:1],
         [*rows[:1], pair("c", "d.")],
-        [(Kind.PARAPHRASES, rows[0][1]), rows[1]],
+        [(Kind.TRIPLET, rows[0][1]), rows[1]],
     ]
     digests = {Examples(each).digest() for each in changes} | {Examples(rows).digest([dev])}
     write(dev, "b")
@@ -377,10 +346,3 @@ def test_augmented_sentences_lose_words_in_place(
         assert augment != "crop" or "".join(kept) in "".join(WORDS)
     for text in ("alone", "two words"):  # a word is always left
         assert draw(Kind.SENTENCE, (text,), rng, Augment(augment), 0.99).positive.split()
-
-
-def test_every_ordered_pair_of_paraphrases_is_as_likely() -> None:
-    rng = random.Random(1)
-    counts = Counter(draw(Kind.PARAPHRASES, ("a", "b", "c"), rng)[:2] for _ in range(6000))
-    assert set(counts) == {(x, y) for x in "abc" for y in "abc" if x != y}
-    assert all(abs(n - 1000) < 150 for n in counts.values())  # 5 standard deviations

@@ -3,8 +3,8 @@
 The names of the columns decide what an example is (docs/training.md lists them). A sentence alone
 is its own positive: two passes through the network differ by dropout (SimCSE, Gao et al., arXiv
 2104.08821, section 4), or also by what the paper compares it with: deleted words, a crop, or the
-next sentence. Of several paraphrases every epoch draws another two. Back-translations and other
-augmented texts (CERT, Fang et al., arXiv 2005.12766) are pairs like any others.
+next sentence. Back-translations and other augmented texts (CERT, Fang et al., arXiv 2005.12766)
+are pairs like any others.
 
 Files may be larger than memory: their examples are copied to a temporary file, from which any of
 them can be read by its number. So an epoch is in random order over all of them, and a resumed run
@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from searchengine.trainer.errors import DataError, DataWarning, install_line
-from searchengine.trainer.reading import HUB, open_text, table_rows
+from searchengine.trainer.reading import open_text, table_rows
 from searchengine.trainer.training.train_config import Augment, Objective, TrainConfig
 
 # Known column names, in order of preference: an anchor and its positive, or one text.
@@ -52,8 +52,8 @@ COLUMNS = {
     Objective.SIMILARITY: tuple((*pair, "score") for pair in PAIRS),
 }
 NEGATIVE = re.compile(r"negative|negative_\d+|negatives|contradiction")
-# Rows of a table whose values show what a column holds; rows and bytes of Parquet at a time.
-_FIRST_ROWS, _ROWS, _BYTES = 1000, 1024, 1 << 16
+# Rows and bytes of Parquet at a time.
+_ROWS, _BYTES = 1024, 1 << 16
 # Share of examples that teach little, from which a warning names them.
 _IDLE_SHARE = 0.1
 
@@ -64,7 +64,6 @@ class Kind(StrEnum):
     PAIR = "pair"  # anchor, positive
     TRIPLET = "triplet"  # anchor, positive, hard negatives
     SENTENCE = "sentence"  # one text, its own positive under dropout
-    PARAPHRASES = "paraphrases"  # two or more with the same meaning
     LABELLED = "labelled"  # a text, its label
     SCORED = "scored"  # anchor, positive, their score
 
@@ -106,9 +105,6 @@ def draw(
             return Row(texts[0], texts[1], texts[2:])
         case Kind.SENTENCE:
             return Row(texts[0], _augmented(texts[0], augment, share, rng), one_text=True)
-        case Kind.PARAPHRASES:
-            anchor, positive = rng.sample(texts, 2)
-            return Row(anchor, positive)
         case Kind.LABELLED:
             return Row(texts[0], label=texts[1])
         case Kind.SCORED:
@@ -308,36 +304,34 @@ def read_file(
 
     objective: what is learnt from them; None: their texts are read, whatever columns are beside.
     TSV and CSV have a header line, and TSV no quoting; JSONL has one object per line. All are UTF-8
-    and may be .gz. Parquet files and Hugging Face datasets are tables with the same columns.
+    and may be .gz. A Parquet file is a table with the same columns.
     """
-    first = column_names(path)
-    if not first:
+    names = column_names(path)
+    if not names:
         raise DataError(f"{path}: no examples")
-    chosen = _choose_columns(path, first, columns, objective)
+    chosen = _choose_columns(path, names, columns, objective)
     for number, row in _rows(path, chosen):
         yield _example(f"{path}:{number}", row, chosen, objective)
 
 
-def column_names(path: Path) -> dict[str, Any]:
-    """The columns of a file, each with its first value. Raises DataError.
+def column_names(path: Path) -> tuple[str, ...]:
+    """The columns of a file. Raises DataError.
 
     Objects of JSONL may lack columns that others have: all are read.
     """
-    rows, first = _rows(path), dict[str, Any]()
-    for _, row in rows if ".jsonl" in path.suffixes else itertools.islice(rows, _FIRST_ROWS):
-        first |= {name: value for name, value in row.items() if first.get(name) is None}
-    return first
+    rows = _rows(path) if ".jsonl" in path.suffixes else itertools.islice(_rows(path), 1)
+    return tuple(dict.fromkeys(name for _, row in rows for name in row))
 
 
 def _choose_columns(
-    path: Path, first: Mapping[str, Any], columns: Sequence[str], objective: Objective | None
+    path: Path, names: Sequence[str], columns: Sequence[str], objective: Objective | None
 ) -> tuple[str, ...]:
-    """The columns to read: the named ones, the known ones, or the only list of texts.
+    """The columns to read: the named ones, or the first known ones that the file has.
 
-    The label or the score is the last of them. first: the first value of every column.
+    The label or the score is the last of them.
     """
     usual = known = COLUMNS[objective or Objective.CONTRASTIVE]
-    judged = [name for name in ("score", "label") if name in first]
+    judged = [name for name in ("score", "label") if name in names]
     if columns:
         fits = usual is CONTRASTIVE or len(columns) == len(usual[0])
         known = (tuple(columns),) if fits else ()
@@ -347,15 +341,12 @@ def _choose_columns(
             "objective (similarity learns scores, classification labels), give the file as `dev`, "
             "or name the columns to train on in `columns`"
         )
-    for names in known:
-        if first.keys() >= {*names}:
-            negatives = filter(NEGATIVE.fullmatch, first) if names in PAIRS and not columns else ()
-            return (*names, *negatives)
-    lists = [name for name, value in first.items() if isinstance(value, list)]
-    if known is CONTRASTIVE and len(lists) == 1:
-        return (lists[0],)
+    for chosen in known:
+        if {*chosen} <= {*names}:
+            negatives = filter(NEGATIVE.fullmatch, names) if chosen in PAIRS and not columns else ()
+            return (*chosen, *negatives)
     raise DataError(
-        f"{path}: has the columns {', '.join(first)!r}, expected "
+        f"{path}: has the columns {', '.join(names)!r}, expected "
         f"{' or '.join(map(', '.join, known or usual))}: rename them or name them in `columns`; "
         "the name of a CSV file ends in .csv, of JSON lines in .jsonl"
     )
@@ -371,12 +362,6 @@ def _example(
     if objective is Objective.SIMILARITY:
         first, second, score = cells
         return Kind.SCORED, (_text(where, *first), _text(where, *second), _score(where, *score))
-    name, value = cells[0]
-    if len(cells) == 1 and isinstance(value, list):
-        texts = tuple(dict.fromkeys(_text(where, name, item) for item in value))
-        if len(texts) < 2:
-            raise DataError(f"{where}: {name} must list at least 2 different texts")
-        return Kind.PARAPHRASES, texts
     texts = tuple(_text(where, name, value) for name, value in cells[:2])
     # An empty cell is no negative: the row may be a pair, or have fewer than others.
     negatives = [
@@ -416,9 +401,8 @@ def _rows(path: Path, columns: Sequence[str] = ()) -> Iterator[tuple[int, dict[s
     columns: the ones to read of a table, () for all.
     """
     try:
-        saved = any((path / name).is_file() for name in ("dataset_info.json", "dataset_dict.json"))
-        if path.suffix == ".parquet" or str(path).startswith(HUB) or saved:
-            yield from enumerate(_table_rows(path, list(columns)), 1)
+        if path.suffix == ".parquet":
+            yield from enumerate(_parquet_rows(path, columns), 1)
             return
         read = _jsonl_rows if ".jsonl" in path.suffixes else _text_rows
         with open_text(path) as lines:
@@ -454,35 +438,18 @@ def _jsonl_rows(path: Path, lines: IO[str]) -> Iterator[tuple[int, dict[str, Any
         yield number, row
 
 
-def _table_rows(path: Path, columns: list[str]) -> Iterator[dict[str, Any]]:
-    """Rows of a Parquet file, of a dataset on the disk, or of one as it comes from the hub."""
-    parquet = path.suffix == ".parquet"
+def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
     try:
-        if parquet:
-            import pyarrow.parquet
+        import pyarrow.parquet
 
-            # Reads row groups piece by piece: a file may have only one.
-            pieces = {"pre_buffer": False, "buffer_size": _BYTES}
-            with pyarrow.parquet.ParquetFile(path, **pieces) as file:
-                for batch in file.iter_batches(_ROWS, columns=columns or None, use_threads=False):
-                    yield from batch.to_pylist()
-            return
-        import datasets
-
-        if str(path).startswith(HUB):
-            name, split, subset, *_ = [*str(path).removeprefix(HUB).split(":"), "", ""]
-            rows: Any = datasets.load_dataset(
-                name, subset or None, split=split or "train", streaming=True
-            )
-        else:
-            rows = datasets.load_from_disk(str(path))
-        if isinstance(rows, dict):
-            raise ValueError(f"holds {', '.join(rows)}: name one, as {path / next(iter(rows))}")
-        # A stream is not known to have the same columns in every part.
-        select = columns and isinstance(rows, datasets.Dataset)
-        yield from rows.select_columns(columns) if select else rows
+        # Reads row groups piece by piece: a file may have only one.
+        pieces = {"pre_buffer": False, "buffer_size": _BYTES}
+        chosen = list(columns) or None
+        with pyarrow.parquet.ParquetFile(path, **pieces) as file:
+            for batch in file.iter_batches(_ROWS, columns=chosen, use_threads=False):
+                yield from batch.to_pylist()
     except ImportError as error:
-        needed = install_line("formats" if parquet else "datasets")
+        needed = install_line("formats")
         raise DataError(f"{path}: reading it needs {error.name}: {needed}") from error
     except Exception as error:  # of any type: a text is not UTF-8, a date is out of range
         raise DataError(f"{path}: cannot be read as a table: {error}") from error
