@@ -38,7 +38,7 @@ def judge(data: Path, dims: Sequence[int], test: bool, retrieval: bool) -> Judge
 
     def figures(encoder: Encoder) -> dict[str, float]:
         found: dict[str, float] = {}
-        for row in sts_tasks(encoder, tasks, dims, detailed=True):
+        for row in sts_tasks(encoder, tasks, dims):
             found[f"{row.task}, {row.dim}"] = round(100 * row.spearman, 2)
             if row.task == "stsb_dev" and row.dim == dims[0]:
                 assert row.alignment and row.uniformity and row.effective_rank

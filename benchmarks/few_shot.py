@@ -30,9 +30,9 @@ import numpy as np
 from arms import SEEDS
 from record import DATA, over_seeds, record
 
+from searchengine.measure.significance import compare
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.evaluation.labels import classify
-from searchengine.trainer.evaluation.significance import compare
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.presets import preset
 from searchengine.trainer.training.train_config import TrainConfig

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from record import DATA, record
 
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.evaluation.sts import read_sts, sts
+from searchengine.trainer.evaluation.sts import StsTask, read_sts, sentences, sts_tasks
 from searchengine.trainer.training.examples import read_examples
 from searchengine.trainer.training.presets import preset
 
@@ -128,17 +128,17 @@ def maps(data: Path, count: int, only: tuple[str, ...]) -> dict[str, Any]:
     sampled = random.Random("maps").sample([both for _, both in examples], count // 2)
     encoder = Encoder.load("starter")
     x = encoder.encode([text for both in sampled for text in both[:2]])
-    pairs = read_sts(sts_files(data, ["stsb_dev"]))
-    sentences = list(dict.fromkeys(text for _, *both in pairs for text in both))
-    vectors, places = encoder.encode(sentences), {text: i for i, text in enumerate(sentences)}
+    tasks = [StsTask("stsb_dev", read_sts(sts_files(data, ["stsb_dev"])))]
+    texts = sentences(tasks)
+    vectors, places = encoder.encode(texts), {text: i for i, text in enumerate(texts)}
     figures: dict[str, Any] = {}
     for name in [name for name in MAPS if not only or name in only]:
         start = time.perf_counter()
         reduce = MAPS[name](x)
-        figures[name] = {"seconds": round(time.perf_counter() - start, 1)} | {
-            width: round(100 * sts(Mapped(places, reduce(vectors, width)), pairs)[0].spearman, 2)
-            for width in DIMS[1:]
-        }
+        figures[name] = {"seconds": round(time.perf_counter() - start, 1)}
+        for width in DIMS[1:]:
+            (row,) = sts_tasks(Mapped(places, reduce(vectors, width)), tasks)
+            figures[name][width] = round(100 * row.spearman, 2)
         click.echo(f"{name:40} {figures[name]}")
     return figures
 

@@ -14,9 +14,15 @@ import numpy as np
 from searchengine.errors import QueryError
 from searchengine.measure.formatting import fitted
 from searchengine.measure.judgements import Qrels, Run
-from searchengine.measure.significance import MIN_QUESTIONS, holm, intervals, significant
+from searchengine.measure.significance import (
+    MIN_QUESTIONS,
+    Comparison,
+    compare,
+    holm,
+    intervals,
+    significant,
+)
 from searchengine.trainer.evaluation.intervals import Values
-from searchengine.trainer.evaluation.significance import Comparison, compare
 
 METRICS = ("ndcg@10", "recall@100", "mrr@10", "map", "success@1")
 MAIN = "ndcg@10"

@@ -14,9 +14,8 @@ from searchengine.errors import QueryError
 from searchengine.measure.comparison import MAIN, per_question
 from searchengine.measure.judgements import Qrels, Task
 from searchengine.measure.retrieval import task
-from searchengine.measure.significance import significant
+from searchengine.measure.significance import Comparison, compare, significant
 from searchengine.trainer.evaluation.intervals import Values
-from searchengine.trainer.evaluation.significance import Comparison, compare
 
 MIN_JUDGED = 20
 """Questions with judgements that are needed: half of them choose, half confirm."""

@@ -22,9 +22,8 @@ from searchengine.indexer.arrays import Floats, RowNumbers, unit_rows
 from searchengine.measure.comparison import MAIN, per_question
 from searchengine.measure.judgements import Qrels, Task
 from searchengine.measure.retrieval import task
-from searchengine.measure.significance import MIN_QUESTIONS, significant
+from searchengine.measure.significance import MIN_QUESTIONS, Comparison, compare, significant
 from searchengine.trainer.evaluation.intervals import Values
-from searchengine.trainer.evaluation.significance import Comparison, compare
 
 TOO_FEW = 100
 """Judged questions from which nothing was gained on any collection that was measured."""

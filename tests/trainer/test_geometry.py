@@ -65,8 +65,6 @@ def test_invariants(seed: int, n: int, dim: int, scale: float) -> None:
 
 
 def test_hopeless_arrays() -> None:
-    with pytest.raises(DataError, match=r"alignment of arrays of shape \(4, 2\) and \(2, 2\)"):
-        alignment(SQUARE, SQUARE[:2])
     for measure in (uniformity, spectrum, effective_rank):
         with pytest.raises(DataError, match=r"of an array of shape \(1, 2\): expected \(n, D\)"):
             measure(SQUARE[:1])  # type: ignore[operator]
@@ -78,11 +76,11 @@ def test_rows_of_a_task() -> None:
     """Over two numbers the four sentences are the square; the third number is not among them."""
     pairs = [(4.0, "1 0 0", "0 2 0"), (5.0, "1 0 0", "1 0 0"), (3.9, "-1 0 1", "0 -3 0")]
     encoder = Numbers()
-    full, short = sts_tasks(encoder, [StsTask("t", pairs)], detailed=True)
+    full, short = sts_tasks(encoder, [StsTask("t", pairs)])
     assert encoder.asked == ["1 0 0", "0 2 0", "-1 0 1", "0 -3 0"]
     assert short.alignment == pytest.approx((2 + 0) / 2)
     assert short.uniformity == pytest.approx(uniformity(SQUARE), rel=1e-6)
     assert short.effective_rank == pytest.approx(2)
     assert full.uniformity != short.uniformity and full.spearman_interval is None
     low = [(score - 2, a, b) for score, a, b in pairs]
-    assert sts_tasks(Numbers(), [StsTask("t", low)], detailed=True)[0].alignment is None
+    assert sts_tasks(Numbers(), [StsTask("t", low)])[0].alignment is None

@@ -10,7 +10,6 @@ from scipy import stats
 
 from searchengine.trainer.evaluation.intervals import (
     bootstrap,
-    interval_of_mean,
     spearman_interval,
     spearman_of_draws,
 )
@@ -56,24 +55,12 @@ def test_correlations_of_draws(pairs: list[tuple[int, int]], data: st.DataObject
         assert correlation == pytest.approx(expected, abs=1e-12)
 
 
-def test_intervals_of_means_by_hand() -> None:
-    """3 and 4 below add up to 5, halved by the mean."""
-    values, ends = [10.0, 20.0], [(7.0, 10.5), (16.0, 21.2)]
-    assert interval_of_mean(values, ends) == pytest.approx((15 - 5 / 2, 15 + 1.3 / 2))
-    assert interval_of_mean([0.5], [(0.25, 0.75)]) == pytest.approx((0.25, 0.75))
-
-
-def test_rows_and_their_average_have_intervals() -> None:
+def test_rows_have_intervals() -> None:
     x, y = sample(30)
     pairs = [(score, "1 0", f"{math.cos(a)} {math.sin(a)}") for score, a in zip(y, x, strict=True)]
     cosines = np.array([np.float32(math.cos(a)) for a in x], np.float64)
-    rows = sts_tasks(Numbers((2,)), [StsTask("t", pairs), StsTask("u", pairs[:20])], detailed=True)
+    rows = sts_tasks(Numbers((2,)), [StsTask("t", pairs), StsTask("u", pairs[:20])])
     first, second = (row.spearman_interval for row in rows)
     assert first == pytest.approx(spearman_interval(cosines, y), abs=1e-9)
     assert second == pytest.approx(spearman_interval(cosines[:20], y[:20]), abs=1e-9)
-    assert first and second
-    mean = interval_of_mean([row.spearman for row in rows], [first, second])
-    assert averages(rows)[0].spearman_interval == pytest.approx(mean)
-    plain = sts_tasks(Numbers((2,)), [StsTask("v", pairs)])
-    assert plain[0].spearman_interval is None
-    assert averages([*rows, *plain])[0].spearman_interval is None
+    assert averages(rows)[0].spearman_interval is None

@@ -17,8 +17,8 @@ from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, DataError, TrainingWarning
-from searchengine.trainer.evaluation.labels import accuracy, classify
-from searchengine.trainer.evaluation.sts import read_sts, sts
+from searchengine.trainer.evaluation.labels import classify
+from searchengine.trainer.evaluation.sts import StsTask, read_sts, sts_tasks
 from searchengine.trainer.training.examples import (
     Example,
     Examples,
@@ -119,7 +119,7 @@ def test_the_announced_figures_are_those_of_evaluate(config: TrainConfig, tmp_pa
         assert figures["measure"] == "Spearman's correlation on dev" and figures["n"] == 119
         # The base with the prefixes of the run, cut as its users would cut it.
         for name, folder in (("base", config.base), ("result", tmp_path / out)):
-            measured = sts(Encoder.load(folder), read_sts([dev]), dims=(32, 8))
+            measured = sts_tasks(Encoder.load(folder), [StsTask("", read_sts([dev]))], (32, 8))
             expected = {str(row.dim): pytest.approx(row.spearman, abs=1e-3) for row in measured}
             if name == "base" or encoder.recipe["kept"] is not None:
                 assert figures[name] == expected
@@ -326,7 +326,6 @@ def test_labels_that_win_nothing_give_the_base_with_a_regression(
     assert figures["measure"] == "accuracy on dev" and figures["n"] == 120
     assert figures["base"]["32"] == pytest.approx(score, abs=0.01)
     assert np.mean(np.array(classify(found, texts)) == whole.predict(x)) > 0.99
-    assert [row.dim for row in accuracy(found, list(zip(texts, labels, strict=True)))] == [32, 8]
 
 
 def test_few_labels_without_dev_files_keep_what_was_trained(labelled_config: TrainConfig) -> None:

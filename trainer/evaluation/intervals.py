@@ -2,14 +2,13 @@
 
 bootstrap(n, statistic)                             # of a statistic of n values
 spearman_interval(cosines, scores)                  # (low, high)
-interval_of_mean([ρ, …], [(low, high), …])          # of a mean over independent samples
 
 The values of a test set are a sample: draw as many of them again, with repetition, and the
 statistic differs a little; the interval holds 95 % of 9,999 draws. Seeded: equal values give equal
 results.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -90,15 +89,3 @@ def _ranks(values: NDArray[Any]) -> Callable[[Values], Values]:
         return ranks
 
     return mean_ranks
-
-
-def interval_of_mean(values: Sequence[float], intervals: Sequence[Interval]) -> Interval:
-    """The ends of the interval of a mean of independent values, from the interval of each.
-
-    The distances to the ends add up as the square root of their squares, each side for itself: Zou
-    ("Toward Using Confidence Intervals to Compare Correlations", 2007).
-    """
-    middle, ends = np.asarray(values), np.asarray(intervals)
-    below, above = np.linalg.norm(ends - middle[:, None], axis=0) / len(middle)
-    mean = float(middle.mean())
-    return mean - float(below), mean + float(above)

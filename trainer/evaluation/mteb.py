@@ -1,18 +1,18 @@
 """An encoder judged by tasks of mteb, for every prefix length.
 
-The Massive Text Embedding Benchmark: Muennighoff et al., arXiv 2210.07316. It fetches the data,
-asks for vectors and scores them; it gets the encoder's own, cut and scaled to length one as the
-index does it.
+The Massive Text Embedding Benchmark: Muennighoff et al., arXiv 2210.07316. It fetches the data and
+scores the encoder's vectors, cut and scaled to length one as the index does it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, DataError, install_line
-from searchengine.trainer.evaluation.sts import OnBatch, Remembered, prefix_lengths, unit_prefix
+from searchengine.trainer.evaluation.sts import OnBatch, Rows, prefix_lengths, unit_prefix
 
 try:
     import mteb
@@ -40,15 +40,12 @@ class MtebRow:
 def load_task(name: str) -> Any:
     """One of mteb's tasks, its data loaded, from the network or from what mteb kept of it.
 
-    Raises ConfigError for an unknown task, or one of more than texts; DataError if its data cannot
-    be had.
+    Raises ConfigError for an unknown task, DataError if its data cannot be had.
     """
     try:
         task = mteb.get_task(name)
     except KeyError as error:
         raise ConfigError(f"mteb has no task {name} ({error.args[0]})") from error
-    if list(task.metadata.modalities) != ["text"]:
-        raise ConfigError(f"{name} is about {', '.join(task.metadata.modalities)}, expected text")
     try:
         task.load_data()
     except Exception as error:  # of the network, its client, or the file that came
@@ -63,59 +60,50 @@ def evaluate(
     encoder: Encoder,
     tasks: Iterable[Any],
     dims: Sequence[int] | None = None,
-    out: Path | None = None,
     on_batch: OnBatch | None = None,
 ) -> Iterator[MtebRow]:
     """One row a task and prefix length, as soon as it is known.
 
-    Args:
-        encoder: what is judged. Every text of a task is encoded once, whatever the lengths.
-        tasks: tasks of mteb, such as those of `load_task`.
-        dims: prefix lengths; by default the encoder's `matryoshka_dims`.
-        out: a folder for mteb's result files.
-        on_batch: gets the number of texts encoded.
-
-    Raises ConfigError for a length the vectors do not have.
+    tasks: of mteb, such as those of `load_task`; every text of one is encoded once. dims: prefix
+    lengths; by default the encoder's `matryoshka_dims`. Raises ConfigError for a length the vectors
+    do not have.
     """
     chosen = prefix_lengths(encoder, encoder.dim, dims)
     for task in tasks:
-        known = Remembered(encoder)
+        known: dict[tuple[str | None, str], Rows] = {}
         for dim in chosen:
             model = _Prefix(encoder, dim, known, on_batch)
             # Its cache would go by the name of a task, and take old results for new ones.
             (result,) = mteb.evaluate(
                 model, task, cache=None, co2_tracker=False, show_progress_bar=False
             ).task_results
-            if out is not None:
-                mteb.ResultCache(out).save_to_cache(result, model.mteb_model_meta)
             about = task.metadata
             yield MtebRow(about.name, about.type, dim, about.main_score, float(result.get_score()))
 
 
 class _Prefix(AbsEncoder):  # type: ignore[misc]
-    """An encoder's prefixes as a model of mteb's; results are named by source and fingerprint."""
+    """An encoder's prefixes as a model of mteb's. known: (role, text) → vector, of full width."""
 
     def __init__(
-        self, encoder: Encoder, dim: int, known: Remembered, on_batch: OnBatch | None
+        self,
+        encoder: Encoder,
+        dim: int,
+        known: dict[tuple[str | None, str], Rows],
+        on_batch: OnBatch | None,
     ) -> None:
-        self._dim, self._known, self._on_batch = dim, known, on_batch
-        # mteb's names are "organisation/name", as on the hub.
-        on_hub = encoder.source.count("/") == 1 and not Path(encoder.source).exists()
+        self._encoder, self._dim, self._known, self._on_batch = encoder, dim, known, on_batch
         self.mteb_model_meta = ModelMeta.create_empty(
-            {
-                "name": encoder.source if on_hub else f"local/{Path(encoder.source).name}",
-                "revision": encoder.fingerprint,
-                "embed_dim": dim,
-                "max_tokens": encoder.max_tokens,
-                "similarity_fn_name": ScoringFunction.COSINE,
-                "experiment_kwargs": None if dim == encoder.dim else {"prefix": dim},
-            }
+            {"name": "local/model", "similarity_fn_name": ScoringFunction.COSINE}
         )
 
     def encode(
         self, inputs: Iterable[Mapping[str, Any]], *, prompt_type: Any = None, **_: Any
     ) -> Any:
         """Unit rows (n, dim) of batches of texts."""
-        texts = [text for batch in inputs for text in batch["text"]]
         role = None if prompt_type is None else prompt_type.value
-        return unit_prefix(self._known.encode(texts, role=role, on_batch=self._on_batch), self._dim)
+        keys = [(role, text) for batch in inputs for text in batch["text"]]
+        if fresh := [key for key in dict.fromkeys(keys) if key not in self._known]:
+            texts = [text for _, text in fresh]
+            vectors = self._encoder.encode(texts, role=role, on_batch=self._on_batch)
+            self._known.update(zip(fresh, vectors, strict=True))
+        return unit_prefix(np.stack([self._known[key] for key in keys]), self._dim)

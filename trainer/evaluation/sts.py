@@ -6,9 +6,9 @@ as Reimers & Gurevych (arXiv 1908.10084) and SimCSE (arXiv 2104.08821, appendix 
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,6 @@ from searchengine.trainer.evaluation.geometry import alignment, effective_rank, 
 from searchengine.trainer.evaluation.intervals import (
     MIN_PAIRS,
     Interval,
-    interval_of_mean,
     spearman,
     spearman_interval,
 )
@@ -26,7 +25,6 @@ from searchengine.trainer.reading import open_text, table_rows
 
 Rows = NDArray[np.float32]
 OnBatch = Callable[[int], None]
-Role = Literal["query", "document"]
 ScoredPair = tuple[float, str, str]
 STS_COLUMNS = ("score", "sentence1", "sentence2")
 SIMILAR_FROM = 4.0
@@ -51,10 +49,9 @@ class StsTask(NamedTuple):
 class StsRow:
     """Agreement on one task at one prefix length, and the geometry of the task's vectors.
 
-    spearman: in [−1, 1]; n: pairs. task: "" for pairs without a name. The rest is None where it is
-    not computed: spearman_interval, 95 %, see trainer.evaluation.intervals, also with fewer than
-    MIN_PAIRS pairs; alignment, of the pairs scored SIMILAR_FROM or more, also if there are none;
-    uniformity and effective_rank, over the distinct sentences; see trainer.evaluation.geometry.
+    spearman: in [−1, 1]; n: pairs. The rest is None in an average: spearman_interval, 95 %, also
+    with fewer than MIN_PAIRS pairs; alignment, of the pairs scored SIMILAR_FROM or more, also if
+    there are none; uniformity and effective_rank, over the distinct sentences.
     """
 
     task: str
@@ -65,40 +62,6 @@ class StsRow:
     alignment: float | None = None
     uniformity: float | None = None
     effective_rank: float | None = None
-
-
-class Remembered:
-    """An encoder that encodes each text once, for several measurements."""
-
-    def __init__(self, encoder: TextEncoder):
-        self._encoder = encoder
-        self._known: dict[tuple[Role | None, str], NDArray[np.float32]] = {}
-
-    @property
-    def matryoshka_dims(self) -> tuple[int, ...]:
-        """The encoder's own; raises AttributeError where it has none."""
-        dims: tuple[int, ...] = self._encoder.matryoshka_dims  # type: ignore[attr-defined]
-        return dims
-
-    @property
-    def rows(self) -> NDArray[np.float32]:
-        """The vectors of all texts so far, in their order. (m, D)."""
-        return np.stack(list(self._known.values()))
-
-    def encode(
-        self,
-        texts: Iterable[str],
-        *,
-        role: Role | None = None,
-        on_batch: OnBatch | None = None,
-    ) -> NDArray[np.float32]:
-        """As the encoder's own; on_batch gets the counts of new texts."""
-        texts = list(texts)
-        fresh = [text for text in dict.fromkeys(texts) if (role, text) not in self._known]
-        if fresh:
-            vectors = self._encoder.encode(fresh, role=role, on_batch=on_batch)
-            self._known.update(zip(((role, text) for text in fresh), vectors, strict=True))
-        return np.stack([self._known[role, text] for text in texts])
 
 
 def prefix_lengths(
@@ -173,45 +136,30 @@ def _read_pairs(path: Path) -> list[ScoredPair]:
     return pairs
 
 
-def sts(
-    encoder: TextEncoder,
-    pairs: Sequence[ScoredPair],
-    dims: Sequence[int] | None = None,
-    on_batch: OnBatch | None = None,
-) -> list[StsRow]:
-    """The pairs pooled, as one task without a name: see `sts_tasks`."""
-    return sts_tasks(encoder, [StsTask("", pairs)], dims, on_batch=on_batch)
-
-
 def sts_tasks(
     encoder: TextEncoder,
     tasks: Sequence[StsTask],
     dims: Sequence[int] | None = None,
     on_batch: OnBatch | None = None,
-    *,
-    detailed: bool = False,
 ) -> list[StsRow]:
     """One row per task and prefix length, in the order of tasks and dims.
 
     dims: prefix lengths; by default the encoder's `matryoshka_dims`, or else its full width.
-    Each distinct sentence is encoded once; on_batch gets their counts. detailed: compute all of a
-    row, which takes seconds per 10,000 pairs and prefix length. Raises ConfigError for a length the
-    vectors do not have, DataError for pairs that cannot be correlated.
+    Each distinct sentence is encoded once; on_batch gets their counts. Takes seconds per 10,000
+    pairs and prefix length. Raises ConfigError for a length the vectors do not have, DataError for
+    pairs that cannot be correlated.
     """
-    for task in tasks:
-        _check(task)
-    known = Remembered(encoder)
-    width = known.encode(sentences(tasks), on_batch=on_batch).shape[1]
+    for name, pairs in tasks:  # before anything is encoded
+        if len({score for score, _, _ in pairs}) < 2:
+            raise DataError(f"{name}: a correlation needs two scores or more that differ")
+    texts = sentences(tasks)
+    vectors = encoder.encode(texts, on_batch=on_batch)
+    place = {text: i for i, text in enumerate(texts)}
     rows = []
     for task in tasks:
-        left = known.encode(a for _, a, _ in task.pairs)
-        right = known.encode(b for _, _, b in task.pairs)
-        for dim in prefix_lengths(encoder, width, dims):
-            row = _row(task, prefix_cosines(left, right, dim), dim)
-            if detailed:
-                x = unit_prefix(known.encode(sentences([task])), dim)
-                row = _detailed(row, task, unit_prefix(left, dim), unit_prefix(right, dim), x)
-            rows.append(row)
+        places = np.array([(place[a], place[b]) for _, a, b in task.pairs])
+        for dim in prefix_lengths(encoder, vectors.shape[1], dims):
+            rows.append(_row(task, vectors, places, dim))
     return rows
 
 
@@ -221,51 +169,33 @@ def sentences(tasks: Iterable[StsTask]) -> list[str]:
 
 
 def averages(rows: Iterable[StsRow]) -> list[StsRow]:
-    """The plain mean over the tasks, one row named "average" per prefix length; n: all pairs.
-
-    With an interval if all rows have one: tasks are independent samples.
-    """
+    """The plain mean over the tasks, one row named "average" per prefix length; n: all pairs."""
     by_dim: dict[int, list[StsRow]] = {}
     for row in rows:
         by_dim.setdefault(row.dim, []).append(row)
-    means = []
-    for dim, group in by_dim.items():
-        values = [row.spearman for row in group]
-        ends = [row.spearman_interval for row in group if row.spearman_interval is not None]
-        interval = interval_of_mean(values, ends) if len(ends) == len(group) else None
-        n = sum(row.n for row in group)
-        means.append(StsRow(AVERAGE, dim, float(np.mean(values)), n, interval))
-    return means
+    return [
+        StsRow(AVERAGE, dim, sum(r.spearman for r in group) / len(group), sum(r.n for r in group))
+        for dim, group in by_dim.items()
+    ]
 
 
-def _check(task: StsTask) -> None:
-    """Refuse, before anything is encoded, pairs whose scores cannot be correlated."""
-    where, n = task.name and f"{task.name}: ", len(task.pairs)
-    if n < 2:
-        raise DataError(f"{where}{n} scored pairs: a correlation needs at least 2")
-    if len({score for score, _, _ in task.pairs}) == 1:
-        raise DataError(f"{where}all {n} pairs have the same score: no order to correlate")
-
-
-def _row(task: StsTask, cosines: NDArray[np.float64], dim: int) -> StsRow:
+def _row(task: StsTask, vectors: Rows, pairs: NDArray[np.int64], dim: int) -> StsRow:
+    """vectors: (n, D) of the sentences of all tasks; pairs: (m, 2), rows of them."""
+    cosines = prefix_cosines(vectors[pairs[:, 0]], vectors[pairs[:, 1]], dim)
     if np.ptp(cosines) == 0:
         raise DataError(
-            f"{task.name and f'{task.name}: '}all {len(cosines)} pairs have the same cosine over "
-            f"{dim} numbers: no order to correlate"
+            f"{task.name}: all {len(cosines)} pairs have the same cosine over {dim} dimensions"
         )
-    gold = [score for score, _, _ in task.pairs]
-    return StsRow(task.name, dim, spearman(cosines, gold), len(gold))
-
-
-def _detailed(row: StsRow, task: StsTask, a: Rows, b: Rows, x: Rows) -> StsRow:
-    """The row with interval and geometry. a, b: the pairs' unit rows; x: those of all sentences."""
     gold = np.array([score for score, _, _ in task.pairs])
-    similar = gold >= SIMILAR_FROM
-    cosines = prefix_cosines(a, b, row.dim)
-    return replace(
-        row,
-        spearman_interval=spearman_interval(cosines, gold) if row.n >= MIN_PAIRS else None,
-        alignment=alignment(a[similar], b[similar]) if similar.any() else None,
-        uniformity=uniformity(x),
-        effective_rank=effective_rank(x),
+    used, places = np.unique(pairs, return_inverse=True)
+    x, similar = unit_prefix(vectors[used], dim), places.reshape(-1, 2)[gold >= SIMILAR_FROM]
+    return StsRow(
+        task.name,
+        dim,
+        spearman(cosines, gold),
+        len(gold),
+        spearman_interval(cosines, gold) if len(gold) >= MIN_PAIRS else None,
+        alignment(x[similar[:, 0]], x[similar[:, 1]]) if len(similar) else None,
+        uniformity(x),
+        effective_rank(x),
     )

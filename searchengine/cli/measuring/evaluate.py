@@ -87,7 +87,7 @@ def sts(
     dicts = []
     with progress("Encoding", len(sentences(tasks)) * len(models)) as advance:
         for name, model in models:
-            rows = sts_tasks(model, tasks, prefixes, advance, detailed=True)
+            rows = sts_tasks(model, tasks, prefixes, advance)
             if len(tasks) > 1:
                 rows += averages(rows)
             dicts += [{"encoder": name, "layers": model.layers} | asdict(row) for row in rows]
@@ -166,31 +166,39 @@ def labels(
     from searchengine.trainer.errors import TRAINING, require
 
     require("train", "evaluating labels", *TRAINING)
-    from searchengine.trainer.evaluation.labels import accuracy
+    from searchengine.measure.significance import wilson
+    from searchengine.trainer.evaluation.labels import classify_by_prefix
     from searchengine.trainer.training.examples import read_labelled
 
-    texts = read_labelled(files)
+    labelled = read_labelled(files)
+    texts, expected = zip(*labelled, strict=True)
     model = Encoder.load(encoder, trust_remote_code=trust_remote_code)
+    dims = model.matryoshka_dims if prefixes is None else prefixes
     with progress("Encoding", len(texts)) as advance:
-        rows = accuracy(model, texts, prefixes, advance)
+        predicted = classify_by_prefix(model, texts, dims, advance)
     known = () if model.model.classifier is None else model.model.classifier.labels
-    if unknown := [label for _, label in texts if label not in known]:
+    if unknown := [label for label in expected if label not in known]:
         note(
             f"Note: {counted(len(unknown), 'text')} with labels that the model was not trained on, "
             f"such as {unknown[0]!r}, which count as wrong"
         )
+    rows, n = [], len(texts)
+    for dim, found in zip(dims, predicted, strict=True):
+        right = sum(a == b for a, b in zip(found, expected, strict=True))
+        low, high = wilson(right, n)
+        rows.append({"dim": dim, "accuracy": right / n, "n": n, "low": low, "high": high})
     if as_json:
-        show_json([asdict(row) for row in rows])
+        show_json(rows)
         return
     cells = [
         {
-            "dim": row.dim,
-            "accuracy": f"{row.accuracy:.4f} [{row.low:.3f}–{row.high:.3f}]",
-            "n": row.n,
+            "dim": row["dim"],
+            "accuracy": f"{row['accuracy']:.4f} [{row['low']:.3f}–{row['high']:.3f}]",
+            "n": n,
         }
         for row in rows
     ]
-    show_rows(cells, f"{counted(len(texts), 'text')}, {encoder}")
+    show_rows(cells, f"{counted(n, 'text')}, {encoder}")
 
 
 @evaluate.command()
@@ -204,19 +212,12 @@ def labels(
 )
 @MODEL
 @PREFIXES
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Folder for mteb's result files.",
-)
 @runs
 @AS_JSON
 def mteb(
     names: tuple[str, ...],
     encoder: str,
     prefixes: tuple[int, ...] | None,
-    out: Path | None,
     runtime: Any,
     as_json: bool,
 ) -> None:
@@ -237,5 +238,5 @@ def mteb(
     tasks = [load_task(name) for name in names]  # all, before measuring any, which takes minutes
     model: Any = SearchEngine.load_encoder(encoder, runtime)
     with progress("Encoding") as advance:
-        rows = [asdict(row) for row in evaluate(model, tasks, prefixes, out, advance)]
+        rows = [asdict(row) for row in evaluate(model, tasks, prefixes, advance)]
     show_json(rows) if as_json else show_rows(rows, encoder)

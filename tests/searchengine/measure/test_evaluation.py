@@ -22,8 +22,7 @@ from searchengine.measure.retrieval import (
     names,
     task,
 )
-from searchengine.measure.significance import holm, interval
-from searchengine.trainer.evaluation.significance import compare
+from searchengine.measure.significance import compare, holm, interval
 
 MODES = ("text", "hybrid", "vector")
 

@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from tiny_model import WORDS, write_sentence_transformer
 from searchengine.cli.measuring.evaluate import mteb as command
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, DataError
-from searchengine.trainer.evaluation.sts import Remembered, StsTask, sts_tasks, unit_prefix
+from searchengine.trainer.evaluation.sts import StsTask, sts_tasks, unit_prefix
 
 pytestmark = needs("mteb", "mteb")
 ours = Lazy("searchengine.trainer.evaluation.mteb")
@@ -117,11 +116,8 @@ def tasks() -> list[Any]:
     ]
 
 
-def test_the_figures_are_those_of_other_libraries(encoder: Encoder, tmp_path: Path) -> None:
-    """And the result files are mteb's own."""
-    import mteb
-
-    rows = list(ours.evaluate(encoder, tasks(), [32, 8], tmp_path))
+def test_the_figures_are_those_of_other_libraries(encoder: Encoder) -> None:
+    rows = list(ours.evaluate(encoder, tasks(), [32, 8]))
     assert [(r.task, r.type, r.dim, r.metric) for r in rows] == [
         ("Retrieval", "Retrieval", 32, "ndcg_at_10"),
         ("Retrieval", "Retrieval", 8, "ndcg_at_10"),
@@ -132,16 +128,11 @@ def test_the_figures_are_those_of_other_libraries(encoder: Encoder, tmp_path: Pa
     expected += [row.spearman for row in sts_tasks(encoder, [StsTask("", pairs())], [32, 8])]
     assert [row.score for row in rows] == pytest.approx(expected, abs=1e-5)
     assert len({round(score, 4) for score in expected}) == 4
-    folder = tmp_path / "results" / "local__tiny" / encoder.fingerprint
-    for row, file in ((rows[2], folder), (rows[3], folder / "experiments" / "prefix_8")):
-        result = mteb.TaskResult.from_disk(file / "STS.json")
-        assert result.get_score() == pytest.approx(row.score, abs=1e-5)
-        assert json.loads((file / "model_meta.json").read_text())["embed_dim"] == row.dim
 
 
 def test_prefixes_have_length_one_and_roles_their_prompts(encoder: Encoder) -> None:
     calls: list[int] = []
-    known = Remembered(encoder)
+    known: dict[Any, Any] = {}
     from mteb.types import PromptType
 
     batches = [{"text": ["a dog", "the cat"]}, {"text": ["a dog"]}]
@@ -161,8 +152,6 @@ def test_what_cannot_be_measured(encoder: Encoder) -> None:
         list(ours.evaluate(encoder, [], [33]))
     with pytest.raises(ConfigError, match=r"mteb has no task SciFakt .*SciFact"):
         ours.load_task("SciFakt")
-    with pytest.raises(ConfigError, match="is about image, expected text"):
-        ours.load_task("CIFAR10")
 
 
 def test_a_task_that_cannot_be_fetched(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from searchengine.measure.significance import holm, interval, intervals
+from searchengine.measure.significance import compare, holm, interval, intervals, wilson
 from searchengine.trainer.evaluation.intervals import RESAMPLES
-from searchengine.trainer.evaluation.labels import wilson
-from searchengine.trainer.evaluation.significance import compare
 
 # Eighths add up without rounding.
 scores = st.integers(0, 8).map(lambda eighths: eighths / 8)
