@@ -375,6 +375,6 @@ def test_a_second_run_by_another_name_of_the_folder_is_refused(config: TrainConf
 
 def test_a_folder_that_cannot_be_locked_is_one_sentence(config: TrainConfig) -> None:
     config.out.with_name(".out.lock").mkdir()
-    with pytest.raises(ConfigError, match=r"\.out\.lock cannot be locked \(.*\), so another run"):
+    with pytest.raises(ConfigError, match=r"\.out\.lock cannot be locked \(.*\): choose another"):
         train(config)
     assert not config.out.exists()

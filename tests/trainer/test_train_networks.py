@@ -51,7 +51,13 @@ def configure(folder: Path, kind: str, **settings: Any) -> TrainConfig:
     (folder / "sentences.tsv").write_text("\n".join(["sentence", *lines]) + "\n")
     pairs = [f"{line}\t{line} fast" for line in lines]
     (folder / "pairs.tsv").write_text("\n".join(["anchor\tpositive", *pairs]) + "\n")
-    chosen = {"train": [folder / "pairs.tsv"], "max_steps": 1, "precision": "fp32", **settings}
+    chosen = {
+        "train": [folder / "pairs.tsv"],
+        "max_steps": 1,
+        "precision": "fp32",
+        "batch_size": 8,
+        **settings,
+    }
     base = write_network(folder / "base", kind)
     return TrainConfig(out=folder / "out", base=str(base), **chosen)
 
@@ -59,7 +65,7 @@ def configure(folder: Path, kind: str, **settings: Any) -> TrainConfig:
 @pytest.mark.parametrize("kind", ["t5", "albert", "modernbert"])
 def test_layers_that_cannot_be_cut_are_refused_by_name(tmp_path: Path, kind: str) -> None:
     config = configure(tmp_path, kind, layers_per_step=1)
-    with pytest.raises(ConfigError, match=rf"layers_per_step with .*: a {kind} network cut after"):
+    with pytest.raises(ConfigError, match=rf"layers_per_step with .*: a {kind} network may"):
         train(config)
 
 

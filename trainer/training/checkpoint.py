@@ -3,7 +3,7 @@
 Safetensors and JSON only:
 
     weights.safetensors     the module after N updates
-    optimizer.safetensors   AdamW's two moments and step count of every weight
+    optimizer.safetensors   the moments of AdamW
     best.safetensors        the model with the best scores so far
     state.json              the rest: configuration, digests of data and base, position, scores
 
@@ -13,9 +13,9 @@ Random states are not stored: every update seeds them from (seed, N).
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
@@ -28,44 +28,15 @@ from searchengine.trainer.files import read_object, remove_folder, sync_files, w
 from searchengine.trainer.training.train_config import TrainConfig
 
 Weights = dict[str, Tensor]
-MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 # Raised when held-out examples, random choices or files change: older runs cannot be resumed.
 FORMAT = 3
 # Settings that a resumed run may change: the places of files, whose content is compared instead,
 # the length of the run, and the memory that it takes.
-PATH_SETTINGS = ("train", "exclude", "dev", "out", "base")
-# Checkpoints of a run on the disk: the newest, and the one before it.
+FREE_SETTINGS = {"train", "exclude", "dev", "out", "base", "max_steps", "epochs", "gradient_cache"}
 KEPT = 2
-FREE_SETTINGS = ("max_steps", "epochs", "gradient_cache")
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """The start of a run: the digest of examples and dev files, the base's fingerprint, and the
-    measure that came with the call."""
-
-    data: str
-    base: str
-    measure: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class JudgedStep:
-    """The judgement of a step. scores: by prefix length. learning_rate: of that update."""
-
-    step: int
-    scores: Mapping[int, float]
-    learning_rate: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON values; `from_dict` reads them back."""
-        return {**asdict(self), "scores": {str(k): v for k, v in self.scores.items()}}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """JSON made strings of the prefix lengths."""
-        scores = {int(dim): score for dim, score in values["scores"].items()}
-        return cls(**{**values, "scores": scores})
+"""Checkpoints of a run on the disk: the newest, and the one before it."""
+Origin = Mapping[str, str]
+"""The digest of what a run starts from, by what it is, in words."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,13 +44,13 @@ class Progress:
     """The state of a run besides its weights; what a checkpoint stores.
 
     step: updates done. best_step: the step with the best scores. losses: of every update. judged:
-    evaluations in order.
+    evaluations in order, with step, learning_rate, and scores by prefix length (as text, for JSON).
     """
 
     step: int = 0
     best_step: int = 0
     losses: list[float] = field(default_factory=list)
-    judged: list[JudgedStep] = field(default_factory=list)
+    judged: list[dict[str, Any]] = field(default_factory=list)
 
 
 def folder_of(out: Path) -> Path:
@@ -103,10 +74,7 @@ def held(out: Path) -> Iterator[None]:
             f"another run is training into {out}: wait for it, or choose another `out`"
         ) from None
     except (OSError, NotImplementedError) as error:  # of another user, or a disk without locks
-        raise ConfigError(
-            f"{path} cannot be locked ({getattr(error, 'strerror', None) or error}), so another "
-            "run could train into the same folder: remove that file, or choose another `out`"
-        ) from error
+        raise ConfigError(f"{path} cannot be locked ({error}): choose another `out`") from error
     try:
         yield
     finally:
@@ -140,13 +108,16 @@ def save(
         remove_folder(scratch)
         scratch.mkdir(parents=True)
         save_file(copy_weights(module), scratch / "weights.safetensors")
-        save_file(_moments(module, optimizer), scratch / "optimizer.safetensors")
+        moments = {
+            f"{number}:{name}": moment.detach().cpu().contiguous()
+            for number, moments in optimizer.state_dict()["state"].items()
+            for name, moment in moments.items()
+        }
+        save_file(moments, scratch / "optimizer.safetensors")
         save_file(best, scratch / "best.safetensors")
-        state: dict[str, Any] = {"format": FORMAT, "config": config.to_dict()}
-        state["origin"] = asdict(origin)
-        stored = {item.name: getattr(progress, item.name) for item in fields(Progress)}
-        state["progress"] = stored | {"judged": [step.to_dict() for step in progress.judged]}
-        write_json(scratch / "state.json", state)
+        values = {item.name: getattr(progress, item.name) for item in fields(Progress)}
+        state = {"format": FORMAT, "config": config.to_dict(), "origin": dict(origin)}
+        write_json(scratch / "state.json", state | {"progress": values})
         sync_files(scratch)
         remove_folder(done)
         scratch.rename(done)
@@ -184,9 +155,7 @@ def load(
         )
     state = read_object(newest / "state.json")
     _check_same_run(newest, state, config, origin)
-    values = state["progress"]
-    judged = [JudgedStep.from_dict(step) for step in values["judged"]]
-    done = Progress(**{**values, "judged": judged})
+    done = Progress(**state["progress"])
     if steps < done.step:
         raise ConfigError(
             f"the checkpoint in {newest} has done {done.step} updates: expected at least as many, "
@@ -194,7 +163,11 @@ def load(
         )
     try:
         module.load_state_dict(load_file(newest / "weights.safetensors"))
-        _restore(module, optimizer, load_file(newest / "optimizer.safetensors"))
+        moments: dict[int, Weights] = {}
+        for key, moment in load_file(newest / "optimizer.safetensors").items():
+            number, _, name = key.partition(":")
+            moments.setdefault(int(number), {})[name] = moment
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
         best = load_file(newest / "best.safetensors")
     except Exception as error:
         older = len(list(folder_of(config.out).glob("step-*"))) > 1
@@ -213,41 +186,14 @@ def _check_same_run(
             f"the checkpoint in {folder} was written by another version of this package: resume it "
             f"with that version, {alternative}"
         )
-    fixed = set(now) - {*PATH_SETTINGS, *FREE_SETTINGS}
-    if different := sorted(k for k in fixed if saved.get(k) != now[k]):
-        name = different[0]
-        raise ConfigError(
-            f"the checkpoint in {folder} was made with {name} {saved.get(name)!r}, this run has "
-            f"{now[name]!r}: resume with the same configuration, {alternative}"
-        )
-    for name, value in asdict(origin).items():
-        if state["origin"].get(name, "") != value:
-            what = {
-                "data": "the training files",
-                "base": "the files of the base model",
-                "measure": "the judged questions",
-            }[name]
+    for name in sorted(now.keys() - FREE_SETTINGS):
+        if saved[name] != now[name]:
+            raise ConfigError(
+                f"the checkpoint in {folder} was made with {name} {saved[name]!r}, this run has "
+                f"{now[name]!r}: resume with the same configuration, {alternative}"
+            )
+    for what, digest in origin.items():
+        if state["origin"].get(what) != digest:
             raise ConfigError(
                 f"{what} changed since the checkpoint in {folder}: restore them, {alternative}"
             )
-
-
-def _moments(module: nn.Module, optimizer: Optimizer) -> Weights:
-    names: dict[Tensor, str] = {weight: name for name, weight in module.named_parameters()}
-    return {
-        f"{names[parameter]}:{moment}": values[moment].detach().cpu().contiguous()
-        for parameter, values in optimizer.state.items()
-        for moment in MOMENTS
-    }
-
-
-def _restore(module: nn.Module, optimizer: Optimizer, saved: Weights) -> None:
-    state: dict[int, dict[str, Any]] = {}
-    names = {parameter: name for name, parameter in module.named_parameters()}
-    order = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    for i, parameter in enumerate(order):
-        name = names[parameter]
-        if f"{name}:step" in saved:
-            state[i] = {moment: saved[f"{name}:{moment}"] for moment in MOMENTS}
-    groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": state, "param_groups": groups})

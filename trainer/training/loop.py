@@ -11,8 +11,8 @@ as a run without interruption.
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -26,7 +26,6 @@ from searchengine.trainer.model.model_folder import describe
 from searchengine.trainer.runtimes.torch_runtime import ran_out_of_memory
 from searchengine.trainer.training import checkpoint
 from searchengine.trainer.training.batches import BatchPlan, LoadedBatch, load
-from searchengine.trainer.training.checkpoint import JudgedStep
 from searchengine.trainer.training.examples import read_examples
 from searchengine.trainer.training.head import (
     CLASSIFIER_TEXTS,
@@ -113,20 +112,9 @@ def train(
     # Of several processes that train as one, the first alone writes.
     with checkpoint.held(config.out) if launched_rank() == 0 else nullcontext():
         check_start(config, resume)
-        with kept_random_state():
+        # Every update seeds the generators of all devices.
+        with torch.random.fork_rng(range(torch.cuda.device_count())):
             return run_training(config, report, resume, measure)
-
-
-@contextmanager
-def kept_random_state() -> Iterator[None]:
-    """Restore torch's generators afterwards: every update seeds those of all devices."""
-    apple = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
-    with torch.random.fork_rng(range(torch.cuda.device_count())):  # and the processor's
-        try:
-            yield
-        finally:
-            if apple is not None:
-                torch.mps.set_rng_state(apple)
 
 
 def run_training(
@@ -135,11 +123,11 @@ def run_training(
     """As `train`, without restoring torch's random generators."""
     run, accelerator = make_run(config, measure)
     processes = run.processes
-    origin = checkpoint.Origin(
-        run.split.train.digest(config.dev),
-        fingerprint.of_model(run.model, describe(run.model)),
-        measure.name if measure else "",
-    )
+    origin = {
+        "the training files": run.split.train.digest(config.dev),
+        "the files of the base model": fingerprint.of_model(run.model, describe(run.model)),
+        "the judged questions": measure.name if measure else "",
+    }
 
     def save() -> None:
         if processes.main:
@@ -341,7 +329,8 @@ def evaluate(run: Run) -> None:
         if run.measures:
             scores = run.measures[0].scores(run.encoder(), run.model.matryoshka_dims)
             rate = plan.learning_rate(max(0, run.step - 1))
-            run.judged.append(JudgedStep(run.step, scores, rate))
+            by_dim = {str(dim): score for dim, score in scores.items()}
+            run.judged.append({"step": run.step, "scores": by_dim, "learning_rate": rate})
         best = run.scores(run.best_step)
         if scores:
             better = mean(scores, run.weights) > mean(best, run.weights)

@@ -1,7 +1,6 @@
 """Before the first update: examples, early checks, model, optimizer and device."""
 
 import tempfile
-from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +11,8 @@ from searchengine.trainer.classifier import Classifier
 from searchengine.trainer.errors import ConfigError, ModelError
 from searchengine.trainer.model.layout import remote_code
 from searchengine.trainer.model.model_folder import Model, read
-from searchengine.trainer.model.modules import Batch, Dense
-from searchengine.trainer.model.network import first_layers
+from searchengine.trainer.model.modules import Dense
 from searchengine.trainer.model.saving import check_replaceable
-from searchengine.trainer.model.tokens import TokenIds, Tokenization
 from searchengine.trainer.runtimes.runtime_config import Precision
 from searchengine.trainer.runtimes.torch_runtime import pick_device, pick_precision
 from searchengine.trainer.sources.source import Source
@@ -36,7 +33,8 @@ from searchengine.trainer.training.training_model import (
     with_pooling,
 )
 
-WEIGHT_DECAY = 0.01  # of matrices, as AdamW's authors (arXiv 1711.05101) and BERT
+# Networks whose first layers give the vectors of a smaller network.
+LAYERED = ("bert", "roberta", "xlm-roberta", "mpnet", "distilbert", "electra")
 # Peak learning rate of a classifier, which starts without the training that the network has.
 CLASSIFIER_RATE = 1e-3
 
@@ -112,10 +110,9 @@ def load_base(config: TrainConfig, examples: Examples) -> tuple[Model, Dense | N
     model = replace(model, matryoshka_dims=dims)
     if starts_rotated(config, model):
         model = with_linear_head(model)
-    _check_layers(config, model)
     if config.dropout is not None:
         set_dropout(model.module.transformer, config.dropout)
-    _check_views(config, model, examples)
+    _check_network(config, model, examples)
     prepare_network(model.module.transformer, config)
     classifier = None
     if config.objective is Objective.CLASSIFICATION:
@@ -137,51 +134,23 @@ def default_prefixes(model: Model, pooling: Pooler = Pooler.BASE) -> tuple[int, 
     return (dim, *(length for length in (512, 256, 128, 64) if length < dim))
 
 
-def _check_layers(config: TrainConfig, model: Model) -> None:
-    """Refuse layers_per_step if the truncated network gives other vectors than its last layer."""
-    if config.layers_per_step == 0:
-        return
+def _check_network(config: TrainConfig, model: Model, examples: Examples) -> None:
+    """Refuse what a network cannot do: be cut after a layer, or give a sentence two views."""
     network: Any = model.module.transformer
-    inputs = _sample_inputs(model)
-    with torch.no_grad():
-        full = network(**inputs, output_hidden_states=True)
-        try:
-            first = first_layers(network, 1)(**inputs)[0]
-        except ModelError:
-            first = None  # layers that share their weights, as ALBERT's do
-    pairs = ((first, full.hidden_states[1]), (full[0], full.hidden_states[-1]))
-    if any(x is None or not torch.allclose(x, y, atol=1e-4) for x, y in pairs):
+    kind = network.config.model_type
+    if config.layers_per_step and kind not in LAYERED:
         raise ConfigError(
-            f"layers_per_step with {config.base}: a {network.config.model_type} network cut after "
-            "a layer gives other vectors than that layer (it ends in a norm, or its layers share "
-            "weights); choose a base such as BERT, RoBERTa, MPNet or MiniLM"
+            f"layers_per_step with {config.base}: a {kind} network may end in a norm or share the "
+            f"weights of its layers; choose a base of the kind {', '.join(LAYERED)}"
         )
-
-
-def _check_views(config: TrainConfig, model: Model, examples: Examples) -> None:
-    """Refuse sentences as their own positives if no dropout tells the two views apart."""
-    alone = len(examples.of_kind(Kind.SENTENCE))
-    if not alone or config.augment is not Augment.NONE or config.dropout == 0:
-        return
-    network: Any = model.module.transformer
-    inputs = _sample_inputs(model)
-    network.train()
-    with torch.no_grad():
-        views = [network(**inputs)[0] for _ in range(2)]
-    network.eval()
-    if torch.equal(*views):
+    alone = len(examples.of_kind(Kind.SENTENCE)) and config.augment is Augment.NONE
+    rates = (layer.p for layer in network.modules() if isinstance(layer, nn.Dropout))
+    if alone and config.dropout != 0 and not any(rates):
         dropout = "dropout (SimCSE has 0.1), " if config.dropout is None else ""
         raise ConfigError(
-            f"{config.base} is a {network.config.model_type} network without dropout, so that the "
-            f"two views of a sentence are equal: set {dropout}an `augment`, or give pairs"
+            f"{config.base} is a {kind} network without dropout, so that the two views of a "
+            f"sentence are equal: set {dropout}an `augment`, or give pairs"
         )
-
-
-def _sample_inputs(model: Model) -> dict[str, torch.Tensor]:
-    """A sentence, as the network takes it."""
-    ids = TokenIds(Tokenization.of(model.tokenizer, model.max_tokens))
-    batch = Batch.of(ids(["two views of one sentence"]), ids.pad_id, torch.device("cpu"))
-    return {"input_ids": batch.ids, "attention_mask": batch.mask}
 
 
 def starts_rotated(config: TrainConfig, model: Model) -> bool:
@@ -192,19 +161,22 @@ def starts_rotated(config: TrainConfig, model: Model) -> bool:
 def make_optimizer(
     training_model: TrainingModel, config: TrainConfig, device: torch.device
 ) -> torch.optim.Optimizer:
-    """AdamW, with weight decay for matrices and none for biases, norms and the classifier.
+    """AdamW, with a weight decay of 0.01 (arXiv 1711.05101) for matrices, but for the classifier.
 
     rate_factor: a group's learning rate relative to the run's; the classifier has its own.
     """
     classifier = training_model.classifier
-    own = set() if classifier is None else set(classifier.parameters())
-    members = defaultdict[tuple[float, float], list[nn.Parameter]](list)
-    for weight in filter(lambda weight: weight.requires_grad, training_model.parameters()):
-        decay = WEIGHT_DECAY if weight.ndim > 1 and weight not in own else 0.0
-        factor = CLASSIFIER_RATE / config.learning_rate if weight in own else 1.0
-        members[decay, factor].append(weight)
+    own = [] if classifier is None else [*classifier.parameters()]
+    known = {id(weight) for weight in own}
+    trained = [w for w in training_model.parameters() if w.requires_grad and id(w) not in known]
+    factor = CLASSIFIER_RATE / config.learning_rate
     groups = [
-        {"params": weights, "weight_decay": decay, "rate_factor": factor}
-        for (decay, factor), weights in members.items()
+        {"params": [w for w in trained if w.ndim > 1], "weight_decay": 0.01, "rate_factor": 1.0},
+        {"params": [w for w in trained if w.ndim < 2], "weight_decay": 0.0, "rate_factor": 1.0},
+        {"params": own, "weight_decay": 0.0, "rate_factor": factor},
     ]
-    return torch.optim.AdamW(groups, lr=config.learning_rate, fused=device.type in ("cpu", "cuda"))
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        lr=config.learning_rate,
+        fused=device.type in ("cpu", "cuda"),
+    )

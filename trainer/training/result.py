@@ -30,6 +30,16 @@ from searchengine.trainer.training.training_model import TrainingModel
 
 PRIOR_LABELS = 20
 """As many labels must be learnt for the trained weights to count as much as those of step 0."""
+# Sentences of the model card.
+LOSSES = {
+    Objective.CONTRASTIVE: "Loss: InfoNCE with in-batch negatives "
+    "([SimCSE](https://arxiv.org/abs/2104.08821)), temperature {temperature:g}",
+    Objective.CLASSIFICATION: "Loss: supervised contrastive of weight {label_weight:g} "
+    "([Gunel et al.](https://arxiv.org/abs/2011.01403)), temperature {label_temperature:g}, with "
+    "the cross-entropy of the labels",
+    Objective.SIMILARITY: "Loss: [CoSENT](https://doi.org/10.1109/TASLP.2024.3402087) on the "
+    "scores of pairs, temperature {temperature:g}",
+}
 STS_ALONE = "; scored pairs say little of a search: give judged questions by --dev FOLDER as well"
 
 
@@ -73,7 +83,10 @@ class Run(Progress):
 
     def scores(self, step: int) -> Scores:
         """The judgement of a step; {} if there was none."""
-        return next((past.scores for past in self.judged if past.step == step), {})
+        by_dim: dict[str, float] = next(
+            (past["scores"] for past in self.judged if past["step"] == step), {}
+        )
+        return {int(dim): score for dim, score in by_dim.items()}
 
     def encoder(self, precision: str = "") -> Encoder:
         """An encoder that shares the present weights, on their device."""
@@ -204,7 +217,7 @@ def make_history(run: Run) -> dict[str, Any]:
     base = run.measures[0].summarize(run.base_values[0]) if run.measures else {}
     return {
         "losses": run.losses,
-        "judged": [past.to_dict() for past in run.judged],
+        "judged": run.judged,
         "best_step": run.best_step,
         "measure": run.measures[0].name if run.measures else "",
         "base": {str(dim): score for dim, score in base.items()},
@@ -216,32 +229,10 @@ def summary(config: TrainConfig, dims: Sequence[int]) -> list[str]:
 
     dims: the prefix lengths that were trained.
     """
-    lines = [_loss_in_words(config)]
+    lines = [LOSSES[config.objective].format(**config.to_dict())]
     if len(dims) > 1:
         lengths = ", ".join(map(str, dims[:-1])) + f" and {dims[-1]}"
         lines.append(f"Summed over the prefixes {lengths} (Matryoshka)")
     if len(dims) > 1 and config.rotate:
         lines.append("The vectors were first rotated, strongest axes first")
     return lines + config.card_lines()
-
-
-def _loss_in_words(config: TrainConfig) -> str:
-    temperature = f"temperature {config.temperature:g}"
-    match config.objective:
-        case Objective.CLASSIFICATION:
-            weight = config.label_weight
-            return (
-                f"Loss: {1 - weight:.4g} × cross-entropy of the labels + {weight:.4g} × supervised "
-                "contrastive ([Gunel et al.](https://arxiv.org/abs/2011.01403)), temperature "
-                f"{config.label_temperature:g}"
-            )
-        case Objective.SIMILARITY:
-            return (
-                "Loss: [CoSENT](https://doi.org/10.1109/TASLP.2024.3402087) on the scores of "
-                f"pairs, {temperature}"
-            )
-        case _:
-            return (
-                "Loss: InfoNCE with in-batch negatives ([SimCSE](https://arxiv.org/abs/2104.08821))"
-                f", {temperature}"
-            )
