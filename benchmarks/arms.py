@@ -64,27 +64,35 @@ def compare(
     only: Sequence[str] = (),
     base: str = "starter",
 ) -> dict[str, Any]:
-    """Train each row with each seed, judge it and the base as shipped, and record the figures."""
+    """Train each row with each seed, judge it and the base as shipped, and record the figures.
+
+    What is judged is what the run leaves: the base, where the best step is not better beyond doubt.
+    """
     figures: dict[str, Any] = {"base as shipped": judge(Encoder.load(base))}
     click.echo(f"{'base as shipped':40} {figures['base as shipped']}")
     for name, settings in rows.items():
         if only and name not in only:
             continue
-        results, steps = [], []
+        results, kept = [], []
         for seed in range(seeds):
             with tempfile.TemporaryDirectory() as scratch:
                 out = Path(scratch) / "model"
                 fixed = {"base": base, "out": out, "seed": seed}
-                steps.append(
-                    train(TrainConfig.from_dict({**settings, **fixed})).recipe["best_step"]
-                )
-                results.append(judge(Encoder.load(out)))
+                recipe = train(TrainConfig.from_dict({**settings, **fixed})).recipe
+                kept.append(recipe["kept"])
+                results.append(announced(recipe) | judge(Encoder.load(out)))
         by_name = {key: over_seeds([row[key] for row in results]) for key in results[0]}
         shown = {key: f"{row['mean']} ± {row['sd']}" for key, row in by_name.items()}
-        click.echo(f"{name:40} {shown}, steps {steps}")
-        figures[name] = {"kept steps": steps, **by_name}
+        click.echo(f"{name:40} {shown}, kept steps {kept}")
+        figures[name] = {"kept steps": kept, **by_name}
     record(section, figures)
     return figures
+
+
+def announced(recipe: Mapping[str, Any]) -> dict[str, float]:
+    """Scores × 100 of the best step by prefix, kept or not, by what chose it."""
+    scores: Mapping[str, float] = recipe["measures"][0]["result"] if recipe["measures"] else {}
+    return {f"best step, {dim}": round(100 * score, 2) for dim, score in scores.items()}
 
 
 def sts_files(data: Path, names: Sequence[str] = TESTS) -> list[Path]:
