@@ -8,14 +8,10 @@ import numpy as np
 import pytest
 import torch
 from transformers import (
-    EuroBertConfig,
-    EuroBertModel,
     ModernBertConfig,
     ModernBertModel,
     RobertaConfig,
     RobertaModel,
-    T5Config,
-    T5EncoderModel,
 )
 
 from searchengine import SearchEngine
@@ -56,27 +52,24 @@ def test_interpolation_worked_out_by_hand() -> None:
 
 def test_learned_positions_are_stretched_and_the_rest_stays(tmp_path: Path) -> None:
     model = read(write_sentence_transformer(tmp_path / "m"))
-    longer = lengthened(model, 96, kept=0)
+    longer = lengthened(model, 96)
     before, after = (m.module.state_dict() for m in (model, longer))
     changed = [name for name in before if not torch.equal(before[name], after[name])]
     assert changed == ["transformer.embeddings.position_embeddings.weight"]
-    assert torch.equal(after[changed[0]][::2], before[changed[0]])
+    assert torch.equal(after[changed[0]], interpolated(before[changed[0]], 96, 24))
     assert (longer.max_tokens, longer.tokenizer.model_max_length) == (96, 96)
     assert (model.max_tokens, model.tokenizer.model_max_length) == (24, 48)
     assert model.module.transformer.config.max_position_embeddings == 48
 
 
-def test_short_texts_keep_their_vectors_unless_all_positions_are_stretched(tmp_path: Path) -> None:
+def test_short_texts_keep_their_vectors(tmp_path: Path) -> None:
     model = read(write_sentence_transformer(tmp_path / "m"))
+    longer = lengthened(model, 96)
     short, tokens = TEXT[:60], torch.randint(5, 60, (1, 48))
-    before = Encoder(model, "", precision="fp32").encode([short])
-    for kept, same in ((None, True), (24, True), (0, False)):
-        longer = lengthened(model, 96, kept)
-        vectors = Encoder(longer, "", precision="fp32").encode([short])
-        assert np.allclose(before, vectors, atol=1e-6) == same
-        networks = model.module.transformer, longer.module.transformer
-        states = [network(tokens)[0] for network in networks]
-        assert not torch.allclose(*states, atol=1e-2)
+    before, after = (Encoder(m, "", precision="fp32").encode([short]) for m in (model, longer))
+    np.testing.assert_allclose(after, before, atol=1e-6)
+    states = [m.module.transformer(tokens)[0] for m in (model, longer)]
+    assert not torch.allclose(*states, atol=1e-2)
 
 
 def test_up_to_the_networks_own_positions_nothing_but_the_limit_changes(tmp_path: Path) -> None:
@@ -91,41 +84,12 @@ def test_positions_behind_the_padding_id_are_counted_from_there(tmp_path: Path) 
     network = RobertaModel(config, add_pooling_layer=False)
     model = read(with_network(tmp_path / "m", network))
     assert model.max_tokens == 32
-    longer = lengthened(model, 64, kept=0).module.transformer
+    longer = lengthened(model, 64).module.transformer
     assert longer.config.max_position_embeddings == 66
     tables = [n.embeddings.position_embeddings.weight for n in (model.module.transformer, longer)]
-    assert torch.equal(tables[0][:2], tables[1][:2])
-    assert torch.equal(tables[0][2:], tables[1][2::2])
+    assert torch.equal(tables[0][:18], tables[1][:18])
+    assert torch.equal(tables[0][18:], tables[1][18::3])
     assert longer(torch.full((1, 64), 7))[0].isfinite().all()
-
-
-@pytest.mark.parametrize("kind", ["eurobert", "modernbert"])
-def test_rotary_positions_are_divided_by_the_factor(tmp_path: Path, kind: str) -> None:
-    size = {**SIZE, "max_position_embeddings": 40, "initializer_range": 0.5}
-    ends = {"bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3}
-    torch.manual_seed(0)
-    network: Any = (
-        EuroBertModel(EuroBertConfig(**size, num_key_value_heads=2))
-        if kind == "eurobert"
-        else ModernBertModel(ModernBertConfig(**size, **ends, global_attn_every_n_layers=1))
-    )
-    model = read(with_network(tmp_path / "m", network))
-    original = model.module.transformer
-    longer = lengthened(lengthened(model, 60), 160)  # 1.5 times, then the rest of 4 times
-    stretched = longer.module.transformer
-    tokens = torch.randint(5, 100, (1, 40))
-    places = torch.arange(40)[None]
-    a = original(tokens, position_ids=places)[0]
-    b = stretched(tokens, position_ids=4 * places)[0]
-    assert torch.allclose(a, b, atol=1e-4)
-    assert not torch.allclose(a, stretched(tokens, position_ids=places)[0], atol=1e-2)
-    # And so it is when read from a folder.
-    Encoder(longer, "").save(tmp_path / "out")
-    again = read(tmp_path / "out")
-    assert again.max_tokens == 160
-    assert torch.allclose(
-        b, again.module.transformer(tokens, position_ids=4 * places)[0], atol=1e-5
-    )
 
 
 @pytest.mark.long
@@ -157,11 +121,6 @@ def test_windows_that_cannot_be_are_refused(tmp_path: Path) -> None:
     model = read(write_sentence_transformer(tmp_path / "m"))
     with pytest.raises(ModelError, match="window is 16: expected 24 or more"):
         lengthened(model, 16)
-    t5 = T5Config(vocab_size=120, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4)
-    with pytest.raises(ModelError, match="a t5 network has no absolute positions"):
-        lengthened(read(with_network(tmp_path / "t5", T5EncoderModel(t5))), 4096)
-    scaled = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
-    config = EuroBertConfig(**SIZE, max_position_embeddings=40, rope_parameters=scaled)
-    network = EuroBertModel(config)
-    with pytest.raises(ModelError, match="are scaled by 'dynamic'; expected one of default, line"):
-        lengthened(read(with_network(tmp_path / "euro", network)), 80)
+    network = ModernBertModel(ModernBertConfig(**SIZE, max_position_embeddings=40))
+    with pytest.raises(ModelError, match="a modernbert network has no learned positions"):
+        lengthened(read(with_network(tmp_path / "modern", network)), 80)

@@ -25,16 +25,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import bidirectional_mask_function
 
-from searchengine.trainer.errors import ConfigError, ModelError
+from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.layout import position_offset
 from searchengine.trainer.model.model_folder import Model
-from searchengine.trainer.model.network import quiet
 from searchengine.trainer.training.train_config import TrainConfig
 
-# The ways of computing rotary angles that a further factor can be multiplied into.
-SCALABLE = ("default", "linear")
+# Networks whose tokens all see the whole text, and whose attention transformers lets us choose.
+GROUPED = ("bert", "roberta", "xlm-roberta", "camembert", "electra")
 # The name of the attention in transformers, and the entry of a network's configuration with the
 # tokens of a group.
 SHIFTED, GROUP = "shifted_sparse", "attention_group"
@@ -44,12 +42,11 @@ ADAPTER_ALPHA = 16.0  # the product of an adapter is scaled by α / rank
 ATTENTION = ("attention", "attn")
 
 
-def lengthened(model: Model, window: int, kept: int | None = None) -> Model:
+def lengthened(model: Model, window: int) -> Model:
     """The model with a window of this many tokens, special tokens included; not trained for it.
 
-    kept: number of learned positions that stay; None: half of them. Up to the network's own
-    positions only the length limit changes. Raises ModelError for a window that is shorter than the
-    model's, a network without absolute positions, and one that has no more than `kept`.
+    Up to the network's own positions only the length limit changes. Raises ModelError for a window
+    that is shorter than the model's, and for a network without learned positions.
     """
     network: Any = model.module.transformer
     if window < model.max_tokens:
@@ -57,51 +54,33 @@ def lengthened(model: Model, window: int, kept: int | None = None) -> Model:
             f"window is {window}: expected {model.max_tokens} or more, the tokens that the base "
             "model reads"
         )
-    positions = getattr(network.config, "max_position_embeddings", None) or 0
-    if not positions:
-        raise ModelError(
-            f"window: a {network.config.model_type} network has no absolute positions to "
-            "interpolate; leave it out"
-        )
-    positions -= position_offset(network.config.to_dict())
+    offset = position_offset(network.config.to_dict())
+    positions = (getattr(network.config, "max_position_embeddings", None) or 0) - offset
     if window > positions:
-        network = _stretched(network, window, positions, kept)
+        network = _stretched(network, window + offset, positions // 2 + offset)
     tokenizer = copy.deepcopy(model.tokenizer)
     tokenizer.model_max_length = window
     changed = model.module.changed(transformer=network)
     return replace(model, module=changed, tokenizer=tokenizer, max_tokens=window)
 
 
-def _stretched(network: Any, window: int, positions: int, kept: int | None) -> Any:
-    """A network of the same class and weights for `window` tokens instead of `positions`."""
-    kept = positions // 2 if kept is None else kept
+def _stretched(network: Any, rows: int, kept: int) -> Any:
+    """A network of the same class and weights with `rows` positions, the first `kept` as before."""
     config = copy.deepcopy(network.config)
-    offset = position_offset(config.to_dict())
-    config.max_position_embeddings = window + offset
-    # Rotary positions of all layers, or of the layers with full attention.
-    rope = getattr(config, "rope_parameters", None) or {}
-    if "rope_type" not in rope and "rope_theta" not in rope:
-        rope = rope.get("full_attention") or {}
-    if rope:
-        if rope.get("rope_type", "default") not in SCALABLE:
-            raise ModelError(
-                f"window: the rotary positions of this {config.model_type} network are scaled by "
-                f"{rope['rope_type']!r}; expected one of {', '.join(SCALABLE)}"
-            )
-        rope |= {"rope_type": "linear", "factor": rope.get("factor", 1.0) * window / positions}
+    config.max_position_embeddings = rows
     with torch.random.fork_rng(devices=[]):  # of the random weights that are replaced below
         longer = type(network)(config)
     if getattr(network, "pooler", None) is None and hasattr(longer, "pooler"):
         longer.pooler = None
     weights, shapes = network.state_dict(), longer.state_dict()
     tables = [name for name in weights if weights[name].shape != shapes[name].shape]
-    if not tables and not rope:
+    if not tables:
         raise ModelError(
-            f"window: a {config.model_type} network has neither learned positions nor rotary ones "
-            "that this program knows; leave it out"
+            f"window: a {config.model_type} network has no learned positions to interpolate; leave "
+            "it out"
         )
     for name in tables:
-        weights[name] = interpolated(weights[name], window + offset, kept + offset)
+        weights[name] = interpolated(weights[name], rows, kept)
     longer.load_state_dict(weights)
     return longer.to(network.dtype)
 
@@ -131,21 +110,16 @@ def prepare_network(network: Any, config: TrainConfig) -> None:
 def use_groups(network: Any, group: int) -> None:
     """Train a network with groups of this many tokens, until `use_full_attention`.
 
-    Raises ModelError for a network that does not let transformers choose its attention, or whose
-    layers see only neighbours as they are.
+    Raises ModelError for other networks than GROUPED.
     """
     kind = network.config.model_type
-    if "sliding_attention" in (getattr(network.config, "layer_types", None) or ()):
+    if kind not in GROUPED:
         raise ModelError(
-            f"attention_group: in a {kind} network some layers see a token's neighbours alone; "
-            "leave it out"
+            f"attention_group is for {', '.join(GROUPED)} networks, not for {kind}: leave it out"
         )
     AttentionInterface.register(SHIFTED, shifted_sparse)
     AttentionMaskInterface.register(SHIFTED, padding_mask)
-    with quiet():  # it only warns where it cannot
-        network.set_attn_implementation(SHIFTED)
-    if network.config._attn_implementation != SHIFTED:
-        raise ModelError(f"attention_group: a {kind} network has an attention of its own")
+    network.set_attn_implementation(SHIFTED)
     setattr(network.config, GROUP, group)
 
 
@@ -156,19 +130,11 @@ def use_full_attention(network: Any) -> None:
         delattr(network.config, GROUP)
 
 
-def padding_mask(
-    *,
-    mask_function: Any = bidirectional_mask_function,
-    attention_mask: Tensor | None = None,
-    **unused: Any,
-) -> Tensor | None:
+def padding_mask(*, attention_mask: Tensor | None = None, **unused: Any) -> Tensor | None:
     """(B, 1, 1, T) bool, true on real tokens; None where all are. For all queries the same.
 
-    transformers calls it with the (B, T) mask of a batch. Raises ModelError for a network whose
-    tokens see less than the whole text.
+    transformers calls it with the (B, T) mask of a batch.
     """
-    if mask_function is not bidirectional_mask_function:
-        raise ModelError(f"{SHIFTED} attention is for encoders whose tokens see the whole text")
     if attention_mask is None or bool(attention_mask.all()):
         return None
     return attention_mask[:, None, None, :].bool()
@@ -183,19 +149,15 @@ def shifted_sparse(
     *,
     scaling: float | None = None,
     dropout: float = 0.0,
-    position_bias: Tensor | None = None,
     **unused: Any,
 ) -> tuple[Tensor, None]:
     """Attention as transformers calls it.
 
-    query: (B, heads, T, d). key, value: the same, or with fewer heads, each for several of the
-    query's. attention_mask: as `padding_mask` gives it. Full attention in a module that is not in
-    training, and for texts not longer than a group. Returns (B, T, heads, d).
+    query, key, value: (B, heads, T, d). attention_mask: as `padding_mask` gives it. Full attention
+    in a module that is not in training, and for texts not longer than a group. Returns
+    (B, T, heads, d).
     """
-    if position_bias is not None:
-        raise ModelError(f"{SHIFTED} attention cannot add a bias for the distance of two tokens")
     tokens, heads = query.shape[2], query.shape[1]
-    key, value = (x.repeat_interleave(heads // x.shape[1], dim=1) for x in (key, value))
     options: dict[str, Any] = {"dropout_p": dropout, "scale": scaling}
     group = getattr(module.config, GROUP)
     if not module.training or tokens <= group:
@@ -238,7 +200,6 @@ def add_adapters(network: Any, config: TrainConfig) -> None:
     """Put adapters beside the linear layers of the attention, in place; freeze the rest.
 
     Embeddings and norms stay trainable (LoRA⁺). The network's output is as before.
-    Raises ConfigError for a network whose attention cannot be identified.
     """
     import peft
 
@@ -247,11 +208,6 @@ def add_adapters(network: Any, config: TrainConfig) -> None:
         for name, module in network.named_modules()
         if isinstance(module, nn.Linear) and any(word in name.lower() for word in ATTENTION)
     ]
-    if not targets:
-        raise ConfigError(
-            f"adapter_rank: the attention of a {network.config.model_type} network cannot be "
-            "identified; leave it out"
-        )
     adapters = peft.LoraConfig(
         r=config.adapter_rank,
         lora_alpha=ADAPTER_ALPHA,
