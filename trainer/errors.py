@@ -33,10 +33,6 @@ class TrainingWarning(UserWarning):
     """The kept step of a run is the model that it started from, or scores less."""
 
 
-class HeadWarning(UserWarning):
-    """Trained layers of the base model that a run leaves out."""
-
-
 class DataWarning(UserWarning):
     """Examples that teach little, or too few for what the settings ask."""
 

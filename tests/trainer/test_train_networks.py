@@ -74,7 +74,7 @@ def test_layers_of_bert_are_trained(tmp_path: Path) -> None:
 
 
 def test_a_network_that_names_no_masked_tokens_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="mlm_weight: a t5 network names no masked tokens"):
+    with pytest.raises(ConfigError, match="mlm_weight: this t5 network cannot name masked tokens"):
         train(configure(tmp_path, "t5", mlm_weight=0.1))
 
 

@@ -10,11 +10,10 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.errors import ConfigError, HeadWarning
+from searchengine.trainer.errors import ConfigError
 from searchengine.trainer.model.modules import Dense
 from searchengine.trainer.training import loop
 from searchengine.trainer.training.loop import train
-from searchengine.trainer.training.presets import preset
 from searchengine.trainer.training.train_config import Pooler, TrainConfig
 from searchengine.trainer.training.training_model import (
     TrainingModel,
@@ -90,13 +89,6 @@ def test_poolings_by_hand_and_in_sentence_transformers(
     np.testing.assert_allclose(again.encode(TEXTS), rows, atol=1e-5)
     theirs = SentenceTransformer(str(tmp_path / "out"), device="cpu")
     np.testing.assert_allclose(theirs.encode(TEXTS), rows, atol=1e-5)
-
-
-def test_layers_that_a_pooling_leaves_out_are_named() -> None:
-    wide = Encoder.load("starter-768").model
-    assert "pooling" not in preset("matryoshka")  # which would narrow such a base
-    with pytest.warns(HeadWarning, match="begin with 384 dimensions, not with the 768 of the base"):
-        assert with_pooling(wide, Pooler.CLS, 0)[0].module.dim == 384
 
 
 @pytest.mark.parametrize(
@@ -178,7 +170,7 @@ def test_a_mask_token_is_needed_for_the_language_loss(config: TrainConfig, tmp_p
             settings = json.loads((folder / name).read_text())
             settings["mask_token"] = None
             (folder / name).write_text(json.dumps(settings))
-    with pytest.raises(ConfigError, match="mlm_weight needs a base model whose tokenizer"):
+    with pytest.raises(ConfigError, match="mlm_weight: this bert network cannot name"):
         train(replace(config, base=str(folder), mlm_weight=0.1))
 
 

@@ -6,7 +6,6 @@ The layer behind CLS is SimCSE's (arXiv 2104.08821); the momentum encoder and it
 
 import copy
 import hashlib
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -15,7 +14,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from searchengine.trainer.errors import ConfigError, HeadWarning
+from searchengine.trainer.errors import ConfigError
 from searchengine.trainer.model.model_folder import Model
 from searchengine.trainer.model.modules import (
     Batch,
@@ -92,12 +91,11 @@ class MaskedLanguageModel(nn.Module):
 
     def __init__(self, network: Any, tokenizer: Any, seed: int):
         super().__init__()
-        if tokenizer.mask_token_id is None:
-            raise ConfigError("mlm_weight needs a base model whose tokenizer has a mask token")
-        if type(network.config) not in transformers.MODEL_FOR_MASKED_LM_MAPPING:
+        maskable = type(network.config) in transformers.MODEL_FOR_MASKED_LM_MAPPING
+        if not maskable or tokenizer.mask_token_id is None:
             raise ConfigError(
-                f"mlm_weight: a {network.config.model_type} network names no masked tokens; leave "
-                "it out, or choose a base such as BERT, RoBERTa or ModernBERT"
+                f"mlm_weight: this {network.config.model_type} network cannot name masked tokens; "
+                "leave it out, or choose a base such as BERT, RoBERTa or ModernBERT"
             )
         with quiet(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)  # of a fresh head
@@ -188,17 +186,16 @@ def set_dropout(network: nn.Module, rate: float) -> None:
 def with_pooling(model: Model, pooler: Pooler, seed: int) -> tuple[Model, Dense | None]:
     """The network with this pooling and unit rows, and the layer of CLS_BEFORE_POOLER.
 
-    BASE leaves the model as it is; any other drops its head, with a HeadWarning if that is more
-    than Normalize.
+    BASE leaves the model as it is; any other drops its head.
     """
     if pooler is Pooler.BASE:
         return model, None
     network: Any = model.module.transformer
     width = model.module.pooling.width
-    cls = pooler in (Pooler.CLS, Pooler.CLS_BEFORE_POOLER)
+    mode = PoolingMode.MEAN if pooler is Pooler.MEAN else PoolingMode.CLS
     head: list[Any] = [Normalize()]
     projection = None
-    if cls:
+    if mode is PoolingMode.CLS:
         projection = Dense(width, width, True, TANH)
         std = getattr(network.config, "initializer_range", 0.02)
         generator = torch.Generator().manual_seed(seed)
@@ -207,17 +204,6 @@ def with_pooling(model: Model, pooler: Pooler, seed: int) -> tuple[Model, Dense 
     if pooler is Pooler.CLS:
         head.insert(0, projection)
         projection = None
-    mode = PoolingMode.CLS if cls else PoolingMode.MEAN
-    pooling = Pooling(width, (mode,))
-    module = SentenceModule(network, pooling, head)
-    if any(True for layer in model.module.head for _ in layer.parameters()):
-        warnings.warn(
-            f"pooling {pooler} leaves out the layers behind the base model's pooling: vectors "
-            f"begin with {width} dimensions, not with the {model.module.dim} of the base; leave "
-            "`pooling` out to keep them",
-            HeadWarning,
-            stacklevel=6,
-        )
+    module = SentenceModule(network, Pooling(width, (mode,)), head).eval()
     dims = tuple(dim for dim in model.matryoshka_dims if dim < width)
-    changed = replace(model, module=module.eval(), matryoshka_dims=(width, *dims) if dims else ())
-    return changed, projection
+    return replace(model, module=module, matryoshka_dims=(width, *dims) if dims else ()), projection
