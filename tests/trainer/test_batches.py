@@ -1,6 +1,5 @@
 """Batches: what each update takes, found by its number, and prepared one update ahead."""
 
-import itertools
 import threading
 from typing import Any
 
@@ -9,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine.trainer.errors import ConfigError, DataError, DataWarning
-from searchengine.trainer.training import batches
-from searchengine.trainer.training.batches import BatchPlan, fill, load
-from searchengine.trainer.training.examples import Batch, Example, Examples, Kind, Row
+from searchengine.trainer.training.batches import BatchPlan, load
+from searchengine.trainer.training.examples import Batch, Example, Examples, Kind
 from searchengine.trainer.training.train_config import TrainConfig
 
 
@@ -42,18 +40,15 @@ def example(kind: Kind, number: int, text: int) -> Example:
     st.integers(2, 8),
     st.integers(0, 5),
     st.integers(1, 30),
-    st.sampled_from([1, 1 << 25]),
 )
 def test_an_epoch_has_every_example_once(
-    kinds: dict[Kind, int], size: int, epoch: int, texts: int, block_bytes: int
+    kinds: dict[Kind, int], size: int, epoch: int, texts: int
 ) -> None:
     rows = [example(kind, i, i % texts) for kind, count in kinds.items() for i in range(count)]
     data = Examples(rows)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batches, "BLOCK_BYTES", block_bytes)  # 4 batches at a time, or all
-        found = epoch_batches(data, size, epoch=epoch)
-        plan = BatchPlan(settings(batch_size=size), data)
-        last = plan.at((epoch + 1) * plan.per_epoch - 1)
+    found = epoch_batches(data, size, epoch=epoch)
+    plan = BatchPlan(settings(batch_size=size), data)
+    last = plan.at((epoch + 1) * plan.per_epoch - 1)
     assert last == found[-1:]  # without those before it
     known = {texts: kind for kind, texts in rows}
     drawn = [frozenset(row.anchor for row in batch) for batch in found]
@@ -75,25 +70,6 @@ def test_an_epoch_has_every_example_once(
     assert sum(map(len, found)) == len(known) - lone
     anchors = [row.anchor for batch in found for row in batch]
     assert len(anchors) == len(set(anchors))
-
-
-@given(st.lists(st.integers(0, 8), max_size=40), st.integers(2, 6))
-def test_rows_that_repeat_a_text_change_places(questions: list[int], size: int) -> None:
-    rows = [Row(f"question {q}", f"answer {i}") for i, q in enumerate(questions)]
-    filled = list(fill(rows, size))
-    assert sorted(row for batch in filled for row in batch) == sorted(rows)
-    assert [len(batch) for batch in filled[:-1]] == [size] * (len(filled) - 1)
-    for batch, following in itertools.pairwise(filled):  # a repeat only where no other was near
-        asked = {row.anchor for row in batch}
-        assert len(asked) == size or all(row.anchor in asked for row in following[:1])
-
-
-@pytest.mark.parametrize("repeats, second", [(3, "fresh"), (4, "q")])
-def test_a_fresh_row_is_looked_for_among_two_batches_of_repeats(repeats: int, second: str) -> None:
-    row = Row("q", "q")
-    filled = list(fill([row] * (1 + repeats) + [Row("fresh", "fresh")], 2))
-    assert filled[0] == [row, Row(second, second)]
-    assert sum(map(len, filled)) == repeats + 2
 
 
 def test_seeds_and_epochs_change_the_order() -> None:

@@ -81,31 +81,12 @@ def test_loss_is_info_nce_over_positives_then_negatives(base: Path) -> None:
     assert found.item() == pytest.approx(info_nce(scores).item(), rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"hard_negative_weight": 2.0},
-        {"prefix_weights": (1.0, 3.0)},
-        {"layers_per_step": 1},
-    ],
-)
-def test_a_loss_in_parts_has_the_value_and_gradients_of_the_whole(
-    base: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
-) -> None:
-    batch = [Row(f"a{i}", f"b{i % 6}", (f"c{i}",)) for i in range(7)]
-    layers = 1 + settings.get("layers_per_step", 0)
-    found = contrastive(base, (32, 8), prefixes=(32, 8), **settings)
-    values, gradients = [], []
-    for part in (1 << 20, 30):
-        monkeypatch.setattr("searchengine.trainer.training.objectives.COSINES_AT_ONCE", part)
-        vectors = [rows(seed, 7, layers).requires_grad_() for seed in range(3)]
-        value = found.loss(vectors, batch, 0)
-        value.backward()
-        values.append(value.item())
-        gradients.append(torch.stack([v.grad for v in vectors if v.grad is not None]))
-    assert values[1] == pytest.approx(values[0], rel=1e-6)
-    assert len(gradients[0]) == 3
-    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-5, atol=1e-6)
+def test_other_positives_of_an_anchor_are_left_out(base: Path) -> None:
+    batch = [Row("q", "x"), Row("q", "y"), Row("r", "z")]
+    bias = torch.tensor([[0.0, -INF, 0.0], [-INF, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    a, b, none = rows(0, 3), rows(1, 3), rows(2, 0)
+    found = contrastive(base).loss([a, b, none], batch, 0)
+    assert found.item() == pytest.approx(info_nce(cosines(a[0], b[0]), bias=bias).item(), rel=1e-6)
 
 
 def test_layers_are_drawn_below_the_last(base: Path) -> None:

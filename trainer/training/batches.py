@@ -3,8 +3,7 @@
 import itertools
 import random
 import warnings
-from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import NamedTuple
@@ -13,34 +12,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from searchengine.trainer.errors import ConfigError, DataWarning
-from searchengine.trainer.training.examples import KINDS, Batch, Examples, Kind, Row, draw
+from searchengine.trainer.training.examples import KINDS, Batch, Examples, Kind, draw
 from searchengine.trainer.training.objectives import PrefixObjective
 from searchengine.trainer.training.passes import Passes, Tokens
 from searchengine.trainer.training.train_config import Objective, TrainConfig
 
 # Of labels at least as many updates or passes, by the fewer: few labels make short epochs.
 LABEL_UPDATES, LABEL_EPOCHS = 80, 40
-# Maximum rows, and bytes of them, in memory at a time for each kind of example; and minimum
-# batches. Within them rows change places, so that no text is twice in a batch.
-BLOCK_ROWS, BLOCK_BYTES, BLOCK_BATCHES = 8192, 1 << 25, 4
 
 
 class BatchPlan:
     """The batches of every update: they follow from the seed and its number alone.
 
     An epoch has every example once, each time in another order. A batch has examples of one kind,
-    so that all of its rows have hard negatives or none has, and no text in two rows if another
-    order can avoid it. The last batch of a kind may be smaller; a single row without negatives is
-    left out, as there is nothing to contrast it with, and so are the last batches of an epoch that
-    do not fill an update. Raises ConfigError if none does.
+    so that all of its rows have hard negatives or none has. The last batch of a kind may be
+    smaller; a single row without negatives is left out, as there is nothing to contrast it with,
+    and so are the last batches of an epoch that do not fill an update. Raises ConfigError if none
+    does.
     """
 
     def __init__(self, config: TrainConfig, examples: Examples):
         self.config = config
         self.examples = examples
         size = config.batch_size
-        rows = min(BLOCK_ROWS, int(BLOCK_BYTES / max(1.0, examples.mean_bytes)))
-        self._block_batches = max(BLOCK_BATCHES, rows // size)
         self._places = {kind: examples.of_kind(kind) for kind in Kind}
         self._counts = []  # batches of each kind in an epoch
         for kind, places in self._places.items():
@@ -50,7 +44,6 @@ class BatchPlan:
         self._labels = [texts[1] for _, texts in labelled]
         self._schedule = lru_cache(1)(self._scheduled)
         self._order = lru_cache(2 * len(Kind))(self._ordered)
-        self._block = lru_cache(2 * len(Kind))(self._filled)
         self.per_epoch = sum(self._counts) // config.accumulation
         if self.per_epoch == 0:
             raise ConfigError(
@@ -74,11 +67,15 @@ class BatchPlan:
         """The `accumulation` batches of an update, without those before it."""
         epoch, place = divmod(step, self.per_epoch)
         start = place * self.config.accumulation
-        batches = []
-        for kind, number in self._schedule(epoch)[start : start + self.config.accumulation]:
-            block, place = divmod(number, self._block_batches)
-            batches.append(self._block(epoch, kind, block)[place])
-        return batches
+        chosen = self._schedule(epoch)[start : start + self.config.accumulation]
+        return [self._batch(epoch, kind, number) for kind, number in chosen]
+
+    def _batch(self, epoch: int, kind: Kind, number: int) -> Batch:
+        config, first = self.config, number * self.config.batch_size
+        rng = random.Random(f"rows {kind} {config.seed} {epoch} {number}")
+        places = self._order(epoch, kind)[first : first + config.batch_size].tolist()
+        examples = map(self.examples.__getitem__, places)
+        return [draw(*item, rng, config.augment, config.augment_share) for item in examples]
 
     def _scheduled(self, epoch: int) -> list[tuple[Kind, int]]:
         """Kind of each batch of an epoch, and its number among those of its kind."""
@@ -86,16 +83,6 @@ class BatchPlan:
         _generator(f"epoch {self.config.seed} {epoch}").shuffle(kinds)
         numbers = {kind: itertools.count() for kind in Kind}
         return [(kind, next(numbers[kind])) for kind in (KINDS[i] for i in kinds.tolist())]
-
-    def _filled(self, epoch: int, kind: Kind, block: int) -> list[Batch]:
-        config, first = self.config, block * self._block_batches * self.config.batch_size
-        rng = random.Random(f"rows 0 {kind} {config.seed} {epoch} {block}")
-        places = self._order(epoch, kind)[first : first + self._block_batches * config.batch_size]
-        rows = [
-            draw(*self.examples[place], rng, config.augment, config.augment_share)
-            for place in places.tolist()
-        ]
-        return [*fill(rows, config.batch_size)]
 
     def _ordered(self, epoch: int, kind: Kind) -> NDArray[np.int64]:
         """The places of a kind in random order; labelled texts in twos of a label, so that a batch
@@ -116,28 +103,6 @@ class BatchPlan:
         if step < warm:
             return peak * (step + 1) / warm
         return peak * (self.steps - step) / max(1, self.steps - warm)
-
-
-def fill(rows: Sequence[Row], size: int) -> Iterator[Batch]:
-    """Batches of `size` in order; a row that repeats a text of the batch waits for the next."""
-    waiting = deque(rows)
-    while waiting:
-        batch: Batch = []
-        seen: set[str] = set()
-        repeats: list[Row] = []
-        while waiting and len(batch) < size and len(repeats) < 2 * size:
-            row = waiting.popleft()
-            texts = {row.anchor, row.positive, *row.negatives} - {""}
-            if seen.isdisjoint(texts):
-                batch.append(row)
-                seen |= texts
-            else:
-                repeats.append(row)
-        # No other row is near: take repeats, which the loss masks, rather than a small batch.
-        missing = size - len(batch)
-        batch += repeats[:missing]
-        waiting.extendleft(reversed(repeats[missing:]))
-        yield batch
 
 
 def _generator(seed: str) -> np.random.Generator:

@@ -151,8 +151,7 @@ class Examples:
     """Examples in a temporary file, which is removed with its last reader.
 
     Each takes 13 bytes of memory. excluded: number left out because of the exclude files. folder:
-    where the file is; None for the system's temporary folder. mean_bytes: mean size of an example.
-    Raises DataError if the disk is full.
+    where the file is; None for the system's temporary folder. Raises DataError if the disk is full.
     """
 
     def __init__(self, examples: Iterable[Example], folder: Path | None = None):
@@ -180,7 +179,6 @@ class Examples:
         self._kinds = np.frombuffer(kinds, dtype=np.int8)
         self._rows = np.arange(len(kinds), dtype=np.int32)
         self._digest = digest.hexdigest()
-        self.mean_bytes = ends[-1] / max(1, len(kinds))
 
     def __len__(self) -> int:
         return len(self._rows)

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
-from torch.utils.checkpoint import checkpoint
 
 from searchengine.trainer.encoder import Role
 from searchengine.trainer.training.examples import Batch
@@ -29,10 +28,6 @@ from searchengine.trainer.training.losses import (
 from searchengine.trainer.training.passes import View
 from searchengine.trainer.training.train_config import Objective, TrainConfig
 from searchengine.trainer.training.training_model import TrainingModel, text_ids
-
-# Cosines of anchors and candidates that are computed at a time: with more of them, each part is
-# computed again for its gradient, so that memory does not grow with the square of the batch.
-COSINES_AT_ONCE = 1 << 20
 
 
 class PrefixObjective:
@@ -96,63 +91,36 @@ class Contrastive(PrefixObjective):
         total = anchors.new_zeros(())
         for layer in truncated:
             total = total + layer_distillation(layer, full)
-        ids = text_ids([row.positive for row in rows] + [t for row in rows for t in row.negatives])
-        owners = [-1] * len(rows) + [i for i, row in enumerate(rows) for _ in row.negatives]
         queue = self.training_model.queue
         if queue is not None:
             candidates = torch.cat([candidates, queue.vectors.unsqueeze(0)], dim=1)
-            ids = torch.cat([ids.to(queue.texts), queue.texts])
-            owners += [-1] * len(queue.texts)
-        texts = torch.stack([ids, ids.new_tensor(owners)]).to(anchors.device)
-        sources = text_ids(row.anchor for row in rows).to(anchors.device)
-        size = max(1, COSINES_AT_ONCE // candidates.shape[1])
-        for start in range(0, len(rows), size):
-            labels = torch.arange(len(rows), device=anchors.device)[start : start + size]
-            arguments = anchors[:, labels], candidates, labels, sources[labels], texts, step
-            if size < len(rows):
-                part = checkpoint(self._of_anchors, *arguments, use_reentrant=False)
-            else:
-                part = self._of_anchors(*arguments)
-            total = total + part * len(labels) / len(rows)
-        return total
-
-    def _of_anchors(
-        self,
-        anchors: Tensor,
-        candidates: Tensor,
-        labels: Tensor,
-        sources: Tensor,
-        texts: Tensor,
-        step: int,
-    ) -> Tensor:
-        """InfoNCE of some anchors (L, b, D) among all candidates (L, N, D), nested.
-
-        labels, sources: (b,), the anchors' rows in the batch, and the ids of their texts. texts:
-        (2, N), of the candidates, and the row whose hard negative each is, or −1. The layers before
-        the last share a weight.
-        """
-        ids, owners = texts
-        bias = candidate_bias(labels, sources, ids, owners, self.config.hard_negative_weight)
-        nce = functools.partial(
-            info_nce, labels=labels, bias=bias, temperature=self.config.temperature
-        )
+        bias = candidate_bias(
+            rows, None if queue is None else queue.texts.cpu(), self.config.hard_negative_weight
+        ).to(anchors.device)
+        nce = functools.partial(info_nce, bias=bias, temperature=self.config.temperature)
         nested = matryoshka(nce, *self.prefixes(step))
-        *truncated, full = (nested(a, c) for a, c in zip(anchors, candidates, strict=True))
-        return full + sum(truncated) / max(1, len(truncated))
+        *shallow, deep = (nested(a, c) for a, c in zip(anchors, candidates, strict=True))
+        return total + deep + sum(shallow) / max(1, len(shallow))  # a weight for all but the last
 
 
-def candidate_bias(
-    labels: Tensor, sources: Tensor, ids: Tensor, owners: Tensor, hard_negative_weight: float
-) -> Tensor:
-    """(b, N), to be added to the logits: see `Contrastive._of_anchors`.
+def candidate_bias(rows: Batch, queued: Tensor | None, hard_negative_weight: float) -> Tensor:
+    """(B, N), to be added to the logits of the candidates of `Contrastive`.
 
-    −inf if a candidate has the text of the anchor or of its positive, log α at the anchor's own
-    hard negatives.
+    −inf if a candidate is another positive of the anchor, or has the text of the anchor or of its
+    positive; log α at the anchor's own hard negatives. queued: (n,), ids of the queue's texts.
     """
-    rows = labels.unsqueeze(1)
-    same = (ids == sources.unsqueeze(1)) | (ids == ids[rows])  # (b, N)
-    same.scatter_(1, rows, False)  # its positive stays
-    bias = (owners == rows) * math.log(hard_negative_weight)
+    anchors = text_ids(row.anchor for row in rows)
+    positives = text_ids(row.positive for row in rows)
+    others = text_ids(text for row in rows for text in row.negatives)
+    owners = [i for i, row in enumerate(rows) for _ in row.negatives]
+    if queued is not None:
+        others = torch.cat([others, queued])
+    ids, of_anchor = torch.cat([positives, others]), torch.cat([anchors, others])
+    anchor = anchors.unsqueeze(1)
+    same = (ids == anchor) | (of_anchor == anchor) | (ids == positives.unsqueeze(1))  # (B, N)
+    same.fill_diagonal_(False)  # its positive stays
+    bias = torch.zeros(same.shape)
+    bias[owners, range(len(rows), len(rows) + len(owners))] = math.log(hard_negative_weight)
     return bias.masked_fill(same, float("-inf"))
 
 
