@@ -135,7 +135,7 @@ def test_what_teaches_nothing_is_refused(config: TrainConfig, tmp_path: Path) ->
     with pytest.raises(DataError, match="all 2 examples have the label"):
         train(replace(config, train=(path,)))
     path.write_text("text\tlabel\na dog\t\n")
-    with pytest.raises(DataError, match=r"one.tsv:2: label is '', expected a label"):
+    with pytest.raises(DataError, match=r"one.tsv:2: label is '', expected text"):
         train(replace(config, train=(path,)))
     with pytest.raises(ConfigError, match="knows no labels: train it with objective class"):
         classify(Encoder.load(config.base), ["a"])
