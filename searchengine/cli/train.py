@@ -62,7 +62,7 @@ class WithPresets(click.Command):
 @click.option(
     "--preset", type=click.Choice(list(PRESETS)), help="Settings to start from: see below."
 )
-@click.option("--base", help="Model to start from [default: starter-768].")
+@click.option("--base", help="Model to start from [default: starter].")
 @click.option("--prefixes", type=numbers(repeats=True), help="Prefix lengths, full width first.")
 @click.option(
     "--dev",

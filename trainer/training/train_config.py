@@ -88,7 +88,7 @@ class TrainConfig:
         "Positive of a sentence; [SimCSE](https://arxiv.org/abs/2104.08821) scores less with each",
     )
     augment_share: BelowOne = setting(0.1, "Share of the words that `delete` and `crop` leave out")
-    base: str = setting("starter-768", "Folder, hub name, or a name such as `starter`", "Model")
+    base: str = setting("starter", "Folder, hub name, or a name such as `starter-768`", "Model")
     prompts: Mapping[PromptRole, str] = setting(
         {}, "Text before each query (an anchor) and document, also in the trained model"
     )
