@@ -9,7 +9,6 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from threading import RLock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -276,32 +275,6 @@ class Encoder:
         from searchengine.trainer.model.saving import write_model
 
         write_model(model, Path(path), model_card(model))
-
-    def push_to_hub(
-        self,
-        repository: str,
-        *,
-        private: bool = True,
-        message: str = "Upload the model",
-        token: str | None = None,
-    ) -> str:
-        """Upload what `save` writes to the Hugging Face Hub, as one commit; returns the URL.
-
-        `repository`: such as "me/my-model", created if it does not exist. `token`: by default that
-        of `hf auth login` or of the variable HF_TOKEN. Raises ModelError.
-        """
-        from huggingface_hub import HfApi  # half a second that encoding does without
-
-        api = HfApi(token=token)
-        with TemporaryDirectory() as scratch:
-            self.save(folder := Path(scratch) / "model")
-            try:
-                url = api.create_repo(repository, private=private, exist_ok=True)
-                api.upload_folder(repo_id=url.repo_id, folder_path=folder, commit_message=message)
-            except Exception as error:  # of httpx, of the hub, of the name
-                reason = " ".join(str(error).split())
-                raise ModelError(f"the model cannot be pushed to {repository}: {reason}") from error
-        return str(url)
 
 
 # Models that several encoders use, while one of them does; and what is held while one is opened, so
