@@ -152,7 +152,7 @@ def with_layers(judge_all: Judge, judge_layers: Judge) -> Judge:
     def figures(encoder: Encoder) -> dict[str, float]:
         found = judge_all(encoder)
         for layers in LAYERS:
-            by_layer = judge_layers(encoder.truncate(layers=layers))
+            by_layer = judge_layers(Encoder.load(encoder.source, layers=layers))
             found |= {f"{layers} layers, {name}": value for name, value in by_layer.items()}
         return found
 

@@ -7,7 +7,6 @@ vectors = encoder.encode(["how do whales sleep"], role="query")    # (1, 384) fl
 import os
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from threading import RLock
 from types import MappingProxyType
@@ -87,7 +86,8 @@ class Encoder:
             runtime: what runs the network; see RuntimeConfig, also for precision and device.
             precision: of the transformer; pooling and head are always float32.
             device: a torch device name; by default a GPU if torch sees one.
-            layers: number of layers of the network to keep, as for `truncate`.
+            layers: number of layers of the network to keep, from the first. Faster, and still good
+                where the model was trained for it (2-D Matryoshka, Li et al., arXiv 2402.14776).
             trust_remote_code: run Python code that comes with the model, which is logged as a
                 warning. Without it the code is never run, and a model that needs it is refused.
             shared: use the model that this process has loaded with the same arguments, if it still
@@ -243,26 +243,6 @@ class Encoder:
         """
         prompt = self.prompt(role)
         return self._tokens.room(prompt) if self.max_tokens < UNLIMITED else None
-
-    def truncate(self, *, layers: int) -> "Encoder":
-        """An encoder of the first `layers` layers of the network, all else as it is.
-
-        Faster, and still good where the model was trained for it (2-D Matryoshka, Li et al.,
-        arXiv 2402.14776). `load(source, layers=…)` gives the same. Raises ModelError for a number
-        of layers that the network does not have.
-        """
-        if type(layers) is not int or not 1 <= layers <= self.layers:
-            raise ModelError(
-                f"layers is {layers!r}: expected 1 to {self.layers}, the layers of the network"
-            )
-        config, source, model = self._handle.config, self._handle.source, None
-        if source is None:
-            from searchengine.trainer.model.model_folder import truncate_layers
-
-            model = truncate_layers(self.model, layers)
-        else:
-            source = replace(source, layers=layers)
-        return Encoder(ModelHandle(config, model, source), self.source)
 
     def save(self, path: str | Path) -> None:
         """Write a sentence-transformers folder: safetensors weights, prompts, dims and recipe.

@@ -124,7 +124,7 @@ def score(folder: Path, judge: str) -> float:
         cosines = (first * second).sum(axis=1)
         return float(spearmanr(cosines, [int(overlap(pair)) for pair in PAIRS])[0])
     if judge == "turned in 1 layer":
-        encoder = encoder.truncate(layers=1)
+        encoder = Encoder.load(folder, runtime="torch", precision="fp32", layers=1)
     other = reworded if judge == "reworded" else turned
     vectors = encoder.encode(SENTENCES)
     others = encoder.encode([other(sentence) for sentence in SENTENCES])

@@ -195,9 +195,9 @@ def test_few_pairs_get_no_interval(folder: Path) -> None:
 def test_command_measures_the_first_layers(folder: Path) -> None:
     rows = evaluate_sts(folder, str(folder / "a.b.tsv"), "--layers", "2,1", "--prefixes", "16")
     assert [(row["layers"], row["dim"]) for row in rows] == [(2, 16), (1, 16)]
-    encoder = Encoder.load(folder / "model", precision="fp32")
     tasks = [StsTask("", read_sts([folder / "a.b.tsv"]))]
-    for row, measured in zip(rows, (encoder, encoder.truncate(layers=1)), strict=True):
+    for row, layers in zip(rows, (None, 1), strict=True):
+        measured = Encoder.load(folder / "model", precision="fp32", layers=layers)
         assert row["spearman"] == pytest.approx(sts_tasks(measured, tasks, [16])[0].spearman)
 
 

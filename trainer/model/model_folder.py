@@ -3,9 +3,8 @@
 The folder defines the model: modules.json lists the modules, each module's config its settings.
 """
 
-import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from searchengine.trainer.classifier import Classifier, read_classifier
@@ -64,13 +63,6 @@ def read(source: Source) -> Model:
         classifier=read_classifier(source.folder),
         **stated,
     )
-
-
-def truncate_layers(model: Model, layers: int) -> Model:
-    """A copy with the first `layers` layers of the network, all else as it is."""
-    network = first_layers(model.module.transformer, layers)
-    head = [*copy.deepcopy(model.module.head)]
-    return replace(model, module=model.module.changed(transformer=network, head=head))
 
 
 def describe(model: Model) -> Description:

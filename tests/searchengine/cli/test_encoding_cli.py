@@ -102,7 +102,7 @@ def test_info_where_the_model_is_gone(notes: Path, tmp_path: Path) -> None:
 
 def test_fewer_layers(model: Path, notes: Path, tmp_path: Path) -> None:
     shallow = tmp_path / "shallow"
-    Encoder.load(model).truncate(layers=1).save(shallow)
+    Encoder.load(model, layers=1).save(shallow)
     run("index", notes, tmp_path / "c", "--encoder", shallow)
     assert json_of("info", tmp_path / "c")["fingerprint"] == Encoder.load(shallow).fingerprint
     first = json_of("search", tmp_path / "c", "a whale sings")["hits"][0]
