@@ -204,7 +204,7 @@ OTHERS: dict[str, tuple[dict[str, Any], list[Change], str]] = {
     "decoder": ({"is_decoder": True}, [], "decoder"),
     "another type": (DISTILBERT, [], "distilbert"),
     "several files": ({}, [several_files], "several files"),
-    "pooling": ({}, [pooled("weightedmean")], "weightedmean"),
+    "pooling": ({}, [pooled("lasttoken")], "lasttoken"),
     "activation": ({}, [pooled("mean", head=(GELU,))], "GELU"),
     "heads of 8": ({"num_attention_heads": 8}, [], "64, 128, 8"),
 }

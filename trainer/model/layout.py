@@ -31,6 +31,7 @@ POOLING_SWITCHES = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
+POOLING_MODES = ("cls", "max", "mean", "lasttoken")
 # Settings for transformers that TRANSFORMER_CONFIG may hold, by which sentence-transformers changes
 # what the configs of network and tokenizer say; those for the weights change no vector.
 OVERRIDES = (
@@ -260,10 +261,9 @@ def pooling_modes(place: Path, width: int) -> tuple[str, ...]:
     switched_on = [mode for key, mode in POOLING_SWITCHES.items() if config.get(key)]
     named = config.get("pooling_mode", switched_on)
     modes = (named,) if isinstance(named, str) else tuple(named)
-    if not modes or not {*modes} <= {*POOLING_SWITCHES.values()}:
+    if not modes or not {*modes} <= {*POOLING_MODES}:
         raise ModelError(
-            f"{path} has the pooling mode {named!r}: expected any of "
-            f"{', '.join(POOLING_SWITCHES.values())}"
+            f"{path} has the pooling mode {named!r}: expected any of {', '.join(POOLING_MODES)}"
         )
     stated = config.get("embedding_dimension", config.get("word_embedding_dimension", width))
     if stated != width:

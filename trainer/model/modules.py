@@ -27,8 +27,6 @@ class PoolingMode(StrEnum):
     CLS = "cls"
     MAX = "max"
     MEAN = "mean"
-    MEAN_SQRT_LEN = "mean_sqrt_len_tokens"
-    WEIGHTED_MEAN = "weightedmean"
     LAST_TOKEN = "lasttoken"
 
 
@@ -48,12 +46,6 @@ def pool(hidden: Tensor, mask: Tensor, mode: PoolingMode) -> Tensor:
         case PoolingMode.MAX:
             return hidden.masked_fill(weights == 0, float("-inf")).amax(dim=1)
         case PoolingMode.MEAN:
-            return (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1e-9)
-        case PoolingMode.MEAN_SQRT_LEN:
-            return (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1e-9).sqrt()
-        case PoolingMode.WEIGHTED_MEAN:
-            positions = torch.arange(1, hidden.shape[1] + 1, device=hidden.device)
-            weights = weights * positions.view(1, -1, 1).to(hidden.dtype)
             return (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1e-9)
 
 
