@@ -74,15 +74,6 @@ def stored_as(dtype: torch.dtype) -> Change:
     return tensors(lambda name, tensor: (name, tensor.to(dtype)))
 
 
-def cased(folder: Path) -> None:
-    """A tokenizer that keeps capitals, and a folder that asks for small letters."""
-    state = json.loads((folder / "tokenizer.json").read_text())
-    state["normalizer"]["lowercase"] = False
-    write_json(folder / "tokenizer.json", state)
-    settings("tokenizer_config.json", do_lower_case=False)(folder)
-    settings("sentence_bert_config.json", do_lower_case=True, max_seq_length=24)(folder)
-
-
 def cut_off(folder: Path) -> None:
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
@@ -120,7 +111,6 @@ READ: dict[str, tuple[dict[str, Any], list[Change]]] = {
     "relu behind": ({}, [pooled("mean", head=(dense(WIDTH, 32, RELU, bias=True),))]),
     "truncate_dim": ({}, [pooled("mean", head=(None,)), CUT]),
     "prompts and a recipe": ({}, [pooled("mean"), PROMPTED]),
-    "small letters": ({}, [pooled("mean"), cased]),
     "cut on the left": ({}, [settings("tokenizer_config.json", truncation_side="left")]),
     "half precision": ({}, [stored_as(torch.float16)]),
     "bfloat16": ({}, [stored_as(torch.bfloat16)]),

@@ -231,21 +231,15 @@ def test_the_encoder_half_of_t5_is_taken_and_saved(tmp_path: Path) -> None:
     check_saved(encoder, tmp_path / "out")
 
 
-def test_lower_case_is_added_where_the_folder_asks_for_it(tmp_path: Path) -> None:
+def test_small_letters_that_the_tokenizer_does_not_make_are_refused(tmp_path: Path) -> None:
     folder = write_sentence_transformer(tmp_path / "m")
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": 24, "do_lower_case": True})
+    assert Encoder.load(folder, precision="fp32").max_tokens == 24
     state = json.loads((folder / "tokenizer.json").read_text())
     state["normalizer"]["lowercase"] = False
     write_json(folder / "tokenizer.json", state)
-    cased = json.loads((folder / "tokenizer_config.json").read_text())
-    write_json(folder / "tokenizer_config.json", {**cased, "do_lower_case": False})
-    upper, lower = Encoder.load(folder, precision="fp32").encode(["THE DOG", "the dog"])
-    assert upper @ lower < 0.999
-    write_json(folder / "sentence_bert_config.json", {"max_seq_length": 24, "do_lower_case": True})
-    encoder = Encoder.load(folder, precision="fp32")
-    upper, lower = encoder.encode(["THE DOG", "the dog"])
-    np.testing.assert_allclose(upper, lower, atol=1e-6)
-    encoder.save(tmp_path / "out")
-    assert Encoder.load(tmp_path / "out").fingerprint == encoder.fingerprint
+    with pytest.raises(ModelError, match="do_lower_case"):
+        Encoder.load(folder, precision="fp32")
 
 
 @pytest.mark.parametrize(

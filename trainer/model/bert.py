@@ -5,7 +5,6 @@ positions begin: Devlin et al., arXiv 1810.04805. Learnt absolute positions, lay
 attention and feed-forward, GELU. Other models are read by transformers (model_folder).
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +21,6 @@ from searchengine.trainer.model.layout import (
     TOKENIZER,
     WEIGHTS,
     check_layers,
-    lowercases,
     max_tokens,
     model_stages,
     position_offset,
@@ -194,11 +192,6 @@ def _read_tokens(place: Path, config: Mapping[str, Any]) -> Tokenization:
         raise OtherModelError(f"it has no {TOKENIZER}")
     settings = transformer_settings(place)
     options = read_object(place / "tokenizer_config.json", optional=True)
-    text = read_text(path)
-    if settings.get("do_lower_case") and not lowercases(state := read_object(path)):
-        present = [] if state.get("normalizer") is None else [state["normalizer"]]
-        steps = [{"type": "Lowercase"}, *present]
-        text = json.dumps(state | {"normalizer": {"type": "Sequence", "normalizers": steps}})
     limit = max_tokens(settings, options.get("model_max_length"), config)
     pad_id = config.get("pad_token_id") or 0
-    return Tokenization(text, limit, pad_id, options.get("truncation_side", "right"))
+    return Tokenization(read_text(path), limit, pad_id, options.get("truncation_side", "right"))

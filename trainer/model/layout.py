@@ -214,6 +214,12 @@ def transformer_settings(place: Path) -> dict[str, Any]:
     task = settings.get("transformer_task", "feature-extraction")
     if task != "feature-extraction" or settings.get("query_expansion"):
         raise ModelError(f"{place} is a {task} model: expected one that gives a vector per text")
+    lower = bool(settings.get("do_lower_case")) and (place / TOKENIZER).is_file()
+    if lower and not lowercases(read_object(place / TOKENIZER)):
+        raise ModelError(
+            f"{place} has do_lower_case in {TRANSFORMER_CONFIG}, but a tokenizer that keeps "
+            f"capitals: write a Lowercase normalizer into {TOKENIZER}"
+        )
     for name in OVERRIDES:
         values = settings.get(name) or {}
         if set(values) - {"trust_remote_code"}:  # which no folder can allow itself

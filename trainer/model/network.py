@@ -1,22 +1,19 @@
 """The network of a model folder and its tokenizer, loaded by transformers from safetensors."""
 
 import copy
-import json
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from tokenizers.normalizers import Lowercase
-from tokenizers.normalizers import Sequence as Steps
 from torch import nn
 
 from searchengine.trainer.errors import ModelError, first_line
-from searchengine.trainer.model.layout import ADAPTER, check_layers, lowercases, remote_code
+from searchengine.trainer.model.layout import ADAPTER, check_layers, remote_code
 
 # Encoder halves of encoder-decoder networks, which AutoModel would load whole.
 ENCODER_CLASSES = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}
@@ -26,7 +23,7 @@ _log = logging.getLogger(__name__)
 _one_at_a_time = threading.Lock()
 
 
-def read_transformer(place: Path, settings: Mapping[str, Any], trust: bool) -> tuple[Any, Any]:
+def read_transformer(place: Path, trust: bool) -> tuple[Any, Any]:
     """The network with float32 weights and its tokenizer.
 
     trust: Python code that comes with the folder may be run.
@@ -63,9 +60,6 @@ def read_transformer(place: Path, settings: Mapping[str, Any], trust: bool) -> t
             f"{place} has the token number {highest}, but the network has {rows} rows of tokens: "
             "the tokenizer belongs to another model"
         )
-    if settings.get("do_lower_case") and not lowercases(json.loads(backend.to_str())):
-        present = [] if backend.normalizer is None else [backend.normalizer]
-        backend.normalizer = Steps([Lowercase(), *present])
     return network, tokenizer
 
 

@@ -1,6 +1,5 @@
 """Model folders, written so that sentence-transformers, mteb and others load them."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from searchengine.trainer.model.layout import (
     POOLING_SWITCHES,
     TRANSFORMER_CONFIG,
     WEIGHTS,
-    lowercases,
 )
 from searchengine.trainer.model.model_folder import HISTORY, Model
 from searchengine.trainer.model.modules import Dense, Pooling
@@ -52,10 +50,7 @@ def _write_files(model: Model, folder: Path) -> None:
     with quiet():
         network.save_pretrained(folder, safe_serialization=True)
         model.tokenizer.save_pretrained(folder)
-    # Said here because transformers may rebuild a tokenizer from its vocabulary, without the step.
-    lower = lowercases(json.loads(model.tokenizer.backend_tokenizer.to_str()))
-    settings = {"max_seq_length": model.max_tokens, "do_lower_case": lower}
-    write_json(folder / TRANSFORMER_CONFIG, settings)
+    write_json(folder / TRANSFORMER_CONFIG, {"max_seq_length": model.max_tokens})
     stages = [("Transformer", "")]
     for i, layer in enumerate((model.module.pooling, *model.module.head), 1):
         kind = type(layer).__name__
