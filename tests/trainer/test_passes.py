@@ -107,7 +107,6 @@ def test_shallow_vectors_are_those_of_the_truncated_encoder(base: Path) -> None:
         return nested(found)
 
     backward(model_passes, [View(TEXTS, "query"), View(OTHERS, "document")], (1, 2), keep)
-    encoder = Encoder.load(base, precision="fp32")
     for layers in (1, 2):
         expected = torch.from_numpy(
             Encoder.load(base, precision="fp32", layers=layers).encode(TEXTS)
