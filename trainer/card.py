@@ -11,7 +11,6 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import yaml
-from huggingface_hub import metadata_load
 from jinja2 import Template
 
 from searchengine.trainer.model.model_folder import Model
@@ -20,7 +19,6 @@ from searchengine.trainer.sources.source import Starter, may_be_hub_name
 
 QUESTION = "how do whales sleep"
 DOCUMENTS = ["A whale rests one half of its brain at a time.", "Bread rises overnight."]
-BASE_FIELDS = ("license", "language", "base_model")
 TAGS = ["sentence-transformers", "sentence-similarity", "feature-extraction"]
 TEMPLATE = """---
 {{ front_matter }}---
@@ -91,21 +89,6 @@ print(model.similarity(question, documents))
 
 With searchengine:
 
-```python
-from searchengine.trainer.encoder import Encoder
-
-encoder = Encoder.load(".")
-documents = encoder.encode({{ documents }}, role="document")
-question = encoder.encode(["{{ question }}"], role="query")
-print(question @ documents.T)
-{% if model.classifier %}
-
-from searchengine.trainer.evaluation.labels import classify
-
-print(classify(encoder, {{ documents }}))
-{% endif %}
-```
-
 ```sh
 searchengine index notes/ notes.index --encoder .
 searchengine search notes.index "{{ question }}"
@@ -125,11 +108,10 @@ def model_card(model: Model) -> str:
     settings = config if isinstance(config, Mapping) and "base" in config else {}
     base, steps, data = settings.get("base"), settings.get("max_steps"), settings.get("train") or ()
     dims = model.matryoshka_dims
-    front = {
+    front: dict[str, Any] = {
         "library_name": "sentence-transformers",
         "pipeline_tag": "sentence-similarity",
         "tags": [*TAGS, "matryoshka"] if dims[1:] else TAGS,
-        **(model.recipe.get("base_card") or {} if settings else {}),
     }
     if base and hub_model(base):
         front["base_model"] = hub_model(base)
@@ -156,20 +138,6 @@ def hub_model(base: str) -> str | None:
     """The name of a base model on the model hub, without a revision; None for a folder."""
     base = NAMES.get(STARTER if base in list(Starter) else base, base)
     return base.partition("@")[0] if may_be_hub_name(base) and not Path(base).is_dir() else None
-
-
-def read_base_card(folder: Path) -> dict[str, Any]:
-    """The licence, languages and base model that a model's own card states; {} where it has none.
-
-    A model trained from it has the same, unless its author says otherwise; the base model only if
-    this one is not on the hub itself.
-    """
-    try:
-        stated = metadata_load(folder / "README.md") or {}
-        values = {name: stated.get(name) for name in BASE_FIELDS}
-    except Exception:  # no card, or front matter that is not a YAML object
-        return {}
-    return {name: value for name, value in values.items() if isinstance(value, str | list)}
 
 
 def _file_name(path: str) -> str:

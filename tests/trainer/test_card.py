@@ -16,11 +16,10 @@ from click.testing import CliRunner
 from tiny_model import WIDTH, write_sentence_transformer
 
 from searchengine.cli import cli
-from searchengine.trainer.card import DOCUMENTS, QUESTION, model_card, read_base_card
+from searchengine.trainer.card import DOCUMENTS, QUESTION, model_card
 from searchengine.trainer.classifier import Classifier
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.model.model_folder import Model
-from searchengine.trainer.sources.source import starter_folder
 
 CONFIG = {
     "train": ["/secret/place/nli.tsv", "own data\\captions.jsonl.gz"],
@@ -34,7 +33,6 @@ CONFIG = {
 }
 RECIPE = {
     "config": CONFIG,
-    "base_card": {"license": "apache-2.0", "language": ["en", "de"]},
     "summary": ["Masked-language-model loss, weight 0.1"],
     "examples": 41522,
     "excluded": 1818,
@@ -90,8 +88,6 @@ def test_what_a_card_tells(trained: Model, folder: Path) -> None:
             "feature-extraction",
             "matryoshka",
         ],
-        "license": "apache-2.0",
-        "language": ["en", "de"],
     }
     for part in (
         "# tiny-search\n",
@@ -150,33 +146,11 @@ def test_the_base_is_named_as_on_the_hub(
     assert front(replace(trained, recipe=recipe)).get("base_model") == name
 
 
-@pytest.mark.parametrize(
-    ("text", "stated"),
-    [
-        (
-            "license: mit\nlanguage:\n- en\nbase_model: some/base\nwidget: 3\n",
-            {"license": "mit", "language": ["en"], "base_model": "some/base"},
-        ),
-        ("- a\n", {}),
-        (": [\n", {}),
-        ("license: 3\n", {}),
-    ],
-)
-def test_what_the_base_states_is_kept(tmp_path: Path, text: str, stated: dict[str, Any]) -> None:
-    assert read_base_card(tmp_path) == {}
-    (tmp_path / "README.md").write_text(f"---\n{text}---\n# A\n")
-    assert read_base_card(tmp_path) == stated
-    assert read_base_card(starter_folder())["license"] == "apache-2.0"
-
-
 @pytest.mark.long
 def test_python_of_the_card(folder: Path) -> None:
-    """Both libraries load the folder as shown, and find the cosines: theirs of the cut vectors.
-
-    sentence-transformers to four places; ours may run in bfloat16, which costs two of them.
-    """
+    """sentence-transformers loads the folder as shown, and finds the cosines of the cut vectors."""
     programs = blocks((folder / "README.md").read_text(encoding="utf-8"), "python")
-    assert len(programs) == 2
+    assert len(programs) == 1
     assert 'SentenceTransformer(".", truncate_dim=8)' in programs[0]
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
@@ -193,10 +167,7 @@ def test_python_of_the_card(folder: Path) -> None:
     documents = encoder.encode(DOCUMENTS, role="document")[:, :8].astype(np.float64)
     lengths = np.linalg.norm(question) * np.linalg.norm(documents, axis=1)
     (cosines,) = question @ documents.T / lengths
-    assert numbers[:2] == pytest.approx(cosines, abs=1e-4)
-    whole = encoder.encode([QUESTION], role="query") @ encoder.encode(DOCUMENTS, role="document").T
-    assert numbers[2:] == pytest.approx(whole[0], abs=0.02)
-    assert re.search(r"\['(good|bad)', '(good|bad)'\]", done.stdout)
+    assert numbers == pytest.approx(cosines, abs=1e-4)
 
 
 def test_commands_of_the_card(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

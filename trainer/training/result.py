@@ -8,14 +8,12 @@ from typing import Any
 
 import torch
 
-from searchengine.trainer.card import read_base_card
 from searchengine.trainer.classifier import Classifier
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import TrainingWarning
 from searchengine.trainer.evaluation.intervals import Values
 from searchengine.trainer.files import remove_folder
 from searchengine.trainer.model.model_folder import Model
-from searchengine.trainer.sources.source import Source
 from searchengine.trainer.training import checkpoint
 from searchengine.trainer.training.batches import BatchPlan
 from searchengine.trainer.training.checkpoint import Progress
@@ -198,10 +196,8 @@ def conclude(run: Run, verdicts: Sequence[Verdict]) -> tuple[str, bool]:
 
 def make_recipe(run: Run, verdicts: Sequence[Verdict]) -> dict[str, Any]:
     """The recipe stored with the weights: how they were trained, and their scores."""
-    base = Source.find(run.config.base)
     return {
         "config": run.config.to_dict(),
-        "base_card": read_base_card(base.folder),
         "summary": summary(run.config, run.model.matryoshka_dims),
         "examples": len(run.split.train),
         "held_out": len(run.split.rows),
