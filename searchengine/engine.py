@@ -36,7 +36,6 @@ from searchengine.backends.opening import (
     name_of,
     open_backend,
 )
-from searchengine.backends.query_map import QUERY_MAP, checksum_of, file_of
 from searchengine.corpus.analyzer import Tokenizer
 from searchengine.corpus.documents import (
     DataFrame,
@@ -59,7 +58,7 @@ from searchengine.encoders.loading import (
     load_new,
 )
 from searchengine.encoders.protocol import NoEncoder, TextEncoder
-from searchengine.encoders.questions import encoded
+from searchengine.encoders.questions import QUERY_MAP, encoded
 from searchengine.errors import (
     CollectionError,
     EncoderMismatch,
@@ -107,7 +106,8 @@ from searchengine.query.typing_errors import Searched, searched, tell
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.trainer.sources.multilingual import MULTILINGUAL
 from searchengine.trainer.sources.source import default_encoder
-from searchengine.upkeep import copies, reindex, stats, tuning, verify
+from searchengine.trainer.training.question_map import Learning
+from searchengine.upkeep import copies, learning, reindex, stats, tuning, verify
 from searchengine.upkeep.reindex import Preview
 from searchengine.upkeep.repair import repair
 from searchengine.upkeep.stats import Stats
@@ -317,19 +317,12 @@ class SearchEngine:
         except SearchEngineError as error:
             return str(error)
 
-    def encode_questions(
-        self, questions: Sequence[str], *, mapped: bool = True
-    ) -> npt.NDArray[Any]:
+    def encode_questions(self, questions: Sequence[str]) -> npt.NDArray[Any]:
         """Float32 (q, D), as a search encodes them; the last ones come from a cache.
-
-        `mapped`: by the map that was learnt, if there is one.
 
         Raises QueryError for one that is empty or no text."""
         check_questions(questions)
-        texts = [*map(normalized, questions)]
-        if not mapped:
-            return encoded(self._encoder.load(), texts, "query")
-        return self._encoder.questions().encode(texts)
+        return self._encoder.questions()([*map(normalized, questions)])
 
     def encode_documents(self, texts: Sequence[str]) -> npt.NDArray[Any]:
         """Float32 (n, D), as the texts of documents are encoded. Raises QueryError."""
@@ -647,7 +640,7 @@ class SearchEngine:
                 try:
                     encode: Encode | None = None
                     if encodes and questions is not None:
-                        encode = self._encoder.questions(settings).encode
+                        encode = self._encoder.questions(settings)
                 except EncoderMissing:
                     if not request.by_words:
                         raise  # by words, only the way out by vectors needs it
@@ -663,8 +656,6 @@ class SearchEngine:
                     question = None if read is None else read.question
                     asked = Asked(snapshot, question, vector, encoded, self._unread)
                     why = explain(asked, request, checked_key(key))
-                    if QUERY_MAP in settings and encode is not None and not request.by_words:
-                        why = replace(why, stages=(_MAPPED, *why.stages))
                     return why if read is None else replace(why, replaced=read.replacements)
 
     def _unread(self, text: str) -> str | None:
@@ -752,12 +743,12 @@ class SearchEngine:
             asked = self._searched(request, questions or ())
             if questions and not request.by_words:
                 try:
-                    encoder = self._encoder.questions(settings)
+                    encode = self._encoder.questions(settings)
                 except EncoderMismatch:
                     if settings["encoder"] == self.collection.settings["encoder"]:
                         raise
                     continue  # reindexed meanwhile
-                vectors = encoder.encode(request.to_encode([each.to_encode for each in asked]))
+                vectors = encode(request.to_encode([each.to_encode for each in asked]))
             questions = [each.question for each in asked] or None
             times.append(perf_counter())
             limits.check()
@@ -1115,21 +1106,54 @@ class SearchEngine:
         self.folder.refresh()
         tuning.apply(self.folder, config, building)
 
-    def store_map(self, matrix: Floats, described: Mapping[str, Any]) -> None:
-        """Map the vectors of questions by a matrix (D, D) from now on, as `measure.learning` does.
+    def learn(
+        self,
+        queries: Mapping[str, str],
+        qrels: Mapping[str, Mapping[str, int]],
+        *,
+        force: bool = False,
+        progress: Progress | None = None,
+    ) -> Learning:
+        """Learn a map of the question's vector, and search by it if held-out questions gain.
 
         In the modes vector and hybrid; no document is encoded again. Other processes follow at
-        their next refresh; a reindex by another encoder drops it. `described`: questions, mode and
-        figures, for `stats`."""
-        file = file_of(matrix)
-        stored = {"sha256": checksum_of(file), "encoder": self.encoder.fingerprint, **described}
-        self.collection.configure({QUERY_MAP: stored}, file)
+        their next refresh; a reindex drops it.
+
+        Args:
+            queries: key → question; more than 100, better 1,000, with a relevant document.
+            qrels: question → document → grade.
+            force: use it in any case, from 10 questions on.
+            progress: progress callback: step, questions or steps just done, in all.
+
+        Raises QueryError (too few questions; the mode is text; no relevant document is stored)."""
+        self.refresh()
+        mode = self.default_mode
+        if mode is Mode.TEXT:
+            raise QueryError(f"{self.collection.path} is searched by words (mode text)")
+        keys = learning.judged(queries, qrels, force)
+        asked = self._searched(Query(mode=mode), [queries[key] for key in keys])
+        questions = [each.question for each in asked]
+        texts = self.to_encode([each.to_encode for each in asked], mode)
+
+        def ranked(part: slice, vectors: Floats, mode: Mode, k: int) -> list[list[str]]:
+            with self.collection.reading() as snapshot:
+                return self.rank(snapshot, questions[part], vectors, k, mode=mode)
+
+        return learning.learn_map(
+            self.collection,
+            self.encoder,
+            [*map(normalized, texts)],
+            [qrels[key] for key in keys],
+            mode,
+            ranked,
+            force,
+            progress or (lambda *_: None),
+        )
 
     def forget_map(self) -> bool:
-        """Remove the map of `store_map`; False if there is none."""
+        """Remove the map of `learn`; False if there is none."""
         is_stored = QUERY_MAP in self.collection.settings
-        if is_stored:
-            self.collection.configure({QUERY_MAP: None})
+        self.collection.configure({QUERY_MAP: None})
         return is_stored
 
     def warm(self) -> int:
@@ -1272,9 +1296,6 @@ class SearchEngine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-_MAPPED = Stage("map", True, note="the question's vector passed the map that was learnt")
 
 
 def _encoding(settings: Mapping[str, Any]) -> tuple[Any, Any]:

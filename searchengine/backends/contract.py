@@ -36,7 +36,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.backends.query_map import QUERY_MAP
 from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionError, CorpusError
 from searchengine.indexer.arrays import Floats
@@ -327,13 +326,6 @@ class Snapshot(ABC):
         """
 
     @abstractmethod
-    def query_map(self) -> Floats | None:
-        """The matrix (D, D) that maps the vectors of questions; None: they stay as they are.
-
-        Raises CollectionError if it is missing or damaged.
-        """
-
-    @abstractmethod
     def coarse(
         self,
         query: Floats,
@@ -440,14 +432,6 @@ class Backend(ABC):
         """As `reading`, of the newest commit."""
         return self.reading()
 
-    def query_map(self, settings: Mapping[str, Any]) -> Floats | None:
-        """As of a Snapshot, for the state of these settings. Raises Reindexed for another one."""
-        with self.reading() as snapshot:
-            matrix = snapshot.query_map()
-            if snapshot.settings.get(QUERY_MAP) != settings.get(QUERY_MAP):
-                raise Reindexed(f"{self.path}: the map of questions was replaced; search again")
-            return matrix
-
     def known(self, keys: Sequence[str]) -> dict[str, Known]:
         """Key → stored state of the documents, for change detection."""
         with self.reading() as snapshot:
@@ -487,11 +471,8 @@ class Backend(ABC):
         """Index metadata fields, for filters."""
 
     @abstractmethod
-    def configure(self, values: Mapping[str, Any], query_map: bytes | None = None) -> None:
-        """Store collection settings in one commit; None removes one. Others see it at a refresh.
-
-        `query_map`: the file of the map that the setting QUERY_MAP among them describes.
-        """
+    def configure(self, values: Mapping[str, Any]) -> None:
+        """Store collection settings in one commit; None removes one. Others see it at a refresh."""
 
     def highest_number(self) -> int:
         """The highest key that is a number of at most 18 digits; −1 if there is none."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from searchengine.cli.console import note, say, show_json, show_result, show_rows, steps
+from searchengine.cli.console import say, show_json, show_result, show_rows, steps
 from searchengine.cli.options import AS_JSON, COLLECTION, ENCODER, named, open_engine, runs
 
 
@@ -52,31 +52,18 @@ def learn(
         show_result({"collection": named(collection), "removed": removed}, text, as_json)
         return
     from searchengine.measure.judgements import read_clicks, read_qrels, read_queries
-    from searchengine.measure.learning import learn as learn_map
 
     if qrels is None:
         raise click.UsageError("learn needs judgements; add --qrels FILE, or --forget")
-    if queries is None:
-        questions, judgements = read_clicks(qrels)
-    else:
-        questions, judgements = read_queries(queries), read_qrels(qrels)
+    judged = (read_queries(queries), read_qrels(qrels)) if queries else read_clicks(qrels)
     with open_engine(collection, encoder, runtime=runtime) as engine, steps() as report:
-        learning = learn_map(engine, questions, judgements, force=force, progress=report)
-    for sentence in learning.notes:
-        note(f"Note: {sentence}")
+        learning = engine.learn(*judged, force=force, progress=report)
     if as_json:
         show_json({"collection": named(collection), **learning.as_dict()})
         return
-    rows = {f"mode {mode}": means for mode, means in learning.figures.items()}
-    known = {"seen": "documents learnt from", "unseen": "no document learnt from"}
-    for name, part in learning.parts.items():
-        rows[f"{learning.mode}, {part['questions']} with {known[name]}"] = part
-    show_rows(
-        [
-            {"ndcg@10": name, "before": f"{x['before']:.3f}", "after": f"{x['after']:.3f}"}
-            for name, x in rows.items()
-        ],
-        f"{named(collection)}, {learning.questions} held-out questions",
-    )
+    show_rows([
+        {"held-out questions": name, **{key: f"{value:.4g}" for key, value in means.items()}}
+        for name, means in learning.figures.items()
+    ])  # fmt: skip
     outcome = "searches by the map from now on" if learning.stored else "was not changed"
-    say(f"{named(collection)} {outcome}: mode {learning.mode}, {learning.comparison}")
+    say(f"{named(collection)} {outcome}: {learning}")

@@ -407,7 +407,7 @@ def _show_reindexed(collection: Path | str, before: Any, after: Any, as_json: bo
         )
     if before.query_map is not None and after.query_map is None and not as_json:
         note(
-            "the map of questions was learnt for the former encoder, and dropped; learn it again: "
+            "the map of questions was learnt from the former vectors, and dropped; learn it again: "
             f"searchengine learn {named(collection)}"
         )
 

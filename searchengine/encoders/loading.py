@@ -5,8 +5,9 @@ both are held, and the settings of a state say which one built it. So a thread t
 or refreshes meanwhile never has the vectors of one and the encoder of the other.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol, cast
@@ -22,13 +23,14 @@ from searchengine.encoders.protocol import (
     TextEncoder,
     WrappedEncoder,
 )
-from searchengine.encoders.questions import QuestionEncoder
+from searchengine.encoders.questions import QUERY_MAP, QuestionEncoder
 from searchengine.errors import CollectionError, EncoderMismatch, EncoderMissing
 from searchengine.indexer.arrays import Floats
 from searchengine.trainer.errors import TrainerError
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.trainer.sources.multilingual import MULTILINGUAL, multilingual_folder
 
+Encode = Callable[[Sequence[str]], Floats]
 EncoderArgument = MinimalEncoder | str | Path | Function
 """A model folder, a name such as "starter", a hub name, a URL with a model
 (HttpEncoder.from_source), an encoder, a SentenceTransformer, or a function."""
@@ -151,7 +153,6 @@ class Encoded(Protocol):
     def path(self) -> Path | str: ...
     @property
     def settings(self) -> Mapping[str, Any]: ...
-    def query_map(self, settings: Mapping[str, Any]) -> Floats | None: ...
 
 
 class CollectionEncoder:
@@ -188,31 +189,21 @@ class CollectionEncoder:
             self._closed, self.argument, self._present, self._expected = True, None, None, ()
 
     def load(self, settings: Mapping[str, Any] | None = None) -> TextEncoder:
-        """The encoder of `questions`, for documents."""
+        """The encoder that built the state of these settings; None: the state shown.
+
+        Raises EncoderMismatch if it is another one, CollectionError without it.
+        """
         return self._held(self._collection.settings if settings is None else settings).encoder
 
-    def questions(self, settings: Mapping[str, Any] | None = None) -> QuestionEncoder:
-        """The encoder that built the state of these settings, with its map; None: the state shown.
-
-        Raises EncoderMismatch if it is another one, CollectionError without it or its map.
-        """
+    def questions(self, settings: Mapping[str, Any] | None = None) -> Encode:
+        """What encodes questions by `load`'s encoder, and maps them if a map was learnt for it."""
         settings = self._collection.settings if settings is None else settings
-        held, stored = self._held(settings), settings.get("query_map")
-        if stored is not None and not has_built(
-            held.encoder, {"dim": held.encoder.dim, "fingerprint": stored["encoder"]}
-        ):
-            stored = None  # vectors that came with documents, and now another encoder
-        if held.stored == stored:
-            return held
-        matrix = None if stored is None else self._collection.query_map(settings)
-        with_map = QuestionEncoder(held.encoder, held.runtime, stored, matrix)
-        with self._loading:
-            if self._present is held:
-                self._present = with_map
-        return with_map
+        held, learnt = self._held(settings), settings.get(QUERY_MAP)
+        if learnt is None or not has_built(held.encoder, learnt):
+            return held.encode
+        return partial(held.encode, matrix=learnt["matrix"])
 
     def _held(self, settings: Mapping[str, Any]) -> QuestionEncoder:
-        """The encoder that built the state of these settings, loaded if need be."""
         identity, path = settings["encoder"], self._collection.path
         with self._loading:
             if self._closed:

@@ -1,9 +1,10 @@
 """Questions encoded, and the vectors of the last ones remembered."""
 
+from base64 import b64decode
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 from threading import Lock
-from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from searchengine.errors import QueryError, SearchEngineError
 from searchengine.indexer.arrays import Floats, unit_rows, unusable
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 
+QUERY_MAP = "query_map"
+"""The setting of the map that was learnt: its `matrix`, the `dim` and the `fingerprint` of the
+encoder, and the `questions`, `mode` and `figures` that judged it."""
 CACHE_SIZE = 1024
 """Questions in the cache: 3 MB of vectors with 768 dimensions."""
 
@@ -21,30 +25,19 @@ class QuestionEncoder:
 
     Attributes:
         encoder, runtime: the encoder, and what it was loaded by.
-        stored: the setting of the map that their vectors pass; None without a map.
     """
 
-    def __init__(
-        self,
-        encoder: TextEncoder,
-        runtime: RuntimeConfig | None = None,
-        stored: Mapping[str, Any] | None = None,
-        matrix: Floats | None = None,
-    ) -> None:
-        """`matrix`: of the map, (D, D)."""
-        self.encoder, self.runtime, self.stored = encoder, runtime, stored
-        self._matrix = matrix
+    def __init__(self, encoder: TextEncoder, runtime: RuntimeConfig | None = None) -> None:
+        self.encoder, self.runtime = encoder, runtime
         self._lock = Lock()
         self._cache: OrderedDict[str, Floats] = OrderedDict()
 
-    def encode(self, questions: Sequence[str]) -> Floats:
-        """Float32 (q, D). Raises QueryError for vectors that are zero or not finite."""
+    def encode(self, questions: Sequence[str], matrix: str | None = None) -> Floats:
+        """Float32 (q, D), mapped by a matrix. Raises QueryError for vectors zero or not finite."""
         with self._lock:
             known = {text: self._cache[text] for text in questions if text in self._cache}
         if missing := [text for text in dict.fromkeys(questions) if text not in known]:
             rows = encoded(self.encoder, missing, "query")
-            if self._matrix is not None:
-                rows = mapped(self._matrix, rows)
             # Copies: a view would keep its whole batch.
             new = dict(zip(missing, map(np.copy, rows), strict=True))
             with self._lock:
@@ -52,12 +45,13 @@ class QuestionEncoder:
                 while len(self._cache) > CACHE_SIZE:
                     self._cache.popitem(last=False)
             known |= new
-        return np.stack([known[text] for text in questions])
+        rows = np.stack([known[text] for text in questions])
+        return rows if matrix is None else unit_rows(rows @ _matrix(matrix, rows.shape[1]).T)
 
 
-def mapped(matrix: Floats, rows: Floats) -> Floats:
-    """Vectors of questions (q, D) that passed a map (D, D), of length one."""
-    return unit_rows(rows @ matrix.T)
+@lru_cache(maxsize=2)
+def _matrix(stored: str, dim: int) -> Floats:
+    return np.frombuffer(b64decode(stored), "<f4").reshape(dim, dim)
 
 
 def encoded(encoder: TextEncoder, texts: Sequence[str], role: Role) -> Floats:

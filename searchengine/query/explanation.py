@@ -13,7 +13,6 @@ PLACES = {
     "collection": "not in the collection",
     "filter": "in the filter",
     "phrases": "in the required phrases",
-    "map": "in the map of questions",
     "words": "in the words",
     "vector": "in the vectors",
     "language": "in the language",

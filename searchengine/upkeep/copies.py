@@ -26,9 +26,9 @@ from searchengine.backends.folder.pending import drop_all
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.backends.mode import CHOSEN, Mode
 from searchengine.backends.opening import create_backend, exists, is_url, open_backend
-from searchengine.backends.query_map import MAP_FILE, QUERY_MAP, file_of
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.corpus.synonym_groups import SETTING
+from searchengine.encoders.questions import QUERY_MAP
 from searchengine.errors import CollectionError, EncoderMismatch
 from searchengine.indexer.arrays import Floats, RowNumbers
 from searchengine.indexer.storage.durable import sha256, sync_file, sync_folder
@@ -49,7 +49,6 @@ def backup(collection: Collection, path: Path) -> None:
         segments.mkdir(exist_ok=True)
         for folder in (*segments.iterdir(), segments):
             sync_folder(folder)
-        _write_map(snapshot, scratch)
         snapshot.store.copy_to(scratch / "documents.db")
         with Store(scratch / "documents.db") as store:
             with store.transaction():
@@ -60,7 +59,6 @@ def backup(collection: Collection, path: Path) -> None:
 def export(snapshot: AnySnapshot, path: Path) -> int:
     """Write documents.jsonl, passages.jsonl and vectors.npy to a new folder; returns documents.
 
-    Beside them is query_map.npy, if questions pass a map.
     `searchengine index` can read all of them. Line i of passages.jsonl (key, start, end) describes
     row i of the vectors, float32. Documents and their passages come in the
     same order. Raises CollectionError if anything is damaged.
@@ -75,17 +73,9 @@ def export(snapshot: AnySnapshot, path: Path) -> int:
                 _export_folder(snapshot, folder, file, passages)
             else:
                 _export_entries(snapshot, folder, file)
-        _write_map(snapshot, folder)
         for file_path in folder.iterdir():
             sync_file(file_path)
     return count
-
-
-def _write_map(snapshot: AnySnapshot, folder: Path) -> None:
-    """Write the map of questions, if there is one. Raises CollectionError if it is damaged."""
-    if (matrix := snapshot.query_map()) is not None:
-        (folder / MAP_FILE).write_bytes(file_of(matrix))
-        sync_file(folder / MAP_FILE)
 
 
 def _export_folder(snapshot: Snapshot, folder: Path, vectors: BinaryIO, passages: int) -> None:
@@ -290,7 +280,7 @@ def copy(
 
 def _create(origin: Backend, target: str | Path) -> Backend:
     """Create a collection with the collection settings and the tokenizer of another."""
-    names = ("encoder", "index", "passages", "tokenizer_auto", "weight", SETTING, CHOSEN)
+    names = ("encoder", "index", "passages", "tokenizer_auto", "weight", SETTING, CHOSEN, QUERY_MAP)
     settings = {name: origin.settings[name] for name in names if name in origin.settings}
     analyzer = Analyzer.parse(origin.settings["tokenizer"])
     words = analyzer.tokenizer is not Tokenizer.NONE
@@ -301,10 +291,7 @@ def _create(origin: Backend, target: str | Path) -> Backend:
         with origin.reading() as snapshot:  # a shortlist of all rows would not suit more of them
             few = snapshot.shortlist >= snapshot.rows
             settings["shortlist"] = None if few else snapshot.shortlist
-    backend = create_backend(target, settings, analyzer)
-    if (matrix := origin.query_map(origin.settings)) is not None:
-        backend.configure({QUERY_MAP: origin.settings[QUERY_MAP]}, file_of(matrix))
-    return backend
+    return create_backend(target, settings, analyzer)
 
 
 def _check_settings(origin: Backend, copied: Backend) -> None:

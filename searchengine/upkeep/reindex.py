@@ -34,7 +34,6 @@ from searchengine.backends.folder.merging import Merging
 from searchengine.backends.folder.pending import Kind, Owner, Work, who
 from searchengine.backends.folder.writer import TUNED, Writer
 from searchengine.backends.mode import CHOSEN, WEIGHT, Mode
-from searchengine.backends.query_map import QUERY_MAP
 from searchengine.corpus.analyzer import Tokenizer
 from searchengine.corpus.documents import Document
 from searchengine.corpus.normalization import normalized
@@ -47,7 +46,7 @@ from searchengine.encoders.loading import (
     title,
 )
 from searchengine.encoders.protocol import TextEncoder, Vectors
-from searchengine.encoders.questions import QuestionEncoder
+from searchengine.encoders.questions import QUERY_MAP, QuestionEncoder
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch, QueryError
 from searchengine.indexer.arrays import BLOCK_ROWS
 from searchengine.indexer.building.build import Progress
@@ -513,13 +512,11 @@ class Reindexing:
         Merging(self.collection, self.store).end(self.owner)
 
     def _set(self, writer: Writer, default: tuple[Mode, float]) -> None:
-        former = self.store.settings()["encoder"]["fingerprint"]
         for name, value in self.blocks.work.details["settings"].items():
             writer.changes.set(name, value)
         stored, (mode, weight) = self.store.settings(), default
-        if stored["encoder"]["fingerprint"] != former:
-            writer.changes.unset(QUERY_MAP)
         writer.changes.unset("weight")
+        writer.changes.unset(QUERY_MAP)
         if chooses_mode(stored):
             writer.changes.set("mode", mode)
             if weight != WEIGHT:

@@ -25,11 +25,10 @@ from searchengine.backends.folder.documents.changes import Changes
 from searchengine.backends.folder.documents.connections import connect
 from searchengine.backends.folder.documents.schema import BEHIND, catch_up, outdated
 from searchengine.backends.folder.documents.store import SegmentRow, Store
-from searchengine.backends.folder.folders import read_maps, remove_maps, remove_unnamed
+from searchengine.backends.folder.folders import remove_unnamed
 from searchengine.backends.folder.pending import Kind, drop_all, works
 from searchengine.backends.folder.view import has_vectors, open_committed
 from searchengine.backends.folder.writer import Writer, writing
-from searchengine.backends.query_map import MAP_FILE, QUERY_MAP
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.corpus.documents import Document
 from searchengine.encoders.loading import (
@@ -121,7 +120,6 @@ def reconcile(path: Path, store: Store) -> Plan:
             _report_damage(plan, store, new, "has no passage", "have no passage")
         plan.documents |= lacking
         _without_encoder(store, plan)
-        _query_map(path, store, plan)
         if reindexing and plan.report.damage:  # without damage, nothing is repaired or dropped
             plan.report.lost.append("the pending reindex was dropped; start it again")
         documents, passages = store.counts()
@@ -155,15 +153,6 @@ def _without_encoder(store: Store, plan: Plan) -> None:
     plan.report.lost.append(
         f"vectors of {_keys(store, supplied)}, which came with them; add them again with vectors"
     )
-
-
-def _query_map(path: Path, store: Store, plan: Plan) -> None:
-    """Drop a map of questions whose file is missing or damaged."""
-    named = store.settings().get(QUERY_MAP)
-    if named is not None and named["sha256"] not in read_maps(path):
-        plan.report.damage.append(f"the map of questions ({MAP_FILE}) is missing or damaged")
-        plan.report.lost.append("the map of questions; learn it again: searchengine learn")
-        Changes(store).unset(QUERY_MAP)
 
 
 def _indexes(store: Store, plan: Plan) -> None:
@@ -549,7 +538,6 @@ def _mend(
         plan.close()
         with suppress(CollectionBusy):
             remove_unnamed(path, store, writer.before)
-            remove_maps(path, store)
     return plan
 
 

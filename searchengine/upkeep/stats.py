@@ -21,10 +21,10 @@ from searchengine.backends.contract import Snapshot
 from searchengine.backends.folder.snapshot import Snapshot as FolderSnapshot
 from searchengine.backends.folder.writer import TUNED
 from searchengine.backends.mode import Mode, weight_of
-from searchengine.backends.query_map import QUERY_MAP
 from searchengine.corpus.notebook import facts
 from searchengine.corpus.synonym_groups import groups_of
 from searchengine.encoders.protocol import NO_ENCODER
+from searchengine.encoders.questions import QUERY_MAP
 from searchengine.indexer.config import ALL_ROWS, SegmentConfig, Structure
 
 
@@ -84,8 +84,8 @@ class Stats:
         mode: how questions are ranked in the mode auto.
         weight: weight of the cosine in the mode hybrid; BM25 has the rest.
         synonyms: number of groups of synonyms.
-        query_map: the map that questions pass, see measure.learning: its questions, figures and
-            checksum; None: none was learnt.
+        query_map: the map that questions pass: its `questions`, `mode` and `figures`; None: none
+            was learnt.
         words: what ranks by words, "words files" or "FTS5"; None: there is no index of words.
         fields: indexed metadata fields.
         dim: dimensions of a vector.
@@ -233,6 +233,7 @@ class Stats:
 def stats(snapshot: Snapshot) -> Stats:
     """The statistics of a commit."""
     settings, encoder = snapshot.settings, snapshot.settings["encoder"]
+    learnt = settings.get(QUERY_MAP)
     documents, passages = snapshot.store.counts()
     tuning = settings.get(TUNED, {}).get("tuning")
     remaining = None
@@ -247,7 +248,9 @@ def stats(snapshot: Snapshot) -> Stats:
         mode=settings.get("mode", Mode.VECTOR),
         weight=weight_of(settings),
         synonyms=len(groups_of(settings)),
-        query_map=settings.get(QUERY_MAP),
+        query_map={name: learnt[name] for name in ("questions", "mode", "figures")}
+        if learnt
+        else None,
         dim=encoder["dim"],
         index_config=SegmentConfig.from_dict(settings["index"]).as_dict(),
         tuning=tuning,

@@ -121,7 +121,7 @@ def tune_collection(
     if queries is None:
         vectors, others = queries_of(segments, live, goal)
     else:
-        vectors = encoder.questions(settings).encode(queries)
+        vectors = encoder.questions(settings)(queries)
     tuning = tune(
         segments,
         vectors,

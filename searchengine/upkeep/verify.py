@@ -131,7 +131,6 @@ def verify(collection: Backend) -> None:
         _verify_folder(in_folder(collection))
         return
     with collection.reading() as snapshot:
-        snapshot.query_map()
         passages = 0
         for entries in all_entries(snapshot):
             passages += sum(len(entry.spans) for entry in entries)
@@ -177,7 +176,6 @@ def _verify_folder(collection: Collection) -> None:
             if count:
                 raise damaged(path, f"it has {count} {what}")
         check_texts(snapshot.store)
-        snapshot.query_map()
         for row, segment in snapshot.segments.items():
             if differing(snapshot.store, row, segment).size:
                 raise damaged(path, f"segment {row.id:06d} has other passages in {PASSAGES}")

@@ -21,13 +21,7 @@ from searchengine.backends.contract import (
 )
 from searchengine.backends.folder.documents.changes import Changes
 from searchengine.backends.folder.documents.store import SegmentRow, Store
-from searchengine.backends.folder.folders import (
-    check_name,
-    is_free,
-    new_folder,
-    refuse_network,
-    write_map,
-)
+from searchengine.backends.folder.folders import check_name, is_free, new_folder, refuse_network
 from searchengine.backends.folder.merging import Merging, due
 from searchengine.backends.folder.writer import Measured, WritableView
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
@@ -163,10 +157,8 @@ class Collection(WritableView):
             for name in names:
                 writer.changes.index_field(name)
 
-    def configure(self, values: Mapping[str, Any], query_map: bytes | None = None) -> None:
+    def configure(self, values: Mapping[str, Any]) -> None:
         with self.own_store() as store, self.writing(store) as writer:
-            if query_map is not None:
-                write_map(self.path, store, query_map)
             for name, value in values.items():
                 if value is None:
                     writer.changes.unset(name)

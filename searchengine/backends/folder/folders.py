@@ -27,10 +27,9 @@ from pathlib import Path
 from uuid import uuid4
 
 from searchengine.backends.folder.documents.store import Store
-from searchengine.backends.query_map import MAP_FILE, QUERY_MAP, checksum_of
 from searchengine.errors import FORBIDDEN, CollectionBusy, CollectionError
 from searchengine.indexer.errors import SegmentError
-from searchengine.indexer.storage.durable import open_folder, sha256, sync_file, sync_folder
+from searchengine.indexer.storage.durable import open_folder, sha256, sync_folder
 from searchengine.trainer.files import remembered_sha256
 
 _CHUNK = 1 << 24  # bytes per read
@@ -106,53 +105,6 @@ def remove_unnamed(path: Path, store: Store, before: Mapping[str, int]) -> None:
         for name, inode in segment_folders(folder).items():
             if name not in named and before.get(name) == inode:
                 shutil.rmtree(name, dir_fd=folder)
-
-
-_FORMER = f"{MAP_FILE}.former"
-
-
-def read_maps(path: Path) -> dict[str, bytes]:
-    """The files that may be the map of questions: checksum → bytes.
-
-    The committed one is either; the other is of a writer that was killed, or that commits now.
-    """
-    files = {}
-    for name in (MAP_FILE, _FORMER):
-        with suppress(FileNotFoundError):
-            file = (path / name).read_bytes()
-            files[checksum_of(file)] = file
-    return files
-
-
-def write_map(path: Path, store: Store, file: bytes) -> None:
-    """Write the map of questions, in the transaction that will name it; the former one stays."""
-    target, former = path / MAP_FILE, path / _FORMER
-    with os_errors(path):
-        if target.exists() and not _is_map(former, store):
-            target.replace(former)
-        target.write_bytes(file)
-        sync_file(target)
-        sync_folder(path)
-
-
-def remove_maps(path: Path, store: Store) -> None:
-    """After a commit: remove the maps of questions that the settings do not name."""
-    target, former = path / MAP_FILE, path / _FORMER
-    named = QUERY_MAP in store.settings()
-    if not former.exists() and (named or not target.exists()):
-        return
-    with store.transaction(queue=False), os_errors(path):
-        named = QUERY_MAP in store.settings()
-        if not named:
-            target.unlink(missing_ok=True)
-        if not named or _is_map(target, store):
-            former.unlink(missing_ok=True)
-
-
-def _is_map(file: Path, store: Store) -> bool:
-    """Whether a file is the map of questions that the settings name."""
-    named = store.settings().get(QUERY_MAP)
-    return named is not None and file.exists() and sha256(file) == named["sha256"]
 
 
 @contextmanager

@@ -17,11 +17,10 @@ from searchengine.backends.folder.documents.questions import joins_words
 from searchengine.backends.folder.documents.questions import phrases as quoted
 from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.documents.synonyms import added, known
-from searchengine.backends.folder.folders import read_all, read_maps, stored_bytes
+from searchengine.backends.folder.folders import read_all, stored_bytes
 from searchengine.backends.folder.lexical import WordIndex
 from searchengine.backends.folder.pending import Work, described, works
 from searchengine.backends.folder.spelling import Speller
-from searchengine.backends.query_map import QUERY_MAP, matrix_of
 from searchengine.backends.unrelated import Unrelated, spread
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.errors import CollectionError
@@ -102,13 +101,10 @@ class Snapshot(contract.Snapshot):
         self._words: tuple[WordIndex | None] | None = None  # None: not opened yet
         self._unrelated: Unrelated | None = None
         self._store = Store(path / "documents.db", readers=READERS)
-        maps = read_maps(path)  # before the transaction begins, too: a writer may replace it then
         try:
             self.store.hold()
             self.begun = monotonic()
             self.settings = _checked(self.store)
-            named = self.settings.get(QUERY_MAP, {}).get("sha256")
-            self._map = maps.get(named) or (read_maps(path).get(named) if named else None)
             self.segments: Mapping[SegmentRow, Segment] = {
                 row: open_segment(row) for row in self.store.segments()
             }
@@ -179,9 +175,6 @@ class Snapshot(contract.Snapshot):
             return segment.search(queries, k, shortlist=shortlist, allowed=allowed)
 
         return self.merge(search, k)
-
-    def query_map(self) -> Floats | None:
-        return matrix_of(self._map, self.settings, self.path)
 
     def coarse(
         self,

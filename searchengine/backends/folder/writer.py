@@ -33,7 +33,6 @@ from searchengine.backends.folder.folders import (
     folder_of,
     os_errors,
     refuse_network,
-    remove_maps,
     remove_unnamed,
     segment_errors,
     segment_folders,
@@ -405,7 +404,6 @@ class WritableView(View):
         try:
             with suppress(CollectionBusy):
                 remove_unnamed(self.path, store, before)
-                remove_maps(self.path, store)
         except CollectionError as error:  # the change itself is committed
             _log.warning(
                 "replaced segments were not removed; the next change tries again: %s",

@@ -1,6 +1,5 @@
 """A collection in PostgreSQL, as a backend."""
 
-import base64
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -21,7 +20,6 @@ from searchengine.backends.postgresql.connections import Connections
 from searchengine.backends.postgresql.prefixes import IN_USE, NEXT, Prefixes, State
 from searchengine.backends.postgresql.snapshot import SHORTLIST, PostgresSnapshot
 from searchengine.backends.postgresql.words import postings_of
-from searchengine.backends.query_map import MAP_FILE, QUERY_MAP
 from searchengine.backends.unrelated import MeanCosine
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.errors import CollectionError, EncoderMismatch
@@ -193,10 +191,7 @@ class PostgresCollection(Backend):
                 schema.index_field(connection, field_named(name), name)
                 connection.execute("ANALYZE documents")  # which collects those of the index
 
-    def configure(self, values: Mapping[str, Any], query_map: bytes | None = None) -> None:
-        if QUERY_MAP in values:
-            encoded = None if query_map is None else base64.b64encode(query_map).decode()
-            values = {**values, MAP_FILE: encoded}
+    def configure(self, values: Mapping[str, Any]) -> None:
 
         def work(transaction: "Transaction") -> None:
             for name, value in values.items():

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from searchengine.backends.filters.sql import Field
-from searchengine.backends.query_map import MAP_FILE
 from searchengine.corpus.analyzer import ALGORITHMS, Analyzer, Tokenizer
 from searchengine.corpus.language_traits import UNSPACED_LANGUAGES
 from searchengine.corpus.normalization import ACCENTS, FRACTIONS, SIGNS
@@ -291,9 +290,7 @@ def set_value(connection: "Connection", name: str, value: Any) -> None:
 def read_settings(connection: "Connection", name: str) -> dict[str, Any]:
     """All settings. Raises CollectionError for tables of another version."""
     settings: dict[str, Any] = dict(
-        connection.execute(
-            "SELECT name, value FROM settings WHERE name <> %s", (MAP_FILE,)
-        ).fetchall()
+        connection.execute("SELECT name, value FROM settings").fetchall()
     )
     version = settings.get("version")
     if version != VERSION:

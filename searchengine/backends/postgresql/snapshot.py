@@ -14,7 +14,6 @@ the shortlist, all rows that match are compared at full width instead. So `short
 bound, and a filter never under-fills.
 """
 
-import base64
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +34,6 @@ from searchengine.backends.postgresql import schema, words
 from searchengine.backends.postgresql.filters import condition
 from searchengine.backends.postgresql.prefixes import State, half_vectors
 from searchengine.backends.postgresql.tables import PostgresTables
-from searchengine.backends.query_map import MAP_FILE, matrix_of
 from searchengine.backends.unrelated import SAMPLE, MeanCosine, Unrelated, spread
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.corpus.documents import Document
@@ -117,11 +115,6 @@ class PostgresSnapshot(Snapshot):
     def shortlist(self) -> int:
         configured = self.settings["index"]["shortlist"] or self.settings.get(SHORTLIST)
         return int(configured or (_DEFAULT_SHORTLIST if self._prefixes else FLAT_BELOW))
-
-    def query_map(self) -> Floats | None:
-        stored = self.tables.read("SELECT value FROM settings WHERE name = %s", (MAP_FILE,))
-        file = base64.b64decode(stored[0][0]) if stored else None
-        return matrix_of(file, self.settings, self.path)
 
     @property
     def unrelated(self) -> Unrelated:

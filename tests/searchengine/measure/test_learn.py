@@ -1,10 +1,10 @@
 """A map of the question's vector, learnt from judged questions."""
 
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from postgres_server import new_url
 
 from searchengine import SearchEngine
 from searchengine.encoders.protocol import WrappedEncoder
-from searchengine.errors import CollectionError, CorpusError, QueryError
-from searchengine.measure.learning import TEMPERATURE, Examples, directions, folds, learn, maps
+from searchengine.errors import QueryError
+from searchengine.trainer.training.question_map import TEMPERATURE, Examples, directions, folds
 from searchengine.upkeep.copies import copy
 
 DIM, COUNT = 16, 150
@@ -85,7 +85,7 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 def mapped(tmp_path: Path) -> Path:
     """A collection with a map."""
     with create(tmp_path / "mapped", tokenizer="none") as engine:
-        assert learn(engine, *judged()).stored
+        assert engine.learn(*judged()).stored
     return tmp_path / "mapped"
 
 
@@ -96,13 +96,13 @@ def test_a_known_rotation_is_found_and_applied_to_questions_only(where: Any) -> 
         before, alike = answers(engine), [hit.key for hit in engine.similar("d3", 5)]
         vector = engine.encode_questions(["n3 3"])[0]
         assert answers(other) == before
-        learning = learn(engine, *judged(), progress=lambda step, done, total: steps.append(step))
-        assert learning.stored and learning.comparison.p < 0.001
+        learning = engine.learn(*judged(), progress=lambda step, done, total: steps.append(step))
+        assert learning.stored and learning.p < 0.001
         assert {*steps} == {"Encoding", "Learning", "Searching"}
         figures = learning.figures["vector"]
         assert figures["after"] > figures["before"] + 0.1
         # No question shares its document with one that was learnt from.
-        assert learning.parts["unseen"] == {"questions": 2 * COUNT, **figures}
+        assert learning.figures["unseen"] == figures and figures["questions"] == 2 * COUNT
         assert right(answers(engine)) > right(before) + COUNT // 10
         assert answers(other) == before
         other.refresh()
@@ -112,9 +112,6 @@ def test_a_known_rotation_is_found_and_applied_to_questions_only(where: Any) -> 
         assert first.key == before[3] and right(answers(engine, "hybrid")) > right(before)
         turned = engine.encode_questions(["n3 3"])[0]
         assert np.linalg.norm(turned) == pytest.approx(1) and turned @ vector < 0.9999
-        why = engine.explain("n3 3", "d3", mode="vector")
-        assert why.stages[0].name == "map" and "map" in str(why)
-        assert engine.explain("n3 3", "d3", mode="text").stages[0].name != "map"
         stored = engine.stats().query_map
         assert stored is not None and stored["questions"] == 2 * COUNT
         assert "map" in engine.stats().described()["questions"]
@@ -126,11 +123,11 @@ def test_a_known_rotation_is_found_and_applied_to_questions_only(where: Any) -> 
 def test_what_is_not_better_is_not_stored_unless_forced(where: Any) -> None:
     with create(where, tokenizer="none") as engine:
         before = answers(engine)
-        learning = learn(engine, *judged(right=False))
+        learning = engine.learn(*judged(right=False))
         assert not learning.stored and engine.stats().query_map is None
         assert answers(engine) == before
-        forced = learn(engine, *judged(right=False), force=True)
-        assert forced.stored and forced.steps and forced.comparison == learning.comparison
+        forced = engine.learn(*judged(right=False), force=True)
+        assert forced.stored and forced.steps and forced.gain == learning.gain
         assert answers(engine) != before
 
 
@@ -144,86 +141,49 @@ def test_few_questions_are_refused_by_their_number(
     queries, qrels = judged()
     with create(tmp_path / "c", tokenizer="none") as engine:
         with pytest.raises(QueryError, match=message):
-            learn(engine, queries, dict(list(qrels.items())[:count]), force=force)
+            engine.learn(queries, dict(list(qrels.items())[:count]), force=force)
 
 
 def test_words_alone_and_unknown_documents_are_refused(tmp_path: Path) -> None:
     queries, qrels = judged()
     with create(tmp_path / "c", tokenizer="unicode") as engine:
         with pytest.raises(QueryError, match="none of the relevant"):
-            learn(engine, queries, {key: {"gone": 1} for key in qrels})
-        with pytest.raises(CorpusError):
-            learn(engine, queries, {"other": {"d1": 1}})
+            engine.learn(queries, {key: {"gone": 1} for key in qrels})
         engine.set_default("text")
         with pytest.raises(QueryError, match="mode text"):
-            learn(engine, queries, qrels)
+            engine.learn(queries, qrels)
 
 
-def test_backup_copy_and_export_carry_the_map(mapped: Path, tmp_path: Path) -> None:
+def test_backups_and_copies_carry_the_map_and_a_reindex_drops_it(
+    mapped: Path, tmp_path: Path
+) -> None:
     url = new_url()
     with SearchEngine.open(mapped, Rotated()) as engine:
         expected = answers(engine)
         engine.backup(tmp_path / "backup")
-        engine.export(tmp_path / "export")
     copy(mapped, url)
     copy(url, tmp_path / "back")
-    matrix = np.load(mapped / "query_map.npy")
-    assert matrix.shape == (DIM, DIM) and matrix.dtype == np.float32
-    np.testing.assert_array_equal(np.load(tmp_path / "export" / "query_map.npy"), matrix)
     for place in (tmp_path / "backup", tmp_path / "back", url):
         with SearchEngine.open(place, Rotated()) as engine:
             engine.verify()
             assert right(answers(engine)) == right(expected)
-
-
-@pytest.mark.parametrize("damage", ["missing", "altered"])
-def test_a_damaged_map_is_named_and_forgotten_or_repaired(mapped: Path, damage: str) -> None:
-    file = mapped / "query_map.npy"
-    if damage == "missing":
-        file.unlink()
-    else:
-        file.write_bytes(file.read_bytes()[:-1] + b"\0")
-    copied = mapped.with_name("copied")
-    shutil.copytree(mapped, copied)
     with SearchEngine.open(mapped, Rotated()) as engine:
-        for use in (lambda: engine.search("n3 3"), engine.verify):
-            with pytest.raises(CollectionError, match=r"learn .* --forget"):
-                use()
-        engine.add([{"_id": "new", "text": "n1000"}])  # documents pass no map
-    assert run("learn", mapped, "--forget").returncode == 0 and not file.exists()
-    with SearchEngine.open(mapped, Rotated()) as engine:
-        assert len(engine.search("n3 3")) == 10
-        engine.verify()
-    report = SearchEngine.repair(copied, Rotated())
-    assert report.whole and len(report.damage) == len(report.lost) == 1
-    assert not (copied / "query_map.npy").exists()
-
-
-def test_a_reindex_by_another_encoder_drops_the_map(mapped: Path) -> None:
-    with SearchEngine.open(mapped, Rotated()) as engine:
-        engine.reindex(Rotated(), passages=False)
-        assert engine.stats().query_map is not None
         engine.reindex(Another())
-        assert engine.stats().query_map is None and not (mapped / "query_map.npy").exists()
-        assert len(engine.search("n3 3")) == 10
+        assert engine.stats().query_map is None and right(answers(engine)) < right(expected)
 
 
-def test_a_writer_killed_before_its_commit_leaves_the_former_map(mapped: Path) -> None:
-    """Both files are there then; the settings say which one counts, for readers and writers."""
-    file, former = mapped / "query_map.npy", mapped / "query_map.npy.former"
-    with SearchEngine.open(mapped, Rotated()) as engine:
-        expected = answers(engine)
-    file.rename(former)
-    file.write_bytes(b"half of a fi")
-    for changes in (False, True):
-        with SearchEngine.open(mapped, Rotated()) as engine:
-            engine.verify()
-            assert answers(engine) == expected
-            if changes:
-                engine.add([{"_id": "new", "text": "n1000"}])
-                assert former.exists()
-                assert learn(engine, *judged(), force=True).stored
-    assert not former.exists() and np.load(file).shape == (DIM, DIM)
+def test_a_map_is_for_the_encoder_that_it_was_learnt_with(tmp_path: Path) -> None:
+    """Where vectors came with the documents, any encoder of their width may open them."""
+    encoder, names = Rotated(), [f"n{i}" for i in range(COUNT)]
+    with SearchEngine.create(tmp_path / "c", None, dim=DIM, tokenizer="none") as engine:
+        documents = [{"_id": f"d{i}", "text": name} for i, name in enumerate(names)]
+        engine.add(documents, encoder.encode(names))
+    with SearchEngine.open(tmp_path / "c", encoder) as engine:
+        plain = engine.encode_questions(["n3 3"])
+        assert engine.learn(*judged()).stored
+        assert not np.allclose(engine.encode_questions(["n3 3"]), plain)
+    with SearchEngine.open(tmp_path / "c", Another()) as engine:
+        np.testing.assert_allclose(engine.encode_questions(["n3 3"]), plain, atol=1e-6)
 
 
 _READER = """
@@ -251,7 +211,7 @@ def test_processes_see_all_of_a_change_or_none(mapped: Path) -> None:
     with SearchEngine.open(mapped, Rotated(), wait=60) as engine:
         while any(reader.poll() is None for reader in readers):
             engine.forget_map()
-            learn(engine, *judged())
+            engine.learn(*judged())
     for reader in readers:
         output, _ = reader.communicate()
         states, kinds = map(int, output.split())
@@ -290,35 +250,27 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def examples(seed: int) -> Examples:
     rng = np.random.default_rng(seed)
     rows, questions = rng.standard_normal((12, 5)), rng.standard_normal((4, 5))
-    own = [np.sort(rng.choice(12, 4, replace=False)) for _ in range(4)]
-    relevant = [each[: rng.integers(1, 4)] for each in own]
-    return Examples(questions / 9, rows / 9, relevant, own)  # type: ignore[arg-type]
+    chosen = [rng.choice(12, 4, replace=False) for _ in range(4)]
+    relevant = [[each[:2], each[2:3], each[3:]][: rng.integers(1, 4)] for each in chosen]
+    return Examples(questions / 9, rows / 9, relevant)  # type: ignore[arg-type]
 
 
 @given(st.integers(0, 10**6))
 def test_moves_are_negative_gradients_by_finite_differences(seed: int) -> None:
-    learnt = examples(seed)
-    moves, losses = directions(learnt.questions.copy(), learnt)
-    for i, relevant in enumerate(learnt.relevant):
-        scores = learnt.rows @ learnt.questions[i] / TEMPERATURE
-        others = np.exp(np.delete(scores, learnt.own[i])).sum()
-        each = [-np.log(np.exp(scores[r]) / (np.exp(scores[r]) + others)) for r in relevant]
+    questions, rows, relevant = examples(seed)
+    best, own = [[n[0] for n in each] for each in relevant], [*map(np.concatenate, relevant)]
+    judge = partial(directions, rows=rows, best=[*map(np.array, best)], own=own)
+    moves, losses = judge(questions)
+    for i, documents in enumerate(best):
+        scores = np.exp(rows @ questions[i] / TEMPERATURE)
+        others = np.delete(scores, own[i]).sum()
+        each = [-np.log(scores[r] / (scores[r] + others)) for r in documents]
         assert losses[i] == pytest.approx(np.mean(each), abs=1e-9)
         for d in range(5):
-            step = np.zeros_like(learnt.questions)
+            step = np.zeros_like(questions)
             step[i, d] = 1e-5
-            up, down = (directions(learnt.questions + s * step, learnt)[1][i] for s in (1, -1))
+            up, down = (judge(questions + s * step)[1][i] for s in (1, -1))
             assert moves[i, d] == pytest.approx(-TEMPERATURE * (up - down) / 2e-5, abs=1e-6)
-
-
-@given(st.integers(0, 10**6))
-def test_each_step_lowers_the_loss(seed: int) -> None:
-    learnt = examples(seed)
-    losses = [
-        directions(learnt.questions @ matrix.T, learnt)[1].mean()
-        for matrix in (np.eye(5), *maps(learnt, 3))
-    ]
-    assert losses == sorted(losses, reverse=True)
 
 
 @given(st.lists(st.sets(st.sampled_from("abcdefghijklmnop"), max_size=2), min_size=5, max_size=40))

@@ -1,0 +1,232 @@
+"""A map of the question's vector, learnt from judged questions: a matrix W (D, D) near identity.
+
+The loss of a question is the mean, over its relevant documents, of −log softmax of their cosine
+against those of all documents that are not relevant. Each step moves W by the ridge regression, on
+the questions, of the directions in which their losses fall. It begins at the identity; how many
+steps are taken is chosen by cross-validation. To stop early keeps W near the identity, as a ridge
+would (Bühlmann and Yu, "Boosting With the L2 Loss", JASA 2003).
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import erfc, sqrt
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from searchengine.trainer.evaluation.intervals import Values, bootstrap
+
+Floats = NDArray[np.float32]
+Places = NDArray[np.int64]
+TEMPERATURE, STEP, RIDGE = 0.05, 0.15, 4.0
+"""Of the softmax; share of a Newton step for documents that are spread evenly over the dimensions;
+the ridge, in mean eigenvalues of the covariance of the questions.
+Chosen on NFCorpus, from its training to its development questions."""
+STEPS = (1, 2, 4, 8)
+"""Numbers of steps to choose from."""
+FEW = 10
+"""Questions that a paired test needs."""
+_FOLDS, _MAX_P = 3, 0.01
+_BATCH = 256  # questions compared at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Learning:
+    """What judged questions say about a map.
+
+    Attributes:
+        stored: whether searches use the map from now on.
+        questions: number of judged questions.
+        mode: the collection's default mode.
+        steps: the number of steps chosen; 0: the questions stay as they are.
+        figures: the score of held-out questions, "before" and "after", and their number: in the
+            mode "vector" and the default mode; in that one also of questions with documents that
+            were learnt from ("seen"), and of the others ("unseen"), if there are any.
+        gain: mean difference in the default mode, and the ends of its 95 % interval.
+        p: the two-sided p-value of a paired t-test.
+    """
+
+    stored: bool
+    questions: int
+    mode: str
+    steps: int
+    figures: Mapping[str, Mapping[str, float]]
+    gain: tuple[float, float, float]
+    p: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        mean, low, high = self.gain
+        ends = f"95 % interval {low:+.4f} to {high:+.4f}, p {self.p:.2g}"
+        return f"nDCG@10 in mode {self.mode} {mean:+.4f}, {ends}"
+
+
+class Examples(NamedTuple):
+    """What a map is learnt from.
+
+    Attributes:
+        questions: vectors as the encoder gives them, (q, D).
+        rows: vectors of passages, (n, D).
+        relevant: of each question, the rows of each relevant document. Its best passage counts.
+    """
+
+    questions: Floats
+    rows: Floats
+    relevant: Sequence[Sequence[Places]]
+
+    def maps(self, places: Places, count: int) -> Iterator[Floats]:
+        """The map (D, D) after each of `count` steps, learnt from some of the questions."""
+        kept = [int(i) for i in places if self.relevant[i]]
+        questions = self.questions[kept].astype(np.float64)
+        own = [np.concatenate(self.relevant[i]) for i in kept]
+        best = [
+            np.array([rows[(self.rows[rows] @ self.questions[i]).argmax()] for rows in documents])
+            for i, documents in ((i, self.relevant[i]) for i in kept)
+        ]
+        covariance = questions.T @ questions / max(1, len(questions))
+        inverse = np.linalg.inv(covariance + RIDGE / len(covariance) * np.eye(len(covariance)))
+        matrix, step = np.eye(len(covariance)), STEP * TEMPERATURE * len(covariance)
+        for _ in range(count):
+            mapped = (questions @ matrix.T).astype(np.float32)
+            moves, _ = directions(mapped, self.rows, best, own)
+            matrix += step * (moves.T @ questions / max(1, len(questions))) @ inverse
+            yield matrix.astype(np.float32)
+
+
+def directions(
+    questions: Floats, rows: Floats, best: Sequence[Places], own: Sequence[Places]
+) -> tuple[Floats, NDArray[np.float64]]:
+    """Where each mapped question (q, D) should move, (q, D), and its loss, (q,).
+
+    The move is the negative gradient of the loss, times TEMPERATURE. `best`: of each question, the
+    row of the best passage of each relevant document; `own`: all rows of these documents.
+    """
+    moves, losses = np.empty_like(questions), np.empty(len(questions))
+    for start in range(0, len(questions), _BATCH):
+        part = slice(start, start + _BATCH)
+        scores = questions[part] @ rows.T / TEMPERATURE
+        scores -= scores.max(axis=1, keepdims=True)
+        weights = np.exp(scores, out=scores)
+        for i, weight in enumerate(weights, start):
+            relevant = weight[best[i]]
+            weight[own[i]] = 0
+            others = weight.sum()
+            losses[i] = -np.log(relevant / (relevant + others)).mean()
+            weight *= -(1 / (relevant + others)).mean()
+            weight[best[i]] = others / (relevant + others) / len(relevant)
+        moves[part] = weights @ rows
+    return moves, losses
+
+
+def folds(documents: Sequence[Collection[str]], count: int) -> Places:
+    """The fold of each question, (q,), so that questions of one document are in one fold.
+
+    `documents`: of each question, its relevant documents. Questions that share documents with more
+    than half of all, over others, are dealt one by one: some of them do share documents then.
+    """
+    group, first = list(range(len(documents))), dict[str, int]()
+
+    def root(i: int) -> int:
+        while group[i] != i:
+            group[i] = i = group[group[i]]
+        return i
+
+    for i, names in enumerate(documents):
+        for name in names:
+            group[root(i)] = root(first.setdefault(name, i))
+    roots = np.array([root(i) for i in range(len(documents))])
+    sizes = np.bincount(roots, minlength=len(roots))
+    units = np.where(sizes[roots] * 2 > len(roots), np.arange(len(roots)) + len(roots), roots)
+    places, loads = np.empty(len(roots), np.int64), np.zeros(count, np.int64)
+    for unit in np.random.default_rng(0).permutation(np.unique(units)):
+        places[units == unit] = loads.argmin()
+        loads[loads.argmin()] += (units == unit).sum()
+    return places
+
+
+def learn(
+    examples: Examples,
+    documents: Sequence[Sequence[str]],
+    mode: str,
+    score: Callable[[str, Floats], Values],
+    force: bool,
+    report: Callable[[str, int, int], object],
+) -> tuple[Learning, Floats]:
+    """Judge a map by questions that it was not learnt from; and the map that all of them give.
+
+    Args:
+        documents: of each question, its relevant documents.
+        mode: how questions are ranked.
+        score: of each question (q,), if it is ranked in a mode with a vector of these (q, D).
+        force: choose a map even if the questions are better as they are.
+    """
+
+    def maps(places: Places, count: int) -> Iterator[tuple[int, Floats]]:
+        for each in enumerate(examples.maps(places, count), start=1):
+            yield each
+            report("Learning", 1, (_FOLDS + 1) * max(STEPS))
+
+    vectors, fold = examples.questions, folds(documents, _FOLDS)
+    every = np.arange(len(vectors))
+    tried = {steps: vectors.copy() for steps in (0, *STEPS)}
+    for i in range(_FOLDS):
+        held_out = np.flatnonzero(fold == i)
+        for steps, matrix in maps(np.flatnonzero(fold != i), max(STEPS)):
+            if steps in tried:
+                mapped = vectors[held_out] @ matrix.T
+                tried[steps][held_out] = mapped / np.linalg.norm(mapped, axis=1, keepdims=True)
+    # The choice is made by vectors alone: words would cost most of the time.
+    scores = np.stack([score("vector", mapped) for mapped in tried.values()])
+    # For a fold the others choose: its questions have no say in the figure that they give.
+    chosen = np.array([_best(scores[:, fold != i]) for i in range(_FOLDS)])[fold]
+    before, after = scores[0], scores[chosen, every]
+    figures = {"vector": _figures(before, after)}
+    if mode != "vector":
+        before, after = (
+            score(mode, vectors),
+            score(mode, np.stack([*tried.values()])[chosen, every]),
+        )
+        figures[mode] = _figures(before, after)
+    gain, seen = after - before, _seen(documents, fold)
+    for name, places in (("seen", seen), ("unseen", ~seen)):
+        if places.any():
+            figures[name] = _figures(before[places], after[places])
+    best, p = _best(scores), _p(gain)
+    is_better = best > 0 and gain.mean() > 0 and p < _MAX_P
+    if (~seen).sum() >= FEW:  # beside many that are seen, a few are noise
+        is_better &= gain[~seen].mean() > 0 or _p(gain[~seen]) >= _MAX_P
+    steps = [*tried][1 + _best(scores[1:]) if force else best]
+    low, high = bootstrap(len(gain), lambda places: gain[places].mean(axis=-1)).tolist()
+    *_, matrix = (np.eye(vectors.shape[1]), *(matrix for _, matrix in maps(every, steps)))
+    mean = float(gain.mean())
+    stored = bool(force or is_better)
+    return Learning(stored, len(gain), mode, steps, figures, (mean, low, high), p), matrix
+
+
+def _seen(documents: Sequence[Sequence[str]], fold: Places) -> NDArray[np.bool_]:
+    """Whether questions of other folds have one of a question's relevant documents, (q,)."""
+    having: dict[str, set[int]] = {}
+    for names, number in zip(documents, fold.tolist(), strict=True):
+        for name in names:
+            having.setdefault(name, set()).add(number)
+    return np.array([any(len(having[name]) > 1 for name in names) for names in documents])
+
+
+def _p(gain: Values) -> float:
+    """The two-sided p-value of a paired t-test; of 10 differences on, t is nearly normal."""
+    error = float(gain.std(ddof=1)) / sqrt(len(gain))
+    return erfc(abs(float(gain.mean())) / error / sqrt(2)) if error else 1.0
+
+
+def _best(scores: Values) -> int:
+    """The row of scores (m, q) with the highest mean; of equal ones the first."""
+    return int(scores.mean(axis=1).round(9).argmax())
+
+
+def _figures(before: Values, after: Values) -> dict[str, float]:
+    means = {"before": float(before.mean()), "after": float(after.mean())}
+    return {"questions": len(before), **means}
