@@ -325,6 +325,8 @@ def test_labels_that_win_nothing_give_the_base_with_a_regression(
     _, figures = encoder.recipe["measures"]
     assert figures["measure"] == "accuracy on dev" and figures["n"] == 120
     assert figures["base"]["32"] == pytest.approx(score, abs=0.01)
+    right = np.array(classify(found, tested)) == expected
+    assert figures["base"]["32"] == pytest.approx(right.mean(), abs=0.001)
     assert np.mean(np.array(classify(found, texts)) == whole.predict(x)) > 0.99
 
 

@@ -105,7 +105,9 @@ def base_as_shipped(config: TrainConfig, model: Model, split: Split) -> Encoder:
     classifier = Classifier(dims, model.classifier.labels, config.seed)
     known = replace(base.model, matryoshka_dims=dims, classifier=classifier)
     fit_classifier(base, classifier, split.train, best_c(base, split.train))
-    return Encoder(known, base.source, precision=config.precision)
+    folder = checkpoint.folder_of(config.out) / "base"
+    Encoder(known, base.source).save(folder)
+    return Encoder.load(folder)  # its users' runtime and precision, not those of training
 
 
 def base_values(base: Encoder, dims: Sequence[int], measure: Measure) -> dict[int, Values]:
