@@ -93,7 +93,9 @@ def _resumable(config: TrainConfig, console: "Console") -> Iterator[None]:
         yield
     except (KeyboardInterrupt, Terminated):
         newest = latest(config.out)
-        if newest is None:
+        if newest is None and (config.out / "modules.json").exists():
+            advice = f"{config.out} holds a model all the same"
+        elif newest is None:
             advice = "no checkpoint was written yet: begin again"
         else:
             advice = f"the same command with --resume goes on from {newest.name}"
@@ -138,7 +140,7 @@ class Display:
         if report.step and not self._console.is_terminal:
             self._pulse("Training", report.step, report.steps, f", loss {loss}")
         if not self._started:
-            left_out = f"; {report.excluded} left out, for they are in an exclude file"
+            left_out = f"; {report.excluded} left out, for they are in an exclude or dev file"
             print_line(
                 self._console, f"{report.examples} examples{left_out if report.excluded else ''}"
             )

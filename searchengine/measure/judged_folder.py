@@ -3,6 +3,7 @@
 train(config, measure=retrieval("scifact"))           # a folder in BEIR's layout
 """
 
+import hashlib
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -56,7 +57,8 @@ def retrieval(path: str | Path) -> Measure:
             settings = islice(by_vector, 1 + len(shorter))
             return {setting.dim or encoder.dim: setting.scores[MAIN] for setting in settings}
 
-    return Measure(f"nDCG@10 on {folder.resolve().name} ({split})", values)
+    digest = hashlib.sha256(repr((queries, qrels, corpus.stat().st_size)).encode()).hexdigest()
+    return Measure(f"nDCG@10 on {folder.resolve().name} ({split})", values, digest=digest)
 
 
 def _split(folder: Path) -> str:

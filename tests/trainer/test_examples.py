@@ -214,7 +214,7 @@ def test_excluded_sentences_take_their_examples_along(tmp_path: Path) -> None:
     assert [texts for _, texts in found] == [("a cat", "one cat"), ("a dog", "barking")]
     labels = write(tmp_path / "c.tsv", "text\tlabel\nfine\tgood\n!!!\tbad\n")
     assert len(read(labels, exclude=exclude, **LABELS)) == 2  # labels and signs are no sentences
-    with pytest.raises(DataError, match="no examples are left: 1 contain a sentence of the excl"):
+    with pytest.raises(DataError, match="no examples are left: 1 have a sentence of the excl"):
         read(write(tmp_path / "d.tsv", "sentence\nThe sea\n"), exclude=exclude)
 
 

@@ -61,13 +61,13 @@ def test_held_out_pairs_of_one_score_judge_nothing() -> None:
 @pytest.fixture
 def scored_run(config: TrainConfig, tmp_path: Path) -> TrainConfig:  # noqa: F811
     """Texts are as similar as the animals they name, whatever else they say."""
-    rows = [
-        f"{5 * (a == b)}\tthe {a} sleeps {c}\ta {b} sings {d}"
-        for a, b in [*zip(WORDS, WORDS, strict=True), *itertools.permutations(WORDS, 2)]
-        for c, d in (("near", "fast"), ("slowly", "over"))
-    ]
     path, dev = tmp_path / "scored.tsv", tmp_path / "dev.tsv"
-    for file in (path, dev):
+    for file, first in ((path, "the"), (dev, "a")):
+        rows = [
+            f"{5 * (a == b)}\t{first} {a} sleeps {c}\ta {b} sings {d}"
+            for a, b in [*zip(WORDS, WORDS, strict=True), *itertools.permutations(WORDS, 2)]
+            for c, d in (("near", "fast"), ("slowly", "over"))
+        ]
         file.write_text("\n".join(["score\tsentence1\tsentence2", *rows]) + "\n")
     return replace(
         config, train=(path,), dev=(dev,), objective="similarity", max_steps=40, eval_every=40

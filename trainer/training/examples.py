@@ -150,8 +150,9 @@ def texts_that_match(example: Example) -> Texts:
 class Examples:
     """Examples in a temporary file, which is removed with its last reader.
 
-    Each takes 13 bytes of memory. excluded: number left out because of the exclude files. folder:
-    where the file is; None for the system's temporary folder. Raises DataError if the disk is full.
+    Each takes 13 bytes of memory. excluded: number left out because of the exclude and dev files.
+    folder: where the file is; None for the system's temporary folder. Raises DataError if the disk
+    is full.
     """
 
     def __init__(self, examples: Iterable[Example], folder: Path | None = None):
@@ -213,7 +214,7 @@ class Examples:
 
 
 def read_examples(config: TrainConfig) -> Examples:
-    """The examples of a run, without those that contain a sentence of the exclude files.
+    """The examples of a run, without those with a sentence of the exclude files or a dev anchor.
 
     Sentences are compared by their letters and digits alone. Issues a DataWarning where a tenth of
     the examples or more teach little. Raises DataError, with file and line if it has one, also if
@@ -221,6 +222,10 @@ def read_examples(config: TrainConfig) -> Examples:
     """
     files = map(read_file, config.exclude)
     forbidden = {identity(text) for file in files for _, texts in file for text in texts}
+    for path in filter(Path.is_file, config.dev):
+        known = {"sentence1", "sentence2", "score"} <= {*column_names(path)}
+        rows = read_file(path, () if known else config.columns)
+        forbidden |= {identity(texts[0]) for _, texts in rows}
     excluded = 0
 
     def allowed() -> Iterator[Example]:
@@ -240,7 +245,7 @@ def read_examples(config: TrainConfig) -> Examples:
     kept.excluded = excluded
     if not kept:
         raise DataError(
-            f"no examples are left: {excluded} contain a sentence of the exclude files, and "
+            f"no examples are left: {excluded} have a sentence of the exclude or dev files, and "
             "next-sentence needs two sentences in a file"
         )
     _check_variety(kept)

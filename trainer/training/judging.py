@@ -55,12 +55,14 @@ class Measure:
 
     name: in words, such as "nDCG@10 on scifact (dev)". values: an encoder and prefix lengths → by
     prefix length a value for each item, (n,). gold: (n,) people's scores of pairs whose cosines the
-    values are; the measure is then Spearman's correlation, else the mean of the values.
+    values are; the measure is then Spearman's correlation, else the mean of the values. digest: of
+    the data, so that a resumed run has the same.
     """
 
     name: str
     values: Callable[[Encoder, Sequence[int]], Mapping[int, Values]]
     gold: Values | None = None
+    digest: str = ""
 
     def scores(self, encoder: Encoder, dims: Sequence[int]) -> dict[int, float]:
         """The score by prefix length."""
@@ -188,7 +190,10 @@ def _of_files(config: TrainConfig, examples: Examples) -> Measure:
     if config.objective is Objective.CLASSIFICATION:
         return of_labels(read_labelled(config.dev, config.columns), "dev")
     if _have_scores(config):
-        return of_pairs(read_sts(config.dev), "dev")
+        pairs = read_sts(config.dev)
+        if len({score for score, _, _ in pairs}) == 1:
+            raise DataError(f"all {len(pairs)} pairs of the dev files have one score: no order")
+        return of_pairs(pairs, "dev")
     return of_anchors(_read_rows(config), examples, config.seed, "dev")
 
 

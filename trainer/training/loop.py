@@ -62,7 +62,7 @@ class Report:
     step: updates done, of `steps`. loss: of this update, None before the first. scores: by prefix
     length, if this step was evaluated. base: those of the base as shipped; {} if nothing judges.
     best_step: the best step so far. examples: number per epoch; excluded: number left out because
-    of the exclude files. unjudged: why nothing judges the steps; "" if something does.
+    of the exclude and dev files. unjudged: why nothing judges the steps; "" if something does.
     """
 
     step: int
@@ -126,7 +126,7 @@ def run_training(
     origin = {
         "the training files": run.split.train.digest(config.dev),
         "the files of the base model": fingerprint.of_model(run.model, describe(run.model)),
-        "the judged questions": measure.name if measure else "",
+        "the judged questions": f"{measure.name} {measure.digest}" if measure else "",
     }
 
     def save() -> None:

@@ -182,7 +182,8 @@ def learn(
     # The choice is made by vectors alone: words would cost most of the time.
     scores = np.stack([score("vector", mapped) for mapped in tried.values()])
     # For a fold the others choose: its questions have no say in the figure that they give.
-    chosen = np.array([_best(scores[:, fold != i]) for i in range(_FOLDS)])[fold]
+    first = 1 if force else 0  # what is stored anyway is judged anyway
+    chosen = np.array([_best(scores[:, fold != i], first) for i in range(_FOLDS)])[fold]
     before, after = scores[0], scores[chosen, every]
     figures = {"vector": _figures(before, after)}
     if mode != "vector":
@@ -195,11 +196,11 @@ def learn(
     for name, places in (("seen", seen), ("unseen", ~seen)):
         if places.any():
             figures[name] = _figures(before[places], after[places])
-    best, p = _best(scores), _p(gain)
+    best, p = _best(scores, first), _p(gain)
     is_better = best > 0 and gain.mean() > 0 and p < _MAX_P
     if (~seen).sum() >= FEW:  # beside many that are seen, a few are noise
         is_better &= gain[~seen].mean() > 0 or _p(gain[~seen]) >= _MAX_P
-    steps = [*tried][1 + _best(scores[1:]) if force else best]
+    steps = [*tried][best]
     low, high = bootstrap(len(gain), lambda places: gain[places].mean(axis=-1)).tolist()
     *_, matrix = (np.eye(vectors.shape[1]), *(matrix for _, matrix in maps(every, steps)))
     mean = float(gain.mean())
@@ -222,9 +223,9 @@ def _p(gain: Values) -> float:
     return erfc(abs(float(gain.mean())) / error / sqrt(2)) if error else 1.0
 
 
-def _best(scores: Values) -> int:
-    """The row of scores (m, q) with the highest mean; of equal ones the first."""
-    return int(scores.mean(axis=1).round(9).argmax())
+def _best(scores: Values, first: int) -> int:
+    """The row of scores (m, q), from `first` on, with the highest mean; of equal ones the first."""
+    return first + int(scores[first:].mean(axis=1).round(9).argmax())
 
 
 def _figures(before: Values, after: Values) -> dict[str, float]:

@@ -18,7 +18,14 @@ from searchengine.trainer.training import checkpoint
 from searchengine.trainer.training.batches import BatchPlan
 from searchengine.trainer.training.checkpoint import Progress
 from searchengine.trainer.training.head import CLASSIFIER_TEXTS, best_c, fit_classifier
-from searchengine.trainer.training.judging import Measure, Scores, Split, Verdict, unjudged
+from searchengine.trainer.training.judging import (
+    MIN_ITEMS,
+    Measure,
+    Scores,
+    Split,
+    Verdict,
+    unjudged,
+)
 from searchengine.trainer.training.longlora import merge_adapters, use_full_attention
 from searchengine.trainer.training.objectives import PrefixObjective
 from searchengine.trainer.training.processes import Processes
@@ -193,6 +200,7 @@ def conclude(run: Run, verdicts: Sequence[Verdict]) -> tuple[str, bool]:
         start = ", the rotation alone," if run.best_step == 0 else ""
         return f"Better: {first}; step {run.best_step}{start} is kept{seen}", True
     word = "Worse" if first.high < 0 else "The same"
+    word = word if first.n >= MIN_ITEMS else f"Too few to tell, {MIN_ITEMS} or more would"
     return f"{word}: {first}; the base is kept as it was{seen}", False
 
 

@@ -154,7 +154,7 @@ class TrainConfig:
     precision: Annotated[Precision, PRECISIONS] = setting(
         Precision.AUTO, "Autocast; `auto`: `bf16` where the hardware computes it, else `fp32`"
     )
-    dev: tuple[Path, ...] = setting((), "[Files](training.md#which-step-is-kept) to judge by")
+    dev: tuple[Path, ...] = setting((), "[Files](training.md#better-worse-or-the-same) to judge by")
     eval_every: Count = setting(100, "Updates between evaluations; 0: only at the end")
     out: Path = setting(MISSING, "Folder of the model")
 
