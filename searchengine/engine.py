@@ -106,7 +106,7 @@ from searchengine.query.typing_errors import Searched, searched, tell
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.trainer.sources.multilingual import MULTILINGUAL
 from searchengine.trainer.sources.source import default_encoder
-from searchengine.trainer.training.question_map import Learning
+from searchengine.trainer.training.question_map import Learning, judged
 from searchengine.upkeep import copies, learning, reindex, stats, tuning, verify
 from searchengine.upkeep.reindex import Preview
 from searchengine.upkeep.repair import repair
@@ -1130,7 +1130,7 @@ class SearchEngine:
         mode = self.default_mode
         if mode is Mode.TEXT:
             raise QueryError(f"{self.collection.path} is searched by words (mode text)")
-        keys = learning.judged(queries, qrels, force)
+        keys = judged(queries, qrels, force)
         asked = self._searched(Query(mode=mode), [queries[key] for key in keys])
         questions = [each.question for each in asked]
         texts = self.to_encode([each.to_encode for each in asked], mode)

@@ -13,34 +13,18 @@ from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building.build import Progress
 from searchengine.trainer.evaluation.intervals import Values
-from searchengine.trainer.training.question_map import FEW, Examples, Learning, learn
+from searchengine.trainer.training.question_map import (
+    FIRST,
+    Examples,
+    Learning,
+    learn,
+    ndcg,
+    relevant,
+)
 
-TOO_FEW, MAX_QUESTIONS = 100, 5_000
-"""Judged questions from which nothing was gained on any collection measured; those learnt from."""
 SAMPLE = 10_000
 """Passages compared with, of a larger collection, beside those judged and the NEAREST ones."""
-_NEAREST, _BATCH, _FIRST = 20, 256, 10
-
-
-def judged(
-    queries: Mapping[str, str], qrels: Mapping[str, Mapping[str, int]], force: bool
-) -> list[str]:
-    """The keys of the questions to learn from, always the same. Raises QueryError for too few."""
-    keys = sorted(key for key in queries if relevant(qrels.get(key, {})))
-    if len(keys) < (FEW if force else TOO_FEW + 1):
-        raise QueryError(
-            f"{len(keys)} questions are judged, and maps learnt from up to {TOO_FEW} gained "
-            "nothing on any collection measured; gather more, about 1,000, or learn all the same: "
-            f"--force (force=True, from {FEW} on)"
-        )
-    if len(keys) > MAX_QUESTIONS:
-        keys = sorted(np.random.default_rng(0).choice(keys, MAX_QUESTIONS, replace=False).tolist())
-    return keys
-
-
-def relevant(grades: Mapping[str, int]) -> list[str]:
-    """The documents of grade 1 and above."""
-    return [name for name, grade in grades.items() if grade > 0]
+_NEAREST, _BATCH = 20, 256
 
 
 def learn_map(
@@ -67,8 +51,8 @@ def learn_map(
             report(step, part.stop - start, len(texts))
 
     def score(by: str, vectors: Floats) -> Values:
-        ranked = (rank(part, vectors[part], Mode(by), _FIRST) for part in parts("Searching"))
-        return np.array([*map(_ndcg, (keys for batch in ranked for keys in batch), grades)])
+        ranked = (rank(part, vectors[part], Mode(by), FIRST) for part in parts("Searching"))
+        return np.array([*map(ndcg, (keys for batch in ranked for keys in batch), grades)])
 
     identity, documents = collection.settings["encoder"], [*map(relevant, grades)]
     vectors = np.concatenate([encoded(encoder, texts[part], "query") for part in parts("Encoding")])
@@ -82,14 +66,6 @@ def learn_map(
         learnt_for = {"fingerprint": encoder.fingerprint, "dim": encoder.dim}
         collection.configure({QUERY_MAP: described | learnt_for | {"matrix": stored}})
     return learning
-
-
-def _ndcg(documents: Sequence[str], grades: Mapping[str, int]) -> float:
-    """nDCG@10 as trec_eval computes it: the gains are the grades."""
-    gains = [max(grades.get(name, 0), 0) for name in documents]
-    ideal = sorted((max(grade, 0) for grade in grades.values()), reverse=True)[:_FIRST]
-    discounts = 1 / np.log2(np.arange(2, _FIRST + 2))
-    return float(gains @ discounts[: len(gains)] / (ideal @ discounts[: len(ideal)]))
 
 
 def _examples(collection: Backend, documents: Sequence[Sequence[str]], vectors: Floats) -> Examples:
@@ -106,13 +82,11 @@ def _examples(collection: Backend, documents: Sequence[Sequence[str]], vectors: 
             compared = np.unique(np.concatenate(chosen))
         passages = snapshot.store.passages_of(compared.tolist())
         rows = snapshot.vectors(np.array([passage.id for passage in passages]))
-    stored: dict[int, list[int]] = {}
+    stored: dict[str, list[int]] = {}
+    names = {number: name for name, number in ids.items()}
     for row, passage in enumerate(passages):
-        stored.setdefault(passage.document, []).append(row)
-    found = [
-        [np.array(stored[ids[name]]) for name in names if ids.get(name) in stored]
-        for names in documents
-    ]
+        stored.setdefault(names.get(passage.document, ""), []).append(row)
+    found = [[np.array(stored[n]) for n in each if n in stored] for each in documents]
     if not any(found):
         raise QueryError(f"{collection.path} has none of the relevant documents to learn from")
     return Examples(vectors, rows, found)

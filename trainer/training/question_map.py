@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from searchengine.errors import QueryError
 from searchengine.trainer.evaluation.intervals import Values, bootstrap
 
 Floats = NDArray[np.float32]
@@ -27,8 +28,41 @@ STEPS = (1, 2, 4, 8)
 """Numbers of steps to choose from."""
 FEW = 10
 """Questions that a paired test needs."""
+TOO_FEW, MAX_QUESTIONS = 100, 5_000
+"""Judged questions from which nothing was gained on any collection measured; those learnt from."""
+FIRST = 10
+"""Documents of a question that count."""
 _FOLDS, _MAX_P = 3, 0.01
 _BATCH = 256  # questions compared at a time
+
+
+def judged(
+    queries: Mapping[str, str], qrels: Mapping[str, Mapping[str, int]], force: bool
+) -> list[str]:
+    """The keys of the questions to learn from, always the same. Raises QueryError for too few."""
+    keys = sorted(key for key in queries if relevant(qrels.get(key, {})))
+    if len(keys) < (FEW if force else TOO_FEW + 1):
+        raise QueryError(
+            f"{len(keys)} questions are judged, and maps learnt from up to {TOO_FEW} gained "
+            "nothing on any collection measured; gather more, about 1,000, or learn all the same: "
+            f"--force (force=True, from {FEW} on)"
+        )
+    if len(keys) > MAX_QUESTIONS:
+        keys = sorted(np.random.default_rng(0).choice(keys, MAX_QUESTIONS, replace=False).tolist())
+    return keys
+
+
+def relevant(grades: Mapping[str, int]) -> list[str]:
+    """The documents of grade 1 and above."""
+    return [name for name, grade in grades.items() if grade > 0]
+
+
+def ndcg(documents: Sequence[str], grades: Mapping[str, int]) -> float:
+    """nDCG@10 as trec_eval computes it: the gains are the grades."""
+    gains = [max(grades.get(name, 0), 0) for name in documents]
+    ideal = sorted((max(grade, 0) for grade in grades.values()), reverse=True)[:FIRST]
+    discounts = 1 / np.log2(np.arange(2, FIRST + 2))
+    return float(gains @ discounts[: len(gains)] / (ideal @ discounts[: len(ideal)]))
 
 
 @dataclass(frozen=True, slots=True)
