@@ -58,7 +58,7 @@ from searchengine.encoders.loading import (
     load_new,
 )
 from searchengine.encoders.protocol import NoEncoder, TextEncoder
-from searchengine.encoders.questions import QUERY_MAP, encoded
+from searchengine.encoders.questions import encoded
 from searchengine.errors import (
     CollectionError,
     EncoderMismatch,
@@ -67,7 +67,6 @@ from searchengine.errors import (
     QueryError,
     SearchEngineError,
     UnknownKey,
-    hinted,
 )
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building.build import Progress
@@ -106,9 +105,8 @@ from searchengine.query.typing_errors import Searched, searched, tell
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.trainer.sources.multilingual import MULTILINGUAL
 from searchengine.trainer.sources.source import default_encoder
-from searchengine.trainer.training.question_map import Learning, judged
+from searchengine.trainer.training.question_map import QUERY_MAP, Learning, judged, with_map
 from searchengine.upkeep import copies, learning, reindex, stats, tuning, verify
-from searchengine.upkeep.reindex import Preview
 from searchengine.upkeep.repair import repair
 from searchengine.upkeep.stats import Stats
 
@@ -188,7 +186,6 @@ class SearchEngine:
         return partial(SearchEngine.open, **options), (collection.address, named)
 
     @classmethod
-    @hinted
     def create(
         cls,
         path: str | Path,
@@ -216,7 +213,6 @@ class SearchEngine:
         return cls(collection, None if encoder is None else loaded, runtime)
 
     @classmethod
-    @hinted
     def open(
         cls,
         path: str | Path,
@@ -243,7 +239,6 @@ class SearchEngine:
             raise
 
     @classmethod
-    @hinted
     def open_or_create(
         cls,
         path: str | Path,
@@ -322,7 +317,12 @@ class SearchEngine:
 
         Raises QueryError for one that is empty or no text."""
         check_questions(questions)
-        return self._encoder.questions()([*map(normalized, questions)])
+        return self._encode(self.collection.settings)([*map(normalized, questions)])
+
+    def _encode(self, settings: Mapping[str, Any]) -> Encode:
+        """What encodes questions in the state of these settings."""
+        held = self._encoder.questions(settings)
+        return with_map(held.encode, settings, held.encoder.fingerprint, held.encoder.dim)
 
     def encode_documents(self, texts: Sequence[str]) -> npt.NDArray[Any]:
         """Float32 (n, D), as the texts of documents are encoded. Raises QueryError."""
@@ -354,7 +354,6 @@ class SearchEngine:
     def _settings(self) -> CollectionSettings:
         return CollectionSettings.from_stored(self.collection.settings)
 
-    @hinted
     def add(
         self,
         documents: Iterable[Document | Mapping[str, Any]] | DataFrame | None = None,
@@ -421,7 +420,6 @@ class SearchEngine:
             self.collection, documents, options, readers=readers, vectors=vectors, passages=passages
         )
 
-    @hinted
     def delete(self, keys: Iterable[Key] | None = None, *, where: str | None = None) -> int:
         """Delete documents by key, or all that match a filter; returns how many."""
         if (keys is None) == (where is None):
@@ -434,7 +432,6 @@ class SearchEngine:
                 _warn(listing.unknown_fields(snapshot.store, where), 4)
         return deleted
 
-    @hinted
     def update(self, metadata: Patches) -> None:
         """Merge into the metadata of documents, by key; nothing is encoded.
 
@@ -443,7 +440,6 @@ class SearchEngine:
         unknown key and on `_id`, `title` and `text`, CorpusError on what JSON cannot hold."""
         self.collection.update(checked_patches(metadata))
 
-    @hinted
     def search(
         self,
         query: str | npt.ArrayLike,
@@ -640,7 +636,7 @@ class SearchEngine:
                 try:
                     encode: Encode | None = None
                     if encodes and questions is not None:
-                        encode = self._encoder.questions(settings)
+                        encode = self._encode(settings)
                 except EncoderMissing:
                     if not request.by_words:
                         raise  # by words, only the way out by vectors needs it
@@ -743,7 +739,7 @@ class SearchEngine:
             asked = self._searched(request, questions or ())
             if questions and not request.by_words:
                 try:
-                    encode = self._encoder.questions(settings)
+                    encode = self._encode(settings)
                 except EncoderMismatch:
                     if settings["encoder"] == self.collection.settings["encoder"]:
                         raise
@@ -1135,9 +1131,9 @@ class SearchEngine:
         questions = [each.question for each in asked]
         texts = self.to_encode([each.to_encode for each in asked], mode)
 
-        def ranked(part: slice, vectors: Floats, mode: Mode, k: int) -> list[list[str]]:
+        def ranked(part: slice, vectors: Floats, mode: str, k: int) -> list[list[str]]:
             with self.collection.reading() as snapshot:
-                return self.rank(snapshot, questions[part], vectors, k, mode=mode)
+                return self.rank(snapshot, questions[part], vectors, k, mode=Mode(mode))
 
         return learning.learn_map(
             self.collection,
@@ -1228,36 +1224,6 @@ class SearchEngine:
             "searchengine index DIR/documents.jsonl NEW_URL --encoder MODEL",
         )
         reindex.reindex(folder, self._encoder, encoder, passages, runtime, progress)
-
-    def preview_reindex(
-        self,
-        questions: Sequence[str],
-        encoder: EncoderArgument | None = None,
-        k: int = 10,
-        *,
-        passages: PassageConfig | bool | None = None,
-        runtime: RuntimeConfig | None = None,
-        progress: Progress | None = None,
-    ) -> list[Preview]:
-        """What a reindex would change for questions. All documents are encoded, and kept.
-
-        `reindex` then swaps without encoding them again; `discard_reindex` drops them. The
-        collection stays as it is. Arguments and errors as for `reindex`; `k`: hits per question.
-        """
-        if not questions:
-            raise QueryError("preview_reindex compares the hits of questions, got none")
-        check_questions(questions)
-        words = isinstance(self._encoder.load(), NoEncoder)
-
-        def search(texts: Sequence[str]) -> HitsBatch:
-            return self.search_batch(texts, k, mode=Mode.TEXT if words else Mode.VECTOR)
-
-        search(questions[:1])  # raises now, not when everything is encoded
-        after = reindex.preview(self.folder, questions, k, encoder, passages, runtime, progress)
-        return [
-            Preview(question, tuple(hit.key for hit in hits), tuple(keys))
-            for question, hits, keys in zip(questions, search(questions), after, strict=True)
-        ]
 
     def discard_reindex(self) -> bool:
         """Drop the pending reindex and the vectors it has encoded; False if none is pending."""

@@ -25,12 +25,6 @@ LanguageWarning       documents in a language that the encoder does not read
 FieldWarning          a filter on a field that no document has
 """
 
-from collections.abc import Callable
-from difflib import get_close_matches
-from functools import wraps
-from inspect import signature
-from typing import ParamSpec, TypeVar
-
 FORBIDDEN = "this user may not read it; change its owner or its mode"
 """What errors say of a file for which the system refuses permission, behind its path."""
 
@@ -116,23 +110,3 @@ class LanguageWarning(UserWarning):
 
 class FieldWarning(UserWarning):
     """A filter has a field that no document has, and nothing matches."""
-
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def hinted(call: Callable[P, R]) -> Callable[P, R]:
-    """A function whose TypeError for an unknown keyword has the nearest one that it knows."""
-    known = signature(call).parameters
-
-    @wraps(call)
-    def checked(*arguments: P.args, **options: P.kwargs) -> R:
-        for name in options:
-            if name not in known and (close := get_close_matches(name, known, 1)):
-                raise TypeError(
-                    f"{call.__name__} has no argument {name!r}; did you mean {close[0]!r}?"
-                )
-        return call(*arguments, **options)
-
-    return checked

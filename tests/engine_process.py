@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 from conftest import Remainders, WordLengths
 from expected import FILTERS, Question, Row
 from faults import Action, Library
+from pending import leave_pending
 from watched_folder import AskedWatcher
 
 from searchengine import Document, SearchEngine
@@ -298,7 +299,7 @@ class Worker:
 
     def prepare(self, encoder: str) -> None:
         """Encode everything, and leave the swap to the next reindex."""
-        self._open.preview_reindex(["x"], ENCODERS[encoder])
+        leave_pending(self._open, ENCODERS[encoder])
 
     def discard(self) -> None:
         self._open.discard_reindex()

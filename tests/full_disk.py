@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from unittest import mock
 
+from pending import leave_pending
 from small_disk import Case, campaign, missing
 from watched_folder import Looks
 
@@ -121,7 +122,7 @@ def prepare(folder: Path) -> None:
         engine.export(folder / "exported")
     shutil.copytree(folder / "c", folder / "pending")
     with SearchEngine.open(folder / "pending") as engine:
-        engine.preview_reindex(["x"], folder / "other")
+        leave_pending(engine, folder / "other")
     (folder / "notes").mkdir()
     for i, text in enumerate(texts[-_NOTES:]):
         (folder / "notes" / f"{i}.txt").write_text(text)

@@ -272,14 +272,6 @@ def trains_others(env: Environment, at: Path) -> None:
     done(env, at, "evaluate", "labels", "labels.tsv", "--encoder", "labels")
 
 
-def draws(env: Environment, at: Path) -> None:
-    handles_documents(env, at)
-    if "peft" in env.distributions():
-        few = ("--set", "max_steps=2", "--batch-size", "8", "--plots", "curve")
-        done(env, at, "train", "pairs.tsv", "--out", "model", "--base", "tiny", *few)
-        assert list((at / "curve").glob("*.svg"))
-
-
 def indexes_files(env: Environment, at: Path) -> None:
     done(env, at, "index", "notes", "n.index", "--encoder", "static")
     (found,) = keys(env, at, "search", "n.index", "tree", "--mode", "text")
@@ -428,7 +420,7 @@ EXTRAS: dict[str, list[Check]] = {
     "without torch": [searches_with_the_starter, does_without_torch],
     "starter": [searches_with_the_starter],
     "train": [trains],
-    "plots": [draws],
+    "plots": [handles_documents],
     "formats": [reads_papers],
     "serve": [serves],
     "mcp": [serves_assistants],
@@ -480,7 +472,6 @@ MISSING_BESIDE_TRAIN: list[tuple[str, tuple[str, ...]]] = [
     ("starter", ("train", "pairs.tsv", "--out", "x")),
     ("starter", ("demo", "x")),
     ("formats", ("train", "pairs.parquet", "--out", "x", *few)),
-    ("plots", ("train", "pairs.tsv", "--out", "x", *few, "--plots", "curve")),
     ("tensorboard", ("train", "pairs.tsv", "--out", "x", *few, "--tensorboard", "logs")),
 ]
 

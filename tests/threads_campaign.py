@@ -36,6 +36,7 @@ import numpy as np
 from campaign_results import Piece, Results, seed_range, source_digest
 from conftest import Remainders, WordLengths
 from expected import Record, added, patched
+from pending import leave_pending
 from stepped import Actor, Hung, Stepper, stepped
 from watched_folder import Held, Looks, WatchedFolder
 
@@ -494,7 +495,7 @@ class Campaign:
         refused = (CollectionBusy, CollectionError) if not self.state else (CollectionBusy,)
         new = self._other()
         call = Call("preview", used, refused=refused)
-        return lambda: used.engine.preview_reindex(["x"], ENCODERS[new]), call
+        return lambda: leave_pending(used.engine, ENCODERS[new]), call
 
     def _op_discard(self, used: Opened) -> tuple[Callable[[], object], Call]:
         return used.engine.discard_reindex, Call("discard", used, refused=(CollectionBusy,))

@@ -52,7 +52,7 @@ class WithPresets(click.Command):
             "The model": "out base prefixes",
             "Examples": "dev exclude",
             "Settings": "preset config assignments epochs batch_size learning_rate resume",
-            "Logs": "tensorboard logs plots",
+            "Logs": "tensorboard logs",
         },
         WithPresets,
     )
@@ -101,14 +101,12 @@ class WithPresets(click.Command):
     type=click.Choice(["wandb", "mlflow"]),
     help="Service that gets loss and scores; repeatable.",
 )
-@click.option("--plots", type=FILES, metavar="DIR", help="Folder for a plot of the run (SVG).")
 def train(
     files: tuple[Path, ...],
     preset: str | None,
     config: Path | None,
     assignments: tuple[tuple[str, Any], ...],
     resume: bool,
-    plots: Path | None,
     tensorboard: Path | None,
     logs: tuple[str, ...],
     **options: Any,
@@ -129,8 +127,6 @@ def train(
     from searchengine.trainer.sources.source import Source
 
     require("train", "training", *TRAINING)  # before the seconds that torch takes to start
-    if plots is not None:
-        require("plots", "--plots", "matplotlib")
     overrides = {name: value for name, value in options.items() if value not in (None, ())}
     if files:
         overrides["train"] = files
@@ -144,7 +140,7 @@ def train(
             note(f"Preset {preset} {harm}; take `pairs`, or a base without a head for sentences")
     from searchengine.cli.train_display import train_with_progress
 
-    train_with_progress(settings, resume=resume, tensorboard=tensorboard, logs=logs, plots=plots)
+    train_with_progress(settings, resume=resume, tensorboard=tensorboard, logs=logs)
 
 
 def read_config(
@@ -170,8 +166,8 @@ def read_config(
     cls=sectioned(
         {
             "Output and encoder": "out encoder trust_remote_code",
-            "Candidates": "corpus text_field exact",
-            "Choice": "negatives relative_margin margin skip depth sample seed",
+            "Candidates": "corpus text_field",
+            "Choice": "negatives relative_margin margin skip depth",
         }
     )
 )
@@ -193,9 +189,6 @@ def read_config(
 @click.option("--margin", type=float, help="Minimum distance below the positive's score.")
 @click.option("--skip", default=0, help="Number of first ranks to leave out.")
 @click.option("--depth", default=100, help="Last rank to consider.")
-@click.option("--sample", is_flag=True, help="Take a random sample, not the best ranked.")
-@click.option("--seed", default=0, help="Seed of the random sample.")
-@click.option("--exact", is_flag=True, help="Score every candidate at full width.")
 @TRUST
 @AS_JSON
 def mine(
@@ -222,12 +215,12 @@ def mine(
     from searchengine.corpus.files import read_corpus
     from searchengine.corpus.tabular import Columns
     from searchengine.measure.mining import (
-        MiningConfig,
         candidates,
         check_output,
         read_pairs,
         write_negatives,
     )
+    from searchengine.trainer.training.hard_negatives import MiningConfig
 
     check_output(out)  # before seconds of loading
     config = MiningConfig(**settings)

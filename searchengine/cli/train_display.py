@@ -1,4 +1,4 @@
-"""The display of a training run: progress, scores and plots."""
+"""The display of a training run: progress and scores."""
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,17 +29,14 @@ def train_with_progress(
     resume: bool = False,
     tensorboard: Path | None = None,
     logs: Sequence[str] = (),
-    plots: Path | None = None,
 ) -> Encoder:
     """Train, and show loss and scores on stderr.
 
-    tensorboard: folder for logs during training; logs: services that they are sent to, of LOGS;
-    plots: folder for a plot after it. Under torchrun only the first process shows and writes
-    anything.
+    tensorboard: folder for logs; logs: services that they are sent to, of LOGS. Under torchrun only
+    the first process shows and writes anything.
     """
-    for option, folder in (("--plots", plots), ("--tensorboard", tensorboard)):
-        if folder is not None and folder.exists() and not folder.is_dir():
-            raise ConfigError(f"{option} {folder}: is a file, expected a folder")
+    if tensorboard is not None and tensorboard.exists() and not tensorboard.is_dir():
+        raise ConfigError(f"--tensorboard {tensorboard}: is a file, expected a folder")
     config, measure = judged_by_search(config)
     if launched_rank() > 0:
         return train(config, resume=resume, measure=measure)
@@ -61,12 +58,6 @@ def train_with_progress(
             warnings.simplefilter("ignore", TrainingWarning)  # the line below has the same text
             encoder = train(config, on_report, resume, measure)
     print_line(console, f"The model is in {config.out}. {encoder.recipe['verdict']}")
-    if plots is not None:
-        from searchengine.measure.plotting import save
-        from searchengine.measure.training_plots import training_curve
-
-        figure = training_curve(encoder.model.history)
-        print_line(console, f"Written: {save(figure, plots / 'training-curve.svg')}")
     return encoder
 
 

@@ -3,9 +3,7 @@
 import json
 from contextlib import suppress
 from dataclasses import asdict
-from itertools import zip_longest
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 import click
@@ -17,7 +15,6 @@ from searchengine.cli.console import (
     say,
     show_json,
     show_result,
-    show_rows,
     steps,
 )
 from searchengine.cli.options import (
@@ -302,15 +299,6 @@ def copy(source: Path | str, target: Path | str, prune: bool, as_json: bool) -> 
     shell_complete=complete_path,
     help="Model folder or hub name to change to [default: the pending reindex's].",
 )
-@click.option(
-    "--compare",
-    type=click.Path(path_type=Path),
-    help="File of questions (.jsonl or .txt): show what would change for them, and change nothing.",
-)
-@click.option(
-    "-q", "--question", "more_questions", multiple=True, help="Question to compare; repeatable."
-)
-@click.option("-k", default=10, show_default=True, type=click.IntRange(1), help="Hits to compare.")
 @click.option("--discard", is_flag=True, help="Drop a pending reindex and all that it has encoded.")
 @click.option(
     "--passages/--no-passages",
@@ -323,9 +311,6 @@ def copy(source: Path | str, target: Path | str, prune: bool, as_json: bool) -> 
 def reindex(
     collection: Path | str,
     encoder: str | None,
-    compare: Path | None,
-    more_questions: tuple[str, ...],
-    k: int,
     discard: bool,
     passages: bool | None,
     runtime: Any,
@@ -335,22 +320,14 @@ def reindex(
     """Change the encoder of a collection by encoding all of its documents again.
 
     The collection can be read and changed meanwhile; the new encoder is used from one
-    commit on. If the command is interrupted, repeat it: no text is encoded twice. With
-    questions (--compare, -q) it encodes everything and shows the hits of both encoders,
-    but changes nothing: repeat it without them to change the encoder, or with --discard.
+    commit on. If the command is interrupted, repeat it: no text is encoded twice; or
+    drop what it has encoded, with --discard.
 
     \b
     Example:
-        searchengine reindex notes.index --encoder new-model -q "how do whales sleep"
-        searchengine reindex notes.index
+        searchengine reindex notes.index --encoder new-model
     """
 
-    questions: list[str] = []
-    if compare is not None:
-        from searchengine.measure.judgements import read_queries
-
-        questions = list(read_queries(compare).values())
-    questions += more_questions
     if discard:
         _check_alone(click.get_current_context())
     how = {"passages": passages, "runtime": runtime}
@@ -362,10 +339,6 @@ def reindex(
                 f"{named(collection)}: {'the pending' if dropped else 'no'} reindex was discarded",
                 as_json,
             )
-        elif questions:
-            with steps() as progress:
-                previews = engine.preview_reindex(questions, encoder, k, progress=progress, **how)
-            _show_previews(collection, previews, as_json)
         else:
             before = engine.stats()
             with steps() as progress:
@@ -381,13 +354,11 @@ def _check_alone(ctx: click.Context) -> None:
 
 
 def _reindexing(collection: Path | str, **result: Any) -> dict[str, Any]:
-    """The result of a reindex, a comparison or a discard, with the same keys."""
+    """The result of a reindex or a discard, with the same keys."""
     nothing: dict[str, Any] = {
         "before": None,
         "after": None,
         "discarded": None,
-        "overlap": None,
-        "questions": [],
     }
     return {"collection": named(collection), **nothing, **result}
 
@@ -410,25 +381,3 @@ def _show_reindexed(collection: Path | str, before: Any, after: Any, as_json: bo
             "the map of questions was learnt from the former vectors, and dropped; learn it again: "
             f"searchengine learn {named(collection)}"
         )
-
-
-def _show_previews(collection: Path | str, previews: Any, as_json: bool) -> None:
-
-    overlap = mean(preview.overlap for preview in previews)
-    if as_json:
-        compared = [preview.as_dict() for preview in previews]
-        show_json(_reindexing(collection, overlap=overlap, questions=compared))
-        return
-    shown = mean(max(len(preview.before), len(preview.after)) for preview in previews)
-    for preview in previews:
-        rows = [
-            {"rank": rank, "now": now, "then": then}
-            for rank, (now, then) in enumerate(zip_longest(preview.before, preview.after), start=1)
-        ]
-        say(f"{preview.question}: {preview.overlap} of {len(rows)} in both")
-        show_rows(rows)
-    note(
-        f"{overlap:.1f} of {shown:.1f} hits in both on average; nothing was changed. "
-        f"Change the encoder: searchengine reindex {named(collection)}. "
-        "Drop the new vectors: the same with --discard"
-    )

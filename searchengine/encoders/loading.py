@@ -5,9 +5,8 @@ both are held, and the settings of a state say which one built it. So a thread t
 or refreshes meanwhile never has the vectors of one and the encoder of the other.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol, cast
@@ -23,14 +22,12 @@ from searchengine.encoders.protocol import (
     TextEncoder,
     WrappedEncoder,
 )
-from searchengine.encoders.questions import QUERY_MAP, QuestionEncoder
+from searchengine.encoders.questions import QuestionEncoder
 from searchengine.errors import CollectionError, EncoderMismatch, EncoderMissing
-from searchengine.indexer.arrays import Floats
 from searchengine.trainer.errors import TrainerError
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.trainer.sources.multilingual import MULTILINGUAL, multilingual_folder
 
-Encode = Callable[[Sequence[str]], Floats]
 EncoderArgument = MinimalEncoder | str | Path | Function
 """A model folder, a name such as "starter", a hub name, a URL with a model
 (HttpEncoder.from_source), an encoder, a SentenceTransformer, or a function."""
@@ -189,21 +186,15 @@ class CollectionEncoder:
             self._closed, self.argument, self._present, self._expected = True, None, None, ()
 
     def load(self, settings: Mapping[str, Any] | None = None) -> TextEncoder:
+        """The encoder of `questions`, for documents."""
+        return self.questions(settings).encoder
+
+    def questions(self, settings: Mapping[str, Any] | None = None) -> QuestionEncoder:
         """The encoder that built the state of these settings; None: the state shown.
 
         Raises EncoderMismatch if it is another one, CollectionError without it.
         """
-        return self._held(self._collection.settings if settings is None else settings).encoder
-
-    def questions(self, settings: Mapping[str, Any] | None = None) -> Encode:
-        """What encodes questions by `load`'s encoder, and maps them if a map was learnt for it."""
         settings = self._collection.settings if settings is None else settings
-        held, learnt = self._held(settings), settings.get(QUERY_MAP)
-        if learnt is None or not has_built(held.encoder, learnt):
-            return held.encode
-        return partial(held.encode, matrix=learnt["matrix"])
-
-    def _held(self, settings: Mapping[str, Any]) -> QuestionEncoder:
         identity, path = settings["encoder"], self._collection.path
         with self._loading:
             if self._closed:

@@ -1,21 +1,16 @@
 """Questions encoded, and the vectors of the last ones remembered."""
 
-from base64 import b64decode
 from collections import OrderedDict
 from collections.abc import Sequence
-from functools import lru_cache
 from threading import Lock
 
 import numpy as np
 
 from searchengine.encoders.protocol import Role, TextEncoder, Vectors
 from searchengine.errors import QueryError, SearchEngineError
-from searchengine.indexer.arrays import Floats, unit_rows, unusable
+from searchengine.indexer.arrays import Floats, unusable
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 
-QUERY_MAP = "query_map"
-"""The setting of the map that was learnt: its `matrix`, the `dim` and the `fingerprint` of the
-encoder, and the `questions`, `mode` and `figures` that judged it."""
 CACHE_SIZE = 1024
 """Questions in the cache: 3 MB of vectors with 768 dimensions."""
 
@@ -32,8 +27,8 @@ class QuestionEncoder:
         self._lock = Lock()
         self._cache: OrderedDict[str, Floats] = OrderedDict()
 
-    def encode(self, questions: Sequence[str], matrix: str | None = None) -> Floats:
-        """Float32 (q, D), mapped by a matrix. Raises QueryError for vectors zero or not finite."""
+    def encode(self, questions: Sequence[str]) -> Floats:
+        """Float32 (q, D). Raises QueryError for vectors that are zero or not finite."""
         with self._lock:
             known = {text: self._cache[text] for text in questions if text in self._cache}
         if missing := [text for text in dict.fromkeys(questions) if text not in known]:
@@ -45,13 +40,7 @@ class QuestionEncoder:
                 while len(self._cache) > CACHE_SIZE:
                     self._cache.popitem(last=False)
             known |= new
-        rows = np.stack([known[text] for text in questions])
-        return rows if matrix is None else unit_rows(rows @ _matrix(matrix, rows.shape[1]).T)
-
-
-@lru_cache(maxsize=2)
-def _matrix(stored: str, dim: int) -> Floats:
-    return np.frombuffer(b64decode(stored), "<f4").reshape(dim, dim)
+        return np.stack([known[text] for text in questions])
 
 
 def encoded(encoder: TextEncoder, texts: Sequence[str], role: Role) -> Floats:

@@ -1,23 +1,17 @@
 """Hard negatives: for every anchor, texts that score high and are not its positives.
 
-A candidate that scores nearly as high as the positive is probably an unlabelled positive; a margin
-excludes it: a fraction of the positive's score (TopK-PercPos of NV-Retriever, Moreira et al., arXiv
-2407.15831), or a difference, or both.
-
-    pairs = read_pairs([Path("pairs.tsv")])
-    encoder = Encoder.load("starter")
-    summary = write_negatives(Path("triplets.jsonl"), encoder, pairs, candidates(pairs))
+pairs = read_pairs([Path("pairs.tsv")])
+encoder = Encoder.load("starter")
+summary = write_negatives(Path("triplets.jsonl"), encoder, pairs, candidates(pairs))
 """
 
 import json
 import os
-import random
 import re
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -25,11 +19,12 @@ from typing import NamedTuple
 import numpy as np
 
 from searchengine.engine import TextEncoder
-from searchengine.errors import QueryError, SearchEngineError
+from searchengine.errors import SearchEngineError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.config import Structure
 from searchengine.indexer.segment import Segment, SegmentConfig, Storage
 from searchengine.trainer.training.examples import Kind, Texts, identity, read_file
+from searchengine.trainer.training.hard_negatives import MiningConfig, choose
 from searchengine.trainer.training.train_config import Objective
 
 # Texts encoded, and anchors searched, at a time.
@@ -40,43 +35,6 @@ PREFIX, SHORTLIST_PER_RANK = 128, 4
 MAX_SCANNED = 100_000
 _SURROGATE = re.compile("[\ud800-\udfff]")  # half a pair: JSON can write it, UTF-8 cannot
 Progress = Callable[[int], None]
-
-
-@dataclass(frozen=True, slots=True)
-class MiningConfig:
-    """Selection of hard negatives. Ranks leave out the anchor and its positives.
-
-    Attributes:
-        negatives: number of negatives per anchor.
-        relative_margin: maximum score of a negative, as a fraction of the positive's.
-        margin: minimum distance below the positive's score; None: no minimum.
-        skip: number of first ranks to leave out.
-        depth: last rank to consider.
-        sample: take a random sample of the candidates within the margins, not the best ranked.
-        seed: seed of the sample.
-        exact: score every candidate at full width, without a shortlist.
-
-    Raises:
-        QueryError: a number outside its range, or more negatives than ranks.
-    """
-
-    negatives: int = 1
-    relative_margin: float = 0.95
-    margin: float | None = None
-    skip: int = 0
-    depth: int = 100
-    sample: bool = False
-    seed: int = 0
-    exact: bool = False
-
-    def __post_init__(self) -> None:
-        if self.negatives < 1 or self.skip < 0 or self.depth < self.skip + self.negatives:
-            raise QueryError(
-                "negatives must be at least 1, skip at least 0 and depth at least their sum, got "
-                f"{self.negatives}, {self.skip} and {self.depth}"
-            )
-        if not self.relative_margin > 0:
-            raise QueryError(f"relative margin must be above 0, got {self.relative_margin}")
 
 
 class Mined(NamedTuple):
@@ -167,38 +125,15 @@ def mine(
             linked = [related[identity(pair[0])] for pair in block]
             # Enough for `depth` candidates even if all related texts rank first.
             k = min(config.depth + max(map(len, linked)), segment.rows)
-            scan = partial(segment.search, shortlist=SHORTLIST_PER_RANK * k)
-            result = segment.exact(queries, k) if config.exact else scan(queries, k)
+            result = segment.search(queries, k, shortlist=SHORTLIST_PER_RANK * k)
             own = np.array([[rows[identity(pair[1])]] for pair in block], np.int64)
             positives = segment.rerank(queries, own, 1).scores[:, 0].tolist()
             for i, (anchor, positive, *_) in enumerate(block):
                 found = zip(result.rows[i].tolist(), result.scores[i].tolist(), strict=True)
                 ranked = [(row, score) for row, score in found if row >= 0 and row not in linked[i]]
-                chosen, dropped = choose(ranked, positives[i], config, start + i)
+                chosen, dropped = choose(ranked, positives[i], config)
                 yield Mined(anchor, positive, tuple(texts[row] for row in chosen), dropped)
             report(len(block))
-
-
-def choose(
-    ranked: Sequence[tuple[int, float]], positive: float, config: MiningConfig, number: int = 0
-) -> tuple[list[int], int]:
-    """The rows of the negatives among (row, score), and the number of ranks outside the margins.
-
-    ranked: best first, without related texts. positive: score of the positive. number: number of
-    the pair, which seeds the random sample. The sample keeps the order of ranks.
-    """
-    considered = ranked[config.skip : config.depth]
-    # abs: for a positive of −0.2, a margin of 0.95 must exclude −0.19.
-    limit = positive - (1 - config.relative_margin) * abs(positive)
-    if config.margin is not None:
-        limit = min(limit, positive - config.margin)
-    fitting = [row for row, score in considered if score <= limit]
-    dropped = len(considered) - len(fitting)
-    if config.sample and len(fitting) > config.negatives:
-        rng = random.Random(f"mine {config.seed} {number}")
-        sample = sorted(rng.sample(range(len(fitting)), config.negatives))
-        return [fitting[i] for i in sample], dropped
-    return fitting[: config.negatives], dropped
 
 
 def write_negatives(

@@ -28,10 +28,10 @@ from searchengine.backends.mode import CHOSEN, Mode
 from searchengine.backends.opening import create_backend, exists, is_url, open_backend
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.corpus.synonym_groups import SETTING
-from searchengine.encoders.questions import QUERY_MAP
 from searchengine.errors import CollectionError, EncoderMismatch
 from searchengine.indexer.arrays import Floats, RowNumbers
 from searchengine.indexer.storage.durable import sha256, sync_file, sync_folder
+from searchengine.trainer.training.question_map import QUERY_MAP
 from searchengine.upkeep.verify import HeldFile, check_pages, check_texts, damaged, held
 
 _BLOCK = 4096  # passages read at a time

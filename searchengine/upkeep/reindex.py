@@ -15,7 +15,7 @@ import shutil
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -36,7 +36,6 @@ from searchengine.backends.folder.writer import TUNED, Writer
 from searchengine.backends.mode import CHOSEN, WEIGHT, Mode
 from searchengine.corpus.analyzer import Tokenizer
 from searchengine.corpus.documents import Document
-from searchengine.corpus.normalization import normalized
 from searchengine.encoders.loading import (
     CollectionEncoder,
     EncoderArgument,
@@ -46,7 +45,6 @@ from searchengine.encoders.loading import (
     title,
 )
 from searchengine.encoders.protocol import TextEncoder, Vectors
-from searchengine.encoders.questions import QUERY_MAP, QuestionEncoder
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch, QueryError
 from searchengine.indexer.arrays import BLOCK_ROWS
 from searchengine.indexer.building.build import Progress
@@ -62,6 +60,7 @@ from searchengine.ingest.settings import (
     default_prefix,
 )
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
+from searchengine.trainer.training.question_map import QUERY_MAP
 from searchengine.upkeep.verify import check_texts
 
 _CHUNK = 10_000  # ids a statement
@@ -634,30 +633,6 @@ def _remove_leftovers(folder: Path, work: Work) -> None:
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
-@dataclass(frozen=True, slots=True)
-class Preview:
-    """The hits of a question by the present encoder and by the one of a pending reindex.
-
-    Attributes:
-        question: the question.
-        before, after: keys of the nearest documents, best first. `before` is found by words if the
-            collection has no encoder.
-    """
-
-    question: str
-    before: tuple[str, ...]
-    after: tuple[str, ...]
-
-    @property
-    def overlap(self) -> int:
-        """Number of documents in both."""
-        return len(set(self.before) & set(self.after))
-
-    def as_dict(self) -> dict[str, Any]:
-        """All of it, for JSON."""
-        return asdict(self) | {"overlap": self.overlap}
-
-
 def reindex(
     collection: Collection,
     present: CollectionEncoder,
@@ -679,48 +654,21 @@ def reindex(
     present.settle(expected)
 
 
-def preview(
-    collection: Collection,
-    questions: Sequence[str],
-    k: int,
-    encoder: EncoderArgument | None,
-    passages: PassageConfig | bool | None,
-    runtime: RuntimeConfig | None,
-    progress: Progress | None,
-) -> list[list[str]]:
-    """The keys of the k hits of each question after a reindex; the encoded documents are kept."""
-    chosen = _chosen(collection, encoder, runtime)
-    vectors = QuestionEncoder(chosen).encode([*map(normalized, questions)])
-    path, wait = collection.path, collection.wait
-    with Reindexing.opened(path, chosen, passages, wait, progress) as reindexing:
-        reindexing.encode()
-        return _nearest(reindexing.blocks, reindexing.store, vectors, k)
-
-
 def _chosen(
     collection: Collection, encoder: EncoderArgument | None, runtime: RuntimeConfig | None
 ) -> TextEncoder:
-    with collection.own_store() as store:
-        work = current(store)
-    planned = None if work is None else work.details["settings"]
-    return chosen_encoder(collection.path, planned, encoder, runtime)
-
-
-def chosen_encoder(
-    path: Path | str,
-    planned: Mapping[str, Any] | None,
-    encoder: EncoderArgument | None,
-    runtime: RuntimeConfig | None,
-) -> TextEncoder:
-    """The encoder to change to; None: that of the pending reindex, to the settings `planned`."""
+    """The encoder to change to; None: that of the pending reindex."""
     if encoder is not None:
         return load_given(encoder, runtime)
-    if planned is None:
+    path = collection.path
+    with collection.own_store() as store:
+        work = current(store)
+    if work is None:
         raise QueryError(
             f"no reindex of {path} is pending; name the encoder to change to: "
             "--encoder PATH or encoder=…"
         )
-    identity = planned["encoder"]
+    identity = work.details["settings"]["encoder"]
     try:
         return load_built_by(identity, path, runtime)
     except CollectionError as error:
@@ -730,25 +678,3 @@ def chosen_encoder(
             f"loaded{reason}; name it: --encoder PATH or encoder=…, or drop it: "
             f"searchengine reindex {path} --discard"
         ) from error
-
-
-def _nearest(
-    blocks: Blocks, store: Store, queries: np.ndarray[Any, np.dtype[np.float32]], k: int
-) -> list[list[str]]:
-    """The keys of the k documents nearest to each query (q, D), by their best passage; exact."""
-    scores = np.empty((len(queries), 0), np.float32)
-    documents = np.empty((len(queries), 0), np.int64)
-    for rows, ids in blocks.live():
-        unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-        starts = np.flatnonzero(np.diff(ids, prepend=-1))  # a document's passages are together
-        best = np.maximum.reduceat(queries @ unit.T, starts, axis=1)
-        scores = np.concatenate([scores, best], axis=1)
-        documents = np.concatenate(
-            [documents, np.broadcast_to(ids[starts], (len(queries), len(starts)))], axis=1
-        )
-        order = np.lexsort((documents, -scores), axis=1)[:, :k]
-        scores = np.take_along_axis(scores, order, axis=1)
-        documents = np.take_along_axis(documents, order, axis=1)
-    marks = ", ".join("?" * len(unique := np.unique(documents).tolist()))
-    keys = dict(store.read(f"SELECT id, key FROM documents WHERE id IN ({marks})", unique))
-    return [[keys[i] for i in row.tolist() if i in keys] for row in documents]

@@ -24,8 +24,8 @@ from searchengine.backends.mode import Mode, weight_of
 from searchengine.corpus.notebook import facts
 from searchengine.corpus.synonym_groups import groups_of
 from searchengine.encoders.protocol import NO_ENCODER
-from searchengine.encoders.questions import QUERY_MAP
 from searchengine.indexer.config import ALL_ROWS, SegmentConfig, Structure
+from searchengine.trainer.training.question_map import describe, description
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,11 +187,7 @@ class Stats:
             lines["hot"] = f"{self.hot_row:.0f} bytes per row, should stay in memory"
             lines["cold"] = f"{self.cold_row:.0f} bytes per row, may stay on the disk"
         if self.query_map is not None:
-            held = self.query_map["figures"][self.query_map["mode"]]
-            lines["questions"] = (
-                f"pass a map learnt from {self.query_map['questions']:,} judged questions (nDCG@10 "
-                f"of held-out ones {held['before']:.3f} → {held['after']:.3f})"
-            )
+            lines["questions"] = describe(self.query_map)
         if self.pending:
             lines["pending"] = "; ".join(self.pending)
         tuning = "none; searchengine tune finds the best index config for a recall target"
@@ -233,7 +229,6 @@ class Stats:
 def stats(snapshot: Snapshot) -> Stats:
     """The statistics of a commit."""
     settings, encoder = snapshot.settings, snapshot.settings["encoder"]
-    learnt = settings.get(QUERY_MAP)
     documents, passages = snapshot.store.counts()
     tuning = settings.get(TUNED, {}).get("tuning")
     remaining = None
@@ -248,9 +243,7 @@ def stats(snapshot: Snapshot) -> Stats:
         mode=settings.get("mode", Mode.VECTOR),
         weight=weight_of(settings),
         synonyms=len(groups_of(settings)),
-        query_map={name: learnt[name] for name in ("questions", "mode", "figures")}
-        if learnt
-        else None,
+        query_map=description(settings),
         dim=encoder["dim"],
         index_config=SegmentConfig.from_dict(settings["index"]).as_dict(),
         tuning=tuning,

@@ -32,6 +32,7 @@ from searchengine.indexer.tuning.tune import (
     tune,
 )
 from searchengine.trainer.errors import TrainerError
+from searchengine.trainer.training.question_map import with_map
 
 MAX_QUERIES = 2000
 """Maximum documents taken as queries, unless the goal needs more."""
@@ -121,7 +122,9 @@ def tune_collection(
     if queries is None:
         vectors, others = queries_of(segments, live, goal)
     else:
-        vectors = encoder.questions(settings)(queries)
+        held = encoder.questions(settings)
+        encode = with_map(held.encode, settings, held.encoder.fingerprint, held.encoder.dim)
+        vectors = encode(queries)
     tuning = tune(
         segments,
         vectors,

@@ -7,8 +7,10 @@ steps are taken is chosen by cross-validation. To stop early keeps W near the id
 would (Bühlmann and Yu, "Boosting With the L2 Loss", JASA 2003).
 """
 
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from math import erfc, sqrt
 from typing import Any, NamedTuple
 
@@ -19,7 +21,13 @@ from searchengine.errors import QueryError
 from searchengine.trainer.evaluation.intervals import Values, bootstrap
 
 Floats = NDArray[np.float32]
+QUERY_MAP = "query_map"
+"""The setting of the map that was learnt: its `matrix`, the `dim` and the `fingerprint` of the
+encoder, and the `questions`, `mode` and `figures` that judged it."""
 Places = NDArray[np.int64]
+Encode = Callable[[Sequence[str]], Floats]
+Rank = Callable[[slice, Floats, str, int], list[list[str]]]
+"""A part of the questions, their vectors, a mode and k → the first k documents of each."""
 TEMPERATURE, STEP, RIDGE = 0.05, 0.15, 4.0
 """Of the softmax; share of a Newton step for documents that are spread evenly over the dimensions;
 the ridge, in mean eigenvalues of the covariance of the questions.
@@ -34,6 +42,50 @@ FIRST = 10
 """Documents of a question that count."""
 _FOLDS, _MAX_P = 3, 0.01
 _BATCH = 256  # questions compared at a time
+
+
+def with_map(encode: Encode, settings: Mapping[str, Any], fingerprint: str, dim: int) -> Encode:
+    """What encodes questions by an encoder, and maps them if a map was learnt for it."""
+    learnt = settings.get(QUERY_MAP)
+    if learnt is None or (learnt["fingerprint"], learnt["dim"]) != (fingerprint, dim):
+        return encode
+
+    def mapped(questions: Sequence[str]) -> Floats:
+        rows = encode(questions) @ _matrix(learnt["matrix"], dim).T
+        unit: Floats = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+        return unit
+
+    return mapped
+
+
+def setting(
+    learning: "Learning", matrix: Floats, fingerprint: str, dim: int
+) -> dict[str, dict[str, Any]]:
+    """The setting that stores a map for an encoder."""
+    stored = b64encode(matrix.astype("<f4").tobytes()).decode()
+    described = {"questions": learning.questions, "mode": learning.mode}
+    learnt_for = {"fingerprint": fingerprint, "dim": dim, "matrix": stored}
+    return {QUERY_MAP: described | {"figures": learning.figures} | learnt_for}
+
+
+def description(settings: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What the settings say of a map: its `questions`, `mode` and `figures`; None without one."""
+    names = ("questions", "mode", "figures")
+    return {name: settings[QUERY_MAP][name] for name in names} if QUERY_MAP in settings else None
+
+
+def describe(described: Mapping[str, Any]) -> str:
+    """A description in words, for a line of statistics."""
+    held = described["figures"][described["mode"]]
+    return (
+        f"pass a map learnt from {described['questions']:,} judged questions (nDCG@10 of held-out "
+        f"ones {held['before']:.3f} → {held['after']:.3f})"
+    )
+
+
+@lru_cache(maxsize=2)
+def _matrix(stored: str, dim: int) -> Floats:
+    return np.frombuffer(b64decode(stored), "<f4").reshape(dim, dim)
 
 
 def judged(
@@ -112,6 +164,23 @@ class Examples(NamedTuple):
     rows: Floats
     relevant: Sequence[Sequence[Places]]
 
+    @classmethod
+    def of(
+        cls,
+        questions: Floats,
+        rows: Floats,
+        names: Sequence[str],
+        documents: Sequence[Sequence[str]],
+    ) -> "Examples":
+        """names: of each row, its document. documents: of each question, its relevant ones."""
+        stored: dict[str, list[int]] = {}
+        for row, name in enumerate(names):
+            stored.setdefault(name, []).append(row)
+        found = [[np.array(stored[name]) for name in each if name in stored] for each in documents]
+        if not any(found):
+            raise QueryError("none of the relevant documents is stored, to learn from")
+        return cls(questions, rows, found)
+
     def maps(self, places: Places, count: int) -> Iterator[Floats]:
         """The map (D, D) after each of `count` steps, learnt from some of the questions."""
         kept = [int(i) for i in places if self.relevant[i]]
@@ -182,22 +251,47 @@ def folds(documents: Sequence[Collection[str]], count: int) -> Places:
     return places
 
 
+def parts(count: int, step: str, report: Callable[[str, int, int], object]) -> Iterator[slice]:
+    """Parts of `count` questions; each is reported when it is done."""
+    for start in range(0, count, _BATCH):
+        part = slice(start, min(start + _BATCH, count))
+        yield part
+        report(step, part.stop - start, count)
+
+
+def _scores(
+    grades: Sequence[Mapping[str, int]],
+    rank: Rank,
+    mode: str,
+    vectors: Floats,
+    report: Callable[[str, int, int], object],
+) -> Values:
+    """The nDCG@10 of each question, (q,), ranked by these vectors (q, D)."""
+    blocks = parts(len(vectors), "Searching", report)
+    ranked = (rank(part, vectors[part], mode, FIRST) for part in blocks)
+    return np.array([*map(ndcg, (names for block in ranked for names in block), grades)])
+
+
 def learn(
     examples: Examples,
-    documents: Sequence[Sequence[str]],
+    grades: Sequence[Mapping[str, int]],
     mode: str,
-    score: Callable[[str, Floats], Values],
+    rank: Rank,
     force: bool,
     report: Callable[[str, int, int], object],
 ) -> tuple[Learning, Floats]:
     """Judge a map by questions that it was not learnt from; and the map that all of them give.
 
     Args:
-        documents: of each question, its relevant documents.
+        grades: of each question, by document.
         mode: how questions are ranked.
-        score: of each question (q,), if it is ranked in a mode with a vector of these (q, D).
+        rank: ranks questions.
         force: choose a map even if the questions are better as they are.
     """
+    documents = [*map(relevant, grades)]
+
+    def score(by: str, vectors: Floats) -> Values:
+        return _scores(grades, rank, by, vectors, report)
 
     def maps(places: Places, count: int) -> Iterator[tuple[int, Floats]]:
         for each in enumerate(examples.maps(places, count), start=1):
@@ -221,15 +315,12 @@ def learn(
     before, after = scores[0], scores[chosen, every]
     figures = {"vector": _figures(before, after)}
     if mode != "vector":
-        before, after = (
-            score(mode, vectors),
-            score(mode, np.stack([*tried.values()])[chosen, every]),
-        )
+        mapped = np.stack([*tried.values()])[chosen, every]
+        before, after = score(mode, vectors), score(mode, mapped)
         figures[mode] = _figures(before, after)
     gain, seen = after - before, _seen(documents, fold)
-    for name, places in (("seen", seen), ("unseen", ~seen)):
-        if places.any():
-            figures[name] = _figures(before[places], after[places])
+    parts_seen = {"seen": seen, "unseen": ~seen}
+    figures |= {n: _figures(before[at], after[at]) for n, at in parts_seen.items() if at.any()}
     best, p = _best(scores, first), _p(gain)
     is_better = best > 0 and gain.mean() > 0 and p < _MAX_P
     if (~seen).sum() >= FEW:  # beside many that are seen, a few are noise

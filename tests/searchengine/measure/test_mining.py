@@ -19,15 +19,14 @@ from searchengine.cli import cli
 from searchengine.errors import QueryError, SearchEngineError
 from searchengine.measure.mining import (
     Mined,
-    MiningConfig,
     MiningSummary,
     candidates,
-    choose,
     mine,
     read_pairs,
     write_negatives,
 )
 from searchengine.trainer.training.examples import Kind, Texts, read_file
+from searchengine.trainer.training.hard_negatives import MiningConfig, choose
 
 
 class Angles:
@@ -116,8 +115,7 @@ def test_positives_of_positives_and_below_zero(
     assert [each.negatives for each in mined(pairs, corpus)] == expected
 
 
-@pytest.mark.parametrize("exact", [False, True])
-def test_agrees_with_a_scan_by_numpy(exact: bool) -> None:
+def test_agrees_with_a_scan_by_numpy() -> None:
     class Random:
         dim, fingerprint = 24, "random"
 
@@ -127,7 +125,7 @@ def test_agrees_with_a_scan_by_numpy(exact: bool) -> None:
             return np.stack([r / np.linalg.norm(r) for r in rows]).astype(np.float32)
 
     pairs = [(f"anchor {i}", f"positive {i // 2}") for i in range(300)]
-    config = MiningConfig(negatives=5, relative_margin=0.9, skip=2, depth=30, exact=exact)
+    config = MiningConfig(negatives=5, relative_margin=0.9, skip=2, depth=30)
     encoder, texts = Random(), candidates(pairs)
     scores = encoder.encode([anchor for anchor, _ in pairs]) @ encoder.encode(texts).T
     for i, each in enumerate(mine(encoder, pairs, texts, config)):  # type: ignore[arg-type]
@@ -150,8 +148,6 @@ def test_queries_and_documents_are_encoded_as_such() -> None:
     count=st.integers(1, 5),
     skip=st.integers(0, 5),
     ranks=st.integers(5, 20),
-    sample=st.booleans(),
-    seed=st.integers(0, 3),
 )
 def test_what_is_chosen_fits(
     scores: list[float],
@@ -159,31 +155,18 @@ def test_what_is_chosen_fits(
     count: int,
     skip: int,
     ranks: int,
-    sample: bool,
-    seed: int,
 ) -> None:
     ranked = list(enumerate(sorted(scores, reverse=True)))
-    config = MiningConfig(negatives=count, skip=skip, depth=skip + ranks, sample=sample, seed=seed)
-    rows, dropped = choose(ranked, positive, config, 4)
+    config = MiningConfig(negatives=count, skip=skip, depth=skip + ranks)
+    rows, dropped = choose(ranked, positive, config)
     assert rows == sorted(set(rows)) and all(skip <= row < skip + ranks for row in rows)
     fitting = [
         row for row, s in ranked[skip : skip + ranks] if s <= positive - 0.05 * abs(positive)
     ]
     assert len(rows) == min(count, len(fitting)) and set(rows) <= set(fitting)
     assert dropped == len(ranked[skip : skip + ranks]) - len(fitting)
-    assert sample or rows == fitting[:count]
-    assert choose(ranked, positive, config, 4) == (rows, dropped)
-
-
-def test_a_draw_follows_from_its_seed_and_reaches_beyond_the_first() -> None:
-    ranked = [(row, 0.5 - row / 100) for row in range(30)]
-    config = MiningConfig(negatives=3, sample=True)
-    draws = [choose(ranked, 0.9, config, number)[0] for number in range(50)]
-    assert len({tuple(draw) for draw in draws}) > 40
-    assert {row for draw in draws for row in draw} == set(range(30))
-    seeded = MiningConfig(negatives=3, sample=True, seed=1)
-    other = [choose(ranked, 0.9, seeded, number)[0] for number in range(50)]
-    assert draws != other
+    assert rows == fitting[:count]
+    assert choose(ranked, positive, config) == (rows, dropped)
 
 
 @pytest.mark.parametrize("count", [1, 4])

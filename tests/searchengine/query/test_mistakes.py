@@ -65,9 +65,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "no key": (lambda e: e.add([{"text": "a"}]), "give every document an _id"),
     "one key to delete": (lambda e: e.delete("two"), "put one key into a list"),
     "one number to delete": (lambda e: e.delete(1), "put one key into a list"),
-    "a misspelt argument": (lambda e: e.add([], progres=True), "did you mean 'progress'?"),
     # Searching.
-    "a misspelt option": (lambda e: e.search("cat", min_scor=0.1), "did you mean 'min_score'?"),
     "chroma: where": (lambda e: e.search("cat", where={"year": 2016}), 'write "year >= 2015"'),
     "several questions": (lambda e: e.search(["a", "b"]), "use search_batch for several"),
     "one question": (lambda e: e.search_batch("cat"), "use search"),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from concurrent_writers import during
 from conftest import WordLengths
+from pending import leave_pending
 from scenarios import document
 
 from searchengine import SearchEngine
@@ -83,7 +84,7 @@ def test_the_newest_document_leaves_its_id_unused(path: Path, engine: SearchEngi
 def test_pending_work_gets_new_ids(path: Path, engine: SearchEngine) -> None:
     numbers, firsts = [], []
     for _ in range(3):
-        engine.preview_reindex(["x"], WordLengths(8, "narrow"))
+        leave_pending(engine, WordLengths(8, "narrow"))
         with Store(path / "documents.db", readers=1) as store:
             ((number, first),) = store.read("SELECT id, first FROM pending")
         numbers.append(number)
@@ -119,7 +120,7 @@ def test_next_ids_that_are_used_are_found_and_mended(path: Path, engine: SearchE
     assert repaired.whole and any("next ids" in line for line in repaired.repaired)
     with SearchEngine.open(path, WordLengths()) as engine:
         engine.add([document(9)])
-        engine.preview_reindex(["x"], WordLengths(8, "narrow"))
+        leave_pending(engine, WordLengths(8, "narrow"))
     assert ids(path)["documents"] == set(range(6))
     change(path, "DELETE FROM ids WHERE kind = 'documents'")
     with SearchEngine.open(path, WordLengths()) as engine:
@@ -131,7 +132,7 @@ def test_a_discarded_reindex_leaves_the_next_ids_right(
     path: Path, engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its passages are hidden, until they are removed."""
-    engine.preview_reindex(["x"], WordLengths(8, "narrow"))
+    leave_pending(engine, WordLengths(8, "narrow"))
     with monkeypatch.context() as patch:
         during(patch, Merging, "end", engine.verify)
         assert engine.discard_reindex()

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import WordLengths
+from pending import leave_pending
 from scenarios import document
 from test_reindex import during
 
 from searchengine import Document, SearchEngine
 from searchengine.backends.folder.collection import Collection
 from searchengine.encoders.functions import FunctionEncoder
-from searchengine.errors import CollectionError, QueryError
+from searchengine.errors import CollectionError
 from searchengine.ingest import pipeline
 from searchengine.upkeep.reindex import Blocks, Reindexing
 
@@ -85,7 +86,7 @@ def test_a_full_disk_is_an_error_and_what_is_encoded_stays(
 def test_a_damaged_file_of_a_pending_reindex_is_named(
     engine: SearchEngine, suffix: str, damage: str
 ) -> None:
-    engine.preview_reindex(["x"], other())
+    leave_pending(engine, other())
     path = engine.collection.path
     (file,) = path.glob(f"pending/*/{'[0-9a-f]' * 32}{suffix}")
     data = bytearray(file.read_bytes())
@@ -94,12 +95,8 @@ def test_a_damaged_file_of_a_pending_reindex_is_named(
     if damage == "remove":
         file.unlink()
     way_out = f"{file} of the pending reindex is .*searchengine reindex {path} --discard"
-    for act in (
-        lambda: engine.reindex(other()),
-        lambda: engine.preview_reindex(["x"], other()),
-    ):
-        with pytest.raises(CollectionError, match=way_out):
-            act()
+    with pytest.raises(CollectionError, match=way_out):
+        engine.reindex(other())
     assert engine.discard_reindex()
     engine.reindex(other())
     engine.verify()
@@ -118,23 +115,10 @@ def test_a_block_that_is_damaged_while_others_are_encoded_is_not_built(
 
 
 def test_a_repair_of_a_whole_collection_keeps_the_pending_reindex(engine: SearchEngine) -> None:
-    engine.preview_reindex(["x"], other())
+    leave_pending(engine, other())
     repaired = SearchEngine.repair(engine.collection.path)
     assert repaired.whole and repaired.lost == () and repaired.damage == ()
     assert len(engine.stats().pending) == 1
-
-
-def test_a_preview_checks_its_arguments_before_it_encodes(
-    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(QueryError, match="k must be"):
-        engine.preview_reindex(["x"], other(), 0)
-    with (
-        SearchEngine.open(engine.collection.path) as unnamed,
-        pytest.raises(CollectionError, match="was built by an encoder made in Python"),
-    ):
-        unnamed.preview_reindex(["x"], other())
-    assert engine.stats().pending == ()
 
 
 def test_blank_texts_are_refused_before_anything_is_encoded(tmp_path: Path) -> None:
