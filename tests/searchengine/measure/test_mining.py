@@ -66,7 +66,6 @@ def write(
     [
         # 0.95 · 0.866 = 0.823: for q 0, c 10 (0.985) and c 32 (0.848) are too near.
         ({}, ["c 40", "c 50"], 2),
-        ({"exact": True}, ["c 40", "c 50"], 2),
         ({"relative_margin": 1.0}, ["c 32", "c 40"], 1),
         ({"relative_margin": 2.0}, ["c 10", "c 32"], 0),  # the limit is above every cosine
         ({"relative_margin": 2.0, "margin": 0.0}, ["c 32", "c 40"], 1),
