@@ -254,7 +254,6 @@ def handles_documents(env: Environment, at: Path) -> None:
     done(env, at, "copy", "s.index", "copied.index")
     done(env, at, "repair", "copied.index")
     done(env, at, "evaluate", "sts", "sts.tsv", *encoder)
-    done(env, at, "evaluate", "geometry", "sts.tsv", *encoder)
 
 
 def trains(env: Environment, at: Path) -> None:
@@ -266,7 +265,6 @@ def trains(env: Environment, at: Path) -> None:
 
 
 def trains_others(env: Environment, at: Path) -> None:
-    done(env, at, "evaluate", "geometry", "sts.tsv", "--encoder", "tiny")
     few = ("--set", "max_steps=2", "--set", "objective=classification", "--batch-size", "4")
     done(env, at, "train", "labels.tsv", "--out", "labels", "--base", "tiny", *few)
     done(env, at, "evaluate", "labels", "labels.tsv", "--encoder", "labels")

@@ -130,7 +130,11 @@ def test_prompts_are_trained_and_stored(tmp_path: Path) -> None:
         path = tmp_path / f"{name}.tsv"
         path.write_text("\n".join(["anchor\tpositive", *(f"{before}{a}\t{p}" for a, p in pairs)]))
         out = tmp_path / name
-        return train(TrainConfig(train=(path,), out=out, base=str(base), max_steps=2, **settings))
+        return train(
+            TrainConfig(
+                train=(path,), out=out, base=str(base), max_steps=2, batch_size=8, **settings
+            )
+        )
 
     encoder = trained("prompted", "", prompts={"query": "near the sea "})
     written = trained("written", "near the sea ")

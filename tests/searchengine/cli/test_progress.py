@@ -46,7 +46,7 @@ def trains():
     from searchengine.cli.train_display import Display
     with Display(stderr_console(), resume=True) as display:
         display(SimpleNamespace(
-            step=2, steps=5, loss=0.5, examples=9, excluded=0, scores=None, alignment=None,
+            step=2, steps=5, loss=0.5, examples=9, excluded=0, scores=None, base={},
             unjudged="",
         ))
         time.sleep(0.3)
