@@ -105,7 +105,7 @@ from searchengine.query.typing_errors import Searched, searched, tell
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.trainer.sources.multilingual import MULTILINGUAL
 from searchengine.trainer.sources.source import default_encoder
-from searchengine.trainer.training.question_map import QUERY_MAP, Learning, judged, with_map
+from searchengine.trainer.training.question_map import QUERY_MAP, Encode, Learning, judged, with_map
 from searchengine.upkeep import copies, learning, reindex, stats, tuning, verify
 from searchengine.upkeep.repair import repair
 from searchengine.upkeep.stats import Stats
@@ -140,7 +140,6 @@ _MIRRORED = (
     "searchengine copy FOLDER URL --prune"
 )
 D = TypeVar("D")
-Encode = Callable[[Sequence[str]], Floats]
 
 
 class SearchEngine:
@@ -1147,7 +1146,7 @@ class SearchEngine:
         )
 
     def forget_map(self) -> bool:
-        """Remove the map of `learn`; False if there is none."""
+        """Remove the map that `learn` stored; False if the collection has no map."""
         is_stored = QUERY_MAP in self.collection.settings
         self.collection.configure({QUERY_MAP: None})
         return is_stored

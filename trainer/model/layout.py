@@ -168,7 +168,7 @@ def model_stages(folder: Path) -> list[tuple[str, Path]]:
 
 
 def check_layers(layers: int, most: int) -> None:
-    """Raise ModelError unless a network of `most` layers has so many."""
+    """Raise ModelError for a number of layers that a network of `most` layers lacks."""
     if not 1 <= layers <= most:
         raise ModelError(f"layers is {layers}: expected 1 to {most}, the layers of the network")
 

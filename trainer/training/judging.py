@@ -41,7 +41,7 @@ from searchengine.trainer.training.train_config import Objective, TrainConfig
 Scores = Mapping[int, float]
 # Fewer items would tell steps apart by chance: of 20, one more right answer is 5 points.
 MIN_ITEMS = 20
-# Labels of which a tenth tells a difference of some points.
+# Fewer labels are not held out: a tenth of them could not show a difference of some points.
 MIN_LABELS = 2000
 SHARE, MAX_HELD_OUT = 0.1, 512
 CORPUS = 2000
@@ -286,7 +286,7 @@ def of_anchors(rows: Sequence[Row], examples: Examples, seed: int, where: str) -
             cosines = queries[:, :dim] @ short.T / lengths  # an anchor's length changes no order
             if itself:
                 cosines[tuple(np.array(itself).T)] = -np.inf
-            # Equal cosines count as better ones: vectors that are all alike find nothing.
+            # A text with the same cosine ranks before the positive: equal vectors score 0.
             better = (cosines >= cosines[np.arange(len(own)), own][:, None]).sum(axis=1)
             gains[dim] = np.where(better <= 10, 1 / np.log2(1 + better), 0.0)
         return gains

@@ -310,7 +310,7 @@ def learn(
     # The choice is made by vectors alone: words would cost most of the time.
     scores = np.stack([score("vector", mapped) for mapped in tried.values()])
     # For a fold the others choose: its questions have no say in the figure that they give.
-    first = 1 if force else 0  # what is stored anyway is judged anyway
+    first = 1 if force else 0  # a forced map is stored, so it is what is judged
     chosen = np.array([_best(scores[:, fold != i], first) for i in range(_FOLDS)])[fold]
     before, after = scores[0], scores[chosen, every]
     figures = {"vector": _figures(before, after)}
