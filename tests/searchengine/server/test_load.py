@@ -213,7 +213,7 @@ def test_a_missing_encoder_leaves_searches_by_words(
     def missing(self: CollectionEncoder, settings: object) -> TextEncoder:
         raise EncoderMissing("built by /secret, which cannot be loaded")
 
-    monkeypatch.setattr(CollectionEncoder, "_held", missing)
+    monkeypatch.setattr(CollectionEncoder, "questions", missing)
     client = serve()
     assert client.post("/v1/search", json={"query": "a bee", "mode": "text"}).json()["hits"]
     for mode in ("hybrid", "vector", "auto"):
