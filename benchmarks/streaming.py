@@ -76,7 +76,6 @@ def in_a_process(path: Path, first: int) -> dict[str, Any]:
 
 def measured(path: Path, first: int) -> dict[str, Any]:
     """Read, hold out, and draw batches from update `first` on."""
-    import contextlib
 
     from searchengine.trainer.encoder import Encoder
     from searchengine.trainer.training.batches import BatchPlan, load
@@ -93,7 +92,7 @@ def measured(path: Path, first: int) -> dict[str, Any]:
     )
     encoder = Encoder.load("starter", runtime="torch")
     model = TrainingModel(encoder.model, config, None)
-    passes = Passes(model, encoder, config, Processes(), contextlib.nullcontext)
+    passes = Passes(model, encoder, config, Processes())
     before, start = peak(), time.perf_counter()
     examples = read_examples(config)
     examples.digest()

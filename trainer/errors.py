@@ -41,7 +41,7 @@ class MemoryWarning(UserWarning):
     """Encoding goes on with less memory, and what that costs."""
 
 
-TRAINING = ("torch", "transformers", "accelerate", "peft")
+TRAINING = ("torch", "transformers", "peft")
 """The modules of the extra `train`."""
 
 

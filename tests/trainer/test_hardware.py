@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from searchengine.trainer.training import preparation
+from searchengine.trainer.training import processes
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.train_config import TrainConfig
 from tests.trainer.test_train_loop import base, config  # noqa: F401  (fixtures)
@@ -55,5 +55,5 @@ def test_a_gpu_trains_as_a_processor_does(
 ) -> None:
     known = {"dropout": 0.0} | changes
     on_gpu = run(config, "gpu", **known)
-    monkeypatch.setattr(preparation, "pick_device", lambda _: torch.device("cpu"))
+    monkeypatch.setattr(processes, "pick_device", lambda _: torch.device("cpu"))
     assert_equal(on_gpu, run(config, "cpu", **known), 1e-3)

@@ -1,6 +1,5 @@
 """Losses against others' code and against slow loops: the same values and the same gradients."""
 
-import contextlib
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -105,7 +104,7 @@ def our_gradients(folder: Path, **settings: Any) -> tuple[float, dict[str, Tenso
     model = encoder.model
     training_model = TrainingModel(model, config, None).eval()
     objective = Contrastive(config, config.prefixes, training_model)
-    passes = Passes(training_model, encoder, config, Processes(), contextlib.nullcontext)
+    passes = Passes(training_model, encoder, config, Processes())
     value = backward(
         passes, objective.views(ROWS), objective.layers(0), lambda v: objective.loss(v, ROWS, 0)
     )

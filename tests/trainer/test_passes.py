@@ -1,6 +1,5 @@
 """Passes: the order of texts does not matter, and gradient caching gives the same gradients."""
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,10 +32,11 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def passes(base: Path, tokens: int = 0, **settings: Any) -> Passes:
     """tokens: of a pass; 0 for the device's."""
+    settings = {"precision": "fp32"} | settings
     config = TrainConfig(train=[Path("x")], out=Path("y"), base=str(base), **settings)  # type: ignore[arg-type]  # noqa: F811
     encoder = Encoder.load(base, precision="fp32")
     training_model = TrainingModel(encoder.model, config, None).train()
-    found = Passes(training_model, encoder, config, Processes(), contextlib.nullcontext)
+    found = Passes(training_model, encoder, config, Processes())
     found._budget = tokens or found._budget
     return found
 
@@ -71,9 +71,7 @@ def test_cached_gradients_equal_plain_ones_under_autocast(base: Path) -> None:
     """Weights cast to bfloat16 for the vectors must not be those of the passes with gradients."""
     found = []
     for cache in (False, True):
-        model_passes = passes(base, gradient_cache=cache)
-        model_passes.autocast = lambda: torch.autocast("cpu", torch.bfloat16)
-        found.append(gradients(model_passes)[1])
+        found.append(gradients(passes(base, gradient_cache=cache, precision="bf16"))[1])
     assert set(found[0]) == set(found[1])
     for name, plain in found[0].items():
         torch.testing.assert_close(found[1][name], plain, atol=1e-4, rtol=1e-3)

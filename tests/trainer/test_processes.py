@@ -11,13 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import accelerate
 import pytest
 import torch
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError
-from searchengine.trainer.training import checkpoint, preparation
+from searchengine.trainer.training import checkpoint, processes
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.processes import Processes
 from searchengine.trainer.training.train_config import TrainConfig
@@ -74,7 +73,7 @@ def test_two_processes_equal_one(
         if case == "scores":
             settings["train"] = (write_scored(tmp_path / "scored.tsv"),)
         configs[case] = replace(start, **settings, out=tmp_path / case / "two")  # type: ignore[arg-type]
-    monkeypatch.setattr(preparation, "pick_device", lambda _: torch.device("cpu"))
+    monkeypatch.setattr(processes, "pick_device", lambda _: torch.device("cpu"))
     run_in_two_processes([*configs.values()], tmp_path, launched=launched)
     for case, shared in configs.items():
         one = train(replace(shared, out=tmp_path / case / "one"))
@@ -101,9 +100,8 @@ def test_processes_that_do_not_connect_train_nothing(
     config: TrainConfig,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    accelerate.PartialState(cpu=True)  # alone, as it stays
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="2 processes were launched, but 1 connected: start them"):
+    with pytest.raises(ConfigError, match="2 processes cannot connect: start them with torchrun"):
         train(config)
     assert not config.out.exists()
 
@@ -168,7 +166,6 @@ def check_equal(case: str, two: Encoder, one: Encoder, base: Encoder) -> None:  
 RUN = """
 import json, os, socket, sys, torch
 torch.set_num_threads(1)
-import accelerate
 from pathlib import Path
 from transformers import BertModel
 from searchengine.trainer.encoder import Encoder
@@ -181,8 +178,8 @@ from searchengine.trainer.training.loop import train
 def run():
     for path in sys.argv[1:]:
         train(TrainConfig.from_dict(json.loads(Path(path).read_text())))
-    assert accelerate.PartialState().num_processes == 2
-    group = torch.distributed.group.WORLD._get_backend(accelerate.PartialState().device)
+    assert torch.distributed.get_world_size() == 2
+    group = torch.distributed.group.WORLD._get_backend(torch.device("cpu"))
     assert group.options._timeout == LONGEST_WAIT, group.options._timeout
 """
 # As torch.distributed.run starts them, but that all is imported once.

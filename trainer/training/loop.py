@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, fields
-from typing import Any
 
 import torch
 
@@ -40,11 +39,10 @@ from searchengine.trainer.training.preparation import (
     check_place,
     check_start,
     load_base,
-    make_accelerator,
     make_optimizer,
     starts_rotated,
 )
-from searchengine.trainer.training.processes import launched_rank
+from searchengine.trainer.training.processes import connect, launched_rank
 from searchengine.trainer.training.result import Run, base_as_shipped, base_values, finish
 from searchengine.trainer.training.stopping import Signals, Stopped
 from searchengine.trainer.training.train_config import TrainConfig
@@ -103,8 +101,8 @@ def train(
 
     report: called before the first update, then after each. resume: continue from the newest
     checkpoint in OUT/checkpoint. measure: chooses the step, before dev files:
-    `searchengine.measure.judged_folder.retrieval`. Under torchrun or accelerate each process calls
-    this; the first one evaluates, reports and writes. Raises ConfigError, DataError, ModelError, or
+    `searchengine.measure.judged_folder.retrieval`. Under torchrun each process calls this; the
+    first one evaluates, reports and writes. Raises ConfigError, DataError, ModelError, or
     TrainingError for a loss that is not a number (the last checkpoint stays). The state of torch's
     random generators is restored afterwards.
     """
@@ -121,7 +119,7 @@ def run_training(
     config: TrainConfig, report: OnReport | None, resume: bool, measure: Measure | None
 ) -> Encoder:
     """As `train`, without restoring torch's random generators."""
-    run, accelerator = make_run(config, measure)
+    run = make_run(config, measure)
     processes = run.processes
     origin = {
         "the training files": run.split.train.digest(config.dev),
@@ -145,9 +143,7 @@ def run_training(
         send_report(run, report)
     with run.signals:
         try:
-            passes = Passes(
-                run.training_model, run.encoder("fp32"), config, processes, accelerator.autocast
-            )
+            passes = Passes(run.training_model, run.encoder("fp32"), config, processes)
             with closing(load(run.plan, run.objective, passes, run.step)) as batches:
                 run_updates(run, passes, batches, save, report)
         except Stopped:
@@ -174,14 +170,14 @@ def restore(run: Run, origin: checkpoint.Origin) -> None:
         setattr(run, item.name, getattr(done, item.name))
 
 
-def make_run(config: TrainConfig, measure: Measure | None) -> tuple[Run, Any]:
-    """A run before its first step, and its accelerator."""
-    accelerator, processes = make_accelerator(config)
+def make_run(config: TrainConfig, measure: Measure | None) -> Run:
+    """A run before its first step."""
+    processes, device = connect()
     examples = read_examples(config)
     measures, split = make_measures(config, examples, measure)
     model, projection = load_base(config, examples)
-    training_model = TrainingModel(model, config, projection).to(accelerator.device)
-    run = Run(
+    training_model = TrainingModel(model, config, projection).to(device)
+    return Run(
         config=config,
         model=model,
         split=split,
@@ -191,11 +187,10 @@ def make_run(config: TrainConfig, measure: Measure | None) -> tuple[Run, Any]:
         base_values=[],
         processes=processes,
         training_model=training_model,
-        optimizer=make_optimizer(training_model, config, accelerator.device),
+        optimizer=make_optimizer(training_model, config, device),
         best=checkpoint.copy_weights(training_model.kept),
         signals=Signals(waits=not processes.main),
     )
-    return run, accelerator
 
 
 def run_updates(

@@ -7,10 +7,8 @@ each pass once more with the gradient that the loss has for its vectors. Memory 
 """
 
 import functools
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +17,8 @@ from searchengine.trainer.encoder import Encoder, Role
 from searchengine.trainer.model.modules import Batch
 from searchengine.trainer.model.tokens import Ids, TokenIds, Tokenization
 from searchengine.trainer.runtimes.runtime import token_budget_batches
-from searchengine.trainer.runtimes.torch_runtime import token_budget
+from searchengine.trainer.runtimes.runtime_config import Precision
+from searchengine.trainer.runtimes.torch_runtime import pick_precision, token_budget
 from searchengine.trainer.training.processes import Processes
 from searchengine.trainer.training.train_config import TrainConfig
 from searchengine.trainer.training.training_model import EncoderCopy, TrainingModel
@@ -55,7 +54,7 @@ class Pass:
 
 
 class Passes:
-    """Views to vectors. autocast: gives the context of a forward pass."""
+    """Views to vectors."""
 
     def __init__(
         self,
@@ -63,17 +62,20 @@ class Passes:
         encoder: Encoder,
         config: TrainConfig,
         processes: Processes,
-        autocast: Callable[[], AbstractContextManager[Any]],
     ):
         self.training_model = training_model
         self.config = config
         self.processes = processes
         self.device = next(training_model.parameters()).device
-        self.autocast = autocast
+        self._bf16 = pick_precision(config.precision, self.device) is Precision.BF16
         max_tokens = min(config.max_tokens, encoder.max_tokens)
         self._ids = TokenIds(Tokenization.of(encoder.model.tokenizer, max_tokens))
         self._prompt = {role: encoder.prompt(role) for role in ("query", "document")}
         self._budget = token_budget(self.device)
+
+    def _autocast(self) -> torch.autocast:
+        """The context of a forward pass. The weights stay float32."""
+        return torch.autocast(self.device.type, torch.bfloat16, self._bf16)
 
     def tokens(self, view: View) -> Tokens:
         """The tokens of a view."""
@@ -100,7 +102,7 @@ class Passes:
         """Do the passes again, each with the gradients (L, n, dim) of its vectors."""
         for item in passes:
             # An autocast context for each: it stores the weights that it has cast.
-            with torch.enable_grad(), self.autocast():
+            with torch.enable_grad(), self._autocast():
                 output = self._run(item, self.training_model.encoder, layers)
             of_pass, gradients = gradients.tensor_split([len(item.places)], dim=1)
             torch.autograd.backward(output, of_pass)
@@ -131,7 +133,7 @@ class Passes:
             rows, width = [row for _, row in item.places], item.batch.ids.shape[1]
             part = (x[rows, :width].to(self.device) for x in (ids, labels))
             torch.manual_seed(item.seed)  # dropout
-            with self.autocast():
+            with self._autocast():
                 value = weight * language(item.batch.mask, *part)
             if value.requires_grad:  # else nothing is masked
                 torch.autograd.backward(value)
@@ -163,7 +165,7 @@ class Passes:
         if not passes:  # no text for this process: no rows, but gradients can flow to them
             shape = max(1, len(layers)), 0, self.training_model.sentence.dim
             return torch.zeros(shape, device=self.device, requires_grad=True)
-        with self.autocast():
+        with self._autocast():
             return torch.cat([self._run(item, encoder, layers) for item in passes], dim=1)
 
     def _arranged(

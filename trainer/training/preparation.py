@@ -13,14 +13,11 @@ from searchengine.trainer.model.layout import remote_code
 from searchengine.trainer.model.model_folder import Model, read
 from searchengine.trainer.model.modules import Dense
 from searchengine.trainer.model.saving import check_replaceable
-from searchengine.trainer.runtimes.runtime_config import Precision
-from searchengine.trainer.runtimes.torch_runtime import pick_device, pick_precision
 from searchengine.trainer.sources.source import Source
 from searchengine.trainer.training import checkpoint
 from searchengine.trainer.training.examples import Examples, Kind
 from searchengine.trainer.training.head import with_linear_head
 from searchengine.trainer.training.longlora import lengthened, prepare_network
-from searchengine.trainer.training.processes import Processes, group_options, launched_count
 from searchengine.trainer.training.train_config import (
     Augment,
     Objective,
@@ -37,26 +34,6 @@ from searchengine.trainer.training.training_model import (
 LAYERED = ("bert", "roberta", "xlm-roberta", "mpnet", "distilbert", "electra")
 # Peak learning rate of a classifier, which starts without the training that the network has.
 CLASSIFIER_RATE = 1e-3
-
-
-def make_accelerator(config: TrainConfig) -> tuple[Any, Processes]:
-    """Device, mixed precision and processes. BF16 keeps float32 weights."""
-    import accelerate
-
-    cpu = pick_device(None).type == "cpu"  # else accelerate would not see other processes
-    device = accelerate.PartialState(cpu=cpu, **group_options()).device
-    precision = pick_precision(config.precision, device)
-    # accelerate keeps one precision per process; a second run may want another.
-    accelerate.state.AcceleratorState._reset_state()
-    mixed = "no" if precision is Precision.FP32 else str(precision)
-    accelerator = accelerate.Accelerator(mixed_precision=mixed, cpu=cpu)
-    processes = Processes(accelerator.process_index, accelerator.num_processes)
-    if processes.count != launched_count():
-        raise ConfigError(
-            f"{launched_count()} processes were launched, but {processes.count} connected: "
-            "start them with torchrun or accelerate launch"
-        )
-    return accelerator, processes
 
 
 def check_place(config: TrainConfig) -> None:
