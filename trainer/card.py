@@ -20,6 +20,12 @@ from searchengine.trainer.sources.source import Starter, may_be_hub_name
 QUESTION = "how do whales sleep"
 DOCUMENTS = ["A whale rests one half of its brain at a time.", "Bread rises overnight."]
 TAGS = ["sentence-transformers", "sentence-similarity", "feature-extraction"]
+LOSSES = {
+    "contrastive": "InfoNCE ([SimCSE](https://arxiv.org/abs/2104.08821))",
+    "classification": "supervised contrastive and cross-entropy "
+    "([Gunel et al.](https://arxiv.org/abs/2011.01403))",
+    "similarity": "[CoSENT](https://doi.org/10.1109/TASLP.2024.3402087)",
+}
 TEMPLATE = """---
 {{ front_matter }}---
 
@@ -66,12 +72,14 @@ It wants these prompts in front of a text:
 - Base model: `{{ base }}`.
 - Data: {{ files }}{% if recipe.examples %}; {{ recipe.examples }} examples, \
 {{ recipe.excluded }} left out for a sentence of an excluded file{% endif %}.
-{% for line in recipe.summary %}
-- {{ line }}.
+{% if settings.objective in losses %}
+- Loss: {{ losses[settings.objective] }}.
+{% endif %}
+{% for name in recipe.changed if name not in ("base", "dev", "exclude") %}
+- `{{ name }}`: {{ settings[name] }}
 {% endfor %}
-- Training: {{ duration }}, {{ settings.batch_size }} examples a batch, AdamW with a peak learning \
-rate of {{ settings.learning_rate }}, seed {{ settings.seed }}.
-- All settings and versions are in `config_sentence_transformers.json`, under `recipe`.
+- The other settings have their defaults; all, and the versions, are in \
+`config_sentence_transformers.json` under `recipe`.
 {% endif %}
 
 ## How to use it
@@ -106,7 +114,7 @@ def model_card(model: Model) -> str:
     config = model.recipe.get("config")
     # JSON and not a TrainConfig: a model that is saved again need not know how to train.
     settings = config if isinstance(config, Mapping) and "base" in config else {}
-    base, steps, data = settings.get("base"), settings.get("max_steps"), settings.get("train") or ()
+    base, data = settings.get("base"), settings.get("train") or ()
     dims = model.matryoshka_dims
     front: dict[str, Any] = {
         "library_name": "sentence-transformers",
@@ -127,7 +135,7 @@ def model_card(model: Model) -> str:
         recipe=model.recipe,
         base=base if base and hub_model(base) else _file_name(base or ""),
         files=", ".join(f"`{_file_name(file)}`" for file in data),
-        duration=f"{steps} updates" if steps else f"{settings.get('epochs')} epochs",
+        losses=LOSSES,
         documents=json.dumps(DOCUMENTS),
         question=QUESTION,
     )

@@ -98,8 +98,8 @@ def test_the_saved_model_is_plain_and_reads_as_many_tokens_as_it_was_trained_for
     )
     assert "attention_group" in encoder.recipe["config"]
     card = (config.out / "README.md").read_text()
-    assert "Adapter rank: 2." in card
-    assert f"Window: {WINDOW}." in card
+    assert "- `adapter_rank`: 2\n" in card
+    assert f"- `window`: {WINDOW}\n" in card
 
 
 TOKENS = torch.randint(5, 60, (2, 90), generator=torch.Generator().manual_seed(0))

@@ -33,7 +33,7 @@ CONFIG = {
 }
 RECIPE = {
     "config": CONFIG,
-    "summary": ["Masked-language-model loss, weight 0.1"],
+    "changed": ["max_steps", "base", "dev", "learning_rate"],
     "examples": 41522,
     "excluded": 1818,
     "verdict": "The same: nDCG@10 on dev .80 against .81; the base is kept as it was",
@@ -95,7 +95,7 @@ def test_what_a_card_tells(trained: Model, folder: Path) -> None:
         f"base\n\n{RECIPE['verdict']}.\n\nnDCG@10 on dev, × 100, n 300:\n\n| prefix",
         "- Base model: `base`.\n- Data: `nli.tsv`, `captions.jsonl.gz`",
         "; 41522 examples, 1818 left out",
-        "- Masked-language-model loss, weight 0.1.\n- Training: 100 updates, 64 examples",
+        "- `max_steps`: 100\n- `learning_rate`: 3e-05\n- The other settings",
         '- query: "a "\n- document: "the "\n',
         "by label: `good`, `bad`.\n",
     ):

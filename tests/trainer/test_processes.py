@@ -20,7 +20,8 @@ from searchengine.trainer.training import checkpoint, processes
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.processes import Processes
 from searchengine.trainer.training.train_config import TrainConfig
-from tests.trainer.test_train_loop import base, config, with_held_out  # noqa: F401  (fixtures)
+from tests.tiny_model import WORDS
+from tests.trainer.test_train_loop import base, config, write_triplets  # noqa: F401  (fixtures)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -67,7 +68,9 @@ def test_two_processes_equal_one(
         if case not in cases:
             continue
         # Of few texts the last axes are rounding, which AdamW makes steps of.
-        start = with_held_out(config) if case == "turned" else config
+        start = config
+        if case == "turned":
+            start = replace(config, train=(write_triplets(tmp_path / "more.tsv", WORDS[14:20]),))
         # Without dropout: its masks are drawn for rows, which lie elsewhere.
         settings = {"dropout": 0.0, "max_steps": 4, "learning_rate": 1e-3, **settings}
         if case == "scores":

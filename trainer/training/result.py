@@ -35,16 +35,6 @@ from searchengine.trainer.training.training_model import TrainingModel
 
 PRIOR_LABELS = 20
 """As many labels must be learnt for the trained weights to count as much as those of step 0."""
-# Sentences of the model card.
-LOSSES = {
-    Objective.CONTRASTIVE: "Loss: InfoNCE with in-batch negatives "
-    "([SimCSE](https://arxiv.org/abs/2104.08821)), temperature {temperature:g}",
-    Objective.CLASSIFICATION: "Loss: supervised contrastive of weight {label_weight:g} "
-    "([Gunel et al.](https://arxiv.org/abs/2011.01403)), temperature {label_temperature:g}, with "
-    "the cross-entropy of the labels",
-    Objective.SIMILARITY: "Loss: [CoSENT](https://doi.org/10.1109/TASLP.2024.3402087) on the "
-    "scores of pairs, temperature {temperature:g}",
-}
 STS_ALONE = "; scored pairs say little of a search: give judged questions by --dev FOLDER as well"
 
 
@@ -206,9 +196,11 @@ def conclude(run: Run, verdicts: Sequence[Verdict]) -> tuple[str, bool]:
 
 def make_recipe(run: Run, verdicts: Sequence[Verdict]) -> dict[str, Any]:
     """The recipe stored with the weights: how they were trained, and their scores."""
+    settings = run.config.to_dict()
+    defaults = TrainConfig(train=run.config.train, out=run.config.out).to_dict()
     return {
-        "config": run.config.to_dict(),
-        "summary": summary(run.config, run.model.matryoshka_dims),
+        "config": settings,
+        "changed": [name for name, value in settings.items() if value != defaults[name]],
         "examples": len(run.split.train),
         "held_out": len(run.split.rows),
         "excluded": run.split.train.excluded,
@@ -228,17 +220,3 @@ def make_history(run: Run) -> dict[str, Any]:
         "measure": run.measures[0].name if run.measures else "",
         "base": {str(dim): score for dim, score in base.items()},
     }
-
-
-def summary(config: TrainConfig, dims: Sequence[int]) -> list[str]:
-    """The training in sentences without a full stop, for the model card.
-
-    dims: the prefix lengths that were trained.
-    """
-    lines = [LOSSES[config.objective].format(**config.to_dict())]
-    if len(dims) > 1:
-        lengths = ", ".join(map(str, dims[:-1])) + f" and {dims[-1]}"
-        lines.append(f"Summed over the prefixes {lengths} (Matryoshka)")
-    if len(dims) > 1 and config.rotate:
-        lines.append("The vectors were first rotated, strongest axes first")
-    return lines + config.card_lines()

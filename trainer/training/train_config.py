@@ -1,7 +1,7 @@
 """A training run as one frozen dataclass that checks itself and is written as JSON.
 
-A new setting is one field here and the code that reads it: `--set`, the table in
-docs/training-reference.md and the sentence of the model card follow from the field.
+A new setting is one field here and the code that reads it: `--set` and the table in
+docs/training-reference.md follow from the field.
 """
 
 import difflib
@@ -64,12 +64,6 @@ class Pooler(StrEnum):
 
 # Settings that the objective contrastive alone has.
 _CONTRASTIVE = ("augment", "hard_negative_weight", "queue_size", "layers_per_step")
-# Settings that a model card states if they are not the default; it has sentences for the rest.
-_ON_CARD = (
-    *("augment", "augment_share", "pooling", "dropout", "window", "attention_group"),
-    *("adapter_rank", "mlm_weight", "hard_negative_weight", "queue_size", "prefix_weights"),
-    *("layers_per_step", "accumulation"),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,14 +196,6 @@ class TrainConfig:
         if self.objective is not Objective.CONTRASTIVE:
             for name in kinds.changed(self).keys() & _CONTRASTIVE:
                 yield f"{name} needs objective contrastive: leave one of them out"
-
-    def card_lines(self) -> list[str]:
-        """Sentences of a model card without a full stop, such as "Adapter rank: 8"."""
-        return [
-            f"{name.replace('_', ' ').capitalize()}: {kinds.in_words(value)}"
-            for name, value in kinds.changed(self).items()
-            if name in _ON_CARD
-        ]
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values; `from_dict` reads them back."""
