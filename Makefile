@@ -132,7 +132,6 @@ bench-index: setup  ## the figures in docs/performance.md, some 70 minutes, half
 	test -e vectors.npy || $(BIN)/python benchmarks/real_vectors.py vectors.npy
 	$(BIN)/python benchmarks/search_speed.py
 	$(BIN)/python benchmarks/search_speed.py --vectors vectors.npy
-	$(BIN)/python benchmarks/lost_documents.py
 	$(BIN)/python benchmarks/native_walk.py --vectors vectors.npy
 	$(BIN)/python benchmarks/native_walk.py
 	$(BIN)/python benchmarks/building.py --vectors vectors.npy

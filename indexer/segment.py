@@ -38,7 +38,6 @@ from searchengine.indexer.config import (
     RotationKind,
     SegmentConfig,
     Storage,
-    Structure,
 )
 from searchengine.indexer.errors import SegmentConfigError, SegmentError
 from searchengine.indexer.search.allowed import Allowed, restriction
@@ -364,26 +363,14 @@ class Segment:
 
     def prefix_ranks(
         self, query: npt.ArrayLike, rows: RowNumbers, allowed: Allowed | None = None
-    ) -> tuple[RowNumbers, Floats]:
-        """How the prefix alone ranks rows for a query (1, D): what a walk approximates.
+    ) -> RowNumbers:
+        """The ranks of rows by the prefix, from 1, among the allowed rows, for a query (1, D).
 
-        `rows`: (n,) int64, different ones that `allowed` has. Returns ranks from 1 among the
-        allowed rows, (n,) int64, and the cosines of the prefixes, (n,) float32.
+        `rows`: (n,) int64, different ones that `allowed` has. Returns (n,) int64.
         """
         parts = self._opened()
         only = parts.searched(parts.restricted(allowed))
         return parts.coarse.ranks(parts.prefixes.of(unit_rows(query, dim=self.dim)), rows, only)
-
-    def walks(self, size: int, allowed: Allowed | None = None) -> bool:
-        """Whether a search for a shortlist of `size` walks a graph or lists, which may miss rows.
-
-        Otherwise it scans prefixes.
-        """
-        parts = self._opened()
-        only = parts.restricted(allowed)
-        if parts.graph is not None:
-            return parts.graph.walks(size, self._config.effort, only)
-        return parts.coarse.structure is not Structure.FLAT
 
     def exact(
         self,

@@ -9,8 +9,7 @@ import asyncio
 import shlex
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import AbstractContextManager, suppress
-from dataclasses import replace
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -62,7 +61,6 @@ from searchengine.encoders.questions import encoded
 from searchengine.errors import (
     CollectionError,
     EncoderMismatch,
-    EncoderMissing,
     FieldWarning,
     QueryError,
     SearchEngineError,
@@ -74,18 +72,14 @@ from searchengine.indexer.config import SegmentConfig, integer
 from searchengine.indexer.tuning.tune import Goal, Tuning
 from searchengine.ingest import mirror
 from searchengine.ingest.ingestion import add, passage_reader
-from searchengine.ingest.languages import (
-    choose_again,
-    unread_language,
-)
+from searchengine.ingest.languages import choose_again
 from searchengine.ingest.mirror import MirrorOptions, Pass
 from searchengine.ingest.passages import PassageConfig, PassageReader
 from searchengine.ingest.settings import AddOptions, AddSummary, CollectionSettings
 from searchengine.ingest.supplied import VectorsArgument
 from searchengine.query.coalescing import Coalescers
 from searchengine.query.duplicates import Duplicates, check_cosine, duplicates, mean_of
-from searchengine.query.explaining import Asked, explain
-from searchengine.query.explanation import Explanation, Stage
+from searchengine.query.explanation import Explanation, explain
 from searchengine.query.hits import Hit, Hits, HitsBatch, timed
 from searchengine.query.ranking import hits, rank, rank_by_weights, reranked
 from searchengine.query.request import (
@@ -123,7 +117,6 @@ __all__ = [
     "Options",
     "SearchEngine",
     "Snapshot",
-    "Stage",
     "Stats",
     "Tables",
     "TextEncoder",
@@ -617,47 +610,20 @@ class SearchEngine:
     def explain(
         self, query: str | npt.ArrayLike, key: Key, k: int = 10, **options: Unpack[Options]
     ) -> Explanation:
-        """Why a search finds a document, or which of its stages loses it, as one sentence.
+        """Why a search finds a document or not, as one sentence.
 
         print(engine.explain("how do whales sleep", "whales.txt"))
 
-        The document is followed through the search that `search` would run with the same query, k
-        and `options`: its rank and score at each stage, and the least options that find it. Raises
-        as `search`.
+        Its ranks by vectors, words and prefix among all that match, and why the search with the
+        same query, k and `options` does not find it. Raises as `search`.
         """
-        requested = Query.from_options(k, options)
+        requested, key = Query.from_options(k, options), checked_key(key)
         queries: Questions = [query] if isinstance(query, str) else _vector(query)[None]
-        with limits.limited(Deadline.after(requested.timeout)):
-            while True:
-                settings = self.collection.settings
-                encodes = self._encoder.encodes(settings)
-                request, questions, vectors = split(queries, requested, settings, encodes)
-                try:
-                    encode: Encode | None = None
-                    if encodes and questions is not None:
-                        encode = self._encode(settings)
-                except EncoderMissing:
-                    if not request.by_words:
-                        raise  # by words, only the way out by vectors needs it
-                except EncoderMismatch:
-                    if settings["encoder"] == self.collection.settings["encoder"]:
-                        raise
-                    continue  # reindexed meanwhile
-                vector = None if vectors is None else vectors[0]
-                read, encoded = self._read(request, questions, encode)
-                with self.collection.reading() as snapshot:
-                    if _encoding(snapshot.settings) != _encoding(settings):
-                        continue
-                    question = None if read is None else read.question
-                    asked = Asked(snapshot, question, vector, encoded, self._unread)
-                    why = explain(asked, request, checked_key(key))
-                    return why if read is None else replace(why, replaced=read.replacements)
-
-    def _unread(self, text: str) -> str | None:
-        try:
-            return unread_language(self._encoder.load(), text)
-        except EncoderMissing:  # a search by a vector does without
-            return None
+        with (
+            limits.limited(Deadline.after(requested.timeout)),
+            self._reading(requested, queries) as (snapshot, request, read, vectors),
+        ):
+            return explain(snapshot, request, key, read[0].question if read else None, vectors)
 
     @staticmethod
     def to_encode(questions: Sequence[str], mode: Mode) -> Sequence[str]:
@@ -728,14 +694,39 @@ class SearchEngine:
                 return self._answered(requested, queries)
 
     def _answered(self, requested: Query, queries: Questions) -> HitsBatch:
+        times = [perf_counter()]
+        with self._reading(requested, queries) as (snapshot, request, read, vectors):
+            questions = [each.question for each in read] or None
+            if questions is None and vectors is None:
+                return HitsBatch()
+            times.append(perf_counter())
+            rankings = rank(snapshot, request.before_rerank, questions, vectors)
+            times.append(perf_counter())
+            answers = hits(snapshot, request, rankings, questions, vectors)
+            tell(answers, read)
+            if not any(answers):
+                notes = tuple(listing.unknown_fields(snapshot.store, request.where))
+                for answer in answers:
+                    answer.notes = notes
+        pairs = zip(answers, questions or [""] * len(answers), strict=True)
+        answers = [reranked(answer, question, request) for answer, question in pairs]
+        times.append(perf_counter())
+        return timed(answers, times)
+
+    @contextmanager
+    def _reading(
+        self, requested: Query, queries: Questions
+    ) -> Iterator[tuple[contract.Snapshot, Query, list[Searched], Floats | None]]:
+        """The commit shown, and questions as a search of it reads them, with their vectors (q, D).
+
+        The request has the mode to use. Vectors in place of questions are read as no question.
+        """
         while True:
             limits.check()
-            settings, times = self.collection.settings, [perf_counter()]
+            settings = self.collection.settings
             encodes = self._encoder.encodes(settings)
             request, questions, vectors = split(queries, requested, settings, encodes)
-            if not questions and vectors is None:
-                return HitsBatch()
-            asked = self._searched(request, questions or ())
+            read = self._searched(request, questions or ())
             if questions and not request.by_words:
                 try:
                     encode = self._encode(settings)
@@ -743,25 +734,12 @@ class SearchEngine:
                     if settings["encoder"] == self.collection.settings["encoder"]:
                         raise
                     continue  # reindexed meanwhile
-                vectors = encode(request.to_encode([each.to_encode for each in asked]))
-            questions = [each.question for each in asked] or None
-            times.append(perf_counter())
+                vectors = encode(request.to_encode([each.to_encode for each in read]))
             limits.check()
             with self.collection.reading() as snapshot:
-                if _encoding(snapshot.settings) != _encoding(settings):
-                    continue
-                rankings = rank(snapshot, request.before_rerank, questions, vectors)
-                times.append(perf_counter())
-                answers = hits(snapshot, request, rankings, questions, vectors)
-                tell(answers, asked)
-                if not any(answers):
-                    notes = tuple(listing.unknown_fields(snapshot.store, request.where))
-                    for answer in answers:
-                        answer.notes = notes
-            pairs = zip(answers, questions or [""] * len(answers), strict=True)
-            answers = [reranked(answer, question, request) for answer, question in pairs]
-            times.append(perf_counter())
-            return timed(answers, times)
+                if _encoding(snapshot.settings) == _encoding(settings):
+                    yield snapshot, request, read, vectors
+                    return
 
     def searched(self, question: str, **options: Unpack[Options]) -> Searched:
         """What a search reads in place of a question: words that no document has are replaced.
@@ -772,23 +750,6 @@ class SearchEngine:
             [question], Query.from_options(10, options), settings, self._encoder.encodes(settings)
         )
         return self._searched(request, questions or ())[0]
-
-    def _read(
-        self, request: Query, questions: Sequence[str] | None, encode: Encode | None
-    ) -> tuple[Searched | None, Callable[[Query], Floats] | None]:
-        """What a search reads in place of the first question, and what encodes it for a query."""
-        if not questions:
-            return None, None
-        typed = questions[0]
-        (read,) = self._searched(request, [typed])
-        if encode is None:
-            return read, None
-
-        def encoded(query: Query) -> Floats:
-            text = typed if query.mode == Mode.VECTOR else read.to_encode
-            return encode(query.to_encode([text]))
-
-        return read, encoded
 
     def _searched(self, request: Query, questions: Sequence[str]) -> list[Searched]:
         """What a search reads in place of questions."""

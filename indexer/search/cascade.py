@@ -145,9 +145,7 @@ class CoarseIndex:
             shortlist[:, :filled] = self._walk(queries, filled, effort, allowed)
         return shortlist
 
-    def ranks(
-        self, query: Floats, rows: RowNumbers, allowed: Allowed | None = None
-    ) -> tuple[RowNumbers, Floats]:
+    def ranks(self, query: Floats, rows: RowNumbers, allowed: Allowed | None = None) -> RowNumbers:
         """How a scan of all prefixes ranks some of these rows, whatever a search walks.
 
         It goes on until it has found them all.
@@ -158,20 +156,19 @@ class CoarseIndex:
             allowed: the rows that count; None for all.
 
         Returns:
-            ranks from 1 (n,) int64, and cosines of the prefixes (n,) float32, in the order of rows.
+            ranks from 1 (n,) int64, in the order of rows.
         """
         query = np.ascontiguousarray(query, np.float32)
         size = min(_FIRST_RANKED, self.rows)
         while True:
-            scores, ranked = ordered(self._scan, query, size, self.rows)
+            ranked = ordered(self._scan, query, size, self.rows)[1]
             order = np.argsort(ranked[0])
             places = np.searchsorted(ranked[0], rows, sorter=order)
             places = order[np.minimum(places, size - 1)]
             if (ranked[0, places] == rows).all() or size == self.rows:
                 counted = np.ones(size) if allowed is None else allowed.mask[ranked[0]]
-                return counted.cumsum(dtype=np.int64)[places], (
-                    scores[0, places] / np.linalg.norm(query)
-                )
+                ranks: RowNumbers = counted.cumsum(dtype=np.int64)[places]
+                return ranks
             size = min(4 * size, self.rows)
 
     @property

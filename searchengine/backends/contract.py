@@ -75,28 +75,6 @@ class Place(NamedTuple):
     document: int
 
 
-class Coarse(NamedTuple):
-    """What the coarse stage of a search does with a passage.
-
-    Attributes:
-        rank: by the prefix, from 1, among the passages of its segment that may be found.
-        cosine: of the prefixes.
-        size: passages in the shortlist.
-        width: dimensions of the prefix.
-        kept: whether it is compared at full width.
-        walks: whether a graph or lists are walked, which may miss it.
-        narrowed: whether the shortlist has it, and a stage of a funnel leaves it out.
-    """
-
-    rank: int
-    cosine: float
-    size: int
-    width: int
-    kept: bool
-    walks: bool
-    narrowed: bool = False
-
-
 class Known(NamedTuple):
     """The stored state of a document, enough to see whether it has changed.
 
@@ -326,27 +304,13 @@ class Snapshot(ABC):
         """
 
     @abstractmethod
-    def coarse(
-        self,
-        query: Floats,
-        passages: Ids,
-        size: int,
-        where: str | None = None,
-        phrases: tuple[str, ...] = (),
-        shortlist: int | None = None,
-    ) -> dict[int, Coarse]:
-        """What the coarse stage of a search for `size` passages does with these: id → Coarse.
+    def prefix_ranks(
+        self, query: Floats, passages: Ids, where: str | None, shortlist: int | None
+    ) -> list[int]:
+        """The ranks of passages (n,) by the prefix, from 1, each in its segment. `query`: (D,).
 
-        `where`, `phrases`, `shortlist`: of that search.
-        `query`: (D,). `passages`: (n,), of documents that match. Those that
-        the search compares at full width without a coarse stage are left out.
+        Empty where a search with this filter and shortlist compares all at full width.
         """
-
-    @abstractmethod
-    def matches(
-        self, document: int, where: str | None = None, phrases: tuple[str, ...] = ()
-    ) -> bool:
-        """Whether a search with this filter, or these phrases, may find a stored document."""
 
     @abstractmethod
     def cosines(self, query: Floats, passages: Ids) -> "SearchResult":

@@ -181,10 +181,9 @@ def explain(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Tell why a search finds the document KEY, or which stage loses it.
+    """Tell why a search finds the document KEY or not.
 
-    The options are those of the search. Prints the least options that find the document, and its
-    rank and score at each stage; those after the stage that loses it are with these options.
+    The options are those of the search. Prints its ranks by vectors, words and prefix.
 
     \b
     Example:
@@ -194,13 +193,8 @@ def explain(
         explanation = engine.explain(question, key, k, **options)
     if as_json:
         show_json(explanation.as_dict())
-        return
-    say(str(explanation))
-    for stage in explanation.stages:
-        rank = "" if stage.rank is None else f"rank {stage.rank:,}"
-        score = "" if stage.score is None else f"score {stage.score:.4g}"
-        verdict = "passed" if stage.passed else "lost"
-        say(f"  {stage.name:13} {verdict:6}  {rank:11}  {score}".rstrip())
+    else:
+        say(str(explanation))
 
 
 @click.command()

@@ -250,17 +250,6 @@ def _unknown_tokens(encoder: TextEncoder, texts: Sequence[str]) -> float:
     return float((vectors[1:] @ vectors[0] > _SAME_VECTOR).mean())
 
 
-def unread_language(encoder: TextEncoder, text: str) -> str | None:
-    """The name of the language of a text, if the encoder's tokenizer does not know it."""
-    excerpt = text[:EXCERPT]
-    if _mostly_latin(excerpt) and reads(encoder, [excerpt], parts=False):
-        return None  # py3langid, which takes 0.4 s to load, is not needed
-    (sampled,) = traits([excerpt])
-    if sampled.language in (None, "en") or reads(encoder, [excerpt], parts=sampled.parts):
-        return None
-    return NAMES.get(sampled.language, sampled.language)
-
-
 def _latin_tokens(encoder: TextEncoder, texts: Sequence[str]) -> float:
     """Tokens per letter, relative to an English sentence."""
     english = _tokens_per_letter(encoder, [_ENGLISH], str.isalpha)

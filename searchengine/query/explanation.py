@@ -1,130 +1,130 @@
-"""Why a search found a document or not: Explanation, with the stages that the document passed.
+"""Why a search finds a document or not: its ranks, the verdict of the filter, and one sentence.
 
 print(engine.explain("how do whales sleep", "whales.txt"))
-# Lost in the prefix shortlist: rank 412 by 64 dimensions, the shortlist holds 200; --shortlist
-# 412 finds it (then rank 3 by full width).
+# Not found: the shortlist of 200 misses it. Rank 3 by vectors, 412 by prefix.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-PLACES = {
-    "collection": "not in the collection",
-    "filter": "in the filter",
-    "phrases": "in the required phrases",
-    "words": "in the words",
-    "vector": "in the vectors",
-    "language": "in the language",
-    "prefix": "in the prefix shortlist",
-    "walk": "in the walk",
-    "funnel": "in the funnel",
-    "full_width": "at full width",
-    "fusion": "in the fusion",
-    "group": "in its group",
-    "min_score": "below the minimum score",
-    "rerank": "in the order of rerank",
-    "page": "on another page",
-}
-"""The stages in the order of a search, and where a document is lost in each."""
-_BY = {
-    "words": "by words",
-    "full_width": "by full width",
-    "fusion": "by both",
-    "rerank": "by rerank",
-}
-_FLAGS = {
-    "k": "-k",
-    "group_by": "--group-by",
-    "where": "--where",
-    "exact": "--exact",
-}
+import numpy as np
 
+from searchengine.backends.contract import Snapshot
+from searchengine.backends.filters.parser import field_name, parse
+from searchengine.backends.filters.sql import fields_of
+from searchengine.backends.mode import Mode
+from searchengine.indexer.arrays import Floats
+from searchengine.query.paging import MAX_DEPTH
+from searchengine.query.ranking import hits, rank, reranked
+from searchengine.query.request import Query
 
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """What a stage of a search did with a document.
-
-    Attributes:
-        name: one of PLACES.
-        passed: whether the stage passed it on.
-        rank: its rank there, from 1; None: the stage does not rank, or does not have it.
-        score: what it is ranked by there: BM25 (words), a cosine (prefix, full_width), and so on.
-        limit: how many the stage passes on; of min_score, the minimum.
-        note: the same as a part of a sentence.
-    """
-
-    name: str
-    passed: bool
-    rank: int | None = None
-    score: float | None = None
-    limit: float | None = None
-    note: str = ""
+_SHOWN = {"vector": "vectors", "words": "words", "shortlist": "prefix"}
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a search found a document, or in which stage it lost it. As a text: one sentence.
+    """Where a document ranks for a question, and whether a search finds it; a sentence as text.
+
+    Ranks begin with 1; None: the mode has no such rank, or the document has none.
 
     Attributes:
         key: of the document.
-        lost: the first stage that lost it, one of PLACES; None: it is found.
-        rank: its rank in the search, or with `settings`, from 1; None: neither finds it.
-        settings: the options to change so that the search finds it, each the least that passes its
-            stage; None is the option left out. Empty if it is found, or if no options find it.
-        stages: what each stage did with it, in their order; those after `lost` with `settings`.
-        start, end: the passage that decides, as character offsets into the text; None: the whole
-            document.
-        replaced: unknown words of the question → the words searched for instead.
+        rank: its rank in the search; None: the search does not find it.
+        reason: why it does not find it, else empty.
+        matches: whether the filter holds for it; None: there is no filter.
+        vector: its rank by the full-width cosine of its best passage, among all that match.
+        words: its rank by BM25, among all that match.
+        shortlist: the best rank of its passages by the prefix, in their segments; None too where
+            all passages are compared at full width.
+        fused: its rank in the mode of the search, before group_by, min_score and rerank.
     """
 
     key: str
-    stages: tuple[Stage, ...]
-    lost: str | None = None
     rank: int | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    start: int | None = None
-    end: int | None = None
-    replaced: Mapping[str, str] = field(default_factory=dict)
+    reason: str = ""
+    matches: bool | None = None
+    vector: int | None = None
+    words: int | None = None
+    shortlist: int | None = None
+    fused: int | None = None
 
     @property
     def found(self) -> bool:
-        """Whether the search found it."""
-        return self.lost is None
+        """Whether the search finds it."""
+        return self.rank is not None
 
     def as_dict(self) -> dict[str, Any]:
         """The fields, and the sentence as `text`, for JSON."""
-        return {**asdict(self), "stages": [asdict(each) for each in self.stages], "text": str(self)}
+        return {**asdict(self), "text": str(self)}
 
     def __str__(self) -> str:
-        instead = ", ".join(f"{new!r} instead of {word!r}" for word, new in self.replaced.items())
-        return self._why() + (f" Searched for {instead}." if instead else "")
-
-    def _why(self) -> str:
-        ranked = [each for each in self.stages if each.rank is not None and each.name in _BY]
-        by = f" {_BY[ranked[-1].name]}" if ranked else ""
-        if self.lost is None:
-            scores = ", ".join(each.note for each in self.stages if each.note)
-            return f"Found at rank {self.rank:,}" + (f": {scores}." if scores else ".")
-        stage = next(each for each in self.stages if each.name == self.lost)
-        place = PLACES[self.lost]
-        lost = f"Lost {place}" if self.lost != "collection" else place.capitalize()
-        if not self.settings:
-            return f"{lost}: {stage.note}."
-        ways = [shown(name, value) for name, value in self.settings.items()]
-        ways.sort(key=lambda way: way.startswith("without"))
-        finds = "it is found" if ways[0].startswith("without") else "finds it"
-        then = "" if ranked and ranked[-1].name == self.lost else f" (then rank {self.rank:,}{by})"
-        return f"{lost}: {stage.note}; {' '.join(ways)} {finds}{then}."
+        verdict = f"Not found: {self.reason}" if self.reason else f"Found at rank {self.rank:,}"
+        ranks = [(getattr(self, name), shown) for name, shown in _SHOWN.items()]
+        told = ", ".join(f"{rank:,} by {shown}" for rank, shown in ranks if rank)
+        return f"{verdict}{f' (rank {told})' if told else ''}."
 
 
-def shown(name: str, value: Any) -> str:
-    """An option as the command line has it: --shortlist 412, without --where."""
-    flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
-    if value is None or value is False or value == ():
-        return f"without {flag}"
-    if value is True:
-        return flag
-    if name == "phrases":
-        return "without --exact-phrases"
-    return f"{flag} {value}"
+def explain(
+    snapshot: Snapshot, query: Query, key: str, question: str | None, vectors: Floats | None
+) -> Explanation:
+    """Why a search finds a document or not. `query`: with the mode to use.
+
+    `question`: None for a vector. `vectors`: of the question, (1, D); None by words.
+    """
+    store, where = snapshot.store, query.where
+    if (document := store.ids_of([key]).get(key)) is None:
+        return Explanation(key, reason="no document has this key")
+    if where is not None and document not in store.ids_after(document - 1, where, 1):
+        values = _values(snapshot, document, where)
+        reason = f"the filter {where} does not hold, the document has {values}"
+        return Explanation(key, reason=reason, matches=False)
+    questions = None if question is None else [question]
+
+    def place(query: Query) -> int | None:
+        (ranking,) = rank(snapshot, query.before_rerank, questions, vectors)
+        found = [each.passage.document == document for each in ranking.documents]
+        if query.rerank is not None:
+            (page,) = hits(snapshot, query, [ranking], questions, vectors)
+            found = [hit.key == key for hit in reranked(page, question or "", query)]
+        return found.index(True) + 1 if True in found else None
+
+    whole = replace(query, k=MAX_DEPTH, offset=0, group_by=None, min_score=None, rerank=None)
+    ranks = {"fused": place(whole)}
+    if vectors is not None:
+        nearest = replace(whole, mode=Mode.VECTOR, exact=True, shortlist=None)
+        passages = np.array([passage.id for passage in store.passages_of([document])], np.int64)
+        places = snapshot.prefix_ranks(vectors[0], passages, where, query.shortlist)
+        ranks |= {"vector": place(nearest), "shortlist": min(places, default=None)}
+    if query.mode != Mode.VECTOR:
+        ranks["words"] = place(replace(whole, mode=Mode.TEXT))
+    at, matches = place(query), None if where is None else True
+    reason = "" if at else _reason(query, question or "", ranks)
+    return Explanation(key, at and at + query.offset, reason, matches, **ranks)
+
+
+def _reason(query: Query, question: str, ranks: dict[str, int | None]) -> str:
+    """Why a stored document that matches the filter is not on the page."""
+    place, vector, words = (ranks.get(name) for name in ("fused", "vector", "words"))
+    if query.required(question) and words is None:
+        return "it lacks a required phrase"
+    if place is None:
+        return "it has no vector" if query.mode == Mode.VECTOR else "it has no word of the question"
+    if not query.offset < place <= query.depth:
+        if query.mode == Mode.VECTOR and vector is not None and vector <= query.depth < place:
+            return "the shortlist misses it"
+        return f"it has rank {place:,}, and {query.offset + 1:,} to {query.depth:,} are shown"
+    options = [name for name in ("group_by", "min_score", "rerank") if getattr(query, name)]
+    return f"{' or '.join(options)} leaves it out"
+
+
+def _values(snapshot: Snapshot, document: int, where: str) -> str:
+    """The values that a document has of the fields of a filter."""
+    (stored,) = snapshot.store.documents([document])
+    shown = []
+    for path in dict.fromkeys(fields_of(parse(where))):
+        value: Any = {**stored.metadata, "_id": stored.key, "title": stored.title}
+        for name in path:
+            value = value.get(name) if isinstance(value, dict) else None
+        named = field_name(path)
+        shown.append(f"no {named}" if value is None else f"{named} = {value!r:.60}")
+    return ", ".join(shown)

@@ -251,34 +251,19 @@ class SearchResponse(BaseModel):
     )
 
 
-class StageModel(BaseModel):
-    """What a stage of a search did with a document: searchengine.query.explanation.Stage."""
-
-    name: str
-    passed: bool
-    rank: int | None = Field(description="From 1; null: the stage does not rank or have it.")
-    score: float | None = Field(description="What it is ranked by there.")
-    limit: float | None = Field(description="How many the stage passes on.")
-    note: str
-
-
 class ExplainResponse(BaseModel):
-    """Why a search found a document, or which stage lost it."""
+    """Why a search finds a document or not; null: it has no such rank."""
 
     collection: str
     text: str = Field(description="All of it as one sentence.")
     key: str
-    lost: str | None = Field(description="The stage that lost it; null: it is found.")
-    rank: int | None = Field(description="In the search, or with `settings`; null: in neither.")
-    settings: dict[str, Any] = Field(
-        description="The least options that find it; null: the option left out."
-    )
-    stages: list[StageModel] = Field(description="Those after `lost` are with `settings`.")
-    start: int | None = Field(description="Where the passage that decides begins in the text.")
-    end: int | None
-    replaced: dict[str, str] = Field(
-        description="Unknown words of the question, and the words searched for instead."
-    )
+    rank: int | None = Field(description="In the search, from 1; null: not found.")
+    reason: str = Field(description="Why it is not found, else empty.")
+    matches: bool | None = Field(description="Whether the filter holds; null: there is none.")
+    vector: int | None = Field(description="By the full-width cosine, among all that match.")
+    words: int | None = Field(description="By BM25, among all that match.")
+    shortlist: int | None = Field(description="By the prefix, of its best passage.")
+    fused: int | None = Field(description="Before group_by and min_score.")
 
 
 class BatchResponse(BaseModel):

@@ -94,7 +94,7 @@ async def similar(body: SimilarRequest, request: Request) -> Response:
 
 @router.post("/v1/search/explain", response_model=ExplainResponse)
 async def explain(body: ExplainRequest, request: Request) -> Response:
-    """Why a search finds a document, or which of its stages loses it."""
+    """Why a search finds a document or not."""
     served = collection_of(request, body.collection)
     question: Any = body.query if body.query is not None else body.vector
     options = state(request).options(body)

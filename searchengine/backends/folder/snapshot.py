@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from searchengine.backends import contract, limits
-from searchengine.backends.contract import Coarse, Ids, Span, WordScores
+from searchengine.backends.contract import Ids, Span, WordScores
 from searchengine.backends.folder import lexical
 from searchengine.backends.folder.documents.questions import joins_words
 from searchengine.backends.folder.documents.questions import phrases as quoted
@@ -176,52 +176,18 @@ class Snapshot(contract.Snapshot):
 
         return self.merge(search, k)
 
-    def coarse(
-        self,
-        query: Floats,
-        passages: Ids,
-        size: int,
-        where: str | None = None,
-        phrases: tuple[str, ...] = (),
-        shortlist: int | None = None,
-    ) -> dict[int, Coarse]:
-        size, rising = min(size, max(1, self.rows)), np.sort(passages)
-        matching = self._matching(where, phrases)
-        queries, found = query[None], {}
+    def prefix_ranks(
+        self, query: Floats, passages: Ids, where: str | None, shortlist: int | None
+    ) -> list[int]:
+        queries, ranks = query[None], list[int]()
+        matching = self._matching(where, ())
         for row, segment in self.segments.items():
             limits.check()
-            if not (inside := row.part_of(rising)).size:
-                continue
+            inside = row.part_of(passages)
             allowed = self.live[row] if matching is None else matching[row]
-            listed = max(segment.config.shortlist if shortlist is None else shortlist, size)
-            result = segment.search(queries, size, shortlist=listed, allowed=allowed)
-            if result.exact:
-                continue
-            ranks, cosines = segment.prefix_ranks(queries, inside, allowed)
-            kept = np.isin(inside, result.rows[0])
-            narrowed = np.zeros(len(inside), np.bool_)
-            if segment.config.stages:
-                candidates = segment.shortlist(queries, listed, allowed)
-                narrowed = np.isin(inside, candidates[0]) & ~kept
-            width, walks = segment.config.prefix, segment.walks(listed, allowed)
-            for place, number in enumerate(inside.tolist()):
-                found[row.base + number] = Coarse(
-                    int(ranks[place]),
-                    float(cosines[place]),
-                    listed,
-                    width,
-                    bool(kept[place]),
-                    walks,
-                    bool(narrowed[place]),
-                )
-        return found
-
-    def matches(
-        self, document: int, where: str | None = None, phrases: tuple[str, ...] = ()
-    ) -> bool:
-        condition, parameters = self.store.condition(where, phrases)
-        sql = f"SELECT 1 FROM documents WHERE id = ? AND ({condition})"
-        return bool(self.store.scan(sql, (document, *parameters)))
+            if inside.size and not segment.search(queries, 1, shortlist, allowed).exact:
+                ranks += segment.prefix_ranks(queries, inside, allowed).tolist()
+        return ranks
 
     def cosines(self, query: Floats, passages: Ids) -> SearchResult:
         rising = np.sort(passages)

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from searchengine.backends.contract import (
-    Coarse,
     Entry,
     Ids,
     Passage,
@@ -258,38 +257,18 @@ class PostgresSnapshot(Snapshot):
         """The full-width cosine of a row; the query is not rounded to float16."""
         return f"-(vector::vector({self._dim}) <#> %s::vector)"
 
-    def coarse(
-        self,
-        query: Floats,
-        passages: Ids,
-        size: int,
-        where: str | None = None,
-        phrases: tuple[str, ...] = (),
-        shortlist: int | None = None,
-    ) -> dict[int, Coarse]:
-        size = min(size, _MAX_ROWS)
-        (listed,) = self._best(query[None], size, size, where, phrases, False, 0)
-        if self._prefixes is None or len(listed) < size:  # all are compared at full width instead
-            return {}
-        table, width = self._prefixes.table, self._prefixes.dim
-        join, holds, values = self._matches(where, phrases)
+    def prefix_ranks(
+        self, query: Floats, passages: Ids, where: str | None, shortlist: int | None
+    ) -> list[int]:
+        if self._prefixes is None:
+            return []
+        table, (join, holds, values) = self._prefixes.table, self._matches(where, ())
         prefix = self._prefix(self._unit(query[None])[0])
-        sql = f"SELECT id, prefix <#> %s::halfvec FROM {table} WHERE id = ANY(%s)"
+        sql = f"SELECT prefix <#> %s::halfvec FROM {table} WHERE id = ANY(%s)"
         rows = self.tables.read(sql, (prefix, passages.tolist()))
         nearer = f"SELECT count(*) FROM {table}{join} WHERE {holds} AND prefix <#> %s::halfvec < %s"
-        counts = self.transaction.run(*((nearer, (*values, prefix, far)) for _, far in rows))
-        kept = {passage.id for passage, _ in listed}
-        return {
-            i: Coarse(1 + int(count), -float(far), size, width, i in kept, walks=True)
-            for (i, far), ((count,),) in zip(rows, counts, strict=True)
-        }
-
-    def matches(
-        self, document: int, where: str | None = None, phrases: tuple[str, ...] = ()
-    ) -> bool:
-        _, holds, values = self._matches(where, phrases)
-        sql = f"SELECT 1 FROM documents WHERE id = %s AND ({holds})"
-        return bool(self.tables.read(sql, (document, *values)))
+        counts = self.transaction.run(*((nearer, (*values, prefix, far)) for (far,) in rows))
+        return [1 + int(count) for ((count,),) in counts]
 
     def cosines(self, query: Floats, passages: Ids) -> SearchResult:
         self.transaction.begin()

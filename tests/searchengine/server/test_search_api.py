@@ -65,12 +65,12 @@ def test_why_a_document_is_not_found(client: TestClient, words: Path) -> None:
         explanation = engine.explain("a bee", "cat", 1, mode="vector")
     answer = explained("cat", k=1, mode="vector")
     assert answer == {"collection": "words", **explanation.as_dict()}
-    assert answer["lost"] == "full_width" and answer["settings"] == {"k": answer["rank"]}
-    assert explained("bee", where="year = 2011")["settings"] == {"where": None}
-    assert explained("none")["text"] == "Not in the collection: there is no document 'none'."
+    assert answer["rank"] is None and answer["fused"] == answer["vector"] > 1
+    assert explained("bee", where="year = 2011")["matches"] is False
+    assert explained("none")["text"] == "Not found: no document has this key."
     vector = WordLengths().encode(["a bee"])[0].tolist()
     response = client.post("/v1/search/explain", json={"vector": vector, "key": "bee"})
-    assert response.json()["text"].startswith("Found at rank 1: ")
+    assert response.json()["text"].startswith("Found at rank 1 ")
     for wrong in ({"query": "a bee"}, {"key": "bee"}, {"query": "a", "key": "bee", "exact": 1}):
         assert client.post("/v1/search/explain", json=wrong).status_code == 422
 
