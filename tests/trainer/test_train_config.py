@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from searchengine.trainer.errors import ConfigError
 from searchengine.trainer.training.presets import PRESETS, preset
-from searchengine.trainer.training.setting_kinds import settings_table
-from searchengine.trainer.training.train_config import TrainConfig
+from searchengine.trainer.training.train_config import TrainConfig, settings_table
 from tests.conftest import REPOSITORY
 
 DIMS = st.lists(st.integers(1, 2048), unique=True, max_size=5).map(
@@ -108,7 +107,7 @@ def test_train_and_out_are_required() -> None:
 
 def test_every_setting_is_documented() -> None:
     docs = (REPOSITORY / "docs" / "training-reference.md").read_text(encoding="utf-8")
-    table = settings_table(TrainConfig)
+    table = settings_table()
     assert table in docs, "run `make docs`"
     rows = re.findall(r"^\| `(\w+)` \| .* \| (.+) \| (.+) \|$", table, re.MULTILINE)
     assert [name for name, _, _ in rows] == [field.name for field in fields(TrainConfig)]

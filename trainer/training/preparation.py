@@ -73,8 +73,7 @@ def load_base(config: TrainConfig, examples: Examples) -> tuple[Model, Dense | N
             "none: choose another base"
         ) from None
     if config.prompts:
-        given = {str(role): text for role, text in config.prompts.items()}
-        model = replace(model, prompts={**model.prompts, **given})
+        model = replace(model, prompts={**model.prompts, **config.prompts})
     if config.window is not None:
         model = lengthened(model, config.window)
     model, projection = with_pooling(model, config.pooling, config.seed)

@@ -6,29 +6,16 @@ docs/training-reference.md follow from the field.
 
 import difflib
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, NamedTuple, Self
 
 from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.reading import integer
 from searchengine.trainer.runtimes.runtime_config import Precision
-from searchengine.trainer.training import setting_kinds as kinds
-from searchengine.trainer.training.setting_kinds import (
-    BelowOne,
-    Count,
-    Fraction,
-    NotNegative,
-    Positive,
-    Seed,
-    Size,
-    at_least,
-    setting,
-)
-
-PromptRole = Literal["query", "document"]
-PRECISIONS = (Precision.AUTO, Precision.FP32, Precision.BF16)
 
 
 class Augment(StrEnum):
@@ -62,8 +49,67 @@ class Pooler(StrEnum):
     MEAN = "mean"
 
 
+class Kind(NamedTuple):
+    """Values of a setting: in words, and what reads one, or raises."""
+
+    expected: str
+    read: Callable[[Any], Any]
+
+    def __call__(self, default: Any, meaning: str, group: str = "") -> Any:
+        """A field of TrainConfig.
+
+        default: MISSING for a required setting; None and () are what the base or the files give.
+        meaning: for the table of settings. group: a heading above the setting there.
+        """
+        return field(default=default, metadata={"kind": self, "meaning": meaning, "group": group})
+
+
+def number(low: float, high: float = 1e300, expected: str = "") -> Kind:
+    """Numbers from `low` to `high`, both included; whole ones if `low` is."""
+
+    def read(value: Any) -> float:
+        exact = value if isinstance(value, float) and isinstance(low, float) else integer(value)
+        if exact is None or not low <= exact <= high:
+            raise ValueError
+        return type(low)(exact)
+
+    return Kind(expected or f"whole number ≥ {low}", read)
+
+
+def one_of(*options: StrEnum) -> Kind:
+    """Members of an enum, or their texts."""
+    return Kind(", ".join(f"`{option}`" for option in options), {o: o for o in options}.__getitem__)
+
+
+def many(kind: Kind) -> Kind:
+    """Lists of values, stored as tuples."""
+
+    def read(values: Any) -> tuple[Any, ...]:
+        if isinstance(values, str):  # no list of letters
+            raise TypeError
+        return tuple(map(kind.read, values))
+
+    return Kind(f"list; {kind.expected}", read)
+
+
+def by_role(kind: Kind) -> Kind:
+    """A value for queries, one for documents, or both."""
+    read = {"query": kind.read, "document": kind.read}
+    return Kind(
+        ", ".join(f"{role}: {kind.expected}" for role in read),
+        lambda values: {role: read[role](value) for role, value in dict(values).items()},
+    )
+
+
+text, path = Kind("text", os.fspath), Kind("path", Path)
+flag = Kind("true, false", {True: True, False: False}.__getitem__)
+count, size = number(0), number(1)
+positive = number(1e-300, expected="number > 0")
+not_negative = number(0.0, expected="number ≥ 0")
+below_one = number(0.0, 1 - 1e-12, "number ≥ 0, < 1")
+AUTOCAST = Precision.AUTO, Precision.FP32, Precision.BF16
 # Settings that the objective contrastive alone has.
-_CONTRASTIVE = ("augment", "hard_negative_weight", "queue_size", "layers_per_step")
+_CONTRASTIVE = {"augment", "hard_negative_weight", "queue_size", "layers_per_step"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,108 +120,105 @@ class TrainConfig:
     for settings that exclude one another.
     """
 
-    train: tuple[Path, ...] = setting(MISSING, "[Files](training.md#files) of examples", "Data")
-    columns: tuple[str, ...] = setting((), "Columns to read, where they have other names")
-    exclude: tuple[Path, ...] = setting((), "Files of texts to leave out of training")
-    augment: Augment = setting(
-        Augment.NONE,
-        "Positive of a sentence; [SimCSE](https://arxiv.org/abs/2104.08821) scores less with each",
+    train: tuple[Path, ...] = many(path)(MISSING, "[Files](training.md#files) of examples", "Data")
+    columns: tuple[str, ...] = many(text)((), "Columns to read, where they have other names")
+    exclude: tuple[Path, ...] = many(path)((), "Files of texts to leave out of training")
+    augment: Augment = one_of(*Augment)(
+        Augment.NONE, "Positive of a sentence; SimCSE (arXiv 2104.08821) scores less with each"
     )
-    augment_share: BelowOne = setting(0.1, "Share of the words that `delete` and `crop` leave out")
-    base: str = setting("starter", "Folder, hub name, or a name such as `starter-768`", "Model")
-    prompts: Mapping[PromptRole, str] = setting(
-        {}, "Text before each query (an anchor) and document, also in the trained model"
+    augment_share: float = below_one(0.1, "Share of the words that `delete` and `crop` leave out")
+    base: str = text("starter", "Folder, hub name, or a name such as `starter-768`", "Model")
+    prompts: Mapping[str, str] = by_role(text)(
+        (), "Text before each query (an anchor) and document, also in the trained model"
     )
-    pooling: Pooler = setting(
+    pooling: Pooler = one_of(*Pooler)(
         Pooler.BASE, "SimCSE's: `cls` keeps its tanh layer, `cls-before-pooler` drops it in the end"
     )
-    dropout: BelowOne | None = setting(None, "Dropout rate, in place of the base's")
-    window: Annotated[int, at_least(3)] | None = setting(
+    dropout: float | None = below_one(None, "Dropout rate, in place of the base's")
+    window: int | None = number(3)(
         None, "Tokens that the model reads ([longer texts](special-encoders.md#longer-texts))"
     )
-    attention_group: Count = setting(
-        0, "Tokens in a group of attention ([LongLoRA](https://arxiv.org/abs/2309.12307)); 0: all"
+    attention_group: int = count(
+        0, "Tokens in a group of attention (LongLoRA, arXiv 2309.12307); 0: all"
     )
-    adapter_rank: Count = setting(
-        0,
-        "Train adapters ([LoRA](https://arxiv.org/abs/2106.09685)) and merge them; 0: the network",
+    adapter_rank: int = count(
+        0, "Train adapters (LoRA, arXiv 2106.09685) and merge them; 0: the network"
     )
-    objective: Objective = setting(
+    objective: Objective = one_of(*Objective)(
         Objective.CONTRASTIVE, "Tell pairs from other texts, learn labels, or scores", "Objective"
     )
-    temperature: Positive = setting(0.05, "Cosines are divided by it; 0.05 is SimCSE's best")
-    mlm_weight: NotNegative = setting(
+    temperature: float = positive(0.05, "Cosines are divided by it; 0.05 is SimCSE's best")
+    mlm_weight: float = not_negative(
         0.0, "Weight of a masked-language-model loss; SimCSE has 0.1 for transfer tasks"
     )
-    hard_negative_weight: Positive = setting(1.0, "α of an anchor's own negatives; SimCSE: 1")
-    queue_size: Count = setting(
-        0,
-        "Earlier positives as negatives, momentum 0.999 ([MoCo](https://arxiv.org/abs/1911.05722))",
+    hard_negative_weight: float = positive(1.0, "α of an anchor's own negatives; SimCSE: 1")
+    queue_size: int = count(
+        0, "Earlier positives as negatives, momentum 0.999 (MoCo, arXiv 1911.05722)"
     )
-    label_weight: Fraction = setting(
-        0.9,
-        "λ of supervised contrastive ([Gunel et al.](https://arxiv.org/abs/2011.01403)), 1−λ of "
-        "cross-entropy",
+    label_weight: float = number(0.0, 1.0, "0 to 1")(
+        0.9, "λ of supervised contrastive (arXiv 2011.01403), 1−λ of cross-entropy"
     )
-    label_temperature: Positive = setting(0.3, "Temperature of that loss; theirs")
-    prefixes: tuple[Size, ...] = setting(
+    label_temperature: float = positive(0.3, "Temperature of that loss; theirs")
+    prefixes: tuple[int, ...] = many(size)(
         (),
-        "Trained lengths ([Matryoshka](https://arxiv.org/abs/2205.13147)), the full width first or "
-        "alone. By default the base's, else its width and 512, 256, 128, 64 below it; with `cls…` "
-        "its width",
+        "Trained lengths (Matryoshka, arXiv 2205.13147), the full width first or alone. By default "
+        "the base's, else its width and 512, 256, 128, 64 below it; with `cls…` its width",
         "Prefixes and layers",
     )
-    prefix_weights: tuple[NotNegative, ...] = setting((), "In the loss and in the score; else 1")
-    layers_per_step: Count = setting(
-        0, "Layers and one prefix drawn for an update ([2D](https://arxiv.org/abs/2402.14776))"
+    prefix_weights: tuple[float, ...] = many(not_negative)((), "In the loss and score; else 1")
+    layers_per_step: int = count(
+        0, "Layers and one prefix drawn for an update (2D Matryoshka, arXiv 2402.14776)"
     )
-    rotate: bool = setting(True, "Begin with a [rotation](training.md#the-rotation-at-the-start)")
-    batch_size: Annotated[int, at_least(2)] = setting(
-        32, "Examples that are each other's negatives", "Optimisation"
-    )
-    accumulation: Size = setting(1, "Batches per update")
-    gradient_cache: bool = setting(
-        False, "Two passes in little memory ([Gao et al.](https://arxiv.org/abs/2101.06983))"
-    )
-    max_tokens: Annotated[int, at_least(3)] = setting(128, "Maximum tokens of a text in training")
-    epochs: Size = setting(
-        3, "Passes over the examples; on labels at least 80 updates, or 40 passes"
-    )
-    max_steps: Size | None = setting(None, "Number of updates, in place of `epochs`")
-    learning_rate: Positive = setting(5e-5, "Peak learning rate of AdamW")
-    warmup_ratio: BelowOne = setting(0.1, "Share of the updates in which it rises")
-    seed: Seed = setting(0, "Seed of all random choices")
-    precision: Annotated[Precision, PRECISIONS] = setting(
+    rotate: bool = flag(True, "Begin with a [rotation](training.md#the-rotation-at-the-start)")
+    batch_size: int = number(2)(32, "Examples that are each other's negatives", "Optimisation")
+    accumulation: int = size(1, "Batches per update")
+    gradient_cache: bool = flag(False, "Two passes in little memory (arXiv 2101.06983)")
+    max_tokens: int = number(3)(128, "Maximum tokens of a text in training")
+    epochs: int = size(3, "Passes over the examples; on labels at least 80 updates, or 40 passes")
+    max_steps: int | None = size(None, "Number of updates, in place of `epochs`")
+    learning_rate: float = positive(5e-5, "Peak learning rate of AdamW")
+    warmup_ratio: float = below_one(0.1, "Share of the updates in which it rises")
+    seed: int = number(0, 2**32 - 1, "whole number ≥ 0, < 2³²")(0, "Seed of all random choices")
+    precision: Precision = one_of(*AUTOCAST)(
         Precision.AUTO, "Autocast; `auto`: `bf16` where the hardware computes it, else `fp32`"
     )
-    dev: tuple[Path, ...] = setting((), "[Files](training.md#better-worse-or-the-same) to judge by")
-    eval_every: Count = setting(100, "Updates between evaluations; 0: only at the end")
-    out: Path = setting(MISSING, "Folder of the model")
+    dev: tuple[Path, ...] = many(path)(
+        (), "[Files](training.md#better-worse-or-the-same) to judge by"
+    )
+    eval_every: int = count(100, "Updates between evaluations; 0: only at the end")
+    out: Path = path(MISSING, "Folder of the model")
 
     def __post_init__(self) -> None:
-        kinds.convert_all(self)
+        for item in fields(self):
+            kind, value = item.metadata["kind"], getattr(self, item.name)
+            try:
+                if value is not None or item.default is not None:
+                    object.__setattr__(self, item.name, kind.read(value))
+            except (LookupError, TypeError, ValueError):
+                message = f"{item.name} is {value!r}: expected {kind.expected}"
+                raise ConfigError(message) from None
         for problem in self._problems():
             raise ConfigError(problem)
 
     def _problems(self) -> Iterator[str]:
-        """What is wrong with values that fit their types, alone or beside others."""
+        """What is wrong with values of the right kinds, alone or beside others."""
         labels = self.objective is Objective.CLASSIFICATION
         lengths, weights = self.prefixes, self.prefix_weights
         trained = {path.resolve() for path in self.train}
         problems = {
             "train names no file: expected at least one": not self.train,
             "dev names a file of train, so its scores would only say what was learnt: give another "
-            "file, or none, and examples are held out": any(
-                p.resolve() in trained for p in self.dev
+            "file, or none, and examples are held out": (
+                not trained.isdisjoint(path.resolve() for path in self.dev)
             ),
             f"columns is {', '.join(self.columns)}: expected different names": (
                 len(set(self.columns)) < len(self.columns)
             ),
-            f"prefixes is {kinds.in_words(lengths)}: expected different lengths, descending": (
+            f"prefixes is {in_words(lengths)}: expected different lengths, descending": (
                 list(lengths) != sorted(set(lengths), reverse=True)
             ),
             f"prefix_weights has {len(weights)} numbers for {len(lengths)} prefixes: give one for "
-            "each, not all 0": (weights and (len(weights) != len(lengths) or max(weights) == 0)),
+            "each, not all 0": weights and (len(weights) != len(lengths) or not any(weights)),
             f"max_tokens is {self.max_tokens} with window {self.window}: expected {self.window} or "
             "more, as positions that no text reaches are not trained": (
                 self.max_tokens < (self.window or 0)
@@ -194,8 +237,9 @@ class TrainConfig:
         }
         yield from (problem for problem, wrong in problems.items() if wrong)
         if self.objective is not Objective.CONTRASTIVE:
-            for name in kinds.changed(self).keys() & _CONTRASTIVE:
-                yield f"{name} needs objective contrastive: leave one of them out"
+            for item in fields(self):
+                if item.name in _CONTRASTIVE and getattr(self, item.name) != item.default:
+                    yield f"{item.name} needs objective contrastive: leave one of them out"
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values; `from_dict` reads them back."""
@@ -214,3 +258,21 @@ class TrainConfig:
         if missing := [name for name in ("train", "out") if name not in values]:
             raise ConfigError(f"the training configuration lacks {', '.join(missing)}")
         return cls(**values)
+
+
+def in_words(value: Any) -> str:
+    """A value as `--set` takes it; nothing for none."""
+    if value in (None, (), {}):
+        return ""
+    return str(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def settings_table() -> str:
+    """All settings as a Markdown table."""
+    rows = ["| setting | default | values | meaning |", "|---|---|---|---|"]
+    for item in fields(TrainConfig):
+        kind, meaning, group = item.metadata.values()
+        rows += [f"| **{group}** | | | |"] if group else []
+        default = "required" if item.default is MISSING else in_words(item.default)
+        rows.append(f"| `{item.name}` | {default} | {kind.expected} | {meaning} |")
+    return "\n".join(rows)
