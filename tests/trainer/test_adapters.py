@@ -72,15 +72,15 @@ def test_the_saved_model_is_plain_and_reads_as_many_tokens_as_it_was_trained_for
     config: TrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unmerged: list[Any] = []
-    merge = longlora.merge_adapters
+    restore = longlora.restore_network
 
     def watched(network: Any) -> None:
         unmerged.append(network(TOKENS)[0].detach())
         assert any("lora_A" in name for name, _ in network.named_parameters())
-        merge(network)
+        restore(network)
         unmerged.append(network(TOKENS)[0].detach())
 
-    monkeypatch.setattr("searchengine.trainer.training.result.merge_adapters", watched)
+    monkeypatch.setattr("searchengine.trainer.training.result.restore_network", watched)
     encoder = train(config)
     assert torch.allclose(*unmerged, atol=1e-4)
     network: Any = encoder.module.transformer
@@ -128,17 +128,17 @@ def test_adapters_embeddings_and_norms_are_trained_and_nothing_else(config: Trai
     assert not {f"encoder.layer.{i}.output.dense" for i in range(2)} & names
 
 
-def test_adapters_begin_as_nothing(base: Path, config: TrainConfig) -> None:
+def test_adapters_begin_as_nothing(base: Path) -> None:
     network: Any = Encoder.load(base, runtime="torch", precision="fp32").module.transformer
     before = network(TOKENS[:, :40])[0]
-    longlora.add_adapters(network, config)
+    longlora.add_adapters(network, 2, 0)
     assert torch.equal(network(TOKENS[:, :40])[0], before)
     first = {n: p.clone() for n, p in network.named_parameters() if "lora_A" in n}
     assert len(first) == 8
     again: Any = Encoder.load(base, runtime="torch", precision="fp32").module.transformer
-    longlora.add_adapters(again, config)  # from the seed, whatever was drawn before
+    longlora.add_adapters(again, 2, 0)  # from the seed, whatever was drawn before
     assert all(torch.equal(p, dict(again.named_parameters())[n]) for n, p in first.items())
-    longlora.merge_adapters(network)
+    longlora.restore_network(network)
     assert torch.equal(network(TOKENS[:, :40])[0], before)
 
 

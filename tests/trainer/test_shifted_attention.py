@@ -1,5 +1,6 @@
 """Shifted sparse attention: equal to its definition written out, and where it must be full."""
 
+import functools
 import itertools
 from types import SimpleNamespace
 from typing import Any
@@ -17,17 +18,18 @@ from transformers import (
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.training.longlora import (
     padding_mask,
+    prepare_network,
+    restore_network,
     shifted_sparse,
-    use_full_attention,
-    use_groups,
 )
+from searchengine.trainer.training.train_config import TrainConfig
 from searchengine.trainer.training.training_model import set_dropout
 
 GROUP = 4
 
 
-def layer(group: int = GROUP) -> Any:
-    return SimpleNamespace(config=SimpleNamespace(attention_group=group), training=True)
+LAYER = SimpleNamespace(training=True)
+CONFIG = TrainConfig(train=["x"], out="y", attention_group=GROUP)  # type: ignore[arg-type]
 
 
 def inputs(batch: int, heads: int, tokens: int) -> list[Tensor]:
@@ -60,7 +62,7 @@ def test_values_and_gradients_equal_the_definition(tokens: int, group: int, head
     tensors = inputs(3, heads, tokens)
     lengths = torch.tensor([tokens, max(1, tokens - 3), 2])
     real = torch.arange(tokens) < lengths[:, None]
-    result, _ = shifted_sparse(layer(group), *tensors, padding_mask(attention_mask=real))
+    result, _ = shifted_sparse(LAYER, *tensors, padding_mask(attention_mask=real), group=group)
     if tokens <= group:
         group = 2 * tokens + group  # one group, and no border that is shifted into the text
     expected = reference(tensors, real[:, None, :], group)
@@ -75,10 +77,11 @@ def test_values_and_gradients_equal_the_definition(tokens: int, group: int, head
 def test_scale_and_dropout_are_those_of_the_layer() -> None:
     tensors = inputs(1, 2, 12)
     seen = torch.ones(1, 1, 12, dtype=torch.bool)
-    result, _ = shifted_sparse(layer(), *tensors, None, scaling=3**-0.5)
+    attention = functools.partial(shifted_sparse, LAYER, attention_mask=None, group=GROUP)
+    result, _ = attention(*tensors, scaling=3**-0.5)
     assert torch.allclose(result, reference(tensors, seen, GROUP), atol=1e-12)
-    assert not torch.allclose(shifted_sparse(layer(), *tensors, None, scaling=1.0)[0], result)
-    assert not torch.allclose(shifted_sparse(layer(), *tensors, None, dropout=0.5)[0], result)
+    assert not torch.allclose(attention(*tensors, scaling=1.0)[0], result)
+    assert not torch.allclose(attention(*tensors, dropout=0.5)[0], result)
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +103,9 @@ def network() -> Any:
 
 @pytest.fixture
 def sparse(network: Any) -> Any:
-    use_groups(network, GROUP)
+    prepare_network(network, CONFIG)
     yield network.train()
-    use_full_attention(network)
+    restore_network(network)
 
 
 def ids(*shape: int) -> Tensor:
@@ -115,7 +118,7 @@ def test_one_group_and_inference_are_full_attention(network: Any, sparse: Any) -
     mask[1, 9:] = 0
     ours = sparse(short)[0], sparse.eval()(long, mask)[0]
     in_groups = sparse.train()(long, mask)[0]
-    use_full_attention(network)
+    restore_network(network)
     full = network(short)[0], network(long, mask)[0]
     assert torch.allclose(ours[0], full[0], atol=1e-6)
     assert torch.allclose(ours[1][mask == 1], full[1][mask == 1], atol=1e-6)
@@ -180,4 +183,4 @@ def test_other_networks_are_refused() -> None:
     size = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
     mpnet = MPNetModel(MPNetConfig(**size, intermediate_size=64))
     with pytest.raises(ModelError, match=r"attention_group is for bert, .* not for mpnet"):
-        use_groups(mpnet, GROUP)
+        prepare_network(mpnet, CONFIG)

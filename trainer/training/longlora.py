@@ -18,6 +18,8 @@ the norms to be trained, which are few weights: LoRA⁺ (section 3.3).
 """
 
 import copy
+import functools
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -33,13 +35,8 @@ from searchengine.trainer.training.train_config import TrainConfig
 
 # Networks whose tokens all see the whole text, and whose attention transformers lets us choose.
 GROUPED = ("bert", "roberta", "xlm-roberta", "camembert", "electra")
-# The name of the attention in transformers, and the entry of a network's configuration with the
-# tokens of a group.
-SHIFTED, GROUP = "shifted_sparse", "attention_group"
-ADAPTER = "default"  # peft's name for the only one
+SHIFTED = "shifted_sparse"  # the attention's name in transformers
 ADAPTER_ALPHA = 16.0  # the product of an adapter is scaled by α / rank
-# Names of the modules around a linear layer of the attention, in lower case.
-ATTENTION = ("attention", "attn")
 
 
 def lengthened(model: Model, window: int) -> Model:
@@ -100,34 +97,54 @@ def interpolated(table: Tensor, rows: int, kept: int = 0) -> Tensor:
 
 
 def prepare_network(network: Any, config: TrainConfig) -> None:
-    """Give a network the attention and the adapters of a run. Raises as the two functions."""
-    if config.attention_group:
-        use_groups(network, config.attention_group)
-    if config.adapter_rank:
-        add_adapters(network, config)
+    """Give a network the attention and the adapters of a run, until `restore_network`.
 
-
-def use_groups(network: Any, group: int) -> None:
-    """Train a network with groups of this many tokens, until `use_full_attention`.
-
-    Raises ModelError for other networks than GROUPED.
+    Raises ModelError for groups in other networks than GROUPED.
     """
-    kind = network.config.model_type
-    if kind not in GROUPED:
-        raise ModelError(
-            f"attention_group is for {', '.join(GROUPED)} networks, not for {kind}: leave it out"
-        )
-    AttentionInterface.register(SHIFTED, shifted_sparse)
-    AttentionMaskInterface.register(SHIFTED, padding_mask)
-    network.set_attn_implementation(SHIFTED)
-    setattr(network.config, GROUP, group)
+    if config.attention_group:
+        kind = network.config.model_type
+        if kind not in GROUPED:
+            raise ModelError(
+                f"attention_group is for {', '.join(GROUPED)} networks, not for {kind}: leave it "
+                "out"
+            )
+        attention = functools.partial(shifted_sparse, group=config.attention_group)
+        AttentionInterface.register(SHIFTED, attention)
+        AttentionMaskInterface.register(SHIFTED, padding_mask)
+        network.set_attn_implementation(SHIFTED)
+    if config.adapter_rank:
+        add_adapters(network, config.adapter_rank, config.seed)
 
 
-def use_full_attention(network: Any) -> None:
-    """Undo `use_groups`: the attention that transformers chooses."""
-    if getattr(network.config, "_attn_implementation", None) == SHIFTED:
-        network.set_attn_implementation("sdpa" if network._supports_sdpa else "eager")
-        delattr(network.config, GROUP)
+def add_adapters(network: Any, rank: int, seed: int) -> None:
+    """Put adapters beside the linear layers of the attention, in place; freeze the rest.
+
+    Embeddings and norms stay trainable (LoRA⁺). The network's output is as before.
+    """
+    import peft
+
+    linear = [name for name, module in network.named_modules() if isinstance(module, nn.Linear)]
+    targets = [name for name in linear if re.search("attention|attn", name.lower())]
+    adapters = peft.LoraConfig(r=rank, lora_alpha=ADAPTER_ALPHA, target_modules=targets)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        peft.inject_adapter_in_model(adapters, network)
+    for module in network.modules():
+        if isinstance(module, nn.Embedding) or "norm" in type(module).__name__.lower():
+            module.requires_grad_(True)
+
+
+def restore_network(network: Any) -> None:
+    """Leave nothing of `prepare_network` but its effect on the weights; the vectors stay."""
+    network.requires_grad_(True)
+    if network.config._attn_implementation == SHIFTED:
+        network.set_attn_implementation("sdpa")
+    if hasattr(network, "peft_config"):
+        for name, module in list(network.named_modules()):
+            if hasattr(module, "lora_A"):
+                module.merge()
+                network.set_submodule(name, module.get_base_layer())
+        del network.peft_config
 
 
 def padding_mask(*, attention_mask: Tensor | None = None, **unused: Any) -> Tensor | None:
@@ -147,91 +164,37 @@ def shifted_sparse(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
+    group: int,
     scaling: float | None = None,
     dropout: float = 0.0,
     **unused: Any,
 ) -> tuple[Tensor, None]:
-    """Attention as transformers calls it.
+    """Attention as transformers calls it, within groups of `group` tokens.
 
     query, key, value: (B, heads, T, d). attention_mask: as `padding_mask` gives it. Full attention
     in a module that is not in training, and for texts not longer than a group. Returns
     (B, T, heads, d).
     """
-    tokens, heads = query.shape[2], query.shape[1]
-    options: dict[str, Any] = {"dropout_p": dropout, "scale": scaling}
-    group = getattr(module.config, GROUP)
+    attend: Any = functools.partial(scaled_dot_product_attention, dropout_p=dropout, scale=scaling)
+    half, tokens = query.shape[1] // 2, query.shape[2]
     if not module.training or tokens <= group:
-        result = scaled_dot_product_attention(query, key, value, attention_mask, **options)
-        return result.transpose(1, 2), None
+        return attend(query, key, value, attention_mask).transpose(1, 2), None
     real = query.new_ones(len(query), 1, 1, tokens, dtype=torch.bool)
     if attention_mask is not None:
         real = attention_mask
-    half = heads // 2
-    parts = [
-        _grouped([x[:, part] for x in (query, key, value)], real, group, shift, options)
-        for part, shift in ((slice(half), group // 2), (slice(half, heads), 0))
-        if query[:, part].shape[1]
-    ]
-    return torch.cat(parts, dim=1).transpose(1, 2), None
 
+    def grouped(heads: slice, shift: int) -> Any:
+        """(B, h, T, d): groups begin `shift` tokens earlier; both ends are padded to whole ones."""
+        around = shift, -(shift + tokens) % group
+        rows = [  # (B · groups, h, group, d)
+            torch.unflatten(pad(x[:, heads], (0, 0, *around)), 2, (-1, group))
+            .transpose(1, 2)
+            .flatten(0, 1)
+            for x in (query, key, value)
+        ]
+        mask = pad(real, around).view(-1, 1, 1, group)  # a group of nothing but padding gives zeros
+        result = attend(*rows, mask).unflatten(0, (len(query), -1))
+        return result.transpose(1, 2).flatten(2, 3)[:, :, shift : shift + tokens]
 
-def _grouped(
-    tensors: list[Tensor], real: Tensor, group: int, shift: int, options: dict[str, Any]
-) -> Tensor:
-    """(B, h, T, d): attention within groups of `group` tokens, which begin `shift` tokens earlier.
-
-    tensors: query, key, value, each (B, h, T, d); they are padded on both sides to whole groups.
-    real: (B, 1, 1, T) bool, false on padding; a group of nothing but padding gives zeros.
-    """
-    batch, heads, tokens, width = tensors[0].shape
-    around = shift, -(shift + tokens) % group
-    in_groups = batch, heads, -1, group, width
-    padded = (pad(x, (0, 0, *around)).reshape(in_groups) for x in tensors)
-    query, key, value = (
-        x.transpose(1, 2).flatten(0, 1) for x in padded
-    )  # (B · groups, h, group, d)
-    mask = pad(real, around).view(-1, 1, 1, group)
-    result = scaled_dot_product_attention(query, key, value, mask, **options)
-    result = result.reshape(batch, -1, heads, group, width).transpose(1, 2)
-    return result.reshape(batch, heads, -1, width)[:, :, shift : shift + tokens]
-
-
-def add_adapters(network: Any, config: TrainConfig) -> None:
-    """Put adapters beside the linear layers of the attention, in place; freeze the rest.
-
-    Embeddings and norms stay trainable (LoRA⁺). The network's output is as before.
-    """
-    import peft
-
-    targets = [
-        name
-        for name, module in network.named_modules()
-        if isinstance(module, nn.Linear) and any(word in name.lower() for word in ATTENTION)
-    ]
-    adapters = peft.LoraConfig(
-        r=config.adapter_rank,
-        lora_alpha=ADAPTER_ALPHA,
-        target_modules=targets,
-        lora_dropout=0.0,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
-        peft.LoraModel(network, adapters, ADAPTER)  # changes the network itself
-    for module in network.modules():
-        if isinstance(module, nn.Embedding) or "norm" in type(module).__name__.lower():
-            module.requires_grad_(True)
-
-
-def merge_adapters(network: Any) -> None:
-    """Add every adapter's product to its matrix, in place, and remove it.
-
-    The vectors stay the same but for rounding.
-    """
-    import peft
-
-    for name, module in list(network.named_modules()):
-        if isinstance(module, peft.tuners.lora.LoraLayer):
-            module.merge()
-            network.set_submodule(name, module.get_base_layer())
-    if hasattr(network, "peft_config"):
-        del network.peft_config
+    halves = grouped(slice(half), group // 2), grouped(slice(half, None), 0)
+    return torch.cat(halves, dim=1).transpose(1, 2), None

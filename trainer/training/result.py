@@ -26,7 +26,7 @@ from searchengine.trainer.training.judging import (
     Verdict,
     unjudged,
 )
-from searchengine.trainer.training.longlora import merge_adapters, use_full_attention
+from searchengine.trainer.training.longlora import restore_network
 from searchengine.trainer.training.objectives import PrefixObjective
 from searchengine.trainer.training.processes import Processes
 from searchengine.trainer.training.stopping import Signals
@@ -156,11 +156,7 @@ def finish(run: Run) -> Encoder:
 
 def as_loaded(run: Run) -> Model:
     """The model with its network as another program would load it: nothing of training is left."""
-    network = run.training_model.sentence.transformer
-    network.requires_grad_(True)
-    use_full_attention(network)
-    if run.config.adapter_rank:
-        merge_adapters(network)
+    restore_network(run.training_model.sentence.transformer)
     return run.model
 
 
