@@ -10,11 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+import numpy as np
 import torch
 import transformers
 from torch import Tensor, nn
 
 from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.model.head import TANH
 from searchengine.trainer.model.model_folder import Model
 from searchengine.trainer.model.modules import (
     Batch,
@@ -27,7 +29,6 @@ from searchengine.trainer.model.modules import (
 from searchengine.trainer.model.network import quiet
 from searchengine.trainer.training.train_config import Pooler, TrainConfig
 
-TANH = "torch.nn.modules.activation.Tanh"
 MASKED_SHARE = 0.15  # of the tokens, as BERT (arXiv 1810.04805)
 QUEUE_MOMENTUM = 0.999  # as MoCo (arXiv 1911.05722)
 
@@ -76,9 +77,8 @@ class Queue(nn.Module):
 
 def text_ids(texts: Iterable[str]) -> Tensor:
     """(n,) int64: equal for equal texts; for others equal with negligible probability."""
-    hashes = [hashlib.blake2b(t.encode(errors="surrogatepass"), digest_size=8) for t in texts]
-    numbers = [int.from_bytes(h.digest(), "little", signed=True) for h in hashes]
-    return torch.tensor(numbers, dtype=torch.int64)
+    hashes = (hashlib.blake2b(t.encode(errors="surrogatepass"), digest_size=8) for t in texts)
+    return torch.from_numpy(np.frombuffer(b"".join(h.digest() for h in hashes), "<i8").copy())
 
 
 class MaskedLanguageModel(nn.Module):
@@ -176,10 +176,8 @@ class TrainingModel(nn.Module):
 def set_dropout(network: nn.Module, rate: float) -> None:
     """Every dropout of the network, of hidden states and of attention, at this rate."""
     for module in network.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = rate
-        for name in ("attention_dropout", "dropout", "dropout_prob", "dropout_p"):
-            if isinstance(getattr(module, name, None), float):
+        for name in ("p", "attention_dropout", "dropout", "dropout_prob", "dropout_p"):
+            if isinstance(getattr(module, name, None), float | int):
                 setattr(module, name, rate)
 
 
@@ -190,20 +188,16 @@ def with_pooling(model: Model, pooler: Pooler, seed: int) -> tuple[Model, Dense 
     """
     if pooler is Pooler.BASE:
         return model, None
-    network: Any = model.module.transformer
-    width = model.module.pooling.width
-    mode = PoolingMode.MEAN if pooler is Pooler.MEAN else PoolingMode.CLS
-    head: list[Any] = [Normalize()]
-    projection = None
-    if mode is PoolingMode.CLS:
-        projection = Dense(width, width, True, TANH)
-        std = getattr(network.config, "initializer_range", 0.02)
+    module, width = model.module, model.module.pooling.width
+    layer: list[Any] = []
+    if pooler is not Pooler.MEAN:
+        layer = [Dense(width, width, True, TANH)]
+        std = getattr(module.transformer.config, "initializer_range", 0.02)
         generator = torch.Generator().manual_seed(seed)
-        nn.init.normal_(projection.linear.weight, std=std, generator=generator)
-        nn.init.zeros_(projection.linear.bias)
-    if pooler is Pooler.CLS:
-        head.insert(0, projection)
-        projection = None
-    module = SentenceModule(network, Pooling(width, (mode,)), head).eval()
-    dims = tuple(dim for dim in model.matryoshka_dims if dim < width)
-    return replace(model, module=module, matryoshka_dims=(width, *dims) if dims else ()), projection
+        nn.init.normal_(layer[0].linear.weight, std=std, generator=generator)
+        nn.init.zeros_(layer[0].linear.bias)
+    mode = PoolingMode.CLS if layer else PoolingMode.MEAN
+    projection = layer.pop() if pooler is Pooler.CLS_BEFORE_POOLER else None
+    module = module.changed(pooling=Pooling(width, (mode,)), head=[*layer, Normalize()])
+    dims = width, *(dim for dim in model.matryoshka_dims if dim < width)
+    return replace(model, module=module, matryoshka_dims=dims), projection
