@@ -13,7 +13,7 @@ from searchengine.cli.console import Pulse, Terminated, erase, note, print_line,
 from searchengine.cli.train_logs import LOGS, tensorboard_log
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, TrainingWarning
-from searchengine.trainer.training.checkpoint import latest
+from searchengine.trainer.training.checkpoint import saved_step
 from searchengine.trainer.training.judging import Measure
 from searchengine.trainer.training.loop import OnReport, Report, train
 from searchengine.trainer.training.processes import launched_rank
@@ -83,13 +83,13 @@ def _resumable(config: TrainConfig, console: "Console") -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, Terminated):
-        newest = latest(config.out)
-        if newest is None and (config.out / "modules.json").exists():
+        step = saved_step(config.out)
+        if step is not None:
+            advice = f"the same command with --resume goes on from update {step}"
+        elif (config.out / "modules.json").exists():
             advice = f"{config.out} holds a model all the same"
-        elif newest is None:
-            advice = "no checkpoint was written yet: begin again"
         else:
-            advice = f"the same command with --resume goes on from {newest.name}"
+            advice = "no checkpoint was written yet: begin again"
         print_line(console, f"Training was interrupted; {advice}")
         raise
 

@@ -116,7 +116,7 @@ from searchengine.trainer.training import loop
 def ending(name, step):
     real = getattr(loop, name)
     def call(run, *others):
-        if run.processes.rank == 1 and run.step == step:
+        if run.processes.rank == 1 and run.state.step == step:
             os.kill(os.getpid(), signal.SIGTERM)
         return real(run, *others)
     setattr(loop, name, call)
@@ -124,7 +124,7 @@ def ending(name, step):
 """
 
 
-@pytest.mark.parametrize("place", ["add_gradients", "evaluates"])
+@pytest.mark.parametrize("place", ["add_gradients", "is_evaluated"])
 def test_a_signal_in_one_process_stops_both_after_an_update(
     config: TrainConfig,  # noqa: F811
     tmp_path: Path,
@@ -134,8 +134,7 @@ def test_a_signal_in_one_process_stops_both_after_an_update(
     long = replace(config, max_steps=12, eval_every=0)
     signalled = f"{ENDING}ending('{place}', 3)\n"
     run_in_two_processes([long], tmp_path, launched=False, first=signalled, ends=-signal.SIGTERM)
-    found = checkpoint.latest(long.out)
-    assert found is not None and found.name == "step-0000004"
+    assert checkpoint.saved_step(long.out) == 4
     assert len(train(long, resume=True).model.history["losses"]) == 12
 
 

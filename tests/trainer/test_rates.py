@@ -10,7 +10,7 @@ from searchengine.trainer.classifier import Classifier
 from searchengine.trainer.model.model_folder import read
 from searchengine.trainer.sources.source import Source
 from searchengine.trainer.training.head import with_linear_head
-from searchengine.trainer.training.preparation import make_optimizer
+from searchengine.trainer.training.run import make_optimizer
 from searchengine.trainer.training.train_config import TrainConfig
 from searchengine.trainer.training.training_model import TrainingModel
 from tests.trainer.test_train_loop import base, config  # noqa: F401

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,11 @@ import pytest
 import torch
 
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.errors import TrainingError
 from searchengine.trainer.training import checkpoint, loop
 from searchengine.trainer.training.judging import Measure
-from searchengine.trainer.training.loop import Report, train
-from searchengine.trainer.training.result import Run
-from searchengine.trainer.training.stopping import Signals, Stopped
+from searchengine.trainer.training.loop import train
+from searchengine.trainer.training.run import Run
+from searchengine.trainer.training.stopping import postponed_signals
 from searchengine.trainer.training.train_config import TrainConfig
 from tests.trainer.test_train_loop import (  # noqa: F401  (fixtures)
     NOUNS,
@@ -59,44 +58,13 @@ def distance_from(base: str) -> Measure:  # noqa: F811
     return Measure("distance", values)
 
 
-def ends_in(
-    place: str,
-    step: int,
-    monkeypatch: pytest.MonkeyPatch,
-    settings: TrainConfig,
-    measure: Measure,
-) -> None:
-    """Train, with a signal at `step` updates: in an update, an evaluation, or between them."""
-
-    def ending(name: str, ends: Callable[[Run], bool]) -> None:
-        real = getattr(loop, name)
-
-        def call(run: Run, *others: Any) -> Any:
-            if ends(run):
-                terminate()
-            return real(run, *others)
-
-        monkeypatch.setattr(loop, name, call)
-
-    if place == "update":
-        ending("add_gradients", lambda run: run.step == step - 1)
-    if place == "evaluation":
-        ending("evaluate", lambda run: run.step == step)
-    with pytest.raises(Ended):
-        train(
-            settings,
-            lambda line: terminate() if (place, line.step) == ("between", step) else None,
-            measure=measure,
-        )
-    monkeypatch.undo()
-
-
 @pytest.mark.parametrize(
-    ("place", "step"),
+    ("place", "step", "saved"),
     [
-        *(("update", step) for step in (1, 4, 7, 12)),
-        *(("evaluation", step) for step in (4, 12)),
-        *(("between", step) for step in (3, 8)),
+        *(("add_gradients", step, step + 1) for step in (0, 3, 6, 11)),
+        *(("evaluate", step, min(step + 1, 12)) for step in (4, 12)),
+        *(("send_report", step, step + 1) for step in (3, 8)),
+        ("finish", 12, None),
     ],
 )
 def test_a_signal_at_any_place_loses_nothing(
@@ -105,23 +73,34 @@ def test_a_signal_at_any_place_loses_nothing(
     tmp_path: Path,
     place: str,
     step: int,
+    saved: int | None,
 ) -> None:
+    """It is looked at after an update; the result is written whole."""
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 300)
     short = replace(config, dropout=0.1)
     measure = distance_from(config.base)
     whole = train(replace(short, out=tmp_path / "whole"), measure=measure)
-    ends_in(place, step, monkeypatch, short, measure)
-    found = checkpoint.latest(short.out)
-    assert found is not None and found.name == f"step-{step:07d}"
-    resumed = train(short, resume=True, measure=measure)
+    real = getattr(loop, place)
+
+    def call(run: Run, *others: Any) -> Any:
+        if run.state.step == step:
+            terminate()
+        return real(run, *others)
+
+    monkeypatch.setattr(loop, place, call)
+    with pytest.raises(Ended):
+        train(short, measure=measure)
+    monkeypatch.undo()
+    assert checkpoint.saved_step(short.out) == saved
+    resumed = train(short, resume=True, measure=measure) if saved else Encoder.load(short.out)
     ours, theirs = weights(resumed), weights(whole)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert resumed.model.history == whole.model.history
-    assert not checkpoint.folder_of(short.out).exists()
+    assert not checkpoint.file_of(short.out).parent.exists()
 
 
-def test_a_second_signal_ends_an_update_at_once() -> None:
-    with pytest.raises(Ended), Signals() as signals, signals.whole():
+def test_a_second_signal_comes_at_once() -> None:
+    with pytest.raises(Ended), postponed_signals():
         terminate()
         terminate()
         pytest.fail("the second one raises")
@@ -130,38 +109,7 @@ def test_a_second_signal_ends_an_update_at_once() -> None:
 def test_an_ignored_signal_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with Signals():
+        with postponed_signals():
             os.kill(os.getpid(), signal.SIGHUP)
     finally:
         signal.signal(signal.SIGHUP, before)
-
-
-def test_a_signal_outside_an_update_comes_at_once() -> None:
-    reached = []
-    with pytest.raises(Ended), Signals():
-        try:
-            terminate()
-            pytest.fail("it raises here")
-        except Stopped:
-            reached.append("saved")
-            raise
-    assert reached == ["saved"]
-
-
-def test_the_last_two_checkpoints_are_kept(
-    config: TrainConfig,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def stop(line: Report) -> None:
-        if line.step == 10:
-            terminate()
-
-    with pytest.raises(Ended):
-        train(config, stop)
-    left = sorted(path.name for path in checkpoint.folder_of(config.out).iterdir())
-    assert left == ["step-0000009", "step-0000010"]
-    newest = checkpoint.latest(config.out)
-    assert newest is not None
-    (newest / "weights.safetensors").write_bytes(b"torn")
-    with pytest.raises(TrainingError, match="remove it to resume from the one before it"):
-        train(config, resume=True)

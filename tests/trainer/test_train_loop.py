@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import (
@@ -126,7 +128,7 @@ def test_training_learns_saves_and_reports(config: TrainConfig) -> None:
     assert again.fingerprint == encoder.fingerprint and again.matryoshka_dims == (32, 8)
     assert again.recipe["best_step"] == again.recipe["kept"] == best
     assert TrainConfig.from_dict(again.recipe["config"]).train == config.train
-    assert not checkpoint.folder_of(config.out).exists()
+    assert not checkpoint.file_of(config.out).parent.exists()
 
 
 def test_same_seed_same_weights_other_seed_others(config: TrainConfig, tmp_path: Path) -> None:
@@ -157,11 +159,10 @@ def test_resumed_run_equals_unbroken_one_to_the_bit(
 
         return report
 
-    folder = checkpoint.folder_of(config.out)
     with pytest.raises(KeyboardInterrupt):
         train(config, stop_at(7), measure=rising())
-    assert {p.name for p in folder.iterdir()} == {"step-0000006", "step-0000007"}
-    assert {p.suffix for p in folder.glob("*/*")} == {".safetensors", ".json"}
+    assert checkpoint.saved_step(config.out) == 7
+    assert [*config.out.glob("*/*")] == [checkpoint.file_of(config.out)]
     torch.manual_seed(99)  # whatever happened in between
     with pytest.raises(KeyboardInterrupt):
         train(config, stop_at(10), resume=True, measure=scripted(itertools.count(100)))
@@ -178,7 +179,7 @@ def test_resume_refuses_another_run(config: TrainConfig) -> None:
         train(config, resume=True)
     with pytest.raises(KeyboardInterrupt):
         train(config, interrupt_at(6))
-    with pytest.raises(ConfigError, match=r"unfinished run \(step-0000006\): resume it"):
+    with pytest.raises(ConfigError, match=r"unfinished run \(update 6\): resume it"):
         train(config)
     with pytest.raises(ConfigError, match="made with seed 0, this run has 1"):
         train(replace(config, seed=1), resume=True)
@@ -194,13 +195,17 @@ def test_resume_refuses_another_run(config: TrainConfig) -> None:
         file.write("one\tmore\ttriplet\n")
     with pytest.raises(ConfigError, match="the training files changed since the checkpoint"):
         train(config, resume=True)
-    state = max(config.out.glob("checkpoint/*/state.json"))
-    written = json.loads(state.read_text())
+    file = checkpoint.file_of(config.out)
+    with safe_open(file, "pt") as stored:
+        written = json.loads(stored.metadata()["run"])
     older = {k: v for k, v in written["config"].items() if k != "seed"}
     for changed in ({"format": 0}, {"config": older}):
-        state.write_text(json.dumps(written | changed))
+        save_file({}, file, {"run": json.dumps(written | changed)})
         with pytest.raises(ConfigError, match="was written by another version of this package"):
             train(config, resume=True)
+    file.write_bytes(b"torn")
+    with pytest.raises(TrainingError, match=r"state\.safetensors cannot be read: .*; remove it"):
+        train(config, resume=True)
 
 
 def test_resume_after_a_move(config: TrainConfig, tmp_path: Path) -> None:
@@ -240,38 +245,23 @@ def test_the_callers_random_state_stays(config: TrainConfig) -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
-@pytest.mark.parametrize(
-    ("step", "file", "way"),
-    [
-        (1, "best.safetensors", "mend this and start again"),
-        (7, "best.safetensors", "step-0000006 was kept: mend this and resume"),
-        (7, "state.json", "step-0000006 was kept: mend this and resume"),
-        (12, "optimizer.safetensors", "step-0000011 was kept: mend this and resume"),
-    ],
-)
+@pytest.mark.parametrize("step", [1, 7, 12])
 def test_a_checkpoint_without_room_leaves_the_older_one(
-    config: TrainConfig,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    step: int,
-    file: str,
-    way: str,
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, step: int
 ) -> None:
-    def full(write: Callable[..., None], at: int) -> Callable[..., None]:
-        def call(*arguments: Any) -> None:
-            path = arguments[at]
-            if path.name == file and f"step-{step:07d}" in str(path):
-                raise OSError("no space left")
-            write(*arguments)
+    write = checkpoint.save_file
 
-        return call
+    def full(tensors: Any, path: Path, said: dict[str, str]) -> None:
+        write(tensors, path, said)
+        if f'"step": {step},' in said["run"]:
+            raise OSError("no space left")
 
-    monkeypatch.setattr(checkpoint, "save_file", full(checkpoint.save_file, 1))
-    monkeypatch.setattr(checkpoint, "write_json", full(checkpoint.write_json, 0))
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    way = f"resume from update {step - 1}, which was kept" if step > 1 else "start again"
     with pytest.raises(TrainingError, match=f"the checkpoint of update {step} .*no space .*{way}"):
         train(config)
-    left = {entry.name for entry in checkpoint.folder_of(config.out).iterdir()}
-    assert left == {f"step-{step - i:07d}" for i in (1, 2) if step > i}
+    left = [entry.name for entry in (config.out / "checkpoint").iterdir()]
+    assert left == ["state.safetensors"] * (step > 1)
     monkeypatch.undo()
     if step > 1:
         whole = train(replace(config, out=tmp_path / "whole"))
@@ -288,8 +278,7 @@ def test_a_result_without_room_is_written_by_resuming(
     with pytest.raises(OSError, match="No space left"):
         train(config)
     monkeypatch.undo()
-    found = checkpoint.latest(config.out)
-    assert found is not None and found.name == "step-0000012"
+    assert checkpoint.saved_step(config.out) == 12
     lines: list[Report] = []
     assert train(config, lines.append, resume=True).recipe["kept"] == 12 and not lines
 
@@ -305,8 +294,7 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_checkpoint(
     monkeypatch.setattr(objectives, "info_nce", breaks)
     with pytest.raises(TrainingError, match="the loss of update 7 is nan: lower learning_rate"):
         train(config)
-    found = checkpoint.latest(config.out)
-    assert found is not None and found.name == "step-0000006"
+    assert checkpoint.saved_step(config.out) == 6
 
 
 def test_bf16_keeps_fp32_master_weights(config: TrainConfig) -> None:

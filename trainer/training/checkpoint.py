@@ -1,73 +1,52 @@
-"""Checkpoints, from which an interrupted run is resumed: OUT/checkpoint/step-N.
+"""The checkpoint of a run, from which it is resumed: OUT/checkpoint/state.safetensors.
 
-Safetensors and JSON only:
-
-    weights.safetensors     the module after N updates
-    optimizer.safetensors   the moments of AdamW
-    best.safetensors        the model with the best scores so far
-    state.json              the rest: configuration, digests of data and base, position, scores
-
-A folder is written under another name and renamed when complete, so a step-N is whole or absent.
-Random states are not stored: every update seeds them from (seed, N).
+One file: the weights of the training model, the best ones so far, and the moments of AdamW, by
+names with a prefix each; the rest as JSON in its metadata. It is written under another name and
+renamed when complete, so that there is the old one or the new one. Random states are not stored:
+every update seeds them from (seed, N).
 """
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from searchengine.trainer.errors import ConfigError, TrainingError
-from searchengine.trainer.files import read_object, remove_folder, sync_files, write_json
-from searchengine.trainer.training.train_config import TrainConfig
+from searchengine.trainer.files import sync_files
+from searchengine.trainer.model.saving import check_replaceable
+from searchengine.trainer.sources.source import CHECKPOINT
+from searchengine.trainer.training.run import Run, State, Weights, copy_weights
 
-Weights = dict[str, Tensor]
 # Raised when held-out examples, random choices or files change: older runs cannot be resumed.
-FORMAT = 3
+FORMAT = 5
 # Settings that a resumed run may change: the places of files, whose content is compared instead,
 # the length of the run, and the memory that it takes.
 FREE_SETTINGS = {"train", "exclude", "dev", "out", "base", "max_steps", "epochs", "gradient_cache"}
-KEPT = 2
-"""Checkpoints of a run on the disk: the newest, and the one before it."""
-Origin = Mapping[str, str]
-"""The digest of what a run starts from, by what it is, in words."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Progress:
-    """The state of a run besides its weights; what a checkpoint stores.
-
-    step: updates done. best_step: the step with the best scores. losses: of every update. judged:
-    evaluations in order, with step, learning_rate, and scores by prefix length (as text, for JSON).
-    """
-
-    step: int = 0
-    best_step: int = 0
-    losses: list[float] = field(default_factory=list)
-    judged: list[dict[str, Any]] = field(default_factory=list)
-
-
-def folder_of(out: Path) -> Path:
-    return out / "checkpoint"
+def file_of(out: Path) -> Path:
+    """Where the checkpoint of a run is stored."""
+    return out / CHECKPOINT / "state.safetensors"
 
 
 @contextmanager
 def held(out: Path) -> Iterator[None]:
-    """Keep other runs from writing to `out`: they would remove one another's checkpoints.
+    """Keep other runs from writing to `out`: they would replace one another's checkpoint.
 
     The lock is a hidden file beside the folder; the system releases that of a killed process.
-    Raises ConfigError if another run holds it, or the file cannot be locked.
+    Raises ConfigError if another run holds it, or nothing can be written there hours later.
     """
     folder = out.resolve()  # by whatever name a run has it
     path = folder.with_name(f".{folder.name}.lock")
     lock = FileLock(path)
     try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
     except Timeout:
         raise ConfigError(
@@ -84,116 +63,111 @@ def held(out: Path) -> Iterator[None]:
         lock.release()
 
 
-def copy_weights(module: nn.Module) -> Weights:
-    """The weights as they are now, safe from further training, on the CPU."""
-    return {k: v.detach().to("cpu", copy=True).contiguous() for k, v in module.state_dict().items()}
+def check_start(out: Path, resume: bool) -> None:
+    """Refuse an `out` that is no model, and to begin a run where another one can be resumed."""
+    check_replaceable(out)
+    if not resume and (step := saved_step(out)) is not None:
+        raise ConfigError(
+            f"{out} holds the checkpoint of an unfinished run (update {step}): resume it, remove "
+            f"{file_of(out).parent}, or choose another `out`"
+        )
 
 
-def save(
-    config: TrainConfig,
-    origin: Origin,
-    progress: Progress,
-    module: nn.Module,
-    optimizer: Optimizer,
-    best: Weights,
-) -> None:
-    """Write the checkpoint of this step, and keep the one before it.
-
-    Raises TrainingError if it cannot be written; the one before it then stays.
-    """
-    folder = folder_of(config.out)
-    done = folder / f"step-{progress.step:07d}"
-    scratch = folder / f".{done.name}"
+def save(run: Run) -> None:
+    """Write the checkpoint of this update. Raises TrainingError; the one before it then stays."""
+    file = file_of(run.config.out)
+    scratch = file.with_name(f".{file.name}")
+    parts: dict[str, Weights] = {"weights": copy_weights(run.training_model), "best": run.best}
+    for number, moments in run.optimizer.state_dict()["state"].items():
+        parts[str(number)] = {k: v.detach().cpu().contiguous() for k, v in moments.items()}
+    tensors = {f"{part}:{name}": x for part, named in parts.items() for name, x in named.items()}
+    saved = {"format": FORMAT, "config": run.config.to_dict(), "origin": run.origin}
     try:
-        remove_folder(scratch)
-        scratch.mkdir(parents=True)
-        save_file(copy_weights(module), scratch / "weights.safetensors")
-        moments = {
-            f"{number}:{name}": moment.detach().cpu().contiguous()
-            for number, moments in optimizer.state_dict()["state"].items()
-            for name, moment in moments.items()
-        }
-        save_file(moments, scratch / "optimizer.safetensors")
-        save_file(best, scratch / "best.safetensors")
-        values = {item.name: getattr(progress, item.name) for item in fields(Progress)}
-        state = {"format": FORMAT, "config": config.to_dict(), "origin": dict(origin)}
-        write_json(scratch / "state.json", state | {"progress": values})
-        sync_files(scratch)
-        remove_folder(done)
-        scratch.rename(done)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, scratch, {"run": json.dumps(saved | {"state": asdict(run.state)})})
+        sync_files(file.parent)
+        scratch.replace(file)
     except (OSError, SafetensorError) as error:
-        kept = latest(config.out)
-        remove_folder(scratch)
-        way = f"{kept.name} was kept: mend this and resume" if kept else "mend this and start again"
+        scratch.unlink(missing_ok=True)
         raise TrainingError(
-            f"the checkpoint of update {progress.step} cannot be written to {folder}: {error}; "
-            f"{way}"
+            f"the checkpoint of update {run.state.step} cannot be written to {file.parent}: "
+            f"{error}; mend this: {kept(run.config.out)}"
         ) from error
-    newest = sorted(folder.glob("step-*"))[-KEPT:]
-    for old in folder.iterdir():
-        if old not in newest:
-            remove_folder(old)
 
 
-def latest(out: Path) -> Path | None:
-    """The newest complete checkpoint of a run, or None."""
-    return max(folder_of(out).glob("step-*"), default=None)
+def saved_step(out: Path) -> int | None:
+    """The updates that the checkpoint of a run has done; None without one."""
+    step: int | None = _read(out).get("state", {}).get("step")
+    return step
 
 
-def load(
-    config: TrainConfig, origin: Origin, steps: int, module: nn.Module, optimizer: Optimizer
-) -> tuple[Progress, Weights]:
-    """Fill module and optimizer from the newest checkpoint; returns the rest and the best weights.
+def kept(out: Path) -> str:
+    """From where a run that failed goes on, in words."""
+    step = saved_step(out)
+    return "start again" if step is None else f"resume from update {step}, which was kept"
 
-    Files may have moved, and the run may be longer or shorter than before. Raises
-    ConfigError if there is no checkpoint, or it belongs to another run.
+
+def _read(out: Path) -> dict[str, Any]:
+    """What the checkpoint says of its run; {} without one. Raises TrainingError."""
+    file = file_of(out)
+    try:
+        with safe_open(file, "pt") as tensors:
+            return dict(json.loads(tensors.metadata()["run"]))
+    except FileNotFoundError:
+        return {}
+    except Exception as error:
+        raise _unreadable(file, error) from error
+
+
+def _unreadable(file: Path, error: Exception) -> TrainingError:
+    return TrainingError(f"{file} cannot be read: {error}; remove it and start again")
+
+
+def load(run: Run) -> None:
+    """Give a run the state and the weights of its checkpoint.
+
+    Files may have moved, and the run may be longer or shorter than before. Raises ConfigError if
+    there is no checkpoint, or it belongs to another run, and TrainingError if it cannot be read.
     """
-    newest = latest(config.out)
-    if newest is None:
+    file, saved = file_of(run.config.out), _read(run.config.out)
+    if not saved:
+        raise ConfigError(f"no checkpoint in {file.parent}: start this run without resume")
+    _check_same_run(run, saved)
+    run.state = State(**saved["state"])
+    if run.plan.steps < run.state.step:
         raise ConfigError(
-            f"no checkpoint in {folder_of(config.out)}: start this run without resume"
-        )
-    state = read_object(newest / "state.json")
-    _check_same_run(newest, state, config, origin)
-    done = Progress(**state["progress"])
-    if steps < done.step:
-        raise ConfigError(
-            f"the checkpoint in {newest} has done {done.step} updates: expected at least as many, "
-            f"got {steps}; raise max_steps or epochs"
+            f"the checkpoint in {file.parent} has done {run.state.step} updates: expected at least "
+            f"as many, got {run.plan.steps}; raise max_steps or epochs"
         )
     try:
-        module.load_state_dict(load_file(newest / "weights.safetensors"))
-        moments: dict[int, Weights] = {}
-        for key, moment in load_file(newest / "optimizer.safetensors").items():
-            number, _, name = key.partition(":")
-            moments.setdefault(int(number), {})[name] = moment
-        optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
-        best = load_file(newest / "best.safetensors")
+        parts: dict[str, Weights] = {}
+        for key, tensor in load_file(file).items():
+            part, _, name = key.partition(":")
+            parts.setdefault(part, {})[name] = tensor
+        run.training_model.load_state_dict(parts.pop("weights"))
+        run.best = parts.pop("best")
+        moments = {int(number): named for number, named in parts.items()}
+        run.optimizer.load_state_dict({**run.optimizer.state_dict(), "state": moments})
     except Exception as error:
-        older = len(list(folder_of(config.out).glob("step-*"))) > 1
-        way = "; remove it to resume from the one before it" if older else ""
-        raise TrainingError(f"the checkpoint in {newest} cannot be read: {error}{way}") from error
-    return done, best
+        raise _unreadable(file, error) from error
 
 
-def _check_same_run(
-    folder: Path, state: dict[str, Any], config: TrainConfig, origin: Origin
-) -> None:
-    alternative = "or start again with another `out`"
-    saved, now = state.get("config", {}), config.to_dict()
-    if state.get("format") != FORMAT or now.keys() - saved.keys():
+def _check_same_run(run: Run, saved: dict[str, Any]) -> None:
+    folder, alternative = file_of(run.config.out).parent, "or start again with another `out`"
+    before, now = saved["config"], run.config.to_dict()
+    if saved["format"] != FORMAT or now.keys() - before.keys():
         raise ConfigError(
             f"the checkpoint in {folder} was written by another version of this package: resume it "
             f"with that version, {alternative}"
         )
     for name in sorted(now.keys() - FREE_SETTINGS):
-        if saved[name] != now[name]:
+        if before[name] != now[name]:
             raise ConfigError(
-                f"the checkpoint in {folder} was made with {name} {saved[name]!r}, this run has "
+                f"the checkpoint in {folder} was made with {name} {before[name]!r}, this run has "
                 f"{now[name]!r}: resume with the same configuration, {alternative}"
             )
-    for what, digest in origin.items():
-        if state["origin"].get(what) != digest:
+    for what, digest in run.origin.items():
+        if saved["origin"].get(what) != digest:
             raise ConfigError(
                 f"{what} changed since the checkpoint in {folder}: restore them, {alternative}"
             )

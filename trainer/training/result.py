@@ -1,125 +1,71 @@
-"""The state of a run, and its result: the kept weights, or the base as shipped, with the recipe."""
+"""The result of a run: the kept weights, or the base as shipped; with its recipe and history."""
 
+import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, replace
 from importlib import metadata
+from pathlib import Path
 from typing import Any
-
-import torch
 
 from searchengine.trainer.classifier import Classifier
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import TrainingWarning
-from searchengine.trainer.evaluation.intervals import Values
-from searchengine.trainer.files import remove_folder
-from searchengine.trainer.model.model_folder import Model
-from searchengine.trainer.training import checkpoint
-from searchengine.trainer.training.batches import BatchPlan
-from searchengine.trainer.training.checkpoint import Progress
 from searchengine.trainer.training.head import CLASSIFIER_TEXTS, best_c, fit_classifier
-from searchengine.trainer.training.judging import (
-    MIN_ITEMS,
-    Measure,
-    Scores,
-    Split,
-    Verdict,
-    unjudged,
-)
+from searchengine.trainer.training.judging import MIN_ITEMS, Verdict, unjudged
 from searchengine.trainer.training.longlora import restore_network
-from searchengine.trainer.training.objectives import PrefixObjective
-from searchengine.trainer.training.processes import Processes
-from searchengine.trainer.training.stopping import Signals
+from searchengine.trainer.training.run import Run, copy_weights
 from searchengine.trainer.training.train_config import Objective, TrainConfig
-from searchengine.trainer.training.training_model import TrainingModel
 
 PRIOR_LABELS = 20
 """As many labels must be learnt for the trained weights to count as much as those of step 0."""
 STS_ALONE = "; scored pairs say little of a search: give judged questions by --dev FOLDER as well"
 
 
-@dataclass(slots=True, kw_only=True)
-class Run(Progress):
-    """A run and its state.
-
-    split: its examples, and what is held out of them. measures: of steps; the first chooses.
-    base_values: what each says of the base as shipped, by the prefix lengths of the run.
-    """
-
-    config: TrainConfig
-    model: Model
-    split: Split
-    plan: BatchPlan
-    objective: PrefixObjective
-    measures: Sequence[Measure]
-    base_values: Sequence[Mapping[int, Values]]
-    processes: Processes
-    training_model: TrainingModel
-    optimizer: torch.optim.Optimizer
-    best: checkpoint.Weights
-    signals: Signals = field(default_factory=Signals)
-
-    @property
-    def weights(self) -> dict[int, float]:
-        """By prefix length: in the loss and in choosing the best step."""
-        dims = self.model.matryoshka_dims
-        return dict(zip(dims, self.config.prefix_weights or (1.0,) * len(dims), strict=True))
-
-    @property
-    def trained_share(self) -> float:
-        """Of the last step in the kept weights; the rest is of step 0.
-
-        Below 1 where no measure judges what labels taught, as the fewer they are, the more of it
-        is chance. The mean of two networks' weights: WiSE-FT, arXiv 2109.01903.
-        """
-        if self.measures or self.config.objective is not Objective.CLASSIFICATION:
-            return 1.0
-        return len(self.split.train) / (len(self.split.train) + PRIOR_LABELS)
-
-    def scores(self, step: int) -> Scores:
-        """The judgement of a step; {} if there was none."""
-        by_dim: dict[str, float] = next(
-            (past["scores"] for past in self.judged if past["step"] == step), {}
-        )
-        return {int(dim): score for dim, score in by_dim.items()}
-
-    def encoder(self, precision: str = "") -> Encoder:
-        """An encoder that shares the present weights, on their device."""
-        device = str(next(self.training_model.sentence.parameters()).device)
-        return Encoder(self.model, "", precision=precision or self.config.precision, device=device)
-
-
-def base_as_shipped(config: TrainConfig, model: Model, split: Split) -> Encoder:
-    """The base as its users load it, before anything of it is changed.
+def base_as_shipped(run: Run) -> Encoder:
+    """The base as its users have it, before anything of it is changed.
 
     Where labels are learnt, with a logistic regression on its vectors by every prefix length: what
-    its users would have without training. model: the one that is trained.
+    its users would have without training.
     """
-    base = Encoder.load(config.base)
-    if model.classifier is None:
+    base = Encoder.load(run.config.base)
+    if run.model.classifier is None:
         return base
-    dims = tuple(sorted({*_dims_of(base, model.matryoshka_dims)}, reverse=True))
-    classifier = Classifier(dims, model.classifier.labels, config.seed)
-    known = replace(base.model, matryoshka_dims=dims, classifier=classifier)
-    fit_classifier(base, classifier, split.train, best_c(base, split.train))
-    folder = checkpoint.folder_of(config.out) / "base"
-    Encoder(known, base.source).save(folder)
-    return Encoder.load(folder)  # its users' runtime and precision, not those of training
+    dims = tuple(dict.fromkeys(dims_of_base(run, base)))
+    if run.regression is None:
+        run.regression = Classifier(dims, run.model.classifier.labels, run.config.seed)
+        fit_classifier(base, run.regression, run.split.train, best_c(base, run.split.train))
+    model = replace(base.model, matryoshka_dims=dims, classifier=run.regression)
+    return Encoder(model, base.source)
 
 
-def base_values(base: Encoder, dims: Sequence[int], measure: Measure) -> dict[int, Values]:
-    """What a measure says of the base, by the prefix lengths of the run.
+def dims_of_base(run: Run, base: Encoder) -> list[int]:
+    """What the prefix lengths of a run are compared with.
 
-    The run's full width is compared with the base's, other lengths with the same one, or with the
-    base's full width if that is less.
+    The full width with the base's, other lengths with the same one, or the base's full width if
+    that is less.
     """
-    of_base = _dims_of(base, dims)
-    values = measure.values(base, sorted({*of_base}, reverse=True))
-    return {dim: values[theirs] for dim, theirs in zip(dims, of_base, strict=True)}
+    return [base.dim, *(min(dim, base.dim) for dim in run.objective.dims[1:])]
 
 
-def _dims_of(base: Encoder, dims: Sequence[int]) -> list[int]:
-    return [base.dim, *(min(dim, base.dim) for dim in dims[1:])]
+@contextmanager
+def as_loaded(encoder: Encoder, run: Run) -> Iterator[Encoder]:
+    """The encoder as a user loads it: from a folder, with its runtime and precision."""
+    out = run.config.out.absolute()
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch:
+        encoder.save(Path(scratch) / "model")
+        yield Encoder.load(Path(scratch) / "model")
+
+
+def judge_base(run: Run) -> None:
+    """What each measure says of the base as shipped, by the prefix lengths of the run."""
+    base = base_as_shipped(run)
+    dims = dims_of_base(run, base)
+    with as_loaded(base, run) if run.regression else nullcontext(base) as encoder:
+        values = [measure.values(encoder, [*dict.fromkeys(dims)]) for measure in run.measures]
+    pairs = [*zip(run.objective.dims, dims, strict=True)]
+    run.base_values = [{dim: of_base[theirs] for dim, theirs in pairs} for of_base in values]
 
 
 def finish(run: Run) -> Encoder:
@@ -128,63 +74,74 @@ def finish(run: Run) -> Encoder:
     Otherwise the base as shipped, with a TrainingWarning. Both are judged as a user loads them; a
     run without measures gives its last step.
     """
-    config = run.config
-    run.training_model.kept.load_state_dict(run.best)
-    run.training_model.eval()
-    model = as_loaded(run)
-    if model.classifier is not None and len(run.split.train) <= CLASSIFIER_TEXTS:
-        fit_classifier(run.encoder(), model.classifier, run.split.train)
-    trained, verdicts = Encoder(model, str(config.out.resolve())), list[Verdict]()
+    trained, verdicts = best_encoder(run), list[Verdict]()
     if run.measures:
-        trial = checkpoint.folder_of(config.out) / "result"
-        trained.save(trial)
-        verdicts = judge_result(run, Encoder.load(trial))
-        remove_folder(trial)
+        with as_loaded(trained, run) as encoder:
+            values = [measure.values(encoder, run.objective.dims) for measure in run.measures]
+        both = zip(run.measures, values, run.base_values, strict=True)
+        verdicts = [measure.compare(x, base, run.weights) for measure, x, base in both]
     sentence, better = conclude(run, verdicts)
     if not better:
         warnings.warn(sentence, TrainingWarning, stacklevel=4)
-        trained = base_as_shipped(config, run.model, run.split)
+        trained = base_as_shipped(run)
     recipe = make_recipe(run, verdicts) | {
         "verdict": sentence,
-        "kept": run.best_step if better else None,
+        "kept": run.state.best_step if better else None,
     }
-    model = replace(trained.model, recipe=recipe, history=make_history(run))
-    encoder = Encoder(model, str(config.out.resolve()))
-    encoder.save(config.out)
+    base = {str(dim): score for dim, score in run.summarize_base().items()}
+    measure = run.measures[0].name if run.measures else ""
+    history = asdict(run.state) | {"measure": measure, "base": base}
+    model = replace(trained.model, recipe=recipe, history=history)
+    encoder = Encoder(model, str(run.config.out.resolve()))
+    encoder.save(run.config.out)
     return encoder
 
 
-def as_loaded(run: Run) -> Model:
-    """The model with its network as another program would load it: nothing of training is left."""
-    restore_network(run.training_model.sentence.transformer)
-    return run.model
+def best_encoder(run: Run) -> Encoder:
+    """The encoder of the best step, with nothing of training left; without measures of the last."""
+    training_model, classifier = run.training_model, run.model.classifier
+    if not run.measures:
+        last, share = copy_weights(training_model.kept), trained_share(run)
+        for name, weight in run.best.items():  # of step 0
+            if weight.is_floating_point():
+                last[name] = weight.lerp(last[name], share)
+        run.best = last
+        run.state.best_step = run.state.step
+    training_model.kept.load_state_dict(run.best)
+    training_model.eval()
+    restore_network(training_model.sentence.transformer)
+    if classifier is not None and len(run.split.train) <= CLASSIFIER_TEXTS:
+        fit_classifier(run.encoder(), classifier, run.split.train)
+    return Encoder(run.model, "")
 
 
-def judge_result(run: Run, encoder: Encoder) -> list[Verdict]:
-    """The encoder beside the base, by each measure."""
-    dims, weights = run.model.matryoshka_dims, run.weights
-    return [
-        measure.compare(measure.values(encoder, dims), base, weights)
-        for measure, base in zip(run.measures, run.base_values, strict=True)
-    ]
+def trained_share(run: Run) -> float:
+    """The share of the last step in the weights of a run without measures; the rest is of step 0.
+
+    Below 1 for labels, as the fewer they are, the more of what they taught is chance. The mean of
+    two networks' weights: WiSE-FT, arXiv 2109.01903.
+    """
+    labels = run.config.objective is Objective.CLASSIFICATION
+    return len(run.split.train) / (len(run.split.train) + PRIOR_LABELS) if labels else 1.0
 
 
 def conclude(run: Run, verdicts: Sequence[Verdict]) -> tuple[str, bool]:
     """Whether search gets better, worse or stays, in a sentence; False: the base is kept."""
+    step = run.state.best_step
     if not verdicts:
-        why, share = unjudged(run.config, run.split.train), run.trained_share
-        mixed = f", mixed with {1 - share:.0%} of the weights before it" if share < 1 else ""
+        why, share = unjudged(run.config, run.split.train), trained_share(run)
+        mix = f", mixed with {1 - share:.0%} of the weights before it" if share < 1 else ""
         return (
             f"Not compared with the base: there are no dev files, and {why}; the last step, "
-            f"{run.best_step}, is kept{mixed}"
+            f"{step}, is kept{mix}"
         ), True
     first, *others = verdicts
     seen = "".join(f"; {verdict}" for verdict in others)
     if not others and run.measures[0].gold is not None:
         seen = STS_ALONE
     if first.better:
-        start = ", the rotation alone," if run.best_step == 0 else ""
-        return f"Better: {first}; step {run.best_step}{start} is kept{seen}", True
+        rotation = ", the rotation alone," if step == 0 else ""
+        return f"Better: {first}; step {step}{rotation} is kept{seen}", True
     word = "Worse" if first.high < 0 else "The same"
     word = word if first.n >= MIN_ITEMS else f"Too few to tell, {MIN_ITEMS} or more would"
     return f"{word}: {first}; the base is kept as it was{seen}", False
@@ -200,19 +157,7 @@ def make_recipe(run: Run, verdicts: Sequence[Verdict]) -> dict[str, Any]:
         "examples": len(run.split.train),
         "held_out": len(run.split.rows),
         "excluded": run.split.train.excluded,
-        "best_step": run.best_step,
+        "best_step": run.state.best_step,
         "measures": [verdict.figures() for verdict in verdicts],
         "versions": {name: metadata.version(name) for name in ("torch", "transformers")},
-    }
-
-
-def make_history(run: Run) -> dict[str, Any]:
-    """What is stored of the course of a run."""
-    base = run.measures[0].summarize(run.base_values[0]) if run.measures else {}
-    return {
-        "losses": run.losses,
-        "judged": run.judged,
-        "best_step": run.best_step,
-        "measure": run.measures[0].name if run.measures else "",
-        "base": {str(dim): score for dim, score in base.items()},
     }

@@ -1,5 +1,6 @@
 """Where `train` sends loss and scores, and what it says of an interrupted run."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -7,8 +8,10 @@ from typing import Any
 import command_line
 import pytest
 from rich.console import Console
+from safetensors.torch import save_file
 
 from searchengine.cli.train_display import _resumable
+from searchengine.trainer.training.checkpoint import file_of
 from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import write_sentence_transformer
 
@@ -119,12 +122,13 @@ def test_an_interrupted_run_says_how_it_goes_on(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = TrainConfig(train=(folder / "pairs.tsv",), out=folder / "m")
-    for name, way in (
+    for step, way in (
         (None, "begin again"),
-        ("step-0000300", "--resume goes on from step-0000300"),
+        (300, "--resume goes on from update 300"),
     ):
-        if name:
-            (folder / "m" / "checkpoint" / name).mkdir(parents=True)
+        if step:
+            file_of(config.out).parent.mkdir(parents=True)
+            save_file({}, file_of(config.out), {"run": json.dumps({"state": {"step": step}})})
         with pytest.raises(KeyboardInterrupt), _resumable(config, Console(stderr=True, width=200)):
             raise KeyboardInterrupt
         assert way in capsys.readouterr().err

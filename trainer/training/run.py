@@ -1,29 +1,30 @@
-"""Before the first update: examples, early checks, model, optimizer and device."""
+"""A run before its first update: what it trains, from which base, and its optimizer and device."""
 
-import tempfile
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from searchengine.trainer import fingerprint
 from searchengine.trainer.classifier import Classifier
+from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, ModelError
+from searchengine.trainer.evaluation.intervals import Values
 from searchengine.trainer.model.layout import remote_code
-from searchengine.trainer.model.model_folder import Model, read
+from searchengine.trainer.model.model_folder import Model, describe, read
 from searchengine.trainer.model.modules import Dense
-from searchengine.trainer.model.saving import check_replaceable
 from searchengine.trainer.sources.source import Source
-from searchengine.trainer.training import checkpoint
-from searchengine.trainer.training.examples import Examples, Kind
+from searchengine.trainer.training.batches import BatchPlan
+from searchengine.trainer.training.examples import Examples, Kind, read_examples
 from searchengine.trainer.training.head import with_linear_head
+from searchengine.trainer.training.judging import Measure, Scores, Split, make_measures
 from searchengine.trainer.training.longlora import lengthened, prepare_network
-from searchengine.trainer.training.train_config import (
-    Augment,
-    Objective,
-    Pooler,
-    TrainConfig,
-)
+from searchengine.trainer.training.objectives import OBJECTIVES, PrefixObjective
+from searchengine.trainer.training.passes import Passes
+from searchengine.trainer.training.processes import Processes, connect
+from searchengine.trainer.training.train_config import Augment, Objective, Pooler, TrainConfig
 from searchengine.trainer.training.training_model import (
     TrainingModel,
     set_dropout,
@@ -34,30 +35,102 @@ from searchengine.trainer.training.training_model import (
 LAYERED = ("bert", "roberta", "xlm-roberta", "mpnet", "distilbert", "electra")
 # Peak learning rate of a classifier, which starts without the training that the network has.
 CLASSIFIER_RATE = 1e-3
+Weights = dict[str, Tensor]
 
 
-def check_place(config: TrainConfig) -> None:
-    """Refuse an `out` that a model could not be written to hours later."""
-    check_replaceable(config.out)
-    try:
-        config.out.absolute().parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=config.out.absolute().parent):
-            pass
-    except OSError as error:
-        raise ConfigError(
-            f"out is {config.out}: nothing can be written there ({error.strerror}); name a folder "
-            "that can be made"
-        ) from error
+@dataclass(slots=True)
+class State:
+    """How far a run is, besides its weights.
+
+    step: updates done. best_step: the step with the best scores. losses: of every update. judged:
+    evaluations in order, with step, learning_rate, and scores by prefix length (as text, for JSON).
+    """
+
+    step: int = 0
+    best_step: int = 0
+    losses: list[float] = field(default_factory=list)
+    judged: list[dict[str, Any]] = field(default_factory=list)
+
+    def scores(self, step: int) -> Scores:
+        """The judgement of a step; {} if there was none."""
+        for past in self.judged:
+            if past["step"] == step:
+                return {int(dim): score for dim, score in past["scores"].items()}
+        return {}
 
 
-def check_start(config: TrainConfig, resume: bool) -> None:
-    """Refuse to begin a run where another one can be resumed."""
-    unfinished = checkpoint.latest(config.out)
-    if unfinished is not None and not resume:
-        raise ConfigError(
-            f"{config.out} holds the checkpoint of an unfinished run ({unfinished.name}): resume "
-            f"it, remove {unfinished.parent}, or choose another `out`"
-        )
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """A run: its parts, and its state.
+
+    origin: the digest of what it starts from, by what it is, in words. split: its examples, and
+    what is held out of them. measures: of steps; the first chooses. best: the weights of the best
+    step. base_values: what each measure says of the base as shipped, by the prefix lengths of the
+    run. regression: of labels on the base's vectors.
+    """
+
+    config: TrainConfig
+    origin: Mapping[str, str]
+    split: Split
+    model: Model
+    training_model: TrainingModel
+    optimizer: torch.optim.Optimizer
+    plan: BatchPlan
+    objective: PrefixObjective
+    passes: Passes
+    processes: Processes
+    measures: Sequence[Measure]
+    best: Weights
+    state: State = field(default_factory=State)
+    base_values: Sequence[Mapping[int, Values]] = ()
+    regression: Classifier | None = None
+
+    @property
+    def weights(self) -> dict[int, float]:
+        """By prefix length: in the loss and in choosing the best step."""
+        return dict(zip(self.objective.dims, self.objective.weights, strict=True))
+
+    def encoder(self) -> Encoder:
+        """An encoder that shares the present weights, on their device."""
+        device = str(self.passes.device)
+        return Encoder(self.model, "", precision=self.config.precision, device=device)
+
+    def summarize_base(self) -> Scores:
+        """The scores of the base as shipped by the first measure; {} if nothing judges."""
+        return self.measures[0].summarize(self.base_values[0]) if self.measures else {}
+
+
+def copy_weights(module: nn.Module) -> Weights:
+    """The weights as they are now, safe from further training, on the CPU."""
+    return {k: v.detach().to("cpu", copy=True).contiguous() for k, v in module.state_dict().items()}
+
+
+def make_run(config: TrainConfig, measure: Measure | None) -> Run:
+    """A run before its first update. measure: of the caller."""
+    processes, device = connect()
+    examples = read_examples(config)
+    measures, split = make_measures(config, examples, measure)
+    model, projection = load_base(config, examples)
+    training_model = TrainingModel(model, config, projection).to(device)
+    origin = {
+        "the training files": split.train.digest(config.dev),
+        "the files of the base model": fingerprint.of_model(model, describe(model)),
+        "the judged questions": f"{measure.name} {measure.digest}" if measure else "",
+    }
+    return Run(
+        config=config,
+        origin=origin,
+        split=split,
+        model=model,
+        training_model=training_model,
+        optimizer=make_optimizer(training_model, config, device),
+        plan=BatchPlan(config, split.train),
+        objective=OBJECTIVES[config.objective](config, model.matryoshka_dims, training_model),
+        passes=Passes(training_model, Encoder(model, "", precision="fp32"), config, processes),
+        processes=processes,
+        measures=measures,
+        best=copy_weights(training_model.kept),
+    )
 
 
 def load_base(config: TrainConfig, examples: Examples) -> tuple[Model, Dense | None]:
