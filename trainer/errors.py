@@ -37,10 +37,6 @@ class DataWarning(UserWarning):
     """Examples that teach little, or too few for what the settings ask."""
 
 
-class MemoryWarning(UserWarning):
-    """Encoding goes on with less memory, and what that costs."""
-
-
 TRAINING = ("torch", "transformers", "peft")
 """The modules of the extra `train`."""
 

@@ -22,7 +22,6 @@ from searchengine.cli.console import (
 )
 from searchengine.cli.measuring import bench, evaluate, judged
 from searchengine.errors import FieldWarning, LanguageWarning, SearchEngineError
-from searchengine.trainer.errors import MemoryWarning
 
 
 class BadInput(click.ClickException):
@@ -121,7 +120,6 @@ class OneSentence(click.Group):
             with _trainer_noted(), warnings.catch_warnings():
                 warnings.simplefilter("always", LanguageWarning)
                 warnings.simplefilter("always", FieldWarning)
-                warnings.simplefilter("always", MemoryWarning)
                 warnings.showwarning = _show_warning
                 return super().invoke(ctx)
         except (SearchEngineError, ImportError) as error:

@@ -9,7 +9,7 @@ import torch
 import transformers
 
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.errors import MemoryWarning, ModelError
+from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.model_folder import read
 from searchengine.trainer.model.modules import Batch, Normalize, Pooling, SentenceModule, lowered
 from searchengine.trainer.model.tokens import TokenIds, Tokenization
@@ -37,11 +37,6 @@ def tokens_of(folder: Path) -> TokenIds:
     return TokenIds(Tokenization.of(model.tokenizer, model.max_tokens))
 
 
-def runtime_of(folder: Path, device: str) -> TorchRuntime:
-    module = read(Source.find(folder)).module
-    return TorchRuntime(module, tokens_of(folder), Precision.FP32, device)
-
-
 # ------------------------------------------------------------------------ what torch is asked for
 
 
@@ -54,32 +49,13 @@ def test_cuda_is_known_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pick_device("cuda:0") == torch.device("cuda", 0)
 
 
-def limit_memory(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a device with memory for `tokens` in a batch."""
-    output = SentenceModule.output
+def test_too_little_memory_is_one_error(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_large(module: SentenceModule, batch: Batch) -> torch.Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
 
-    def limited(module: SentenceModule, batch: Batch) -> torch.Tensor:
-        if batch.ids.numel() > tokens:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return output(module, batch)
-
-    monkeypatch.setattr(SentenceModule, "output", limited)
-
-
-def test_encoding_goes_on_with_less_memory(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = [" ".join(WORDS[i : i + 5]) for i in range(16)]
-    runtime, rows, expected = runtime_of(tiny, "cpu"), tokens_of(tiny)(texts), on_cpu(tiny)
-    width = max(map(len, rows))
-    vectors = expected.encode(texts)
-    limit_memory(5 * width, monkeypatch)
-    with pytest.warns(MemoryWarning, match="memory ran out on cpu") as warned:
-        np.testing.assert_allclose(runtime.run(rows), vectors, atol=1e-6)
-    assert len(warned) == 2 and runtime.token_budget == 4 * width
-    # Now that it is known, nothing larger is tried: a warning would be an error.
-    np.testing.assert_allclose(runtime.run(rows), vectors, atol=1e-6)
-    limit_memory(2, monkeypatch)
-    with pytest.raises(ModelError, match="cpu has too little memory for a text of 7 tokens"):
-        runtime.run(rows[:1])
+    monkeypatch.setattr(SentenceModule, "output", too_large)
+    with pytest.raises(ModelError, match="cpu has too little memory for a batch of 2 texts of 5"):
+        on_cpu(tiny).encode(["the dog sleeps", "a cat sings"])
 
 
 def decoder() -> SentenceModule:
@@ -150,23 +126,3 @@ def test_bf16_takes_no_float32_weights_to_the_device(tiny: Path) -> None:
     runtime.run([*np.arange(48, dtype=np.int32).reshape(2, 24)])
     assert torch.cuda.max_memory_allocated() - before < 100 * 2**20
     assert {weight.device.type for weight in module.parameters()} == {"cpu"}
-
-
-@needs_cuda
-def test_a_device_that_is_full_is_used_as_far_as_it_goes(tiny: Path) -> None:
-    """Most of the memory is taken: batches become smaller, and the vectors are the same."""
-    device = pick_device("cuda")
-    runtime, tokens = runtime_of(tiny, str(device)), tokens_of(tiny)
-    texts = [" ".join(WORDS[i % 30 : i % 30 + 8]) for i in range(60_000)]
-    rows = tokens(texts)
-    runtime.run(rows[:2])
-    torch.cuda.empty_cache()
-    share = (torch.cuda.memory_reserved() + 150 * 2**20) / torch.cuda.mem_get_info()[1]
-    torch.cuda.set_per_process_memory_fraction(share, device)
-    try:
-        with pytest.warns(MemoryWarning, match="memory ran out on cuda:"):
-            vectors = runtime.run(rows)
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0, device)
-    assert runtime.token_budget < 65536
-    np.testing.assert_allclose(vectors[:100], on_cpu(tiny).encode(texts[:100]), atol=1e-3)

@@ -4,7 +4,6 @@ bfloat16 roughly doubles the rate of float32 where the processor multiplies it n
 accuracy nothing that a ranking sees (cosine ≥ 0.9998) as long as pooling stays in float32.
 """
 
-import warnings
 from collections.abc import Sequence
 from functools import cached_property
 from threading import Lock
@@ -12,7 +11,7 @@ from threading import Lock
 import numpy as np
 import torch
 
-from searchengine.trainer.errors import MemoryWarning, ModelError
+from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.modules import Batch, SentenceModule, lowered
 from searchengine.trainer.model.tokens import Ids, TokenIds
 from searchengine.trainer.processor import cpu_has_native_bf16
@@ -90,7 +89,7 @@ class TorchRuntime:
     ):
         self.device = pick_device(device)
         self.precision = pick_precision(precision, self.device)
-        self.token_budget = token_budget(self.device)  # less, once memory has run out
+        self.token_budget = token_budget(self.device)
         self._module, self._pad_id = module, tokens.pad_id
         self._lock = Lock()
 
@@ -101,36 +100,19 @@ class TorchRuntime:
         return lowered(self._module, DTYPES[self.precision], self.device)
 
     def run(self, rows: Sequence[Ids]) -> Vectors:
-        """Unit rows (B, dim) float32.
-
-        If memory runs out, half a batch is computed at a time from then on, and a MemoryWarning
-        says so. Raises ModelError for a single row that does not fit.
-        """
-        width = max(map(len, rows))
+        """Unit rows (B, dim) float32. Raises ModelError where the device lacks memory."""
         try:
-            if len(rows) == 1 or len(rows) * width <= self.token_budget:
-                return self._compute(rows)
+            batch = Batch.of(rows, self._pad_id, self.device)
+            with self._lock, torch.inference_mode():
+                module = self._running
+                if module.training or module.transformer.training:
+                    module.eval()
+                return np.asarray(module.output(batch).cpu().numpy(), dtype=np.float32)
         except RuntimeError as error:
             if not ran_out_of_memory(error):
                 raise
-            if len(rows) == 1:
-                raise ModelError(
-                    f"{self.device} has too little memory for a text of {width} tokens in "
-                    f"{self.precision}: free some, or choose another device"
-                ) from error
-            self.token_budget = min(self.token_budget, -(-len(rows) // 2) * width)
-            message = (
-                f"memory ran out on {self.device}: a batch has {self.token_budget} tokens "
-                "from now on"
-            )
-            warnings.warn(message, MemoryWarning, stacklevel=2)
-        half = len(rows) // 2
-        return np.concatenate([self.run(rows[:half]), self.run(rows[half:])])
-
-    def _compute(self, rows: Sequence[Ids]) -> Vectors:
-        batch = Batch.of(rows, self._pad_id, self.device)
-        with self._lock, torch.inference_mode():
-            module = self._running
-            if module.training or module.transformer.training:
-                module.eval()
-            return np.asarray(module.output(batch).cpu().numpy(), dtype=np.float32)
+            raise ModelError(
+                f"{self.device} has too little memory for a batch of {len(rows)} texts of "
+                f"{max(map(len, rows))} tokens in {self.precision}: free some, or choose another "
+                "device"
+            ) from error
