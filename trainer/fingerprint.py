@@ -20,7 +20,6 @@ from searchengine.trainer.model.bert import (
     Network,
     OtherModelError,
 )
-from searchengine.trainer.model.head import ACTIVATIONS
 from searchengine.trainer.model.tokens import Description, normalised
 
 if TYPE_CHECKING:  # which is torch
@@ -74,8 +73,7 @@ def _of_bert_in_memory(model: "Model", description: Description) -> str:
     pooling = [str(mode) for mode in module.pooling.modes]
     head = [getattr(layer, "activation_name", "unit") for layer in module.head]
     stored = module.transformer.state_dict()
-    parts = (network.shapes(), stored), (pooling, POOLING), (head, ("unit", *ACTIVATIONS))
-    if not all({*used} <= {*known} for used, known in parts):
+    if not ({*network.shapes()} <= {*stored} and {*pooling} <= {*POOLING}):
         raise OtherModelError("it is not laid out as BERT")
     tensors = [(name, stored[name]) for name in network.shapes()]
     for i, layer in enumerate(module.head):

@@ -97,7 +97,7 @@ CUT = settings(MODEL_CONFIG, truncate_dim=16, matryoshka_dims=[64, 32, 16, 8])
 PROMPTED = settings(
     MODEL_CONFIG, prompts=PROMPTS, default_prompt_name="default", recipe={"epochs": 1}
 )
-TANH, RELU = "activation.Tanh", "activation.ReLU"
+TANH = "activation.Tanh"
 TWO_LAYERS = (dense(2 * WIDTH, 48, TANH, bias=True), None, dense(48, 16, bias=False))
 # The settings of the network, and the changes to its folder.
 READ: dict[str, tuple[dict[str, Any], list[Change]]] = {
@@ -108,7 +108,7 @@ READ: dict[str, tuple[dict[str, Any], list[Change]]] = {
     "maxima beside the others": ({"hidden_act": "gelu_new"}, [pooled("cls", "max", "mean")]),
     "wider": ({"hidden_size": 96, "intermediate_size": 160}, []),
     "cls and mean, a head": ({}, [pooled("cls", "mean", head=TWO_LAYERS)]),
-    "relu behind": ({}, [pooled("mean", head=(dense(WIDTH, 32, RELU, bias=True),))]),
+    "tanh behind": ({}, [pooled("mean", head=(dense(WIDTH, 32, TANH, bias=True),))]),
     "truncate_dim": ({}, [pooled("mean", head=(None,)), CUT]),
     "prompts and a recipe": ({}, [pooled("mean"), PROMPTED]),
     "cut on the left": ({}, [settings("tokenizer_config.json", truncation_side="left")]),
@@ -187,7 +187,6 @@ def test_the_first_layers(tmp_path: Path) -> None:
             Encoder.load(tmp_path / "m", layers=layers)
 
 
-GELU = dense(WIDTH, 32, "activation.GELU")
 DISTILBERT = {"kind": "distilbert", "dim": 64, "n_layers": 2, "n_heads": 2, "hidden_dim": 128}
 OTHERS: dict[str, tuple[dict[str, Any], list[Change], str]] = {
     "relu": ({"hidden_act": "relu"}, [], "activation"),
@@ -195,7 +194,6 @@ OTHERS: dict[str, tuple[dict[str, Any], list[Change], str]] = {
     "another type": (DISTILBERT, [], "distilbert"),
     "several files": ({}, [several_files], "several files"),
     "pooling": ({}, [pooled("lasttoken")], "lasttoken"),
-    "activation": ({}, [pooled("mean", head=(GELU,))], "GELU"),
     "heads of 8": ({"num_attention_heads": 8}, [], "64, 128, 8"),
 }
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.files import read_object, read_text
-from searchengine.trainer.model.head import ACTIVATIONS, Head, head_tensors, read_head
+from searchengine.trainer.model.head import Head, head_tensors, read_head
 from searchengine.trainer.model.layout import (
     ADAPTER,
     TOKENIZER,
@@ -156,9 +156,6 @@ def read_bert(source: Source) -> Bert:
     pooling, head, stated = read_head(source, stages[1:], network.width)
     if not {*pooling} <= {*POOLING}:
         raise OtherModelError(f"its pooling is {' and '.join(pooling)}")
-    for layer in head:
-        if layer is not None and layer.activation not in ACTIVATIONS:
-            raise OtherModelError(f"its Dense has the activation {layer.activation}")
     description = Description(layers=network.layers, tokens=tokens, **stated)
     return Bert(tensors, prefix, network, pooling, head, description)
 

@@ -1,6 +1,6 @@
 """What follows the network: pooling, Dense and Normalize, read from a folder, computed by numpy."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,6 @@ from searchengine.trainer.tensors import Tensors
 
 Array = NDArray[np.float32]
 IDENTITY, TANH = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh"
-ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
-    IDENTITY: lambda x: x,
-    TANH: np.tanh,
-    "torch.nn.modules.activation.ReLU": lambda x: np.maximum(x, 0),
-    "torch.nn.modules.activation.Sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-    "torch.nn.modules.activation.SiLU": lambda x: x / (1 + np.exp(-x)),
-}
-"""What numpy computes behind a Dense, by the names of model folders."""
 # The packaged model, widened: CLS ⊕ mean. Mean lengths of the two pooled halves over SciFact
 # abstracts: scaling each by the inverse gives them equal weight; CLS then gets a little less than
 # the mean, for which the network was trained.
@@ -38,7 +30,10 @@ CLS_NORM, MEAN_NORM, CLS_WEIGHT = 6.91, 2.23, 0.75
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dense:
-    """A linear layer: weight (out, in) and bias (out,) float32, or None; and an activation."""
+    """A linear layer: weight (out, in) and bias (out,) float32, or None.
+
+    activation: IDENTITY or TANH.
+    """
 
     weight: Array
     bias: Array | None
@@ -94,7 +89,12 @@ def _read_dense(place: Path, width: int) -> Dense:
         )
     if not np.isfinite(weight).all() or not np.isfinite(0.0 if bias is None else bias).all():
         raise ModelError(f"{place / WEIGHTS} holds NaN or infinity: the file is damaged")
-    return Dense(weight, bias, str(config.get("activation_function", TANH)))
+    activation = str(config.get("activation_function", TANH))
+    if activation not in (IDENTITY, TANH):
+        raise ModelError(
+            f"{place} is a Dense with the activation {activation}: expected {IDENTITY} or {TANH}"
+        )
+    return Dense(weight, bias, activation)
 
 
 def apply_head(head: Head, vectors: Array) -> Array:
@@ -107,7 +107,7 @@ def apply_head(head: Head, vectors: Array) -> Array:
         vectors = vectors @ layer.weight.T
         if layer.bias is not None:
             vectors += layer.bias
-        vectors = ACTIVATIONS[layer.activation](vectors)
+        vectors = np.tanh(vectors) if layer.activation == TANH else vectors
     return np.asarray(vectors, np.float32)
 
 
