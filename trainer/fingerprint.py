@@ -6,7 +6,8 @@ The same of a folder and of the model in memory, before a save and after a load,
 import hashlib
 import inspect
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,8 @@ NO_EFFECT_PREFIXES = ("_", "classifier_", "initializer_")
 def of_folder(bert: Bert) -> str:
     """That of a model of BERT's kind, from its folder. Raises ModelError."""
     head = ["unit" if layer is None else layer.activation for layer in bert.head]
-    return _of_bert(bert.network, bert.pooling, head, bert.description, bert.named_tensors())
+    values = {"network": asdict(bert.network), "pooling": list(bert.pooling), "head": head}
+    return _digest(bert.named_tensors(), values, bert.description)
 
 
 def of_static(table: NDArray[np.float32], description: Description) -> str:
@@ -49,53 +51,29 @@ def of_static(table: NDArray[np.float32], description: Description) -> str:
 
 
 def of_model(model: "Model", description: Description) -> str:
-    """That of a model in memory."""
-    try:
-        return _of_bert_in_memory(model, description)
-    except OtherModelError:
-        return _of_other(model, description)
-
-
-def _of_bert(
-    network: Network,
-    pooling: Sequence[str],
-    head: Sequence[str],
-    description: Description,
-    tensors: Iterable[tuple[str, NDArray[Any]]],
-) -> str:
-    values = {"network": asdict(network), "pooling": list(pooling), "head": list(head)}
-    return _digest(tensors, values, description)
-
-
-def _of_bert_in_memory(model: "Model", description: Description) -> str:
+    """That of a model in memory; of one of BERT's kind the same as from its folder."""
     module: Any = model.module
-    network = Network.of(module.transformer.config.to_dict())
+    config, stored = module.transformer.config, module.state_dict()
     pooling = [str(mode) for mode in module.pooling.modes]
-    head = [getattr(layer, "activation_name", "unit") for layer in module.head]
-    stored = module.transformer.state_dict()
-    if not ({*network.shapes()} <= {*stored} and {*pooling} <= {*POOLING}):
-        raise OtherModelError("it is not laid out as BERT")
-    tensors = [(name, stored[name]) for name in network.shapes()]
-    for i, layer in enumerate(module.head):
-        named = layer.named_parameters()
-        tensors += [(f"head.{i}.{name.removeprefix('linear.')}", tensor) for name, tensor in named]
-    arrays = ((name, _array(tensor)) for name, tensor in tensors)
-    return _of_bert(network, pooling, head, description, arrays)
-
-
-def _of_other(model: "Model", description: Description) -> str:
-    module = model.module
-    network: Any = module.transformer
+    names = {name: name for name in sorted(stored)}
     values: dict[str, Any] = {
-        "network": configuration(network.config),
-        "code": _code(network),
-        "pooling": [*map(str, module.pooling.modes), True],
+        "network": configuration(config),
+        "code": _code(module.transformer),
+        "pooling": [*pooling, True],
         "head": [
             [type(layer).__name__, getattr(layer, "activation_name", "")] for layer in module.head
         ],
     }
-    stored = sorted(module.state_dict().items())
-    return _digest(((name, _array(tensor)) for name, tensor in stored), values, description)
+    with suppress(OtherModelError):
+        network = Network.of(config.to_dict())
+        bert = {name: f"transformer.{name}" for name in network.shapes()}
+        if {*bert.values()} <= {*stored} and {*pooling} <= {*POOLING}:
+            head = [getattr(layer, "activation_name", "unit") for layer in module.head]
+            values = {"network": asdict(network), "pooling": pooling, "head": head}
+            behind = (name for name in stored if name.startswith("head."))
+            names = bert | {name.replace("linear.", ""): name for name in behind}
+    tensors = ((name, _array(stored[place])) for name, place in names.items())
+    return _digest(tensors, values, description)
 
 
 def _array(tensor: Any) -> NDArray[Any]:
