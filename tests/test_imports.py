@@ -44,7 +44,6 @@ MODULES = {
     "trainer/model/model_folder.py": "train",
     "trainer/model/modules.py": "train",
     "trainer/model/network.py": "train",
-    "trainer/model/saving.py": "train",
     "trainer/runtimes/torch_runtime.py": "train",
     "trainer/training/": "train",
 }

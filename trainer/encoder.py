@@ -252,7 +252,7 @@ class Encoder:
         """
         model = self.model  # says what to install where torch is missing
         from searchengine.trainer.card import model_card
-        from searchengine.trainer.model.saving import write_model
+        from searchengine.trainer.model.model_folder import write_model
 
         write_model(model, Path(path), model_card(model))
 

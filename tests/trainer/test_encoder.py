@@ -19,7 +19,7 @@ from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import T5Config, T5Model
 
-import searchengine.trainer.model.saving
+import searchengine.trainer.model.model_folder
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.layout import max_tokens
@@ -265,7 +265,7 @@ Break = Callable[[Path], object]
 BROKEN: dict[str, tuple[tuple[str, dict[str, Any]] | Break, str]] = {
     "pickle": (
         lambda m: (m / "model.safetensors").rename(m / "pytorch_model.bin"),
-        "only pytorch_model.bin, a pickle, .* use one with model.safetensors",
+        "has no model.safetensors: .* only pickles, which can run code .* save_pretrained",
     ),
     "no weights": (
         lambda m: (m / "model.safetensors").unlink(),
@@ -432,7 +432,7 @@ def test_an_interrupted_save_leaves_the_old_model(
     def interrupted(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(searchengine.trainer.model.saving, "write_json", interrupted)
+    monkeypatch.setattr(searchengine.trainer.model.model_folder, "write_json", interrupted)
     for name in ("out", "new"):
         message = f"cannot be written to .*{name}: no space left" if raised is ModelError else None
         with pytest.raises(raised, match=message):

@@ -17,7 +17,6 @@ from searchengine.trainer.errors import ModelError
 from searchengine.trainer.files import read_object, read_text
 from searchengine.trainer.model.head import Head, head_tensors, read_head
 from searchengine.trainer.model.layout import (
-    ADAPTER,
     TOKENIZER,
     WEIGHTS,
     check_layers,
@@ -148,8 +147,6 @@ def read_bert(source: Source) -> Bert:
         network = replace(network, layers=source.layers)
     if not (place / WEIGHTS).is_file():
         raise OtherModelError("its weights are in several files")
-    if (place / ADAPTER).is_file():
-        raise OtherModelError("it is an adapter")
     tensors = Tensors(place / WEIGHTS)
     prefix = _find_prefix(tensors, network)
     tokens = _read_tokens(place, config)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,16 +70,10 @@ def require_safetensors(place: Path) -> None:
     if not (place / WEIGHTS).is_file() and index.is_file():
         names = sorted({*read_object(index)["weight_map"].values()})
     missing = next((name for name in names if not (place / name).is_file()), None)
-    pickles = sorted([*place.glob("*.bin"), *place.glob("*.pt")])
-    if missing and pickles:
-        raise ModelError(
-            f"{place} has only {pickles[0].name}, a pickle, which can run code when opened: use "
-            f"one with {WEIGHTS}, or convert it with save_pretrained of sentence-transformers"
-        )
     if missing:
         raise ModelError(
-            f"{place} has no {missing}: the model folder is incomplete, or the model is published "
-            "with other weights only"
+            f"{place} has no {missing}: the model folder is incomplete, or has only pickles, which "
+            "can run code when opened: convert it with save_pretrained of sentence-transformers"
         )
 
 
@@ -110,15 +104,11 @@ def remote_code(folder: Path) -> list[str]:
     """
     classes: set[str] = set()
     for path in (path for name in CONFIGS for path in (folder / name, *folder.glob(f"*/{name}"))):
-        try:
-            auto_map = json.loads(path.read_text(encoding="utf-8"))["auto_map"]
-            values = [*auto_map.values()]
-        except (OSError, ValueError, LookupError, TypeError, AttributeError):
-            continue  # it names none; whoever needs the file says what is wrong with it
-        for value in values:
-            # A tokenizer has two: a slow and a fast one, each perhaps null.
-            names = value if isinstance(value, list) else [value]
-            classes.update(str(name) for name in names if name)
+        with suppress(*DAMAGE):  # it names none; whoever needs the file says what is wrong
+            for value in json.loads(path.read_text(encoding="utf-8"))["auto_map"].values():
+                # A tokenizer has two: a slow and a fast one, each perhaps null.
+                names = value if isinstance(value, list) else [value]
+                classes.update(str(name) for name in names if name)
     return sorted(classes)
 
 
@@ -127,15 +117,15 @@ def _require_complete(place: Path) -> None:
 
     transformers takes one without a tokenizer, and makes a tokenizer that knows no words.
     """
-    if not (place / ADAPTER).is_file():
-        read_object(place / CONFIGS[0])
-        require_safetensors(place)
-        vocabularies = (path for name in VOCABULARIES for path in place.glob(name))
-        if not any(vocabularies) and not remote_code(place):
-            raise ModelError(
-                f"{place} has no tokenizer ({', '.join(VOCABULARIES)}): the model folder is "
-                "incomplete"
-            )
+    if (place / ADAPTER).is_file():
+        raise ModelError(f"{place} is an adapter (PEFT): merge it into its base model first")
+    read_object(place / CONFIGS[0])
+    require_safetensors(place)
+    vocabularies = (path for name in VOCABULARIES for path in place.glob(name))
+    if not any(vocabularies) and not remote_code(place):
+        raise ModelError(
+            f"{place} has no tokenizer ({', '.join(VOCABULARIES)}): the model folder is incomplete"
+        )
 
 
 def model_stages(folder: Path) -> list[tuple[str, Path]]:
@@ -211,9 +201,6 @@ def transformer_settings(place: Path) -> dict[str, Any]:
     named = place / TRANSFORMER_CONFIG
     older = sorted(place.glob("sentence_*_config.json"))
     settings = read_object(named if named.is_file() or not older else older[0], optional=True)
-    task = settings.get("transformer_task", "feature-extraction")
-    if task != "feature-extraction" or settings.get("query_expansion"):
-        raise ModelError(f"{place} is a {task} model: expected one that gives a vector per text")
     lower = bool(settings.get("do_lower_case")) and (place / TOKENIZER).is_file()
     if lower and not lowercases(read_object(place / TOKENIZER)):
         raise ModelError(

@@ -1,22 +1,44 @@
-"""Model folders, read: the sentence-transformers layout, safetensors only.
+"""Model folders, read and written: the sentence-transformers layout, safetensors only.
 
-The folder defines the model: modules.json lists the modules, each module's config its settings.
+The folder defines the model: modules.json lists the modules, each module's config its settings. So
+sentence-transformers, mteb and others load what is written here.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from searchengine.trainer.classifier import Classifier, read_classifier
-from searchengine.trainer.files import read_object
+from safetensors.torch import save_file
+
+from searchengine.trainer.classifier import Classifier, read_classifier, write_classifier
+from searchengine.trainer.errors import ModelError
+from searchengine.trainer.files import new_folder, read_object, write_json
 from searchengine.trainer.model.head import read_head
-from searchengine.trainer.model.layout import max_tokens, model_stages, transformer_settings
-from searchengine.trainer.model.modules import Pooling, PoolingMode, SentenceModule, torch_head
-from searchengine.trainer.model.network import first_layers, read_transformer
+from searchengine.trainer.model.layout import (
+    MODEL_CONFIG,
+    MODULES,
+    POOLING_SWITCHES,
+    TRANSFORMER_CONFIG,
+    WEIGHTS,
+    max_tokens,
+    model_stages,
+    transformer_settings,
+)
+from searchengine.trainer.model.modules import (
+    Dense,
+    Pooling,
+    PoolingMode,
+    SentenceModule,
+    torch_head,
+)
+from searchengine.trainer.model.network import keep_first_layers, quiet, read_transformer
 from searchengine.trainer.model.tokens import Description, Tokenization
-from searchengine.trainer.sources.source import Source
+from searchengine.trainer.sources.source import CHECKPOINT, Source
 
 HISTORY = "training.json"  # of training; sentence-transformers does not read it
+# The dotted names every version of sentence-transformers since 2.0 resolves.
+MODULE_TYPE = "sentence_transformers.models.{}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +63,12 @@ class Model:
         dims = self.matryoshka_dims or (self.module.dim,)
         object.__setattr__(self, "matryoshka_dims", tuple(dims))
 
+    @property
+    def words(self) -> int:
+        """Number of tokens that the network has vectors for."""
+        network: Any = self.module.transformer
+        return int(network.get_input_embeddings().num_embeddings)
+
 
 def read(source: Source) -> Model:
     """The model with float32 weights, on the processor. Raises ModelError.
@@ -53,7 +81,7 @@ def read(source: Source) -> Model:
     modes, head, stated = read_head(source, behind, int(network.config.hidden_size))
     del stated["dim"]  # that of the module
     if source.layers is not None:
-        network = first_layers(network, source.layers)
+        keep_first_layers(network, source.layers)
     pooling = Pooling(int(network.config.hidden_size), tuple(map(PoolingMode, modes)))
     return Model(
         SentenceModule(network, pooling, torch_head(head)).eval(),
@@ -77,3 +105,76 @@ def describe(model: Model) -> Description:
         default_prompt=model.default_prompt,
         recipe=dict(model.recipe),
     )
+
+
+def write_model(model: Model, path: Path, readme: str) -> None:
+    """Write `model` and its README to the folder `path`, replacing a model that is there.
+
+    Everything goes to a folder beside it that is renamed at the end: an interrupted save leaves the
+    old model or none. ModelError where `path` is something else than a model or an empty folder.
+    """
+    check_replaceable(path)
+    with new_folder(path, keep=CHECKPOINT) as new:
+        _write_files(model, new)
+        (new / "README.md").write_text(readme, encoding="utf-8")
+
+
+def check_replaceable(path: Path) -> None:
+    """ModelError unless `path` is free, a model, empty, or holds only a training checkpoint."""
+    if not path.exists():
+        return
+    names = {entry.name for entry in path.iterdir()} if path.is_dir() else {""}
+    if MODULES not in names and not names <= {CHECKPOINT}:
+        raise ModelError(f"{path} exists and is not a model: name a new folder, or empty this one")
+
+
+def _write_files(model: Model, folder: Path) -> None:
+    network: Any = model.module.transformer
+    with quiet():
+        network.save_pretrained(folder, safe_serialization=True)
+        model.tokenizer.save_pretrained(folder)
+    write_json(folder / TRANSFORMER_CONFIG, {"max_seq_length": model.max_tokens})
+    stages = [("Transformer", "")]
+    for i, layer in enumerate((model.module.pooling, *model.module.head), 1):
+        kind = type(layer).__name__
+        stages.append((kind, f"{i}_{kind}"))
+        place = folder / stages[i][1]
+        place.mkdir()
+        write_json(place / "config.json", _layer_config(layer))
+        if weights := layer.state_dict():
+            save_file({k: v.contiguous() for k, v in weights.items()}, place / WEIGHTS)
+    listed = [
+        {"idx": i, "name": str(i), "path": place, "type": MODULE_TYPE.format(kind)}
+        for i, (kind, place) in enumerate(stages)
+    ]
+    write_json(folder / MODULES, listed)
+    config = {
+        "prompts": dict(model.prompts),
+        "default_prompt_name": model.default_prompt,
+        "similarity_fn_name": "cosine",
+        "matryoshka_dims": list(model.matryoshka_dims),
+        "recipe": dict(model.recipe),
+    }
+    write_json(folder / MODEL_CONFIG, config)
+    if model.history:
+        write_json(folder / HISTORY, dict(model.history))
+    if model.classifier is not None:
+        write_classifier(model.classifier, folder)
+
+
+def _layer_config(layer: Any) -> dict[str, Any]:
+    if isinstance(layer, Dense):
+        return {
+            "in_features": layer.linear.in_features,
+            "out_features": layer.linear.out_features,
+            "bias": layer.linear.bias is not None,
+            "activation_function": layer.activation_name,
+        }
+    if not isinstance(layer, Pooling):
+        return {}
+    # Spelled with the switches that all readers know; where the order differs, as in version 6.
+    modes = [str(mode) for mode in layer.modes]
+    if [mode for mode in POOLING_SWITCHES.values() if mode in modes] != modes:
+        return {"embedding_dimension": layer.width, "pooling_mode": modes, "include_prompt": True}
+    switches = {key: mode in modes for key, mode in POOLING_SWITCHES.items()}
+    return {"word_embedding_dimension": layer.width, **switches, "include_prompt": True}

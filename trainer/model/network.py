@@ -1,6 +1,5 @@
 """The network of a model folder and its tokenizer, loaded by transformers from safetensors."""
 
-import copy
 import logging
 import threading
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ import transformers
 from torch import nn
 
 from searchengine.trainer.errors import ModelError, first_line
-from searchengine.trainer.model.layout import ADAPTER, check_layers, remote_code
+from searchengine.trainer.model.layout import check_layers, remote_code
 
 # Encoder halves of encoder-decoder networks, which AutoModel would load whole.
 ENCODER_CLASSES = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}
@@ -28,8 +27,6 @@ def read_transformer(place: Path, trust: bool) -> tuple[Any, Any]:
 
     trust: Python code that comes with the folder may be run.
     """
-    if (place / ADAPTER).is_file():
-        raise ModelError(f"{place} is an adapter (PEFT): merge it into its base model first")
     if trust and (code := ", ".join(remote_code(place))):
         _log.warning(f"running the Python code that came with {place} ({code})")
     # transformers asks on the terminal where the second is left open.
@@ -53,13 +50,6 @@ def read_transformer(place: Path, trust: bool) -> tuple[Any, Any]:
     _check_weights(network, set(report["missing_keys"]), place)
     if not getattr(tokenizer, "is_fast", False):
         raise ModelError(f"{place} has no fast tokenizer: expected a tokenizer.json")
-    backend = tokenizer.backend_tokenizer
-    highest = max(backend.get_vocab(with_added_tokens=False).values(), default=-1)
-    if highest >= (rows := network.get_input_embeddings().num_embeddings):
-        raise ModelError(
-            f"{place} has the token number {highest}, but the network has {rows} rows of tokens: "
-            "the tokenizer belongs to another model"
-        )
     return network, tokenizer
 
 
@@ -99,26 +89,18 @@ def _check_weights(network: Any, missing: set[str], place: Path) -> None:
             raise ModelError(f"{place} holds NaN or infinity in {name}: the weights are damaged")
 
 
-def layer_list(network: nn.Module) -> nn.ModuleList:
-    """The layers of a network, in order; ModelError where they cannot be identified."""
-    count = network.config.num_hidden_layers  # type: ignore[union-attr]
-    for module in network.modules():
-        if isinstance(module, nn.ModuleList) and len(module) == count:
-            return module
-    raise ModelError(f"the layers of a {type(network).__name__} cannot be identified")
-
-
-def first_layers(network: Any, count: int) -> Any:
-    """A copy of the network with its first layers."""
-    layers = layer_list(network)
+def keep_first_layers(network: Any, count: int) -> None:
+    """Remove all layers but the first; ModelError where they cannot be identified."""
+    config = network.config
+    lists = (module for module in network.modules() if isinstance(module, nn.ModuleList))
+    layers = next((found for found in lists if len(found) == config.num_hidden_layers), None)
+    if layers is None:
+        raise ModelError(f"the layers of a {type(network).__name__} cannot be identified")
     check_layers(count, len(layers))
-    dropped = {id(layer): None for layer in layers[count:]}
-    copied = copy.deepcopy(network, memo=dropped)  # dropped layers are not copied
-    del layer_list(copied)[count:]
-    copied.config.num_hidden_layers = count
-    if types := getattr(copied.config, "layer_types", None):
-        copied.config.layer_types = types[:count]
-    return copied
+    del layers[count:]
+    config.num_hidden_layers = count
+    if types := getattr(config, "layer_types", None):
+        config.layer_types = types[:count]
 
 
 @contextmanager

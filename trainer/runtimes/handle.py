@@ -64,12 +64,13 @@ class ModelHandle:
 
             self.description = describe(self.model)
         self.tokens: TokenIds = FastTokenIds(self.description.tokens)
-        size = self.tokens.vocabulary_size
-        if self._bert is not None and size > (rows := self._bert.words):
-            raise ModelError(
-                f"{self._bert.tensors.path.parent} has a tokenizer of {size} tokens, but its "
-                f"network has {rows}: the tokenizer belongs to another model"
-            )
+        if source is not None:
+            words = self._bert.words if self._bert is not None else self.model.words
+            if (size := self.tokens.vocabulary_size) > words:
+                raise ModelError(
+                    f"{source.folder} has a tokenizer of {size} tokens, but its network has "
+                    f"{words}: the tokenizer belongs to another model"
+                )
         self._check_unchanged()
 
     def _check_unchanged(self) -> None:

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 
 from searchengine.trainer.errors import ConfigError, TrainingError
 from searchengine.trainer.files import sync_files
-from searchengine.trainer.model.saving import check_replaceable
+from searchengine.trainer.model.model_folder import check_replaceable
 from searchengine.trainer.sources.source import CHECKPOINT
 from searchengine.trainer.training.run import Run, State, Weights, copy_weights
 
