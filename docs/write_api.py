@@ -41,8 +41,7 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
         (
             "searchengine.measure.judgements",
             "searchengine.measure.retrieval",
-            "searchengine.measure.operating_points",
-            "searchengine.measure.recommend",
+            "searchengine.measure.points",
             "searchengine.measure.results",
             "searchengine.measure.mining",
         ),

@@ -12,7 +12,7 @@ from first_contact import ANSWERS, empty_environment, faults, superfluous
 from searchengine.cli.demo import QUESTIONS
 
 ROWS = """\
-Operating points, compared with exact search (the first row)
+Operating points, compared with exact search
 ┏━━━━━━━━━━━━━━━━━━━━┳━━━━━━━━━━━┳━━━━━━━━━┳━━━━━━━━━━━━┳━━━━━━━━━┳━━━━━━━━━━━┳━━━━━━━━┓
 ┃                    ┃ recall@10 ┃  p50 ms ┃ × measured ┃  p99 ms ┃ queries/s ┃    MiB ┃
 ┡━━━━━━━━━━━━━━━━━━━━╇━━━━━━━━━━━╇━━━━━━━━━╇━━━━━━━━━━━━╇━━━━━━━━━╇━━━━━━━━━━━╇━━━━━━━━┩

@@ -171,7 +171,7 @@ def test_start_page(tmp_path: Path, steps: int | None) -> None:
 TUTORIAL = REPOSITORY / "docs" / "tutorial.md"
 PRINTED = (
     "Which answer it?",
-    "Leave it as it is",
+    "No point is recommended",
     "pairs with 1 negative",
     "The model is in my-model. ",
 )

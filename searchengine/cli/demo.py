@@ -12,8 +12,6 @@ QUESTIONS = (
     "why is my loaf dense and gummy in the middle",
     "what keeps a table small when rows are updated all day",
 )
-PREFIXES = (64, 128)
-SHORTLISTS = (10, 20, 50, 100)
 
 
 def sample_folder() -> Path:
@@ -57,11 +55,11 @@ def run_demo(folder: Path) -> None:
     from searchengine.cli.train_display import train_with_progress
     from searchengine.corpus.files import read_corpus
     from searchengine.engine import SearchEngine
+    from searchengine.indexer.tuning.goal import Goal
     from searchengine.measure.bench_data import collection_dataset
-    from searchengine.measure.bench_tables import table
     from searchengine.measure.judgements import read_queries
-    from searchengine.measure.operating_points import Grid
-    from searchengine.measure.rounds import Bench, Settings
+    from searchengine.measure.points import Bench
+    from searchengine.measure.report import table
     from searchengine.trainer.training.train_config import TrainConfig
 
     if trained:
@@ -81,9 +79,6 @@ def run_demo(folder: Path) -> None:
         say()
         questions = read_queries(sample / "queries.jsonl")
         with collection_dataset(engine, questions) as dataset, steps() as report:
-            grid = Grid.fitting(
-                dataset.rows, engine.encoder.dim, prefixes=PREFIXES, shortlists=SHORTLISTS
-            )
-            results = Bench(dataset, Settings(grid), report).run()
-    show_rows(table(results), "Operating points, compared with exact search (the first row)")
+            results = Bench(dataset, Goal(), report).run()
+    show_rows(table(results), "Operating points, compared with exact search")
     say(f'Next: {program()} search {collection} "why do volcanoes erupt"')

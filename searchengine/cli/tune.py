@@ -168,7 +168,7 @@ def _apply(collection: Path | str, address: str, as_json: bool) -> None:
     """Rebuild a collection with an operating point of a bench."""
     from searchengine.engine import SearchEngine
     from searchengine.errors import QueryError
-    from searchengine.measure.recommend import point_at
+    from searchengine.measure.results import point_at
 
     row, subject = point_at(address)
     with SearchEngine.open(collection) as engine, steps() as progress:

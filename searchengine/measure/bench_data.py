@@ -22,8 +22,6 @@ from searchengine.measure.judgements import Qrels, Task
 from searchengine.measure.results import Spread
 from searchengine.measure.retrieval import task
 
-MAX_QUERIES = 1000
-"""Maximum number of queries; of more, an even sample is searched."""
 SELF_QUERIES = 500
 """Maximum number of rows used as queries if there are none; at most a tenth of the rows."""
 _BLOCK = 1 << 14  # rows read at a time
@@ -45,6 +43,7 @@ class Dataset:
         path: the collection, as it was opened; None for bare vectors.
         encoder: source of the encoder of the queries; None for bare vectors.
         overhead_ms: milliseconds of a question besides the search by vectors.
+        encoding_ms: those of its encoding; 0 for bare vectors.
         judge: function from views of the segments to the nDCG@10 of every query, by documents, in
             the mode `mode`. None without judgements.
         judged: number of queries with judgements.
@@ -59,6 +58,7 @@ class Dataset:
     path: str | None = None
     encoder: str | None = None
     overhead_ms: Spread | None = None
+    encoding_ms: float = 0.0
     judge: Judge | None = None
     judged: int = 0
     notes: tuple[str, ...] = ()
@@ -92,9 +92,7 @@ def collection_dataset(
     judged = None if qrels is None else task(engine, questions, qrels)
     if judged is not None:
         questions = judged.queries
-    keys = list(questions)
-    keys = [keys[i] for i in evenly(len(keys), MAX_QUERIES)]
-    typed = [questions[key] for key in keys]
+    keys, typed = list(questions), list(questions.values())
     default = engine.default_mode
     mode = Mode.VECTOR if default is Mode.TEXT else default
     read = [engine.searched(text, mode=mode) for text in typed]
@@ -117,11 +115,22 @@ def collection_dataset(
             str(engine.folder.path),
             str(snapshot.settings["encoder"]["source"]),
             _overhead(engine, OperatingPoint(segments, live, _FIRST, 0), mode, typed, vectors),
+            _encoding(engine, typed),
             judge,
             0 if judged is None else len(keys),
             () if judged is None else judged.notes,
             default,
         )
+
+
+def _encoding(engine: SearchEngine, texts: Sequence[str]) -> float:
+    """Median milliseconds to encode a question, as a tuning takes them."""
+    texts, encoder, seconds = texts[:_TIMED], engine.encoder, []
+    for text in (*texts, *texts):  # each is encoded once before it is timed
+        begin = time.perf_counter()
+        encoder.encode([text], role="query")
+        seconds.append(time.perf_counter() - begin)
+    return 1e3 * float(np.median(seconds[len(texts) :]))
 
 
 def _overhead(
@@ -191,7 +200,7 @@ def vectors_dataset(
                 f"{array.shape[1]} in {queries} and {rows.shape[1]} in {vectors}; encode both with "
                 "the same encoder"
             )
-        query_rows = _checked(queries, array, evenly(len(array), MAX_QUERIES))
+        query_rows = _checked(queries, array, np.arange(len(array)))
 
     def blocks() -> Iterator[Floats]:
         for start in range(0, len(indexed), _BLOCK):

@@ -47,31 +47,10 @@ def recall_of(row: Row) -> str:
     return recall if low == recall == high else f"{recall} ({low}–{high})"
 
 
-def size(count: float | None) -> str:
-    """Bytes in the unit that fits: 812 bytes, 12.3 MiB."""
-    if count is None:
-        return NOTHING
-    if count < 1024:
-        return f"{count:.0f} bytes"
-    for unit in ("KiB", "MiB", "GiB"):
-        count /= 1024
-        if count < 1024:
-            return f"{short(count)} {unit}"
-    return f"{short(count / 1024)} TiB"
-
-
-def listed(names: Sequence[str]) -> str:
-    """a, b and c."""
-    *most, last = names
-    return f"{', '.join(most)} and {last}" if most else last
-
-
 def plain(value: Any) -> str:
     """A value of settings as text: lists with commas, None as a dash."""
     if value is None or value == () or value == []:
         return NOTHING
-    if isinstance(value, bool):
-        return "yes" if value else "no"
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {plain(part)}" for name, part in value.items())
     if isinstance(value, Sequence) and not isinstance(value, str):

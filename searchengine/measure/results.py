@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +13,12 @@ from searchengine.errors import QueryError
 from searchengine.indexer.config import SegmentConfig
 from searchengine.trainer.files import write_json
 
-FORMAT = 4
+FORMAT = 5
 RESULTS = "results.json"
 EXACT = "exact"
 """Name of the row of exact search."""
-
-
-class Kind(StrEnum):
-    """The kind of search of a row."""
-
-    EXACT = "exact"  # every row at full width: the reference
-    CASCADE = "cascade"  # a shortlist by the prefix, reranked at full width
-    FUNNEL = "funnel"  # the same, with stages between
-    FULL = "full"  # an approximate structure over the full width
-    TRUNCATED = "truncated"  # a cascade over a prefix without rotation
+RECOMMENDED = "recommended"
+"""Name, after a path and #, of the row that is recommended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,37 +42,28 @@ class Row:
 
     Attributes:
         name: unique name of the row.
-        kind: kind of search.
         config: the index config and operating point, as `searchengine tune --apply` stores it.
         recall: mean share of the exact k nearest that were found.
         recall_low, recall_high: its 95 % interval (bootstrap over queries).
         ndcg: nDCG@10, by documents, in the mode of `Results.subject`; None without judgements.
-        ndcg_loss: 95 % interval of the nDCG@10 that exact search has more, over the same questions
-            (bootstrap); None without judgements.
-        p50_ms, p95_ms, p99_ms: latency of one query at a time, warm; spread over the rounds that
-            all rows share.
-        rounds_ms: median latency of every round; first the shared ones, then those of the finals.
-            Rows were measured in turns within a round, so that the machine's load cancels out in
-            ratios by round.
+        p50_ms, p95_ms, p99_ms: latency of one query at a time, warm; spread over the rounds.
         batch_qps: queries per second, all in one call.
-        measured: latency of exact search divided by that of this row, by round.
+        measured: latency of exact search divided by that of this row, by round: rows are
+            measured in turns, so that the load of the machine cancels out.
         hot_bytes: bytes that should stay in memory.
         cold_bytes: bytes that may stay on disk.
         build_s: seconds to build the coarse stage; None for exact search.
     """
 
     name: str
-    kind: Kind
     config: SegmentConfig
     recall: float
     recall_low: float
     recall_high: float
     ndcg: float | None
-    ndcg_loss: tuple[float, float] | None
     p50_ms: Spread
     p95_ms: Spread
     p99_ms: Spread
-    rounds_ms: tuple[float, ...]
     batch_qps: Spread | None
     measured: Spread
     hot_bytes: int
@@ -102,13 +84,16 @@ class Results:
             None for bare vectors), mode (that of nDCG and overhead: the default mode, but vector
             where that is text).
         machine: processor, cores, threads, memory (bytes), system, python, versions.
-        settings: repeats, prefixes, shortlists, structures, codes, target and the like.
+        settings: repeats, and the goal: recall, confidence, k, objective.
         overhead_ms: milliseconds of a question besides the search by vectors: encoding, reading the
             documents, and in mode hybrid the words; None for bare vectors.
         now: the name of the row that searches as the collection does, or for bare vectors as a new
             collection would; None before it was measured.
+        recommended: the name of the row that a tuning chose; None if none holds the goal.
+        why: what held-out queries say of it, or why there is none.
         rows: the operating points, exact search first.
-        missing: names that were left out, and why.
+        curve: all points of the tuning, as it measured them: prefix, structure, code, shortlist,
+            effort, recall, ms.
     """
 
     measured_at: str
@@ -118,28 +103,34 @@ class Results:
     settings: Mapping[str, Any]
     overhead_ms: Spread | None
     now: str | None
+    recommended: str | None
+    why: str
     rows: tuple[Row, ...]
-    missing: Mapping[str, str]
+    curve: tuple[Mapping[str, Any], ...]
 
     @property
     def exact(self) -> Row | None:
         """The row of exact search; None if nothing was measured."""
-        return next((row for row in self.rows if row.kind is Kind.EXACT), None)
+        return self.named(EXACT)
 
-    @property
-    def target(self) -> float:
-        """The recall that a recommended row must have, 0–1."""
-        return float(self.settings["target"])
-
-    @property
-    def overhead(self) -> float:
-        """Median of overhead_ms; 0 for bare vectors."""
-        return 0.0 if self.overhead_ms is None else self.overhead_ms.median
+    def milliseconds(self, row: Row) -> float:
+        """The median time of a whole question; for bare vectors that of a search."""
+        return row.p50_ms.median + (0.0 if self.overhead_ms is None else self.overhead_ms.median)
 
     def named(self, name: str | None) -> Row | None:
         """The row with a name, in which -> may stand for →; None if there is none."""
         arrowed = None if name is None else name.replace("->", "→")
         return next((row for row in self.rows if row.name == arrowed), None)
+
+    def point(self, name: str) -> Row:
+        """The row with a name, or the one that is RECOMMENDED. Raises QueryError."""
+        row = self.named(self.recommended if name == RECOMMENDED else name)
+        if row is None and name == RECOMMENDED:
+            raise QueryError(f"the bench recommends nothing: {self.why}")
+        if row is None:
+            names = ", ".join([RECOMMENDED, *(row.name for row in self.rows)])
+            raise QueryError(f"the bench has no point {name!r}; its points are {names}")
+        return row
 
     def _repr_html_(self) -> str:
         """Shown by notebooks: a row for each operating point."""
@@ -186,9 +177,20 @@ class Results:
         try:
             fields = {**value, "overhead_ms": _spread(value["overhead_ms"])}
             del fields["format"]
-            return cls(**{**fields, "rows": tuple(map(_row, value["rows"]))})
+            rows, curve = tuple(map(_row, value["rows"])), tuple(value["curve"])
+            return cls(**{**fields, "rows": rows, "curve": curve})
         except (KeyError, TypeError, ValueError) as error:
             raise QueryError(f"{path} is damaged: {error!r}; measure again") from error
+
+
+def point_at(address: str) -> tuple[Row, Mapping[str, Any]]:
+    """The row of FILE#NAME, and `Results.subject`: what it was measured on.
+
+    FILE is a results.json or its folder, NAME as in `Results.point`. Raises QueryError.
+    """
+    path, _, name = address.partition("#")
+    results = Results.read(Path(path))
+    return results.point(name or RECOMMENDED), results.subject
 
 
 def _spread(value: Mapping[str, float] | None) -> Spread | None:
@@ -196,11 +198,7 @@ def _spread(value: Mapping[str, float] | None) -> Spread | None:
 
 
 def _row(fields: Mapping[str, Any]) -> Row:
-    config = SegmentConfig.from_dict(fields["config"])
-    values = {**fields, "kind": Kind(fields["kind"]), "config": config}
+    values = {**fields, "config": SegmentConfig.from_dict(fields["config"])}
     for name in ("p50_ms", "p95_ms", "p99_ms", "batch_qps", "measured"):
         values[name] = _spread(values[name])
-    for name in ("ndcg_loss", "rounds_ms"):
-        if values[name] is not None:
-            values[name] = tuple(map(float, values[name]))
     return Row(**values)

@@ -10,24 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from searchengine.backends.mode import Mode
-from searchengine.cli.options import (
-    AS_JSON,
-    ENCODER,
-    RUNNING,
-    Address,
-    numbers,
-    runs,
-    sectioned,
-    several,
-    stages,
-)
-from searchengine.indexer.config import Code, Structure
+from searchengine.cli.options import AS_JSON, ENCODER, RUNNING, Address, runs, sectioned
 from searchengine.trainer.errors import install_line
 
 if TYPE_CHECKING:
     from searchengine.measure.bench_data import Dataset
     from searchengine.measure.results import Results
-    from searchengine.measure.rounds import Settings
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -35,9 +23,8 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.command(
     cls=sectioned(
         {
-            "What is searched": "queries qrels vectors query_vectors k",
-            "Operating points": "prefixes shortlists structures codes efforts funnels no_baselines",
-            "How it is measured": "repeats target out",
+            "What is searched": "queries qrels vectors query_vectors",
+            "How it is measured": "target_recall confidence k repeats out",
             "The encoder": f"encoder {RUNNING}",
         }
     )
@@ -65,43 +52,9 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     type=click.IntRange(1),
     help="Number of nearest neighbours.",
 )
-@click.option("--prefixes", type=numbers(), help="Prefix lengths [default: 64,128,256].")
-@click.option("--shortlists", type=numbers(), help="Shortlist sizes [default: 20,50,100,200,500].")
-@click.option(
-    "--structures",
-    type=several(Structure),
-    help="Index structures: flat, hnsw, ivf [default: all].",
-)
-@click.option(
-    "--codes",
-    type=several(Code),
-    help="Number formats of the prefix: fp16, int8 [default: int8].",
-)
-@click.option(
-    "--efforts",
-    type=numbers(),
-    help="Search efforts: ef_search of HNSW, nprobe of IVF "
-    "[default: set by the shortlist; 1/16 and 1/4 of the lists].",
-)
-@click.option(
-    "--funnel",
-    "funnels",
-    type=stages(),
-    multiple=True,
-    help="Reranking stages between prefix and full width; repeatable.",
-)
-@click.option(
-    "--no-baselines",
-    is_flag=True,
-    help="Leave out structures over the full width, and prefixes without rotation.",
-)
 @click.option("--repeats", default=5, type=click.IntRange(1), help="Number of rounds.")
-@click.option(
-    "--target",
-    default=0.95,
-    type=click.FloatRange(0, 1),
-    help="Minimum recall of the recommended operating point, 0–1.",
-)
+@click.option("--target-recall", default=0.95, help="Minimum recall to recommend a point, 0–1.")
+@click.option("--confidence", default=0.95, help="Confidence that recall meets the target, 0–1.")
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for a report."
 )
@@ -117,13 +70,13 @@ def bench(
 ) -> None:
     """Measure recall, latency and memory of operating points on your own data.
 
-    Recall and latency are those of searches by vectors, which mode hybrid makes too.
-    nDCG@10 and the time of a whole question are those of the collection's default mode.
-    It prints the command that applies the recommended point: `searchengine tune --apply`.
+    It recommends the point that `searchengine tune` would apply, and prints the command that
+    applies it. The collection does not change. Recall and latency are those of searches by
+    vectors, which mode hybrid makes too; nDCG@10 and the time of a whole question are those of
+    the collection's default mode.
 
-    Every operating point is measured in turns with exact search over the full width.
-    --out writes a page, its plots and results.json, which is updated after every
-    round; an interrupted bench keeps its results.
+    --out writes a page, its plots and results.json, which is updated after every round; an
+    interrupted bench keeps its results.
 
     \b
     Examples:
@@ -152,9 +105,11 @@ def _measure(
     path: Path | str, queries: Path | None, as_json: bool, options: dict[str, Any]
 ) -> None:
     from searchengine.cli.console import note, show_json, steps
-    from searchengine.measure.rounds import Bench
+    from searchengine.indexer.tuning.goal import Goal
+    from searchengine.measure.points import Bench
 
     out = options["out"]
+    goal = Goal(options["target_recall"], options["confidence"], options["k"])
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         if find_spec("matplotlib") is None:
@@ -165,7 +120,7 @@ def _measure(
         for sentence in dataset.notes:
             note(f"Note: {sentence}")
         progress = stack.enter_context(steps())
-        bench = Bench(dataset, _settings(dataset, options), progress)
+        bench = Bench(dataset, goal, progress, repeats=options["repeats"])
         try:
             results = bench.run((lambda so_far: so_far.write(out)) if out else None)
         except (KeyboardInterrupt, SystemExit):
@@ -182,30 +137,21 @@ def _measure(
 
 
 def _show(results: "Results", out: Path | None) -> None:
-    """Print the tables, the recommendation, and the points left out."""
+    """Print the points, the recommendation and the command that applies it."""
     from searchengine.cli.console import note, say, show_rows
-    from searchengine.measure.bench_tables import answer_rows, table
-    from searchengine.measure.recommend import command, recommend, sentence
-    from searchengine.measure.report import reading
+    from searchengine.measure.report import command, sentence, table
 
     about = results.subject
     size = f"{about['rows']:,} rows × {about['dim']} dimensions"
     mode = f", nDCG@10 in mode {about['mode']}" if about["judged"] else ""
     title = f"{about['name']}: {size}, {about['queries']} queries by vectors{mode}"
-    advice = recommend(results)
-    show_rows(table(results, recommended=advice.name), title)
-    rows = answer_rows(results, advice)
-    show_rows(rows)
-    names = [row["operating point"] for row in rows]
-    apply = command(results, advice, out)
-    for text in filter(None, (reading(results, names), sentence(results, advice), apply)):
+    show_rows(table(results), title)
+    for text in filter(None, (sentence(results), command(results, out))):
         say(text)
-    if out is None and advice.name not in (None, results.now):
+    if out is None and results.recommended not in (None, results.now):
         note("Add --out DIR to write results.json, from which `searchengine tune` applies a point")
     if about["default_mode"] == Mode.TEXT:
         note(f"The default mode of {about['name']} is text, which uses no vectors")
-    for name, reason in results.missing.items():
-        note(f"Left out: {name}: {reason}")
 
 
 def _write(results: "Results", out: Path) -> str:
@@ -238,22 +184,3 @@ def _dataset(
         collection_dataset(engine, questions, qrels) as dataset,
     ):
         yield dataset
-
-
-def _settings(dataset: "Dataset", options: dict[str, Any]) -> "Settings":
-    from searchengine.measure.operating_points import Grid
-    from searchengine.measure.rounds import Settings
-
-    grid = Grid.fitting(
-        dataset.rows,
-        dataset.segments[0].dim,
-        options["k"],
-        prefixes=options["prefixes"] or (),
-        shortlists=options["shortlists"] or (),
-        structures=options["structures"] or (),
-        codes=options["codes"] or (),
-        efforts=options["efforts"] or (),
-        funnels=options["funnels"] or None,
-        baselines=not options["no_baselines"],
-    )
-    return Settings(grid, options["repeats"], options["target"])

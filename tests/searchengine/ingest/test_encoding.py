@@ -27,9 +27,8 @@ from searchengine.indexer.errors import VectorError
 from searchengine.indexer.tuning.goal import Goal
 from searchengine.ingest.passages import BATCH, PassageConfig, PassageReader
 from searchengine.measure.bench_data import collection_dataset
-from searchengine.measure.operating_points import Grid
+from searchengine.measure.points import Bench
 from searchengine.measure.retrieval import measure, task
-from searchengine.measure.rounds import Bench, Settings
 from searchengine.trainer.sources import multilingual
 
 
@@ -206,10 +205,7 @@ def test_bench_and_tune_leave_a_worn_collection_right(
 ) -> None:
     engine, live = worn
     with collection_dataset(engine, {"1": "aaa aa", "2": "a"}) as subject:
-        sizes = {"prefixes": (16,), "shortlists": (50, 500)}
-        grid = Grid.fitting(subject.rows, 16, 5, baselines=False, **sizes)
-        settings = Settings(grid, repeats=1)
-        rows = Bench(subject, settings, lambda *_: None).run().rows
+        rows = Bench(subject, Goal(k=5), lambda *_: None, repeats=1).run().rows
     assert len(rows) >= 4 and all(row.recall == 1 for row in rows)
     # A low target, for the questions are few; what is found is right whatever the recipe.
     engine.tune(goal=Goal(k=5, recall=0.5))

@@ -1,7 +1,7 @@
 """The bench: what it measures, in what order, and what it says of it."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,32 +10,18 @@ import numpy as np
 import pytest
 from conftest import WordLengths
 from cut_documents import Words
-from hypothesis import given
-from hypothesis import strategies as st
 
-from searchengine import SearchEngine
+from searchengine import Goal, SearchEngine
 from searchengine.errors import CorpusError, QueryError
-from searchengine.indexer.arrays import evenly
-from searchengine.indexer.config import ALL_ROWS, SegmentConfig, Structure
+from searchengine.indexer.config import ALL_ROWS, SegmentConfig
 from searchengine.indexer.errors import SegmentConfigError
-from searchengine.indexer.segment import Segment
-from searchengine.indexer.tuning.points import recalls
+from searchengine.indexer.tuning.points import OperatingPoint, recalls
+from searchengine.indexer.tuning.tune import tune
 from searchengine.ingest.passages import PassageConfig
-from searchengine.measure import rounds as running
-from searchengine.measure.bench_data import (
-    MAX_QUERIES,
-    Dataset,
-    collection_dataset,
-    vectors_dataset,
-)
-from searchengine.measure.operating_points import (
-    FULL_EFFORTS,
-    Grid,
-)
-from searchengine.measure.results import Kind, Results, Spread
+from searchengine.measure.bench_data import Dataset, collection_dataset, vectors_dataset
+from searchengine.measure.points import Bench
+from searchengine.measure.results import Results, Spread
 from searchengine.measure.retrieval import measure, task
-from searchengine.measure.rounds import Bench, Settings
-from searchengine.measure.significance import interval
 
 DIM, ROWS = 24, 1200
 
@@ -50,7 +36,7 @@ def random_rows(n: int, seed: int) -> np.ndarray:
 def subject(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dataset]:
     folder = tmp_path_factory.mktemp("subject")
     np.save(folder / "rows.npy", random_rows(ROWS, 1))
-    np.save(folder / "queries.npy", random_rows(40, 2))
+    np.save(folder / "queries.npy", random_rows(120, 2))
     config = SegmentConfig(prefix=8)
     with vectors_dataset(folder / "rows.npy", folder / "queries.npy", config, folder) as found:
         yield found
@@ -60,75 +46,65 @@ def silent(*_: object) -> None:
     pass
 
 
-def settings(subject: Dataset, **options: Any) -> Settings:
-    chosen: dict[str, Any] = {"prefixes": (8,), "shortlists": (20, 100)}
-    repeats = options.pop("repeats", 3)
-    grid = Grid.fitting(subject.rows, DIM, 5, **(chosen | options))
-    return Settings(grid, repeats, target=0.5)
+def work(point: OperatingPoint, queries: np.ndarray, *, batch: bool = False) -> np.ndarray:
+    """Seconds that depend on nothing but the point, in place of a clock."""
+    flat = [view.rows for view in point.segments if view.config.structure == "flat"]
+    walks = [view.config for view in point.segments if view.config.structure != "flat"]
+    cost = sum(flat) + sum((each.shortlist + each.effort) * each.prefix for each in walks)
+    return np.full(1 if batch else len(queries), 1e-8 * cost)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(autouse=True)
+def steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OperatingPoint, "seconds", work)
+
+
+GOAL = Goal(recall=0.8, k=5)
+
+
+@pytest.fixture
 def results(subject: Dataset) -> Results:
-    return Bench(subject, settings(subject), silent).run()
+    return Bench(subject, GOAL, silent, repeats=3).run()
 
 
-def test_all_requested_points_are_measured(results: Results) -> None:
+def test_the_points_are_those_of_a_tuning(subject: Dataset, results: Results) -> None:
+    """The one recommended is that which a tuning of the same queries chooses."""
+    tuning = tune(subject.segments, subject.queries, GOAL)
+    chosen = results.point("recommended")
+    assert chosen.config == tuning.config and results.why.startswith("60 held-out queries show")
+    assert [dict(point) for point in results.curve] == [each.as_dict() for each in tuning.curve]
     names = [row.name for row in results.rows]
     assert names[:2] == ["exact", "flat fp16 8 → 100"] and results.now == names[1]
-    for structure in ("flat", "hnsw", "ivf"):
-        assert {f"{structure} int8 8 → {size}" for size in (20, 100)} <= {*names}
-    assert {f"hnsw int8 8 → {size}, not rotated" for size in (20, 100)} <= {*names}
-    for structure, efforts in FULL_EFFORTS.items():
-        assert sum(name.startswith(f"{structure} fp16 {DIM}, ") for name in names) == len(efforts)
-    assert len(names) == len({*names})
+    assert len(names) == len({*names}) > 3 and chosen.name in names
     assert results.complete and results.subject["rows"] == ROWS
-    assert results.subject["queries"] == 40 and results.overhead_ms is None
+    assert results.subject["queries"] == 120 and results.overhead_ms is None
+    # Of those shown beside it, a faster one finds less.
+    for row in results.rows[2:]:
+        assert row.p50_ms.median >= chosen.p50_ms.median or row.recall < chosen.recall, row.name
 
 
-def test_what_is_said_of_each(results: Results) -> None:
-    exact = results.rows[0]
-    assert (exact.kind, exact.config.shortlist) == (Kind.EXACT, ALL_ROWS)
-    assert (exact.recall, exact.recall_low) == (1, 1)
-    assert exact.measured == Spread(1, 1, 1) and exact.build_s is None
-    for row in results.rows:
-        assert 0 < row.recall_low <= row.recall <= row.recall_high <= 1
-        assert len(row.rounds_ms) in (3, 9)
-        assert row.p50_ms.low <= row.p50_ms.median <= row.p95_ms.median <= row.p99_ms.median
-        assert row.batch_qps is not None and row.batch_qps.median > 0
-        ratios = [a / b for a, b in zip(exact.rounds_ms, row.rounds_ms, strict=False)]
-        assert row.measured.median == pytest.approx(np.median(ratios))
-        stored = ROWS * DIM * 2
-        assert (
-            (row.cold_bytes, row.hot_bytes) == (0, stored)
-            if row is exact
-            else (row.cold_bytes == stored)
-        )
-        assert row.ndcg is None
-
-
-def test_recall_is_that_of_the_searches_themselves(subject: Dataset, results: Results) -> None:
+def test_each_row_says_what_its_searches_find(subject: Dataset, results: Results) -> None:
     (segment,) = subject.segments
-    exact = segment.exact(subject.queries, 5).rows
-    for row in results.rows:
-        if row.kind is not Kind.CASCADE:
-            continue
+    exact = results.rows[0]
+    assert (exact.recall, exact.recall_low, exact.ndcg, exact.build_s) == (1, 1, None, None)
+    assert exact.config.shortlist == ALL_ROWS and exact.measured == Spread(1, 1, 1)
+    nearest = segment.exact(subject.queries, 5).rows
+    for row in results.rows[1:]:
         found = segment.over(row.config).search(subject.queries, 5).rows
-        assert row.recall == pytest.approx(recalls(found, exact).mean(), abs=0.02), row.name
+        assert row.recall == pytest.approx(recalls(found, nearest).mean(), abs=0.02), row.name
+        assert 0 < row.recall_low <= row.recall <= row.recall_high <= 1
+        assert row.measured.median == pytest.approx(exact.p50_ms.median / row.p50_ms.median)
+        assert row.cold_bytes == ROWS * DIM * 2 and row.batch_qps is not None
+    assert (exact.cold_bytes, exact.hot_bytes) == (0, ROWS * DIM * 2)
 
 
-def test_a_rotation_is_undone_for_comparison(subject: Dataset, results: Results) -> None:
-    """The first numbers of these vectors hold the least: cut off as they are, they find little."""
-    by_name = {row.name: row for row in results.rows}
-    turned, bare = by_name["hnsw int8 8 → 100"], by_name["hnsw int8 8 → 100, not rotated"]
-    assert (turned.kind, bare.kind) == (Kind.CASCADE, Kind.TRUNCATED)
-    assert (turned.config.rotation, bare.config.rotation) == ("pca", "identity")
-    assert bare.recall_high < turned.recall_low
-
-
-def test_finals(results: Results) -> None:
-    more = [row for row in results.rows if len(row.rounds_ms) == 9]
-    assert len(more) <= running.FINALISTS
-    assert all(row.recall_low >= 0.5 and row.kind is not Kind.EXACT for row in more)
+def test_too_few_queries_confirm_no_point(subject: Dataset) -> None:
+    few = replace(subject, queries=subject.queries[:20])
+    found = Bench(few, GOAL, silent, repeats=1).run()
+    assert found.recommended is None and "got 20; give more queries" in found.why
+    assert [row.name for row in found.rows[2:]] == [
+        f"hnsw int8 24 → {size}" for size in (10, 25, 50, 100, 250)
+    ]
 
 
 def test_results_are_read_as_they_were_written(results: Results, tmp_path: Path) -> None:
@@ -145,7 +121,7 @@ def test_results_are_read_as_they_were_written(results: Results, tmp_path: Path)
         ("{", "cannot be read as JSON"),
         ("[]", "must contain bench results"),
         ('{"format": 99}', "got format 99"),
-        ('{"format": 4, "measured_at": ""}', "is damaged"),
+        ('{"format": 5, "measured_at": ""}', "is damaged"),
     ],
 )
 def test_other_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -167,25 +143,11 @@ def test_every_round_is_reported_and_survives_an_interruption(subject: Dataset) 
         if len(seen) == 2:
             raise KeyboardInterrupt
 
-    bench = Bench(subject, settings(subject, structures=[Structure.FLAT]), silent)
+    bench = Bench(subject, GOAL, silent)
     with pytest.raises(KeyboardInterrupt):
         bench.run(on_round=report)
-    assert [len(row.rounds_ms) for row in seen[0].rows] == [1] * len(seen[0].rows)
     kept = bench.results(complete=False)
-    assert not kept.complete and all(len(row.rounds_ms) == 2 for row in kept.rows)
-
-
-def test_conflicting_options_are_reported(subject: Dataset) -> None:
-    bench_settings = settings(
-        subject,
-        structures=[Structure.HNSW],
-        funnels=[((16, 100),)],
-        baselines=False,
-        repeats=1,
-    )
-    found = Bench(subject, bench_settings, silent).run()
-    assert "keep fewer rows" in found.missing["hnsw int8 8 → 100 → 16: 100"]
-    assert [row.kind for row in found.rows] == [Kind.EXACT, *[Kind.CASCADE] * 3]
+    assert not kept.complete and kept.rows == seen[1].rows and kept.recommended
 
 
 @pytest.fixture
@@ -205,29 +167,9 @@ def test_a_collection_with_judgements(engine: SearchEngine) -> None:
     with collection_dataset(engine, questions, qrels) as subject:
         assert subject.rows == 40 and len(subject.queries) == 2 and subject.judged == 2
         assert subject.overhead_ms is not None and subject.sizes == [20, 19, 1]
-        bench_settings = Settings(Grid.fitting(40, 16, 10, prefixes=(4,)), repeats=1)
-        found = Bench(subject, bench_settings, silent).run()
+        found = Bench(subject, Goal(), silent, repeats=1).run()
     assert all(row.ndcg == pytest.approx(1) for row in found.rows if row.config.shortlist >= 40)
     assert found.subject["judged"] == 2
-
-
-def test_the_loss_of_ndcg_is_paired(subject: Dataset, tmp_path: Path) -> None:
-    def judge(segments: Sequence[Segment]) -> np.ndarray:
-        found = segments[0].search(subject.queries, 5).rows
-        scores: np.ndarray = (found % 7 == 0).mean(axis=1)
-        return scores
-
-    judged = replace(subject, judge=judge, judged=40)
-    asked = settings(subject, structures=[Structure.FLAT], baselines=False, repeats=1)
-    found = Bench(judged, asked, silent).run()
-    (segment,) = subject.segments
-    exact = (segment.exact(subject.queries, 5).rows % 7 == 0).mean(axis=1)
-    short = segment.over(SegmentConfig(prefix=8, code="int8", shortlist=20))  # type: ignore[arg-type]
-    loss = interval(exact - judge([short]))
-    losses = {row.name: row.ndcg_loss for row in found.rows}
-    assert losses["exact"] == (0, 0)
-    assert losses["flat int8 8 → 20"] == pytest.approx(loss) and loss[0] < loss[1]
-    assert Results.read(found.write(tmp_path)).rows == found.rows
 
 
 def test_ndcg_is_that_of_the_evaluation(tmp_path: Path) -> None:
@@ -251,14 +193,11 @@ def test_ndcg_is_that_of_the_evaluation(tmp_path: Path) -> None:
             engine.set_default(mode)
             with collection_dataset(engine, questions, qrels) as subject:
                 assert subject.notes == judged.notes and subject.mode == mode
-                grid = Grid.fitting(subject.rows, 16, 10, prefixes=(8,), shortlists=(10,))
-                bench_settings = Settings(grid, repeats=1)
-                found[mode] = Bench(subject, bench_settings, silent).run()
+                found[mode] = Bench(subject, Goal(), silent, repeats=1).run()
     by_vector, by_both = found["vector"], found["hybrid"]
     assert by_vector.rows[0].ndcg == pytest.approx(exact.ndcg_10) != 1
     now = by_vector.named("flat fp16 3 → 12, not rotated")
     assert now and now.name == by_vector.now and now.ndcg == pytest.approx(configured.ndcg_10)
-    assert by_vector.rows[0].ndcg_loss == (0, 0)
     now = by_both.named(by_both.now)
     assert now and now.ndcg == pytest.approx(hybrid.ndcg_10) != configured.ndcg_10
     assert (by_both.subject["default_mode"], by_both.subject["mode"]) == ("hybrid", "hybrid")
@@ -268,43 +207,29 @@ def test_every_point_can_be_applied(tmp_path: Path) -> None:
     """The collection then has its config, and another bench finds it there."""
     rng = np.random.default_rng(0)
     texts = [" ".join("x" * n for n in rng.integers(1, 17, 12)) for _ in range(1300)]
-    questions = {str(i): texts[i][:40] for i in range(0, 200, 10)}
-    grid: dict[str, Any] = {"prefixes": (4, 8), "shortlists": (40,), "funnels": [((8, 20),)]}
+    questions = {str(i): texts[i][:40] for i in range(0, 1300, 10)}
     path = tmp_path / "c"
     with SearchEngine.create(path, WordLengths(), SegmentConfig(prefix=4, shortlist=30)) as engine:
         engine.add([{"_id": str(i), "text": text} for i, text in enumerate(texts)])
         engine.delete(["5", "1299"])
 
-        def bench(number: int) -> Results:
+        def bench() -> Results:
             with collection_dataset(engine, questions) as subject:
-                settings = Settings(
-                    Grid.fitting(subject.rows, 16, 10, **grid, baselines=not number), 1
-                )
-                return Bench(subject, settings, silent).run()
+                steady = replace(subject, encoding_ms=0)
+                return Bench(steady, Goal(recall=0.8), silent, repeats=1).run()
 
-        first = bench(0)
+        first = bench()
         assert first.now == "flat fp16 4 → 30"
-        names = [
-            "hnsw int8 8 → 40",
-            "hnsw int8 8 → 40, not rotated",
-            "ivf int8 4 → 40 → 8: 20",
-            "hnsw fp16 16, ef 64",
-            "exact",
-            "flat fp16 4 → 30",
-        ]
         scores = [hit.score for hit in engine.search(texts[7], mode="vector", exact=True)]
-        for number, name in enumerate(names, start=1):
-            point = first.named(name)
-            assert point is not None, (name, [row.name for row in first.rows])
-            engine.apply(point.config.as_dict() if number == 1 else point.config)
-            assert engine.stats().index_config == point.config.as_dict()
+        for name in (str(first.recommended), "exact", "flat fp16 4 → 30"):
+            point = first.point(name)
+            engine.apply(point.config)
             (segment,) = engine.collection.segments.values()  # type: ignore[attr-defined]
             assert segment.config == point.config and segment.rows == 1298
             hits = engine.search(texts[7], mode="vector", exact=True)
             assert [hit.score for hit in hits] == pytest.approx(scores, abs=2e-3)  # float16
-            again = bench(number)
-            assert again.now == name, name
-            assert len({row.name for row in again.rows}) == len(again.rows)
+            again = bench()
+            assert again.now == name
         assert engine.stats().tuning is None
         with pytest.raises(SegmentConfigError, match="prefix 17 is wider than the vectors"):
             engine.apply(SegmentConfig(prefix=17))
@@ -363,13 +288,11 @@ def test_a_bad_row_is_named_by_its_number_in_the_file(tmp_path: Path, bad: int) 
     for files in (("bad.npy", None), ("bad.npy", "good.npy"), ("good.npy", "bad.npy")):
         vectors, queries = (None if name is None else tmp_path / name for name in files)
         assert vectors is not None
-        is_query = files[1] != "bad.npy" or bad in evenly(len(rows), MAX_QUERIES)
-        if is_query:
-            with (
-                pytest.raises(QueryError, match=rf"bad\.npy: row {bad} holds NaN"),
-                vectors_dataset(vectors, queries, SegmentConfig(prefix=2), tmp_path),
-            ):
-                pass
+        with (
+            pytest.raises(QueryError, match=rf"bad\.npy: row {bad} holds NaN"),
+            vectors_dataset(vectors, queries, SegmentConfig(prefix=2), tmp_path),
+        ):
+            pass
 
 
 def test_queries_of_another_width(tmp_path: Path) -> None:
@@ -388,31 +311,3 @@ def test_rows_that_are_queries_are_not_searched(tmp_path: Path) -> None:
         assert subject.rows == 90 and len(subject.queries) == 10
         (segment,) = subject.segments
         assert (segment.exact(subject.queries, 1).scores < 0.999).all()
-
-
-@given(
-    st.integers(1, 3000),
-    st.integers(2, 600),
-    st.integers(1, 50),
-)
-def test_a_grid_always_fits(rows: int, dim: int, k: int) -> None:
-    grid = Grid.fitting(rows, dim, k)
-    assert 1 <= grid.k <= rows and all(p <= dim for p in grid.prefixes)
-    assert all(grid.k <= size <= rows for size in grid.shortlists)
-    recipes = list(grid.cascades(SegmentConfig(), rows))
-    assert all(isinstance(config, SegmentConfig) for _, _, config in recipes)
-    assert len(recipes) >= len(grid.prefixes) * len(grid.shortlists)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"prefixes": (65,)}, "a prefix must be between 1 and 64"),
-        ({"shortlists": (5,)}, "a shortlist must be between 10 and 2000"),
-        ({"shortlists": (2001,)}, "a shortlist must be between"),
-        ({"funnels": [((65, 20),)]}, "a funnel's width must be between 1 and 64"),
-    ],
-)
-def test_a_grid_that_does_not_fit_is_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(QueryError, match=message):
-        Grid.fitting(2000, 64, **options)

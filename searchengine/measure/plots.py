@@ -1,0 +1,164 @@
+"""The two plots of a bench, as SVG: equal results give equal files."""
+
+import io
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from searchengine.measure.formatting import short
+from searchengine.measure.results import EXACT, Results, Row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's palette (https://jfly.uni-koeln.de/color/), which colour-blind readers can
+# distinguish; the marks distinguish the same series in print.
+LOOKS = {"flat": ("#0072B2", "o"), "hnsw": ("#D55E00", "s"), "ivf": ("#009E73", "D")}
+INK, FAINT = "#333333", "#8A8A8A"
+STYLE: dict[Any, Any] = {
+    "svg.hashsalt": "searchengine",  # without it, ids are random
+    "font.family": "DejaVu Sans",  # part of matplotlib: equal on every machine
+    "font.size": 9.5,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.titlesize": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "grid.color": "#E4E4E4",
+    "lines.markersize": 5.0,
+    "legend.frameon": False,
+}
+TICKS = (0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 1)
+FLOOR = 1e-3  # added to 1 − recall, so that a recall of 1 has a position
+
+
+def plots(results: Results) -> dict[str, tuple[str, str]]:
+    """Name of a file → its SVG and what to see on it: recall against time, and by shortlist."""
+    from matplotlib import rc_context
+
+    with rc_context(STYLE):
+        return {
+            "recall-latency": (
+                _svg(recall_latency(results)),
+                "Every mark is a point; lower and further right is better. Bars: 95 % interval of "
+                "recall, quartiles of time over the rounds; small marks were only tuned with. The "
+                "ring marks the recommendation, the dashed line the target.",
+            ),
+            "recall-shortlist": (
+                _svg(recall_shortlist(results)),
+                "The best recall of each prefix length by its shortlist; dark is wide.",
+            ),
+        }
+
+
+def recall_latency(results: Results) -> "Figure":
+    """Recall against the milliseconds of a search; results of at least one row."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    figure, (axes,) = _figure(1, 4.6)
+    _recall_scale(
+        axes, "x", [results.settings["recall"], *(row.recall_low for row in results.rows)]
+    )
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    axes.yaxis.set_minor_locator(NullLocator())
+    seen: set[str] = set()
+    for point in results.curve:
+        colour, marker = LOOKS[point["structure"]]
+        axes.plot(point["recall"], point["ms"], marker, color=colour, markersize=2.5, alpha=0.35)
+    for row in results.rows:
+        x, y, spread = row.recall, row.p50_ms.median, row.p50_ms
+        name = EXACT if row.name == EXACT else str(row.config.structure)
+        colour, marker = ("#000000", "X") if name == EXACT else LOOKS[name]
+        look: dict[str, Any] = {"color": colour, "linewidth": 0.8}
+        axes.plot([row.recall_low, row.recall_high], [y, y], **look)
+        axes.plot([x, x], [spread.low, spread.high], **look)
+        axes.plot(x, y, marker, color=colour, label=None if name in seen else name)
+        seen.add(name)
+    axes.axvline(results.settings["recall"], color=INK, linewidth=1, linestyle=(0, (4, 3)))
+    axes.set_xlabel(f"recall@{results.subject['k']}")
+    axes.set_ylabel("one query alone, median ms")
+    axes.set_title("Recall against latency; lower right is better", loc="left")
+    chosen = results.named(results.recommended)
+    if chosen is not None:
+        place = chosen.recall, chosen.p50_ms.median
+        axes.plot(*place, "o", color=INK, markersize=13, markerfacecolor="none")
+        axes.set_title(f"{chosen.name}: {short(chosen.p50_ms.median)} ms", loc="left")
+    figure.legend(loc="outside lower center", ncols=4)
+    return figure
+
+
+def recall_shortlist(results: Results) -> "Figure":
+    """The best recall of a prefix by the length of its shortlist: a panel for each structure."""
+    from matplotlib import colormaps
+
+    best: dict[tuple[str, int], dict[int, float]] = {}
+    for point in results.curve or _points(results.rows):
+        if point["shortlist"] < results.subject["rows"]:
+            sizes = best.setdefault((point["structure"], point["prefix"]), {})
+            sizes[point["shortlist"]] = max(point["recall"], sizes.get(point["shortlist"], 0.0))
+    structures = [name for name in LOOKS if any(name == each for each, _ in best)] or ["flat"]
+    figure, panels = _figure(len(structures), 1.0 + 2.6 * len(structures))
+    widths = sorted({prefix for _, prefix in best}, reverse=True)
+    shades = colormaps["viridis"](np.linspace(0.05, 0.85, len(widths)))
+    for axes, structure in zip(panels, structures, strict=True):
+        series = [sorted(best.get((structure, prefix), {}).items()) for prefix in widths]
+        for line, shade in zip(series, shades, strict=True):
+            axes.plot([x for x, _ in line], [y for _, y in line], "o-", color=shade)
+        _recall_scale(axes, "y", [recall for line in series for _, recall in line] or [0.9])
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+        axes.set_ylabel(f"recall@{results.subject['k']}")
+        axes.set_title(
+            f"{structure}: recall by shortlist, a line for each prefix length", loc="left"
+        )
+    panels[-1].set_xlabel("shortlist: rows reranked at full width")
+    figure.legend(
+        panels[0].get_lines(), map(str, widths), title="prefix", loc="outside right center"
+    )
+    return figure
+
+
+def _points(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
+    """Rows as points of a curve, where there was no tuning."""
+    for row in rows:
+        if row.name != EXACT:
+            yield {**row.config.as_dict(), "recall": row.recall}
+
+
+def _figure(panels: int, height: float) -> "tuple[Figure, list[Axes]]":
+    from matplotlib.figure import Figure  # not pyplot, so there is no global state
+
+    figure = Figure(figsize=(7, height), layout="constrained")
+    return figure, list(figure.subplots(panels, sharex=True, squeeze=False)[:, 0])
+
+
+def _recall_scale(axes: "Axes", which: str, values: Iterable[float]) -> None:
+    """Scale an axis logarithmically in 1 − recall: 0.9 to 0.99 is about as long as 0.99 to 1."""
+
+    def missed(recall: Any) -> Any:
+        return -np.log10(np.maximum(1 + FLOOR - np.asarray(recall), 1e-9))
+
+    def found(place: Any) -> Any:
+        return 1 + FLOOR - 10.0 ** -np.asarray(place)
+
+    low, high = found(missed(np.array([max(0.0, min(values)), 1.0])) + np.array([-0.1, 0.1]))
+    ticks = [tick for tick in TICKS if low <= tick <= high]
+    set_scale, set_limits = (
+        (axes.set_xscale, axes.set_xlim) if which == "x" else (axes.set_yscale, axes.set_ylim)
+    )
+    set_scale("function", functions=(missed, found))
+    set_limits(low, high)
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+
+
+def _svg(figure: "Figure") -> str:
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return buffer.getvalue()
