@@ -181,7 +181,7 @@ def test_resume_refuses_another_run(config: TrainConfig) -> None:
         train(config, interrupt_at(6))
     with pytest.raises(ConfigError, match=r"unfinished run \(update 6\): resume it"):
         train(config)
-    with pytest.raises(ConfigError, match="made with seed 0, this run has 1"):
+    with pytest.raises(ConfigError, match=r"seed changed since .*, from 0 to 1: restore"):
         train(replace(config, seed=1), resume=True)
     with pytest.raises(ConfigError, match="has done 6 updates: expected at least as many, got 4; "):
         train(replace(config, max_steps=4), resume=True)
@@ -198,8 +198,8 @@ def test_resume_refuses_another_run(config: TrainConfig) -> None:
     file = checkpoint.file_of(config.out)
     with safe_open(file, "pt") as stored:
         written = json.loads(stored.metadata()["run"])
-    older = {k: v for k, v in written["config"].items() if k != "seed"}
-    for changed in ({"format": 0}, {"config": older}):
+    older = {k: v for k, v in written["origin"].items() if k != "seed"}
+    for changed in ({"format": 0}, {"origin": older}):
         save_file({}, file, {"run": json.dumps(written | changed)})
         with pytest.raises(ConfigError, match="was written by another version of this package"):
             train(config, resume=True)

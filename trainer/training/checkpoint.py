@@ -25,9 +25,6 @@ from searchengine.trainer.training.run import Run, State, Weights, copy_weights
 
 # Raised when held-out examples, random choices or files change: older runs cannot be resumed.
 FORMAT = 5
-# Settings that a resumed run may change: the places of files, whose content is compared instead,
-# the length of the run, and the memory that it takes.
-FREE_SETTINGS = {"train", "exclude", "dev", "out", "base", "max_steps", "epochs", "gradient_cache"}
 
 
 def file_of(out: Path) -> Path:
@@ -81,10 +78,10 @@ def save(run: Run) -> None:
     for number, moments in run.optimizer.state_dict()["state"].items():
         parts[str(number)] = {k: v.detach().cpu().contiguous() for k, v in moments.items()}
     tensors = {f"{part}:{name}": x for part, named in parts.items() for name, x in named.items()}
-    saved = {"format": FORMAT, "config": run.config.to_dict(), "origin": run.origin}
+    saved = {"format": FORMAT, "origin": run.origin, "state": asdict(run.state)}
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, scratch, {"run": json.dumps(saved | {"state": asdict(run.state)})})
+        save_file(tensors, scratch, {"run": json.dumps(saved)})
         sync_files(file.parent)
         scratch.replace(file)
     except (OSError, SafetensorError) as error:
@@ -116,11 +113,7 @@ def _read(out: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except Exception as error:
-        raise _unreadable(file, error) from error
-
-
-def _unreadable(file: Path, error: Exception) -> TrainingError:
-    return TrainingError(f"{file} cannot be read: {error}; remove it and start again")
+        raise TrainingError(f"{file} cannot be read: {error}; remove it and start again") from error
 
 
 def load(run: Run) -> None:
@@ -130,44 +123,31 @@ def load(run: Run) -> None:
     there is no checkpoint, or it belongs to another run, and TrainingError if it cannot be read.
     """
     file, saved = file_of(run.config.out), _read(run.config.out)
+    alternative = "or start again with another `out`"
     if not saved:
         raise ConfigError(f"no checkpoint in {file.parent}: start this run without resume")
-    _check_same_run(run, saved)
+    if saved["format"] != FORMAT or saved["origin"].keys() != run.origin.keys():
+        raise ConfigError(
+            f"the checkpoint in {file.parent} was written by another version of this package: "
+            f"resume it with that version, {alternative}"
+        )
+    for what, now in run.origin.items():
+        if (before := saved["origin"][what]) != now:
+            raise ConfigError(
+                f"{what} changed since the checkpoint in {file.parent}, from {before!r} to "
+                f"{now!r}: restore it, {alternative}"
+            )
     run.state = State(**saved["state"])
     if run.plan.steps < run.state.step:
         raise ConfigError(
             f"the checkpoint in {file.parent} has done {run.state.step} updates: expected at least "
             f"as many, got {run.plan.steps}; raise max_steps or epochs"
         )
-    try:
-        parts: dict[str, Weights] = {}
-        for key, tensor in load_file(file).items():
-            part, _, name = key.partition(":")
-            parts.setdefault(part, {})[name] = tensor
-        run.training_model.load_state_dict(parts.pop("weights"))
-        run.best = parts.pop("best")
-        moments = {int(number): named for number, named in parts.items()}
-        run.optimizer.load_state_dict({**run.optimizer.state_dict(), "state": moments})
-    except Exception as error:
-        raise _unreadable(file, error) from error
-
-
-def _check_same_run(run: Run, saved: dict[str, Any]) -> None:
-    folder, alternative = file_of(run.config.out).parent, "or start again with another `out`"
-    before, now = saved["config"], run.config.to_dict()
-    if saved["format"] != FORMAT or now.keys() - before.keys():
-        raise ConfigError(
-            f"the checkpoint in {folder} was written by another version of this package: resume it "
-            f"with that version, {alternative}"
-        )
-    for name in sorted(now.keys() - FREE_SETTINGS):
-        if before[name] != now[name]:
-            raise ConfigError(
-                f"the checkpoint in {folder} was made with {name} {before[name]!r}, this run has "
-                f"{now[name]!r}: resume with the same configuration, {alternative}"
-            )
-    for what, digest in run.origin.items():
-        if saved["origin"].get(what) != digest:
-            raise ConfigError(
-                f"{what} changed since the checkpoint in {folder}: restore them, {alternative}"
-            )
+    parts: dict[str, Weights] = {}
+    for key, tensor in load_file(file).items():
+        part, _, name = key.partition(":")
+        parts.setdefault(part, {})[name] = tensor
+    run.training_model.load_state_dict(parts.pop("weights"))
+    run.best = parts.pop("best")
+    moments = {int(number): named for number, named in parts.items()}
+    run.optimizer.load_state_dict({**run.optimizer.state_dict(), "state": moments})

@@ -33,7 +33,7 @@ from searchengine.trainer.training.head import (
 from searchengine.trainer.training.judging import Measure, Scores, mean, unjudged
 from searchengine.trainer.training.processes import launched_rank
 from searchengine.trainer.training.result import finish, judge_base
-from searchengine.trainer.training.run import Run, copy_weights, make_run, starts_rotated
+from searchengine.trainer.training.run import Run, copy_weights, make_run
 from searchengine.trainer.training.stopping import postponed_signals
 from searchengine.trainer.training.train_config import TrainConfig
 from searchengine.trainer.training.training_model import text_ids
@@ -97,35 +97,28 @@ def train(
     TrainingError for a loss that is not a number (the last checkpoint stays). The state of torch's
     random generators is restored afterwards.
     """
-    # Of several processes that train as one, the first alone writes.
-    with checkpoint.held(config.out) if launched_rank() == 0 else nullcontext():
+    # Of several processes that train as one, the first alone writes; and every update seeds the
+    # generators of all devices.
+    held = checkpoint.held(config.out) if launched_rank() == 0 else nullcontext()
+    with held, torch.random.fork_rng(range(torch.cuda.device_count())):
         checkpoint.check_start(config.out, resume)
-        # Every update seeds the generators of all devices.
-        with torch.random.fork_rng(range(torch.cuda.device_count())):
-            return run_training(config, report, resume, measure)
-
-
-def run_training(
-    config: TrainConfig, report: OnReport | None, resume: bool, measure: Measure | None
-) -> Encoder:
-    """As `train`, without restoring torch's random generators."""
-    run, trained = make_run(config, measure), None
-    if resume:
-        checkpoint.load(run)
-    if run.processes.main and run.measures:
-        judge_base(run)
-    if not resume:
-        start(run)
-        send_report(run, report)
-    with postponed_signals() as signals:
-        run_updates(run, signals, report)
-        if run.processes.main:
-            checkpoint.save(run)  # what cannot be written now, on a full disk, --resume writes
-        if not is_stopped(run, signals) and run.processes.main:
-            trained = finish(run)
-            remove_folder(checkpoint.file_of(config.out).parent)
-        run.processes.wait()
-    return trained or Encoder.load(config.out)
+        run, trained = make_run(config, measure), None
+        if resume:
+            checkpoint.load(run)
+        if run.processes.main and run.measures:
+            judge_base(run)
+        if not resume:
+            start(run)
+            send_report(run, report)
+        with postponed_signals() as signals:
+            run_updates(run, signals, report)
+            if run.processes.main:
+                checkpoint.save(run)  # what cannot be written now, on a full disk, --resume writes
+            if not is_stopped(run, signals) and run.processes.main:
+                trained = finish(run)
+                remove_folder(checkpoint.file_of(config.out).parent)
+            is_stopped(run, signals)  # the others wait here
+        return trained or Encoder.load(config.out)
 
 
 def run_updates(run: Run, signals: list[int], report: OnReport | None) -> None:
@@ -203,7 +196,9 @@ def update(run: Run, batches: Sequence[LoadedBatch]) -> float:
 def add_gradients(run: Run, number: int, batch: LoadedBatch) -> float:
     """Add the gradients of a batch of an update; returns this process's part of the mean loss."""
     (rows, views), share = batch, 1 / run.config.accumulation
-    seed = pass_seed(run.config.seed, run.state.step, number, run.processes.rank)
+    # No two updates share the first seed of their passes.
+    seed = (run.config.seed * 1_000_003 + run.state.step) * 64 + run.processes.rank
+    seed = (seed * 1000 + number) * 10_000 % 2**63
     vectors = run.passes.encode(views, run.objective.layers(run.state.step), seed)  # (L, n, D) each
     # Of all prefixes. Every process computes that of the whole batch.
     loss = share * run.objective.loss(vectors, rows, run.state.step) / run.processes.count
@@ -214,14 +209,9 @@ def add_gradients(run: Run, number: int, batch: LoadedBatch) -> float:
     return value
 
 
-def pass_seed(seed: int, step: int, batch: int, rank: int) -> int:
-    """The first seed of an update's passes; no two updates share a seed."""
-    return (((seed * 1_000_003 + step) * 64 + rank) * 1000 + batch) * 10_000 % 2**63
-
-
 def start(run: Run) -> None:
-    """Rotate the vectors if the run begins so, and evaluate step 0."""
-    if starts_rotated(run.config, run.model):
+    """Rotate the vectors to their principal axes if prefixes are trained, and evaluate step 0."""
+    if run.config.rotate and run.objective.dims[1:]:
         rotate_head(run.encoder(), sample_texts(run.plan.examples, run.config.seed))
         # Rounding may give other processes other axes; and the copies are older than the rotation.
         run.processes.share(run.training_model)
@@ -246,9 +236,7 @@ def evaluate(run: Run) -> None:
     before = state.scores(state.best_step)
     if run.measures:
         scores = run.measures[0].scores(run.encoder(), run.objective.dims)
-        rate = run.plan.learning_rate(max(0, state.step - 1))
-        by_dim = {str(dim): score for dim, score in scores.items()}
-        state.judged.append({"step": state.step, "scores": by_dim, "learning_rate": rate})
+        state.judged[str(state.step)] = {str(dim): score for dim, score in scores.items()}
     if state.step == 0 or mean(scores, run.weights) > mean(before, run.weights):
         state.best_step, run.best = state.step, copy_weights(training_model.kept)
 

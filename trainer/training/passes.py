@@ -8,6 +8,7 @@ each pass once more with the gradient that the loss has for its vectors. Memory 
 
 import functools
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -46,10 +47,10 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """places: (view, row) of each row of the batch. seed: of its dropout."""
+    """rows: the places of its texts among those of all views. seed: of its dropout."""
 
     batch: Batch
-    places: list[tuple[int, int]]
+    rows: list[int]
     seed: int
 
 
@@ -87,16 +88,13 @@ class Passes:
 
         layers: those after which vectors are needed, () for the last alone.
         """
-        passes = self._plan(views, seed)
-        encoder = self.training_model.encoder
-        if not self.config.gradient_cache:
-            return self._arranged(views, passes, self._vectors(passes, encoder, layers))
-        with torch.no_grad():
-            rows = self._vectors(passes, encoder, layers)
-        rows.requires_grad_()
-        repeat = functools.partial(self._repeat, passes, layers)
-        rows.register_hook(repeat)  # type: ignore[no-untyped-call]
-        return self._arranged(views, passes, rows)
+        passes, cached = self._plan(views, seed), self.config.gradient_cache
+        with torch.no_grad() if cached else nullcontext():
+            rows = self._vectors(passes, self.training_model.encoder, layers)
+        if cached:
+            repeat = functools.partial(self._repeat, passes, layers)
+            rows.requires_grad_().register_hook(repeat)  # type: ignore[no-untyped-call]
+        return self._gathered(views, passes, rows)
 
     def _repeat(self, passes: Sequence[Pass], layers: Sequence[int], gradients: Tensor) -> None:
         """Do the passes again, each with the gradients (L, n, dim) of its vectors."""
@@ -104,7 +102,7 @@ class Passes:
             # An autocast context for each: it stores the weights that it has cast.
             with torch.enable_grad(), self._autocast():
                 output = self._run(item, self.training_model.encoder, layers)
-            of_pass, gradients = gradients.tensor_split([len(item.places)], dim=1)
+            of_pass, gradients = gradients.tensor_split([len(item.rows)], dim=1)
             torch.autograd.backward(output, of_pass)
 
     @torch.no_grad()
@@ -113,7 +111,7 @@ class Passes:
         encoder = self.training_model.momentum
         assert encoder is not None
         passes = self._plan([view], 0)
-        return self._arranged([view], passes, self._vectors(passes, encoder.eval()))[0][0]
+        return self._gathered([view], passes, self._vectors(passes, encoder.eval()))[0][0]
 
     def language_backward(self, view: Tokens, seed: int, share: float) -> float:
         """Add the gradients of share · the masked-language-model loss on a view; returns its value.
@@ -130,8 +128,8 @@ class Passes:
         weight = self.config.mlm_weight * share / max(1, count)
         total = 0.0
         for item in passes:
-            rows, width = [row for _, row in item.places], item.batch.ids.shape[1]
-            part = (x[rows, :width].to(self.device) for x in (ids, labels))
+            width = item.batch.ids.shape[1]
+            part = (x[item.rows, :width].to(self.device) for x in (ids, labels))
             torch.manual_seed(item.seed)  # dropout
             with self._autocast():
                 value = weight * language(item.batch.mask, *part)
@@ -142,15 +140,12 @@ class Passes:
 
     def _plan(self, views: Sequence[Tokens], seed: int) -> list[Pass]:
         """Passes of texts of similar lengths."""
-        places = [(v, row) for v, view in enumerate(views) for row in range(len(view.ids))]
-        ids = [row for view in views for row in view.ids]
+        ids = [text for view in views for text in view.ids]
         return [
             Pass(
-                Batch.of([ids[i] for i in chosen], self._ids.pad_id, self.device),
-                [places[i] for i in chosen],
-                seed + number,
+                Batch.of([ids[i] for i in rows], self._ids.pad_id, self.device), rows, seed + number
             )
-            for number, chosen in enumerate(token_budget_batches([*map(len, ids)], self._budget))
+            for number, rows in enumerate(token_budget_batches([*map(len, ids)], self._budget))
         ]
 
     def _run(self, item: Pass, encoder: EncoderCopy, layers: Sequence[int]) -> Tensor:
@@ -168,16 +163,11 @@ class Passes:
         with self._autocast():
             return torch.cat([self._run(item, encoder, layers) for item in passes], dim=1)
 
-    def _arranged(
+    def _gathered(
         self, views: Sequence[Tokens], passes: Sequence[Pass], rows: Tensor
     ) -> list[Tensor]:
         """The rows of all passes, and of all processes, as (L, n, dim) for each view."""
-        places = (place for item in passes for place in item.places)
-        at = {place: i for i, place in enumerate(places)}
-        index = [[at[v, row] for row in range(len(view.ids))] for v, view in enumerate(views)]
-        return [
-            self.processes.gather(
-                rows[:, torch.tensor(i, dtype=torch.int64).to(rows.device)], view.count
-            )
-            for i, view in zip(index, views, strict=True)
-        ]
+        order = torch.tensor([row for item in passes for row in item.rows], dtype=torch.int64)
+        rows, counts = rows[:, order.argsort().to(rows.device)], [len(view.ids) for view in views]
+        parts = rows.split(counts, dim=1)  # type: ignore[no-untyped-call]
+        return [self.processes.gather(x, view.count) for x, view in zip(parts, views, strict=True)]

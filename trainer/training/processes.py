@@ -81,11 +81,6 @@ class Processes:
         for weight in module.state_dict().values() if self.count > 1 else ():
             dist.broadcast(weight, 0)
 
-    def wait(self) -> None:
-        """Wait until all processes are here."""
-        if self.count > 1:
-            dist.barrier()
-
 
 def connect() -> tuple[Processes, torch.device]:
     """The processes that torchrun started, connected, and the device of this one.

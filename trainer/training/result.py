@@ -32,7 +32,7 @@ def base_as_shipped(run: Run) -> Encoder:
     base = Encoder.load(run.config.base)
     if run.model.classifier is None:
         return base
-    dims = tuple(dict.fromkeys(dims_of_base(run, base)))
+    dims = tuple(dict.fromkeys(dims_of_base(run, base).values()))
     if run.regression is None:
         run.regression = Classifier(dims, run.model.classifier.labels, run.config.seed)
         fit_classifier(base, run.regression, run.split.train, best_c(base, run.split.train))
@@ -40,13 +40,13 @@ def base_as_shipped(run: Run) -> Encoder:
     return Encoder(model, base.source)
 
 
-def dims_of_base(run: Run, base: Encoder) -> list[int]:
-    """What the prefix lengths of a run are compared with.
+def dims_of_base(run: Run, base: Encoder) -> dict[int, int]:
+    """By the prefix lengths of a run those of the base that they are compared with.
 
-    The full width with the base's, other lengths with the same one, or the base's full width if
-    that is less.
+    The full width with the full width, others with the same length as far as the base has it.
     """
-    return [base.dim, *(min(dim, base.dim) for dim in run.objective.dims[1:])]
+    full, *others = run.objective.dims
+    return {full: base.dim} | {dim: min(dim, base.dim) for dim in others}
 
 
 @contextmanager
@@ -63,9 +63,8 @@ def judge_base(run: Run) -> None:
     base = base_as_shipped(run)
     dims = dims_of_base(run, base)
     with as_loaded(base, run) if run.regression else nullcontext(base) as encoder:
-        values = [measure.values(encoder, [*dict.fromkeys(dims)]) for measure in run.measures]
-    pairs = [*zip(run.objective.dims, dims, strict=True)]
-    run.base_values = [{dim: of_base[theirs] for dim, theirs in pairs} for of_base in values]
+        values = [measure.values(encoder, sorted({*dims.values()})) for measure in run.measures]
+    run.base_values = [{dim: x[theirs] for dim, theirs in dims.items()} for x in values]
 
 
 def finish(run: Run) -> Encoder:
@@ -82,7 +81,7 @@ def finish(run: Run) -> Encoder:
         verdicts = [measure.compare(x, base, run.weights) for measure, x, base in both]
     sentence, better = conclude(run, verdicts)
     if not better:
-        warnings.warn(sentence, TrainingWarning, stacklevel=4)
+        warnings.warn(sentence, TrainingWarning, stacklevel=3)
         trained = base_as_shipped(run)
     recipe = make_recipe(run, verdicts) | {
         "verdict": sentence,

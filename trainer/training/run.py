@@ -35,6 +35,9 @@ from searchengine.trainer.training.training_model import (
 LAYERED = ("bert", "roberta", "xlm-roberta", "mpnet", "distilbert", "electra")
 # Peak learning rate of a classifier, which starts without the training that the network has.
 CLASSIFIER_RATE = 1e-3
+# Settings that a resumed run may change: the places of files, whose content is compared instead,
+# the length of the run, and the memory that it takes.
+FREE_SETTINGS = {"train", "exclude", "dev", "out", "base", "max_steps", "epochs", "gradient_cache"}
 Weights = dict[str, Tensor]
 
 
@@ -43,34 +46,31 @@ class State:
     """How far a run is, besides its weights.
 
     step: updates done. best_step: the step with the best scores. losses: of every update. judged:
-    evaluations in order, with step, learning_rate, and scores by prefix length (as text, for JSON).
+    by step the scores by prefix length; both as text, for JSON.
     """
 
     step: int = 0
     best_step: int = 0
     losses: list[float] = field(default_factory=list)
-    judged: list[dict[str, Any]] = field(default_factory=list)
+    judged: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def scores(self, step: int) -> Scores:
         """The judgement of a step; {} if there was none."""
-        for past in self.judged:
-            if past["step"] == step:
-                return {int(dim): score for dim, score in past["scores"].items()}
-        return {}
+        return {int(dim): score for dim, score in self.judged.get(str(step), {}).items()}
 
 
 @dataclass(slots=True, kw_only=True)
 class Run:
     """A run: its parts, and its state.
 
-    origin: the digest of what it starts from, by what it is, in words. split: its examples, and
-    what is held out of them. measures: of steps; the first chooses. best: the weights of the best
-    step. base_values: what each measure says of the base as shipped, by the prefix lengths of the
-    run. regression: of labels on the base's vectors.
+    origin: settings and digests, by name, that a checkpoint must have as well. split: its examples,
+    and what is held out of them. measures: of steps; the first chooses. best: the weights of the
+    best step. base_values: what each measure says of the base as shipped, by the prefix lengths of
+    the run. regression: of labels on the base's vectors.
     """
 
     config: TrainConfig
-    origin: Mapping[str, str]
+    origin: Mapping[str, Any]
     split: Split
     model: Model
     training_model: TrainingModel
@@ -112,7 +112,8 @@ def make_run(config: TrainConfig, measure: Measure | None) -> Run:
     measures, split = make_measures(config, examples, measure)
     model, projection = load_base(config, examples)
     training_model = TrainingModel(model, config, projection).to(device)
-    origin = {
+    settings = config.to_dict().items()
+    origin = {name: value for name, value in settings if name not in FREE_SETTINGS} | {
         "the training files": split.train.digest(config.dev),
         "the files of the base model": fingerprint.of_model(model, describe(model)),
         "the judged questions": f"{measure.name} {measure.digest}" if measure else "",
@@ -150,14 +151,13 @@ def load_base(config: TrainConfig, examples: Examples) -> tuple[Model, Dense | N
     if config.window is not None:
         model = lengthened(model, config.window)
     model, projection = with_pooling(model, config.pooling, config.seed)
-    dims = config.prefixes or default_prefixes(model, config.pooling)
-    if dims[0] != model.module.dim:
+    width, dims = model.module.dim, config.prefixes or default_prefixes(model, config.pooling)
+    if dims[0] != width:
         raise ConfigError(
-            f"prefixes begins with {dims[0]}: expected {model.module.dim}, the full width of "
-            f"{config.base}"
+            f"prefixes begins with {dims[0]}: expected {width}, the full width of {config.base}"
         )
     model = replace(model, matryoshka_dims=dims)
-    if starts_rotated(config, model):
+    if config.rotate and dims[1:]:
         model = with_linear_head(model)
     if config.dropout is not None:
         set_dropout(model.module.transformer, config.dropout)
@@ -170,17 +170,13 @@ def load_base(config: TrainConfig, examples: Examples) -> tuple[Model, Dense | N
     return replace(model, classifier=classifier), projection
 
 
-def default_prefixes(model: Model, pooling: Pooler = Pooler.BASE) -> tuple[int, ...]:
-    """The lengths that a model was trained for; without any, the usual ones below its width.
-
-    SimCSE's poolings have the width alone, as its papers train it.
-    """
+def default_prefixes(model: Model, pooling: Pooler) -> tuple[int, ...]:
+    """The lengths that a model was trained for; without any, the usual ones below its width."""
     dim = model.module.dim
-    if pooling in (Pooler.CLS, Pooler.CLS_BEFORE_POOLER):
+    if pooling in (Pooler.CLS, Pooler.CLS_BEFORE_POOLER):  # as SimCSE's papers train it
         return (dim,)
-    if len(model.matryoshka_dims) > 1:
-        return model.matryoshka_dims
-    return (dim, *(length for length in (512, 256, 128, 64) if length < dim))
+    usual = (dim, *(length for length in (512, 256, 128, 64) if length < dim))
+    return model.matryoshka_dims if model.matryoshka_dims[1:] else usual
 
 
 def _check_network(config: TrainConfig, model: Model, examples: Examples) -> None:
@@ -202,11 +198,6 @@ def _check_network(config: TrainConfig, model: Model, examples: Examples) -> Non
         )
 
 
-def starts_rotated(config: TrainConfig, model: Model) -> bool:
-    """Whether a run begins with a rotation to the principal axes, which prefixes need."""
-    return config.rotate and len(model.matryoshka_dims) > 1
-
-
 def make_optimizer(
     training_model: TrainingModel, config: TrainConfig, device: torch.device
 ) -> torch.optim.Optimizer:
@@ -214,18 +205,15 @@ def make_optimizer(
 
     rate_factor: a group's learning rate relative to the run's; the classifier has its own.
     """
-    classifier = training_model.classifier
-    own = [] if classifier is None else [*classifier.parameters()]
-    known = {id(weight) for weight in own}
-    trained = [w for w in training_model.parameters() if w.requires_grad and id(w) not in known]
-    factor = CLASSIFIER_RATE / config.learning_rate
-    groups = [
-        {"params": [w for w in trained if w.ndim > 1], "weight_decay": 0.01, "rate_factor": 1.0},
-        {"params": [w for w in trained if w.ndim < 2], "weight_decay": 0.0, "rate_factor": 1.0},
-        {"params": own, "weight_decay": 0.0, "rate_factor": factor},
-    ]
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, weight in training_model.named_parameters():
+        own = name.startswith("classifier.")
+        decay = 0.01 if weight.ndim > 1 and not own else 0.0
+        factor = CLASSIFIER_RATE / config.learning_rate if own else 1.0
+        if weight.requires_grad:
+            groups.setdefault((decay, factor), []).append(weight)
     return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
+        [{"params": x, "weight_decay": d, "rate_factor": f} for (d, f), x in groups.items()],
         lr=config.learning_rate,
         fused=device.type in ("cpu", "cuda"),
     )
