@@ -14,7 +14,8 @@ from encoding import Judged
 from record import over_seeds, record
 
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.evaluation.sts import StsTask, read_sts, sts_tasks, unit_prefix
+from searchengine.trainer.evaluation.sts import StsTask, sts_tasks, unit_prefix
+from searchengine.trainer.training.examples import read_sts
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.train_config import TrainConfig
 

@@ -30,7 +30,7 @@ from record import DATA, over_seeds, record
 from searchengine.corpus.sentences import sentence_ends
 from searchengine.ingest.passages import PassageConfig, cut
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.evaluation.sts import read_sts
+from searchengine.trainer.training.examples import read_sts
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.presets import preset
 from searchengine.trainer.training.train_config import TrainConfig

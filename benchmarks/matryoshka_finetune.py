@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 from record import DATA, record
 
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.evaluation.sts import StsTask, read_sts, sentences, sts_tasks
-from searchengine.trainer.training.examples import read_examples
+from searchengine.trainer.evaluation.sts import StsTask, sentences, sts_tasks
+from searchengine.trainer.training.examples import read_examples, read_sts
 from searchengine.trainer.training.presets import preset
+from searchengine.trainer.training.train_config import TrainConfig
 
 DIMS, LAYERS = (384, 256, 128, 64), (4, 3, 2)
 Rows = NDArray[np.float32]
@@ -124,10 +125,12 @@ class Mapped:
 
 def maps(data: Path, count: int, only: tuple[str, ...]) -> dict[str, Any]:
     """Spearman × 100 on STS-B dev by map and width, and seconds to fit on `count` NLI texts."""
-    examples = read_examples([data / "nli/nli_triplets_en.tsv.gz"], exclude=sts_files(data))
-    sampled = random.Random("maps").sample([both for _, both in examples], count // 2)
+    config = TrainConfig(
+        train=(data / "nli/nli_triplets_en.tsv.gz",), exclude=tuple(sts_files(data)), out=Path("-")
+    )
+    sampled = random.Random("maps").sample(read_examples(config).train, count // 2)
     encoder = Encoder.load("starter")
-    x = encoder.encode([text for both in sampled for text in both[:2]])
+    x = encoder.encode([text for row in sampled for text in row.matching])
     tasks = [StsTask("stsb_dev", read_sts(sts_files(data, ["stsb_dev"])))]
     texts = sentences(tasks)
     vectors, places = encoder.encode(texts), {text: i for i, text in enumerate(texts)}

@@ -25,11 +25,11 @@ from searchengine.trainer.evaluation.sts import (
     StsTask,
     averages,
     prefix_lengths,
-    read_sts,
     sts_tasks,
     unit_prefix,
 )
 from searchengine.trainer.reading import open_text
+from searchengine.trainer.training.examples import read_sts
 
 PUBLISHED = {
     "sts12": 72.37,

@@ -23,7 +23,7 @@ from searchengine.errors import SearchEngineError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.config import Structure
 from searchengine.indexer.segment import Segment, SegmentConfig, Storage
-from searchengine.trainer.training.examples import Kind, Texts, identity, read_file
+from searchengine.trainer.training.examples import Texts, identity, read_file
 from searchengine.trainer.training.hard_negatives import MiningConfig, choose
 from searchengine.trainer.training.train_config import Objective
 
@@ -62,16 +62,16 @@ class MiningSummary:
 
 
 def read_pairs(paths: Iterable[Path]) -> list[Texts]:
-    """The anchor, its positive and further texts with the same meaning of each example.
+    """The anchor and its positive of each example.
 
     Existing negatives are ignored. Raises DataError, and SearchEngineError for single sentences.
     """
     pairs = []
     for path in paths:
-        for kind, texts in read_file(path, objective=Objective.CONTRASTIVE):
-            if kind is Kind.SENTENCE:
+        for row in read_file(path, objective=Objective.CONTRASTIVE):
+            if row.one_text:
                 raise SearchEngineError(f"{path}: holds single sentences, expected pairs of texts")
-            pairs.append(texts[:2] if kind is Kind.TRIPLET else texts)
+            pairs.append(row.matching)
     return pairs
 
 

@@ -1,34 +1,23 @@
-"""Files of examples: what is read of them, what is refused, and what stays on the disk."""
+"""Files of examples: what is read of them, and what is refused."""
 
-import errno
-import gc
 import gzip
 import json
-import os
-import random
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from searchengine.trainer.errors import DataError, DataWarning
-from searchengine.trainer.evaluation.sts import read_sts
-from searchengine.trainer.training import examples as stored
 from searchengine.trainer.training.examples import (
-    Example,
-    Examples,
-    Kind,
     Row,
-    draw,
+    digest,
     identity,
     read_examples,
     read_labelled,
-    texts_that_match,
-    texts_without_label,
+    read_sts,
 )
 from searchengine.trainer.training.loop import train
-from searchengine.trainer.training.train_config import Augment, TrainConfig
+from searchengine.trainer.training.train_config import TrainConfig
 
 LABELS, SCORES = {"objective": "classification"}, {"objective": "similarity"}
 LONG = "x, y\n" * 30_000  # csv alone refuses cells over 128 KiB
@@ -46,12 +35,16 @@ def settings(path: Path, **changes: Any) -> TrainConfig:
     return TrainConfig(**{"train": (path,), "out": path.parent / "out", **changes})
 
 
-def read(path: Path, **changes: Any) -> list[Example]:
-    return list(read_examples(settings(path, **changes)))
+def read(path: Path, **changes: Any) -> list[Row]:
+    return list(read_examples(settings(path, **changes)).train)
 
 
-def pair(*texts: str) -> Example:
-    return Kind.TRIPLET if len(texts) > 2 else Kind.PAIR, texts
+def pair(anchor: str, positive: str, *negatives: str) -> Row:
+    return Row(anchor, positive, negatives)
+
+
+def sentence(text: str) -> Row:
+    return Row(text, text, one_text=True)
 
 
 @pytest.mark.parametrize(
@@ -66,9 +59,9 @@ def pair(*texts: str) -> Example:
         ("a.tsv", "sentence2\tsentence1\nb\ta", {}, [pair("a", "b")]),
         ("a.tsv", "title\tquestion\tanswer\nt\tq\ta", {}, [pair("q", "a")]),
         ("a.tsv", "title\ttext\na\tb", {}, [pair("a", "b")]),
-        ("a.tsv", 'source\ttext\ns\t"quoted', {}, [(Kind.SENTENCE, ('"quoted',))]),
+        ("a.tsv", 'source\ttext\ns\t"quoted', {}, [sentence('"quoted')]),
         ("a.tsv", "score\ta\tb\n1\tx\ty", {"columns": ["a", "b"]}, [pair("x", "y")]),
-        ("a.tsv", "\ufeffsentence\r\ns\r\n", {}, [(Kind.SENTENCE, ("s",))]),
+        ("a.tsv", "\ufeffsentence\r\ns\r\n", {}, [sentence("s")]),
         (
             "a.csv.gz",
             'id,question,answer\r\n1,"Who, ""where""?","A line,\nand another"\r\n\r\n2,a,b\r\n',
@@ -105,25 +98,25 @@ def pair(*texts: str) -> Example:
             "a.tsv",
             "label\tfine\ttext\nN\tN:d\thow far\nN\tM\twho",
             {**LABELS, "columns": ["text", "fine"]},
-            [(Kind.LABELLED, ("how far", "N:d")), (Kind.LABELLED, ("who", "M"))],
+            [Row("how far", label="N:d"), Row("who", label="M")],
         ),
-        ("a.jsonl", [{"sentence": "a", "label": 1}], LABELS, [(Kind.LABELLED, ("a", "1"))]),
+        ("a.jsonl", [{"sentence": "a", "label": 1}], LABELS, [Row("a", label="1")]),
         (
             "a.tsv",
             "score\tsentence1\tsentence2\n3.80\ta\tb\n1e-1\tc\td",
             SCORES,
-            [(Kind.SCORED, ("a", "b", "3.8")), (Kind.SCORED, ("c", "d", "0.1"))],
+            [Row("a", "b", score=3.8), Row("c", "d", score=0.1)],
         ),
         (
             "a.tsv",
             "left\tright\tgold\tscore\na\tb\t0.5\t7",
             {**SCORES, "columns": ["left", "right", "gold"]},
-            [(Kind.SCORED, ("a", "b", "0.5"))],
+            [Row("a", "b", score=0.5)],
         ),
     ],
 )
 def test_columns_decide_what_an_example_is(
-    tmp_path: Path, name: str, content: Any, changes: Any, expected: list[Example]
+    tmp_path: Path, name: str, content: Any, changes: Any, expected: list[Row]
 ) -> None:
     assert read(write(tmp_path / name, content), **changes) == expected
 
@@ -211,7 +204,7 @@ def test_excluded_sentences_take_their_examples_along(tmp_path: Path) -> None:
     pairs = write(tmp_path / "b.tsv", HEAD + "a dog barking\tx\na dog\tbarking\n")
     found = read_examples(settings(path, train=[path, pairs], exclude=exclude))
     assert found.excluded == 2
-    assert [texts for _, texts in found] == [("a cat", "one cat"), ("a dog", "barking")]
+    assert found.train == [pair("a cat", "one cat"), pair("a dog", "barking")]
     labels = write(tmp_path / "c.tsv", "text\tlabel\nfine\tgood\n!!!\tbad\n")
     assert len(read(labels, exclude=exclude, **LABELS)) == 2  # labels and signs are no sentences
     with pytest.raises(DataError, match="no examples are left: 1 have a sentence of the excl"):
@@ -222,10 +215,15 @@ def test_texts_are_compared_by_letters_and_digits() -> None:
     assert identity("It's 5 o'clock.") == identity("its 5 OCLOCK") == "its5oclock"
     assert identity("Café – déjà") == "cafedeja" and identity("?!") == "?!"
     assert identity("고래") != identity("바다")
-    for kind, texts, label in (("scored", "abs", 1), ("triplet", "abcd", 0), ("labelled", "al", 1)):
-        example = Kind(kind), tuple(texts)
-        assert len(texts_without_label(example)) == len(texts) - label
-        assert "".join(texts_that_match(example)) == texts[: 1 if kind == "labelled" else 2]
+
+
+def test_files_of_several_kinds_are_refused(tmp_path: Path) -> None:
+    files = [write(tmp_path / "a.tsv", HEAD + "a\tb\n"), write(tmp_path / "b.tsv", "text\nc\nd\n")]
+    with pytest.raises(DataError, match=r"a.tsv holds pairs, and .*b.tsv single sentences: give"):
+        train(settings(files[0], train=files))
+    # Sentences become pairs with the next one.
+    following = read_examples(settings(files[0], train=files, augment="next-sentence"))
+    assert following.train == [pair("a", "b"), pair("c", "d")]
 
 
 def test_labels_and_scores_are_read_by_their_tests_too(tmp_path: Path) -> None:
@@ -258,91 +256,10 @@ def test_tables_of_parquet(tmp_path: Path) -> None:
         read(path)
 
 
-def test_examples_are_read_from_the_disk_and_leave_nothing(tmp_path: Path) -> None:
-    rows = [pair(f"a {i}", "\ud800é\u2028\n") for i in range(2000)]
-    gc.collect()  # what other tests left open
-    before = len(os.listdir("/proc/self/fd"))
-    found = Examples(rows, tmp_path)
-    assert list(tmp_path.iterdir()) == [] and list(found) == rows
-    child = os.fork()  # reads beside its parent
-    if not child:
-        os._exit(0 if list(found) == rows else 1)
-    assert list(found) == rows
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    rest = found.without([0, 5, 1999])
-    assert list(rest) == [row for i, row in enumerate(rows) if i not in (0, 5, 1999)]
-    assert rest.of_kind(Kind.PAIR)[-1] == 1996 and not len(rest.of_kind(Kind.SENTENCE))
-    with pytest.raises(IndexError):
-        rest[1997]
-    del found
-    assert rest[0] == rows[1]  # the file is there until the last that reads it is gone
-    del rest
-    gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_a_digest_follows_texts_kinds_order_and_files(tmp_path: Path) -> None:
-    rows, dev = [pair("a", "b"), pair("c", "d")], write(tmp_path / "dev.tsv", "a")
-    changes = [
-        rows,
-        rows[::-1],
-        rows[:1],
-        [*rows[:1], pair("c", "d.")],
-        [(Kind.TRIPLET, rows[0][1]), rows[1]],
-    ]
-    digests = {Examples(each).digest() for each in changes} | {Examples(rows).digest([dev])}
+def test_a_digest_follows_rows_order_and_files(tmp_path: Path) -> None:
+    rows, dev = [pair("a", "b"), pair("c", "\ud800é\u2028")], write(tmp_path / "dev.tsv", "a")
+    changes = [rows, rows[::-1], rows[:1], [*rows[:1], pair("c", "d.")], [Row("a", "b", score=1)]]
+    digests = {digest(each) for each in changes} | {digest(rows, [dev])}
     write(dev, "b")
-    assert len(digests | {Examples(rows).digest([dev])}) == 7
-    assert Examples(rows).digest() in digests
-
-
-def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(dir: Path) -> Any:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(stored.tempfile, "TemporaryFile", full)
-    with pytest.raises(DataError, match=rf"{tmp_path}: no room for a copy of the examples \(No sp"):
-        Examples([pair("a", "b")], tmp_path)
-
-
-def test_rows_without_chance() -> None:
-    rng = random.Random(0)
-    before = rng.getstate()
-    assert draw(Kind.PAIR, ("a", "b"), rng) == Row("a", "b")
-    assert draw(Kind.TRIPLET, ("a", "b", "c", "d"), rng) == Row("a", "b", ("c", "d"))
-    assert draw(Kind.SENTENCE, ("a",), rng) == Row("a", "a", one_text=True)
-    assert draw(Kind.LABELLED, ("a", "yes"), rng) == Row("a", label="yes")
-    assert draw(Kind.SCORED, ("a", "b", "0.5"), rng) == Row("a", "b", score=0.5)
-    assert rng.getstate() == before
-
-
-WORDS = tuple("abcdefghij")
-
-
-@pytest.mark.parametrize(
-    "augment, share, left, outcomes",
-    [
-        ("none", 0.5, 10, 1),
-        ("next-sentence", 0.5, 10, 1),  # what follows is read from the file
-        ("delete-word", 0.5, 9, 10),
-        ("delete", 0.3, 7, 120),
-        ("crop", 0.3, 7, 4),
-    ],
-)
-def test_augmented_sentences_lose_words_in_place(
-    augment: str, share: float, left: int, outcomes: int
-) -> None:
-    rng = random.Random(2)
-    counts: Counter[str] = Counter()
-    for _ in range(8000):
-        row = draw(Kind.SENTENCE, (" ".join(WORDS),), rng, Augment(augment), share)
-        counts[row.positive] += 1
-    mean = 8000 / outcomes
-    assert len(counts) == outcomes
-    assert all(abs(count - mean) < 5 * mean**0.5 for count in counts.values())  # as likely
-    for text in counts:
-        kept = text.split()
-        assert len(kept) == left and kept == sorted(kept)
-        assert augment != "crop" or "".join(kept) in "".join(WORDS)
-    for text in ("alone", "two words"):  # a word is always left
-        assert draw(Kind.SENTENCE, (text,), rng, Augment(augment), 0.99).positive.split()
+    assert len(digests | {digest(rows, [dev])}) == 7
+    assert digest(rows) in digests

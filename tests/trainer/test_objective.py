@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from torch.nn import functional
 
 from searchengine.trainer.classifier import Classifier
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.training.examples import Augment, Kind, Row, draw
+from searchengine.trainer.training.examples import Row
 from searchengine.trainer.training.losses import cosines, info_nce, layer_distillation
 from searchengine.trainer.training.objectives import Classification, Contrastive, PrefixObjective
 from searchengine.trainer.training.train_config import TrainConfig
@@ -68,7 +67,7 @@ def test_texts_of_anchor_and_positive_are_left_out_and_own_negatives_weighed(
 
 def test_both_views_of_one_sentence_have_the_same_prompt(base: Path) -> None:
     found = contrastive(base)
-    alone = draw(Kind.SENTENCE, ("a b c",), Random(0), Augment.DELETE_WORD)
+    alone = Row("a b c", "a c", one_text=True)
     assert [view.role for view in found.views([alone])] == ["document"] * 3
     assert [view.role for view in found.views(ROWS)] == ["query", "document", "document"]
 

@@ -9,10 +9,7 @@ from typing import Any
 import pytest
 
 from searchengine.trainer.errors import ConfigError
-from searchengine.trainer.training.examples import (
-    Examples,
-    Kind,
-)
+from searchengine.trainer.training.examples import Row, Split
 from searchengine.trainer.training.judging import make_measures
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.train_config import TrainConfig
@@ -23,10 +20,6 @@ WORDS = "dog cat whale bird".split()
 
 def settings_of(**settings: Any) -> TrainConfig:
     return TrainConfig(**{"train": ("a.tsv",), "out": "m", **settings})
-
-
-def scored(*rows: tuple[str, ...]) -> Examples:
-    return Examples(tuple((Kind.SCORED, row) for row in rows))
 
 
 @pytest.mark.parametrize(
@@ -40,8 +33,8 @@ def test_settings_without_effect_are_named(settings: dict[str, Any], message: st
         settings_of(**settings)
 
 
-def pairs(count: int, score: Callable[[int], float]) -> Examples:
-    return scored(*((f"left {i}", f"right {i}", str(score(i))) for i in range(count)))
+def pairs(count: int, score: Callable[[int], float]) -> Split:
+    return Split([Row(f"left {i}", f"right {i}", score=score(i)) for i in range(count)])
 
 
 def test_held_out_scored_pairs_judge_by_rank() -> None:
@@ -55,7 +48,7 @@ def test_held_out_pairs_of_one_score_judge_nothing() -> None:
     examples = pairs(300, lambda i: 1.0 if i else 2.0)
     run = settings_of(objective="similarity", seed=1)
     measures, split = make_measures(run, examples)
-    assert not measures and split.train is examples
+    assert not measures and split is examples
 
 
 @pytest.fixture

@@ -18,15 +18,8 @@ from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, DataError, TrainingWarning
 from searchengine.trainer.evaluation.labels import classify
-from searchengine.trainer.evaluation.sts import StsTask, read_sts, sts_tasks
-from searchengine.trainer.training.examples import (
-    Example,
-    Examples,
-    Kind,
-    Row,
-    identity,
-    texts_without_label,
-)
+from searchengine.trainer.evaluation.sts import StsTask, sts_tasks
+from searchengine.trainer.training.examples import Row, Split, identity, read_sts
 from searchengine.trainer.training.head import best_c, folds_of
 from searchengine.trainer.training.judging import (
     MIN_ITEMS,
@@ -170,7 +163,7 @@ def test_dev_files_are_of_one_kind(config: TrainConfig, tmp_path: Path) -> None:
     scored, pairs = tmp_path / "scored.tsv", tmp_path / "more.tsv"
     scored.write_text("score\tsentence1\tsentence2\n1\ta dog\ta cat\n")
     pairs.write_text("query\tpositive\na\tb\n")
-    with pytest.raises(ConfigError, match=r"of the dev files 1 have scored pairs .*, such as "):
+    with pytest.raises(DataError, match=r"scored.tsv holds scored pairs, and .*more.tsv pairs:"):
         train(replace(config, dev=(scored, pairs)))
 
 
@@ -221,29 +214,30 @@ def test_vectors_that_are_all_alike_find_nothing() -> None:
 
     rows = [Row(f"anchor {i}", f"positive {i}") for i in range(30)]
     same: Any = Same()
-    measure = of_anchors(rows, Examples([(Kind.PAIR, ("a", "b"))]), 0, "dev")
+    measure = of_anchors(rows, [Row("a", "b")], 0, "dev")
     assert measure.scores(same, [4]) == {4: 0.0}
 
 
 # --- what is held out ---
 
 
-def pairs(count: int) -> tuple[Example, ...]:
-    return tuple((Kind.PAIR, (f"anchor {i}", f"positive {i}")) for i in range(count))
+def pairs(count: int) -> list[Row]:
+    return [Row(f"anchor {i}", f"positive {i}") for i in range(count)]
 
 
-def labelled(count: int, labels: int) -> tuple[Example, ...]:
-    return tuple((Kind.LABELLED, (f"text {i}", f"label {i % labels}")) for i in range(count))
+def labelled(count: int, labels: int) -> list[Row]:
+    return [Row(f"text {i}", label=f"label {i % labels}") for i in range(count)]
 
 
-SENTENCES = tuple((Kind.SENTENCE, (f"sentence {i}",)) for i in range(50))
-CHAIN = tuple((Kind.PAIR, (f"text {i // 30}", f"text {i}")) for i in range(500))
+SENTENCES = [Row(f"sentence {i}", f"sentence {i}", one_text=True) for i in range(500)]
+CHAIN = [Row(f"text {i // 30}", f"text {i}") for i in range(500)]
 
 
 @pytest.mark.parametrize(
     ("examples", "rows", "left"),
     [
-        (pairs(250) + SENTENCES, 25, 275),
+        (pairs(250), 25, 225),
+        (SENTENCES, 0, 500),
         (pairs(9000), 512, 9000 - 512),
         *((pairs(count), 0, count) for count in (2, 20, 10 * MIN_ITEMS - 10)),
         (CHAIN, 0, 500),  # every text is also that of many others
@@ -251,27 +245,25 @@ CHAIN = tuple((Kind.PAIR, (f"text {i // 30}", f"text {i}")) for i in range(500))
         (labelled(MIN_LABELS, 7), 200, MIN_LABELS - 200),
     ],
 )
-def test_a_tenth_is_held_out_or_nothing(examples: Sequence[Example], rows: int, left: int) -> None:
-    split = hold_out(Examples(examples), seed=3)
+def test_a_tenth_is_held_out_or_nothing(examples: list[Row], rows: int, left: int) -> None:
+    split = hold_out(Split(examples), seed=3)
     assert (len(split.rows), len(split.train)) == (rows, left)
-    assert hold_out(Examples(examples), seed=3).rows == split.rows
-    assert not rows or hold_out(Examples(examples), seed=4).rows != split.rows
+    assert hold_out(Split(examples), seed=3).rows == split.rows
+    assert not rows or hold_out(Split(examples), seed=4).rows != split.rows
 
 
 @given(st.integers(0, 1000), st.integers(2, 6))
 def test_no_text_on_both_sides(seed: int, size: int) -> None:
     """Anchors with several positives; positives that other anchors share, up to capitals."""
-    shared = tuple(
-        (Kind.PAIR, (f"question {i // size}", f"{'Answer' if i % 2 else 'answer!'} {i // 3}"))
+    shared = [
+        Row(f"question {i // size}", f"{'Answer' if i % 2 else 'answer!'} {i // 3}")
         for i in range(1200)
         if i % 30
-    )
-    mined = tuple(
-        (Kind.TRIPLET, (f"a {i}", f"b {i}", f"b {(i * 7 + 2) % 250}")) for i in range(250)
-    )
+    ]
+    mined = [Row(f"a {i}", f"b {i}", (f"b {(i * 7 + 2) % 250}",)) for i in range(250)]
     examples = shared + pairs(300) + mined
-    split = hold_out(Examples(examples), seed)
-    trained = {identity(text) for e in split.train for text in texts_without_label(e)[:2]}
+    split = hold_out(Split(examples), seed)
+    trained = {identity(text) for row in split.train for text in row.matching}
     assert len(split.rows) >= MIN_ITEMS and len(split.train) >= 0.9 * len(examples) - 1
     for row in split.rows:
         assert trained.isdisjoint({identity(row.anchor), identity(row.positive)})
@@ -282,9 +274,9 @@ def test_no_text_on_both_sides(seed: int, size: int) -> None:
 def test_every_label_keeps_an_example() -> None:
     data = labelled(3000, 1500)
     for seed in range(3):
-        split = hold_out(Examples(data), seed)
+        split = hold_out(Split(data), seed)
         assert len(split.rows) == 300
-        assert {texts[1] for _, texts in split.train} == {t[1] for _, t in data}
+        assert {row.label for row in split.train} == {row.label for row in data}
 
 
 # --- labels ---
@@ -319,7 +311,7 @@ def test_labels_that_win_nothing_give_the_base_with_a_regression(
     plain, found = Encoder.load(few.base), Encoder.load(few.out)
     assert found.fingerprint == plain.fingerprint
     x = plain.encode(texts)
-    c = best_c(plain, Examples((Kind.LABELLED, row) for row in zip(texts, labels, strict=True)))
+    c = best_c(plain, [Row(t, label=x) for t, x in zip(texts, labels, strict=True)])
     whole = LogisticRegression(C=c, max_iter=2000).fit(x, labels)
     score = whole.score(plain.encode(tested), expected)
     _, figures = encoder.recipe["measures"]
@@ -357,7 +349,7 @@ def test_the_penalty_is_chosen_as_scikit_learn_does(shared_data: Any) -> None:
     ours, theirs = [], []
     for column, count in ((0, 60), (0, 150), (1, 60), (1, 150)):
         rows = [(row[2], row[column]) for row in pool[:count]]
-        c = best_c(encoder, Examples((Kind.LABELLED, row) for row in rows))
+        c = best_c(encoder, [Row(text, label=label) for text, label in rows])
         labels, expected = [label for _, label in rows], [row[column] for row in judged]
         peer = LogisticRegressionCV(
             l1_ratios=(0,), max_iter=2000, scoring="accuracy", use_legacy_attributes=False

@@ -4,10 +4,8 @@ STS: Agirre et al., SemEval 2012–2017. Spearman's rank correlation over all pa
 as Reimers & Gurevych (arXiv 1908.10084) and SimCSE (arXiv 2104.08821, appendix B) report it.
 """
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -21,12 +19,10 @@ from searchengine.trainer.evaluation.intervals import (
     spearman,
     spearman_interval,
 )
-from searchengine.trainer.reading import open_text, table_rows
 
 Rows = NDArray[np.float32]
 OnBatch = Callable[[int], None]
 ScoredPair = tuple[float, str, str]
-STS_COLUMNS = ("score", "sentence1", "sentence2")
 SIMILAR_FROM = 4.0
 """Score from which a pair means the same, as in SimCSE (arXiv 2104.08821, section 5)."""
 AVERAGE = "average"
@@ -94,46 +90,6 @@ def prefix_cosines(a: NDArray[np.float32], b: NDArray[np.float32], dim: int) -> 
     norms = np.linalg.norm(x, axis=1) * np.linalg.norm(y, axis=1)
     cosines: NDArray[np.float64] = np.einsum("ij,ij->i", x, y) / np.maximum(norms, 1e-12)
     return cosines
-
-
-def read_sts(paths: Iterable[str | Path]) -> list[ScoredPair]:
-    """All pairs of the STS files, pooled: CSV or TSV, a header with score, sentence1, sentence2.
-
-    Raises DataError, with file and line, for a column or a cell that is missing, for a score that
-    is no number, and for a file without rows behind its header.
-    """
-    return [pair for path in paths for pair in _read_pairs(Path(path))]
-
-
-def _read_pairs(path: Path) -> list[ScoredPair]:
-    pairs = []
-    with open_text(path) as lines:
-        rows = table_rows(path, lines)
-        _, header = next(rows, (1, []))
-        if missing := [name for name in STS_COLUMNS if name not in header]:
-            raise DataError(
-                f"{path}:1: no column {', '.join(missing)}: expected a header line with "
-                f"{', '.join(STS_COLUMNS)}, got {', '.join(header) or 'an empty file'}"
-            )
-        at = [header.index(name) for name in STS_COLUMNS]
-        for line, row in rows:
-            if not row:
-                continue
-            if len(row) <= max(at):
-                raise DataError(
-                    f"{path}:{line}: {len(row)} columns, expected at least {max(at) + 1}"
-                )
-            cell, first, second = (row[place] for place in at)
-            try:
-                score = float(cell)
-            except ValueError:
-                score = math.nan
-            if not math.isfinite(score):
-                raise DataError(f"{path}:{line}: the score is {cell!r}, expected a number")
-            pairs.append((score, first, second))
-    if not pairs:
-        raise DataError(f"{path}: no rows behind the header line")
-    return pairs
 
 
 def sts_tasks(

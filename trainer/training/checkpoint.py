@@ -24,7 +24,7 @@ from searchengine.trainer.sources.source import CHECKPOINT
 from searchengine.trainer.training.run import Run, State, Weights, copy_weights
 
 # Raised when held-out examples, random choices or files change: older runs cannot be resumed.
-FORMAT = 5
+FORMAT = 6
 
 
 def file_of(out: Path) -> Path:

@@ -20,7 +20,7 @@ from searchengine.trainer.classifier import C, Classifier
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.model.model_folder import Model
 from searchengine.trainer.model.modules import Dense, Normalize, SentenceModule
-from searchengine.trainer.training.examples import Examples, texts_without_label
+from searchengine.trainer.training.examples import Batch
 
 IDENTITY = "torch.nn.modules.linear.Identity"
 # Texts that the rotation is fitted on: a few for each axis of common widths.
@@ -56,11 +56,11 @@ def _last_dense(module: SentenceModule) -> Dense | None:
     return last if isinstance(last, Dense) and last.activation_name == IDENTITY else None
 
 
-def sample_texts(examples: Examples, seed: int) -> list[str]:
+def sample_texts(examples: Batch, seed: int) -> list[str]:
     """Up to ROTATION_TEXTS texts of the examples, the same for the same seed."""
     texts: dict[str, None] = {}
     for place in map(int, np.random.default_rng(seed).permutation(len(examples))):
-        texts |= dict.fromkeys(texts_without_label(examples[place]))
+        texts |= dict.fromkeys(examples[place].texts)
         if len(texts) >= ROTATION_TEXTS:
             break
     return list(texts)[:ROTATION_TEXTS]
@@ -87,9 +87,7 @@ def principal_axes(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
     return axes[:, ::-1].T
 
 
-def fit_classifier(
-    encoder: Encoder, classifier: Classifier, examples: Examples, c: float = C
-) -> None:
+def fit_classifier(encoder: Encoder, classifier: Classifier, examples: Batch, c: float = C) -> None:
     """Fit a classifier, in place, as the logistic regression of the examples' vectors.
 
     Training starts from it, as in arXiv 2202.10054: random weights would need hundreds of updates,
@@ -98,13 +96,13 @@ def fit_classifier(
     classifier.fit(*_vectors_of(encoder, examples), c)
 
 
-def _vectors_of(encoder: Encoder, examples: Examples) -> tuple[Tensor, list[str]]:
+def _vectors_of(encoder: Encoder, examples: Batch) -> tuple[Tensor, list[str]]:
     """The vectors (n, D) of CLASSIFIER_TEXTS labelled texts at most, and their labels."""
     count = min(CLASSIFIER_TEXTS, len(examples))
     places = random.Random("classifier").sample(range(len(examples)), count)
-    rows = [examples[place][1] for place in places]
-    vectors = encoder.encode([text for text, _ in rows], role="document")
-    return torch.from_numpy(vectors), [label for _, label in rows]
+    rows = [examples[place] for place in places]
+    vectors = encoder.encode([row.anchor for row in rows], role="document")
+    return torch.from_numpy(vectors), [row.label for row in rows]
 
 
 def folds_of(labels: Sequence[str], count: int, seed: int = 0) -> NDArray[np.int64]:
@@ -121,7 +119,7 @@ def folds_of(labels: Sequence[str], count: int, seed: int = 0) -> NDArray[np.int
     return part
 
 
-def best_c(encoder: Encoder, examples: Examples) -> float:
+def best_c(encoder: Encoder, examples: Batch) -> float:
     """The C of CS by `cross_validated_c` of the examples, CLASSIFIER_TEXTS at most."""
     return cross_validated_c(*_vectors_of(encoder, examples))
 

@@ -6,37 +6,26 @@ prefix length, so that two encoders are compared on the same items: by a paired 
 """
 
 import random
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.errors import ConfigError, DataError
+from searchengine.trainer.errors import DataError
 from searchengine.trainer.evaluation.intervals import (
     Statistic,
     Values,
     bootstrap,
     spearman_of_draws,
 )
-from searchengine.trainer.evaluation.sts import STS_COLUMNS, prefix_cosines, read_sts
-from searchengine.trainer.training.examples import (
-    Examples,
-    Kind,
-    Row,
-    column_names,
-    draw,
-    identity,
-    read_file,
-    read_labelled,
-    texts_that_match,
-)
-from searchengine.trainer.training.train_config import Objective, TrainConfig
+from searchengine.trainer.evaluation.labels import classify_by_prefix
+from searchengine.trainer.evaluation.sts import prefix_cosines, unit_prefix
+from searchengine.trainer.training.examples import Row, Split, identity, read_dev
+from searchengine.trainer.training.train_config import TrainConfig
 
 Scores = Mapping[int, float]
 # Fewer items would tell steps apart by chance: of 20, one more right answer is 5 points.
@@ -70,8 +59,9 @@ class Measure:
 
     def summarize(self, values: Mapping[int, Values]) -> dict[int, float]:
         """The score by prefix length of an encoder's values."""
-        every = {dim: np.arange(len(x))[None] for dim, x in values.items()}
-        return {dim: float(self._statistic(x)(every[dim])[0]) for dim, x in values.items()}
+        return {
+            dim: float(self._statistic(x)(np.arange(len(x))[None])[0]) for dim, x in values.items()
+        }
 
     def _statistic(self, values: Values) -> Statistic:
         """The score as a statistic of draws of items."""
@@ -146,217 +136,141 @@ def mean(scores: Scores, weights: Mapping[int, float]) -> float:
     return sum(weights[dim] * x for dim, x in scores.items()) / sum(weights[dim] for dim in scores)
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
-    """Examples to train on, and rows to judge by: () where too few could be held out."""
-
-    train: Examples
-    rows: tuple[Row, ...] = ()
-
-
 def make_measures(
-    config: TrainConfig, examples: Examples, measure: Measure | None = None
+    config: TrainConfig, split: Split, measure: Measure | None = None
 ) -> tuple[list[Measure], Split]:
-    """The measures of a run, of which the first chooses the step; and what is held out for them.
+    """The measures of a run, of which the first chooses the step; and the examples it learns from.
 
-    They are the caller's, and that of the `dev` files; without both, of held-out examples. None
-    for sentences alone, or where too few can be held out.
+    The measures are the caller's, and that of the `dev` files; without both, of examples that are
+    held out. None for sentences alone, or where too few can be held out.
     """
-    measures = [] if measure is None else [measure]
-    if config.dev:
-        return [*measures, _of_files(config, examples)], Split(examples)
-    if measures:
-        return measures, Split(examples)
-    split = hold_out(examples, config.seed)
-    if not split.rows:
-        return [], split
-    where = "held-out examples"
-    if config.objective is Objective.CLASSIFICATION:
-        return [of_labels([(row.anchor, row.label) for row in split.rows], where)], split
-    if config.objective is Objective.SIMILARITY:
-        if len({row.score for row in split.rows}) == 1:  # no order to agree with
-            return [], Split(examples)
-        pairs = [(row.score, row.anchor, row.positive) for row in split.rows]
-        return [of_pairs(pairs, where)], split
-    return [of_anchors(split.rows, split.train, config.seed, where)], split
+    measures, rows, where = [] if measure is None else [measure], read_dev(config), "dev"
+    if not measures and not rows:
+        split = hold_out(split, config.seed)
+        rows, where = list(split.rows), "held-out examples"
+    if rows:
+        measures.append(measure_of(rows, split.train, config.seed, where))
+    return measures, split
 
 
-def _of_files(config: TrainConfig, examples: Examples) -> Measure:
-    for folder in filter(Path.is_dir, config.dev):
-        raise ConfigError(
-            f"dev is {folder}, a folder: expected files; to judge by search quality, pass "
-            "measure=searchengine.measure.judged_folder.retrieval(folder)"
-        )
-    if config.objective is Objective.CLASSIFICATION:
-        return of_labels(read_labelled(config.dev, config.columns), "dev")
-    if _have_scores(config):
-        pairs = read_sts(config.dev)
-        if len({score for score, _, _ in pairs}) == 1:
-            raise DataError(f"all {len(pairs)} pairs of the dev files have one score: no order")
-        return of_pairs(pairs, "dev")
-    return of_anchors(_read_rows(config), examples, config.seed, "dev")
-
-
-def _have_scores(config: TrainConfig) -> bool:
-    """Whether the dev files are STS files, by their columns; else they have pairs."""
-    if config.objective is Objective.SIMILARITY:
-        return True
-    scored = [path for path in config.dev if {*STS_COLUMNS} <= {*column_names(path)}]
-    if scored and len(scored) < len(config.dev):
-        raise ConfigError(
-            f"of the dev files {len(scored)} have scored pairs (columns {', '.join(STS_COLUMNS)}), "
-            f"such as {scored[0]}, and the others have none: give files of one kind"
-        )
-    return bool(scored)
-
-
-def _read_rows(config: TrainConfig) -> list[Row]:
-    """The pairs of the dev files. Raises DataError for texts that have no positive."""
-    rng = random.Random(f"dev {config.seed}")
-    rows = []
-    for path in config.dev:
-        for kind, texts in read_file(path, config.columns):
-            if kind is Kind.SENTENCE:
-                raise DataError(
-                    f"{path}: holds single sentences, and dev files judge by pairs: give an anchor "
-                    "and its positive, or pairs with scores"
-                )
-            rows.append(draw(kind, texts, rng))
+def measure_of(rows: Sequence[Row], examples: Sequence[Row], seed: int, where: str) -> Measure:
+    """The measure that rows of a kind give. Raises DataError for rows that can judge nothing."""
+    if rows[0].label:
+        return of_labels(rows, where)
+    if rows[0].score is not None:
+        if len({row.score for row in rows}) == 1:
+            raise DataError(f"all {len(rows)} pairs of the dev files have one score: no order")
+        return of_pairs(rows, where)
     positives = len({row.positive for row in rows})
     if positives < MIN_ITEMS:
         raise DataError(
             f"different positives in the dev files: {positives}; expected {MIN_ITEMS} or more, "
             "as fewer would choose a step by chance"
         )
-    return rows
+    return of_anchors(rows, examples, seed, where)
 
 
-def of_pairs(pairs: Sequence[tuple[float, str, str]], where: str) -> Measure:
+def of_pairs(rows: Sequence[Row], where: str) -> Measure:
     """Spearman's correlation of the cosines of pairs with their scores."""
-    sides = [first for _, first, _ in pairs], [second for _, _, second in pairs]
 
     def values(encoder: Encoder, dims: Sequence[int]) -> dict[int, Values]:
-        first, second = (encoder.encode(texts) for texts in sides)
+        first = encoder.encode([row.anchor for row in rows])
+        second = encoder.encode([row.positive for row in rows])
         return {dim: prefix_cosines(first, second, dim) for dim in dims}
 
-    return Measure(
-        f"Spearman's correlation on {where}", values, np.array([score for score, _, _ in pairs])
-    )
+    gold = np.array([row.score for row in rows], dtype=np.float64)
+    return Measure(f"Spearman's correlation on {where}", values, gold)
 
 
-def of_labels(labelled: Sequence[tuple[str, str]], where: str) -> Measure:
+def of_labels(rows: Sequence[Row], where: str) -> Measure:
     """The accuracy of the encoder's classifier."""
+    labels = np.array([row.label for row in rows])
 
     def values(encoder: Encoder, dims: Sequence[int]) -> dict[int, Values]:
-        classifier = encoder.model.classifier
-        assert classifier is not None
-        vectors = encoder.encode([text for text, _ in labelled], role="document")
-        rows = torch.as_tensor(vectors, device=next(classifier.parameters()).device)
-        right = {}
-        with torch.inference_mode():
-            for dim in dims:
-                predicted = classifier(rows, dim).argmax(dim=1).tolist()
-                pairs = zip(predicted, labelled, strict=True)
-                right[dim] = np.array([float(classifier.labels[i] == x) for i, (_, x) in pairs])
-        return right
+        predicted = classify_by_prefix(encoder, [row.anchor for row in rows], dims)
+        pairs = zip(dims, predicted, strict=True)
+        return {dim: (np.array(found) == labels).astype(float) for dim, found in pairs}
 
     return Measure(f"accuracy on {where}", values)
 
 
-def of_anchors(rows: Sequence[Row], examples: Examples, seed: int, where: str) -> Measure:
+def of_anchors(rows: Sequence[Row], examples: Sequence[Row], seed: int, where: str) -> Measure:
     """nDCG@10 of each anchor's positive among the positives of all rows and of some examples.
 
     One text is right, so that is 1 / log2(1 + its rank), or 0 after the tenth.
     """
-    corpus = list(dict.fromkeys([*(row.positive for row in rows), *_positives(examples, seed)]))
-    corpus = corpus[: max(CORPUS, len({row.positive for row in rows}))]
+    sample = random.Random(f"corpus {seed}").sample(examples, min(CORPUS, len(examples)))
+    own = dict.fromkeys(row.positive for row in rows)
+    others = dict.fromkeys(row.positive for row in sample)
+    corpus = list(own | others)[: max(CORPUS, len(own))]
     place = {text: i for i, text in enumerate(corpus)}
-    own = np.array([place[row.positive] for row in rows])
+    right = np.array([place[row.positive] for row in rows])
     # An anchor that is itself in the corpus would be its own nearest text.
-    itself = [(i, place[row.anchor]) for i, row in enumerate(rows) if row.anchor in place]
-    itself = [(i, at) for i, at in itself if at != own[i]]
+    itself = [
+        (i, place[row.anchor])
+        for i, row in enumerate(rows)
+        if row.anchor in place and row.anchor != row.positive
+    ]
 
     def values(encoder: Encoder, dims: Sequence[int]) -> dict[int, Values]:
         queries = encoder.encode([row.anchor for row in rows], role="query")
         vectors = encoder.encode(corpus, role="document")
         gains = {}
         for dim in dims:
-            short = vectors[:, :dim]
-            lengths = np.maximum(np.linalg.norm(short, axis=1), 1e-12)
-            cosines = queries[:, :dim] @ short.T / lengths  # an anchor's length changes no order
+            cosines = unit_prefix(queries, dim) @ unit_prefix(vectors, dim).T
             if itself:
                 cosines[tuple(np.array(itself).T)] = -np.inf
             # A text with the same cosine ranks before the positive: equal vectors score 0.
-            better = (cosines >= cosines[np.arange(len(own)), own][:, None]).sum(axis=1)
-            gains[dim] = np.where(better <= 10, 1 / np.log2(1 + better), 0.0)
+            ranks = (cosines >= cosines[np.arange(len(rows)), right][:, None]).sum(axis=1)
+            gains[dim] = np.where(ranks <= 10, 1 / np.log2(1 + ranks), 0.0)
         return gains
 
     return Measure(f"nDCG@10 on {where}", values)
 
 
-def _positives(examples: Examples, seed: int) -> Iterator[str]:
-    """The positives of CORPUS examples at most."""
-    rng = random.Random(f"corpus {seed}")
-    for place in rng.sample(range(len(examples)), min(CORPUS, len(examples))):
-        if positive := draw(*examples[place], rng).positive:
-            yield positive
-
-
-def unjudged(config: TrainConfig, examples: Examples) -> str:
+def unjudged(rows: Sequence[Row]) -> str:
     """Why nothing is held out of these examples, in words."""
-    if config.objective is Objective.CLASSIFICATION:
-        return f"{len(examples)} labels are too few to hold some out (from {MIN_LABELS:,} on)"
-    if len(examples.of_kind(Kind.SENTENCE)) == len(examples):
+    if rows[0].label:
+        return f"{len(rows)} labels are too few to hold some out (from {MIN_LABELS:,} on)"
+    if rows[0].one_text:
         return "single sentences have no other text that judges them"
     return f"fewer than {MIN_ITEMS} examples can be held out"
 
 
-def hold_out(examples: Examples, seed: int) -> Split:
+def hold_out(split: Split, seed: int) -> Split:
     """Draw rows for judging from a tenth of the examples that have a positive or a label.
 
     What shares a text with a held-out example, but for hard negatives, is not trained on. Examples
     whose text many others have are not held out, and every label keeps an example to learn from.
+    Pairs of a single score are not: they have no order.
     """
-    rng = random.Random(f"hold out {seed}")
-    labels = Counter(examples[int(i)][1][1] for i in examples.of_kind(Kind.LABELLED))
-    room = round(SHARE * (len(examples) - len(examples.of_kind(Kind.SENTENCE))))
-    if room < (MIN_LABELS * SHARE if labels else MIN_ITEMS):
-        return Split(examples)
-    most, places_of = room // MIN_ITEMS, _places_by_text(examples)
+    examples, room = split.train, round(SHARE * len(split.train))
+    least = MIN_LABELS * SHARE if examples[0].label else MIN_ITEMS
+    if examples[0].one_text or room < least:
+        return split
+    places, most = defaultdict[str, list[int]](list), room // MIN_ITEMS
+    for place, row in enumerate(examples):
+        for text in row.matching:
+            places[identity(text)].append(place)
+    labels = Counter(row.label for row in examples)
     held: set[int] = set()
     rows: list[Row] = []
-    for place in map(int, np.random.default_rng(seed).permutation(len(examples))):
-        kind, texts = examples[place]
-        linked = {i for text in texts_that_match((kind, texts)) for i in places_of(text)}
-        if kind is Kind.SENTENCE or len(linked) > min(most, room) or linked & held:
+    for place in np.random.default_rng(seed).permutation(len(examples)).tolist():
+        row = examples[place]
+        linked = {i for text in row.matching for i in places[identity(text)]}
+        if len(linked) > min(most, room) or linked & held:
             continue
-        lost = Counter(x[1] for k, x in (examples[i] for i in linked) if k is Kind.LABELLED)
+        lost = Counter(examples[i].label for i in linked)
         if any(labels[label] <= count for label, count in lost.items()):
             continue
         held |= linked
         labels -= lost
         room -= len(linked)
-        rows.append(draw(kind, texts, rng))
+        rows.append(row)
         if room <= 0 or len(rows) == MAX_HELD_OUT:
             break
-    return Split(examples.without(held), tuple(rows)) if len(rows) >= MIN_ITEMS else Split(examples)
-
-
-def _places_by_text(examples: Examples) -> Callable[[str], Sequence[int]]:
-    """Which examples have a text, as `identity` compares texts; 12 bytes for each text."""
-    hashes = np.fromiter(
-        (hash(identity(text)) for example in examples for text in texts_that_match(example)),
-        np.int64,
-    )
-    counts = np.fromiter((len(texts_that_match(example)) for example in examples), np.int64)
-    owners = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-    order = np.argsort(hashes, kind="stable")
-    hashes, owners = hashes[order], owners[order]
-
-    def places(text: str) -> Sequence[int]:
-        number = hash(identity(text))
-        start, end = (np.searchsorted(hashes, number, side) for side in ("left", "right"))
-        found: list[int] = owners[start:end].tolist()
-        return found
-
-    return places
+    scores = {row.score for row in rows}
+    if len(rows) < MIN_ITEMS or (len(scores) == 1 and None not in scores):
+        return split
+    train = [row for place, row in enumerate(examples) if place not in held]
+    return Split(train, rows, split.excluded)

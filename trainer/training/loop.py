@@ -254,8 +254,8 @@ def send_report(run: Run, report: OnReport | None) -> None:
             scores=state.scores(state.step) or None,
             best_step=state.best_step,
             examples=len(plan.examples),
-            excluded=plan.examples.excluded,
+            excluded=run.split.excluded,
             base=run.summarize_base(),
-            unjudged="" if run.measures else unjudged(run.config, run.split.train),
+            unjudged="" if run.measures else unjudged(run.split.train),
         )
     )

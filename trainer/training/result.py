@@ -128,7 +128,7 @@ def conclude(run: Run, verdicts: Sequence[Verdict]) -> tuple[str, bool]:
     """Whether search gets better, worse or stays, in a sentence; False: the base is kept."""
     step = run.state.best_step
     if not verdicts:
-        why, share = unjudged(run.config, run.split.train), trained_share(run)
+        why, share = unjudged(run.split.train), trained_share(run)
         mix = f", mixed with {1 - share:.0%} of the weights before it" if share < 1 else ""
         return (
             f"Not compared with the base: there are no dev files, and {why}; the last step, "
@@ -155,7 +155,7 @@ def make_recipe(run: Run, verdicts: Sequence[Verdict]) -> dict[str, Any]:
         "changed": [name for name, value in settings.items() if value != defaults[name]],
         "examples": len(run.split.train),
         "held_out": len(run.split.rows),
-        "excluded": run.split.train.excluded,
+        "excluded": run.split.excluded,
         "best_step": run.state.best_step,
         "measures": [verdict.figures() for verdict in verdicts],
         "versions": {name: metadata.version(name) for name in ("torch", "transformers")},

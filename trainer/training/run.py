@@ -17,9 +17,9 @@ from searchengine.trainer.model.model_folder import Model, describe, read
 from searchengine.trainer.model.modules import Dense
 from searchengine.trainer.sources.source import Source
 from searchengine.trainer.training.batches import BatchPlan
-from searchengine.trainer.training.examples import Examples, Kind, read_examples
+from searchengine.trainer.training.examples import Batch, Split, digest, read_examples
 from searchengine.trainer.training.head import with_linear_head
-from searchengine.trainer.training.judging import Measure, Scores, Split, make_measures
+from searchengine.trainer.training.judging import Measure, Scores, make_measures
 from searchengine.trainer.training.longlora import lengthened, prepare_network
 from searchengine.trainer.training.objectives import OBJECTIVES, PrefixObjective
 from searchengine.trainer.training.passes import Passes
@@ -110,11 +110,11 @@ def make_run(config: TrainConfig, measure: Measure | None) -> Run:
     processes, device = connect()
     examples = read_examples(config)
     measures, split = make_measures(config, examples, measure)
-    model, projection = load_base(config, examples)
+    model, projection = load_base(config, examples.train)
     training_model = TrainingModel(model, config, projection).to(device)
     settings = config.to_dict().items()
     origin = {name: value for name, value in settings if name not in FREE_SETTINGS} | {
-        "the training files": split.train.digest(config.dev),
+        "the training files": digest(split.train, config.dev),
         "the files of the base model": fingerprint.of_model(model, describe(model)),
         "the judged questions": f"{measure.name} {measure.digest}" if measure else "",
     }
@@ -134,7 +134,7 @@ def make_run(config: TrainConfig, measure: Measure | None) -> Run:
     )
 
 
-def load_base(config: TrainConfig, examples: Examples) -> tuple[Model, Dense | None]:
+def load_base(config: TrainConfig, examples: Batch) -> tuple[Model, Dense | None]:
     """The base model as it is to be trained, and a layer behind it for training only."""
     source = Source.find(config.base)
     try:
@@ -165,7 +165,7 @@ def load_base(config: TrainConfig, examples: Examples) -> tuple[Model, Dense | N
     prepare_network(model.module.transformer, config)
     classifier = None
     if config.objective is Objective.CLASSIFICATION:
-        labels = sorted({texts[1] for _, texts in examples})
+        labels = sorted({row.label for row in examples})
         classifier = Classifier(dims, labels, config.seed)
     return replace(model, classifier=classifier), projection
 
@@ -179,7 +179,7 @@ def default_prefixes(model: Model, pooling: Pooler) -> tuple[int, ...]:
     return model.matryoshka_dims if model.matryoshka_dims[1:] else usual
 
 
-def _check_network(config: TrainConfig, model: Model, examples: Examples) -> None:
+def _check_network(config: TrainConfig, model: Model, examples: Batch) -> None:
     """Refuse what a network cannot do: be cut after a layer, or give a sentence two views."""
     network: Any = model.module.transformer
     kind = network.config.model_type
@@ -188,7 +188,7 @@ def _check_network(config: TrainConfig, model: Model, examples: Examples) -> Non
             f"layers_per_step with {config.base}: a {kind} network may end in a norm or share the "
             f"weights of its layers; choose a base of the kind {', '.join(LAYERED)}"
         )
-    alone = len(examples.of_kind(Kind.SENTENCE)) and config.augment is Augment.NONE
+    alone = examples[0].one_text and config.augment is Augment.NONE
     rates = (layer.p for layer in network.modules() if isinstance(layer, nn.Dropout))
     if alone and config.dropout != 0 and not any(rates):
         dropout = "dropout (SimCSE has 0.1), " if config.dropout is None else ""

@@ -71,9 +71,8 @@ def sts(
     """Measure Spearman correlation with human similarity scores, and the vectors' geometry.
 
     Prints one row per task and prefix length, with 95 % intervals; alignment, uniformity
-    and effective rank show how the vectors are spread. Each FILE is a task: a CSV or TSV
-    with the columns score, sentence1 and sentence2. Files with the same NAME are pooled
-    into one task. Several tasks end in an average.
+    and effective rank show how the vectors are spread. Each FILE is a task, with
+    the columns score, sentence1 and sentence2. Files with the same NAME are pooled.
 
     \b
     Example:
@@ -118,7 +117,8 @@ def load_all(
 
 def _sts_tasks(files: tuple[tuple[str, Path], ...]) -> list["StsTask"]:
     """Read one task per name. Files that share a default name need explicit ones."""
-    from searchengine.trainer.evaluation.sts import StsTask, read_sts
+    from searchengine.trainer.evaluation.sts import StsTask
+    from searchengine.trainer.training.examples import read_sts
 
     named: dict[str, list[Path]] = {}
     for name, path in files:

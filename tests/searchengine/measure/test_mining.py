@@ -25,7 +25,7 @@ from searchengine.measure.mining import (
     read_pairs,
     write_negatives,
 )
-from searchengine.trainer.training.examples import Kind, Texts, read_file
+from searchengine.trainer.training.examples import Row, Texts, read_file
 from searchengine.trainer.training.hard_negatives import MiningConfig, choose
 
 
@@ -184,7 +184,7 @@ def test_files(count: int, tmp_path: Path) -> None:
         **({"complete": 2, "fewer": 0} if count == 1 else {"complete": 1, "fewer": 1}),
     }
     # The trainer reads it, and mining again leaves out what was mined.
-    assert [texts for _, texts in read_file(out)] == [
+    assert [row.texts for row in read_file(out)] == [
         (*pair, *negatives) for pair, negatives in zip(PAIRS, found, strict=True)
     ]
     assert read_pairs([out]) == PAIRS
@@ -195,9 +195,9 @@ def test_pairs_without_a_negative_and_texts_of_any_kind(tmp_path: Path) -> None:
     summary = write(tmp_path / "t.jsonl", pairs)
     assert (summary.complete, summary.fewer, summary.none) == (1, 0, 2)
     assert list(read_file(tmp_path / "t.jsonl")) == [
-        (Kind.PAIR, pairs[0]),
-        (Kind.TRIPLET, (*pairs[1], "c 40")),
-        (Kind.PAIR, pairs[2]),
+        Row(*pairs[0]),
+        Row(*pairs[1], ("c 40",)),
+        Row(*pairs[2]),
     ]
     (tmp_path / "s.tsv").write_text("sentence\na\n")
     with pytest.raises(SearchEngineError, match="holds single sentences, expected pairs"):
@@ -266,11 +266,11 @@ def test_command(folder: Path) -> None:
     assert (summary["out"], summary["pairs"], summary["candidates"]) == (str(out), 16, 17)
     assert summary["complete"] + summary["fewer"] + summary["none"] == 16
     read, pairs = list(read_file(out)), read_pairs([folder / "pairs.tsv"])
-    assert [texts[:2] for _, texts in read] == pairs
-    assert sum(kind is Kind.TRIPLET for kind, _ in read) == 16 - summary["none"] > 0
+    assert [row.matching for row in read] == pairs
+    assert sum(bool(row.negatives) for row in read) == 16 - summary["none"] > 0
     texts = {positive for _, positive in pairs} | {"red a red car"}
-    for _, (_, positive, *found) in read:
-        assert positive not in found and set(found) <= texts
+    for row in read:
+        assert row.positive not in row.negatives and set(row.negatives) <= texts
     again = run("mine", folder / "pairs.tsv", "--out", out, *options)
     assert again.returncode == 2
     assert again.stderr.strip() == f"Error: {out} exists; name a new file, or remove this one"
