@@ -1,23 +1,17 @@
 """Files on disk: read with errors that name them, written whole or not at all, and synced."""
 
-import hashlib
 import json
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
 
 from searchengine.trainer.errors import ModelError
-
-CHECKSUMS = "checksums.json"
-# A file changed this recently (ns) may change again within one tick of the clock: it is read again.
-SETTLED = 1_000_000_000
 
 
 def read_text(path: Path) -> str:
@@ -90,32 +84,6 @@ def new_folder(path: Path, keep: str | None = None) -> Iterator[Path]:
         if not isinstance(error, OSError | SafetensorError) and type(error) is not Exception:
             raise
         raise ModelError(f"the model cannot be written to {path}: {error}") from error
-
-
-def remembered_sha256(path: Path) -> str:
-    """The sha256 (hex) of a file, remembered in the user's cache while the file stays the same.
-
-    A file can get other content and keep its size and time of change. Its time of the last change
-    of status (ctime) no program can set back. Raises OSError.
-    """
-    cache, name = user_cache(), str(path.absolute())
-    known: dict[str, list[Any]] = {}
-    with suppress(OSError, ValueError, TypeError):
-        known = dict(json.loads((cache / CHECKSUMS).read_bytes())) if cache else {}
-    with path.open("rb") as file:
-        before = os.fstat(file.fileno())
-        *state, digest = known.get(name) or [None]
-        if state == file_state(before):
-            return str(digest)
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        is_same = file_state(os.fstat(file.fileno())) == file_state(before)
-    if cache and is_same and time.time_ns() - before.st_ctime_ns > SETTLED:
-        known[name] = [*file_state(before), digest]
-        present = {name: entry for name, entry in known.items() if os.path.exists(name)}
-        with suppress(OSError):  # read-only, or full: the file is read again
-            cache.mkdir(parents=True, exist_ok=True)
-            write_at_once(cache / CHECKSUMS, json.dumps(present).encode())
-    return digest
 
 
 def file_state(stat: os.stat_result) -> list[int]:

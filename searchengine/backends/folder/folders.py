@@ -15,27 +15,32 @@ processes that open a collection share memory (`documents.db-shm`), which two ma
 would see part of what the other writes, and overwrite it.
 """
 
+import json
 import logging
 import os
 import re
 import shutil
 import stat
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from errno import ENOTDIR
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from searchengine.backends.folder.documents.store import Store
 from searchengine.errors import FORBIDDEN, CollectionBusy, CollectionError
 from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.storage.durable import open_folder, sha256, sync_folder
-from searchengine.trainer.files import remembered_sha256
+from searchengine.trainer.files import file_state, user_cache, write_at_once
 
 _CHUNK = 1 << 24  # bytes per read
 _SEGMENT = re.compile(r"[0-9]+(\.[0-9a-f]{32}\.new)?")
-# Bytes from which a checksum is remembered; smaller files take 10 ms.
-_REMEMBERED = 16 << 20
+# Bytes from which a checksum is remembered, smaller files take 10 ms; and in which file.
+_REMEMBERED, _CHECKSUMS = 16 << 20, "checksums.json"
+# A file changed this recently (ns) may change again within one tick of the clock: it is read again.
+_SETTLED = 1_000_000_000
 
 
 def check_name(path: Path) -> None:
@@ -56,9 +61,28 @@ def folder_of(path: Path, number: int) -> Path:
 def checksum(path: Path) -> str:
     """The SHA-256 of a file; of a large one remembered in the user's cache while it stays the same.
 
-    Hashing the graph of ten million rows would take seconds each time a collection is opened.
+    Hashing the graph of ten million rows would take seconds each time a collection is opened. A
+    file can get other content and keep its size and time of change. Its time of the last change of
+    status (ctime) no program can set back. Raises OSError.
     """
-    return sha256(path) if path.stat().st_size < _REMEMBERED else remembered_sha256(path)
+    cache, before = user_cache(), path.stat()
+    if cache is None or before.st_size < _REMEMBERED:
+        return sha256(path)
+    known: dict[str, list[Any]] = {}
+    with suppress(OSError, ValueError, TypeError):
+        known = dict(json.loads((cache / _CHECKSUMS).read_bytes()))
+    *state, digest = known.get(name := str(path.absolute())) or [None]
+    if state == file_state(before):
+        return str(digest)
+    digest = sha256(path)
+    is_same = file_state(path.stat()) == file_state(before)
+    if is_same and time.time_ns() - before.st_ctime_ns > _SETTLED:
+        known[name] = [*file_state(before), digest]
+        present = {name: entry for name, entry in known.items() if os.path.exists(name)}
+        with suppress(OSError):  # read-only, or full: the file is read again
+            cache.mkdir(parents=True, exist_ok=True)
+            write_at_once(cache / _CHECKSUMS, json.dumps(present).encode())
+    return digest
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Checksums of large files are remembered between openings, while the files stay the same."""
 
+import hashlib
 import os
 import time
 from collections.abc import Iterator
@@ -17,10 +18,8 @@ from searchengine.indexer.storage.durable import sha256
 @pytest.fixture
 def hashed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str]]:
     """The names of the files that are read to compute a checksum; all files count as large."""
-    from searchengine.trainer import files
-
     names: list[str] = []
-    digest = files.hashlib.file_digest
+    digest = hashlib.file_digest
 
     def counted(file, algorithm):  # type: ignore[no-untyped-def]
         names.append(Path(file.name).name)
@@ -28,8 +27,8 @@ def hashed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(folders, "_REMEMBERED", 0)
-    monkeypatch.setattr(files, "SETTLED", -(10**12))
-    monkeypatch.setattr(files.hashlib, "file_digest", counted)
+    monkeypatch.setattr(folders, "_SETTLED", -(10**12))
+    monkeypatch.setattr(hashlib, "file_digest", counted)
     yield names
 
 
