@@ -148,7 +148,7 @@ class Encoder:
     @property
     def precision(self) -> str:
         """The arithmetic in use: "fp32", "bf16", "fp16" or "int8"."""
-        return self._handle.runtime.precision.value
+        return str(self._handle.runtime.precision)
 
     @property
     def model(self) -> "Model":

@@ -47,7 +47,7 @@ class ModelHandle:
         self._lock, self._process = RLock(), os.getpid()
         self._runtime: Runtime | None = None
         self._bert: Bert | None = None
-        self.choice = Choice(RuntimeKind.TORCH, Precision(config.precision), "it is in memory")
+        self.choice = Choice(RuntimeKind.TORCH, config.precision, "it is in memory")
         if source is not None:
             self._state = source.state()
             self._kept = native_runtime.Kept(source, self._state)
@@ -126,8 +126,8 @@ class ModelHandle:
                 self.choice = choose(self.config, str(error), kernel())  # or an error
         from searchengine.trainer.runtimes.torch_runtime import TorchRuntime
 
-        precision, device = self.choice.precision, self.config.device
-        return TorchRuntime(self.model.module, self.tokens, precision, device)
+        precision = Precision(self.config.precision)
+        return TorchRuntime(self.model.module, self.tokens, precision, self.config.device)
 
     @property
     def runs_on(self) -> str:

@@ -26,7 +26,7 @@ from searchengine.trainer.native.library import digit_bits, encode, levels, thre
 from searchengine.trainer.native.weights import LANES, Arrays
 from searchengine.trainer.runtimes.calibration import agreement, quantize, sample_ids
 from searchengine.trainer.runtimes.runtime import Vectors
-from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeKind
+from searchengine.trainer.runtimes.runtime_config import INT8, RuntimeKind
 from searchengine.trainer.sources.source import Source
 from searchengine.trainer.tensors import Tensors, aligned
 
@@ -44,7 +44,7 @@ class NativeRuntime:
     """Runs a network of BERT's kind. Safe to use from several threads."""
 
     kind: str = RuntimeKind.NATIVE
-    precision = Precision.INT8
+    precision: str = INT8
     token_budget = 1 << 14  # the kernel takes a few texts at a time from it
     pads = False
 

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from searchengine.trainer.model.tokens import Ids
-from searchengine.trainer.runtimes.runtime_config import Precision
 
 Vectors = NDArray[np.float32]
 # The least length of a text in a padded batch, relative to the longest: at worst half is padding.
@@ -19,13 +18,13 @@ class Runtime(Protocol):
 
     Attributes:
         kind: "native", "torch", or "numpy" for a static model.
-        precision: the one in use, never AUTO.
+        precision: the one in use, never "auto".
         pads: whether it pads the texts of a batch to one length.
         token_budget: tokens of the batch that it runs fastest.
     """
 
     kind: str
-    precision: Precision
+    precision: str
     pads: bool
     token_budget: int
 

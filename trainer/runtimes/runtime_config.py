@@ -29,17 +29,19 @@ class RuntimeKind(StrEnum):
 
 
 class Precision(StrEnum):
-    """The arithmetic of the transformer; pooling and head are always float32.
+    """The arithmetic of the transformer in torch; pooling and head are always float32.
 
-    INT8 is that of the native kernel: matrices are multiplied in 8 bits; what is not a matrix
-    product stays as it is. FP16 is for CUDA.
+    FP16 is for CUDA. The native kernel has one of its own, which goes by INT8.
     """
 
     AUTO = "auto"
     FP32 = "fp32"
     BF16 = "bf16"
     FP16 = "fp16"
-    INT8 = "int8"
+
+
+INT8 = "int8"
+"""Matrices are multiplied in 8 bits; what is not a matrix product stays as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +51,8 @@ class RuntimeConfig:
     Attributes:
         runtime: "auto" is what the variable SEARCHENGINE_RUNTIME names, if it is set; else as
             `choose` says.
-        precision: "auto" is int8 for the native kernel; for torch bf16 where the hardware computes
-            it natively, else fp32.
+        precision: of torch, which runs the network where one is named; "auto" is bf16 where the
+            hardware computes it natively, else fp32.
         device: a torch device name; None: a GPU if torch sees one, else the processor.
         trust_remote_code: Python code that comes with a model may be run, by torch. Otherwise it is
             never run.
@@ -66,15 +68,16 @@ class RuntimeConfig:
     def __post_init__(self) -> None:
         kind = _named("runtime", self.runtime, RuntimeKind)
         precision = _named("precision", self.precision, Precision)
-        if not _is_supported(kind, precision, self.device):
+        for_torch = precision is not Precision.AUTO or self.device not in (None, "cpu")
+        if kind is RuntimeKind.NATIVE and for_torch:
             raise ModelError(
-                "the native runtime computes in int8 on the processor: it goes with no other "
-                f"runtime, precision or device, got {kind}, {precision} and {self.device}"
+                "the native runtime computes in int8 on the processor: leave precision and device "
+                f"out, got {precision} and {self.device}"
             )
         if kind is RuntimeKind.AUTO and (preferred := os.environ.get(VARIABLE)):
             preferred_kind = _named(VARIABLE, preferred, RuntimeKind)
             # The variable gives way to what this call asks for.
-            if _is_supported(preferred_kind, precision, self.device):
+            if not (preferred_kind is RuntimeKind.NATIVE and for_torch):
                 kind = preferred_kind
         object.__setattr__(self, "runtime", kind)
         object.__setattr__(self, "precision", precision)
@@ -82,10 +85,10 @@ class RuntimeConfig:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The runtime of a model, its precision, AUTO until torch has started, and the reason."""
+    """The runtime of a model, its precision, "auto" until torch has started, and the reason."""
 
     kind: RuntimeKind
-    precision: Precision
+    precision: str
     reason: str
 
 
@@ -102,12 +105,12 @@ def choose(config: RuntimeConfig, obstacle: str, kernel: str) -> Choice:
     """
     if not obstacle and not kernel:
         obstacle = "the native kernel is not compiled: install searchengine with a C++ compiler"
-    asked_for = config.runtime is RuntimeKind.NATIVE or config.precision is Precision.INT8
+    asked_for = config.runtime is RuntimeKind.NATIVE
     if asked_for and obstacle:
         raise ModelError(f"the native runtime cannot run this model: {obstacle}")
     if config.runtime is RuntimeKind.TORCH:
         reason = "the runtime torch was asked for"
-    elif config.precision not in (Precision.AUTO, Precision.INT8):
+    elif config.precision is not Precision.AUTO:
         reason = f"{config.precision} was asked for"
     elif config.device not in (None, "cpu"):
         reason = f"the device {config.device} was asked for"
@@ -117,25 +120,17 @@ def choose(config: RuntimeConfig, obstacle: str, kernel: str) -> Choice:
         reason = obstacle
     else:
         reason = f"a BERT network on a processor, by {kernel}"
-        return Choice(RuntimeKind.NATIVE, Precision.INT8, reason)
+        return Choice(RuntimeKind.NATIVE, INT8, reason)
     if missing := [name for name in ("torch", "transformers") if find_spec(name) is None]:
         names = " and ".join(missing)
         raise ModelError(f"this needs {names}, because {reason}: {install_line('train')}")
-    return Choice(RuntimeKind.TORCH, Precision(config.precision), reason)
+    return Choice(RuntimeKind.TORCH, config.precision, reason)
 
 
 def _named(name: str, value: str, kinds: type[Kind]) -> Kind:
     if value not in list(kinds):
         raise ModelError(f"{name} is {value!r}: expected one of {', '.join(kinds)}")
     return kinds(value)
-
-
-def _is_supported(runtime: RuntimeKind, precision: Precision, device: str | None) -> bool:
-    """Whether a runtime supports this combination."""
-    if runtime is not RuntimeKind.NATIVE and precision is not Precision.INT8:
-        return True
-    fits = runtime is not RuntimeKind.TORCH and precision in (Precision.AUTO, Precision.INT8)
-    return fits and device in (None, "cpu")
 
 
 def has_gpu() -> bool:

@@ -55,7 +55,7 @@ class StaticHandle:
 
     runs_on = "numpy fp32 (a static model)"
     kind = "numpy"
-    precision = Precision.FP32
+    precision: str = Precision.FP32
     token_budget = 1 << 15
     pads = False
 

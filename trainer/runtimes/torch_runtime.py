@@ -88,7 +88,7 @@ class TorchRuntime:
         device: str | None = None,
     ):
         self.device = pick_device(device)
-        self.precision = pick_precision(precision, self.device)
+        self.precision: str = pick_precision(precision, self.device)
         self.token_budget = token_budget(self.device)
         self._module, self._pad_id = module, tokens.pad_id
         self._lock = Lock()
@@ -97,7 +97,7 @@ class TorchRuntime:
     def _running(self) -> SentenceModule:
         if self.precision is Precision.FP32:
             return self._module.to(self.device)
-        return lowered(self._module, DTYPES[self.precision], self.device)
+        return lowered(self._module, DTYPES[Precision(self.precision)], self.device)
 
     def run(self, rows: Sequence[Ids]) -> Vectors:
         """Unit rows (B, dim) float32. Raises ModelError where the device lacks memory."""

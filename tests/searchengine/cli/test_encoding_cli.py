@@ -112,10 +112,7 @@ def test_fewer_layers(model: Path, notes: Path, tmp_path: Path) -> None:
 def test_what_cannot_be_is_one_sentence(collection: Path) -> None:
     question = ("search", collection, "a whale sings")
     for options, message in (
-        (
-            ("--runtime", "torch", "--precision", "int8"),
-            "computes in int8 on the processor",
-        ),
+        (("--runtime", "native", "--precision", "bf16"), "computes in int8 on the processor"),
         (("--runtime", "native", "--device", "cuda"), "computes in int8 on the processor"),
         (("--device", "abacus"), "the device 'abacus' cannot be used here"),
         (("--precision", "fp8"), "is not one of"),
