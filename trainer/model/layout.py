@@ -201,12 +201,14 @@ def transformer_settings(place: Path) -> dict[str, Any]:
     named = place / TRANSFORMER_CONFIG
     older = sorted(place.glob("sentence_*_config.json"))
     settings = read_object(named if named.is_file() or not older else older[0], optional=True)
-    lower = bool(settings.get("do_lower_case")) and (place / TOKENIZER).is_file()
-    if lower and not lowercases(read_object(place / TOKENIZER)):
-        raise ModelError(
-            f"{place} has do_lower_case in {TRANSFORMER_CONFIG}, but a tokenizer that keeps "
-            f"capitals: write a Lowercase normalizer into {TOKENIZER}"
-        )
+    if settings.get("do_lower_case") and (place / TOKENIZER).is_file():
+        state = read_object(place / TOKENIZER).get("normalizer") or {}
+        steps = state.get("normalizers", [state])
+        if not any(step.get("type") == "Lowercase" or step.get("lowercase") for step in steps):
+            raise ModelError(
+                f"{place} has do_lower_case in {TRANSFORMER_CONFIG}, but a tokenizer that keeps "
+                f"capitals: write a Lowercase normalizer into {TOKENIZER}"
+            )
     for name in OVERRIDES:
         values = settings.get(name) or {}
         if set(values) - {"trust_remote_code"}:  # which no folder can allow itself
@@ -236,13 +238,6 @@ def position_offset(config: Mapping[str, Any]) -> int:
     padding = config.get("pad_token_id")
     offset = config.get("model_type") in OFFSET_POSITIONS
     return (0 if padding is None else padding) + 1 if offset else 0
-
-
-def lowercases(tokenizer: Mapping[str, Any]) -> bool:
-    """Whether a tokenizer, as the JSON of `tokenizers`, makes its text lower case."""
-    state = tokenizer.get("normalizer") or {}
-    steps = state.get("normalizers", [state])
-    return any(step.get("type") == "Lowercase" or step.get("lowercase") for step in steps)
 
 
 def pooling_modes(place: Path, width: int) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from searchengine.trainer.runtimes.runtime_config import (
     RuntimeKind,
     choose,
 )
-from searchengine.trainer.runtimes.static_runtime import StaticHandle, static_place
+from searchengine.trainer.runtimes.static_runtime import StaticHandle, static_stages
 from searchengine.trainer.sources.source import Source
 
 if TYPE_CHECKING:
@@ -142,6 +142,6 @@ Handle = ModelHandle | StaticHandle
 def open_handle(config: RuntimeConfig, source: Source) -> Handle:
     """The model of a source. Raises ModelError."""
     with as_damage(source.folder):
-        if (table := static_place(source.folder)) is not None:
-            return StaticHandle(config, source, table)
+        if stages := static_stages(source.folder):
+            return StaticHandle(config, source, stages)
         return ModelHandle(config, None, source)

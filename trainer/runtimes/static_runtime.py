@@ -41,13 +41,13 @@ BLOCK = 256
 """Tokens summed in float32; their sums are added in float64. A longer sum has a larger error."""
 
 
-def static_place(folder: Path) -> Path | None:
-    """The folder of the table, if this is the folder of a static model. Raises ModelError."""
+def static_stages(folder: Path) -> list[tuple[str, Path]]:
+    """(kind, folder) of each module, the table first; none of another model. Raises ModelError."""
     if (folder / MODULES).is_file():
         modules = listed_modules(folder)
-        return modules[0][1] if modules and modules[0][0] == KIND else None
+        return modules if modules and modules[0][0] == KIND else []
     config = read_object(folder / "config.json", optional=True)
-    return folder if config.get("model_type") == MODEL2VEC else None
+    return [(KIND, folder)] if config.get("model_type") == MODEL2VEC else []
 
 
 class StaticHandle:
@@ -59,23 +59,23 @@ class StaticHandle:
     token_budget = 1 << 15
     pads = False
 
-    def __init__(self, config: RuntimeConfig, source: Source, place: Path):
-        """place: the folder of its table. Raises ModelError."""
+    def __init__(self, config: RuntimeConfig, source: Source, stages: Sequence[tuple[str, Path]]):
+        """stages: see static_stages. Raises ModelError."""
         is_open = config.precision in (Precision.AUTO, Precision.FP32)
         if source.layers is not None or not is_open or config.device not in (None, "cpu"):
             raise ModelError(
                 f"{source.name} is a static model, without layers, which numpy computes on the "
                 "processor in fp32: leave layers, precision and device out"
             )
-        folder, modules = source.folder, []
-        if (folder / MODULES).is_file():
-            modules = [kind for kind, _ in listed_modules(folder)]
-        if more := [kind for kind in modules[1:] if kind != NORMALIZE]:
+        (_, place), *behind = stages
+        kinds = {kind for kind, _ in behind}
+        if more := kinds - {NORMALIZE}:
             raise ModelError(
-                f"{folder} has a {more[0]} behind its {KIND}: expected {NORMALIZE}, or nothing"
+                f"{source.folder} has a {min(more)} behind its {KIND}: expected {NORMALIZE}, or "
+                "nothing"
             )
         table = _read_table(place)
-        stated = read_settings(folder, table.shape[1], unit=modules[-1:] == [NORMALIZE])
+        stated = read_settings(source.folder, table.shape[1], unit=bool(kinds))
         tokens = _read_tokens(place, len(table))
         self.config, self.source = config, source
         self.description = Description(layers=0, tokens=tokens, **stated)
