@@ -2,17 +2,16 @@
 
 Texts of a batch are sorted by length and cut into passes of some thousand tokens, so that little is
 spent on padding. Every pass seeds its own dropout; that is what lets gradient caching (Gao et al.,
-arXiv 2101.06983) do a pass again: first all vectors without gradients, then the loss on them, then
-each pass once more with the gradient that the loss has for its vectors. Memory is that of one pass.
+arXiv 2101.06983) do a pass again: first all vectors, of which nothing else is kept, then the loss
+on them, then each pass once more when its gradients are computed. Memory is that of one pass.
 """
 
-import functools
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from searchengine.trainer.encoder import Encoder, Role
 from searchengine.trainer.model.modules import Batch
@@ -88,22 +87,9 @@ class Passes:
 
         layers: those after which vectors are needed, () for the last alone.
         """
-        passes, cached = self._plan(views, seed), self.config.gradient_cache
-        with torch.no_grad() if cached else nullcontext():
-            rows = self._vectors(passes, self.training_model.encoder, layers)
-        if cached:
-            repeat = functools.partial(self._repeat, passes, layers)
-            rows.requires_grad_().register_hook(repeat)  # type: ignore[no-untyped-call]
-        return self._gathered(views, passes, rows)
-
-    def _repeat(self, passes: Sequence[Pass], layers: Sequence[int], gradients: Tensor) -> None:
-        """Do the passes again, each with the gradients (L, n, dim) of its vectors."""
-        for item in passes:
-            # An autocast context for each: it stores the weights that it has cast.
-            with torch.enable_grad(), self._autocast():
-                output = self._run(item, self.training_model.encoder, layers)
-            of_pass, gradients = gradients.tensor_split([len(item.rows)], dim=1)
-            torch.autograd.backward(output, of_pass)
+        passes = self._plan(views, seed)
+        vectors = self._vectors(passes, self.training_model.encoder, layers)
+        return self._gathered(views, passes, vectors)
 
     @torch.no_grad()
     def momentum_vectors(self, view: Tokens) -> Tensor:
@@ -149,9 +135,15 @@ class Passes:
         ]
 
     def _run(self, item: Pass, encoder: EncoderCopy, layers: Sequence[int]) -> Tensor:
-        torch.manual_seed(item.seed)  # dropout
-        vectors: Tensor = encoder(item.batch, layers)
-        return vectors
+        def vectors() -> Tensor:
+            torch.manual_seed(item.seed)  # dropout
+            rows: Tensor = encoder(item.batch, layers)
+            return rows
+
+        if not (self.config.gradient_cache and torch.is_grad_enabled()):
+            return vectors()
+        rows: Tensor = checkpoint(vectors, use_reentrant=False, preserve_rng_state=False)
+        return rows
 
     def _vectors(
         self, passes: Sequence[Pass], encoder: EncoderCopy, layers: Sequence[int] = ()
