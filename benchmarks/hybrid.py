@@ -19,7 +19,7 @@ from record import DATA, record
 from searchengine import SearchEngine
 from searchengine.corpus.files import read_corpus
 from searchengine.measure.judgements import Qrels, read_qrels, read_queries
-from searchengine.query.ranking import FUSED
+from searchengine.query.ranking import WINDOW
 from searchengine.trainer.encoder import Encoder
 
 SPLITS = {"scifact": ("train", "test"), "nfcorpus": ("dev", "test"), "cranfield": (None, "test")}
@@ -56,8 +56,8 @@ def measure(encoder: Encoder, folder: Path, split: str, passages: bool) -> dict[
         with SearchEngine.create(path, encoder, passages=passages) as engine:
             # Cranfield has two empty documents.
             engine.add(read_corpus(folder, on_bad=lambda _: None))
-            near = _keys(engine.search_batch(questions, FUSED, exact=True))
-            worded = _keys(engine.search_batch(questions, FUSED, mode="text"))
+            near = _keys(engine.search_batch(questions, WINDOW, exact=True))
+            worded = _keys(engine.search_batch(questions, WINDOW, mode="text"))
             both = _keys(engine.search_batch(questions, 10, mode="hybrid"))
     fused = [_by_rank(*pair) for pair in zip(near, worded, strict=True)]
     ways = {"vector": near, "text": worded, "reciprocal rank": fused, "hybrid": both}

@@ -39,9 +39,9 @@ from searchengine.indexer.config import (
     SegmentConfig,
     Storage,
 )
-from searchengine.indexer.errors import SegmentConfigError, SegmentError
+from searchengine.indexer.errors import SegmentConfigError, SegmentError, VectorError
 from searchengine.indexer.search.allowed import Allowed, restriction
-from searchengine.indexer.search.cascade import SearchResult, narrow, rerank
+from searchengine.indexer.search.cascade import SearchResult, narrow
 from searchengine.indexer.search.segment_files import Parts, read_manifest
 from searchengine.indexer.storage.durable import Checksum, sha256
 from searchengine.indexer.storage.manifest import MANIFEST, VECTORS, Manifest
@@ -320,10 +320,12 @@ class Segment:
     def rerank(self, queries: npt.ArrayLike, candidates: RowNumbers, k: int) -> SearchResult:
         """The best k candidates (q, s) by full-width cosine, padded with -1 and -inf.
 
-        `queries`: (q, D), any length > 0.
+        `queries`: (q, D), any length > 0. Raises VectorError.
         """
         unit, k = unit_rows(queries, dim=self.dim), result_size("k", k, self.rows)
-        return rerank(self._opened().file, unit, candidates, k)
+        if candidates.size and not -1 <= candidates.min() <= candidates.max() < self.rows:
+            raise VectorError(f"candidates must be rows of {self.rows}, or -1")
+        return self._opened().rerank(unit, candidates, k)
 
     def search(
         self,

@@ -81,7 +81,8 @@ from searchengine.query.coalescing import Coalescers
 from searchengine.query.duplicates import Duplicates, check_cosine, duplicates, mean_of
 from searchengine.query.explanation import Explanation, explain
 from searchengine.query.hits import Hit, Hits, HitsBatch, timed
-from searchengine.query.ranking import hits, rank, rank_by_weights, reranked
+from searchengine.query.page import hits, reranked
+from searchengine.query.ranking import rank, rank_by_weights
 from searchengine.query.request import (
     CANDIDATES,
     Options,
@@ -643,7 +644,7 @@ class SearchEngine:
         `vectors`: of the questions, (q, D). Raises QueryError and FilterError."""
         query = Query.from_options(k, options)
         rankings = rank(snapshot, query, questions, vectors)
-        found = ([each.passage.document for each in ranking.documents] for ranking in rankings)
+        found = ([each.document for each in ranking.documents] for ranking in rankings)
         return [snapshot.store.keys_of(documents) for documents in found]
 
     def rank_by_weights(

@@ -47,15 +47,23 @@ class RowPassages:
         columns = np.frombuffer(mapped, "<i8", offset=start).reshape(3, rows)
         return cls(columns, *(column.data for column in columns))
 
-    def of_document(self, row: int) -> range:
-        """All rows of the document that has this row."""
-        documents, first, last, end = self.documents, row, row, len(self.documents) - 1
-        document = documents[row]
-        while first > 0 and documents[first - 1] == document:
-            first -= 1
-        while last < end and documents[last + 1] == document:
-            last += 1
-        return range(first, last + 1)
+    def of_documents(self, rows: RowNumbers) -> tuple[RowNumbers, RowNumbers]:
+        """All rows of the documents that have these rows, and the document of each, both (n,).
+
+        `rows`: (d,) of different documents.
+        """
+        documents, owners = self.columns[0], self.columns[0, rows]
+        first, last = rows.copy(), rows.copy()
+        for ends, step in ((first, -1), (last, 1)):
+            moving = np.arange(rows.size)
+            while moving.size:
+                next_rows = (ends[moving] + step).clip(0, len(documents) - 1)
+                same = (documents[next_rows] == owners[moving]) & (next_rows != ends[moving])
+                moving = moving[same]
+                ends[moving] += step
+        counts = last - first + 1
+        offsets = np.repeat(first - (counts.cumsum() - counts), counts)
+        return offsets + np.arange(counts.sum()), np.repeat(owners, counts)
 
 
 def write_passages(path: Path, columns: RowNumbers, rows: int) -> None:

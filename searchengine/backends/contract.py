@@ -68,13 +68,6 @@ class Passage(NamedTuple):
     end: int
 
 
-class Place(NamedTuple):
-    """A passage and its document, by their ids; −1 in place of a passage: the whole document."""
-
-    id: int
-    document: int
-
-
 class Known(NamedTuple):
     """The stored state of a document, enough to see whether it has changed.
 

@@ -14,8 +14,8 @@ from searchengine.backends.filters.parser import field_name, parse
 from searchengine.backends.filters.sql import fields_of
 from searchengine.backends.mode import Mode
 from searchengine.indexer.arrays import Floats
-from searchengine.query.paging import MAX_DEPTH
-from searchengine.query.ranking import hits, rank, reranked
+from searchengine.query.page import hits, reranked
+from searchengine.query.ranking import MAX_DEPTH, rank
 from searchengine.query.request import Query
 
 _SHOWN = {"vector": "vectors", "words": "words", "shortlist": "prefix"}
@@ -82,7 +82,7 @@ def explain(
 
     def place(query: Query) -> int | None:
         (ranking,) = rank(snapshot, query.before_rerank, questions, vectors)
-        found = [each.passage.document == document for each in ranking.documents]
+        found = [each.document == document for each in ranking.documents]
         if query.rerank is not None:
             (page,) = hits(snapshot, query, [ranking], questions, vectors)
             found = [hit.key == key for hit in reranked(page, question or "", query)]

@@ -1,13 +1,10 @@
-"""Rankings fused into one.
+"""Cosines and BM25 scores of documents fused into one score."""
 
-Fusion(scored.scale).all(cosines, bm25)               # [(document id, score), …], best first
-"""
-
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from searchengine.backends.contract import Scored
+import numpy as np
+
 from searchengine.backends.mode import WEIGHT
 
 
@@ -31,25 +28,10 @@ class Fusion:
     unrelated: float = 0.0
     weight: float = WEIGHT
 
-    def score(self, cosine: float | None, bm25: float) -> float:
-        """The score of a document, 0–1; None: it has no vector, and counts as unrelated.
+    def score(self, cosine: Any, bm25: Any) -> Any:
+        """The scores, 0–1, of documents: numbers or arrays (n,). Without a vector: cosine −inf.
 
         A phrase can add more to BM25 than `scale`, hence the maximum of 1.
         """
-        above = 0.0 if cosine is None else max(0.0, cosine - self.unrelated)
-        share = above / (1 - self.unrelated)
-        return min(1.0, self.weight * share + (1 - self.weight) * bm25 / self.scale)
-
-    def all(self, cosines: Mapping[int, float], bm25: Mapping[int, float]) -> Scored:
-        """The scores of ids, by (−score, −cosine, id). An id without BM25 has 0."""
-        scores = [
-            (-self.score(cosine, bm25.get(name, 0.0)), -cosine, name)
-            for name, cosine in cosines.items()
-        ]
-        scores += [
-            (-self.score(None, score), math.inf, name)
-            for name, score in bm25.items()
-            if name not in cosines
-        ]
-        scores.sort()
-        return [(name, -score) for score, _, name in scores]
+        share = np.maximum(0.0, cosine - self.unrelated) / (1 - self.unrelated)
+        return np.minimum(1.0, self.weight * share + (1 - self.weight) * bm25 / self.scale)

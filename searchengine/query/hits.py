@@ -23,7 +23,7 @@ class Hit:
     """A document found.
 
     Attributes:
-        score: hits are sorted by it, in parts (searchengine.query.paging). By vectors, the
+        score: hits are sorted by it, in parts (searchengine.query.ranking). By vectors, the
             full-width cosine of the best passage, between −1 and 1; by words, BM25; by both, a
             weighted sum of the cosine, counted from that of unrelated passages, and of BM25 as a
             share of what the question could give: at most 1 (searchengine.query.fusion). Of the

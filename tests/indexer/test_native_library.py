@@ -12,6 +12,7 @@ from native_cases import small_segment
 from searchengine.indexer.arrays import unit_rows
 from searchengine.indexer.errors import SegmentConfigError
 from searchengine.indexer.native import compiler, library
+from searchengine.indexer.search.cascade import rerank
 from searchengine.indexer.segment import Segment
 
 LEVELS = library.levels()
@@ -138,7 +139,7 @@ def test_a_segment_finds_the_same_with_every_kernel(
                 other = results.setdefault((k, size), found)
                 assert np.mean(found.rows == other.rows) > 0.995
                 candidates = segment.shortlist(unit_rows(queries), size, allowed)
-                oracle = segment.rerank(unit_rows(queries), candidates, k)
+                oracle = rerank(segment._opened().file, unit_rows(queries), candidates, k)
                 np.testing.assert_array_equal(found.rows, oracle.rows)
                 np.testing.assert_allclose(found.scores, oracle.scores, atol=1e-6)
 

@@ -35,12 +35,9 @@ def test_a_segment_keeps_its_passages(tmp_path: Path) -> None:
             assert passages.columns.tolist() == COLUMNS.tolist()
             assert passages.starts.tolist() == [0, 4, 8, 0, 2]
             assert passages.ends.tolist() == [4, 8, 9, 5, 6]
-            assert [passages.of_document(row) for row in (0, 1, 3, 4)] == [
-                range(3),
-                range(3),
-                range(3, 4),
-                range(4, 5),
-            ]
+            rows, documents = passages.of_documents(np.array([1, 3, 4]))
+            assert rows.tolist() == [0, 1, 2, 3, 4]
+            assert documents.tolist() == COLUMNS[0].tolist()
     assert np.load(tmp_path / "1" / PASSAGES).tolist() == COLUMNS.tolist()
 
 

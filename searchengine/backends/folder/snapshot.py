@@ -217,12 +217,12 @@ class Snapshot(contract.Snapshot):
         if self._passages is None or not known.keys() >= set(documents):
             return super().passages_of(documents, known)
         passages: dict[int, int] = {}
-        for document in documents:
-            segment, file, row = self._place(known[document])
-            live = self.live[segment]
-            for i in file.of_document(row):
-                if live is None or live.mask[i]:
-                    passages[segment.base + i] = document
+        rising = np.sort(np.array([known[document] for document in documents], np.int64))
+        for segment, file in self._files:
+            rows, owners = file.of_documents(segment.part_of(rising))
+            if (live := self.live[segment]) is not None:
+                rows, owners = rows[live.mask[rows]], owners[live.mask[rows]]
+            passages.update(zip((segment.base + rows).tolist(), owners.tolist(), strict=True))
         return passages
 
     def _place(self, passage: int) -> tuple[SegmentRow, RowPassages, int]:

@@ -197,11 +197,17 @@ def test_a_filter_that_does_not_parse_is_refused(engine: SearchEngine) -> None:
         engine.search(units(1)[0], where="5 < n")
 
 
-def test_equal_scores_come_in_the_order_of_ids(engine: SearchEngine) -> None:
+@pytest.mark.parametrize("mode", ["vector", "text", "hybrid"])
+def test_equal_scores_come_in_the_order_of_keys(engine: SearchEngine, mode: str) -> None:
     vector = units(1)
-    engine.collection.upsert([Entry(Document(f"k{i}", "x"), ((0, 1),), vector) for i in range(9)])
-    hits = engine.search(vector[0], 5, shortlist=100)
-    assert [hit.key for hit in hits] == [f"k{i}" for i in range(5)]
+    keys = [f"k{(7 * i) % 30:02}" for i in range(30)]
+    entries = [Entry(Document(key, "bread", "", {}), ((0, 5),), vector) for key in keys]
+    engine.collection.upsert(entries)
+    with engine.collection.reading() as snapshot:
+        vectors = np.repeat(vector, 2, axis=0)
+        for k in (5, 30):
+            ranked = engine.rank(snapshot, ["bread"] * 2, vectors, k, mode=mode)
+            assert ranked == [sorted(keys)[:k]] * 2
 
 
 def test_many_questions_are_answered_as_one(engine: SearchEngine) -> None:

@@ -11,7 +11,7 @@ from searchengine.backends.contract import EXPECTED
 from searchengine.backends.folder.documents.store import Store
 from searchengine.backends.mode import WEIGHT
 from searchengine.query.fusion import Fusion
-from searchengine.query.ranking import FUSED
+from searchengine.query.ranking import WINDOW
 
 WORDS = ["whale", "sleep", "ocean", "bread", "yeast", "owl", "night", "tide"]
 
@@ -67,7 +67,7 @@ def test_cosines_that_begin_at_four_fifths_order_as_those_that_begin_at_zero(
                 low = base - (1 - base)
                 assert low < hit.scores["vector"] <= 1
             with engine.collection.reading() as snapshot:
-                scored = snapshot.by_words("whale sleep night", FUSED)
+                scored = snapshot.by_words("whale sleep night", WINDOW)
                 vector = Narrow(base).encode(["whale sleep night"])[0]
                 scoring = Fusion(scored.scale, snapshot.unrelated.cosine(vector))
             parts = [(hit.scores["vector"], hit.scores.get("text", 0.0)) for hit in hits]
@@ -155,6 +155,6 @@ def test_the_ends_of_the_weight_are_the_modes(collections: Any, base: float) -> 
     both = collections[1.0, base].search(question, mode="hybrid", **options)
     alone = collections[1.0, base].search(question, mode="vector", **options)
     assert [hit.key for hit in both] == [hit.key for hit in alone]
-    words = collections[0.0, base].search(question, FUSED, mode="text")
-    first = collections[0.0, base].search(question, FUSED, mode="hybrid")
+    words = collections[0.0, base].search(question, WINDOW, mode="text")
+    first = collections[0.0, base].search(question, WINDOW, mode="hybrid")
     assert [hit.scores["text"] for hit in first] == [hit.score for hit in words]

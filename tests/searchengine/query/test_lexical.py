@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -230,35 +231,20 @@ def test_check_finds_what_is_wrong(tmp_path: Any) -> None:
 
 
 def test_fusion_is_a_weighted_sum() -> None:
-    cosines, bm25 = {1: 0.75, 2: 0.5, 3: 0.25, 6: -0.5}, {3: 20.0, 4: 10.0, 5: 2.5}
-    scored = Fusion(20.0, unrelated=0.0, weight=0.6).all(cosines, bm25)
-    assert [name for name, _ in scored] == [3, 1, 2, 4, 5, 6]
-    assert [score for _, score in scored] == pytest.approx([0.55, 0.45, 0.3, 0.2, 0.05, 0])
+    cosines = np.array([0.75, 0.5, 0.25, -0.5, -np.inf])  # the last has no vector
+    bm25 = np.array([0.0, 0.0, 20.0, 0.0, 10.0])
+    scores = Fusion(20.0, unrelated=0.0, weight=0.6).score(cosines, bm25)
+    assert scores == pytest.approx([0.45, 0.3, 0.55, 0, 0.2])
     half = Fusion(40.0, unrelated=0.5, weight=0.5)
-    assert dict(half.all(cosines, bm25)) == pytest.approx(
-        {1: 0.25, 2: 0.0, 3: 0.25, 4: 0.125, 5: 0.03125, 6: 0.0}
-    )
+    assert half.score(cosines, bm25) == pytest.approx([0.25, 0, 0.25, 0, 0.125])
     assert half.score(1.0, 40.0) == half.score(1.0, 60.0) == 1.0  # a phrase adds to BM25
-    assert half.score(None, 20.0) == half.score(0.5, 20.0)  # no vector: as unrelated ones
-    assert Fusion(1.0).all({}, {}) == []
 
 
-@given(
-    st.dictionaries(st.integers(0, 9), st.floats(-1, 1)),
-    st.dictionaries(st.integers(0, 9), st.floats(0, 40)),
-    st.floats(0, 0.9),
-    st.floats(0, 1),
-)
+@given(st.floats(-1, 1), st.floats(0, 40), st.floats(0, 0.9), st.floats(0, 1))
 def test_fusion_gives_zero_to_one_and_rises_with_both_parts(
-    cosines: dict[int, float], bm25: dict[int, float], unrelated: float, weight: float
+    cosine: float, bm25: float, unrelated: float, weight: float
 ) -> None:
     fusion = Fusion(WordScores([(0, 40.0)], 90.0).scale, unrelated, weight)
-    scored = fusion.all(cosines, bm25)
-    assert all(0 <= score <= 1 for _, score in scored)
-    assert {name for name, _ in scored} == cosines.keys() | bm25.keys()
-    assert scored == [
-        (name, fusion.score(cosines.get(name), bm25.get(name, 0))) for name, _ in scored
-    ]
-    for cosine in cosines.values():
-        assert fusion.score(cosine, 3.0) <= fusion.score(1.0, 3.0)
-        assert fusion.score(cosine, 3.0) <= fusion.score(cosine, 4.0)
+    assert 0 <= fusion.score(cosine, bm25) <= 1
+    assert fusion.score(cosine, bm25) <= fusion.score(1.0, bm25)
+    assert fusion.score(cosine, bm25) <= fusion.score(cosine, bm25 + 1)

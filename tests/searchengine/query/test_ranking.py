@@ -28,7 +28,7 @@ from searchengine.backends.mode import weight_of
 from searchengine.errors import CollectionError, FilterError, QueryError
 from searchengine.ingest.passages import PassageConfig
 from searchengine.query.fusion import Fusion
-from searchengine.query.ranking import FUSED
+from searchengine.query.ranking import WINDOW
 from searchengine.query.request import Options, Query
 
 # ----------------------------------------------------------------------------------------- passages
@@ -176,10 +176,10 @@ def test_by_words_without_an_encoder(tmp_path: Path, source: str | None) -> None
 
 
 def fused(engine: SearchEngine, question: str, where: str | None = None) -> list[Any]:
-    """(key, score) by both, of what fits into FUSED."""
-    near = engine.search(question, FUSED, where=where, shortlist=1000, mode="vector")
+    """(key, score) by both, of what fits into WINDOW."""
+    near = engine.search(question, WINDOW, where=where, shortlist=1000, mode="vector")
     names = [*{hit.key: None for hit in near}]
-    worded = by_words(engine, question, FUSED, where)
+    worded = by_words(engine, question, WINDOW, where)
     names += [key for key, _ in worded if key not in names]
     number = {name: i for i, name in enumerate(names)}
     cosines = {number[hit.key]: hit.score for hit in near}
@@ -190,7 +190,7 @@ def fused(engine: SearchEngine, question: str, where: str | None = None) -> list
 def fusing(engine: SearchEngine, question: str) -> Fusion:
     """The constants of a question, without a filter."""
     with engine.collection.reading() as snapshot:
-        found = snapshot.by_words(question, FUSED)
+        found = snapshot.by_words(question, WINDOW)
         assert found.most >= found[0][1]
         weight = weight_of(snapshot.settings)
         vector = engine.encoder.encode([question])[0]
@@ -199,13 +199,13 @@ def fusing(engine: SearchEngine, question: str) -> Fusion:
 
 def test_both_show_what_only_words_find_by_its_nearest_passage(tmp_path: Path) -> None:
     """As many documents as are fused are nearer than the only one that has the word."""
-    documents = [{"_id": str(n), "text": "xx xx" if n else "xx xx yyyy"} for n in range(FUSED)]
+    documents = [{"_id": str(n), "text": "xx xx" if n else "xx xx yyyy"} for n in range(WINDOW)]
     documents.append({"_id": "worded", "text": "a a a a word word bb word ccc ccc ccc ccc"})
     with collection(tmp_path, documents) as engine:
         question = "word bb bb bb"
         with engine.folder.own_store() as store, engine.folder.writing(store) as writer:
             writer.changes.set("weight", 0.01)  # else equal documents would be nearer by far
-        assert len(engine.search(question, FUSED + 5, mode="hybrid")) == FUSED + 1
+        assert len(engine.search(question, WINDOW + 5, mode="hybrid")) == WINDOW + 1
         hits = engine.search(question, 3, mode="hybrid")
         assert keys(hits)[0] == "worded"
         assert hits[0].passage == "word word bb word"
@@ -226,14 +226,12 @@ def test_both_equal_the_fusion_of_all_documents(tmp_path: Path) -> None:
         engine.add(documents[280:])  # a second segment has few of the documents, or none
         for question in ("eeeee bb", "ggggggg", "a a ffffff dddd", "ccc"):
             near = engine.search(question, 300, exact=True)
-            bm25 = dict(by_words(engine, question, FUSED, None))
-            number = {hit.key: i for i, hit in enumerate(sorted(near, key=lambda hit: hit.key))}
-            cosines = {number[hit.key]: hit.score for hit in near}
+            bm25 = dict(by_words(engine, question, WINDOW, None))
             scoring = fusing(engine, question)
-            scores = scoring.all(cosines, {number[key]: value for key, value in bm25.items()})
+            scores = [scoring.score(hit.score, bm25.get(hit.key, 0.0)) for hit in near]
             for k in (1, 3, 10, 50):
                 hits = engine.search(question, k, mode="hybrid")
-                expected = [score for _, score in scores[:k]]
+                expected = sorted(scores, reverse=True)[:k]
                 assert [hit.score for hit in hits] == pytest.approx(expected, abs=NEAR)
                 for hit in hits:
                     parts = hit.scores["vector"], hit.scores.get("text", 0.0)
@@ -261,15 +259,18 @@ def test_groups_are_shown_by_their_best(engine: SearchEngine) -> None:
 
 def test_values_of_different_types_are_different_groups(tmp_path: Path) -> None:
     values = [1, True, "1", "true", [1], "[1]", {"a": 1}, '{"a":1}', None, "null", 1.0, [1], None]
-    documents = [{"_id": str(i), "text": "bb", "v": value} for i, value in enumerate(values)]
+    documents = [{"_id": f"{i:02}", "text": "bb", "v": value} for i, value in enumerate(values)]
     with collection(tmp_path, [*documents, {"_id": "a", "text": "bb"}]) as engine:
         hits = engine.search("bb", 20, group_by="v")
-        assert keys(hits) == [*(str(i) for i in range(10)), "a"]  # null is a value, nothing is none
+        assert keys(hits) == [
+            *(f"{i:02}" for i in range(10)),
+            "a",
+        ]  # null is a value, nothing is none
 
 
 @pytest.mark.parametrize("mode", ["vector", "text", "hybrid"])
 def test_groups_behind_a_large_one_are_found(tmp_path: Path, mode: str) -> None:
-    many = [{"_id": f"m{i}", "text": "bb bb", "g": "many"} for i in range(3 * FUSED)]
+    many = [{"_id": f"m{i}", "text": "bb bb", "g": "many"} for i in range(3 * WINDOW)]
     few = [{"_id": f"f{i}", "text": "bb ccc ccc", "g": i % 4} for i in range(8)]
     with collection(tmp_path, many + few) as engine:
         for k in (1, 3, 5, 30):
@@ -331,8 +332,8 @@ def test_scores_are_cosines_and_the_order_is_as_computed(
 ) -> None:
     config = {"prefix": 8, "structure": structure}
     with SearchEngine.create(tmp_path / "c", Row(), config) as engine:  # type: ignore[arg-type]
-        engine.add({"_id": str(i), "text": str(i)} for i in range(2400))
-        texts = [str(i) for i in range(300)]
+        engine.add({"_id": f"{i:04}", "text": f"{i:04}"} for i in range(2400))
+        texts = [f"{i:04}" for i in range(300)]
         with engine.collection.reading() as snapshot:
             computed = snapshot.search(Row().encode(texts), 3, exact=exact)
             rows = snapshot.store.passages(computed.rows.ravel())
@@ -347,6 +348,6 @@ def test_scores_are_cosines_and_the_order_is_as_computed(
             atol=1e-6,
         )
         twins = [[h.key for h in hits[:2]] for hits in answers]
-        assert twins == [[text, str(int(text) + 1800)] for text in texts]
+        assert twins == [[text, f"{int(text) + 1800:04}"] for text in texts]
         opposite = engine.search(-Row().rows[0], 2400, exact=exact)[-1]
         assert opposite.score >= -1

@@ -233,7 +233,7 @@ def test_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     year = date.today().year
     documents = [
         {"_id": "old", "text": "do whales sleep", "year": year - 20},
-        {"_id": "copy", "text": "do whales sleep", "year": year - 5},
+        {"_id": "repeat", "text": "do whales sleep", "year": year - 5},
         {"_id": "new", "text": "when do whales", "year": year},
         {"_id": "no", "text": "when owls hunt"},
     ]
@@ -248,10 +248,10 @@ def test_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             return [hit.key for hit in names["hits"]]
 
         plain = [hit.key for hit in engine.search("when do whales sleep")]
-        assert plain == ["old", "copy", "new", "no"]
-        assert keys(recency)[:3] == ["new", "copy", "old"]
-        assert keys(field) == ["new", "copy", "old", "no"]
-        assert keys(diversity) == ["old", "new", "copy", "no"]
+        assert plain == ["old", "repeat", "new", "no"]
+        assert keys(recency)[:3] == ["new", "repeat", "old"]
+        assert keys(field) == ["new", "repeat", "old", "no"]
+        assert keys(diversity) == ["old", "new", "repeat", "no"]
         names: dict[str, Any] = {"engine": engine}
         exec(cross, names)
         scores = {hit.key: hit.score for hit in names["hits"]}

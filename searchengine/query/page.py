@@ -1,0 +1,150 @@
+"""From rankings to the hits of a page: documents, the passage to show of each, `rerank`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from searchengine.backends import limits
+from searchengine.backends.contract import Snapshot, Span
+from searchengine.backends.folder.documents.synonyms import with_added
+from searchengine.backends.listing import facet
+from searchengine.backends.mode import Mode, weight_of
+from searchengine.errors import QueryError
+from searchengine.indexer.arrays import Floats
+from searchengine.query.fusion import Fusion
+from searchengine.query.hits import Hit, Hits
+from searchengine.query.ranking import Ranked, Ranking
+from searchengine.query.request import Query
+from searchengine.query.snippets import word_counts
+
+
+def hits(
+    snapshot: Snapshot,
+    query: Query,
+    rankings: Sequence[Ranking],
+    questions: Sequence[str] | None,
+    vectors: Floats | None = None,
+) -> list[Hits]:
+    """The hits of several questions (None: vectors), with their documents.
+
+    `vectors`: of the questions, (q, D); needed by the mode hybrid.
+    """
+    if questions is not None and query.mode != Mode.VECTOR:
+        questions = [with_added(question, snapshot.settings) for question in questions]
+    ranked = [each for ranking in rankings for each in ranking.documents]
+    documents = iter(snapshot.store.documents(each.document for each in ranked))
+    facets = {name: facet(snapshot.store, name, query.where) for name in query.facets}
+    passages = _several_passages(snapshot, ranked)
+    ids = {each.passage for each in ranked if each.passage >= 0}.union(*passages.values())
+    spans = dict(zip(ids, snapshot.spans_of(list(ids)), strict=True))
+    answers = []
+    for i, ranking in enumerate(rankings):
+        question, chosen = questions[i] if questions else "", []
+        shares: Mapping[int, float] | None = None
+        if vectors is not None and query.mode == Mode.HYBRID:
+            of_page = [each.document for each in ranking.documents]
+            compared = [passage for name in of_page for passage in passages.get(name, ())]
+            shares = _cosine_shares(snapshot, compared, vectors[i])
+        for each in ranking.documents:
+            limits.check()
+            document, best = next(documents), each.passage
+            if choice := passages.get(each.document):
+                of_document = {passage: spans[passage] for passage in choice}
+                best = _passage(document.text, question, each, of_document, shares)
+            start, end = spans.get(best, (0, len(document.text)))
+            key, title, text, metadata = (
+                document.key,
+                document.title,
+                document.text,
+                document.metadata,
+            )
+            chosen.append(
+                Hit(each.score, key, title, text, metadata, start, end, question, each.scores)
+            )
+        answers.append(Hits(chosen, exact=ranking.exact, facets=facets))
+    return answers
+
+
+def reranked(answer: Hits, question: str, query: Query) -> Hits:
+    """The page, once `query.rerank` has ordered the best candidates; the others stay behind them.
+
+    `answer`: the hits of `query.before_rerank`. `question`: empty for a vector. Raises QueryError
+    for what are no scores, and whatever the function raises.
+    """
+    if query.rerank is None or query.offset >= query.candidates or not answer:
+        return answer
+    candidates = answer[: query.candidates]
+    scores = query.rerank(question, candidates[:])
+    limits.check()
+    try:
+        numbers = np.asarray(scores).astype(np.float64, casting="same_kind")
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise QueryError(f"rerank must return numbers, got {scores!r:.80}") from error
+    if numbers.shape != (len(candidates),):
+        raise QueryError(
+            f"rerank must return one number for each of {len(candidates)} hits, got an array of "
+            f"shape {numbers.shape}"
+        )
+    if not np.isfinite(numbers).all():
+        raise QueryError(f"rerank must return finite numbers, got {scores!r:.80}")
+    ordered = [
+        replace(
+            hit, score=score, scores={**hit.scores, str(query.mode): hit.score, "rerank": score}
+        )
+        for hit, score in zip(candidates, numbers.tolist(), strict=True)
+    ]
+    ordered.sort(key=lambda hit: (-hit.score, hit.key))
+    answer[:] = [*ordered, *answer[query.candidates :]][query.offset : query.depth]
+    answer.exact = False
+    return answer
+
+
+def _several_passages(snapshot: Snapshot, ranked: Sequence[Ranked]) -> Mapping[int, list[int]]:
+    """Document → its passages, of those that have several and words of the question."""
+    known = {
+        each.document: each.passage
+        for each in ranked
+        if each.passage >= 0 and each.scores.get("text", 0.0) > 0
+    }
+    if not known or not snapshot.cuts:
+        return {}
+    passages: dict[int, list[int]] = {}
+    for passage, document in snapshot.passages_of(list(known), known).items():
+        passages.setdefault(document, []).append(passage)
+    return {document: several for document, several in passages.items() if len(several) > 1}
+
+
+def _cosine_shares(
+    snapshot: Snapshot, passages: Sequence[int], vector: Floats
+) -> Mapping[int, float]:
+    """Passage → the part that its cosine would have in a fused score."""
+    if not passages:
+        return {}
+    fusion = Fusion(1.0, snapshot.unrelated.cosine(vector), weight_of(snapshot.settings))
+    result = snapshot.cosines(vector, np.array(passages, np.int64))
+    shares = fusion.score(result.scores[0].astype(float), 0.0)
+    return dict(zip(result.rows[0].tolist(), shares.tolist(), strict=True))
+
+
+def _passage(
+    text: str,
+    question: str,
+    ranked: Ranked,
+    spans: Mapping[int, Span],
+    shares: Mapping[int, float] | None,
+) -> int:
+    """The passage of a document that its score chooses; the first of equals.
+
+    A passage has its own cosine, and of what words added to the score of the document as much as
+    it has of their weight, compared with the passage that has most. `shares`: the parts of the
+    cosines in the score; None: words alone count.
+    """
+    near = dict.fromkeys(spans, 0.0) if shares is None else {i: shares[i] for i in spans}
+    first, second = sorted(near.values(), reverse=True)[:2]
+    words = 1.0 if shares is None else max(0.0, ranked.score - first)
+    if first > second + words:  # whatever the words are
+        return max(near, key=near.__getitem__)
+    weights = dict(zip(spans, word_counts(text, question, [*spans.values()]), strict=True))
+    most = max(weights.values()) or 1.0
+    return max(near, key=lambda passage: near[passage] + words * weights[passage] / most)
