@@ -1,6 +1,7 @@
 """Labels: learnt, judged, saved, and refused where they teach nothing."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,12 +9,16 @@ import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import cross_val_score
+from sklearn.preprocessing import normalize
 
-from searchengine.trainer.classifier import C, Classifier
+from searchengine.trainer.classifier import Classifier
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, DataError
 from searchengine.trainer.evaluation.labels import classify, classify_by_prefix
 from searchengine.trainer.training import loop
+from searchengine.trainer.training.examples import Row
+from searchengine.trainer.training.head import CS, C, chosen_c, fit_classifier
 from searchengine.trainer.training.loop import Report, train
 from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import WORDS, write_sentence_transformer
@@ -55,21 +60,35 @@ def test_labels_are_learnt_and_saved(config: TrainConfig, share: float) -> None:
     assert classify(again, ["the cat eats not", "the cat eats"]) == ["no", "yes"]
 
 
-def test_a_fit_is_the_logistic_regression_of_scikit_learn() -> None:
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(60, 8)).astype(np.float32)
-    x /= np.linalg.norm(x, axis=1, keepdims=True)
-    labels = [("a", "b", "c")[int(row[:3].argmax())] for row in x]
-    classifier = Classifier((8, 3), ["a", "b", "c"])
-    for c in (C, 1.0):
-        classifier.fit(torch.from_numpy(x), labels, c)
-        for dim in (8, 3):  # each prefix has a regression of its own
-            rows = x[:, :dim] / np.linalg.norm(x[:, :dim], axis=1, keepdims=True)
-            model = LogisticRegression(C=c, max_iter=2000, tol=1e-8).fit(rows, labels)
-            found = classifier(torch.from_numpy(x), dim).softmax(dim=1).detach().numpy()
-            np.testing.assert_allclose(found, model.predict_proba(rows), atol=2e-3)
+@pytest.mark.parametrize("names", [("a", "b"), ("a", "b", "c")])
+def test_a_fit_is_the_logistic_regression_of_scikit_learn(base: Path, names: Sequence[str]) -> None:
+    """Two labels have one row of coefficients there; the last label has a single text."""
+    texts = [f"the {n} {v}" for n in NOUNS for v in VERBS]
+    labels = [names[i % (len(names) - 1)] for i, _ in enumerate(texts[1:])] + [names[-1]]
+    encoder, classifier = Encoder.load(base), Classifier((32, 8), names)
+    rows = [Row(text, label=label) for text, label in zip(texts, labels, strict=True)]
+    fit_classifier(encoder, classifier, rows)
+    x = encoder.encode(texts)
+    for dim in (32, 8):  # each prefix has a regression of its own
+        short = x[:, :dim] / np.linalg.norm(x[:, :dim], axis=1, keepdims=True)
+        model = LogisticRegression(C=C, max_iter=2000, tol=1e-8)
+        expected = model.fit(short.astype(np.float64), labels).predict_proba(short)
+        logits = classifier(torch.from_numpy(x), dim)
+        np.testing.assert_allclose(logits.softmax(dim=1).detach(), expected, atol=2e-3)
     with pytest.raises(ConfigError, match="labels of 4 dimensions: the classifier was trained for"):
         classifier(torch.from_numpy(x), 4)
+
+
+def test_many_texts_choose_the_penalty() -> None:
+    """A third of the labels are wrong; one label has a single text."""
+    rng = np.random.default_rng(0)
+    x = normalize(rng.normal(size=(600, 50)))
+    labels = ["rare", *np.where((x[1:, 0] > 0) ^ (rng.random(599) < 0.3), "yes", "no")]
+    scores = {
+        c: cross_val_score(LogisticRegression(C=c), x[1:], labels[1:], cv=5).mean() for c in CS
+    }
+    assert chosen_c(x, labels) == max(CS, key=lambda c: scores[c]) != C
+    assert chosen_c(x[:400], labels[:400]) == C
 
 
 @pytest.mark.parametrize("share", [0.0, 0.9, 1.0])
@@ -98,7 +117,7 @@ def test_contrast_draws_the_classes_apart(config: TrainConfig) -> None:
 
 
 def test_logits_of_a_prefix_by_hand() -> None:
-    classifier = Classifier((4, 2), ["a", "b"], seed=2)
+    classifier = Classifier((4, 2), ["a", "b"])
     layer = classifier.layers["2"]
     with torch.no_grad():
         layer.bias.copy_(torch.tensor([0.5, -0.5]))

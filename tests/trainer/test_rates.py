@@ -27,7 +27,7 @@ def rates(config: TrainConfig, model: Any) -> dict[str, tuple[float, float]]:  #
 
 def test_rates_by_part(config: TrainConfig) -> None:  # noqa: F811
     model = with_linear_head(read(Source.find(config.base)))
-    model = replace(model, classifier=Classifier((32,), ["a", "b"], 0))
+    model = replace(model, classifier=Classifier((32,), ["a", "b"]))
     found = rates(replace(config, learning_rate=1e-4), model)
     place = "encoder.sentence.transformer."
     assert found[f"{place}encoder.layer.1.output.dense.weight"] == (1.0, 0.01)

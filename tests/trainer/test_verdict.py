@@ -13,14 +13,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
-from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
+from sklearn.linear_model import LogisticRegression
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, DataError, TrainingWarning
 from searchengine.trainer.evaluation.labels import classify
 from searchengine.trainer.evaluation.sts import StsTask, sts_tasks
 from searchengine.trainer.training.examples import Row, Split, identity, read_sts
-from searchengine.trainer.training.head import best_c, folds_of
+from searchengine.trainer.training.head import C
 from searchengine.trainer.training.judging import (
     MIN_ITEMS,
     MIN_LABELS,
@@ -311,8 +311,7 @@ def test_labels_that_win_nothing_give_the_base_with_a_regression(
     plain, found = Encoder.load(few.base), Encoder.load(few.out)
     assert found.fingerprint == plain.fingerprint
     x = plain.encode(texts)
-    c = best_c(plain, [Row(t, label=x) for t, x in zip(texts, labels, strict=True)])
-    whole = LogisticRegression(C=c, max_iter=2000).fit(x, labels)
+    whole = LogisticRegression(C=C, max_iter=2000).fit(x, labels)
     score = whole.score(plain.encode(tested), expected)
     _, figures = encoder.recipe["measures"]
     assert figures["measure"] == "accuracy on dev" and figures["n"] == 120
@@ -326,35 +325,3 @@ def test_few_labels_without_dev_files_keep_what_was_trained(labelled_config: Tra
     encoder = train(replace(labelled_config, max_steps=4, eval_every=0))
     assert encoder.recipe["best_step"] == encoder.recipe["kept"] == 4
     assert "240 labels are too few to hold some out" in encoder.recipe["verdict"]
-
-
-def test_folds_are_stratified() -> None:
-    labels = ["a"] * 10 + ["b"] * 5 + ["c"] * 2 + ["d"]
-    parts = folds_of(labels, 3, seed=1)
-    assert parts[-1] == -1 and set(parts[:-1]) == {0, 1, 2}
-    for first, last in ((0, 10), (10, 15), (15, 17)):
-        counts = np.bincount(parts[first:last], minlength=3)
-        assert np.ptp(counts) <= 1
-    assert (folds_of(labels, 3, seed=1) == parts).all() != (folds_of(labels, 3, 2) == parts).all()
-
-
-@pytest.mark.filterwarnings("ignore:The least populated class:UserWarning")
-def test_the_penalty_is_chosen_as_scikit_learn_does(shared_data: Any) -> None:
-    """Question types, by the packaged encoder: within half a point of LogisticRegressionCV."""
-    files = [shared_data / "clf" / f"trec_{part}.tsv" for part in ("train", "test")]
-    pool, judged = ([line.split("\t") for line in f.read_text().splitlines()[1:]] for f in files)
-    pool = random.Random(0).sample(pool, 150)
-    encoder = Encoder.load("starter", precision="fp32")
-    x, test = (encoder.encode([row[2] for row in rows]) for rows in (pool, judged))
-    ours, theirs = [], []
-    for column, count in ((0, 60), (0, 150), (1, 60), (1, 150)):
-        rows = [(row[2], row[column]) for row in pool[:count]]
-        c = best_c(encoder, [Row(text, label=label) for text, label in rows])
-        labels, expected = [label for _, label in rows], [row[column] for row in judged]
-        peer = LogisticRegressionCV(
-            l1_ratios=(0,), max_iter=2000, scoring="accuracy", use_legacy_attributes=False
-        )
-        theirs.append(peer.fit(x[:count], labels).score(test, expected))
-        model = LogisticRegression(C=c, max_iter=2000).fit(x[:count], labels)
-        ours.append(model.score(test, expected))
-    assert np.mean(ours) >= np.mean(theirs) - 0.005, (ours, theirs)

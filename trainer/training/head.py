@@ -5,7 +5,6 @@ directions a prefix has. With the principal axes first, 64 of 768 dimensions sta
 hundreds of updates would make them. Uncentred PCA; the lengths of the axes do not change.
 """
 
-import itertools
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -14,23 +13,25 @@ from dataclasses import replace
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.preprocessing import normalize
 
-from searchengine.trainer.classifier import C, Classifier
+from searchengine.trainer.classifier import Classifier
 from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.model import head
+from searchengine.trainer.model.head import IDENTITY
 from searchengine.trainer.model.model_folder import Model
 from searchengine.trainer.model.modules import Dense, Normalize, SentenceModule
 from searchengine.trainer.training.examples import Batch
 
-IDENTITY = "torch.nn.modules.linear.Identity"
 # Texts that the rotation is fitted on: a few for each axis of common widths.
 ROTATION_TEXTS = 2048
-# Labelled texts that the classifier is fitted on, at most.
-CLASSIFIER_TEXTS = 4096
-# Of the logistic regression on the base's vectors: parts of the cross-validation that chooses C;
-# predictions that few texts should give it, in up to REPEATS divisions; and the values of C.
-FOLDS, PREDICTIONS, REPEATS = 5, 2000, 4
-CS = (0.1, 1.0, 3.0, 10.0, 30.0, 100.0)
+CLASSIFIER_TEXTS = 4096  # that a classifier is fitted on, at most
+C = 3.0
+"""Inverse strength of L2 in a regression on unit vectors."""
+CS, MIN_CHOOSING = (0.3, 1.0, 3.0, 10.0, 30.0), 500
+"""Values of C of which a cross-validation may choose, and texts that it takes (docs/tried.md)."""
 
 
 def with_linear_head(model: Model) -> Model:
@@ -41,12 +42,10 @@ def with_linear_head(model: Model) -> Model:
     if _last_dense(model.module) is not None:
         return model
     width = model.module.dim
-    dense = Dense(width, width, False, IDENTITY)
-    with torch.no_grad():
-        dense.linear.weight.copy_(torch.eye(width))
     layers = list(model.module.head)
     end = len(layers) - (1 if layers and isinstance(layers[-1], Normalize) else 0)
-    layers.insert(end, dense)
+    identity = head.Dense(np.eye(width, dtype=np.float32), None, IDENTITY)
+    layers.insert(end, Dense.of(identity))
     return replace(model, module=model.module.changed(head=layers))
 
 
@@ -87,62 +86,38 @@ def principal_axes(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
     return axes[:, ::-1].T
 
 
-def fit_classifier(encoder: Encoder, classifier: Classifier, examples: Batch, c: float = C) -> None:
-    """Fit a classifier, in place, as the logistic regression of the examples' vectors.
+def fit_classifier(
+    encoder: Encoder, classifier: Classifier, examples: Batch, choose: bool = False
+) -> None:
+    """Fit a classifier, in place: a logistic regression on every prefix of the examples' vectors.
 
     Training starts from it, as in arXiv 2202.10054: random weights would need hundreds of updates,
-    and would distort the vectors meanwhile. c: as `Classifier.fit` has it.
+    and would distort the vectors meanwhile. choose: the strength of L2, by `chosen_c`.
     """
-    classifier.fit(*_vectors_of(encoder, examples), c)
+    rows = random.Random("classifier").sample(examples, len(examples))
+    first = {row.label: row for row in reversed(rows)}
+    rows.sort(key=lambda row: row is not first[row.label])  # every label has a text
+    rows = rows[: max(CLASSIFIER_TEXTS, len(first))]
+    labels = [row.label for row in rows]
+    vectors = encoder.encode([row.anchor for row in rows], role="document").astype(np.float64)
+    c = chosen_c(vectors, labels) if choose else C
+    for dim in classifier.dims:
+        regression = LogisticRegression(C=c, max_iter=2000)
+        regression.fit(normalize(vectors[:, :dim]), labels)
+        weights, intercepts = regression.coef_, regression.intercept_
+        if len(weights) == 1:  # two labels: the logit of the second less that of the first
+            weights, intercepts = (np.concatenate([-x, x]) / 2 for x in (weights, intercepts))
+        classifier.set_regression(dim, weights, intercepts)
 
 
-def _vectors_of(encoder: Encoder, examples: Batch) -> tuple[Tensor, list[str]]:
-    """The vectors (n, D) of CLASSIFIER_TEXTS labelled texts at most, and their labels."""
-    count = min(CLASSIFIER_TEXTS, len(examples))
-    places = random.Random("classifier").sample(range(len(examples)), count)
-    rows = [examples[place] for place in places]
-    vectors = encoder.encode([row.anchor for row in rows], role="document")
-    return torch.from_numpy(vectors), [row.label for row in rows]
+def chosen_c(vectors: NDArray[np.float64], labels: Sequence[str]) -> float:
+    """The C of CS that predicts most labels of unit vectors (n, D) in five folds; C for few texts.
 
-
-def folds_of(labels: Sequence[str], count: int, seed: int = 0) -> NDArray[np.int64]:
-    """The part of each text, (n,): 0 to count − 1, each label spread over them; at random.
-
-    −1 for a text whose label no other has: it cannot be both learnt and tested.
+    Labels that fewer than five texts have take no part.
     """
-    order = np.random.default_rng(seed).permutation(len(labels))
-    order = order[np.argsort(np.array(labels)[order], kind="stable")]
-    part = np.empty(len(labels), dtype=np.int64)
-    part[order] = np.arange(len(labels)) % count
     counts = Counter(labels)
-    part[[counts[label] == 1 for label in labels]] = -1
-    return part
-
-
-def best_c(encoder: Encoder, examples: Batch) -> float:
-    """The C of CS by `cross_validated_c` of the examples, CLASSIFIER_TEXTS at most."""
-    return cross_validated_c(*_vectors_of(encoder, examples))
-
-
-def cross_validated_c(vectors: Tensor, labels: Sequence[str]) -> float:
-    """The C of CS whose regression on vectors (n, D) predicts most labels in a cross-validation.
-
-    Few texts are divided into parts several times, as one division chooses by chance. Of equal
-    values the strongest penalty.
-    """
-    names = sorted(set(labels))
-    targets = np.array([names.index(label) for label in labels])
-    right = {c: 0 for c in CS}
-    repeats = min(REPEATS, -(-PREDICTIONS // len(labels)))
-    for repeat, fold in itertools.product(range(repeats), range(FOLDS)):
-        tested = torch.from_numpy(folds_of(labels, FOLDS, repeat) == fold)
-        if not tested.any():
-            continue
-        known = [label for label, test in zip(labels, tested.tolist(), strict=True) if not test]
-        for c in CS:
-            classifier = Classifier((vectors.shape[1],), names)
-            classifier.fit(vectors[~tested], known, c)
-            with torch.inference_mode():
-                predicted = classifier(vectors[tested]).argmax(dim=1).numpy()
-            right[c] += int((predicted == targets[tested.numpy()]).sum())
-    return max(CS, key=lambda c: right[c])
+    often = np.array([counts[label] >= 5 for label in labels])
+    if often.sum() < MIN_CHOOSING or len(set(np.array(labels)[often])) == 1:
+        return C
+    search = GridSearchCV(LogisticRegression(max_iter=2000), {"C": CS}, cv=5, refit=False)
+    return float(search.fit(vectors[often], np.array(labels)[often]).best_params_["C"])

@@ -12,7 +12,7 @@ from typing import Any
 from searchengine.trainer.classifier import Classifier
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import TrainingWarning
-from searchengine.trainer.training.head import CLASSIFIER_TEXTS, best_c, fit_classifier
+from searchengine.trainer.training.head import CLASSIFIER_TEXTS, fit_classifier
 from searchengine.trainer.training.judging import MIN_ITEMS, Verdict, unjudged
 from searchengine.trainer.training.longlora import restore_network
 from searchengine.trainer.training.run import Run, copy_weights
@@ -34,8 +34,8 @@ def base_as_shipped(run: Run) -> Encoder:
         return base
     dims = tuple(dict.fromkeys(dims_of_base(run, base).values()))
     if run.regression is None:
-        run.regression = Classifier(dims, run.model.classifier.labels, run.config.seed)
-        fit_classifier(base, run.regression, run.split.train, best_c(base, run.split.train))
+        run.regression = Classifier(dims, run.model.classifier.labels)
+        fit_classifier(base, run.regression, run.split.train, choose=True)
     model = replace(base.model, matryoshka_dims=dims, classifier=run.regression)
     return Encoder(model, base.source)
 

@@ -166,7 +166,7 @@ def load_base(config: TrainConfig, examples: Batch) -> tuple[Model, Dense | None
     classifier = None
     if config.objective is Objective.CLASSIFICATION:
         labels = sorted({row.label for row in examples})
-        classifier = Classifier(dims, labels, config.seed)
+        classifier = Classifier(dims, labels)
     return replace(model, classifier=classifier), projection
 
 
