@@ -18,19 +18,9 @@ from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError
 from searchengine.trainer.training import checkpoint, processes
 from searchengine.trainer.training.loop import train
-from searchengine.trainer.training.processes import Processes
 from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import WORDS
 from tests.trainer.test_train_loop import base, config, write_triplets  # noqa: F401  (fixtures)
-
-
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_rows_are_shared_out_in_order(count: int) -> None:
-    for n in range(7):
-        rows = [list(range(n))[Processes(rank, count).mine(n)] for rank in range(count)]
-        assert list(itertools.chain(*rows)) == list(range(n))
-        assert max(map(len, rows)) - min(map(len, rows)) <= 1
-
 
 PHRASES = [*itertools.product(("dog", "cat", "whale"), ("sleeps", "eats", "sings", "plays"))]
 CASES: dict[str, dict[str, Any]] = {
@@ -49,17 +39,22 @@ CASES: dict[str, dict[str, Any]] = {
 OFTEN = {"cached", "queue", "left over"}
 
 
+no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+
+
 @pytest.mark.parametrize(
-    ("cases", "launched"),
+    ("cases", "launched", "devices"),
     [
-        pytest.param(OFTEN, False, id="often"),
-        pytest.param(CASES.keys() - OFTEN, True, id="others", marks=pytest.mark.long),
+        pytest.param(OFTEN, False, "", id="often"),
+        pytest.param(CASES.keys() - OFTEN, True, "", id="others", marks=pytest.mark.long),
+        pytest.param({"pairs", "cached", "left over"}, True, "0", id="one GPU", marks=no_gpu),
     ],
 )
 def test_two_processes_equal_one(
     config: TrainConfig,  # noqa: F811
     cases: set[str],
     launched: bool,
+    devices: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -76,24 +71,9 @@ def test_two_processes_equal_one(
         if case == "scores":
             settings["train"] = (write_scored(tmp_path / "scored.tsv"),)
         configs[case] = replace(start, **settings, out=tmp_path / case / "two")  # type: ignore[arg-type]
-    monkeypatch.setattr(processes, "pick_device", lambda _: torch.device("cpu"))
-    run_in_two_processes([*configs.values()], tmp_path, launched=launched)
-    for case, shared in configs.items():
-        one = train(replace(shared, out=tmp_path / case / "one"))
-        check_equal(case, Encoder.load(shared.out), one, Encoder.load(config.base))
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
-def test_two_processes_on_one_gpu_equal_one(
-    config: TrainConfig,  # noqa: F811
-    tmp_path: Path,
-) -> None:
-    exact = {"dropout": 0.0, "max_steps": 4, "learning_rate": 1e-3, "precision": "fp32"}
-    configs = {
-        case: replace(config, **{**exact, **CASES[case]}, out=tmp_path / case / "two")
-        for case in ("pairs", "cached", "left over")
-    }
-    run_in_two_processes([*configs.values()], tmp_path, launched=True, devices="0")
+    if not devices:
+        monkeypatch.setattr(processes, "pick_device", lambda _: torch.device("cpu"))
+    run_in_two_processes([*configs.values()], tmp_path, launched=launched, devices=devices)
     for case, shared in configs.items():
         one = train(replace(shared, out=tmp_path / case / "one"))
         check_equal(case, Encoder.load(shared.out), one, Encoder.load(config.base))
@@ -113,27 +93,22 @@ ENDING = """
 import signal
 from searchengine.trainer.training import loop
 
-def ending(name, step):
-    real = getattr(loop, name)
-    def call(run, *others):
-        if run.processes.rank == 1 and run.state.step == step:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return real(run, *others)
-    setattr(loop, name, call)
-
+real = loop.add_gradients
+def add_gradients(run, *others):
+    if run.processes.rank == 1 and run.state.step == 3:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return real(run, *others)
+loop.add_gradients = add_gradients
 """
 
 
-@pytest.mark.parametrize("place", ["add_gradients", "is_evaluated"])
 def test_a_signal_in_one_process_stops_both_after_an_update(
     config: TrainConfig,  # noqa: F811
     tmp_path: Path,
-    place: str,
 ) -> None:
-    """In an update, or between two: the first process saves, though the signal is the second's."""
+    """The first process saves, though the signal is the second's."""
     long = replace(config, max_steps=12, eval_every=0)
-    signalled = f"{ENDING}ending('{place}', 3)\n"
-    run_in_two_processes([long], tmp_path, launched=False, first=signalled, ends=-signal.SIGTERM)
+    run_in_two_processes([long], tmp_path, launched=False, first=ENDING, ends=-signal.SIGTERM)
     assert checkpoint.saved_step(long.out) == 4
     assert len(train(long, resume=True).model.history["losses"]) == 12
 

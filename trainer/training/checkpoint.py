@@ -37,7 +37,7 @@ def held(out: Path) -> Iterator[None]:
     """Keep other runs from writing to `out`: they would replace one another's checkpoint.
 
     The lock is a hidden file beside the folder; the system releases that of a killed process.
-    Raises ConfigError if another run holds it, or nothing can be written there hours later.
+    Raises ConfigError if another run holds it, or nothing can be written there.
     """
     folder = out.resolve()  # by whatever name a run has it
     path = folder.with_name(f".{folder.name}.lock")
@@ -85,7 +85,8 @@ def save(run: Run) -> None:
         sync_files(file.parent)
         scratch.replace(file)
     except (OSError, SafetensorError) as error:
-        scratch.unlink(missing_ok=True)
+        with suppress(OSError):
+            scratch.unlink()
         raise TrainingError(
             f"the checkpoint of update {run.state.step} cannot be written to {file.parent}: "
             f"{error}; mend this: {kept(run.config.out)}"
@@ -99,9 +100,9 @@ def saved_step(out: Path) -> int | None:
 
 
 def kept(out: Path) -> str:
-    """From where a run that failed goes on, in words."""
+    """What is left of a run that failed, in words."""
     step = saved_step(out)
-    return "start again" if step is None else f"resume from update {step}, which was kept"
+    return "no checkpoint was written yet" if step is None else f"update {step} was kept"
 
 
 def _read(out: Path) -> dict[str, Any]:
