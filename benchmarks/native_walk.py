@@ -29,7 +29,7 @@ from searchengine.indexer.native.library import KERNEL, description
 from searchengine.indexer.segment import Segment, SegmentConfig
 from searchengine.indexer.threads import threads
 from searchengine.indexer.tuning.points import recall
-from searchengine.trainer.processor import processor_name
+from searchengine.measure.points import processor_name
 
 K = 10
 TARGETS = (0.95, 0.97, 0.98)

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from searchengine.trainer.processor import processor_name
+from searchengine.measure.points import processor_name
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 RESULTS = REPOSITORY / "benchmarks" / "results"

@@ -37,7 +37,7 @@ from synthetic import Synthetic
 from searchengine.cli.console import show_rows
 from searchengine.indexer.arrays import Floats, RowNumbers, unit_rows
 from searchengine.indexer.native.library import description
-from searchengine.trainer.processor import processor_name
+from searchengine.measure.points import processor_name
 
 SCRIPT = str(Path(__file__).with_name("search_sides.py"))
 TARGETS = (0.95, 0.98)

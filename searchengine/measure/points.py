@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,6 @@ from searchengine.indexer.tuning.tune import AS_FAST, Goal, Point, Tuning, choos
 from searchengine.measure.bench_data import Dataset
 from searchengine.measure.results import EXACT, Results, Row, Spread
 from searchengine.measure.significance import intervals
-from searchengine.trainer.processor import processor_name
 
 TIMED, MIN_TIMED, TIME_LIMIT = 100, 20, 4.0
 """Queries timed one at a time in a round; of a slow point so many as take TIME_LIMIT seconds, but
@@ -310,6 +310,14 @@ def _row(entry: _Entry, exact: _Entry) -> Row:
         cold_bytes=entry.stored,
         build_s=entry.build_s,
     )
+
+
+def processor_name() -> str:
+    """The processor's name, from the system; "unknown" if it gives none."""
+    cpuinfo = Path("/proc/cpuinfo")  # of Linux
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor()) or "unknown"
 
 
 def machine() -> dict[str, Any]:

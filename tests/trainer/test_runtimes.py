@@ -22,7 +22,6 @@ from tiny_model import WORDS, write_bert
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.native import library
-from searchengine.trainer.processor import cpu_has_native_bf16
 from searchengine.trainer.runtimes import runtime_config, torch_runtime
 from searchengine.trainer.runtimes.runtime import Vectors, token_budget_batches
 from searchengine.trainer.runtimes.runtime_config import (
@@ -31,7 +30,11 @@ from searchengine.trainer.runtimes.runtime_config import (
     RuntimeKind,
     choose,
 )
-from searchengine.trainer.runtimes.torch_runtime import pick_device, pick_precision
+from searchengine.trainer.runtimes.torch_runtime import (
+    cpu_has_native_bf16,
+    pick_device,
+    pick_precision,
+)
 
 TEXTS = ["a whale sings", "", "x", "the dog sleeps in the house near the sea " * 9, "고래 🐋 ½"]
 needs_kernel = pytest.mark.skipif(not library.levels(), reason="the kernel is not compiled")

@@ -170,11 +170,9 @@ def _find_prefix(tensors: Tensors, network: Network) -> str:
             size not in (-1, got) for size, got in zip(expected, shape, strict=True)
         ):
             raise ModelError(
-                f"{tensors.path} has {name} of the shape {shape}, but its config.json says "
-                f"{expected}: the folder is incomplete, or of several models"
-                if shape
-                else f"{tensors.path} lacks {name}: the folder is incomplete, or its config.json "
-                "belongs to another model"
+                f"{tensors.path} has {f'{name} of the shape {shape}' if shape else f'no {name}'}, "
+                f"but its config.json says {expected}: the folder is incomplete, or of several "
+                "models"
             )
     return found[0]
 

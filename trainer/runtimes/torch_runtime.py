@@ -6,6 +6,7 @@ accuracy nothing that a ranking sees (cosine ≥ 0.9998) as long as pooling stay
 
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from threading import Lock
 
 import numpy as np
@@ -14,12 +15,13 @@ import torch
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.modules import Batch, SentenceModule, lowered
 from searchengine.trainer.model.tokens import Ids, TokenIds
-from searchengine.trainer.processor import cpu_has_native_bf16
 from searchengine.trainer.runtimes.runtime import Vectors
 from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeKind
 
 # Tokens of a padded batch: enough rows to fill the matrix units, few enough to fit the cache.
 TOKEN_BUDGET = {"cpu": 1024, "cuda": 65536, "mps": 16384}
+CPUINFO = Path("/proc/cpuinfo")  # of Linux
+BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16", "sve_bf16"}
 DTYPES = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 
 
@@ -60,6 +62,11 @@ def pick_precision(precision: Precision, device: torch.device) -> Precision:
     else:
         native = device.type == "cpu" and cpu_has_native_bf16()
     return Precision.BF16 if native else Precision.FP32
+
+
+def cpu_has_native_bf16(cpuinfo: Path = CPUINFO) -> bool:
+    """Whether this processor multiplies bfloat16 in hardware (AVX512-BF16, AMX or Arm's)."""
+    return cpuinfo.exists() and not BF16_FLAGS.isdisjoint(cpuinfo.read_text().split())
 
 
 def ran_out_of_memory(error: BaseException) -> bool:
