@@ -54,7 +54,7 @@ def of_model(model: "Model", description: Description) -> str:
     """That of a model in memory; of one of BERT's kind the same as from its folder."""
     module: Any = model.module
     config, stored = module.transformer.config, module.state_dict()
-    pooling = [str(mode) for mode in module.pooling.modes]
+    pooling = [*module.pooling.modes]
     names = {name: name for name in sorted(stored)}
     values: dict[str, Any] = {
         "network": configuration(config),

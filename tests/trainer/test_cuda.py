@@ -72,7 +72,7 @@ def decoder() -> SentenceModule:
     )
     torch.manual_seed(0)
     network = transformers.AutoModel.from_config(config)
-    return SentenceModule(network, Pooling(32, ("mean",)), [Normalize()])  # type: ignore[arg-type]
+    return SentenceModule(network, Pooling(32, ("mean",)), [Normalize()])
 
 
 def test_a_copy_in_bf16_leaves_the_weights_and_keeps_the_frequencies_of_positions() -> None:

@@ -22,12 +22,11 @@ from transformers import T5Config, T5Model
 import searchengine.trainer.model.model_folder
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ModelError
-from searchengine.trainer.model.layout import max_tokens
+from searchengine.trainer.model.layout import POOLING_MODES, max_tokens
 from searchengine.trainer.model.modules import (
     Dense,
     Normalize,
     Pooling,
-    PoolingMode,
     SentenceModule,
 )
 from searchengine.trainer.model.tokens import PIECE, TokenIds, Tokenization
@@ -83,7 +82,7 @@ def check_saved(encoder: Encoder, path: Path) -> None:
 @pytest.mark.parametrize(
     "config",
     [
-        *({"embedding_dimension": WIDTH, "pooling_mode": str(mode)} for mode in PoolingMode),
+        *({"embedding_dimension": WIDTH, "pooling_mode": mode} for mode in POOLING_MODES),
         {"embedding_dimension": WIDTH, "pooling_mode": ["mean", "cls"]},
         {"word_embedding_dimension": WIDTH, "pooling_mode_cls_token": True},
         {
@@ -384,7 +383,7 @@ def test_unknown_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_model_put_together_in_memory_is_saved_whole(tiny: Path, tmp_path: Path) -> None:
     model = Encoder.load(tiny).model
     dense = Dense(2 * WIDTH, 24, True, "torch.nn.modules.activation.Tanh")
-    pooling = Pooling(WIDTH, (PoolingMode.CLS, PoolingMode.MEAN))
+    pooling = Pooling(WIDTH, ("cls", "mean"))
     module = SentenceModule(model.module.transformer, pooling, [dense, Normalize()])
     named = {"query": "the dog: "}
     changed = replace(model, module=module, prompts=named, matryoshka_dims=(24, 16, 8))

@@ -25,13 +25,7 @@ from searchengine.trainer.model.layout import (
     model_stages,
     transformer_settings,
 )
-from searchengine.trainer.model.modules import (
-    Dense,
-    Pooling,
-    PoolingMode,
-    SentenceModule,
-    torch_head,
-)
+from searchengine.trainer.model.modules import Dense, Pooling, SentenceModule, torch_head
 from searchengine.trainer.model.network import keep_first_layers, quiet, read_transformer
 from searchengine.trainer.model.tokens import Description, Tokenization
 from searchengine.trainer.sources.source import CHECKPOINT, Source
@@ -82,7 +76,7 @@ def read(source: Source) -> Model:
     del stated["dim"]  # that of the module
     if source.layers is not None:
         keep_first_layers(network, source.layers)
-    pooling = Pooling(int(network.config.hidden_size), tuple(map(PoolingMode, modes)))
+    pooling = Pooling(int(network.config.hidden_size), modes)
     return Model(
         SentenceModule(network, pooling, torch_head(head)).eval(),
         tokenizer,
@@ -173,7 +167,7 @@ def _layer_config(layer: Any) -> dict[str, Any]:
     if not isinstance(layer, Pooling):
         return {}
     # Spelled with the switches that all readers know; where the order differs, as in version 6.
-    modes = [str(mode) for mode in layer.modes]
+    modes = [*layer.modes]
     if [mode for mode in POOLING_SWITCHES.values() if mode in modes] != modes:
         return {"embedding_dimension": layer.width, "pooling_mode": modes, "include_prompt": True}
     switches = {key: mode in modes for key, mode in POOLING_SWITCHES.items()}

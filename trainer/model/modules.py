@@ -8,7 +8,6 @@ Source of the recipe: Reimers & Gurevych, arXiv 1908.10084.
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Self, TypeVar, cast
 
 import numpy as np
@@ -20,38 +19,29 @@ from searchengine.trainer.model.head import Head
 from searchengine.trainer.model.tokens import Ids
 
 
-class PoolingMode(StrEnum):
-    """How the vectors of tokens become one vector; the values are what model folders write."""
-
-    CLS = "cls"
-    MAX = "max"
-    MEAN = "mean"
-    LAST_TOKEN = "lasttoken"
-
-
-def pool(hidden: Tensor, mask: Tensor, mode: PoolingMode) -> Tensor:
+def pool(hidden: Tensor, mask: Tensor, mode: str) -> Tensor:
     """One vector per row of `hidden`.
 
-    hidden: (B, T, H) float32, padded on the right. mask: (B, T), 1 on real tokens. Returns
-    (B, H) float32.
+    hidden: (B, T, H) float32, padded on the right. mask: (B, T), 1 on real tokens. mode: one of
+    layout.POOLING_MODES. Returns (B, H) float32.
     """
     weights = mask.unsqueeze(-1).to(hidden.dtype)  # (B, T, 1)
     match mode:
-        case PoolingMode.CLS:
+        case "cls":
             return hidden[:, 0]
-        case PoolingMode.LAST_TOKEN:
+        case "lasttoken":
             rows = torch.arange(hidden.shape[0], device=hidden.device)
             return hidden[rows, (mask.sum(dim=1) - 1).clamp(min=0)]
-        case PoolingMode.MAX:
+        case "max":
             return hidden.masked_fill(weights == 0, float("-inf")).amax(dim=1)
-        case PoolingMode.MEAN:
+        case _:
             return (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1e-9)
 
 
 class Pooling(nn.Module):
     """The chosen modes side by side: (B, T, H) to (B, H · modes)."""
 
-    def __init__(self, width: int, modes: tuple[PoolingMode, ...]):
+    def __init__(self, width: int, modes: tuple[str, ...]):
         super().__init__()
         self.width = width
         self.modes = modes

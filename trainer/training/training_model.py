@@ -23,7 +23,6 @@ from searchengine.trainer.model.modules import (
     Dense,
     Normalize,
     Pooling,
-    PoolingMode,
     SentenceModule,
 )
 from searchengine.trainer.model.network import quiet
@@ -196,7 +195,7 @@ def with_pooling(model: Model, pooler: Pooler, seed: int) -> tuple[Model, Dense 
         generator = torch.Generator().manual_seed(seed)
         nn.init.normal_(layer[0].linear.weight, std=std, generator=generator)
         nn.init.zeros_(layer[0].linear.bias)
-    mode = PoolingMode.CLS if layer else PoolingMode.MEAN
+    mode = "cls" if layer else "mean"
     projection = layer.pop() if pooler is Pooler.CLS_BEFORE_POOLER else None
     module = module.changed(pooling=Pooling(width, (mode,)), head=[*layer, Normalize()])
     dims = width, *(dim for dim in model.matryoshka_dims if dim < width)
