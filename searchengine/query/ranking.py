@@ -30,6 +30,7 @@ WINDOW = 100
 _GROWTH, _MIN_FIRST = 8, 10  # factor from each part to the next; passages of the first, at least
 MAX_DEPTH = 1 << 40
 """More documents than a collection holds; SQLite's integers end at 2⁶³."""
+_LIMITED = 16  # questions that are compared together where their time is limited
 _DECIMALS = 6
 """Of a cosine in the mode hybrid: equal texts must tie, and the last bits depend on which rows are
 compared together."""
@@ -110,12 +111,15 @@ def rank(
         )
         for i in range(count)
     ]
+    step = len(orders) if limits.current() is None else _LIMITED
     pending, number = orders, 0
     while pending:
-        near = nearest(snapshot, query, pending, number)
-        for order, found in zip(pending, near, strict=True):
+        for start in range(0, len(pending), step):
             limits.check()
-            order.extend(number, found)
+            batch = pending[start : start + step]
+            for order, near in zip(batch, nearest(snapshot, query, batch, number), strict=True):
+                limits.check()
+                order.extend(number, near)
         pending = [order for order in pending if not order.ended]
         number += 1
     return [order.page() for order in orders]

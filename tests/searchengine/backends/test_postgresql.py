@@ -699,7 +699,7 @@ def through(url: str, delay: float = 0.0) -> Iterator[tuple[Wire, str]]:
 
 def test_round_trips(url: str) -> None:
     with SearchEngine.create(url, WordLengths(DIM)) as engine:
-        engine.add([{"_id": str(i), "text": "bb " * (i + 1) + "ccc", "n": i} for i in range(20)])
+        engine.add([{"_id": str(i), "text": "bb" + " ccc" * i, "n": i} for i in range(20)])
     with through(url) as (proxy, there), SearchEngine.open(there, WordLengths(DIM)) as engine:
 
         def trips(work: Callable[[], object]) -> int:
