@@ -454,8 +454,6 @@ class SearchEngine:
     ) -> Hits:
         """The k documents nearest to a question or a vector (D,), best first.
 
-        What several threads ask at once is answered together.
-
         Args:
             k: number of documents, at least 1; fewer are returned only if fewer match.
             where: a filter on metadata: "year >= 2015 and lang = 'en'", see docs/searching.md. If
@@ -482,8 +480,8 @@ class SearchEngine:
                 by key; the other hits follow in their former order. The number becomes `Hit.score`,
                 and `Hit.scores` keeps the former score under the mode.
             candidates: documents that `rerank` scores, on whatever page they come.
-            timeout: seconds that the search may take, with the wait for searches before it; None:
-                any. It is checked between its steps: one step of an encoder is not interrupted.
+            timeout: seconds that the search may take; None: any. It is checked between its steps:
+                one step of an encoder is not interrupted.
 
         Raises QueryError, FilterError and SearchTimeout."""
         request = Query(
@@ -502,14 +500,9 @@ class SearchEngine:
             candidates=candidates,
             timeout=timeout,
         )
-        deadline = Deadline.after(timeout)
-        if isinstance(query, str):
-            check_questions([query])
-            work = partial(self._together, request, None, None)
-            answer: Hits = self._calls.call((request, True, None, None), (query, deadline), work)
-        else:
-            with limits.limited(deadline):
-                answer = self._answer(request, _vector(query)[None])[0]
+        queries: Questions = [query] if isinstance(query, str) else _vector(query)[None]
+        with limits.limited(Deadline.after(timeout)):
+            answer = self._answer(request, queries)[0]
         _warn(answer.notes, 4)
         return answer
 

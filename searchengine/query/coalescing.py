@@ -1,14 +1,11 @@
-"""Joins calls that arrive at the same time into one.
-
-Coalescer serves callers that wait in threads of their own, BackgroundCoalescer those that must not
-wait, such as the tasks of an event loop. Coalescers has one of each for every set of options.
+"""Joins calls that arrive at the same time into one, for callers that must not wait themselves,
+such as the tasks of an event loop.
 """
 
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from threading import Condition, Event, Lock, Thread
+from threading import Condition, Lock, Thread
 from time import monotonic
 from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
@@ -19,11 +16,8 @@ Key = TypeVar("Key", bound=Hashable)
 
 MAX_BATCH = 256
 """Maximum items in one call, so that the first does not wait for too many others."""
-PATIENCE = 0.1
+PATIENCE = 0.2
 """Time to wait for the callers of the last batch, as a fraction of the time that batch took."""
-
-BACKGROUND_PATIENCE = 0.2
-"""The same where answers reach their callers through an event loop, and often a network."""
 MAX_PATIENCE = 0.5
 """Maximum seconds of it: after a search of half a minute nobody should wait for six seconds."""
 ENOUGH = 32
@@ -31,90 +25,7 @@ ENOUGH = 32
 alternate, and an encoder needs half the memory."""
 
 
-@dataclass(slots=True, eq=False)
-class _Call(Generic[Item, Result]):
-    item: Item
-    results: list[Result] = field(default_factory=list)  # one result, or empty until it is there
-    leads: bool = False  # whether this caller runs the next batch
-    woken: Event = field(default_factory=Event)
-
-
 class Coalescer(Generic[Item, Result]):
-    """Joins the items of several threads into one call.
-
-    If no call is running, the caller runs it immediately. Otherwise it waits, and one of the
-    waiting callers then runs a batch for all of them: more callers make larger batches. Callers of
-    one batch are likely to call again together, so the first of them to return waits a moment for
-    the others.
-    (Otherwise batches of one alternate with batches of all the others.)
-    """
-
-    def __init__(self, work: Callable[[list[Item]], Sequence[Result]]) -> None:
-        """`work` returns a result for each item, in their order."""
-        self._work = work
-        self._lock = Condition()  # notified when a call arrives
-        self._waiting: list[_Call[Item, Result]] = []
-        self._busy = False
-        self._last, self._patient_until = 1, 0.0
-
-    def __call__(self, item: Item) -> Result:
-        """The result of one item. Raises what `work` raises for this item."""
-        call: _Call[Item, Result] = _Call(item)
-        try:
-            with self._lock:
-                self._waiting.append(call)
-                self._lock.notify_all()
-                if not self._busy:
-                    call.leads = self._busy = True
-            if not call.leads:
-                call.woken.wait()
-            if call.leads:
-                self._lead(call)
-        finally:
-            self._leave(call)
-        return call.results[0]
-
-    def _lead(self, leader: _Call[Item, Result]) -> None:
-        """Run one batch for all waiting calls."""
-        with self._lock:
-            self._lock.wait_for(self._all_back, max(0.0, self._patient_until - monotonic()))
-            others = [call for call in self._waiting if call is not leader]
-        batch = [leader, *others[: MAX_BATCH - 1]]
-        start = monotonic()
-        try:
-            self._run(batch)
-        except Exception:
-            if len(batch) == 1:
-                raise
-            self._run([leader])  # alone, the failing item raises for its caller only
-        finally:
-            ended = monotonic()
-            self._last = len(batch)
-            self._patient_until = ended + PATIENCE * (ended - start)
-
-    def _all_back(self) -> bool:
-        return len(self._waiting) >= self._last
-
-    def _leave(self, leaving: _Call[Item, Result]) -> None:
-        """Hand the lead to the next call, if this one is done, failed or interrupted."""
-        with self._lock:
-            self._waiting = [
-                call for call in self._waiting if call is not leaving and not call.results
-            ]
-            if leaving.leads:
-                self._busy = bool(self._waiting)
-                if self._waiting:
-                    self._waiting[0].leads = True
-                    self._waiting[0].woken.set()
-
-    def _run(self, batch: list[_Call[Item, Result]]) -> None:
-        results = self._work([call.item for call in batch])
-        for call, result in zip(batch, results, strict=True):
-            call.results.append(result)
-            call.woken.set()
-
-
-class BackgroundCoalescer(Generic[Item, Result]):
     """Joins items into one call, which a background thread runs; callers get futures.
 
     The thread begins with the first item and ends when none is waiting. What arrives during a call
@@ -148,7 +59,7 @@ class BackgroundCoalescer(Generic[Item, Result]):
             self._do(batch)
             ended = monotonic()
             self._callers = min(len(batch) + len(self._waiting), ENOUGH)
-            patience = min(BACKGROUND_PATIENCE * (ended - start), MAX_PATIENCE)
+            patience = min(PATIENCE * (ended - start), MAX_PATIENCE)
             self._patient_until = ended + patience
 
     def _next(self) -> list[tuple[Item, Future[Result]]]:
@@ -184,31 +95,21 @@ class BackgroundCoalescer(Generic[Item, Result]):
 
 
 class Coalescers(Generic[Key, Item, Result]):
-    """Joins items that have the same key. A key's coalescers live while a call uses them."""
+    """Joins items that have the same key. A key's coalescer lives while a call uses it."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._waiting: WeakValueDictionary[Key, Coalescer[Item, Result]] = WeakValueDictionary()
-        self._background: WeakValueDictionary[Key, BackgroundCoalescer[Item, Result]] = (
-            WeakValueDictionary()
-        )
+        self._running: WeakValueDictionary[Key, Coalescer[Item, Result]] = WeakValueDictionary()
 
     def __bool__(self) -> bool:
         """Whether any call is under way."""
-        return bool(self._waiting or self._background)
-
-    def call(self, key: Key, item: Item, work: Callable[[list[Item]], Sequence[Result]]) -> Result:
-        """The result of one item, as from a Coalescer; items of one key go to `work` together."""
-        new = Coalescer[Item, Result](work)
-        with self._lock:
-            coalescer = self._waiting.setdefault(key, new)
-        return coalescer(item)
+        return bool(self._running)
 
     def submit(
         self, key: Key, item: Item, work: Callable[[list[Item]], Sequence[Result]]
     ) -> Future[Result]:
-        """A future of the result of one item, as from a BackgroundCoalescer."""
-        new = BackgroundCoalescer[Item, Result](work)
+        """A future of the result of one item; items of one key go to `work` together."""
+        new = Coalescer[Item, Result](work)
         with self._lock:
-            coalescer = self._background.setdefault(key, new)
+            coalescer = self._running.setdefault(key, new)
         return coalescer.submit(item)
