@@ -82,22 +82,46 @@ class Passes:
         mine = view.texts[self.processes.mine(len(view.texts))]
         return Tokens(self._ids([self._prompt[view.role] + t for t in mine]), len(view.texts))
 
-    def encode(self, views: Sequence[Tokens], layers: Sequence[int], seed: int) -> list[Tensor]:
+    def encode(
+        self,
+        views: Sequence[Tokens],
+        layers: Sequence[int] = (),
+        seed: int = 0,
+        encoder: EncoderCopy | None = None,
+    ) -> list[Tensor]:
         """(L, n, dim) float32 for each view, of all processes; not unit rows.
 
-        layers: those after which vectors are needed, () for the last alone.
+        layers: those after which vectors are needed, () for the last alone. encoder: the one that
+        is trained, or its momentum copy.
         """
-        passes = self._plan(views, seed)
-        vectors = self._vectors(passes, self.training_model.encoder, layers)
-        return self._gathered(views, passes, vectors)
+        encoder, passes = encoder or self.training_model.encoder, self._plan(views, seed)
+        # A process without texts has no rows, but gradients can flow to them.
+        shape = max(1, len(layers)), 0, self.training_model.sentence.dim
+        parts = [torch.zeros(shape, device=self.device, requires_grad=True)]
+        with self._autocast():
+            parts += [self._run(item, encoder, layers) for item in passes]
+        order = torch.tensor([row for item in passes for row in item.rows], dtype=torch.int64)
+        rows = torch.cat(parts, dim=1)[:, order.argsort().to(self.device)]
+        split = rows.split([len(view.ids) for view in views], dim=1)  # type: ignore[no-untyped-call]
+        return [self.processes.gather(x, view.count) for x, view in zip(split, views, strict=True)]
+
+    def _run(self, item: Pass, encoder: EncoderCopy, layers: Sequence[int]) -> Tensor:
+        def vectors() -> Tensor:
+            torch.manual_seed(item.seed)  # dropout
+            rows: Tensor = encoder(item.batch, layers)
+            return rows
+
+        if not (self.config.gradient_cache and torch.is_grad_enabled()):
+            return vectors()
+        rows: Tensor = checkpoint(vectors, use_reentrant=False, preserve_rng_state=False)
+        return rows
 
     @torch.no_grad()
     def momentum_vectors(self, view: Tokens) -> Tensor:
         """(n, dim) of all processes' texts, by the momentum encoder, without dropout."""
         encoder = self.training_model.momentum
         assert encoder is not None
-        passes = self._plan([view], 0)
-        return self._gathered([view], passes, self._vectors(passes, encoder.eval()))[0][0]
+        return self.encode([view], encoder=encoder.eval())[0][0]
 
     def language_backward(self, view: Tokens, seed: int, share: float) -> float:
         """Add the gradients of share · the masked-language-model loss on a view; returns its value.
@@ -133,33 +157,3 @@ class Passes:
             )
             for number, rows in enumerate(token_budget_batches([*map(len, ids)], self._budget))
         ]
-
-    def _run(self, item: Pass, encoder: EncoderCopy, layers: Sequence[int]) -> Tensor:
-        def vectors() -> Tensor:
-            torch.manual_seed(item.seed)  # dropout
-            rows: Tensor = encoder(item.batch, layers)
-            return rows
-
-        if not (self.config.gradient_cache and torch.is_grad_enabled()):
-            return vectors()
-        rows: Tensor = checkpoint(vectors, use_reentrant=False, preserve_rng_state=False)
-        return rows
-
-    def _vectors(
-        self, passes: Sequence[Pass], encoder: EncoderCopy, layers: Sequence[int] = ()
-    ) -> Tensor:
-        """(L, n, dim) of all texts, in the order of the passes."""
-        if not passes:  # no text for this process: no rows, but gradients can flow to them
-            shape = max(1, len(layers)), 0, self.training_model.sentence.dim
-            return torch.zeros(shape, device=self.device, requires_grad=True)
-        with self._autocast():
-            return torch.cat([self._run(item, encoder, layers) for item in passes], dim=1)
-
-    def _gathered(
-        self, views: Sequence[Tokens], passes: Sequence[Pass], rows: Tensor
-    ) -> list[Tensor]:
-        """The rows of all passes, and of all processes, as (L, n, dim) for each view."""
-        order = torch.tensor([row for item in passes for row in item.rows], dtype=torch.int64)
-        rows, counts = rows[:, order.argsort().to(rows.device)], [len(view.ids) for view in views]
-        parts = rows.split(counts, dim=1)  # type: ignore[no-untyped-call]
-        return [self.processes.gather(x, view.count) for x, view in zip(parts, views, strict=True)]
