@@ -3,17 +3,12 @@
 import math
 import random
 import warnings
-from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 
 from searchengine.trainer.errors import ConfigError, DataWarning
 from searchengine.trainer.training.examples import Batch
-from searchengine.trainer.training.objectives import PrefixObjective
-from searchengine.trainer.training.passes import Passes, Tokens
 from searchengine.trainer.training.train_config import Augment, Objective, TrainConfig
 
 # Of labels at least as many updates or passes, by the fewer: few labels make short epochs.
@@ -106,31 +101,3 @@ def augmented(text: str, augment: Augment, share: float, rng: random.Random) -> 
             return " ".join(words[start : start + len(words) - count])
         case _:
             return text
-
-
-class LoadedBatch(NamedTuple):
-    """A batch with its texts as tokens."""
-
-    rows: Batch
-    views: list[Tokens]
-
-
-def load(
-    plan: BatchPlan, objective: PrefixObjective, passes: Passes, first: int = 0
-) -> Generator[list[LoadedBatch]]:
-    """The batches of every update from `first` on, read and tokenised in a second thread one
-    update ahead."""
-
-    def batches(step: int) -> list[LoadedBatch]:
-        return [
-            LoadedBatch(rows, [passes.tokens(view) for view in objective.views(rows)])
-            for rows in plan.at(step)
-        ]
-
-    with ThreadPoolExecutor(1, "examples") as thread:
-        ahead = thread.submit(batches, first)
-        for step in range(first, plan.steps):
-            loaded = ahead.result()
-            if step + 1 < plan.steps:
-                ahead = thread.submit(batches, step + 1)
-            yield loaded

@@ -13,7 +13,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import torch
@@ -23,7 +23,7 @@ from searchengine.trainer.errors import TrainingError
 from searchengine.trainer.files import remove_folder
 from searchengine.trainer.runtimes.torch_runtime import ran_out_of_memory
 from searchengine.trainer.training import checkpoint
-from searchengine.trainer.training.batches import LoadedBatch, load
+from searchengine.trainer.training.examples import Batch
 from searchengine.trainer.training.head import (
     CLASSIFIER_TEXTS,
     fit_classifier,
@@ -31,6 +31,7 @@ from searchengine.trainer.training.head import (
     sample_texts,
 )
 from searchengine.trainer.training.judging import Measure, Scores, mean, unjudged
+from searchengine.trainer.training.passes import Tokens
 from searchengine.trainer.training.processes import launched_rank
 from searchengine.trainer.training.result import finish, judge_base
 from searchengine.trainer.training.run import Run, copy_weights, make_run
@@ -126,18 +127,17 @@ def run_updates(run: Run, signals: list[int], report: OnReport | None) -> None:
     state, saved = run.state, time.monotonic()
     if state.step and is_evaluated(run) and not state.scores(state.step):
         evaluate(run)  # a signal came between the update and this
-    with closing(load(run.plan, run.objective, run.passes, state.step)) as updates:
-        for batches in updates:
-            state.losses.append(update(run, batches))
-            state.step += 1
-            if is_stopped(run, signals):
-                break
-            if is_evaluated(run):
-                evaluate(run)
-            if run.processes.main and time.monotonic() - saved > CHECKPOINT_SECONDS:
-                checkpoint.save(run)
-                saved = time.monotonic()
-            send_report(run, report)
+    while state.step < run.plan.steps:
+        state.losses.append(update(run))
+        state.step += 1
+        if is_stopped(run, signals):
+            break
+        if is_evaluated(run):
+            evaluate(run)
+        if run.processes.main and time.monotonic() - saved > CHECKPOINT_SECONDS:
+            checkpoint.save(run)
+            saved = time.monotonic()
+        send_report(run, report)
 
 
 def is_evaluated(run: Run) -> bool:
@@ -153,7 +153,7 @@ def is_stopped(run: Run, signals: list[int]) -> bool:
     return bool(signals)
 
 
-def update(run: Run, batches: Sequence[LoadedBatch]) -> float:
+def update(run: Run) -> float:
     """One training step over `accumulation` batches; returns their mean loss.
 
     Raises TrainingError if memory runs out, or the loss is not a number.
@@ -163,8 +163,12 @@ def update(run: Run, batches: Sequence[LoadedBatch]) -> float:
         group["lr"] = run.plan.learning_rate(run.state.step) * group["rate_factor"]
     training_model.train()
     run.optimizer.zero_grad()
+    batches = [
+        (rows, [run.passes.tokens(view) for view in run.objective.views(rows)])
+        for rows in run.plan.at(run.state.step)
+    ]
     try:
-        loss = sum(add_gradients(run, number, batch) for number, batch in enumerate(batches))
+        loss = sum(add_gradients(run, number, *batch) for number, batch in enumerate(batches))
     except RuntimeError as error:
         if not ran_out_of_memory(error):
             raise
@@ -193,9 +197,9 @@ def update(run: Run, batches: Sequence[LoadedBatch]) -> float:
     return loss
 
 
-def add_gradients(run: Run, number: int, batch: LoadedBatch) -> float:
+def add_gradients(run: Run, number: int, rows: Batch, views: Sequence[Tokens]) -> float:
     """Add the gradients of a batch of an update; returns this process's part of the mean loss."""
-    (rows, views), share = batch, 1 / run.config.accumulation
+    share = 1 / run.config.accumulation
     # No two updates share the first seed of their passes.
     seed = (run.config.seed * 1_000_003 + run.state.step) * 64 + run.processes.rank
     seed = (seed * 1000 + number) * 10_000 % 2**63
