@@ -10,7 +10,6 @@ on |a − b| and a · b side by side. C is chosen by folds of what is learnt fro
 is judged by ten folds. Half an hour more. --encoder measures a model of your own.
 """
 
-import csv
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from searchengine.trainer.evaluation.sts import (
     sts_tasks,
     unit_prefix,
 )
-from searchengine.trainer.reading import open_text
+from searchengine.trainer.reading import read_rows
 from searchengine.trainer.training.examples import read_sts
 
 PUBLISHED = {
@@ -59,11 +58,9 @@ Split = tuple[list[list[str]], NDArray[np.str_]]
 def read_split(folder: Path, beginning: str) -> Split:
     """TSV: a label, then text, or sentence1 and sentence2."""
     path = next(path for path in sorted(folder.iterdir()) if path.name.startswith(beginning))
-    with open_text(path) as lines:
-        header, *rows = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
-    names = ("sentence1", "sentence2") if "sentence1" in header else ("text",)
-    columns = [[row[header.index(name)] for row in rows] for name in names]
-    return columns, np.array([row[header.index("label")] for row in rows])
+    rows = [row for _, row in read_rows(path)]
+    names = ("sentence1", "sentence2") if "sentence1" in rows[0] else ("text",)
+    return [[row[name] for row in rows] for name in names], np.array([row["label"] for row in rows])
 
 
 def transfer(encoder: Encoder, folder: Path, task: str, dims: tuple[int, ...]) -> dict[int, float]:

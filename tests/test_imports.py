@@ -57,8 +57,8 @@ FUNCTIONS = {
     "searchengine/corpus/text_files.py": "formats",
     "searchengine/measure/": "plots",
     "trainer/encoder.py": "train",
+    "trainer/reading.py": "formats",
     "trainer/runtimes/": "train",
-    "trainer/training/examples.py": "formats",
 }
 """File or folder → the extras whose packages and modules it imports within functions."""
 ELSEWHERE = {

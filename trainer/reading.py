@@ -1,21 +1,24 @@
-"""Reading text files, plain or .gz, UTF-8, with one-sentence errors; and integers of any type.
+"""The rows of a file: CSV, TSV, JSON lines or Parquet; and integers of any type.
 
-Of tables, .csv files have quoted cells, separated as in their header; all others are TSV without
-quoting.
+.csv files have quoted cells, separated as in their header; .jsonl files an object on each line;
+other names are TSV without quoting. All are UTF-8, and may be .gz. Errors are one sentence.
 """
 
 import csv
 import gzip
+import json
 import operator
 import re
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
-from searchengine.trainer.errors import DataError
+from searchengine.trainer.errors import DataError, install_line
+
+Cells = dict[str, Any]
+"""The cells of a row, by column."""
 
 _SEPARATORS = ",;\t|"
 _QUOTED = re.compile(r'"[^"]*"')
@@ -32,33 +35,57 @@ def integer(value: Any) -> int | None:
         return None
 
 
-@contextmanager
-def open_text(path: Path) -> Iterator[IO[str]]:
-    """Lines of a UTF-8 file, unpacked if it ends in .gz. Raises DataError, also while reading."""
-    if path.is_dir():
-        raise DataError(f"{path}: is a folder: name the files in it")
+def column_names(path: Path) -> list[str]:
+    """The columns of a file; objects of JSON lines may lack some. Raises as `read_rows`."""
+    columns: dict[str, None] = {}
+    for _, row in read_rows(path):
+        columns |= dict.fromkeys(row)
+        if ".jsonl" not in path.suffixes:
+            break
+    return list(columns)
+
+
+def read_rows(path: Path, columns: list[str] | None = None) -> Iterator[tuple[int, Cells]]:
+    """Every row with the number of its line, or its own in Parquet. Raises DataError.
+
+    columns: the ones to read of a Parquet file, None for all; of others all are read.
+    """
     opener: Any = gzip.open if path.suffix == ".gz" else open
+    parse = _jsonl_rows if ".jsonl" in path.suffixes else _table_rows
     try:
+        if path.is_dir():
+            raise DataError(f"{path}: is a folder: name the files in it")
+        if path.suffix == ".parquet":
+            yield from enumerate(_parquet_rows(path, columns), 1)
+            return
         with opener(path, "rt", encoding="utf-8-sig", newline="") as lines:
-            yield lines
+            yield from parse(path, lines)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: must be UTF-8, convert the file first: {error}") from error
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: cannot be read: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"{path}: cannot be read: {reason}") from error
 
 
-def table_rows(path: Path, lines: IO[str]) -> Iterator[tuple[int, list[str]]]:
-    """First line and cells of each row of a CSV or TSV file. Raises DataError, with the line."""
-    kind = "CSV" if ".csv" in path.suffixes else "TSV"
-    header = lines.readline()
+def _table_rows(path: Path, lines: IO[str]) -> Iterator[tuple[int, Cells]]:
+    kind, first, number = "CSV" if ".csv" in path.suffixes else "TSV", lines.readline(), 1
+    if "\0" in first:
+        raise DataError(f"{path}: has NUL bytes, as UTF-16 has: convert the file to UTF-8")
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_CELL))
-    rows = csv.reader(chain([header], lines), **table_dialect(kind, header))
-    number = 1
+    rows = csv.reader(chain([first], lines), **table_dialect(kind, first))
     try:
+        header = next(rows, [])
+        number = rows.line_num + 1
         for row in rows:
-            yield number, row
+            if row and len(row) != len(header):
+                columns = ", ".join(header)
+                raise DataError(
+                    f"{path}:{number}: {len(row)} columns, expected {len(header)} ({columns})"
+                )
+            if row:
+                yield number, dict(zip(header, row, strict=True))
             number = rows.line_num + 1
     except csv.Error as error:
         raise DataError(f"{path}:{number}: not a row of {kind}: {error}") from error
@@ -69,3 +96,30 @@ def table_dialect(kind: str, header: str) -> dict[str, Any]:
     if kind == "TSV":
         return {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
     return {"delimiter": max(_SEPARATORS, key=_QUOTED.sub("", header).count), "strict": True}
+
+
+def _jsonl_rows(path: Path, lines: IO[str]) -> Iterator[tuple[int, Cells]]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path}:{number}: not a JSON object on one line: {error}") from error
+        if not isinstance(row, dict):
+            raise DataError(f"{path}:{number}: expected a JSON object, got {line.strip()[:40]!r}")
+        yield number, row
+
+
+def _parquet_rows(path: Path, columns: list[str] | None) -> Iterator[Cells]:
+    try:
+        import pyarrow.parquet
+
+        with pyarrow.parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(1024, columns=columns, use_threads=False):
+                yield from batch.to_pylist()
+    except ImportError as error:
+        needed = install_line("formats")
+        raise DataError(f"{path}: reading it needs {error.name}: {needed}") from error
+    except Exception as error:  # of any type: a text is not UTF-8, a date is out of range
+        raise DataError(f"{path}: cannot be read as a table: {error}") from error

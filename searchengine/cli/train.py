@@ -215,12 +215,12 @@ def mine(
     from searchengine.corpus.files import read_corpus
     from searchengine.corpus.tabular import Columns
     from searchengine.measure.mining import (
+        MiningConfig,
         candidates,
         check_output,
         read_pairs,
         write_negatives,
     )
-    from searchengine.trainer.training.hard_negatives import MiningConfig
 
     check_output(out)  # before seconds of loading
     config = MiningConfig(**settings)

@@ -19,7 +19,7 @@ from searchengine.trainer.evaluation.sts import (
     unit_prefix,
 )
 from searchengine.trainer.training.examples import Row, read_sts
-from searchengine.trainer.training.judging import of_anchors
+from searchengine.trainer.training.judging import gains
 from tests.conftest import Numbers
 from tests.tiny_model import write_sentence_transformer
 
@@ -91,8 +91,9 @@ def test_prefixes_are_those_of_the_index() -> None:
 def test_anchors_by_hand() -> None:
     hidden = [Row("0 1 9", "0 1 9"), Row("1 0 9", "1 0.1 0")]
     # At full width the third number misleads, to the second rank; the first two are right.
-    scores = of_anchors(hidden, [], 0, "dev").scores(Numbers(), (3, 2))  # type: ignore[arg-type]
-    assert scores == {3: pytest.approx((1 + 1 / np.log2(3)) / 2), 2: 1.0}
+    corpus = [row.positive for row in hidden]
+    found = gains(hidden, corpus, Numbers(), (3, 2))  # type: ignore[arg-type]
+    assert found[3] == pytest.approx([1, 1 / np.log2(3)]) and found[2].tolist() == [1, 1]
 
 
 def write(path: Path, text: str) -> Path:

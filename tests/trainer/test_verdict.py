@@ -26,7 +26,7 @@ from searchengine.trainer.training.judging import (
     MIN_LABELS,
     Measure,
     hold_out,
-    of_anchors,
+    measure_of,
 )
 from searchengine.trainer.training.loop import Report, train
 from searchengine.trainer.training.result import PRIOR_LABELS
@@ -214,7 +214,7 @@ def test_vectors_that_are_all_alike_find_nothing() -> None:
 
     rows = [Row(f"anchor {i}", f"positive {i}") for i in range(30)]
     same: Any = Same()
-    measure = of_anchors(rows, [Row("a", "b")], 0, "dev")
+    measure = measure_of(rows, [Row("a", "b")], 0, "dev")
     assert measure.scores(same, [4]) == {4: 0.0}
 
 

@@ -14,13 +14,13 @@ import math
 import re
 import unicodedata
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from searchengine.trainer.errors import ConfigError, DataError, DataWarning, install_line
-from searchengine.trainer.reading import open_text, table_rows
+from searchengine.trainer.errors import ConfigError, DataError, DataWarning
+from searchengine.trainer.reading import column_names, read_rows
 from searchengine.trainer.training.train_config import Augment, Objective, TrainConfig
 
 Texts = tuple[str, ...]
@@ -46,8 +46,6 @@ PLACES: Mapping[Objective, Texts] = {
 }
 EXPECTED = {"label": "text or a whole number", "score": "a number"}
 NEGATIVE = re.compile(r"negative|negative_\d+|negatives|contradiction")
-# Rows and bytes of Parquet at a time.
-_ROWS, _BYTES = 1024, 1 << 16
 # Share of examples that teach little, from which a warning names them.
 _IDLE_SHARE = 0.1
 
@@ -131,7 +129,7 @@ def read_examples(config: TrainConfig) -> Split:
     forbidden |= {identity(row.anchor) for row in read_dev(config)}
     files = []
     for path in config.train:
-        rows = list(read_file(path, config.columns, config.objective))
+        rows = read_file(path, config.columns, config.objective)
         if config.augment is Augment.NEXT_SENTENCE and rows[0].one_text:
             rows = [Row(one.anchor, other.anchor) for one, other in itertools.pairwise(rows)]
         files.append((path, rows))
@@ -164,7 +162,7 @@ def read_dev(config: TrainConfig) -> list[Row]:
         columns = columns if {*columns} <= {*names} else ()
         if objective is Objective.CONTRASTIVE and "score" in names:
             objective, columns = Objective.SIMILARITY, columns and (*columns[:2], "score")
-        rows = list(read_file(path, columns, objective))
+        rows = read_file(path, columns, objective)
         if rows[0].one_text:
             raise DataError(
                 f"{path}: holds single sentences, and dev files judge by pairs: give an anchor "
@@ -224,49 +222,32 @@ def read_sts(paths: Iterable[Path]) -> list[tuple[float, str, str]]:
 
 def read_file(
     path: Path, columns: Sequence[str] = (), objective: Objective | None = None
-) -> Iterator[Row]:
-    """The rows of one file, read one by one. Raises DataError, also if there are none.
+) -> list[Row]:
+    """The rows of one file. Raises DataError, also if there are none.
 
     objective: what is learnt from them; None: their texts are read, whatever columns are beside.
-    TSV and CSV have a header line, and TSV no quoting; JSONL has one object per line. All are UTF-8
-    and may be .gz. A Parquet file is a table with the same columns.
     """
+    chosen = _choose_columns(path, columns, objective)
+    places = PLACES[objective or Objective.CONTRASTIVE]
+    rows = []
+    for number, cells in read_rows(path, chosen):
+        where, texts = f"{path}:{number}", list[tuple[str, Any]]()
+        for name in chosen[len(places) :]:  # an empty cell is no negative
+            cell = cells.get(name) or []
+            texts += [(name, text) for text in (cell if isinstance(cell, list) else [cell])]
+        known = zip(places, chosen, strict=False)
+        values = {place: _cell(where, name, cells.get(name), place) for place, name in known}
+        if len(chosen) == 1:
+            values |= {"positive": values["anchor"], "one_text": True}
+        rows.append(Row(**values, negatives=tuple(_cell(where, *text) for text in texts)))
+    return rows
+
+
+def _choose_columns(path: Path, columns: Sequence[str], objective: Objective | None) -> list[str]:
+    """The columns to read: the named ones, or the first known ones that the file has."""
     names = column_names(path)
     if not names:
         raise DataError(f"{path}: no examples")
-    chosen = _choose_columns(path, names, columns, objective)
-    places = PLACES[objective or Objective.CONTRASTIVE]
-    for number, cells in _rows(path, chosen):
-        where = f"{path}:{number}"
-        known = {
-            place: _cell(where, name, cells.get(name), place)
-            for place, name in zip(places, chosen, strict=False)
-        }
-        # An empty cell is no negative: a row may have fewer than others.
-        negatives = tuple(
-            _cell(where, name, text, "negative")
-            for name in chosen[len(places) :]
-            for cell in [cells.get(name)]
-            for text in (cell if isinstance(cell, list) else [cell] if cell else [])
-        )
-        if len(chosen) == 1:
-            known |= {"positive": known["anchor"], "one_text": True}
-        yield Row(**known, negatives=negatives)
-
-
-def column_names(path: Path) -> Texts:
-    """The columns of a file. Raises DataError.
-
-    Objects of JSONL may lack columns that others have: all are read.
-    """
-    rows = _rows(path) if ".jsonl" in path.suffixes else itertools.islice(_rows(path), 1)
-    return tuple(dict.fromkeys(name for _, row in rows for name in row))
-
-
-def _choose_columns(
-    path: Path, names: Sequence[str], columns: Sequence[str], objective: Objective | None
-) -> Texts:
-    """The columns to read: the named ones, or the first known ones that the file has."""
     usual = known = COLUMNS[objective or Objective.CONTRASTIVE]
     judged = [name for name in ("score", "label") if name in names]
     if columns:
@@ -281,7 +262,7 @@ def _choose_columns(
     for chosen in known:
         if {*chosen} <= {*names}:
             negatives = filter(NEGATIVE.fullmatch, names) if chosen in PAIRS and not columns else ()
-            return (*chosen, *negatives)
+            return [*chosen, *negatives]
     raise DataError(
         f"{path}: has the columns {', '.join(names)!r}, expected "
         f"{' or '.join(map(', '.join, known or usual))}: rename them or name them in `columns`; "
@@ -289,7 +270,7 @@ def _choose_columns(
     )
 
 
-def _cell(where: str, name: str, value: Any, place: str) -> Any:
+def _cell(where: str, name: str, value: Any, place: str = "negative") -> Any:
     """The value of a cell, by its place in a Row. where: file and line. Raises DataError."""
     if place == "score":
         try:
@@ -304,63 +285,3 @@ def _cell(where: str, name: str, value: Any, place: str) -> Any:
         return value
     expected = EXPECTED.get(place, "text without NUL characters")
     raise DataError(f"{where}: {name} is {value!r}, expected {expected}")
-
-
-def _rows(path: Path, columns: Sequence[str] = ()) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Every row with its line, or its number in a table. Raises DataError.
-
-    columns: the ones to read of a table, () for all.
-    """
-    try:
-        if path.suffix == ".parquet":
-            yield from enumerate(_parquet_rows(path, columns), 1)
-            return
-        read_lines = _jsonl_rows if ".jsonl" in path.suffixes else _text_rows
-        with open_text(path) as lines:
-            yield from read_lines(path, lines)
-    except OSError as error:  # also where the path itself is refused: its name is too long, perhaps
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
-
-
-def _text_rows(path: Path, lines: IO[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    rows = table_rows(path, lines)
-    _, header = next(rows, (1, []))
-    if "\0" in "".join(header):
-        raise DataError(f"{path}: has NUL bytes, as UTF-16 has: convert the file to UTF-8")
-    for number, row in rows:
-        if row and len(row) != len(header):
-            raise DataError(
-                f"{path}:{number}: {len(row)} columns, expected {len(header)} ({', '.join(header)})"
-            )
-        if row:
-            yield number, dict(zip(header, row, strict=True))
-
-
-def _jsonl_rows(path: Path, lines: IO[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{path}:{number}: not a JSON object on one line: {error}") from error
-        if not isinstance(row, dict):
-            raise DataError(f"{path}:{number}: expected a JSON object, got {line.strip()[:40]!r}")
-        yield number, row
-
-
-def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-    try:
-        import pyarrow.parquet
-
-        # Reads row groups piece by piece: a file may have only one.
-        pieces = {"pre_buffer": False, "buffer_size": _BYTES}
-        chosen = list(columns) or None
-        with pyarrow.parquet.ParquetFile(path, **pieces) as file:
-            for batch in file.iter_batches(_ROWS, columns=chosen, use_threads=False):
-                yield from batch.to_pylist()
-    except ImportError as error:
-        needed = install_line("formats")
-        raise DataError(f"{path}: reading it needs {error.name}: {needed}") from error
-    except Exception as error:  # of any type: a text is not UTF-8, a date is out of range
-        raise DataError(f"{path}: cannot be read as a table: {error}") from error

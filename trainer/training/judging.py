@@ -9,6 +9,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from searchengine.trainer.evaluation.intervals import (
 )
 from searchengine.trainer.evaluation.labels import classify_by_prefix
 from searchengine.trainer.evaluation.sts import prefix_cosines, unit_prefix
-from searchengine.trainer.training.examples import Row, Split, identity, read_dev
+from searchengine.trainer.training.examples import Batch, Row, Split, identity, read_dev
 from searchengine.trainer.training.train_config import TrainConfig
 
 Scores = Mapping[int, float]
@@ -59,9 +60,8 @@ class Measure:
 
     def summarize(self, values: Mapping[int, Values]) -> dict[int, float]:
         """The score by prefix length of an encoder's values."""
-        return {
-            dim: float(self._statistic(x)(np.arange(len(x))[None])[0]) for dim, x in values.items()
-        }
+        every = np.arange(len(next(iter(values.values()))))[None]
+        return {dim: float(self._statistic(x)(every)[0]) for dim, x in values.items()}
 
     def _statistic(self, values: Values) -> Statistic:
         """The score as a statistic of draws of items."""
@@ -144,91 +144,80 @@ def make_measures(
     The measures are the caller's, and that of the `dev` files; without both, of examples that are
     held out. None for sentences alone, or where too few can be held out.
     """
-    measures, rows, where = [] if measure is None else [measure], read_dev(config), "dev"
+    measures = [] if measure is None else [measure]
+    rows: Batch = read_dev(config)
+    where = "dev"
     if not measures and not rows:
         split = hold_out(split, config.seed)
-        rows, where = list(split.rows), "held-out examples"
+        rows, where = split.rows, "held-out examples"
     if rows:
         measures.append(measure_of(rows, split.train, config.seed, where))
     return measures, split
 
 
-def measure_of(rows: Sequence[Row], examples: Sequence[Row], seed: int, where: str) -> Measure:
-    """The measure that rows of a kind give. Raises DataError for rows that can judge nothing."""
+def measure_of(rows: Batch, examples: Batch, seed: int, where: str) -> Measure:
+    """The measure that rows of a kind give. Raises DataError for rows that can judge nothing.
+
+    examples: of which some give texts among which anchors look for their positives.
+    """
     if rows[0].label:
-        return of_labels(rows, where)
+        return Measure(f"accuracy on {where}", partial(right_labels, rows))
     if rows[0].score is not None:
-        if len({row.score for row in rows}) == 1:
+        gold = np.array([row.score for row in rows], dtype=np.float64)
+        if not np.ptp(gold):
             raise DataError(f"all {len(rows)} pairs of the dev files have one score: no order")
-        return of_pairs(rows, where)
-    positives = len({row.positive for row in rows})
-    if positives < MIN_ITEMS:
+        return Measure(f"Spearman's correlation on {where}", partial(pair_cosines, rows), gold)
+    own = dict.fromkeys(row.positive for row in rows)
+    if len(own) < MIN_ITEMS:
         raise DataError(
-            f"different positives in the dev files: {positives}; expected {MIN_ITEMS} or more, "
+            f"different positives in the dev files: {len(own)}; expected {MIN_ITEMS} or more, "
             "as fewer would choose a step by chance"
         )
-    return of_anchors(rows, examples, seed, where)
+    sample = random.Random(f"corpus {seed}").sample(examples, min(CORPUS, len(examples)))
+    corpus = [*(own | dict.fromkeys(row.positive for row in sample))][: max(CORPUS, len(own))]
+    return Measure(f"nDCG@10 on {where}", partial(gains, rows, corpus))
 
 
-def of_pairs(rows: Sequence[Row], where: str) -> Measure:
-    """Spearman's correlation of the cosines of pairs with their scores."""
-
-    def values(encoder: Encoder, dims: Sequence[int]) -> dict[int, Values]:
-        first = encoder.encode([row.anchor for row in rows])
-        second = encoder.encode([row.positive for row in rows])
-        return {dim: prefix_cosines(first, second, dim) for dim in dims}
-
-    gold = np.array([row.score for row in rows], dtype=np.float64)
-    return Measure(f"Spearman's correlation on {where}", values, gold)
+def pair_cosines(rows: Batch, encoder: Encoder, dims: Sequence[int]) -> dict[int, Values]:
+    """By prefix length, the cosine of each pair."""
+    first = encoder.encode([row.anchor for row in rows])
+    second = encoder.encode([row.positive for row in rows])
+    return {dim: prefix_cosines(first, second, dim) for dim in dims}
 
 
-def of_labels(rows: Sequence[Row], where: str) -> Measure:
-    """The accuracy of the encoder's classifier."""
+def right_labels(rows: Batch, encoder: Encoder, dims: Sequence[int]) -> dict[int, Values]:
+    """By prefix length, 1 for each text whose label the encoder's classifier gives, else 0."""
     labels = np.array([row.label for row in rows])
-
-    def values(encoder: Encoder, dims: Sequence[int]) -> dict[int, Values]:
-        predicted = classify_by_prefix(encoder, [row.anchor for row in rows], dims)
-        pairs = zip(dims, predicted, strict=True)
-        return {dim: (np.array(found) == labels).astype(float) for dim, found in pairs}
-
-    return Measure(f"accuracy on {where}", values)
+    predicted = classify_by_prefix(encoder, [row.anchor for row in rows], dims)
+    return {dim: 1.0 * (np.array(x) == labels) for dim, x in zip(dims, predicted, strict=True)}
 
 
-def of_anchors(rows: Sequence[Row], examples: Sequence[Row], seed: int, where: str) -> Measure:
-    """nDCG@10 of each anchor's positive among the positives of all rows and of some examples.
+def gains(
+    rows: Batch, corpus: Sequence[str], encoder: Encoder, dims: Sequence[int]
+) -> dict[int, Values]:
+    """By prefix length, the nDCG@10 of each anchor's positive in a corpus that has it.
 
     One text is right, so that is 1 / log2(1 + its rank), or 0 after the tenth.
     """
-    sample = random.Random(f"corpus {seed}").sample(examples, min(CORPUS, len(examples)))
-    own = dict.fromkeys(row.positive for row in rows)
-    others = dict.fromkeys(row.positive for row in sample)
-    corpus = list(own | others)[: max(CORPUS, len(own))]
+    queries = encoder.encode([row.anchor for row in rows], role="query")
+    vectors = encoder.encode(corpus, role="document")
     place = {text: i for i, text in enumerate(corpus)}
-    right = np.array([place[row.positive] for row in rows])
+    right = np.array([[place[row.positive]] for row in rows])
     # An anchor that is itself in the corpus would be its own nearest text.
-    itself = [
-        (i, place[row.anchor])
-        for i, row in enumerate(rows)
-        if row.anchor in place and row.anchor != row.positive
-    ]
-
-    def values(encoder: Encoder, dims: Sequence[int]) -> dict[int, Values]:
-        queries = encoder.encode([row.anchor for row in rows], role="query")
-        vectors = encoder.encode(corpus, role="document")
-        gains = {}
-        for dim in dims:
-            cosines = unit_prefix(queries, dim) @ unit_prefix(vectors, dim).T
-            if itself:
-                cosines[tuple(np.array(itself).T)] = -np.inf
-            # A text with the same cosine ranks before the positive: equal vectors score 0.
-            ranks = (cosines >= cosines[np.arange(len(rows)), right][:, None]).sum(axis=1)
-            gains[dim] = np.where(ranks <= 10, 1 / np.log2(1 + ranks), 0.0)
-        return gains
-
-    return Measure(f"nDCG@10 on {where}", values)
+    itself = [(i, place[x.anchor]) for i, x in enumerate(rows) if x.anchor in place]
+    itself = [(i, at) for i, at in itself if at != right[i]]
+    result = {}
+    for dim in dims:
+        cosines = unit_prefix(queries, dim) @ unit_prefix(vectors, dim).T
+        for pair in itself:
+            cosines[pair] = -np.inf
+        # A text with the same cosine ranks before the positive: equal vectors score 0.
+        ranks = (cosines >= np.take_along_axis(cosines, right, 1)).sum(axis=1)
+        result[dim] = np.where(ranks <= 10, 1 / np.log2(1 + ranks), 0.0)
+    return result
 
 
-def unjudged(rows: Sequence[Row]) -> str:
+def unjudged(rows: Batch) -> str:
     """Why nothing is held out of these examples, in words."""
     if rows[0].label:
         return f"{len(rows)} labels are too few to hold some out (from {MIN_LABELS:,} on)"

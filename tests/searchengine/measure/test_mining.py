@@ -19,14 +19,15 @@ from searchengine.cli import cli
 from searchengine.errors import QueryError, SearchEngineError
 from searchengine.measure.mining import (
     Mined,
+    MiningConfig,
     MiningSummary,
     candidates,
+    choose,
     mine,
     read_pairs,
     write_negatives,
 )
 from searchengine.trainer.training.examples import Row, Texts, read_file
-from searchengine.trainer.training.hard_negatives import MiningConfig, choose
 
 
 class Angles:
