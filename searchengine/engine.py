@@ -100,12 +100,13 @@ from searchengine.query.typing_errors import Searched, searched, tell
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.trainer.sources.multilingual import MULTILINGUAL
 from searchengine.trainer.sources.source import default_encoder
-from searchengine.trainer.training.question_map import QUERY_MAP, Encode, Learning, judged, with_map
-from searchengine.upkeep import copies, learning, reindex, stats, tuning, verify
+from searchengine.upkeep import copies, reindex, stats, tuning, verify
+from searchengine.upkeep.question_map import QUERY_MAP, Encode, map_setting, with_map
 from searchengine.upkeep.repair import repair
 from searchengine.upkeep.stats import Stats
 
 __all__ = [
+    "QUERY_MAP",
     "AddSummary",
     "Document",
     "Duplicates",
@@ -125,7 +126,9 @@ __all__ = [
     "field_name",
     "limits",
     "listing",
+    "map_setting",
     "name_of",
+    "rank_by_weights",
 ]
 
 
@@ -1055,56 +1058,6 @@ class SearchEngine:
             config = SegmentConfig.from_dict(config)
         self.folder.refresh()
         tuning.apply(self.folder, config, building)
-
-    def learn(
-        self,
-        queries: Mapping[str, str],
-        qrels: Mapping[str, Mapping[str, int]],
-        *,
-        force: bool = False,
-        progress: Progress | None = None,
-    ) -> Learning:
-        """Learn a map of the question's vector, and search by it if held-out questions gain.
-
-        In the modes vector and hybrid; no document is encoded again. Other processes follow at
-        their next refresh; a reindex drops it.
-
-        Args:
-            queries: key → question; more than 100, better 1,000, with a relevant document.
-            qrels: question → document → grade.
-            force: use it in any case, from 10 questions on.
-            progress: progress callback: step, questions or steps just done, in all.
-
-        Raises QueryError (too few questions; the mode is text; no relevant document is stored)."""
-        self.refresh()
-        mode = self.default_mode
-        if mode is Mode.TEXT:
-            raise QueryError(f"{self.collection.path} is searched by words (mode text)")
-        keys = judged(queries, qrels, force)
-        asked = self._searched(Query(mode=mode), [queries[key] for key in keys])
-        questions = [each.question for each in asked]
-        texts = self.to_encode([each.to_encode for each in asked], mode)
-
-        def ranked(part: slice, vectors: Floats, mode: str, k: int) -> list[list[str]]:
-            with self.collection.reading() as snapshot:
-                return self.rank(snapshot, questions[part], vectors, k, mode=Mode(mode))
-
-        return learning.learn_map(
-            self.collection,
-            self.encoder,
-            [*map(normalized, texts)],
-            [qrels[key] for key in keys],
-            mode,
-            ranked,
-            force,
-            progress or (lambda *_: None),
-        )
-
-    def forget_map(self) -> bool:
-        """Remove the map that `learn` stored; False if the collection has no map."""
-        is_stored = QUERY_MAP in self.collection.settings
-        self.collection.configure({QUERY_MAP: None})
-        return is_stored
 
     def warm(self) -> int:
         """Load what encodes questions and read all files, so no search waits; returns bytes."""

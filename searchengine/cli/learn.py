@@ -1,5 +1,6 @@
 """searchengine learn."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,9 @@ def learn(
 ) -> None:
     """Learn from judged questions a map of the question's vector, and search by it.
 
-    No document is encoded again. The map is stored if it finds held-out questions better, beyond
-    doubt, in the default mode; docs/evaluation.md shows what to expect.
+    No document is encoded again. In mode hybrid the weight of the vectors is chosen with the map.
+    Both are stored if held-out questions find more, beyond doubt, in the default mode;
+    docs/evaluation.md shows what to expect.
 
     \b
     Examples:
@@ -45,25 +47,29 @@ def learn(
         searchengine learn my.index --qrels clicks.tsv
         searchengine learn my.index --forget
     """
+    from searchengine.measure import learning
+    from searchengine.measure.judgements import read_clicks, read_qrels, read_queries
+
     if forget:
         with open_engine(collection) as engine:
-            removed = engine.forget_map()
+            removed = learning.forget(engine)
         text = f"{named(collection)}: {'the' if removed else 'no'} map of questions was removed"
         show_result({"collection": named(collection), "removed": removed}, text, as_json)
         return
-    from searchengine.measure.judgements import read_clicks, read_qrels, read_queries
-
     if qrels is None:
         raise click.UsageError("learn needs judgements; add --qrels FILE, or --forget")
     judged = (read_queries(queries), read_qrels(qrels)) if queries else read_clicks(qrels)
     with open_engine(collection, encoder, runtime=runtime) as engine, steps() as report:
-        learning = engine.learn(*judged, force=force, progress=report)
+        learnt = learning.learn(engine, *judged, force=force, progress=report)
     if as_json:
-        show_json({"collection": named(collection), **learning.as_dict()})
+        show_json({"collection": named(collection), **asdict(learnt)})
         return
     show_rows([
         {"held-out questions": name, **{key: f"{value:.4g}" for key, value in means.items()}}
-        for name, means in learning.figures.items()
+        for name, means in learnt.figures.items()
     ])  # fmt: skip
-    outcome = "searches by the map from now on" if learning.stored else "was not changed"
-    say(f"{named(collection)} {outcome}: {learning}")
+    outcome = "searches by the map from now on" if learnt.stored else "was not changed"
+    say(f"{named(collection)} {outcome}: nDCG@10 in mode {learnt.mode}, {learnt.comparison}")
+    before, after = learnt.weight.values()
+    if learnt.stored and before != after:
+        say(f"In mode hybrid vectors weigh {after:g} with the map, in place of {before:g}")

@@ -31,7 +31,7 @@ from searchengine.corpus.synonym_groups import SETTING
 from searchengine.errors import CollectionError, EncoderMismatch
 from searchengine.indexer.arrays import Floats, RowNumbers
 from searchengine.indexer.storage.durable import sha256, sync_file, sync_folder
-from searchengine.trainer.training.question_map import QUERY_MAP
+from searchengine.upkeep.question_map import QUERY_MAP
 from searchengine.upkeep.verify import HeldFile, check_pages, check_texts, damaged, held
 
 _BLOCK = 4096  # passages read at a time

@@ -60,7 +60,7 @@ from searchengine.ingest.settings import (
     default_prefix,
 )
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
-from searchengine.trainer.training.question_map import QUERY_MAP
+from searchengine.upkeep.question_map import QUERY_MAP
 from searchengine.upkeep.verify import check_texts
 
 _CHUNK = 10_000  # ids a statement

@@ -25,7 +25,7 @@ from searchengine.corpus.notebook import facts
 from searchengine.corpus.synonym_groups import groups_of
 from searchengine.encoders.protocol import NO_ENCODER
 from searchengine.indexer.config import ALL_ROWS, SegmentConfig, Structure
-from searchengine.trainer.training.question_map import describe, description
+from searchengine.upkeep.question_map import describe, description
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from searchengine.indexer.tuning.tune import (
     tune,
 )
 from searchengine.trainer.errors import TrainerError
-from searchengine.trainer.training.question_map import with_map
+from searchengine.upkeep.question_map import with_map
 
 MAX_QUERIES = 2000
 """Maximum documents taken as queries, unless the goal needs more."""

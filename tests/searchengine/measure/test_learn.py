@@ -18,7 +18,7 @@ from postgres_server import new_url
 from searchengine import SearchEngine
 from searchengine.encoders.protocol import WrappedEncoder
 from searchengine.errors import QueryError
-from searchengine.trainer.training.question_map import TEMPERATURE, Examples, directions, folds
+from searchengine.measure.learning import TEMPERATURE, directions, folds, forget, learn
 from searchengine.upkeep.copies import copy
 
 DIM, COUNT = 16, 150
@@ -85,7 +85,7 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 def mapped(tmp_path: Path) -> Path:
     """A collection with a map."""
     with create(tmp_path / "mapped", tokenizer="none") as engine:
-        assert engine.learn(*judged()).stored
+        assert learn(engine, *judged()).stored
     return tmp_path / "mapped"
 
 
@@ -96,8 +96,8 @@ def test_a_known_rotation_is_found_and_applied_to_questions_only(where: Any) -> 
         before, alike = answers(engine), [hit.key for hit in engine.similar("d3", 5)]
         vector = engine.encode_questions(["n3 3"])[0]
         assert answers(other) == before
-        learning = engine.learn(*judged(), progress=lambda step, done, total: steps.append(step))
-        assert learning.stored and learning.p < 0.001
+        learning = learn(engine, *judged(), progress=lambda step, done, total: steps.append(step))
+        assert learning.stored and learning.comparison.p < 0.001
         assert {*steps} == {"Encoding", "Learning", "Searching"}
         figures = learning.figures["vector"]
         assert figures["after"] > figures["before"] + 0.1
@@ -116,19 +116,37 @@ def test_a_known_rotation_is_found_and_applied_to_questions_only(where: Any) -> 
         assert stored is not None and stored["questions"] == 2 * COUNT
         assert "map" in engine.stats().described()["questions"]
         engine.verify()
-        assert engine.forget_map() and not engine.forget_map()
+        assert forget(engine) and not forget(engine)
         assert answers(engine) == before and "questions" not in engine.stats().described()
 
 
 def test_what_is_not_better_is_not_stored_unless_forced(where: Any) -> None:
     with create(where, tokenizer="none") as engine:
         before = answers(engine)
-        learning = engine.learn(*judged(right=False))
+        learning = learn(engine, *judged(right=False))
         assert not learning.stored and engine.stats().query_map is None
         assert answers(engine) == before
-        forced = engine.learn(*judged(right=False), force=True)
-        assert forced.stored and forced.steps and forced.gain == learning.gain
+        forced = learn(engine, *judged(right=False), force=True)
+        assert forced.stored and forced.steps and forced.comparison == learning.comparison
         assert answers(engine) != before
+
+
+def test_the_weight_is_learnt_with_the_map(where: Any) -> None:
+    """Where words mislead, vectors come to weigh more; without the map, as before."""
+    pairs = [(f"q{i} {i + j}", f"d{i}") for i in range(COUNT) for j in (209, 211)]
+    questions = {text: text for text, _ in pairs}, {text: {name: 1} for text, name in pairs}
+    with SearchEngine.create(where, Rotated(), passages=False, tokenizer="unicode") as engine:
+        engine.add({"_id": f"d{i}", "text": f"n{i} {i + 210}"} for i in range(COUNT))
+        engine.set_default("hybrid", 0.3)
+        before = engine.default_weight
+        for _ in range(2):  # with a map and without, what it is compared with is the same
+            learning = learn(engine, *questions)
+            assert learning.stored and learning.weight["before"] == before
+            assert engine.default_weight == learning.weight["after"] > before
+            assert {*learning.figures} == {"vector", "hybrid", "unseen", "map alone"}
+            alone, both = (learning.figures[name]["after"] for name in ("map alone", "hybrid"))
+            assert learning.figures["hybrid"]["before"] < alone < both
+        assert forget(engine) and engine.default_weight == before
 
 
 @pytest.mark.parametrize(
@@ -141,17 +159,17 @@ def test_few_questions_are_refused_by_their_number(
     queries, qrels = judged()
     with create(tmp_path / "c", tokenizer="none") as engine:
         with pytest.raises(QueryError, match=message):
-            engine.learn(queries, dict(list(qrels.items())[:count]), force=force)
+            learn(engine, queries, dict(list(qrels.items())[:count]), force=force)
 
 
 def test_words_alone_and_unknown_documents_are_refused(tmp_path: Path) -> None:
     queries, qrels = judged()
     with create(tmp_path / "c", tokenizer="unicode") as engine:
         with pytest.raises(QueryError, match="none of the relevant"):
-            engine.learn(queries, {key: {"gone": 1} for key in qrels})
+            learn(engine, queries, {key: {"gone": 1} for key in qrels})
         engine.set_default("text")
         with pytest.raises(QueryError, match="mode text"):
-            engine.learn(queries, qrels)
+            learn(engine, queries, qrels)
 
 
 def test_backups_and_copies_carry_the_map_and_a_reindex_drops_it(
@@ -180,7 +198,7 @@ def test_a_map_is_for_the_encoder_that_it_was_learnt_with(tmp_path: Path) -> Non
         engine.add(documents, encoder.encode(names))
     with SearchEngine.open(tmp_path / "c", encoder) as engine:
         plain = engine.encode_questions(["n3 3"])
-        assert engine.learn(*judged()).stored
+        assert learn(engine, *judged()).stored
         assert not np.allclose(engine.encode_questions(["n3 3"]), plain)
     with SearchEngine.open(tmp_path / "c", Another()) as engine:
         np.testing.assert_allclose(engine.encode_questions(["n3 3"]), plain, atol=1e-6)
@@ -210,8 +228,8 @@ def test_processes_see_all_of_a_change_or_none(mapped: Path) -> None:
         assert reader.stdout is not None and reader.stdout.readline() == "ready\n"
     with SearchEngine.open(mapped, Rotated(), wait=60) as engine:
         while any(reader.poll() is None for reader in readers):
-            engine.forget_map()
-            engine.learn(*judged())
+            forget(engine)
+            learn(engine, *judged())
     for reader in readers:
         output, _ = reader.communicate()
         states, kinds = map(int, output.split())
@@ -247,17 +265,12 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert run("learn", place, *words).returncode == 2
 
 
-def examples(seed: int) -> Examples:
-    rng = np.random.default_rng(seed)
-    rows, questions = rng.standard_normal((12, 5)), rng.standard_normal((4, 5))
-    chosen = [rng.choice(12, 4, replace=False) for _ in range(4)]
-    relevant = [[each[:2], each[2:3], each[3:]][: rng.integers(1, 4)] for each in chosen]
-    return Examples(questions / 9, rows / 9, relevant)  # type: ignore[arg-type]
-
-
 @given(st.integers(0, 10**6))
 def test_moves_are_negative_gradients_by_finite_differences(seed: int) -> None:
-    questions, rows, relevant = examples(seed)
+    rng = np.random.default_rng(seed)
+    rows, questions = rng.standard_normal((12, 5)) / 9, rng.standard_normal((4, 5)) / 9
+    chosen = [rng.choice(12, 4, replace=False) for _ in range(4)]
+    relevant = [[each[:2], each[2:3], each[3:]][: rng.integers(1, 4)] for each in chosen]
     best, own = [[n[0] for n in each] for each in relevant], [*map(np.concatenate, relevant)]
     judge = partial(directions, rows=rows, best=[*map(np.array, best)], own=own)
     moves, losses = judge(questions)

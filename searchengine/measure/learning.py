@@ -1,0 +1,347 @@
+"""Learn from judged questions a map of the question's vector: a matrix W (D, D) near identity.
+
+The loss of a question is the mean, over its relevant documents, of −log softmax of their cosine
+against those of the documents that are relevant to other questions: against all documents, W would
+lead away from those that nobody judged. Each step moves W by the ridge regression, on the
+questions, of the directions in which their losses fall. It begins at the identity; how many steps
+are taken is chosen by cross-validation, and in mode hybrid the weight of the cosine with it: mapped
+vectors deserve more of it. To stop early keeps W near the identity, as a ridge would (Bühlmann and
+Yu, "Boosting With the L2 Loss", JASA 2003).
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from searchengine.corpus.normalization import normalized
+from searchengine.engine import QUERY_MAP, Mode, SearchEngine, map_setting, rank_by_weights
+from searchengine.errors import CollectionError, QueryError
+from searchengine.indexer.arrays import Floats
+from searchengine.measure.comparison import MAIN, per_question
+from searchengine.measure.judgements import Qrels
+from searchengine.measure.significance import Comparison, compare
+from searchengine.trainer.evaluation.intervals import Values
+
+TEMPERATURE, STEP, RIDGE = 0.05, 0.15, 4.0
+"""Of the softmax; share of a Newton step for documents that are spread evenly over the dimensions;
+the ridge, in mean eigenvalues of the covariance of the questions.
+Chosen on NFCorpus, from its training to its development questions."""
+STEPS, WEIGHTS = (1, 2, 4, 8), (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+"""Numbers of steps and weights of the cosine to choose from."""
+FEW, TOO_FEW, MAX_QUESTIONS = 10, 100, 5_000
+"""Questions that a paired test needs; from which nothing was gained on any collection measured;
+that are learnt from."""
+FOLDS, MAX_P = 3, 0.01
+_FIRST, _BATCH = 10, 256  # documents that nDCG@10 counts; questions compared at a time
+Places = NDArray[np.int64]
+Progress = Callable[[str, int, int], object]
+Table = dict[tuple[int, float], Values]
+"""Steps and weight of the cosine → nDCG@10 of each question, (q,)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learning:
+    """What judged questions say about a map.
+
+    Attributes:
+        stored: whether searches use the map, and the weight, from now on.
+        questions: number of judged questions.
+        mode: the collection's default mode.
+        steps: the number of steps chosen; 0: the questions stay as they are.
+        weight: of the cosine in mode hybrid, "before" and "after"; the same unless the others
+            are better beyond doubt.
+        figures: nDCG@10 of held-out questions, "before" and "after", and their number: by vectors,
+            in the default mode, and of this the questions with documents that were learnt from
+            ("seen") and the others ("unseen"), and with the map but the weight of before ("map
+            alone"), where they differ.
+        comparison: of the default mode, after and before.
+    """
+
+    stored: bool
+    questions: int
+    mode: str
+    steps: int
+    weight: Mapping[str, float]
+    figures: Mapping[str, Mapping[str, float]]
+    comparison: Comparison
+
+
+def learn(
+    engine: SearchEngine,
+    queries: Mapping[str, str],
+    qrels: Qrels,
+    *,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Learning:
+    """Learn a map of the question's vector, and search by it if held-out questions gain.
+
+    In the modes vector and hybrid; no document is encoded again. Other processes follow at their
+    next refresh; a reindex drops it.
+
+    Args:
+        queries: key → question; more than 100, better 1,000, with a relevant document.
+        qrels: question → document → grade.
+        force: use it in any case, from 10 questions on.
+        progress: progress callback: step, questions or steps just done, in all.
+
+    Raises QueryError (too few questions; the mode is text; no relevant document is stored)."""
+    engine.refresh()
+    report, mode = progress or (lambda *_: None), engine.default_mode
+    identity = engine.collection.settings["encoder"]
+    if mode is Mode.TEXT:
+        raise QueryError(f"{engine.collection.path} is searched by words (mode text)")
+    keys = _judged(queries, qrels, force)
+    read = [engine.searched(queries[key], mode=mode) for key in keys]
+    questions = [each.question for each in read]
+    texts = [*map(normalized, engine.to_encode([each.to_encode for each in read], mode))]
+    encode = engine.encoder.encode
+    blocks = [encode(texts[part], role="query") for part in _parts(keys, report)]
+    vectors = np.concatenate(blocks, dtype=np.float32)
+    documents = [[name for name, grade in qrels[key].items() if grade > 0] for key in keys]
+    rows, relevant = _passages(engine, documents)
+    fold = folds(documents, FOLDS)
+    before = _former_weight(engine) if mode is Mode.HYBRID else 1.0
+    weights = sorted({*WEIGHTS, before, 1.0}) if mode is Mode.HYBRID else [1.0]
+    table: Table = {}
+    for steps, mapped in _held_out(vectors, rows, relevant, fold, report).items():
+        runs: dict[float, dict[str, dict[str, float]]] = {weight: {} for weight in weights}
+        for part in _parts(keys, report, "Searching"):
+            ranked = _ranked(engine, questions[part], mapped[part], weights)
+            for key, weight in product(range(len(ranked)), weights):
+                names = ranked[key][weight]
+                runs[weight][keys[part][key]] = {name: -i for i, name in enumerate(names)}
+        for weight, run in runs.items():
+            table[steps, weight] = per_question(run, keys, qrels, [MAIN])[MAIN]
+    learning = _verdict(table, before, documents, fold, str(mode), force)
+    if learning.stored:
+        everyone = np.arange(len(keys))
+        *_, matrix = _maps(vectors, rows, relevant, everyone, learning.steps, report)
+        if engine.collection.settings["encoder"] != identity:
+            raise CollectionError(f"{engine.collection.path} was reindexed meanwhile; learn again")
+        about, encoder = asdict(learning), engine.encoder
+        moved = {"weight": learning.weight["after"]} if mode is Mode.HYBRID else {}
+        stored = map_setting(about, matrix, encoder.fingerprint, encoder.dim)
+        engine.collection.configure(stored | moved)
+    return learning
+
+
+def _held_out(
+    vectors: Floats,
+    rows: Floats,
+    relevant: Sequence[Sequence[Places]],
+    fold: Places,
+    report: Progress,
+) -> dict[int, Floats]:
+    """Number of steps → vectors of the questions (q, D), mapped by what the other folds teach."""
+    tried = {steps: vectors.copy() for steps in (0, *STEPS)}
+    for i in range(FOLDS):
+        held_out, others = np.flatnonzero(fold == i), np.flatnonzero(fold != i)
+        maps = _maps(vectors, rows, relevant, others, max(STEPS), report)
+        for steps, matrix in enumerate(maps, start=1):
+            if steps in tried:
+                mapped = vectors[held_out] @ matrix.T
+                tried[steps][held_out] = mapped / np.linalg.norm(mapped, axis=1, keepdims=True)
+    return tried
+
+
+def _ranked(
+    engine: SearchEngine, questions: Sequence[str], vectors: Floats, weights: Sequence[float]
+) -> list[dict[float, list[str]]]:
+    """For each question: weight of the cosine → its first documents; 1: by vectors alone."""
+    with engine.collection.reading() as snapshot:
+        if len(weights) > 1:
+            return rank_by_weights(snapshot, questions, vectors, weights, _FIRST)
+        ranked = engine.rank(snapshot, questions, vectors, _FIRST, mode=Mode.VECTOR)
+        return [{1.0: names} for names in ranked]
+
+
+def _verdict(
+    table: Table,
+    before: float,
+    documents: Sequence[Sequence[str]],
+    fold: Places,
+    mode: str,
+    force: bool,
+) -> Learning:
+    """What the held-out scores say; `before`: the weight that the collection has."""
+    every, seen = np.arange(len(fold)), _seen(documents, fold)
+    # For a fold the others choose: its questions have no say in the figure that they give.
+    chosen = [_best(table, before, fold != i, force) for i in range(FOLDS)]
+    old, new = table[0, before], np.stack([table[pair] for pair in chosen])[fold, every]
+    alone = np.stack([table[steps, before] for steps, _ in chosen])[fold, every]
+    vector = np.stack([table[steps, 1.0] for steps, _ in chosen])[fold, every]
+    figures = {"vector": _figures(table[0, 1.0], vector), mode: _figures(old, new)}
+    parts = {"seen": seen, "unseen": ~seen}
+    figures |= {name: _figures(old[at], new[at]) for name, at in parts.items() if at.any()}
+    if any(weight != before for _, weight in chosen):
+        figures["map alone"] = _figures(old, alone)
+    if any(weight == before for _, weight in chosen):  # no other is judged by all that follows
+        table = {pair: scores for pair, scores in table.items() if pair[1] == before}
+    gain, (steps, after) = compare(new, old), _best(table, before, every >= 0, force)
+    is_better = steps > 0 and gain.difference > 0 and gain.p < MAX_P
+    if (~seen).sum() >= FEW:  # beside many that are seen, a few are noise
+        others = compare(new[~seen], old[~seen])
+        is_better &= others.difference > 0 or others.p >= MAX_P
+    changed = {"before": before, "after": after}
+    return Learning(bool(force or is_better), len(fold), mode, steps, changed, figures, gain)
+
+
+def _best(table: Table, before: float, kept: NDArray[np.bool_], force: bool) -> tuple[int, float]:
+    """The steps and the weight with the highest mean over the questions that are `kept`.
+
+    Another weight than `before` only if it is better beyond doubt. A map that is forced is judged.
+    """
+
+    def first(pairs: list[tuple[int, float]]) -> tuple[int, float]:
+        return max(pairs, key=lambda pair: table[pair][kept].mean().round(9))
+
+    maps = [
+        (steps, weight) for steps, weight in table if steps and (weight < 1 or weight == before)
+    ]
+    same = [(0, before)] * (not force) + [pair for pair in maps if pair[1] == before]
+    stay, best = first(same), first(same + maps)
+    return best if compare(table[best][kept], table[stay][kept]).p < MAX_P else stay
+
+
+def _parts(keys: Sequence[str], report: Progress, step: str = "Encoding") -> Iterator[slice]:
+    """Parts of the questions; each is reported when it is done."""
+    for start in range(0, len(keys), _BATCH):
+        part = slice(start, min(start + _BATCH, len(keys)))
+        yield part
+        report(step, part.stop - part.start, len(keys))
+
+
+def forget(engine: SearchEngine) -> bool:
+    """Remove a map, and the weight that was learnt with it; False if there is no map."""
+    engine.refresh()
+    is_stored, weight = QUERY_MAP in engine.collection.settings, _former_weight(engine)
+    moved = {} if weight == engine.default_weight else {"weight": weight}
+    engine.collection.configure({QUERY_MAP: None} | moved)
+    return is_stored
+
+
+def _former_weight(engine: SearchEngine) -> float:
+    """The weight of the cosine before a map was learnt, unless another was set since."""
+    stored, now = engine.collection.settings.get(QUERY_MAP), engine.default_weight
+    return stored["weight"]["before"] if stored and stored["weight"]["after"] == now else now
+
+
+def _judged(queries: Mapping[str, str], qrels: Qrels, force: bool) -> list[str]:
+    """The keys of the questions to learn from, always the same. Raises QueryError for too few."""
+    keys = sorted(key for key in queries if any(grade > 0 for grade in qrels.get(key, {}).values()))
+    if len(keys) < (FEW if force else TOO_FEW + 1):
+        raise QueryError(
+            f"{len(keys)} questions are judged, and maps learnt from up to {TOO_FEW} gained "
+            "nothing on any collection measured; gather more, about 1,000, or learn all the same: "
+            f"--force (force=True, from {FEW} on)"
+        )
+    if len(keys) > MAX_QUESTIONS:
+        keys = sorted(np.random.default_rng(0).choice(keys, MAX_QUESTIONS, replace=False).tolist())
+    return keys
+
+
+def _passages(
+    engine: SearchEngine, documents: Sequence[Sequence[str]]
+) -> tuple[Floats, list[list[Places]]]:
+    """The vectors of the passages of relevant documents, (n, D); of each question, the rows of
+    each of its documents."""
+    with engine.collection.reading() as snapshot:
+        ids = snapshot.store.ids_of({name for names in documents for name in names})
+        passages = snapshot.store.passages_of(sorted(ids.values()))
+        if not passages:
+            raise QueryError("none of the relevant documents is stored, to learn from")
+        rows = snapshot.vectors(np.array([passage.id for passage in passages]))
+    owners = np.array([passage.document for passage in passages])
+    stored = {name: np.flatnonzero(owners == number) for name, number in ids.items()}
+    return rows, [[stored[name] for name in names if name in stored] for names in documents]
+
+
+def _maps(
+    vectors: Floats,
+    rows: Floats,
+    relevant: Sequence[Sequence[Places]],
+    places: Places,
+    count: int,
+    report: Progress,
+) -> Iterator[Floats]:
+    """The map (D, D) after each of `count` steps, learnt from the questions at some places."""
+    kept = [int(i) for i in places if relevant[i]]
+    questions = vectors[kept].astype(np.float64)
+    own = [np.concatenate(relevant[i]) for i in kept]
+    best = [np.array([r[(rows[r] @ vectors[i]).argmax()] for r in relevant[i]]) for i in kept]
+    used = np.unique(np.concatenate(own)) if own else np.array([], np.int64)
+    best, own = ([np.searchsorted(used, each) for each in lists] for lists in (best, own))
+    covariance = questions.T @ questions / max(1, len(questions))
+    inverse = np.linalg.inv(covariance + RIDGE / len(covariance) * np.eye(len(covariance)))
+    matrix, step = np.eye(len(covariance)), STEP * TEMPERATURE * len(covariance)
+    for _ in range(count):
+        mapped = (questions @ matrix.T).astype(np.float32)
+        moves, _ = directions(mapped, rows[used], best, own)
+        matrix += step * (moves.T @ questions / max(1, len(questions))) @ inverse
+        yield matrix.astype(np.float32)
+        report("Learning", 1, (FOLDS + 1) * max(STEPS))
+
+
+def directions(
+    questions: Floats, rows: Floats, best: Sequence[Places], own: Sequence[Places]
+) -> tuple[Floats, NDArray[np.float64]]:
+    """Where each mapped question (q, D) should move, (q, D), and its loss, (q,).
+
+    The move is the negative gradient of the loss, times TEMPERATURE. `best`: of each question, the
+    row of the best passage of each relevant document; `own`: all rows of these documents.
+    """
+    moves, losses = np.empty_like(questions), np.empty(len(questions))
+    for start in range(0, len(questions), _BATCH):
+        part = slice(start, start + _BATCH)
+        scores = questions[part] @ rows.T / TEMPERATURE
+        scores -= scores.max(axis=1, keepdims=True)
+        weights = np.exp(scores, out=scores)
+        for i, weight in enumerate(weights, start):
+            relevant = weight[best[i]]
+            weight[own[i]] = 0
+            others = weight.sum()
+            losses[i] = -np.log(relevant / (relevant + others)).mean()
+            weight *= -(1 / (relevant + others)).mean()
+            weight[best[i]] = others / (relevant + others) / len(relevant)
+        moves[part] = weights @ rows
+    return moves, losses
+
+
+def folds(documents: Sequence[Collection[str]], count: int) -> Places:
+    """The fold of each question, (q,), so that questions of one document are in one fold.
+
+    `documents`: of each question, its relevant documents. Questions that share documents with more
+    than half of all, over others, are dealt one by one: some of them do share documents then.
+    """
+    group, before = np.arange(len(documents)), None
+    while before is None or (group != before).any():  # the lowest number spreads over a group
+        before, lowest = group.copy(), dict[str, int]()
+        for number, names in zip(before.tolist(), documents, strict=True):
+            lowest |= {name: min(number, lowest.get(name, number)) for name in names}
+        for i, names in enumerate(documents):
+            group[i] = min([group[i], *(lowest[name] for name in names)])
+    sizes = np.bincount(group, minlength=len(group))
+    group = np.where(sizes[group] * 2 > len(group), np.arange(len(group)) + len(group), group)
+    fold, loads = np.empty(len(group), np.int64), np.zeros(count, np.int64)
+    for unit in np.random.default_rng(0).permutation(np.unique(group)):
+        fold[group == unit] = loads.argmin()
+        loads[loads.argmin()] += (group == unit).sum()
+    return fold
+
+
+def _seen(documents: Sequence[Sequence[str]], fold: Places) -> NDArray[np.bool_]:
+    """Whether questions of other folds have one of a question's relevant documents, (q,)."""
+    having: dict[str, set[int]] = {}
+    for names, number in zip(documents, fold.tolist(), strict=True):
+        for name in names:
+            having.setdefault(name, set()).add(number)
+    return np.array([any(len(having[name]) > 1 for name in names) for names in documents])
+
+
+def _figures(before: Values, after: Values) -> dict[str, float]:
+    means = {"before": float(before.mean()), "after": float(after.mean())}
+    return {"questions": len(before), **means}
