@@ -14,8 +14,7 @@ import yaml
 from jinja2 import Template
 
 from searchengine.trainer.model.model_folder import Model
-from searchengine.trainer.sources.names import NAMES, STARTER
-from searchengine.trainer.sources.source import Starter, may_be_hub_name
+from searchengine.trainer.sources.source import NAMES, STARTER, Starter, may_be_hub_name
 
 QUESTION = "how do whales sleep"
 DOCUMENTS = ["A whale rests one half of its brain at a time.", "Bread rises overnight."]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.tokens import UNLIMITED, Ids, check_texts
 from searchengine.trainer.runtimes.handle import Handle, ModelHandle, open_handle
-from searchengine.trainer.runtimes.runtime import run_batches
+from searchengine.trainer.runtimes.runtime import token_budget_batches
 from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig, RuntimeKind
 from searchengine.trainer.sources.source import Source, Starter
 
@@ -194,9 +194,10 @@ class Encoder:
         vectors = np.empty((len(distinct), self.dim), dtype=np.float32)
         prompt = self.prompt(role)
         for start, ids in self._tokenised(list(distinct), prompt):
-            for batch, batch_vectors in run_batches(self._handle.runtime, ids):
+            runtime, lengths = self._handle.runtime, [len(row) for row in ids]
+            for batch in token_budget_batches(lengths, runtime.token_budget, runtime.min_ratio):
                 positions = start + np.array(batch)
-                vectors[positions] = batch_vectors
+                vectors[positions] = runtime.run([ids[i] for i in batch])
                 if on_batch is not None:
                     on_batch(int(counts[positions].sum()))
         return vectors if len(distinct) == len(texts) else vectors[rows]

@@ -72,13 +72,8 @@ def of_model(model: "Model", description: Description) -> str:
             values = {"network": asdict(network), "pooling": pooling, "head": head}
             behind = (name for name in stored if name.startswith("head."))
             names = bert | {name.replace("linear.", ""): name for name in behind}
-    tensors = ((name, _array(stored[place])) for name, place in names.items())
-    return _digest(tensors, values, description)
-
-
-def _array(tensor: Any) -> NDArray[Any]:
-    array: NDArray[Any] = tensor.detach().float().cpu().contiguous().numpy()
-    return array
+    tensors = ((name, stored[place].float().cpu().contiguous()) for name, place in names.items())
+    return _digest(((name, tensor.numpy()) for name, tensor in tensors), values, description)
 
 
 def _digest(

@@ -23,8 +23,14 @@ from tiny_model import write_sentence_transformer
 from searchengine import Encoder, SearchEngine
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.sources.multilingual import MULTILINGUAL
-from searchengine.trainer.sources.names import LEAF, NAMES, STARTER, published_prompts
-from searchengine.trainer.sources.source import PACKAGE, starter_folder
+from searchengine.trainer.sources.source import (
+    LEAF,
+    NAMES,
+    PACKAGE,
+    STARTER,
+    published_prompts,
+    starter_folder,
+)
 
 LEAF_ID = NAMES[LEAF].partition("@")[0]
 

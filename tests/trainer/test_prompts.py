@@ -11,7 +11,7 @@ import pytest
 from tiny_model import WORDS, write_json, write_plain, write_sentence_transformer
 
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.sources.names import published_prompts
+from searchengine.trainer.sources.source import published_prompts
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.train_config import TrainConfig
 

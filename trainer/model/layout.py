@@ -8,8 +8,7 @@ from typing import Any
 
 from searchengine.trainer.errors import ModelError, first_line
 from searchengine.trainer.files import read_json, read_object
-from searchengine.trainer.sources.names import published_prompts
-from searchengine.trainer.sources.source import VOCABULARIES
+from searchengine.trainer.sources.source import VOCABULARIES, published_prompts
 
 WEIGHTS = "model.safetensors"
 MODULES = "modules.json"

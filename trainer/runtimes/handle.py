@@ -96,7 +96,8 @@ class ModelHandle:
     def fingerprint(self) -> str:
         """See searchengine.trainer.fingerprint."""
         if self._bert is not None:
-            return self._kept.fingerprint(self._bert)
+            known = self._kept.record.get("fingerprint")  # of the same files
+            return known or fingerprint.of_folder(self._bert)
         return fingerprint.of_model(self.model, self.description)
 
     @property

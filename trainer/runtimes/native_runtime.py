@@ -46,7 +46,7 @@ class NativeRuntime:
     kind: str = RuntimeKind.NATIVE
     precision: str = INT8
     token_budget = 1 << 14  # the kernel takes a few texts at a time from it
-    pads = False
+    min_ratio = 0.0
 
     def __init__(self, bert: Bert, arrays: Arrays):
         """Raises KeyError or ValueError for arrays that are not the network's."""
@@ -144,10 +144,6 @@ class Kept:
                 record = json.loads(self._tensors.metadata["record"])
                 if record["identity"] == self._identity:
                     self.record = record
-
-    def fingerprint(self, bert: Bert) -> str:
-        """Of the model, as it is known of its files, or computed from all its weights."""
-        return self.record.get("fingerprint") or fingerprint.of_folder(bert)
 
     def runtime(self, bert: Bert) -> NativeRuntime | None:
         """The runtime of the weights; None where there are none, or their bytes have changed."""

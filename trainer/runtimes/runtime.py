@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 from searchengine.trainer.model.tokens import Ids
 
 Vectors = NDArray[np.float32]
-# The least length of a text in a padded batch, relative to the longest: at worst half is padding.
-MIN_LENGTH_RATIO = 0.5
 
 
 class Runtime(Protocol):
@@ -19,25 +17,17 @@ class Runtime(Protocol):
     Attributes:
         kind: "native", "torch", or "numpy" for a static model.
         precision: the one in use, never "auto".
-        pads: whether it pads the texts of a batch to one length.
+        min_ratio: least length of a text in a batch that it runs fastest, relative to the longest.
         token_budget: tokens of the batch that it runs fastest.
     """
 
     kind: str
     precision: str
-    pads: bool
+    min_ratio: float
     token_budget: int
 
     def run(self, rows: Sequence[Ids]) -> Vectors:
         """Unit rows (B, dim) float32."""
-
-
-def run_batches(runtime: Runtime, ids: Sequence[Ids]) -> Iterator[tuple[list[int], Vectors]]:
-    """Positions in `ids` and their vectors, a batch at a time."""
-    min_ratio = MIN_LENGTH_RATIO if runtime.pads else 0.0
-    lengths = [len(row) for row in ids]
-    for batch in token_budget_batches(lengths, runtime.token_budget, min_ratio):
-        yield batch, runtime.run([ids[i] for i in batch])
 
 
 def token_budget_batches(

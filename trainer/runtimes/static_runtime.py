@@ -57,7 +57,7 @@ class StaticHandle:
     kind = "numpy"
     precision: str = Precision.FP32
     token_budget = 1 << 15
-    pads = False
+    min_ratio = 0.0
 
     def __init__(self, config: RuntimeConfig, source: Source, stages: Sequence[tuple[str, Path]]):
         """stages: see static_stages. Raises ModelError."""

@@ -85,7 +85,7 @@ class TorchRuntime:
     """
 
     kind: str = RuntimeKind.TORCH
-    pads = True
+    min_ratio = 0.5  # at worst half of a batch is padding
 
     def __init__(
         self,
