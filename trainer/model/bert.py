@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.files import read_object, read_text
-from searchengine.trainer.model.head import Head, head_tensors, read_head
+from searchengine.trainer.model.head import Head, read_head
 from searchengine.trainer.model.layout import (
     TOKENIZER,
     WEIGHTS,
@@ -131,7 +131,11 @@ class Bert:
         """All tensors of the network and its head, by names that no folder's layout changes."""
         for name in self.network.shapes():
             yield name, self.tensor(name)
-        yield from head_tensors(self.head)
+        for i, layer in enumerate(self.head):
+            if layer is not None:
+                yield f"head.{i}.weight", layer.weight
+                if layer.bias is not None:
+                    yield f"head.{i}.bias", layer.bias
 
 
 def read_bert(source: Source) -> Bert:

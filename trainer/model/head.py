@@ -1,6 +1,6 @@
 """What follows the network: pooling, Dense and Normalize, read from a folder, computed by numpy."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,12 +109,3 @@ def apply_head(head: Head, vectors: Array) -> Array:
             vectors += layer.bias
         vectors = np.tanh(vectors) if layer.activation == TANH else vectors
     return np.asarray(vectors, np.float32)
-
-
-def head_tensors(head: Head) -> Iterator[tuple[str, Array]]:
-    """The tensors of a head, by name."""
-    for i, layer in enumerate(head):
-        if layer is not None:
-            yield f"head.{i}.weight", layer.weight
-            if layer.bias is not None:
-                yield f"head.{i}.bias", layer.bias

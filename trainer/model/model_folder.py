@@ -25,7 +25,7 @@ from searchengine.trainer.model.layout import (
     model_stages,
     transformer_settings,
 )
-from searchengine.trainer.model.modules import Dense, Pooling, SentenceModule, torch_head
+from searchengine.trainer.model.modules import Dense, Normalize, Pooling, SentenceModule
 from searchengine.trainer.model.network import keep_first_layers, quiet, read_transformer
 from searchengine.trainer.model.tokens import Description, Tokenization
 from searchengine.trainer.sources.source import CHECKPOINT, Source
@@ -77,8 +77,9 @@ def read(source: Source) -> Model:
     if source.layers is not None:
         keep_first_layers(network, source.layers)
     pooling = Pooling(int(network.config.hidden_size), modes)
+    layers = [Normalize() if layer is None else Dense.of(layer) for layer in head]
     return Model(
-        SentenceModule(network, pooling, torch_head(head)).eval(),
+        SentenceModule(network, pooling, layers).eval(),
         tokenizer,
         max_tokens=max_tokens(settings, tokenizer.model_max_length, network.config.to_dict()),
         history=read_object(source.folder / HISTORY, optional=True),

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from searchengine.trainer.model import head
-from searchengine.trainer.model.head import Head
 from searchengine.trainer.model.tokens import Ids
 
 
@@ -91,11 +90,6 @@ class Normalize(nn.Module):
 
 
 HeadLayer = Dense | Normalize
-
-
-def torch_head(head: Head) -> list[HeadLayer]:
-    """The layers of a head as torch modules."""
-    return [Normalize() if layer is None else Dense.of(layer) for layer in head]
 
 
 @dataclass(frozen=True, slots=True)
