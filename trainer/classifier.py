@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -29,12 +29,9 @@ class Classifier(nn.Module):
         self.labels, self.dims = tuple(labels), tuple(dims)
         self.layers = nn.ModuleDict({str(dim): nn.Linear(dim, len(labels)) for dim in dims})
 
-    def _linear(self, dim: int) -> nn.Linear:
-        return cast(nn.Linear, self.layers[str(dim)])
-
     def set_regression(self, dim: int, weights: Array, intercepts: Array) -> None:
         """Give a layer the weights (labels, dim) and intercepts (labels,) for unit prefixes."""
-        layer = self._linear(dim)
+        layer: Any = self.layers[str(dim)]
         with torch.no_grad():
             layer.weight.copy_(torch.from_numpy(weights / math.sqrt(dim)))
             layer.bias.copy_(torch.from_numpy(intercepts))
@@ -51,7 +48,7 @@ class Classifier(nn.Module):
                 f"{', '.join(map(str, self.dims))}"
             )
         prefixes = nn.functional.normalize(vectors[..., :dim], dim=-1)
-        return cast(Tensor, self._linear(dim)(prefixes * math.sqrt(dim)))
+        return cast(Tensor, self.layers[str(dim)](prefixes * math.sqrt(dim)))
 
 
 def read_classifier(folder: Path) -> Classifier | None:

@@ -20,9 +20,8 @@ from sklearn.preprocessing import normalize
 from searchengine.trainer.classifier import Classifier
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.model import head
-from searchengine.trainer.model.head import IDENTITY
 from searchengine.trainer.model.model_folder import Model
-from searchengine.trainer.model.modules import Dense, Normalize, SentenceModule
+from searchengine.trainer.model.modules import Dense, Normalize
 from searchengine.trainer.training.examples import Batch
 
 # Texts that the rotation is fitted on: a few for each axis of common widths.
@@ -39,51 +38,31 @@ def with_linear_head(model: Model) -> Model:
 
     A model that has one is returned as it is; another gets a Dense layer that is the identity.
     """
-    if _last_dense(model.module) is not None:
-        return model
-    width = model.module.dim
     layers = list(model.module.head)
-    end = len(layers) - (1 if layers and isinstance(layers[-1], Normalize) else 0)
-    identity = head.Dense(np.eye(width, dtype=np.float32), None, IDENTITY)
-    layers.insert(end, Dense.of(identity))
+    unit = [layers.pop()] if layers and isinstance(layers[-1], Normalize) else []
+    last = layers[-1] if layers else None
+    if isinstance(last, Dense) and last.activation_name == head.IDENTITY:
+        return model
+    identity = head.Dense(np.eye(model.module.dim, dtype=np.float32), None, head.IDENTITY)
+    layers = [*layers, Dense.of(identity), *unit]
     return replace(model, module=model.module.changed(head=layers))
 
 
-def _last_dense(module: SentenceModule) -> Dense | None:
-    layers = [layer for layer in module.head if not isinstance(layer, Normalize)]
-    last = layers[-1] if layers else None
-    return last if isinstance(last, Dense) and last.activation_name == IDENTITY else None
-
-
-def sample_texts(examples: Batch, seed: int) -> list[str]:
-    """Up to ROTATION_TEXTS texts of the examples, the same for the same seed."""
-    texts: dict[str, None] = {}
-    for place in map(int, np.random.default_rng(seed).permutation(len(examples))):
-        texts |= dict.fromkeys(examples[place].texts)
-        if len(texts) >= ROTATION_TEXTS:
-            break
-    return list(texts)[:ROTATION_TEXTS]
-
-
-def rotate_head(encoder: Encoder, texts: Sequence[str]) -> None:
-    """Rotate the last Dense layer of the encoder's module, in place, to the axes of these texts.
+def rotate_head(encoder: Encoder, examples: Batch, seed: int) -> None:
+    """Rotate the last Dense layer of the encoder's module, in place, to the examples' axes.
 
     The module must come from `with_linear_head`. Full-width cosines stay as they were. The encoder
     may keep a copy of the weights from before: make a new one from its model.
     """
-    dense = _last_dense(encoder.module)
-    assert dense is not None, "rotate_head needs a model from with_linear_head"
-    vectors = encoder.encode(texts).astype(np.float64)  # (n, D)
-    factor = torch.from_numpy(principal_axes(vectors).copy())
+    *_, dense = (layer for layer in encoder.module.head if isinstance(layer, Dense))
+    order = np.random.default_rng(seed).permutation(len(examples))[:ROTATION_TEXTS]
+    texts = dict.fromkeys(text for place in order for text in examples[place].texts)
+    vectors = encoder.encode(list(texts)[:ROTATION_TEXTS]).astype(np.float64)  # (n, D)
+    _, axes = np.linalg.eigh(vectors.T @ vectors)  # as columns (D, D), the weakest first
+    factor = torch.from_numpy(axes[:, ::-1].T.copy())
     with torch.no_grad():
         for weight in dense.linear.parameters():
             weight.copy_(factor @ weight.cpu().double())  # in float64, which not every device has
-
-
-def principal_axes(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The principal axes of vectors (n, D), uncentred, as rows (D, D), the strongest first."""
-    _, axes = np.linalg.eigh(vectors.T @ vectors)  # columns, the weakest first
-    return axes[:, ::-1].T
 
 
 def fit_classifier(

@@ -24,12 +24,7 @@ from searchengine.trainer.files import remove_folder
 from searchengine.trainer.runtimes.torch_runtime import ran_out_of_memory
 from searchengine.trainer.training import checkpoint
 from searchengine.trainer.training.examples import Batch
-from searchengine.trainer.training.head import (
-    CLASSIFIER_TEXTS,
-    fit_classifier,
-    rotate_head,
-    sample_texts,
-)
+from searchengine.trainer.training.head import CLASSIFIER_TEXTS, fit_classifier, rotate_head
 from searchengine.trainer.training.judging import Measure, Scores, mean, unjudged
 from searchengine.trainer.training.passes import Tokens
 from searchengine.trainer.training.processes import launched_rank
@@ -216,7 +211,7 @@ def add_gradients(run: Run, number: int, rows: Batch, views: Sequence[Tokens]) -
 def start(run: Run) -> None:
     """Rotate the vectors to their principal axes if prefixes are trained, and evaluate step 0."""
     if run.config.rotate and run.objective.dims[1:]:
-        rotate_head(run.encoder(), sample_texts(run.plan.examples, run.config.seed))
+        rotate_head(run.encoder(), run.plan.examples, run.config.seed)
         # Rounding may give other processes other axes; and the copies are older than the rotation.
         run.processes.share(run.training_model)
         run.training_model.align()

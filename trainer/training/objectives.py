@@ -54,8 +54,17 @@ class PrefixObjective:
         return [self.dims[chosen]], [self.weights[chosen]]
 
     def views(self, rows: Batch) -> list[View]:
-        """The texts of a batch."""
-        raise NotImplementedError
+        """Anchors, positives and negatives of a batch, whose rows are of one kind.
+
+        A pair alone is a question and its answer: prompts would tell apart the two views of one
+        sentence, and the sides of a scored pair.
+        """
+        role: Role = "query" if rows[0].kind == "pairs" else "document"
+        return [
+            View([row.anchor for row in rows], role),
+            View([row.positive for row in rows if not row.label], "document"),
+            View([text for row in rows for text in row.negatives], "document"),
+        ]
 
     def loss(self, vectors: Sequence[Tensor], rows: Batch, step: int) -> Tensor:
         """A scalar from the vectors (L, n, D) of each view."""
@@ -74,16 +83,6 @@ class Contrastive(PrefixObjective):
         count = min(self.config.layers_per_step, last - 1)
         layers = random.Random(f"layers {self.config.seed} {step}").sample(range(1, last), count)
         return (*sorted(layers), last) if layers else ()
-
-    def views(self, rows: Batch) -> list[View]:
-        """Anchors, positives and negatives."""
-        # Two views of one sentence are not question and answer: prompts would tell them apart.
-        role: Role = "document" if rows[0].one_text else "query"  # a batch has rows of one kind
-        return [
-            View([row.anchor for row in rows], role),
-            View([row.positive for row in rows], "document"),
-            View([text for row in rows for text in row.negatives], "document"),
-        ]
 
     def loss(self, vectors: Sequence[Tensor], rows: Batch, step: int) -> Tensor:
         anchors, candidates = vectors[0], torch.cat(tuple(vectors[1:]), dim=1)
@@ -127,10 +126,6 @@ def candidate_bias(rows: Batch, queued: Tensor | None, hard_negative_weight: flo
 class Classification(PrefixObjective):
     """(1 − λ) · cross-entropy + λ · supervised contrastive (Gunel et al., arXiv 2011.01403)."""
 
-    def views(self, rows: Batch) -> list[View]:
-        """The labelled texts."""
-        return [View([row.anchor for row in rows], "document")]
-
     def loss(self, vectors: Sequence[Tensor], rows: Batch, step: int) -> Tensor:
         classifier = self.training_model.classifier
         assert classifier is not None
@@ -153,15 +148,8 @@ class Classification(PrefixObjective):
 class Similarity(PrefixObjective):
     """CoSENT of the scores, over every prefix."""
 
-    def views(self, rows: Batch) -> list[View]:
-        """The texts of each pair, in one role: a prompt for one of them would tell them apart."""
-        return [
-            View([row.anchor for row in rows], "document"),
-            View([row.positive for row in rows], "document"),
-        ]
-
     def loss(self, vectors: Sequence[Tensor], rows: Batch, step: int) -> Tensor:
-        first, second = (x[0] for x in vectors)  # (B, D)
+        first, second = vectors[0][0], vectors[1][0]  # (B, D)
         scores = torch.tensor([row.score for row in rows], device=first.device)
         loss = functools.partial(cosent, scores=scores, temperature=self.config.temperature)
         return matryoshka(loss, *self.prefixes(step), paired_cosines)(first, second)
