@@ -214,7 +214,7 @@ def start(run: Run) -> None:
         rotate_head(run.encoder(), run.plan.examples, run.config.seed)
         # Rounding may give other processes other axes; and the copies are older than the rotation.
         run.processes.share(run.training_model)
-        run.training_model.align()
+        run.training_model.follow(1.0)
     evaluate(run)
 
 

@@ -158,18 +158,13 @@ class TrainingModel(nn.Module):
         parts = {"sentence": self.sentence, "classifier": self.classifier}
         return nn.ModuleDict({name: part for name, part in parts.items() if part is not None})
 
-    def align(self) -> None:
-        """Give the momentum encoder the present weights."""
-        if self.momentum is not None:
-            self.momentum.load_state_dict(self.encoder.state_dict())
-
-    def follow(self) -> None:
-        """Move the momentum encoder a small step towards the encoder."""
+    @torch.no_grad()
+    def follow(self, share: float = 1 - QUEUE_MOMENTUM) -> None:
+        """Move the momentum encoder this share of the way to the encoder."""
         if self.momentum is not None:
             pairs = zip(self.momentum.parameters(), self.encoder.parameters(), strict=True)
-            with torch.no_grad():
-                for slow, fast in pairs:
-                    slow.lerp_(fast, 1 - QUEUE_MOMENTUM)
+            for slow, fast in pairs:
+                slow.lerp_(fast, share)
 
 
 def set_dropout(network: nn.Module, rate: float) -> None:
