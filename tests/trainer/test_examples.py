@@ -12,6 +12,7 @@ from searchengine.trainer.training.examples import (
     Row,
     digest,
     identity,
+    read_dev,
     read_examples,
     read_labelled,
     read_sts,
@@ -224,6 +225,31 @@ def test_files_of_several_kinds_are_refused(tmp_path: Path) -> None:
     # Sentences become pairs with the next one.
     following = read_examples(settings(files[0], train=files, augment="next-sentence"))
     assert following.train == [pair("a", "b"), pair("c", "d")]
+
+
+SCORED = [{"left": "a", "right": "b", "score": 1}, {"left": "c", "right": "d", "score": 2}]
+
+
+@pytest.mark.parametrize(
+    "name, content, changes, expected",
+    [
+        ("dev.tsv", "score\tsentence1\tsentence2\n1\ta\tb", {}, [Row("a", "b", score=1)]),
+        ("dev.csv.gz", "query,positive\na,b", {"columns": ["left", "right"]}, [pair("a", "b")]),
+        ("dev.jsonl.gz", SCORED[:1], {"columns": ["left", "right"]}, [Row("a", "b", score=1)]),
+        (
+            "dev.jsonl",
+            SCORED,
+            {**SCORES, "columns": ["left", "right", "score"]},
+            [Row("a", "b", score=1), Row("c", "d", score=2)],
+        ),
+        ("dev.csv", "label;text\nx;a", LABELS, [Row("a", label="x")]),
+    ],
+)
+def test_dev_files_have_scores_pairs_or_labels(
+    tmp_path: Path, name: str, content: Any, changes: Any, expected: list[Row]
+) -> None:
+    path = write(tmp_path / name, content)
+    assert read_dev(settings(tmp_path / "train.tsv", dev=(path,), **changes)) == expected
 
 
 def test_labels_and_scores_are_read_by_their_tests_too(tmp_path: Path) -> None:
