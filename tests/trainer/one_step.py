@@ -14,6 +14,6 @@ def backward(
     loss: Callable[[list[Tensor]], Tensor],
 ) -> float:
     """Add the gradients of `loss` of the views' vectors; returns its value."""
-    value = loss(passes.encode([passes.tokens(view) for view in views], layers, seed=7))
+    value = loss(passes.encode(views, layers, seed=7))
     value.backward()  # type: ignore[no-untyped-call]
     return value.item()

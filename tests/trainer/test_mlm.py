@@ -76,7 +76,7 @@ def test_the_loss_does_not_depend_on_the_passes(base: Path) -> None:
     for tokens in (0, 40, 12):
         model_and_batch = passes(base, mlm_weight=0.5, tokens=tokens)
         model_and_batch.training_model.eval()
-        view = model_and_batch.tokens(View(texts, "document"))
+        view = View(texts, "document")
         value = model_and_batch.language_backward(view, 7, 0.5)
         grad = model_and_batch.training_model.sentence.transformer.encoder.layer[
             0

@@ -12,7 +12,7 @@ as a run without interruption.
 import math
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
@@ -26,7 +26,6 @@ from searchengine.trainer.training import checkpoint
 from searchengine.trainer.training.examples import Batch
 from searchengine.trainer.training.head import CLASSIFIER_TEXTS, fit_classifier, rotate_head
 from searchengine.trainer.training.judging import Measure, Scores, mean, unjudged
-from searchengine.trainer.training.passes import Tokens
 from searchengine.trainer.training.processes import launched_rank
 from searchengine.trainer.training.result import finish, judge_base
 from searchengine.trainer.training.run import Run, copy_weights, make_run
@@ -158,12 +157,9 @@ def update(run: Run) -> float:
         group["lr"] = run.plan.learning_rate(run.state.step) * group["rate_factor"]
     training_model.train()
     run.optimizer.zero_grad()
-    batches = [
-        (rows, [run.passes.tokens(view) for view in run.objective.views(rows)])
-        for rows in run.plan.at(run.state.step)
-    ]
+    batches = run.plan.at(run.state.step)
     try:
-        loss = sum(add_gradients(run, number, *batch) for number, batch in enumerate(batches))
+        loss = sum(add_gradients(run, number, rows) for number, rows in enumerate(batches))
     except RuntimeError as error:
         if not ran_out_of_memory(error):
             raise
@@ -185,16 +181,17 @@ def update(run: Run) -> float:
             )
     run.optimizer.step()
     if training_model.queue is not None:
-        for rows, views in batches:  # of anchors, positives and negatives
-            vectors = run.passes.momentum_vectors(views[1])
+        for rows in batches:
+            _, positives, _ = run.objective.views(rows)
+            vectors = run.passes.momentum_vectors(positives)
             training_model.queue.push(vectors, text_ids(row.positive for row in rows))
         training_model.follow()
     return loss
 
 
-def add_gradients(run: Run, number: int, rows: Batch, views: Sequence[Tokens]) -> float:
+def add_gradients(run: Run, number: int, rows: Batch) -> float:
     """Add the gradients of a batch of an update; returns this process's part of the mean loss."""
-    share = 1 / run.config.accumulation
+    views, share = run.objective.views(rows), 1 / run.config.accumulation
     # No two updates share the first seed of their passes.
     seed = (run.config.seed * 1_000_003 + run.state.step) * 64 + run.processes.rank
     seed = (seed * 1000 + number) * 10_000 % 2**63

@@ -8,6 +8,7 @@ on them, then each pass once more when its gradients are computed. Memory is tha
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -34,14 +35,6 @@ class View:
 
     texts: Sequence[str]
     role: Role
-
-
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """The tokens of this process's texts of a view, with the model's prompt; `count`: of all."""
-
-    ids: list[Ids]
-    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +70,14 @@ class Passes:
         """The context of a forward pass. The weights stay float32."""
         return torch.autocast(self.device.type, torch.bfloat16, self._bf16)
 
-    def tokens(self, view: View) -> Tokens:
-        """The tokens of a view."""
+    def _tokens(self, view: View) -> list[Ids]:
+        """The tokens of this process's texts of a view, with the model's prompt."""
         mine = view.texts[self.processes.mine(len(view.texts))]
-        return Tokens(self._ids([self._prompt[view.role] + t for t in mine]), len(view.texts))
+        return self._ids([self._prompt[view.role] + text for text in mine])
 
     def encode(
         self,
-        views: Sequence[Tokens],
+        views: Sequence[View],
         layers: Sequence[int] = (),
         seed: int = 0,
         encoder: EncoderCopy | None = None,
@@ -94,7 +87,9 @@ class Passes:
         layers: those after which vectors are needed, () for the last alone. encoder: the one that
         is trained, or its momentum copy.
         """
-        encoder, passes = encoder or self.training_model.encoder, self._plan(views, seed)
+        encoder = encoder or self.training_model.encoder
+        tokens = [self._tokens(view) for view in views]
+        passes = self._plan([*chain(*tokens)], seed)
         # A process without texts has no rows, but gradients can flow to them.
         shape = max(1, len(layers)), 0, self.training_model.sentence.dim
         parts = [torch.zeros(shape, device=self.device, requires_grad=True)]
@@ -102,8 +97,9 @@ class Passes:
             parts += [self._run(item, encoder, layers) for item in passes]
         order = torch.tensor([row for item in passes for row in item.rows], dtype=torch.int64)
         rows = torch.cat(parts, dim=1)[:, order.argsort().to(self.device)]
-        split = rows.split([len(view.ids) for view in views], dim=1)  # type: ignore[no-untyped-call]
-        return [self.processes.gather(x, view.count) for x, view in zip(split, views, strict=True)]
+        parts = rows.split([*map(len, tokens)], dim=1)  # type: ignore[no-untyped-call]
+        counts = [len(view.texts) for view in views]
+        return [self.processes.gather(x, count) for x, count in zip(parts, counts, strict=True)]
 
     def _run(self, item: Pass, encoder: EncoderCopy, layers: Sequence[int]) -> Tensor:
         def vectors() -> Tensor:
@@ -117,22 +113,23 @@ class Passes:
         return rows
 
     @torch.no_grad()
-    def momentum_vectors(self, view: Tokens) -> Tensor:
+    def momentum_vectors(self, view: View) -> Tensor:
         """(n, dim) of all processes' texts, by the momentum encoder, without dropout."""
         encoder = self.training_model.momentum
         assert encoder is not None
         return self.encode([view], encoder=encoder.eval())[0][0]
 
-    def language_backward(self, view: Tokens, seed: int, share: float) -> float:
+    def language_backward(self, view: View, seed: int, share: float) -> float:
         """Add the gradients of share · the masked-language-model loss on a view; returns its value.
 
         The mean over the masked tokens of all processes. The masks do not depend on the passes.
         """
         language = self.training_model.language
         assert language is not None
-        passes = self._plan([view], seed + LANGUAGE_SEED)
+        tokens = self._tokens(view)
+        passes = self._plan(tokens, seed + LANGUAGE_SEED)
         ids, labels = language.mask(
-            Batch.of(view.ids, self._ids.pad_id, torch.device("cpu")), seed + MASK_SEED
+            Batch.of(tokens, self._ids.pad_id, torch.device("cpu")), seed + MASK_SEED
         )
         count = self.processes.add(int((labels >= 0).sum()), self.device)
         weight = self.config.mlm_weight * share / max(1, count)
@@ -148,9 +145,8 @@ class Passes:
             total += value.item()
         return total
 
-    def _plan(self, views: Sequence[Tokens], seed: int) -> list[Pass]:
+    def _plan(self, ids: Sequence[Ids], seed: int) -> list[Pass]:
         """Passes of texts of similar lengths."""
-        ids = [text for view in views for text in view.ids]
         return [
             Pass(
                 Batch.of([ids[i] for i in rows], self._ids.pad_id, self.device), rows, seed + number
