@@ -125,8 +125,8 @@ MUTANTS = [
     Mutant(
         "ignored offset",
         "searchengine/query/ranking.py",
-        "documents=ranking.documents[query.offset :]",
-        "documents=ranking.documents[: query.k]",
+        "slice(query.offset, query.depth)",
+        "slice(0, query.k)",
         ["tests/searchengine/query/test_paging.py"],
     ),
     Mutant(

@@ -137,18 +137,15 @@ def rank_by_weights(
     for question, vector in zip(questions, vectors, strict=True):
         order = Order(snapshot, query, question, vector)
         (near,) = nearest(snapshot, query, [order], 0)
-        alone = {0.0: [document for document, _ in order.words], 1.0: near.documents.tolist()}
+        parts = {0.0: order.by_words(0)[0], 1.0: by_vector(near)}
+        for weight in weights:
+            if weight not in parts:
+                parts[weight] = order.fused(near, replace(order.fusion, weight=weight))
+        ids = {weight: order.ties_by_key(parts[weight], depth).documents for weight in weights}
         ranked.append(
-            {
-                weight: alone.get(weight)
-                or order.fused(near, replace(order.fusion, weight=weight)).documents.tolist()
-                for weight in weights
-            }
+            {weight: snapshot.store.keys_of(ids[weight][:depth].tolist()) for weight in weights}
         )
-    return [
-        {weight: snapshot.store.keys_of(ids[:depth]) for weight, ids in orders.items()}
-        for orders in ranked
-    ]
+    return ranked
 
 
 def nearest(snapshot: Snapshot, query: Query, orders: Sequence["Order"], number: int) -> list[Near]:
@@ -212,10 +209,9 @@ class Order:
         """Add the part `number`: the documents of it that no part before has."""
         query, before = self._query, self._part
         if query.mode == Mode.TEXT:
-            part, last = self._by_words(number)
+            part, last = self.by_words(number)
         elif query.mode == Mode.VECTOR:
-            bm25, last = np.full(len(near.documents), np.nan), near.all
-            part = Part(near.documents, near.passages, near.cosines, near.cosines, bm25)
+            part, last = by_vector(near), near.all
         else:
             part, last = self.fused(near, self.fusion), near.all
             if last and len(self.words) == WINDOW:  # others have words, and no vector
@@ -229,7 +225,8 @@ class Order:
             above = part.scores >= query.min_score
             part, last = part.take(above), last or not above.all()
         enough = query.depth - len(before.documents) if query.group_by is None else len(part.scores)
-        part = _joined(before, self._with_ties_by_key(part, enough))
+        part = self.ties_by_key(part, enough)
+        part = _joined(before, part) if len(before.scores) else part
         self._part = part if query.group_by is None else self._grouped(part, query.group_by)
         self.ended = last or len(self._part.documents) >= query.depth
 
@@ -292,7 +289,7 @@ class Order:
         where = self._query.where
         return self._snapshot.by_words(self._question, count, where, required=self.required)
 
-    def _by_words(self, number: int) -> tuple[Part, bool]:
+    def by_words(self, number: int) -> tuple[Part, bool]:
         """The part `number` of the documents by words, and whether it is the last."""
         count = min(WINDOW * _GROWTH**number, MAX_DEPTH)
         scored = self.words if number == 0 else self._scored(count)
@@ -330,7 +327,7 @@ class Order:
             first |= {document: passage for passage, document in reversed(passages.items())}
         return np.array([first.get(document, -1) for document in documents], np.int64)
 
-    def _with_ties_by_key(self, part: Part, count: int) -> Part:
+    def ties_by_key(self, part: Part, count: int) -> Part:
         """Documents of equal scores by their keys, which are read for those alone.
 
         `count`: documents that are enough.
@@ -351,6 +348,12 @@ class Order:
         documents = part.documents.tolist()
         values = self._snapshot.store.values(documents, field)
         return part.take(np.array(_firsts([values[i] for i in documents]), np.int64))
+
+
+def by_vector(near: Near) -> Part:
+    """Documents by their cosines alone."""
+    none = np.full(len(near.documents), np.nan)
+    return Part(near.documents, near.passages, near.cosines, near.cosines, none)
 
 
 def _worded(scored: WordScores) -> Part:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import lru_cache
 from math import inf, isfinite
 from typing import Any, Self, TypedDict
 
@@ -128,10 +127,7 @@ class Query:
         """This query with the mode auto replaced: by VECTOR if it is exact, else by `mode`."""
         if self.mode != Mode.AUTO:
             return self
-        mode = Mode.VECTOR if self.exact else mode
-        if self.rerank is not None:  # which a cache would keep, with all that it refers to
-            return replace(self, mode=mode)
-        return _replaced(self, mode)
+        return replace(self, mode=Mode.VECTOR if self.exact else mode)
 
     def __post_init__(self) -> None:
         self._check_counts()
@@ -152,20 +148,14 @@ class Query:
         self._check_presentation()
 
     def _check_counts(self) -> None:
-        for name in ("k", "shortlist", "candidates"):
+        for name, least in (("k", 1), ("candidates", 1), ("offset", 0), ("shortlist", 1)):
             value = getattr(self, name)
-            if value is None and name == "shortlist":
-                continue
-            number = integer(value)
-            if number is None or number < 1:
-                raise QueryError(f"{name} must be a whole number of at least 1, got {value!r}")
-            object.__setattr__(self, name, number)
+            if value is not None or name != "shortlist":
+                object.__setattr__(self, name, check_count(name, value, least))
 
     def _check_presentation(self) -> None:
         if isinstance(self.facets, Iterable) and not isinstance(self.facets, str):
             object.__setattr__(self, "facets", tuple(self.facets))  # a Query is hashable
-        if type(self.offset) is not int or self.offset < 0:
-            raise QueryError(f"offset must be a whole number of at least 0, got {self.offset!r}")
         least = self.min_score
         if least is not None and (type(least) not in (int, float) or not isfinite(least)):
             raise QueryError(f"min_score must be a number or None, got {least!r}")
@@ -208,11 +198,6 @@ class Query:
 Questions = Sequence[str] | Sequence[npt.ArrayLike] | npt.NDArray[Any]
 
 
-@lru_cache(256)  # checking the options again takes a tenth of a millisecond
-def _replaced(query: Query, mode: Mode) -> Query:
-    return replace(query, mode=mode)
-
-
 def split(
     queries: Questions, query: Query, settings: Mapping[str, Any], encodes: bool
 ) -> tuple[Query, Sequence[str] | None, Floats | None]:
@@ -241,10 +226,11 @@ def check_filter(where: str | None) -> None:
     Query(where=where)
 
 
-def check_count(name: str, value: object, least: int = 0) -> None:
-    """Raise QueryError for what is not a whole number of at least `least`."""
+def check_count(name: str, value: object, least: int = 0) -> int:
+    """The whole number. Raises QueryError for what is none, or below `least`."""
     if (number := integer(value)) is None or number < least:
         raise QueryError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    return number
 
 
 def check_questions(questions: Sequence[str]) -> None:

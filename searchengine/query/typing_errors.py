@@ -43,9 +43,6 @@ def searched(
         replacements: Replacements = {}
         if query.typo_tolerance and query.mode != Mode.VECTOR:
             replacements = snapshot.replacements(question)
-        if not replacements:
-            results.append(Searched(question, question))
-            continue
         wrong = {
             word: new for word, new in replacements.items() if query.by_words or not knows(word)
         }

@@ -85,11 +85,11 @@ def test_shortlist_and_prefix_against_a_plain_oracle(tmp_path: Path) -> None:
     lengths = rng.integers(1, 17, (300, 5))
     texts = [" ".join("x" * n for n in row) for row in lengths]
     encoder = WordLengths()
-    questions = {str(i): texts[i] for i in range(0, 300, 30)}
+    questions = {f"{i:03}": texts[i] for i in range(0, 300, 30)}
     qrels = {key: {key: 1} for key in questions}
     config = SegmentConfig(prefix=8, rotation="identity", storage="float32")
     with SearchEngine.create(tmp_path / "c", encoder, config) as engine:
-        engine.add([{"_id": str(i), "text": text} for i, text in enumerate(texts)])
+        engine.add([{"_id": f"{i:03}", "text": text} for i, text in enumerate(texts)])
         judged = task(engine, questions, qrels)
         exact, cut, _ = measure(engine, judged, [16, 3], 20, ["vector"])
     queries, rows = encoder.encode(list(questions.values())), encoder.encode(texts)
