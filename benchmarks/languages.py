@@ -11,14 +11,12 @@ with the first paragraph of their docstrings, and abstracts with their titles.
 import argparse
 import json
 import random
-import sqlite3
+import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from searchengine.backends.folder import lexical
-from searchengine.backends.folder.documents import text_index
+from searchengine import SearchEngine
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.corpus.language_traits import EXCERPT, traits
 from searchengine.ingest.languages import analyzer_for, reads
@@ -34,18 +32,16 @@ def gain(rank: int | None) -> float:
 
 def by_words(texts: list[str], questions: dict[int, str], analyzer: Analyzer) -> float:
     """nDCG@10 of BM25."""
-    connection = sqlite3.connect(":memory:")
-    connection.execute("CREATE TABLE documents (id INTEGER PRIMARY KEY, title, text)")
-    connection.executemany("INSERT INTO documents VALUES (?, '', ?)", enumerate(texts))
-    text_index.create(connection, analyzer)
-
-    def read(sql: str, parameters: Any) -> list[Any]:
-        return connection.execute(sql, parameters).fetchall()
-
-    gains = []
-    for i, question in questions.items():
-        ranked = [document for document, _ in lexical.search(read, question, 10)]
-        gains.append(gain(ranked.index(i) if i in ranked else None))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        SearchEngine.create(Path(folder) / "c", None, dim=1, tokenizer=str(analyzer)) as engine,
+    ):
+        documents = ({"_id": str(i), "text": text} for i, text in enumerate(texts))
+        engine.add(documents, vectors=np.ones((len(texts), 1), np.float32))
+        gains = []
+        for i, question in questions.items():
+            keys = [hit.key for hit in engine.search(question, 10, mode="text")]
+            gains.append(gain(keys.index(str(i)) if str(i) in keys else None))
     return float(np.mean(gains))
 
 
@@ -75,7 +71,7 @@ def main() -> None:
         own = [text[:EXCERPT] for text, code in zip(texts, codes, strict=False) if code == language]
         parts = sample[codes.index(language)].parts
         chosen = analyzer_for(sample)
-        analyzers = dict.fromkeys([*map(Analyzer.parse, ["porter", "unicode", "trigram"]), chosen])
+        analyzers = dict.fromkeys([*map(Analyzer.parse, ["stem:en", "unicode"]), chosen])
         print(
             f"{file.stem}: {codes.count(language)} of {len(codes)} are {language}, tokenizer "
             f"{chosen}, read: {reads(encoder, own, parts=parts)}; "

@@ -2,7 +2,6 @@
 
     python benchmarks/typing_errors.py                    # test questions
     python benchmarks/typing_errors.py --training         # those that the defaults were chosen on
-    python benchmarks/typing_errors.py --speed            # microseconds, at 200,000 terms
 
 The rarest word of each question, of those that documents have, gets one edit at random: a letter is
 inserted, dropped or replaced, or two neighbours are swapped. A word is four letters or more between
@@ -10,11 +9,9 @@ spaces and marks: names with digits or hyphens, and abbreviations, are never rep
 edited. Documents are indexed with the defaults of the library, by the starter encoder.
 """
 
-import json
 import random
 import re
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -26,9 +23,7 @@ from hybrid import ndcg
 from record import DATA, record
 
 from searchengine import SearchEngine
-from searchengine.backends.folder.spelling import ONE, near_terms
 from searchengine.corpus.files import read_corpus
-from searchengine.indexer.storage.words_file import Counted, Postings, moved, write_postings
 from searchengine.measure.judgements import read_qrels, read_queries
 
 SETS = {
@@ -39,22 +34,17 @@ SETS = {
     "xquad ru": ("xquad/ru", "test", "test"),
 }
 """Set → its folder, the split for choices, and that for figures; of xquad, every other question."""
-TERMS = 200_000
 WORD = re.compile(r"(?<![\w-])[^\W\d_]{4,}(?![\w-])")
 
 
 @click.command()
 @DATA
 @click.option("--training", is_flag=True, help="The questions that the defaults were chosen on.")
-@click.option("--speed", is_flag=True, help="Time instead: of nearest terms, and of questions.")
 @click.option("--seeds", default=3, show_default=True, help="Errors in each question.")
 @click.option("--sets", default=",".join(SETS), show_default=True)
 @click.option("--work", type=click.Path(path_type=Path), help="Folder to keep collections in.")
-def main(data: Path, training: bool, speed: bool, seeds: int, sets: str, work: Path | None) -> None:
+def main(data: Path, training: bool, seeds: int, sets: str, work: Path | None) -> None:
     """Ask each question as it is and with errors, with and without replacement."""
-    if speed:
-        record("typing errors, speed", timed(data, work))
-        return
     figures: dict[str, Any] = {}
     for name in sets.split(","):
         folder, chosen_on, test = SETS[name]
@@ -165,79 +155,6 @@ def edited(word: str, choose: random.Random) -> str:
         new = (begin + rest[1:], begin + letter + rest, begin + letter + rest[1:], swapped)[kind]
         if new != word:
             return new.capitalize() if capital else new
-
-
-def timed(data: Path, work: Path | None) -> dict[str, Any]:
-    """Microseconds of a processor: of nearest terms among many, and added to a question."""
-    figures: dict[str, Any] = {}
-    terms = vocabulary(data)
-    postings = postings_of(terms)
-    near_terms(postings, "begin", 1)
-    choose = random.Random(0)
-    known = [term for term in terms if term.isascii() and term.isalpha()]
-    for edits, least, most in ((1, 4, 8), (1, 8, 16), (2, 8, 16)):
-        words = [term for term in choose.sample(known, 20_000) if least <= len(term) < most][:500]
-        wrong = [word for word in (edited(word, choose) for word in words) if len(word) >= ONE]
-        spent = [seconds(near_terms, postings, word, edits) for word in wrong]
-        figures[f"{edits} edits, {least}–{most - 1} letters"] = percentiles(spent)
-    _, questions, _ = judged(data / "beir/nfcorpus", "dev", True)
-    with opened(data / "beir/nfcorpus", work) as engine, engine.collection.reading() as snapshot:
-        texts = (f"{document.title} {document.text}" for document in engine.documents())
-        counts = document_counts(texts)
-        asked = {
-            "known words": [q for q in questions if not snapshot.replacements(q)],
-            "one unknown word": [with_error(q, counts, choose) for q in questions],
-        }
-        for name, each in asked.items():
-            figures[f"a question, {name}"] = percentiles(
-                [seconds(snapshot.replacements, question) for question in each]
-            )
-    click.echo(json.dumps(figures, indent=2, ensure_ascii=False))
-    return figures
-
-
-def vocabulary(data: Path) -> list[str]:
-    """TERMS distinct words of papers and sentences; parts of two joined where they are too few."""
-    import gzip
-
-    words: set[str] = set()
-    for name in ("papers_title_abstract.jsonl.gz", "sentences_mixed.tsv.gz"):
-        with gzip.open(data / "text" / name, "rt", encoding="utf-8") as lines:
-            for line in lines:
-                words.update(re.findall(r"[^\W_]+", line.lower()))
-    choose = random.Random(0)
-    parts = sorted(word for word in words if word.isalpha() and 3 < len(word) < 9)
-    while len(words) < TERMS:
-        words.add(choose.choice(parts) + choose.choice(parts)[: choose.randint(1, 5)])
-    return sorted(words, key=str.encode)[:TERMS]
-
-
-def postings_of(terms: Sequence[str]) -> Postings:
-    """The words of one document that has all these terms, in the order of their bytes."""
-    count = len(terms)
-    counted = Counted(
-        rows=np.arange(1),
-        lengths=np.ones(1, np.uint32),
-        vocabulary=[term.encode() for term in terms],
-        starts=np.arange(count + 1),
-        documents=np.zeros(count, np.int64),
-        frequencies=np.ones(count),
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        write_postings(Path(folder) / "words", [moved(counted, None, 0)], {})
-        return Postings.open(Path(folder) / "words", 1)
-
-
-def seconds(function: Any, *arguments: Any) -> float:
-    """Processor seconds of a call."""
-    begun = time.thread_time()
-    function(*arguments)
-    return time.thread_time() - begun
-
-
-def percentiles(spent: Sequence[float]) -> dict[str, int]:
-    """Microseconds."""
-    return {f"p{p}": round(1e6 * float(np.percentile(spent, p))) for p in (50, 95)}
 
 
 if __name__ == "__main__":

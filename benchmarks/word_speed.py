@@ -4,7 +4,7 @@
     python benchmarks/word_speed.py --sentences --count 1000000
 
 Questions are titles of papers. Vectors are sums of random vectors of words: they cost nothing to
-encode, so what is left is the search. "FTS5" is the same collection without its words files.
+encode, so what is left is the search.
 """
 
 import gzip
@@ -96,7 +96,7 @@ def timed(ways: dict[str, Callable[[str], Any]], questions: Sequence[str]) -> di
 @DATA
 @click.option("--count", default=200_000, show_default=True, help="Documents.")
 @click.option("--sentences", is_flag=True, help="Sentences instead of abstracts.")
-@click.option("--questions", default=300, show_default=True, help="Questions, with FTS5 a tenth.")
+@click.option("--questions", default=300, show_default=True, help="Questions.")
 def main(data: Path, count: int, sentences: bool, questions: int) -> None:
     """Time questions by vectors, by words and by both."""
     path = data / "text" / "papers_test_queries.jsonl"
@@ -107,19 +107,11 @@ def main(data: Path, count: int, sentences: bool, questions: int) -> None:
         with SearchEngine.create(path, Hashed(), config, passages=False) as engine:
             engine.add(documents(data, count, sentences))
             engine.optimize()
-        with (
-            SearchEngine.open(path, Hashed()) as engine,
-            SearchEngine.open(path, Hashed()) as before,
-        ):
-            with before.collection.reading() as snapshot:
-                snapshot._words = (None,)  # as in a collection without words files
+        with SearchEngine.open(path, Hashed()) as engine:
             modes = ("vector", "text", "hybrid")
             ways = {mode: lambda q, mode=mode: engine.search(q, mode=mode) for mode in modes}
             timed(ways, asked[:50])
             figures = timed(ways, asked[50 : 50 + questions])
-            for mode in ("text", "hybrid"):
-                ways[f"{mode}, FTS5"] = lambda q, mode=mode: before.search(q, mode=mode)
-            figures["with FTS5"] = timed(ways, asked[50 : 50 + questions // 10])
     for name, figure in figures.items():
         click.echo(f"{name}: {figure}")
     record(f"word speed, {count} {'sentences' if sentences else 'abstracts'}", figures)

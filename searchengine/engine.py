@@ -651,7 +651,7 @@ class SearchEngine:
         As a search in the mode hybrid ranks them with that weight; with 0 as by words alone, with 1
         as by vectors alone. Each question is encoded and searched once."""
         read = self._searched(Query(mode=Mode.HYBRID), questions)
-        texts = self.to_encode([each.to_encode for each in read], Mode.HYBRID)
+        texts = self.to_encode([each.question for each in read], Mode.HYBRID)
         vectors = self.encode_questions(texts)
         with self.collection.reading() as snapshot:
             asked = [each.question for each in read]
@@ -731,7 +731,7 @@ class SearchEngine:
                     if settings["encoder"] == self.collection.settings["encoder"]:
                         raise
                     continue  # reindexed meanwhile
-                vectors = encode(request.to_encode([each.to_encode for each in read]))
+                vectors = encode(request.to_encode([each.question for each in read]))
             limits.check()
             with self.collection.reading() as snapshot:
                 if _encoding(snapshot.settings) == _encoding(settings):

@@ -36,7 +36,7 @@ _POSTINGS = _structure("documents wide", f"{_ENTRIES} term_entries codes frequen
 _UNITED = _structure("entries", f"{_ENTRIES} counts")
 
 _KEPT = 1 << 22  # postings of united terms that are kept
-_MIN_WEIGHT = 1e-6  # of FTS5, for a term in half of the documents or more
+_MIN_WEIGHT = 1e-6  # for a term in half of the documents or more, as SQLite's FTS5 has it
 
 
 def weight(documents: int, having: int) -> float:
@@ -52,7 +52,7 @@ def max_gain(documents: int, having: int) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class United:
-    """Several terms treated as one, such as all with the same prefix: their documents, in memory.
+    """Several terms treated as one, such as the forms of a word: their documents, in memory.
 
     Attributes:
         documents: (postings,) the documents that have at least one of the terms, rising.
@@ -94,24 +94,29 @@ class Words:
             wide = postings.codes.itemsize == 2
             self._in_place = _in_place(_POSTINGS, postings, documents=postings.documents, wide=wide)
         self._counts: dict[int, int] = {}
-        self._united: dict[bytes, Term] = {}
+        self._united: dict[tuple[tuple[bytes, ...], bool], Term] = {}
         self._norms: tuple[float, Doubles] | None = None
 
-    def find(self, term: bytes, unfinished: bool = False) -> Term:
-        """A term of the segment; `unfinished`: all terms that begin with it, as one."""
+    def find(self, forms: Sequence[bytes], unfinished: bool = False) -> Term:
+        """A term of the segment that has several forms; `unfinished`: all that begin with them."""
+        postings = self.postings
         if not unfinished:
-            return self.postings.find(term)
-        kept = self._united  # another thread may begin a new one
-        if term not in kept:
+            numbers = [number for form in forms if (number := postings.find(form)) >= 0]
+            if len(numbers) < 2:
+                return numbers[0] if numbers else -1
+        kept, key = self._united, (tuple(forms), unfinished)  # another thread may begin a new one
+        if key not in kept:
             entries = [entry for entry in list(kept.values()) if isinstance(entry, United)]
             if sum(entry.lows.size for entry in entries) > _KEPT:
                 kept = self._united = {}
-            kept[term] = self._unite(*self.postings.beginning_with(term))
-        return kept[term]
+            ranges = [postings.beginning_with(form) for form in forms]
+            kept[key] = self._unite(ranges if unfinished else [(n, n + 1) for n in numbers])
+        return kept[key]
 
-    def _unite(self, first: int, last: int) -> Term:
-        """The terms from `first` up to `last` as one; −1 if no document has any."""
-        _, repeated, frequencies = self.postings.take(first, last)
+    def _unite(self, ranges: Sequence[tuple[int, int]]) -> Term:
+        """The terms in these ranges of numbers as one; −1 if no document has any."""
+        taken = [self.postings.take(first, last)[1:] for first, last in ranges]
+        repeated, frequencies = (np.concatenate(columns) for columns in zip(*taken, strict=True))
         counts: Doubles = np.bincount(repeated, frequencies).astype(np.float64)
         documents = np.flatnonzero(counts)
         if documents.size == 0:
@@ -139,20 +144,15 @@ class Words:
         self._counts[term] = count
         return count
 
-    def count_both(self, one: bytes, other: bytes) -> int:
-        """How many documents have both terms; deleted ones count too."""
-        rows, others = self.rows_with(one), self.rows_with(other)
-        places = np.searchsorted(others, rows)
-        inside = places < others.size
-        return int((others[places[inside]] == rows[inside]).sum())
-
-    def rows_with(self, term: bytes, only: Allowed | None = None) -> RowNumbers:
-        """The rows of documents that have a term; `only`: of those that may be found."""
-        number = self.postings.find(term)
-        if number < 0:
+    def rows_with(self, term: Term) -> RowNumbers:
+        """The rows of documents that have a term and are not deleted, rising."""
+        if isinstance(term, United):
+            rows = self.postings.rows[term.documents]
+        elif term < 0:
             return np.zeros(0, np.int64)
-        rows = self.postings.rows[self.postings.take(number, number + 1)[1]]
-        return rows if only is None else rows[only.mask[rows]]
+        else:
+            rows = self.postings.rows[self.postings.take(term, term + 1)[1]]
+        return rows if self.live is None else rows[self.live.mask[rows]]
 
     def best(
         self,

@@ -3,6 +3,7 @@
 import functools
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -360,7 +361,6 @@ def index(
         searchengine index "sqlite:///app.db?table=posts" posts.index --text-field body
         searchengine index papers.jsonl papers.index --vectors vectors.npy
     """
-    from searchengine.corpus.documents import explaining
     from searchengine.corpus.files import Unread, check_corpus
     from searchengine.engine import SearchEngine
 
@@ -793,7 +793,6 @@ def encode(
         searchengine index papers.jsonl papers.index --encoder starter \\
             --vectors encoded/vectors.npy --passages-from encoded/passages.jsonl
     """
-    from searchengine.corpus.documents import explaining
     from searchengine.corpus.files import Unread, count_records, read_corpus
     from searchengine.encoders.loading import load_given
     from searchengine.ingest.passages import PassageReader
@@ -820,3 +819,21 @@ def encode(
             note(f"{left_out.count} {name}, left out:{first_lines(left_out)}")
     if sentence := unread.sentence():
         note(sentence)
+
+
+@contextmanager
+def explaining(malformed: LeftOut, unreadable: LeftOut) -> Iterator[None]:
+    """Add the number of malformed records, or of unreadable files, and the first message, to an
+    EmptyCorpus.
+    """
+    try:
+        yield
+    except EmptyCorpus as error:
+        for left_out, what in ((malformed, "record"), (unreadable, "file")):
+            if left_out.count:
+                records = f"{what} is" if left_out.count == 1 else f"{what}s are"
+                first = left_out.first[0]
+                raise EmptyCorpus(
+                    f"{error}; {left_out.count} {records} bad, the first: {first}"
+                ) from error
+        raise

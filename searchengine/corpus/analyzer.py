@@ -1,10 +1,14 @@
-"""How text becomes terms, for a text index.
+"""How text becomes terms, on both sides: of documents, and of questions.
 
-    Analyzer.parse("stem:de").terms("Häuser in 東京都")      # ["haus", "in", "東京", "京都", "都"]
+    Analyzer.parse("stem:de").cuts("Häuser in 東京都")  # haus · in · 東京 京都 都
+    Analyzer.parse("stem:en").cuts("snake_case")       # snake case, and snakecas for the whole
 
-SQLite's FTS5 has tokenizers of its own. STEM is ours: Snowball's stems, by the languages of the
-collection (https://snowballstem.org), and the parts of words in scripts where words are not
-separated: two characters of Chinese, Japanese and Korean, three of Thai, Lao, Burmese and Khmer.
+A text is folded (Unicode's NFKC and case; digits of any script are digits, and soft hyphens and
+zero-width characters are nothing). Its words become Snowball's stems, by the languages of the
+collection (https://snowballstem.org), without the accents of Latin letters. A name such as
+snake_case, kebab-case, a.b.c, camelCase, 3.11.4 or C++ is its parts and the whole, which ignores _
+and -. In scripts without spaces, and in Korean, every two characters are a term, of Thai, Lao,
+Burmese and Khmer every three.
 """
 
 import re
@@ -28,14 +32,10 @@ from searchengine.corpus.normalization import VERSION, normalized
 class Tokenizer(StrEnum):
     """How text becomes words. It is chosen when the index is created."""
 
-    PORTER = "porter"
-    """Words without their English endings."""
     UNICODE = "unicode"
     """Words, without case and accents."""
-    TRIGRAM = "trigram"
-    """Every three letters: parts of words, as in names of code."""
     STEM = "stem"
-    """Words without their endings, by language; parts of words in languages without spaces."""
+    """Words without their endings, by language."""
     NONE = "none"
     """No index of words."""
 
@@ -59,29 +59,32 @@ ALGORITHMS = {
 }  # fmt: skip
 """Language → Snowball's algorithm ("": none), and where its script begins."""
 _ACCENTED = ("vi",)  # languages whose accents tell words apart
-_WORD = re.compile(r"[^\W_]+")
-_PARTS = (0, 0, 2, 3)  # characters of a part, by the group of the pattern
-_KNOWN = 1 << 16  # words whose stem is remembered
+_NAME = r"#?{0}+(?:[-_.:@°]{{1,2}}{0}+)*(?:\+\+|\#)?"
+_ASCII_NAME = re.compile(_NAME.format("[a-zA-Z0-9]"))
+_SPACED_NAME = re.compile(_NAME.format("[^\\W_]"))
+_HUMP = re.compile("(?<=[a-zß-öø-ÿ])(?=[A-ZÀ-ÖØ-Þ])|(?<=[A-ZÀ-ÖØ-Þ])(?=[A-ZÀ-ÖØ-Þ][a-zß-öø-ÿ])")
+_LONGEST = 64  # characters of a name that is a term as a whole
+_KNOWN = 1 << 16  # words whose terms are remembered
+_NOTHING = [0xAD, 0x200B, 0x200C, 0x200D, 0x2060, 0xFEFF]
 
 
-class Piece(NamedTuple):
-    """A run of letters, digits and marks.
+class Cut(NamedTuple):
+    """The terms of a word, of a name, or of a run of letters of a script without spaces.
 
     Attributes:
-        text: the run, folded.
-        part: how many characters are a term; 0 for a word.
+        parts: in order.
+        whole: of a name with several parts, the term of all of it; "" of others.
+        size: of a run, the characters of a part, which begins at each of its characters; else 0.
     """
 
-    text: str
-    part: int
+    parts: tuple[str, ...]
+    whole: str = ""
+    size: int = 0
 
-    def parts(self, *, ended: bool) -> list[str]:
-        """Its terms, if it is not a word: one begins at each character.
-
-        Those at the end are shorter. They are left out unless the run is known to have `ended`.
-        """
-        last = len(self.text) if ended else max(1, len(self.text) - self.part + 1)
-        return [self.text[i : i + self.part] for i in range(last)]
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The parts that a question asks for: of a run not the shorter ones at its end."""
+        return self.parts[: max(1, len(self.parts) - self.size + 1)] if self.size else self.parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +124,7 @@ class Analyzer:
         """Equal for analyzers with equal terms, which change with the versions that it names."""
         if self.tokenizer is Tokenizer.NONE:
             return str(self)
-        versions = f"Unicode {unicodedata.unidata_version}, normalization {VERSION}"
+        versions = f"terms {TERMS}, Unicode {unicodedata.unidata_version}, normalization {VERSION}"
         if any(ALGORITHMS.get(language, ("",))[0] for language in self.languages):
             from Stemmer import version
 
@@ -130,22 +133,21 @@ class Analyzer:
             versions += f", by text {DETECTION}"
         return f"{self} ({versions})"
 
-    def text(self, text: str) -> str:
-        """The text for FTS5 to index: with STEM the terms, else the text, normalized."""
-        return " ".join(self.terms(text)) if self.tokenizer is Tokenizer.STEM else normalized(text)
+    def cuts(self, text: str, order: tuple[str, ...] | None = None) -> list[Cut]:
+        """The words and names of a text, in order, by one of the `orders`; None: the present one.
 
-    def terms(self, text: str) -> list[str]:
-        """The terms of a text, in order. Only with STEM."""
-        text = normalized(text)
-        return self.terms_by(self._order(language_of(text) if self._is_mixed else None), text)
+        Nothing is left of a lone accent.
+        """
+        return [*filter(any, map(self.cutter(order or self.languages), names(text)))]
 
-    def terms_by(self, order: Sequence[str], text: str) -> list[str]:
-        """As `terms`, by one of the `orders`."""
-        stem = _stems(tuple(order))
-        terms: list[str] = []
-        for piece in self.pieces(text):
-            terms += piece.parts(ended=True) if piece.part else [stem(piece.text)]
-        return [term for term in terms if term]  # nothing is left of a lone accent
+    def cutter(self, order: tuple[str, ...]) -> Callable[[str], Cut]:
+        """What cuts a word or name of `names` into terms, by one of the `orders`."""
+        return _cutter(order)
+
+    def order_of(self, text: str) -> tuple[str, ...]:
+        """The order of the languages by which the terms of a text are made."""
+        told = language_of(normalized(text)) if self._is_mixed else None
+        return self._order(told)
 
     def orders(self, question: str) -> list[tuple[str, ...]]:
         """The orders of the languages by which the terms of a question may be found.
@@ -171,43 +173,70 @@ class Analyzer:
         scripts = [ALGORITHMS[name][1] for name in self.languages if name in ALGORITHMS]
         return len(set(scripts)) < len(scripts)
 
-    def folded(self, text: str) -> str:
-        """A text in lower case, normalized."""
-        text = normalized(text)
-        if "tr" in self.languages:
-            text = text.replace("I", "ı").replace("İ", "i")
-        return text.lower()
-
-    def pieces(self, text: str) -> list[Piece]:
-        """The runs of a text, folded."""
-        text = self.folded(text)
-        if text.isascii():
-            return [Piece(word, 0) for word in _WORD.findall(text)]
-        words, rare = _patterns()
-        if not rare.search(text):
-            return [Piece(word, 0) for word in _WORD.findall(text)]
-        return [Piece(match[0], _PARTS[match.lastindex or 1]) for match in words.finditer(text)]
-
-    def word(
-        self, word: str, order: Sequence[str] | None = None, *, unfinished: bool = False
-    ) -> str:
-        """The term of a folded word, by one of the `orders`; of an unfinished one, its start."""
-        if unfinished:
-            return _unaccented(word, self.languages)
-        return _stems(self.languages if order is None else tuple(order))(word)
+    def word(self, word: str) -> str:
+        """The term of one word."""
+        return _stems(self.languages)(folded(word, self.languages))
 
 
-def is_letter(character: str) -> bool:
-    """Whether a character belongs to words: letters, digits, marks, and those for private use."""
-    category = unicodedata.category(character)
-    return category[0] in "LNM" or category == "Co"
+DEFAULT = Analyzer(Tokenizer.STEM, ("en",))
+"""The analyzer where the documents do not tell another."""
+TERMS = 1
+"""Of the rules here, on which the terms of an index of words depend."""
 
 
 def runs(text: str) -> list[str]:
     """The runs of letters, digits and marks of a text, normalized, in order."""
-    if text.isascii():  # the same, ten times as fast
-        return _WORD.findall(text)
-    return "".join(c if is_letter(c) else " " for c in normalized(text)).split()
+    return [part for name in names(text) for part in _parted(name)]
+
+
+def folded(text: str, languages: Sequence[str] = ()) -> str:
+    """A text without case, normalized; in Turkish with its dotless i."""
+    if "tr" in languages:
+        text = text.replace("I", "ı").replace("İ", "i")
+    return text.lower() if text.isascii() else normalized(text).casefold()
+
+
+def names(text: str) -> list[str]:
+    """The words, the names and the runs of scripts without spaces of a text, in order."""
+    if text.isascii():
+        return _ASCII_NAME.findall(text)
+    text = normalized(text).translate(_plain())
+    words, rare = _patterns()
+    return (words if rare.search("".join(set(text))) else _SPACED_NAME).findall(text)
+
+
+@cache
+def _cutter(languages: tuple[str, ...]) -> Callable[[str], Cut]:
+    """What cuts a name into terms, by the languages. Safe to use from several threads."""
+    stem, known = _stems(languages), dict[str, Cut]()
+    apart = re.compile(f"([{CHINESE_JAPANESE_KOREAN}])|[{OTHER_UNSPACED}]")
+
+    def cut(name: str) -> Cut:
+        result = known.get(name)
+        if result is None:
+            if len(known) >= _KNOWN:
+                known.clear()
+            result = known[name] = _cut(name)
+        return result
+
+    def _cut(name: str) -> Cut:
+        if run := apart.match(name):
+            size, text = 2 if run[1] else 3, folded(name)
+            return Cut(tuple(text[i : i + size] for i in range(len(text))), "", size)
+        words = [hump for word in _parted(name) for hump in _HUMP.split(word)]
+        parts = tuple(filter(None, (stem(folded(word, languages)) for word in words)))
+        if words == [name] or len(name) > _LONGEST:
+            return Cut(parts)
+        whole = re.sub("[-_]", "", folded(name, languages))
+        whole = stem(whole) if whole.isalpha() else _unaccented(whole, languages)
+        return Cut(parts, "" if parts == (whole,) else whole)
+
+    return cut
+
+
+def _parted(name: str) -> list[str]:
+    """The parts of a name between its signs."""
+    return [part for part in re.split(r"[-_.:@°#+]+", name) if part]
 
 
 def _unaccented(word: str, languages: Sequence[str]) -> str:
@@ -224,60 +253,49 @@ def _stems(languages: tuple[str, ...]) -> Callable[[str], str]:
         name, script = ALGORITHMS.get(language, ("", -1))
         algorithms.setdefault(script, name)
     local = threading.local()  # a stemmer serves one thread
-    known: dict[str, str] = {}
 
     def stem(word: str) -> str:
-        result = known.get(word)
-        if result is None:
-            if len(known) >= _KNOWN:
-                known.clear()
-            result = known[word] = _unaccented(stemmed(word), languages)
-        return result
-
-    def stemmed(word: str) -> str:
-        letter = ord(word[0])
-        script = max((first for first in _SCRIPTS if first <= letter < 0xD00), default=_LATIN)
-        name = algorithms.get(script)
-        if not name:
+        if not word:
             return word
-        stemmers = local.__dict__
-        if name not in stemmers:
-            from Stemmer import Stemmer
+        script = _LATIN
+        if not word.isascii():
+            letter = ord(word[0])
+            script = max((first for first in _SCRIPTS if first <= letter < 0xD00), default=_LATIN)
+        if name := algorithms.get(script):
+            stemmers = local.__dict__
+            if name not in stemmers:
+                from Stemmer import Stemmer
 
-            stemmers[name] = Stemmer(name, 0)
-        stem: str = stemmers[name].stemWord(word)
-        return stem
+                stemmers[name] = Stemmer(name, 0)
+            word = stemmers[name].stemWord(word)
+        return _unaccented(word, languages)
 
     return stem
 
 
 @cache
 def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Two patterns: runs of letters, digits and marks; and the letters and marks that need it.
+    """Two patterns: names, and the letters and marks that need it.
 
-    Groups of the first: words, pairs of characters, threes. In texts without a match of the second
-    _WORD finds the same, four times as fast. Without marks a vowel sign would cut Hindi words.
+    In texts without a match of the second _SPACED_NAME finds the same, four times as fast. Without
+    marks a vowel sign would cut Hindi words.
     """
     apart = CHINESE_JAPANESE_KOREAN + OTHER_UNSPACED
-    marks = _ranges(lambda letter: unicodedata.category(letter) in ("Mn", "Mc", "Co"))
+    codes = map(chr, range(0x300, 0x20000))
+    marks = "".join(c for c in codes if unicodedata.category(c) in ("Mn", "Mc", "Co"))
     letter = f"(?:[^\\W_]|[{marks}])"
     words = re.compile(
-        f"((?:(?![{apart}]){letter})+)"
-        f"|((?:(?={letter})[{CHINESE_JAPANESE_KOREAN}])+)"
-        f"|((?:(?={letter})[{OTHER_UNSPACED}])+)"
+        _NAME.format(f"(?:(?![{apart}]){letter})")
+        + f"|(?:(?={letter})[{CHINESE_JAPANESE_KOREAN}])+|(?:(?={letter})[{OTHER_UNSPACED}])+"
     )
     return words, re.compile(f"[{apart}{marks}]")
 
 
-def _ranges(belongs: Callable[[str], bool]) -> str:
-    """Characters of the first two planes, for a class of `re`."""
-    ranges: list[list[int]] = []
-    for code in filter(lambda code: belongs(chr(code)), range(0x300, 0x20000)):
-        if ranges and ranges[-1][1] == code - 1:
-            ranges[-1][1] = code
-        else:
-            ranges.append([code, code])
-    return "".join(f"{chr(first)}-{chr(last)}" for first, last in ranges)
+@cache
+def _plain() -> dict[int, str | None]:
+    """Digits of all scripts → those of ASCII; signs that are not shown → None."""
+    digits = (code for code in range(0x660, 0x20000) if chr(code).isdecimal())
+    return dict.fromkeys(_NOTHING) | {code: str(unicodedata.decimal(chr(code))) for code in digits}
 
 
 @cache

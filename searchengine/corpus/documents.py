@@ -20,7 +20,6 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date, time
 from decimal import Decimal
@@ -29,7 +28,7 @@ from typing import Any, NoReturn, Protocol, Self
 
 from searchengine.corpus.notebook import facts
 from searchengine.corpus.text_files import bad, some_fields
-from searchengine.errors import CorpusError, EmptyCorpus, QueryError, SearchEngineError
+from searchengine.errors import CorpusError, QueryError, SearchEngineError
 from searchengine.indexer.config import integer
 
 RESERVED = ("_id", "title", "text")
@@ -269,24 +268,6 @@ def checked_patches(metadata: Patches) -> dict[str, dict[str, Any]]:
         patches[key] = _plain_fields(patch, place, refuse_missing=True)
         Document(key, "", metadata=patches[key], origin=place)  # checks it
     return patches
-
-
-@contextmanager
-def explaining(malformed: LeftOut, unreadable: LeftOut) -> Iterator[None]:
-    """Add the number of malformed records, or of unreadable files, and the first message, to an
-    EmptyCorpus.
-    """
-    try:
-        yield
-    except EmptyCorpus as error:
-        for left_out, what in ((malformed, "record"), (unreadable, "file")):
-            if left_out.count:
-                records = f"{what} is" if left_out.count == 1 else f"{what}s are"
-                first = left_out.first[0]
-                raise EmptyCorpus(
-                    f"{error}; {left_out.count} {records} bad, the first: {first}"
-                ) from error
-        raise
 
 
 def _checked(document: Document) -> Document:

@@ -20,7 +20,7 @@ from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents.store import Store
 from searchengine.backends.folder.writer import Writer
 from searchengine.backends.mode import CHOSEN, WEIGHT, Mode
-from searchengine.corpus.analyzer import Analyzer, Tokenizer
+from searchengine.corpus.analyzer import DEFAULT, Analyzer, Tokenizer
 from searchengine.corpus.documents import Document
 from searchengine.corpus.language_traits import EXCERPT, NAMES, Traits, traits
 from searchengine.encoders.protocol import TextEncoder
@@ -138,7 +138,7 @@ class Languages:
         else:
             return
         if str(chosen) != settings["tokenizer"]:
-            writer.changes.index_text(chosen)
+            writer.changes.set("tokenizer", str(chosen))
 
     def _unread(self) -> dict[str, Unread]:
         return {} if self.encoder is None else _unread(self.encoder, self._texts, self._traits)
@@ -182,13 +182,9 @@ def default_of(encoder: TextEncoder, texts: Sequence[str]) -> tuple[Mode, float]
 
 
 def analyzer_for(sample: Sequence[Traits]) -> Analyzer:
-    """The analyzer for texts like these; porter if they are English or nothing is known."""
-    if 2 * sum(sampled.code for sampled in sample) > len(sample):
-        return Analyzer(Tokenizer.TRIGRAM)  # names are found by their parts
+    """The analyzer for texts like these."""
     languages = _languages(sample)
-    if not any(sampled.parts for sampled in sample) and languages in ((), ("en",)):
-        return Analyzer(Tokenizer.PORTER)
-    return Analyzer(Tokenizer.STEM, languages)
+    return Analyzer(Tokenizer.STEM, languages) if languages else DEFAULT
 
 
 def choose_again(collection: Collection) -> None:
@@ -203,7 +199,7 @@ def choose_again(collection: Collection) -> None:
         chosen = analyzer_for(traits(stored_texts(store)))
         if str(chosen) != settings["tokenizer"]:
             with collection.writing(store) as writer:
-                writer.changes.index_text(chosen)
+                writer.changes.set("tokenizer", str(chosen))
 
 
 def stored_texts(store: Store) -> list[str]:

@@ -19,6 +19,7 @@ from searchengine.backends.contract import Known, as_json
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents.store import Store
 from searchengine.backends.folder.writer import Writer
+from searchengine.backends.terms import file_name
 from searchengine.corpus.documents import Document, LeftOut
 from searchengine.corpus.files import Unread, check_corpus, is_listed, read_corpus
 from searchengine.corpus.formats.kinds import AS_THEY_ARE, FileChoice
@@ -144,8 +145,12 @@ class Mirroring(FolderIngestion):
         if not self._missing:
             return
         for document in documents:
-            if keys := self._missing.get(document.digest):
-                self._moves[document.key] = keys.pop()
+            keys, name = self._missing.get(document.digest, []), file_name(document.key)
+            # A file's name is searched: with another one, the document is added again.
+            former = next((key for key in keys if file_name(key) == name), None)
+            if former is not None:
+                keys.remove(former)
+                self._moves[document.key] = former
 
     def _remove(self) -> int:
         """Remove the documents of files that are gone; returns how many."""

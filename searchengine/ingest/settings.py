@@ -59,7 +59,7 @@ class CollectionSettings:
                 rotated, and a shortlist that each segment measures.
             passages: True cuts if the encoder has a tokenizer, False never. Without an encoder
                 True lets a document come with several vectors.
-            tokenizer: "porter", "unicode", "trigram", "stem", "none", or "stem:de,ru" with the
+            tokenizer: "unicode", "stem", "none", or "stem:de,ru" with the
                 languages, see searchengine.corpus.analyzer; None: the first documents decide
                 (searchengine.ingest.languages), as they do on the languages of "stem".
 

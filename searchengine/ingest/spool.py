@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from searchengine.backends.contract import Span, as_json
 from searchengine.backends.folder.documents.connections import Pool, guarded
+from searchengine.backends.terms import Text, file_name
 from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionError
 
@@ -132,17 +133,18 @@ class Spool:
         extend(ranges, self._run(sql))
         return ranges
 
-    def texts(self) -> Iterator[tuple[int, str, str]]:
-        """The same documents: how many vectors come before, title and text."""
+    def texts(self) -> Iterator[tuple[int, Text]]:
+        """The same documents: how many vectors come before, and the text."""
         before = after = 0
         sql = (
-            "SELECT position, json_array_length(spans), title, text FROM documents "
+            "SELECT position, json_array_length(spans), title, text, "
+            "CASE WHEN root = '' THEN '' ELSE key END FROM documents "
             "WHERE position > ? AND changed AND json_array_length(spans) > 0 "
             "ORDER BY position LIMIT ?"
         )
         while rows := self._run(sql, (after, _CHUNK)):
-            for _, count, title, text in rows:
-                yield before, title, text
+            for _, count, title, text, key in rows:
+                yield before, Text(title, text, file_name(key))
                 before += count
             after = rows[-1][0]
 

@@ -99,7 +99,7 @@ def collection_dataset(
     with engine.reading() as snapshot:
         if not snapshot.rows:
             raise QueryError(f"{engine.collection.path} is empty; add documents before measuring")
-        texts = engine.to_encode([each.to_encode for each in read], mode)
+        texts = engine.to_encode([each.question for each in read], mode)
         vectors = engine.encode_questions(texts)
         segments = tuple(snapshot.segments.values())
         live = tuple(snapshot.live[row] for row in snapshot.segments)

@@ -97,7 +97,7 @@ def learn(
     keys = _judged(queries, qrels, force)
     read = [engine.searched(queries[key], mode=mode) for key in keys]
     questions = [each.question for each in read]
-    texts = [*map(normalized, engine.to_encode([each.to_encode for each in read], mode))]
+    texts = [*map(normalized, engine.to_encode([each.question for each in read], mode))]
     encode = engine.encoder.encode
     blocks = [encode(texts[part], role="query") for part in _parts(keys, report)]
     vectors = np.concatenate(blocks, dtype=np.float32)

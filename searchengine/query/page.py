@@ -7,9 +7,9 @@ import numpy as np
 
 from searchengine.backends import limits
 from searchengine.backends.contract import Snapshot, Span
-from searchengine.backends.folder.documents.synonyms import with_added
 from searchengine.backends.listing import facet
 from searchengine.backends.mode import Mode, weight_of
+from searchengine.backends.synonyms import with_added
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats
 from searchengine.query.fusion import Fusion

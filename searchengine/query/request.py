@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from searchengine.backends.filters.parser import field_named, parse
-from searchengine.backends.folder.documents.questions import phrases, unquoted
 from searchengine.backends.mode import Mode
+from searchengine.backends.quotes import phrases, unquoted
 from searchengine.corpus.normalization import normalized
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats, unusable

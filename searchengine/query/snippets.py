@@ -290,7 +290,7 @@ def _stemmer(language: str | None) -> Callable[[str], str] | None:
     if language is None or language == "en" or language not in ALGORITHMS:
         return None
     analyzer = Analyzer(Tokenizer.STEM, (language,))
-    return lru_cache(1 << 14)(lambda word: analyzer.word(analyzer.folded(word)))
+    return lru_cache(1 << 14)(lambda word: analyzer.word(word))
 
 
 def _among_ascii(text: str, wanted: Set[str]) -> Iterator[tuple[int, int, str]]:

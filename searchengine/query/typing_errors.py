@@ -19,12 +19,10 @@ class Searched:
 
     Attributes:
         question: the question with its words replaced.
-        to_encode: the same for the encoder, which may know some of the words.
-        replacements: what was replaced in `question`; empty if nothing was.
+        replacements: what was replaced; empty if nothing was.
     """
 
     question: str
-    to_encode: str
     replacements: Replacements = field(default_factory=dict)
 
 
@@ -36,19 +34,15 @@ def searched(
 ) -> list[Searched]:
     """What to search for, for each question. By vectors alone, questions stay as they are.
 
-    `knows`: whether the encoder knows a word, so that it is no error there; not asked by words.
+    `knows`: whether the encoder knows a word, so that it is no error; not asked by words alone.
     """
+    if not query.typo_tolerance or query.mode == Mode.VECTOR:
+        return [*map(Searched, questions)]
     results = []
     for question in questions:
-        replacements: Replacements = {}
-        if query.typo_tolerance and query.mode != Mode.VECTOR:
-            replacements = snapshot.replacements(question)
-        wrong = {
-            word: new for word, new in replacements.items() if query.by_words or not knows(word)
-        }
-        results.append(
-            Searched(replaced(question, replacements), replaced(question, wrong), replacements)
-        )
+        found = snapshot.replacements(question)
+        wrong = {word: new for word, new in found.items() if query.by_words or not knows(word)}
+        results.append(Searched(replaced(question, wrong), wrong))
     return results
 
 

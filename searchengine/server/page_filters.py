@@ -97,7 +97,7 @@ def count(engine: SearchEngine, request: CountRequest) -> dict[str, Any]:
 
 def _best(engine: SearchEngine, read: Searched, mode: Mode, where: str | None) -> Sequence[str]:
     """The keys of the best documents for a question, at most BEST."""
-    texts = [] if mode == Mode.TEXT else engine.to_encode([read.to_encode], mode)
+    texts = [] if mode == Mode.TEXT else engine.to_encode([read.question], mode)
     vectors = engine.encode_questions(texts) if texts else np.zeros((0, 0), np.float32)
     with engine.collection.reading() as snapshot:
         (keys,) = engine.rank(snapshot, [read.question], vectors, BEST, mode=mode, where=where)

@@ -25,13 +25,13 @@ import numpy as np
 from searchengine.backends.contract import Ids, Span
 from searchengine.backends.folder import pending
 from searchengine.backends.folder.collection import Collection
-from searchengine.backends.folder.documents import terms
 from searchengine.backends.folder.documents.changes import Changes
 from searchengine.backends.folder.documents.schema import SPACE
 from searchengine.backends.folder.documents.store import Store
 from searchengine.backends.folder.folders import beside, checksum, os_errors, segment_errors
 from searchengine.backends.folder.merging import Merging
 from searchengine.backends.folder.pending import Kind, Owner, Work, who
+from searchengine.backends.folder.words import writer
 from searchengine.backends.folder.writer import TUNED, Writer
 from searchengine.backends.mode import CHOSEN, WEIGHT, Mode
 from searchengine.corpus.analyzer import Tokenizer
@@ -540,7 +540,7 @@ class Reindexing:
                 SegmentConfig.from_dict(described["index"]),
                 provenance={"encoder": described["encoder"]["fingerprint"]},
                 progress=self.progress,
-                words=terms.writer(self.store.read, lambda: self.blocks.documents()[done:]),
+                words=writer(self.store, lambda: self.blocks.documents()[done:]),
                 passages=lambda rows: self.store.columns(np.arange(first, first + rows)),
             ).close()
             # Its checksums are computed and remembered now, not while others wait.

@@ -29,7 +29,6 @@ from searchengine.backends.folder.folders import remove_unnamed
 from searchengine.backends.folder.pending import Kind, drop_all, works
 from searchengine.backends.folder.view import has_vectors, open_committed
 from searchengine.backends.folder.writer import Writer, writing
-from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.corpus.documents import Document
 from searchengine.encoders.loading import (
     EncoderArgument,
@@ -160,11 +159,10 @@ def _indexes(store: Store, plan: Plan) -> None:
     if complaint is None:
         return
     plan.report.damage.append(f"{store.path.name}: {complaint}")
-    Changes(store).index_text(Analyzer.parse(store.settings().get("tokenizer", Tokenizer.PORTER)))
     for name in store.fields():
         fields.drop_field(store.connection, name)
         fields.index_field(store.connection, name)
-    plan.report.repaired.append("the indexes of words and fields were built again")
+    plan.report.repaired.append("the indexes of fields were built again")
 
 
 def _documents(store: Store, plan: Plan) -> None:

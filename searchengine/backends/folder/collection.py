@@ -24,7 +24,7 @@ from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.folders import check_name, is_free, new_folder, refuse_network
 from searchengine.backends.folder.merging import Merging, due
 from searchengine.backends.folder.writer import Measured, WritableView
-from searchengine.corpus.analyzer import Analyzer, Tokenizer
+from searchengine.corpus.analyzer import DEFAULT, Analyzer, Tokenizer
 from searchengine.errors import CollectionBusy, CollectionError, QueryError
 from searchengine.indexer.arrays import BLOCK_ROWS, Floats
 from searchengine.indexer.building.build import Progress
@@ -79,7 +79,7 @@ class Collection(WritableView):
                     new["tokenizer_auto"] = True
                 for name, value in (settings | new).items():
                     changes.set(name, value)
-                changes.index_text(analyzer or Analyzer(Tokenizer.PORTER))
+                changes.set("tokenizer", str(analyzer or DEFAULT))
         return cls(path, wait)
 
     @property
@@ -134,7 +134,7 @@ class Collection(WritableView):
         with self.own_store() as store:
             with self.writing(store) as writer:
                 if where is not None:
-                    documents = writer.changes.documents_matching(where)
+                    documents = writer.store.documents_matching(where).tolist()
                 else:
                     documents = list(store.ids_of(keys or ()).values())
                 writer.changes.remove(documents)

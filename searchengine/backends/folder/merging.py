@@ -33,7 +33,6 @@ import numpy as np
 
 from searchengine.backends.contract import Ids
 from searchengine.backends.folder import pending
-from searchengine.backends.folder.documents import terms
 from searchengine.backends.folder.documents.changes import Changes
 from searchengine.backends.folder.documents.database import FOLDED
 from searchengine.backends.folder.documents.store import SegmentRow, Store
@@ -47,6 +46,7 @@ from searchengine.backends.folder.pending import (
     remove_abandoned,
     who,
 )
+from searchengine.backends.folder.words import writer
 from searchengine.backends.folder.writer import WritableView
 from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.indexer.building.build import Progress
@@ -116,7 +116,6 @@ SLICE = 10_000
 """Passages moved or removed in a transaction: some hundredths of a second."""
 PATIENCE = 60.0
 """Seconds to wait for other writers at least, before a merge that is built is left to the next."""
-_PAGES = 500  # of the index of words, merged in a transaction
 _POLL = 0.05  # seconds between two looks whether another merge has ended
 _PASSAGE = 64  # dimensions that cost as much time as moving a passage
 _SEGMENT, _IDS = "segment", "ids.npy"
@@ -168,7 +167,7 @@ class Merging:
         return self._complete(owner, work, lambda: self._build(owner, work, ids))
 
     def merge_all(self) -> None:
-        """Merge all segments into one, and the index of words into one tree.
+        """Merge all segments into one.
 
         Waits until no other thread merges, and as long as `wait` says for other processes.
         """
@@ -186,12 +185,6 @@ class Merging:
                     "try again when it has finished, or wait for it: --wait SECONDS, open(…, wait=)"
                 )
             sleep(_POLL)
-        pages = -_PAGES  # negative: begin a merge of all
-        done = False
-        while not done:
-            with self.slice():
-                done = Changes(self.store).merge_text(pages)
-            pages = _PAGES
 
     def go_on(self) -> None:
         """Complete or discard the merges of processes that were killed."""
@@ -286,7 +279,7 @@ class Merging:
                     provenance={"encoder": settings["encoder"]["fingerprint"]},
                     tuning=tuning,
                     progress=self.progress,
-                    words=terms.writer(self.store.read, partial(self._documents, ids)),
+                    words=writer(self.store, partial(self._documents, ids)),
                     passages=lambda _: self.store.columns(ids),
                 ).close()
         except CollectionError:

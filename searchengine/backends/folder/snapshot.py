@@ -2,7 +2,8 @@
 
 from bisect import bisect_right
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from threading import Lock
 from time import monotonic
@@ -10,20 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from searchengine.backends import contract, limits
+from searchengine.backends import contract, lexical, limits
 from searchengine.backends.contract import Ids, Span, WordScores
-from searchengine.backends.folder import lexical
-from searchengine.backends.folder.documents.questions import joins_words
-from searchengine.backends.folder.documents.questions import phrases as quoted
 from searchengine.backends.folder.documents.store import SegmentRow, Store
-from searchengine.backends.folder.documents.synonyms import added, known
 from searchengine.backends.folder.folders import read_all, stored_bytes
-from searchengine.backends.folder.lexical import WordIndex
 from searchengine.backends.folder.pending import Work, described, works
 from searchengine.backends.folder.spelling import Speller
+from searchengine.backends.folder.words import Ranker, WordIndex, contains, texts_of
+from searchengine.backends.quotes import joins_words
+from searchengine.backends.quotes import phrases as quoted
+from searchengine.backends.synonyms import added, known
+from searchengine.backends.terms import asked_terms
 from searchengine.backends.unrelated import Unrelated, spread
-from searchengine.corpus.analyzer import Analyzer, Tokenizer
-from searchengine.errors import CollectionError
+from searchengine.corpus.analyzer import Analyzer, Tokenizer, runs
+from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.bm25 import weight
@@ -37,11 +38,12 @@ _FILTERS, _FILTERED_ROWS = 16, 1 << 24
 row)."""
 READERS = 4
 """Connections of a snapshot, one of them for quick statements only."""
-MOST_WITH_PHRASE = 10_000
-"""Documents: a phrase of more of them adds nothing to scores, and would take long."""
+MOST_WITH_PHRASE, READ = 500, 200
+"""Documents with all words of a phrase whose texts are read to score it; of more, as many as rank
+first by words."""
 PHRASE = 0.5
 """Weight of a phrase: this share of the weight of a word that as few documents have."""
-_PHRASES = 4096  # phrases with a cached gain
+_PHRASES = 256  # phrases whose documents are remembered
 _Filter = tuple[str | None, tuple[str, ...]]  # of metadata; phrases
 Search = Callable[[SegmentRow, Segment, Allowed | None], SearchResult]
 
@@ -96,9 +98,10 @@ class Snapshot(contract.Snapshot):
         self.path = path
         self.readers = 0
         self._lock = Lock()
-        self._gains: dict[str, float] = {}
+        self._having: dict[str, Ids] = {}
         self._filters: OrderedDict[_Filter, Mapping[SegmentRow, Allowed]] = OrderedDict()
-        self._words: tuple[WordIndex | None] | None = None  # None: not opened yet
+        self._words: WordIndex | None = None  # not opened yet
+        self._before = before._words if before is not None else None
         self._unrelated: Unrelated | None = None
         self._store = Store(path / "documents.db", readers=READERS)
         try:
@@ -231,12 +234,16 @@ class Snapshot(contract.Snapshot):
         return segment, file, passage - segment.base
 
     @property
-    def words(self) -> WordIndex | None:
-        """The words files of the segments; None: FTS5 ranks by words."""
+    def words(self) -> WordIndex:
+        """The index of words. Raises QueryError if the collection has none."""
+        used = Analyzer.parse(self.settings["tokenizer"])
+        if used.tokenizer is Tokenizer.NONE:
+            raise QueryError(lexical.MISSING)
         with self._lock:
             if self._words is None:
-                self._words = (WordIndex.from_segments(self.store, self.segments, self.live),)
-            return self._words[0]
+                before, self._before = self._before, None
+                self._words = WordIndex.open(self.store, self.segments, self.live, used, before)
+            return self._words
 
     def by_words(
         self,
@@ -252,64 +259,85 @@ class Snapshot(contract.Snapshot):
         words that a document has once, and score half their inverse document frequency.
         """
         first: dict[int, int] = {}
-        synonyms = added(question, self.settings, Analyzer.parse(self.settings["tokenizer"]))
+        words, synonyms = self.words, added(question, self.settings)
 
         def best(k: int, phrases: tuple[str, ...]) -> WordScores:
-            words = self.words
-            ranker = None
-            if words is not None:
-                ranker = words.ranker(self.documents_of, self._matching(where, phrases), first)
-            condition = self.store.condition(where, phrases)
-            scored = lexical.search(
-                self.store.scan,
-                question,
-                k,
-                *condition,
-                ranker,
-                synonyms=synonyms,
-            )
+            ranker = Ranker(words, self.documents_of, self._matching_words(where, phrases), first)
+            scored = lexical.search(ranker, question, words.analyzers, k, synonyms)
             scored.first = first
             return scored
 
         scored = best(k, required)
-        gained = self._added_by(text for text, _ in quoted(question) if text not in required)
-        if not gained:
+        others = [text for text, _ in quoted(question) if text not in required]
+        if not any(map(joins_words, others)):
             return scored
         scores, gains = dict(scored), defaultdict[int, float](float)
-        for text, gain in gained.items():
-            for document, score in best(MOST_WITH_PHRASE, (*required, text)):
-                scores[document] = score
-                gains[document] += gain
+        for text in filter(joins_words, others):
+            if len(self._candidates(text)) <= MOST_WITH_PHRASE:
+                having = self.having(text)
+                scores |= best(max(1, having.size), (*required, text)) if having.size else ()
+            else:
+                likely = best(READ, required)
+                scores |= likely
+                having = self._containing(np.array([i for i, _ in likely], np.int64), text)
+            for document in having.tolist():
+                gains[document] += PHRASE * weight(words.documents, having.size)
         sums = sorted((-score - gains[document], document) for document, score in scores.items())
         best_sums = ((document, -total) for total, document in sums[:k])
         return WordScores(best_sums, scored.most, scored.scale, first)
 
     def replacements(self, question: str) -> Mapping[str, str]:
-        words = self.words
-        if words is None or words.analyzer.tokenizer is Tokenizer.TRIGRAM:
-            return {}
-        speller = Speller(words, self.store, known(self.settings, words.analyzer))
-        return speller.replacements(question)
+        return Speller(self.words, self.store, known(self.settings)).replacements(question)
 
-    def _added_by(self, phrases: Iterable[str]) -> dict[str, float]:
-        """Phrase → what it adds to the score of a document: PHRASE of a word as rare.
+    def word_fault(self, entries: Sequence[contract.Entry]) -> str | None:
+        if self.settings["tokenizer"] == Tokenizer.NONE:
+            return None
+        counted, stored = self.words.documents, self.store.count()
+        return None if counted == stored else f"its words are of {counted} documents, not {stored}"
 
-        A phrase of one word adds nothing, and neither does one that many documents have.
+    def having(self, phrase: str) -> Ids:
+        """The documents that contain a phrase, ascending; those of the last phrases are kept.
+
+        The texts of the documents with all of its words are read.
         """
-        joined = [text for text in phrases if joins_words(text)]
-        if not joined:
-            return {}
-        gains = self._gains  # another thread may begin a new one
-        missing = [text for text in joined if text not in gains]
-        if missing:
-            documents = self.store.count()
-            if len(gains) > _PHRASES:
-                gains = self._gains = {text: gains[text] for text in joined if text in gains}
-            for text in missing:
-                having = self.store.count_with(text, MOST_WITH_PHRASE + 1)
-                counts = 0 < having <= MOST_WITH_PHRASE
-                gains[text] = PHRASE * weight(documents, having) if counts else 0.0
-        return {text: gains[text] for text in joined if gains[text]}
+        kept = self._having  # another thread may begin a new one
+        if phrase not in kept:
+            if len(kept) >= _PHRASES:
+                kept = self._having = {}
+            kept[phrase] = np.sort(self._containing(self._candidates(phrase), phrase))
+        return kept[phrase]
+
+    def _candidates(self, phrase: str) -> Ids:
+        """The documents with all words of a phrase."""
+        words = self.words
+        names = dict.fromkeys(runs(phrase), 1.0)
+        wanted = asked_terms(names, phrase, words.analyzers, lambda _: False)
+        if not wanted:
+            return np.zeros(0, np.int64)
+        return words.documents_of(words.passages_with(list(wanted)), self.documents_of)
+
+    def _containing(self, documents: Ids, phrase: str) -> Ids:
+        """Those of the documents that contain a phrase."""
+        analyzers, ids, found = self.words.analyzers, documents.tolist(), []
+        for place, text in texts_of(self.store.scan, ids):
+            limits.check()
+            if contains(text, phrase, analyzers):
+                found.append(ids[place])
+        return np.array(found, np.int64)
+
+    def _matching_words(
+        self, where: str | None, phrases: tuple[str, ...]
+    ) -> Mapping[SegmentRow, Allowed] | None:
+        """As `_matching`, with the documents without a passage."""
+        matching = self._matching(where, phrases)
+        if matching is None:
+            return None
+
+        def documents() -> Ids:
+            found = [self.store.documents_matching(where), *map(self.having, phrases)]
+            return reduce(np.intersect1d, found)
+
+        return {**matching, **self.words.allowing(documents)}
 
     def _matching(
         self, where: str | None, phrases: tuple[str, ...]
@@ -325,7 +353,10 @@ class Snapshot(contract.Snapshot):
             if key in self._filters:
                 self._filters.move_to_end(key)
                 return self._filters[key]
-        passages = self.store.matching(where, phrases)  # only live rows have a passage
+        passages = self.store.matching(where)  # only live rows have a passage
+        for phrase in phrases:
+            having = self.store.passages_of(self.having(phrase).tolist())
+            passages = np.intersect1d(passages, [passage.id for passage in having])
         rows = {row: Allowed.from_rows(row.part_of(passages), row.rows) for row in self.segments}
         with self._lock:
             self._filters[key] = rows
@@ -380,7 +411,7 @@ class Snapshot(contract.Snapshot):
         cold = sum(each.rows * cold_row(each.config, each.dim) for each in segments)
         words = None
         if self.settings["tokenizer"] != Tokenizer.NONE:
-            words = "FTS5" if self.words is None else "words files"
+            words = "words files"
         return {
             "segments": len(segments),
             "tombstones": rows - self.rows,

@@ -22,11 +22,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.backends.folder.documents import terms
+from searchengine.backends import terms
 from searchengine.backends.folder.documents.changes import Changes
 from searchengine.backends.folder.documents.connections import Identity
 from searchengine.backends.folder.documents.store import SegmentRow, Store
-from searchengine.backends.folder.documents.text_index import analyzer
 from searchengine.backends.folder.folders import (
     beside,
     checksum,
@@ -39,6 +38,7 @@ from searchengine.backends.folder.folders import (
 )
 from searchengine.backends.folder.pending import Owner
 from searchengine.backends.folder.view import View
+from searchengine.backends.folder.words import analyzer, writer
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch
 from searchengine.indexer.building.build import Blocks, Passages, Progress
@@ -96,7 +96,6 @@ class Writer:
         self.path = path
         self.store = store
         self.changes = Changes(store)
-        self.changes.renew_text()
         self.opened: dict[SegmentRow, Segment] = {}
         self._open_segment = open_segment
         self.before = before
@@ -226,7 +225,7 @@ class Writer:
         """Write a segment again whose vectors are intact (view.has_vectors); its rows stay."""
         self.changes.remove_segments([row], keep_tombstones=True)
         passages = self._passages(row.base)
-        words = terms.writer(self.store.read, lambda: passages(row.rows)[0])
+        words = writer(self.store, lambda: passages(row.rows)[0])
 
         def build(path: Path) -> Segment:
             damaged = folder_of(self.path, row.id)
@@ -263,7 +262,8 @@ class Writer:
     def _words(self, base: int) -> WriteWords | None:
         """Writes the words of the passages from `base` on."""
         sql = "SELECT document FROM live_passages WHERE id >= ? ORDER BY id"
-        return terms.writer(self.store.read, partial(self.store.numbers, sql, (base,)))
+        documents = partial(self.store.numbers, sql, (base,))
+        return writer(self.store, documents)
 
 
 def build_plan(store: Store, rows: int | None) -> BuildPlan:
@@ -277,7 +277,7 @@ def build_plan(store: Store, rows: int | None) -> BuildPlan:
     config = SegmentConfig.from_dict(settings["index"])
     if rows is not None and rows <= min(SCANNED, largest):
         config = config.scanned()
-    return BuildPlan(config, settings["encoder"]["fingerprint"], analyzer(store.read))
+    return BuildPlan(config, settings["encoder"]["fingerprint"], analyzer(store))
 
 
 @contextmanager
@@ -422,7 +422,7 @@ def built_ahead(
     made_by: Mapping[str, Any],
     rows: int,
     vectors: Callable[[], Blocks],
-    texts: Callable[[], Iterable[terms.Text]],
+    texts: Callable[[], Iterable[tuple[int, terms.Text]]],
     progress: Progress | None = None,
 ) -> Iterator[BuiltSegment | None]:
     """Build a segment that `Writer.append` can take; it is removed at the end if it was not.
@@ -434,7 +434,7 @@ def built_ahead(
         made_by: the settings they were made with.
         rows: number of vectors.
         vectors: returns the vectors, (rows, D) in all.
-        texts: returns the texts of their documents.
+        texts: returns the first row of each of their documents, and its text.
         progress: progress callback, as for `add`.
 
     Raises as `Writer.append`; also CollectionBusy and EncoderMismatch, as `WritableView.writing`.
@@ -459,7 +459,7 @@ def built_ahead(
                 like=max(view.segments.values(), key=lambda segment: segment.rows, default=None),
                 provenance=plan.provenance,
                 progress=progress,
-                words=terms.writer_of(plan.analyzer, lambda: (rows, texts())),
+                words=terms.writer(plan.analyzer, lambda: (rows, texts())),
             ).close()
             # Its checksums are computed and remembered now, not while others wait.
             Segment.open(folder, checksum=checksum).close()

@@ -21,7 +21,7 @@ from searchengine.backends.postgresql.prefixes import IN_USE, NEXT, Prefixes, St
 from searchengine.backends.postgresql.snapshot import SHORTLIST, PostgresSnapshot
 from searchengine.backends.postgresql.words import postings_of
 from searchengine.backends.unrelated import MeanCosine
-from searchengine.corpus.analyzer import Analyzer, Tokenizer
+from searchengine.corpus.analyzer import DEFAULT, Analyzer, Tokenizer
 from searchengine.errors import CollectionError, EncoderMismatch
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.config import FLAT_BELOW, SegmentConfig
@@ -81,8 +81,8 @@ class PostgresCollection(Backend):
         """Create an empty collection, whole or not at all, and open it.
 
         `settings`: as of a folder, and of a copy the measured SHORTLIST, or None; `analyzer`: None
-        is porter. Raises CollectionError for stems without languages, which here no documents tell,
-        unless it is a copy.
+        is stem:en. Raises CollectionError for stems without languages, which here no documents
+        tell, unless it is a copy.
         """
         if analyzer == Analyzer(Tokenizer.STEM) and SHORTLIST not in settings:
             raise CollectionError(
@@ -90,7 +90,7 @@ class PostgresCollection(Backend):
                 "documents: name them, such as stem:en or stem:de,ru, or copy a folder"
             )
         connections = Connections(url)
-        stored = settings | {"tokenizer": str(analyzer or Tokenizer.PORTER)}
+        stored = settings | {"tokenizer": str(analyzer or DEFAULT)}
         if schema.words_config(stored) is None:
             stored["mode"] = Mode.VECTOR
         try:

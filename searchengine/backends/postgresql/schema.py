@@ -37,7 +37,7 @@ _FIELD_INDEXES = {"fields": "field", "dates": "date"}
 _OF_FIELD = "(starts_with(relname, 'field ') OR starts_with(relname, 'date '))"
 INDEXED_TEXT = 200_000
 """Maximum characters of a document that are indexed as words: a tsvector holds one megabyte."""
-_WORDS = {Tokenizer.PORTER: "english", Tokenizer.UNICODE: "simple"}
+_WORDS = {Tokenizer.UNICODE: "simple"}
 _STEMMERS = {
     "ar", "hy", "eu", "ca", "da", "nl", "en", "fi", "fr", "de", "el", "hu", "id", "ga", "it",
     "lt", "nb", "nn", "no", "pt", "ro", "ru", "sr", "es", "sv", "ta", "tr",

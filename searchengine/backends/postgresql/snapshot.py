@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from searchengine.backends import lexical
 from searchengine.backends.contract import (
     Entry,
     Ids,
@@ -27,12 +28,12 @@ from searchengine.backends.contract import (
     Snapshot,
     WordScores,
 )
-from searchengine.backends.folder.documents.questions import phrases as phrases_of
-from searchengine.backends.folder.documents.synonyms import added as synonyms_of
 from searchengine.backends.postgresql import schema, words
 from searchengine.backends.postgresql.filters import condition
 from searchengine.backends.postgresql.prefixes import State, half_vectors
 from searchengine.backends.postgresql.tables import PostgresTables
+from searchengine.backends.quotes import phrases as phrases_of
+from searchengine.backends.synonyms import added as synonyms_of
 from searchengine.backends.unrelated import SAMPLE, MeanCosine, Unrelated, spread
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.corpus.documents import Document
@@ -305,9 +306,9 @@ class PostgresSnapshot(Snapshot):
         while True:
             settings = self.settings
             used = Analyzer.parse(settings["tokenizer"])
-            synonyms = synonyms_of(question, settings, used)
+            synonyms = synonyms_of(question, settings)
             index = words.Index(self.transaction, share, holds, (*added, *values))
-            scored = words.search(index, used, question, k, synonyms)
+            scored = lexical.search(index, question, [used], k, synonyms)
             if self.settings is settings:  # they are seen when the transaction begins
                 self._all_documents = index.documents
                 return scored

@@ -6,14 +6,11 @@ word_totals     numbers of documents and tokens; their sum counts. Each commit a
                 that writers do not wait for each other, and now and then one adds them up
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from searchengine.backends.contract import Scored, WordScores
-from searchengine.backends.folder import lexical
-from searchengine.backends.folder.documents.questions import Word, stems
-from searchengine.backends.folder.documents.synonyms import Added
-from searchengine.backends.folder.documents.terms import count_terms, terms_of
+from searchengine.backends.contract import Scored
+from searchengine.backends.terms import Term, Text, counted, file_name
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.indexer.search.bm25 import weight
 from searchengine.indexer.storage.words_file import K1, B
@@ -32,63 +29,20 @@ Posting = tuple[bytes, int, float, int]
 
 
 def postings_of(entries: Sequence["Entry"], used: Analyzer) -> tuple[list[Posting], list[int]]:
-    """The postings of documents, and their lengths in tokens."""
-    texts = [(entry.document.title, entry.document.text) for entry in entries]
-    lengths, counted = count_terms(texts, used)
-    return [(term, i, count, lengths[i]) for term, i, count in counted], lengths
-
-
-def search(
-    index: "Index",
-    used: Analyzer,
-    question: str,
-    k: int,
-    synonyms: Mapping[str, Added],
-) -> WordScores:
-    """The k best documents that share a word with the question, as lexical.search."""
-
-    def occurs(word: Word) -> bool:
-        (terms,) = terms_of(used).look_up([word])
-        return any(index.counts([(term, word.unfinished) for term in terms], 1))
-
-    query = lexical.counted_words(question, used, _shares(synonyms, index, used, question, occurs))
-    if used.tokenizer is Tokenizer.STEM:
-        candidates = stems(query, used, question, occurs)
-    else:
-        candidates = {Word(word): times for word, times in query.items()}
-    words = lexical.merged(candidates, used)
-    cut = terms_of(used).look_up(list(words))
-    terms = {
-        (term, word.unfinished): times
-        for (word, times), of_word in zip(words.items(), cut, strict=True)
-        for term in of_word
-    }
-    index.prepare(list(terms))
-    return lexical.ranked(index, terms, k)
-
-
-def _shares(
-    synonyms: Mapping[str, Added],
-    index: "Index",
-    used: Analyzer,
-    question: str,
-    occurs: Callable[[Word], bool],
-) -> dict[str, float]:
-    """How often each synonym counts: see `lexical.shares`."""
-    if not synonyms:
-        return {}
-    terms: dict[str, list[lexical.Key]] = {}
-    for word in {*synonyms, *(word for _, of in synonyms.values() for word in of)}:
-        parts = {Word(word): 1.0}
-        if used.tokenizer is Tokenizer.STEM:
-            parts = stems({word: 1.0}, used, question, occurs)
-        cut = terms_of(used).look_up(list(parts))
-        terms[word] = [(t, p.unfinished) for p, of in zip(parts, cut, strict=True) for t in of]
-    index.prepare([term for cut in terms.values() for term in cut])
-    half = (index.documents + 1) // 2
-    return lexical.shares(
-        synonyms, index.documents, lambda word: min(index.counts(terms[word], half), default=0)
-    )
+    """The postings of documents, and their lengths in words."""
+    if used.tokenizer is Tokenizer.NONE:
+        return [], [0] * len(entries)
+    postings: list[Posting] = []
+    lengths: list[int] = []
+    documents = (entry.document for entry in entries)
+    named = ((d, file_name(d.key) if d.root else "") for d in documents)
+    texts = ((i, Text(d.title, d.text, name)) for i, (d, name) in enumerate(named))
+    for chunk in counted(texts, used):
+        lengths += chunk.lengths.tolist()
+        term_of, places, times = chunk.take(0, len(chunk.vocabulary))
+        for term, row, count in zip(term_of, chunk.rows[places], times, strict=True):
+            postings.append((chunk.vocabulary[term], int(row), float(count), lengths[row]))
+    return postings, lengths
 
 
 def fault(
@@ -127,23 +81,14 @@ class Index:
         self._transaction = transaction
         self._factor, self._condition, self._parameters = factor, condition, parameters
         self._totals: tuple[int, int] | None = None
-        self._known: dict[lexical.Key, int] = {}
-
-    def prepare(self, terms: Sequence[lexical.Key]) -> None:
-        """Read the totals and the counts of terms at once."""
-        missing = [term for term in terms if term not in self._known]
-        (totals,), *counts = self._transaction.run(
-            (_TOTALS, ()), *(_count(term) for term in missing)
-        )
-        self._totals = totals
-        self._known |= {t: int(rows[0][0]) for t, rows in zip(missing, counts, strict=True)}
+        self._known: dict[Term, int] = {}
 
     @property
     def documents(self) -> int:
         """Number of documents in the collection."""
         return self._sums()[0]
 
-    def counts(self, terms: Sequence[lexical.Key], limit: int) -> list[int]:
+    def counts(self, terms: Sequence[Term], limit: int) -> list[int]:
         """How many documents have each term, counted up to `limit`."""
         missing = [term for term in terms if self._known.get(term, -1) < 0]
         if missing:
@@ -155,27 +100,28 @@ class Index:
             self._known |= found
         return [min(limit, self._known[term]) for term in terms]
 
-    def best(self, terms: Mapping[lexical.Key, float], k: int) -> Scored:
+    def best(self, terms: Mapping[Term, float], k: int) -> Scored:
         """The k best documents with one of the terms, by (−score, id)."""
         documents, tokens = self._sums()
         average = tokens / max(1, documents) or 1.0
         counts = self.counts(list(terms), (documents + 1) // 2)
         weights = [n * weight(documents, c) for n, c in zip(terms.values(), counts, strict=True)]
         parts, parameters = [], []
-        whole = [(t, w) for (t, begun), w in zip(terms, weights, strict=True) if not begun]
+        whole = [(t.forms[0], w) for t, w in zip(terms, weights, strict=True) if _is_one(t)]
         if whole:
             parts.append(
                 "SELECT document, weight, frequency, length FROM unnest(%s::bytea[], %s::float8[]) "
                 "AS asked (term, weight) JOIN postings USING (term)"
             )
             parameters += [[t for t, _ in whole], [w for _, w in whole]]
-        for ((term, begun), _), value in zip(terms.items(), weights, strict=True):
-            if begun:
+        for term, value in zip(terms, weights, strict=True):
+            if not _is_one(term):
+                having, bounds = _having(term)
                 parts.append(
                     "SELECT document, %s::float8, sum(frequency), min(length) FROM postings "
-                    "WHERE term >= %s AND term < %s GROUP BY document"
+                    f"WHERE {having} GROUP BY document"
                 )
-                parameters += [value, term, term + b"\xff"]
+                parameters += [value, *bounds]
         gain = f"weight * frequency * {K1 + 1} / (frequency + {K1} * ({1 - B} + {B} * length / %s))"
         scored = (
             f"SELECT document AS id, sum({gain}) AS score FROM ({' UNION ALL '.join(parts)}) "
@@ -204,14 +150,23 @@ class Index:
         return self._totals
 
 
-def _count(term: lexical.Key, limit: int | None = None) -> "Statement":
+def _is_one(term: Term) -> bool:
+    return len(term.forms) == 1 and not term.unfinished
+
+
+def _having(term: Term) -> tuple[str, list[Any]]:
+    """The condition of postings for a term, and its parameters."""
+    if not term.unfinished:
+        return "term = ANY(%s)", [list(term.forms)]
+    (beginning,) = term.forms
+    return "term >= %s AND term < %s", [beginning, beginning + b"\xff"]
+
+
+def _count(term: Term, limit: int | None = None) -> "Statement":
     """Counts the documents with a term, up to `limit`."""
-    text, begun = term
-    where, bounds = "term = %s", [text]
-    if begun:
-        where, bounds = "term >= %s AND term < %s", [text, text + b"\xff"]
+    where, bounds = _having(term)
     if limit is None:  # the nodes of a cluster return their counts
-        counted = "DISTINCT document" if begun else "*"
+        counted = "*" if _is_one(term) else "DISTINCT document"
         return f"SELECT count({counted}) FROM postings WHERE {where}", bounds
     having = f"SELECT DISTINCT document FROM postings WHERE {where} LIMIT {int(limit)}"
     return f"SELECT count(*) FROM ({having}) AS counted", bounds

@@ -36,7 +36,7 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 @pytest.fixture
 def engine(where: str) -> Iterator[SearchEngine]:
     """An empty collection without an encoder."""
-    with SearchEngine.create(where, None, CONFIG, dim=DIM, tokenizer="porter") as engine:
+    with SearchEngine.create(where, None, CONFIG, dim=DIM, tokenizer="stem:en") as engine:
         yield engine
 
 

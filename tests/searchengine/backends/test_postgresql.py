@@ -52,7 +52,7 @@ def url() -> str:
 
 @pytest.fixture
 def engine(url: str) -> Iterator[SearchEngine]:
-    with SearchEngine.create(url, None, {"prefix": 8}, dim=DIM, tokenizer="porter") as engine:
+    with SearchEngine.create(url, None, {"prefix": 8}, dim=DIM, tokenizer="stem:en") as engine:
         yield engine
 
 
@@ -607,7 +607,7 @@ def test_words_rank_as_in_a_folder(engine: SearchEngine, tmp_path: Path) -> None
         ]
 
     first, second = made(120), made(60)
-    with SearchEngine.create(tmp_path / "c", None, dim=DIM, tokenizer="porter") as folder:
+    with SearchEngine.create(tmp_path / "c", None, dim=DIM, tokenizer="stem:en") as folder:
         for each in (folder, engine):
             each.collection.upsert(first)
             each.collection.upsert(second[::2])
@@ -647,7 +647,7 @@ def test_cosines_count_from_those_of_unrelated_passages_as_in_a_folder(
             for i, two in enumerate(in_a_cone(2 * n, base).reshape(n, 2, DIM))
         ]
 
-    with SearchEngine.create(tmp_path / "c", None, dim=DIM, tokenizer="porter") as folder:
+    with SearchEngine.create(tmp_path / "c", None, dim=DIM, tokenizer="stem:en") as folder:
         for count, base in ((1, 0.8), (300, 0.8), (310, 0.8), (400, 0.3)):
             for each in (folder, engine):
                 each.collection.upsert(made(count, base))
@@ -670,8 +670,8 @@ def test_a_hybrid_search_scores_as_in_a_folder(url: str, tmp_path: Path) -> None
     texts = [" ".join(rng.choice(vocabulary, rng.integers(1, 30))) for _ in range(200)]
     documents = [{"_id": str(i), "text": text} for i, text in enumerate(texts)]
     with (
-        SearchEngine.create(tmp_path / "c", WordLengths(DIM), tokenizer="porter") as folder,
-        SearchEngine.create(url, WordLengths(DIM), tokenizer="porter") as engine,
+        SearchEngine.create(tmp_path / "c", WordLengths(DIM), tokenizer="stem:en") as folder,
+        SearchEngine.create(url, WordLengths(DIM), tokenizer="stem:en") as engine,
     ):
         folder.add(documents)
         engine.add(documents)

@@ -29,7 +29,7 @@ def url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def engine(url: str) -> Iterator[SearchEngine]:
-    with SearchEngine.create(url, None, {"prefix": 8}, dim=DIM, tokenizer="porter") as engine:
+    with SearchEngine.create(url, None, {"prefix": 8}, dim=DIM, tokenizer="stem:en") as engine:
         yield engine
 
 
@@ -118,7 +118,7 @@ def test_vectors_are_stored_as_given(engine: SearchEngine) -> None:
 def test_prefixes_are_those_of_the_rotation(url: str, rotation: str) -> None:
     """Of all passages: those before the rotation, added, replaced and deleted after it."""
     config = {"prefix": 8, "rotation": rotation}
-    with SearchEngine.create(url, None, config, dim=DIM, tokenizer="porter") as engine:
+    with SearchEngine.create(url, None, config, dim=DIM, tokenizer="stem:en") as engine:
         engine.collection.upsert(entries(1100))
         engine.collection.wait_ready(DEADLINE)
         engine.collection.upsert(entries(300, seed=1, start=1000))

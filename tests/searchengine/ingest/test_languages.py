@@ -17,7 +17,6 @@ from tiny_model import WIDTH, write_sentence_transformer
 from searchengine import SearchEngine
 from searchengine.backends.mode import WEIGHT, Mode
 from searchengine.cli import cli
-from searchengine.corpus.analyzer import Tokenizer
 from searchengine.corpus.language_traits import Traits, traits
 from searchengine.errors import EncoderMismatch, LanguageWarning
 from searchengine.ingest.languages import analyzer_for, reads
@@ -73,19 +72,19 @@ def test_short_texts_are_judged_together() -> None:
 @pytest.mark.parametrize(
     ("texts", "analyzer"),
     [
-        ([ENGLISH], Tokenizer.PORTER),
+        ([ENGLISH], "stem:en"),
         ([GERMAN], "stem:de"),
         ([RUSSIAN], "stem:ru"),
         ([KOREAN], "stem:ko"),
         ([JAPANESE], "stem:ja"),
-        ([CODE], Tokenizer.TRIGRAM),
+        ([CODE], "stem:en"),
         ([ENGLISH] * 9 + [JAPANESE], "stem:en,ja"),
         ([ENGLISH] * 19 + [JAPANESE], "stem:en"),
         ([ENGLISH, GERMAN], "stem:en,de"),
         ([ENGLISH, GERMAN, FRENCH], "stem:en,de,fr"),
-        ([ENGLISH, CODE], Tokenizer.PORTER),
-        (["a bee", "sixsix"], Tokenizer.PORTER),
-        ([], Tokenizer.PORTER),
+        ([ENGLISH, CODE], "stem:en"),
+        (["a bee", "sixsix"], "stem:en"),
+        ([], "stem:en"),
     ],
 )
 def test_the_analyzer_suits_the_sample(texts: list[str], analyzer: str) -> None:
@@ -273,7 +272,7 @@ def test_words_are_found_by_the_chosen_tokenizer(tmp_path: Path) -> None:
         assert [hit.text for hit in engine.search("제빵사", mode="text")] == [KOREAN]
         engine.delete(engine.keys())
         engine.add(records(ENGLISH))  # empty again: chosen again
-        assert engine.stats().tokenizer == "porter"
+        assert engine.stats().tokenizer == "stem:en"
         assert [hit.text for hit in engine.search("baking doughs", mode="text")] == [ENGLISH]
         engine.verify()
 

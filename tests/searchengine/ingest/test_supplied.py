@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine import SearchEngine
-from searchengine.backends.folder.documents import text_index
 from searchengine.corpus.files import read_corpus
 from searchengine.corpus.text_files import read_jsonl
 from searchengine.errors import (
@@ -558,7 +557,6 @@ def test_repair_keeps_vectors_that_are_left(path: Path) -> None:
     with SearchEngine.create(path, encoder=None, dim=DIM) as engine:
         engine.add(texts(4), vectors, passages=spans)
     with sqlite3.connect(path / "documents.db") as db:
-        text_index.connect(db)
         db.execute("DELETE FROM passages WHERE id = 1")
         db.execute("UPDATE passages SET end = 99 WHERE id = 4")
         db.execute("UPDATE documents SET text = 'altered!!' WHERE key = 'k3'")

@@ -44,7 +44,7 @@ def engine(
         for n in range(ROWS)
     ]
     folder = tmp_path_factory.mktemp(request.param) / "c"
-    with SearchEngine.create(folder, Drawn(), config, tokenizer="porter") as engine:  # type: ignore[arg-type]
+    with SearchEngine.create(folder, Drawn(), config, tokenizer="stem:en") as engine:  # type: ignore[arg-type]
         engine.add(documents)
         engine.add([{"_id": "bare", "text": "whale", "n": 0}], vectors=[None])
         yield engine

@@ -38,7 +38,7 @@ def texts(count: int) -> list[str]:
 
 
 def filled(path: Path, base: float, count: int, **config: Any) -> SearchEngine:
-    engine = SearchEngine.create(path, Narrow(base), config, tokenizer="porter")  # type: ignore[arg-type]
+    engine = SearchEngine.create(path, Narrow(base), config, tokenizer="stem:en")  # type: ignore[arg-type]
     engine.add({"_id": str(i), "text": text} for i, text in enumerate(texts(count)))
     return engine
 
@@ -80,7 +80,7 @@ def test_cosines_that_begin_at_four_fifths_order_as_those_that_begin_at_zero(
 
 def test_little_of_a_long_question_does_not_have_the_full_share(tmp_path: Path) -> None:
     """Whoever has one word of eight is not as sure as one who has all of a short question."""
-    with SearchEngine.create(tmp_path / "c", Narrow(0.0), tokenizer="porter") as engine:  # type: ignore[arg-type]
+    with SearchEngine.create(tmp_path / "c", Narrow(0.0), tokenizer="stem:en") as engine:  # type: ignore[arg-type]
         engine.add({"_id": word, "text": f"{word} {i}"} for i, word in enumerate(WORDS))
         shares = {}
         for question in ("whale", " ".join(WORDS)):
@@ -104,7 +104,7 @@ def test_the_only_document_with_a_word_comes_first_among_similar_ones(
 ) -> None:
     """Their cosines differ by chance, and the question resembles none of them."""
     names = [letters.format(n) for n in range(200)]
-    with SearchEngine.create(tmp_path / "c", Narrow(base), tokenizer="porter") as engine:  # type: ignore[arg-type]
+    with SearchEngine.create(tmp_path / "c", Narrow(base), tokenizer="stem:en") as engine:  # type: ignore[arg-type]
         engine.add({"_id": name, "text": f"Hex bolt {name}, stainless steel"} for name in names)
         vectors = Narrow(base - 0.3).encode(names)
         for name, vector in zip(names[::9], vectors[::9], strict=True):

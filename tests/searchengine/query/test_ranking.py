@@ -21,10 +21,11 @@ from cut_documents import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from word_oracle import bm25
 
 from searchengine import SearchEngine
-from searchengine.backends.folder import lexical
 from searchengine.backends.mode import weight_of
+from searchengine.corpus.analyzer import Analyzer
 from searchengine.errors import CollectionError, FilterError, QueryError
 from searchengine.ingest.passages import PassageConfig
 from searchengine.query.fusion import Fusion
@@ -136,11 +137,12 @@ def test_passages_equal_brute_force(
 
 
 def by_words(engine: SearchEngine, question: str, k: int, where: str | None = None) -> list[Any]:
-    """(key, BM25) as searchengine.backends.folder.lexical ranks them."""
-    store = engine.collection._current().store
-    scored = lexical.search(store.read, question, k, *store.condition(where))
-    documents = store.documents(document for document, _ in scored)
-    return [(each.key, score) for each, (_, score) in zip(documents, scored, strict=True)]
+    """(key, BM25) written out."""
+    documents = list(engine.documents(where))
+    everything = {d.key: (d.title, d.text) for d in engine.documents()}
+    scores = bm25(everything, Analyzer.parse(engine.stats().tokenizer), question)
+    ranked = sorted((-scores[d.key], i, d.key) for i, d in enumerate(documents) if d.key in scores)
+    return [(key, -score) for score, _, key in ranked[:k]]
 
 
 @pytest.mark.parametrize("where", [None, "n > 0"])
@@ -150,7 +152,9 @@ def test_by_words_is_the_order_of_bm25_and_needs_no_encoder(
     engine.encoder.wrapped.calls.clear()  # type: ignore[attr-defined]
     for k in (1, 2, 5):
         hits = engine.search("dddd bb", k, mode="text", where=where)
-        assert [(hit.key, hit.score) for hit in hits] == by_words(engine, "dddd bb", k, where)
+        expected = by_words(engine, "dddd bb", k, where)
+        assert [hit.key for hit in hits] == [key for key, _ in expected]
+        assert [hit.score for hit in hits] == pytest.approx([s for _, s in expected], abs=1e-5)
         assert len(hits) == min(k, 5 if where is None else 4)
     assert engine.search("zzz !", mode="text") == engine.search("!", mode="text") == []
     assert engine.search_batch([], mode="text") == []

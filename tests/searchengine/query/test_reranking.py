@@ -59,7 +59,7 @@ def few(places: Callable[[], str]) -> Iterator[SearchEngine]:
 def many(places: Callable[[], str]) -> Iterator[SearchEngine]:
     """DOCUMENTS, many of which tie; a shortlist that misses some."""
     config = {"prefix": 4, "shortlist": 15}
-    with SearchEngine.create(places(), WordLengths(), config, tokenizer="porter") as engine:
+    with SearchEngine.create(places(), WordLengths(), config, tokenizer="stem:en") as engine:
         engine.add(DOCUMENTS)
         yield engine
 

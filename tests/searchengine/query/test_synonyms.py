@@ -10,8 +10,7 @@ from command_line import run_json
 from conftest import WordLengths
 
 from searchengine import SearchEngine
-from searchengine.backends.folder.documents.synonyms import MAX_ADDED, added
-from searchengine.corpus.analyzer import Analyzer
+from searchengine.backends.synonyms import MAX_ADDED, added
 from searchengine.corpus.synonym_groups import read_synonyms, stored
 from searchengine.errors import CorpusError, QueryError
 
@@ -26,7 +25,7 @@ TEXTS = {
 }
 
 
-@pytest.fixture(params=["porter", "stem:en", "unicode"])
+@pytest.fixture(params=["stem:en", "unicode"])
 def engine(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[SearchEngine]:
     with SearchEngine.create(tmp_path / "c", WordLengths(), tokenizer=request.param) as engine:
         engine.add({"_id": key, "text": text} for key, text in TEXTS.items())
@@ -102,21 +101,8 @@ def test_words_of_groups_are_no_typing_errors(engine: SearchEngine) -> None:
     assert not hits.replaced and [hit.key for hit in hits] == ["other"]
 
 
-def test_fts5_ranks_as_the_words_files(engine: SearchEngine) -> None:
-    engine.set_synonyms(GROUPS)
-    questions = ["car", "heart attack road", "the mi of motor vehicles"]
-    options: Any = {"mode": "text", "typo_tolerance": False}
-    fast = [engine.search(question, **options) for question in questions]
-    with engine.collection.reading() as snapshot:
-        assert snapshot.words is not None  # type: ignore[attr-defined]
-        snapshot._words = (None,)  # type: ignore[attr-defined]
-        for question, hits in zip(questions, fast, strict=True):
-            slow = [(hit.key, hit.score) for hit in engine.search(question, **options)]
-            assert slow == [(hit.key, pytest.approx(hit.score)) for hit in hits] and slow
-
-
-def of(question: str, groups: Any, tokenizer: str = "porter") -> dict[str, float]:
-    words = added(question, {"synonyms": stored(groups)}, Analyzer.parse(tokenizer))
+def of(question: str, groups: Any, tokenizer: str = "stem:en") -> dict[str, float]:
+    words = added(question, {"synonyms": stored(groups), "tokenizer": tokenizer})
     return {word: each.share for word, each in words.items()}
 
 
@@ -135,9 +121,9 @@ def test_weights_of_words() -> None:
     assert of("car", [["car", "auto"], ["car", "wagon"]]) == {"auto": 1.0, "wagon": 1.0}
 
 
-@pytest.mark.parametrize("tokenizer", ["porter", "stem:en", "unicode", "trigram"])
+@pytest.mark.parametrize("tokenizer", ["stem:en", "unicode"])
 def test_a_rarer_synonym_counts_as_much_as_the_rarest_word(tmp_path: Path, tokenizer: str) -> None:
-    """By the words files and by FTS5. Of texts of equal length that have a word once."""
+    """Of texts of equal length that have a word once."""
     texts = ["the lorry here"] * 4 + ["the wagon here"] + ["the heavy here"] * 6
     texts += ["the other here"] * 30
     with SearchEngine.create(tmp_path / "c", None, dim=2, tokenizer=tokenizer) as engine:
@@ -151,16 +137,13 @@ def test_a_rarer_synonym_counts_as_much_as_the_rarest_word(tmp_path: Path, token
         alone = {word: scores(word)[word] for word in ("lorry", "wagon", "heavy")}
         assert alone["wagon"] > alone["lorry"] > alone["heavy"]
         engine.set_synonyms([["lorry", "wagon"], ["heavy lorry", "wagon"], ["truck", "heavy"]])
-        for _ in ("words files", "FTS5"):
-            equal = pytest.approx(alone["lorry"], rel=1e-5)
-            assert scores("lorry") == {"lorry": equal, "wagon": equal}
-            # What is more frequent keeps its weight, as does what stands for an unknown word.
-            assert scores("wagon")["lorry"] == equal
-            assert scores("wagon")["wagon"] == pytest.approx(alone["wagon"], rel=1e-5)
-            assert scores("heavy lorry")["wagon"] == equal
-            assert scores("truck") == {"heavy": pytest.approx(alone["heavy"], rel=1e-5)}
-            with engine.collection.reading() as snapshot:
-                snapshot._words = (None,)  # type: ignore[attr-defined]
+        equal = pytest.approx(alone["lorry"], rel=1e-5)
+        assert scores("lorry") == {"lorry": equal, "wagon": equal}
+        # What is more frequent keeps its weight, as does what stands for an unknown word.
+        assert scores("wagon")["lorry"] == equal
+        assert scores("wagon")["wagon"] == pytest.approx(alone["wagon"], rel=1e-5)
+        assert scores("heavy lorry")["wagon"] == equal
+        assert scores("truck") == {"heavy": pytest.approx(alone["heavy"], rel=1e-5)}
 
 
 @pytest.mark.parametrize(
@@ -168,8 +151,6 @@ def test_a_rarer_synonym_counts_as_much_as_the_rarest_word(tmp_path: Path, token
     [
         ("東京の人口", ["東京", "江戸"], "stem:ja", ["江戸"]),
         ("die Häuser", ["Haus", "Gebäude"], "stem:de", ["Gebäude"]),
-        ("Engines", ["engines", "motors"], "trigram", ["motors"]),
-        ("engine", ["engines", "motors"], "trigram", []),
     ],
 )
 def test_other_tokenizers(

@@ -86,7 +86,7 @@ def test_pages_are_one_answer(
 ) -> None:
     def create(config: dict[str, Any]) -> SearchEngine:
         path = tmp_path_factory.mktemp("ties") / "c"
-        return SearchEngine.create(path, Words(), config, tokenizer="porter")
+        return SearchEngine.create(path, Words(), config, tokenizer="stem:en")
 
     check_pages(create, config, changes, question)
 
@@ -95,14 +95,14 @@ def test_pages_are_one_answer(
 @given(changes=changes, question=texts)
 def test_pages_are_one_answer_of_a_server(changes: Any, question: str) -> None:
     def create(config: dict[str, Any]) -> SearchEngine:
-        return SearchEngine.create(new_url(), Words(), config, tokenizer="porter")
+        return SearchEngine.create(new_url(), Words(), config, tokenizer="stem:en")
 
     check_pages(create, {"prefix": 4}, changes, question)
 
 
 def test_equal_documents_rank_by_their_order_of_insertion(tmp_path: Path) -> None:
     """Whichever of them was changed last, and wherever the ranking is cut."""
-    with closing(SearchEngine.create(tmp_path / "c", Words(), tokenizer="porter")) as engine:
+    with closing(SearchEngine.create(tmp_path / "c", Words(), tokenizer="stem:en")) as engine:
         engine.add({"_id": f"{i:03}", "text": "a bb"} for i in range(150))
         for text in ("dddd", "a bb"):
             engine.add({"_id": f"{i:03}", "text": text} for i in (0, 1, 50))

@@ -5,7 +5,4 @@ database      the open file: locks, transactions, errors
 schema        the tables, and the next id of each
 store         reads the tables
 changes       writes the tables
-text_index    the index of words
-questions     the words and phrases of a question
-terms         words and texts as terms of the index
 """

@@ -8,9 +8,8 @@ from uuid import uuid4
 
 from searchengine.backends.contract import Known, Span, as_json
 from searchengine.backends.filters import fields
-from searchengine.backends.folder.documents import schema, text_index
+from searchengine.backends.folder.documents import schema
 from searchengine.backends.folder.documents.store import SegmentRow, Store
-from searchengine.corpus.analyzer import Analyzer
 from searchengine.corpus.documents import Document
 
 
@@ -176,12 +175,6 @@ class Changes:
         self._bury(documents)
         self._many("DELETE FROM documents WHERE id = ?", ((i,) for i in documents))
 
-    def documents_matching(self, where: str) -> list[int]:
-        """Ids of the documents that match a filter."""
-        condition, parameters = self.store.condition(where)
-        sql = f"SELECT id FROM documents WHERE {condition}"
-        return [int(row[0]) for row in self.store.scan(sql, parameters)]
-
     def move_passages(self, segment: SegmentRow, first: int) -> int:
         """Give the passages of a segment new ids, in their order, from `first` on; their number.
 
@@ -245,22 +238,6 @@ class Changes:
             "ON CONFLICT (name) DO UPDATE SET value = value + 1",
             [()],
         )
-
-    def index_text(self, analyzer: Analyzer) -> None:
-        """Build the index of words with this analyzer, and keep it up to date from now on."""
-        with self.store.writing() as connection:
-            text_index.create(connection, analyzer)
-        self.set("tokenizer", str(analyzer))
-
-    def renew_text(self) -> None:
-        """Build the index of words again if another version of Snowball made its terms."""
-        if text_index.outdated(self.store.read):
-            self.index_text(text_index.analyzer(self.store.read))
-
-    def merge_text(self, pages: int) -> bool:
-        """Merge pages of the index of words; see text_index.merge."""
-        with self.store.writing() as connection:
-            return text_index.merge(connection, pages)
 
     def index_field(self, name: str) -> None:
         """Index a metadata field, and keep the index up to date from now on."""

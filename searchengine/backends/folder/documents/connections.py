@@ -31,7 +31,6 @@ from threading import Condition, Lock, RLock
 from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
-from searchengine.backends.folder.documents import text_index
 from searchengine.errors import CollectionError
 
 T = TypeVar("T")
@@ -156,7 +155,6 @@ def connect(path: Path, mode: str) -> sqlite3.Connection:
         isolation_level=None,
         check_same_thread=False,
     )
-    text_index.connect(connection)
     if mode == "rwc":
         share_as_folder(path, connection)
     if lockless:  # so that it makes no file for what the log holds

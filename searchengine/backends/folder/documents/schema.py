@@ -15,7 +15,6 @@ ids           the next id of each kind: an id is never used again, whatever was 
               the tables of these names, and `spaces`: ranges of SPACE passage ids, one a reindex
 settings      name → JSON value: the encoder, the index config and other settings
 fields, field_values    metadata that is indexed on request (filters.fields)
-text_index    words (documents.text_index), once a tokenizer is chosen
 
 sqlite-utils runs the migrations. It takes longer to import than a search takes, so it is imported
 only for a database that lacks one.
@@ -107,11 +106,11 @@ def m001_tables(db: "sqlite_utils.Database") -> None:
     catch_up(db.conn)
 
 
-def m002_segment_format(_: "sqlite_utils.Database") -> None:
-    """Nothing moves: it marks that the segments have format 4, which earlier versions refuse."""
+def m003_words(_: "sqlite_utils.Database") -> None:
+    """Nothing moves: it marks that the segments alone have the words, which others refuse."""
 
 
-MIGRATIONS = {function.__name__: function for function in (m001_tables, m002_segment_format)}
+MIGRATIONS = {function.__name__: function for function in (m001_tables, m003_words)}
 """Name → migration, in the order in which they are applied."""
 _PATIENCE_MS = 10_000  # to wait for another process, which may be upgrading
 
@@ -123,7 +122,7 @@ def outdated(connection: sqlite3.Connection, name: str) -> bool:
     if connection.execute(sql).fetchone()[0]:
         sql = "SELECT name FROM _sqlite_migrations WHERE migration_set = 'searchengine'"
         applied = {str(row[0]) for row in connection.execute(sql)}
-    if applied and m002_segment_format.__name__ not in applied:
+    if applied and m003_words.__name__ not in applied:
         raise CollectionError(
             f"{name} was written by an earlier version of searchengine, which alone can open it; "
             "export the collection with that version and index the export into a new folder, or "

@@ -13,7 +13,6 @@ from searchengine.backends.contract import Ids, Known, Passage, Tables
 from searchengine.backends.filters import fields
 from searchengine.backends.filters.parser import field_name, field_named, parse
 from searchengine.backends.filters.sql import compile_sql, json_path
-from searchengine.backends.folder.documents import text_index
 from searchengine.backends.folder.documents.database import Database
 from searchengine.corpus.documents import Document
 
@@ -116,16 +115,9 @@ class Store(Database, Tables):
             return tuple(field_name(field) for field in fields.indexed(connection))
 
     def index_complaint(self) -> str | None:
-        """The fault of the indexes of words and fields, in a sentence; None if there is no fault.
-
-        Takes the write lock for a moment.
-        """
+        """The fault of the indexes of fields, in a sentence; None if there is no fault."""
         with self.named_errors(), self._pool.borrow() as connection:
-            complaint = text_index.check(connection) or fields.check(connection)
-        expected, stored = self.settings().get("tokenizer"), text_index.analyzer(self.read)
-        if complaint is None and expected != str(stored):
-            return f"the index of words uses the tokenizer {stored}, the settings name {expected}"
-        return complaint
+            return fields.check(connection)
 
     def ids_of(self, keys: Iterable[str]) -> dict[str, int]:
         sql = "SELECT key, id FROM documents WHERE key IN ({})"
@@ -176,43 +168,33 @@ class Store(Database, Tables):
             for i, kind, value in rows
         }
 
-    def condition(self, where: str | None, phrases: Sequence[str] = ()) -> tuple[str, list[Any]]:
-        """A filter as an SQL condition over `documents`, and its parameters.
-
-        `phrases`: texts that a document must contain, see text_index.containing.
-        """
-        node = None if where is None else parse(where)  # first: says nothing about the file
-        contains = None
-        if phrases:
-            contains = text_index.containing(text_index.analyzer(self.read), phrases)
-        if node is None:
-            return contains or ("1", [])
+    def condition(self, where: str | None) -> tuple[str, list[Any]]:
+        """A filter as an SQL condition over `documents`, and its parameters."""
+        if where is None:
+            return "1", []
+        node = parse(where)  # first: says nothing about the file
         with self.named_errors(), self._pool.borrow() as connection:
             indexed = fields.indexed(connection)
-        sql, parameters = compile_sql(node, "documents.metadata", indexed)
-        if contains is None:
-            return sql, parameters
-        return f"({contains[0]}) AND ({sql})", [*contains[1], *parameters]
+        return compile_sql(node, "documents.metadata", indexed)
 
-    def matching(self, where: str | None, phrases: Sequence[str] = ()) -> Ids:
+    def matching(self, where: str | None) -> Ids:
         """Ids of the passages of matching documents, see `condition`, ascending, int64."""
-        condition, parameters = self.condition(where, phrases)
+        condition, parameters = self.condition(where)
         sql = (
             "SELECT p.id FROM live_passages AS p JOIN documents ON documents.id = p.document "
             f"WHERE {condition} ORDER BY p.id"
         )
         return self.numbers(sql, parameters)
 
+    def documents_matching(self, where: str | None) -> Ids:
+        """Ids of the documents that match a filter, ascending, int64."""
+        condition, parameters = self.condition(where)
+        return self.numbers(f"SELECT id FROM documents WHERE {condition} ORDER BY id", parameters)
+
     def count(self, where: str | None = None) -> int:
         condition, parameters = self.condition(where)
         condition = "" if where is None else f" WHERE {condition}"
         return int(self.scan(f"SELECT count(*) FROM documents{condition}", parameters)[0][0])
-
-    def count_with(self, phrase: str, limit: int) -> int:
-        """The number of documents that contain a phrase, counted up to `limit`."""
-        condition, parameters = self.condition(None, (phrase,))
-        sql = f"SELECT count(*) FROM (SELECT 1 FROM documents WHERE {condition} LIMIT ?)"
-        return int(self.scan(sql, (*parameters, limit))[0][0])
 
     def ids_after(self, after: int, where: str | None, limit: int) -> Ids:
         condition, parameters = self.condition(where)

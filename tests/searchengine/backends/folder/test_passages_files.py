@@ -27,7 +27,7 @@ TEXTS = ["whale sea " * 5, "bread dough", "star planet light " * 3, "river", "wh
 
 
 def create(path: Path) -> SearchEngine:
-    return SearchEngine.create(path, Words(), passages=CUT, tokenizer="porter")
+    return SearchEngine.create(path, Words(), passages=CUT, tokenizer="stem:en")
 
 
 def add(engine: SearchEngine, *numbers: int, suffix: str = "") -> None:

@@ -15,7 +15,6 @@ from scenarios import document
 from searchengine import Document, SearchEngine
 from searchengine.backends.folder import writer as ahead
 from searchengine.backends.folder.collection import Collection
-from searchengine.backends.folder.documents import text_index
 from searchengine.backends.folder.merging import Merging
 from searchengine.backends.folder.writer import WritableView
 from searchengine.encoders.loading import CollectionEncoder, load_given
@@ -217,7 +216,6 @@ def test_a_repair_encodes_by_the_encoder_of_the_moment_when_it_writes(
 
 def alter(path: Path, text: str = "x xxxx") -> None:
     with closing(sqlite3.connect(path / "documents.db")) as connection, connection:
-        text_index.connect(connection)
         connection.execute("UPDATE documents SET text = ? WHERE key = 'd3'", [text])
 
 

@@ -20,7 +20,6 @@ from conftest import REPOSITORY, WordLengths
 from faults import compile_library, missing
 
 from searchengine import SearchEngine
-from searchengine.backends.folder.documents import text_index
 from searchengine.cli import cli
 from searchengine.encoders.protocol import WrappedEncoder
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch
@@ -112,7 +111,6 @@ def in_segment(number: int, name: str, act: Callable[[Path], object]) -> Callabl
 def sql(*statements: str) -> Callable[[Path], object]:
     def act(path: Path) -> None:
         with closing(sqlite3.connect(path / "documents.db")) as db:
-            text_index.connect(db)  # whose triggers need a function
             for statement in statements:
                 db.execute(statement)
             db.commit()
@@ -170,8 +168,6 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], int]] = {
     "a segment missing": (in_segment(2, "", shutil.rmtree), 20),
     "the rotation of all flipped": (flip_shared_rotation, 0),
     "all segments missing": (lambda path: shutil.rmtree(path / "segments"), 88),
-    "words damaged": (sql("DELETE FROM text_index_data WHERE id > 10"), 0),
-    "trigger missing": (sql("DROP TRIGGER text_index_insert"), 0),
     "fields damaged": (sql("DELETE FROM field_values WHERE document < 9"), 0),
     "digest changed": (sql("UPDATE documents SET digest = x'00' WHERE key = 'd7'"), 1),
     "passage missing": (sql("DELETE FROM passages WHERE id = 20"), 3),

@@ -37,7 +37,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup, which may run the tests, 
 copies.shutil = type("", (), {**vars(shutil), "copyfileobj": staticmethod(stop)})
 what, source, target = sys.argv[1:]
 if what == "create":
-    searchengine.backends.folder.documents.changes.Changes.index_text = stop
+    searchengine.backends.folder.documents.changes.Changes.set = stop
     SearchEngine.create(target, WordLengths())
 else:
     if what == "export":

@@ -1,0 +1,237 @@
+"""The words files of a snapshot as one index of words; and what writes them."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Self
+
+import numpy as np
+
+from searchengine.backends import limits, terms
+from searchengine.backends.contract import Ids, Scored
+from searchengine.backends.folder.documents.store import SegmentRow, Store
+from searchengine.backends.terms import Term, Text
+from searchengine.corpus.analyzer import Analyzer
+from searchengine.indexer.arrays import Doubles, RowNumbers
+from searchengine.indexer.search.allowed import Allowed
+from searchengine.indexer.search.bm25 import Words, weight
+from searchengine.indexer.segment import Segment
+from searchengine.indexer.storage.words_file import Postings, WriteWords
+
+Read = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
+_IDS = 500  # documents read by a statement
+_BASE = 1 << 62  # of the rows of documents without a passage
+
+
+@dataclass(frozen=True, eq=False)
+class WordIndex:
+    """All words of a snapshot. Safe to use from several threads.
+
+    Attributes:
+        parts: the segments, and the documents without a passage; the largest first.
+        documents: number of documents.
+        average: their mean length, in words.
+        analyzers: how texts became terms: one, until old segments are merged.
+        alone: the documents without a passage, ascending.
+        known: what tells whether these have changed.
+    """
+
+    parts: Mapping[SegmentRow, Words]
+    documents: int
+    average: float
+    analyzers: tuple[Analyzer, ...]
+    alone: Ids
+    known: tuple[Any, ...]
+
+    @classmethod
+    def open(
+        cls,
+        store: Store,
+        segments: Mapping[SegmentRow, Segment],
+        live: Mapping[SegmentRow, Allowed | None],
+        used: Analyzer,
+        before: Self | None,
+    ) -> Self:
+        """The index of one commit; `before`: of an earlier one. `used`: of new documents.
+
+        Documents without a passage are in no segment; their words are counted here.
+        """
+        files = {row: segment.words for row, segment in segments.items()}
+        parts = {row: Words(file, live[row]) for row, file in files.items() if file is not None}
+        noted = (terms.analyzer_of(part.postings.notes) for part in parts.values())
+        analyzers = dict.fromkeys([used, *noted])
+        alone: list[tuple[int, bytes]] = []
+        if sum(part.documents for part in parts.values()) != store.count():
+            sql = "SELECT id, digest FROM documents WHERE id NOT IN "
+            alone = store.scan(f"{sql}(SELECT document FROM live_passages) ORDER BY id")
+        ids, known = np.array([i for i, _ in alone], np.int64), (used.label, *alone)
+        if alone:
+            row = SegmentRow(-1, _BASE, len(alone), "")
+            if before is not None and before.known == known:
+                parts[row] = before.parts[row]
+            else:
+                parts[row] = _in_memory(store, ids.tolist(), used)
+        documents = sum(part.documents for part in parts.values())
+        tokens = sum(part.tokens for part in parts.values())
+        ordered = dict(sorted(parts.items(), key=lambda item: -item[1].documents))
+        average = tokens / max(1, documents) or 1.0
+        return cls(ordered, documents, average, tuple(analyzers), ids, known)
+
+    def allowing(self, documents: Callable[[], Ids]) -> Mapping[SegmentRow, Allowed]:
+        """Those of `alone` that are among some documents."""
+        if not self.alone.size:
+            return {}
+        row = next(row for row in self.parts if row.base == _BASE)
+        return {row: Allowed.from_rows(np.flatnonzero(np.isin(self.alone, documents())), row.rows)}
+
+    def count(self, term: Term) -> int:
+        """How many documents have a term."""
+        return sum(part.count(part.find(*term)) for part in self.parts.values())
+
+    def passages_with(self, wanted: Sequence[Term]) -> Ids:
+        """The first passages of documents that have all terms, the largest segment first."""
+        found = [np.zeros(0, np.int64)]
+        for row, part in self.parts.items():
+            rows = [part.rows_with(part.find(*term)) for term in wanted]
+            found.append(row.base + reduce(np.intersect1d, rows))
+        return np.concatenate(found)
+
+    def documents_of(self, passages: Ids, stored: Callable[[Ids], list[int]]) -> Ids:
+        """The documents of passages of this index. `stored`: those of stored passages."""
+        documents = np.empty(passages.size, np.int64)
+        inside = passages < _BASE
+        documents[inside] = stored(passages[inside])
+        documents[~inside] = self.alone[passages[~inside] - _BASE]
+        return documents
+
+
+@dataclass(frozen=True, slots=True)
+class Ranker:
+    """A lexical.Index over the words files.
+
+    Attributes:
+        words: of the snapshot.
+        stored: the documents of passages (n,), in their order.
+        allowed: the rows that may be found; None for all.
+        first: document → its first passage, of those that were found.
+    """
+
+    words: WordIndex
+    stored: Callable[[Ids], list[int]]
+    allowed: Mapping[SegmentRow, Allowed] | None
+    first: dict[int, int]
+
+    @property
+    def documents(self) -> int:
+        """Number of documents in the collection."""
+        return self.words.documents
+
+    def counts(self, terms: Sequence[Term], limit: int) -> list[int]:
+        """How many documents have each term, at most `limit`."""
+        return [min(limit, self.words.count(term)) for term in terms]
+
+    def best(self, terms: Mapping[Term, float], k: int) -> Scored:
+        """The k best documents with one of the terms: id and BM25, by (−score, id)."""
+        weights = np.array(
+            [times * weight(self.documents, self.words.count(t)) for t, times in terms.items()]
+        )
+        passages, scores = self._best(terms, weights, k + 1)
+        if scores.size > k > 0 and scores[k] == scores[k - 1]:  # which are first, their ids tell
+            passages, scores = self._best(terms, weights, self.documents, float(scores[k]))
+        documents = self.words.documents_of(passages, self.stored)
+        order = np.lexsort((documents, -scores))[:k]
+        chosen = documents[order].tolist()
+        firsts = zip(chosen, passages[order].tolist(), strict=True)
+        self.first.update((document, passage) for document, passage in firsts if passage < _BASE)
+        return [*zip(chosen, scores[order].tolist(), strict=True)]
+
+    def _best(
+        self, terms: Mapping[Term, float], weights: Doubles, k: int, floor: float = -math.inf
+    ) -> tuple[Ids, Doubles]:
+        """The first passages of the k best documents and their scores, by (−score, passage).
+
+        `floor`: leave out lower scores.
+        """
+        passages, best = np.zeros(0, np.int64), np.zeros(0)
+        for row, part in self.words.parts.items():
+            limits.check()
+            numbers = [part.find(*term) for term in terms]
+            if numbers.count(-1) == len(numbers):
+                continue
+            only = None if self.allowed is None else self.allowed[row]
+            least = max(floor, best[k - 1]) if best.size == k else floor
+            rows, scores = part.best(numbers, weights, self.words.average, k, only, least)
+            passages = np.concatenate([passages, rows + row.base])
+            best = np.concatenate([best, scores])
+            order = np.lexsort((passages, -best))[:k]
+            passages, best = passages[order], best[order]
+        return passages, best
+
+
+def contains(text: Text, phrase: str, analyzers: Sequence[Analyzer]) -> bool:
+    """Whether the title or the text has the words of a phrase, one after the other.
+
+    Marks between them, case and endings count as they do for the analyzer. The last word may go on
+    where words have no spaces.
+    """
+    for used in analyzers:
+        for column in (text.title, text.text):
+            order = used.order_of(column)
+            if not (cuts := used.cuts(phrase, order)):
+                return False
+            *before, last = cuts
+            wanted = [*(part for cut in before for part in cut.parts), *last.asked]
+            end = "" if len(wanted[-1]) < last.size else " "
+            parts = (part for cut in used.cuts(column, order) for part in cut.parts)
+            if f" {' '.join(wanted)}{end}" in f" {' '.join(parts)} ":
+                return True
+    return False
+
+
+def analyzer(store: Store) -> Analyzer:
+    """How the texts of new documents become terms."""
+    return Analyzer.parse(store.settings()["tokenizer"])
+
+
+def writer(store: Store, documents: Callable[[], RowNumbers]) -> WriteWords | None:
+    """Writes the words file of a segment; its rows are passages of these documents, (rows,).
+
+    The passages of a document follow each other. Documents that are not stored are left out. None:
+    the collection has no index of words.
+    """
+
+    def stored() -> tuple[int, Iterable[tuple[int, Text]]]:
+        ids = documents()
+        first = np.flatnonzero(np.append(True, np.diff(ids) != 0)) if ids.size else ids
+        texts = texts_of(store.read, ids[first].tolist())
+        return ids.size, ((int(first[i]), text) for i, text in texts)
+
+    return terms.writer(analyzer(store), stored)
+
+
+def texts_of(read: Read, ids: Sequence[int]) -> Iterator[tuple[int, Text]]:
+    """The place of a document among `ids`, and its text, of those that are stored."""
+    for start in range(0, len(ids), _IDS):
+        chunk = ids[start : start + _IDS]
+        sql = (
+            "SELECT id, title, text, CASE WHEN root IS NULL THEN '' ELSE key END FROM documents "
+            f"WHERE id IN ({', '.join('?' * len(chunk))})"
+        )
+        rows = {i: (title, text, key) for i, title, text, key in read(sql, chunk)}
+        for place, document in enumerate(chunk, start=start):
+            if document in rows:
+                title, text, key = rows[document]
+                yield place, Text(title, text, terms.file_name(key))
+
+
+def _in_memory(store: Store, documents: Sequence[int], used: Analyzer) -> Words:
+    """The words of documents, as of a segment that has a row for each."""
+    write = terms.writer(used, lambda: (len(documents), texts_of(store.read, documents)))
+    assert write is not None
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "words"
+        write.write(path)
+        return Words(Postings.open(path, len(documents)), None)

@@ -1,0 +1,222 @@
+"""The terms of documents, counted; and those of a question."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from searchengine.corpus.analyzer import Analyzer, Cut, Tokenizer, names
+from searchengine.corpus.function_words import function_words
+from searchengine.indexer.arrays import Doubles
+from searchengine.indexer.storage.words_file import (
+    Counted,
+    Moved,
+    Postings,
+    WriteWords,
+    moved,
+    write_postings,
+)
+
+TITLE_WEIGHT = 2.0
+"""How much more a word of the title counts than one of the text; see docs/hybrid.md."""
+NAMES = 1024
+"""Maximum distinct words of a question; the first ones are used."""
+FUNCTION_WORD = 1 / 9
+"""How often a function word counts, where another word counts once: see `lexical.ranked`."""
+COMPOUND = 0.25
+"""The same of a word with hyphens as a whole, beside its parts."""
+_COMPOUND = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)+")
+_NAME = 2  # the column of a Text that has no length
+_LETTERS = 1 << 25
+"""Characters of text that are counted at a time; they take some hundred MB in the meantime."""
+
+
+class Text(NamedTuple):
+    """A document as its words are read. name: of its file; it has no length."""
+
+    title: str
+    text: str
+    name: str = ""
+
+
+class Term(NamedTuple):
+    """A term of a question. Documents have it that have one of its forms.
+
+    Attributes:
+        forms: of one word by several languages, in UTF-8.
+        unfinished: all terms that begin with the form.
+    """
+
+    forms: tuple[bytes, ...]
+    unfinished: bool = False
+
+
+def notes(used: Analyzer) -> dict[str, str]:
+    """What a words file notes: how its terms were made."""
+    return {"terms": used.label, "title": repr(TITLE_WEIGHT)}
+
+
+def analyzer_of(noted: Mapping[str, str]) -> Analyzer:
+    """The analyzer of a words file with these notes."""
+    return Analyzer.parse(noted["terms"].partition(" ")[0])
+
+
+def file_name(key: str) -> str:
+    """The name of the file of a document, by its key."""
+    return key.partition("#")[0].rpartition("/")[2]
+
+
+def writer(
+    used: Analyzer, texts: Callable[[], tuple[int, Iterable[tuple[int, Text]]]]
+) -> WriteWords | None:
+    """Writes the words file of a segment: its number of rows; first row and text of each document.
+
+    The rows rise. None: the collection has no index of words.
+    """
+    if used.tokenizer is Tokenizer.NONE:
+        return None
+
+    def write(path: Path) -> None:
+        rows, documents = texts()
+        parts: list[Moved] = []
+        scratch: list[Path] = []
+        try:
+            chunks = counted(documents, used)
+            last = next(chunks)
+            for following in chunks:
+                scratch.append(path.with_name(f"{path.name}-{len(parts)}"))
+                write_postings(scratch[-1], [moved(last, None, 0)], notes(used))
+                parts.append(moved(Postings.open(scratch[-1], rows), None, 0))
+                last = following
+            write_postings(path, [*parts, moved(last, None, 0)], notes(used))
+        finally:
+            for chunk in scratch:
+                chunk.unlink(missing_ok=True)
+
+    return WriteWords(write, notes(used))
+
+
+def counted(documents: Iterable[tuple[int, Text]], used: Analyzer) -> Iterator[Counted]:
+    """The terms of documents by their first row, some million characters at a time."""
+    block: list[tuple[int, Text]] = []
+    letters = 0
+    for row, text in documents:
+        block.append((row, text))
+        letters += len(text.text)
+        if letters > _LETTERS:
+            yield _counted(block, used)
+            block, letters = [], 0
+    yield _counted(block, used)
+
+
+class _Cuts(dict[str, int]):
+    """Name → its number among the cuts of all orders of the languages."""
+
+    def __init__(self, cut: Callable[[str], Cut], cuts: list[Cut]) -> None:
+        self._cut, self._cuts = cut, cuts
+
+    def __missing__(self, name: str) -> int:
+        self._cuts.append(self._cut(name))
+        number = self[name] = len(self._cuts) - 1
+        return number
+
+
+def _counted(block: Sequence[tuple[int, Text]], used: Analyzer) -> Counted:
+    cuts: list[Cut] = []
+    by_order: dict[tuple[str, ...], _Cuts] = {}
+    numbers, times, sizes = list[int](), list[int](), list[int]()
+    for _, text in block:
+        order = used.order_of(f"{text.title}\n{text.text}")
+        known = by_order.setdefault(order, _Cuts(used.cutter(order), cuts))
+        for column in text:
+            counts = Counter(names(column))
+            numbers += map(known.__getitem__, counts)
+            times += counts.values()
+            sizes.append(len(counts))
+    terms = [tuple(filter(None, (*cut.parts, cut.whole))) for cut in cuts]
+    # A lone surrogate, which UTF-8 has no bytes for, belongs to no word.
+    vocabulary = sorted({term.encode() for each in terms for term in each})
+    places = {term: i for i, term in enumerate(vocabulary)}
+    flat = np.array([places[term.encode()] for each in terms for term in each], np.int64)
+    lengths = np.array([*map(len, terms)], np.int64)
+    parts = np.array([len(cut.parts) for cut in cuts], np.int64)
+    of_name, count = np.array(numbers, np.int64), np.array(times, np.int64)
+    place = np.repeat(np.arange(len(sizes)), sizes)
+    document, column_of = np.divmod(place, len(Text._fields))
+    in_text = (column_of < _NAME) * count * parts[of_name]
+    # Each name becomes its terms.
+    repeats = lengths[of_name]
+    first = np.repeat(np.cumsum(lengths)[of_name] - np.cumsum(repeats), repeats)
+    documents = max(1, len(block))
+    keys = flat[first + np.arange(first.size)] * documents + np.repeat(document, repeats)
+    weights: Doubles = np.repeat(np.where(column_of == 0, TITLE_WEIGHT, 1.0) * count, repeats)
+    by_term = np.argsort(keys, kind="stable")
+    keys, weights = keys[by_term], weights[by_term]
+    heads = np.flatnonzero(np.diff(keys, prepend=-1))
+    if heads.size:
+        weights = np.add.reduceat(weights, heads)
+    term_of, document_of = np.divmod(keys[heads], documents)
+    return Counted(
+        rows=np.array([row for row, _ in block], np.int64),
+        lengths=np.bincount(document, in_text, minlength=len(block)).astype(np.uint32),
+        vocabulary=vocabulary,
+        starts=np.searchsorted(term_of, np.arange(len(vocabulary) + 1)),
+        documents=document_of,
+        frequencies=weights,
+    )
+
+
+def counted_names(question: str, analyzers: Sequence[Analyzer]) -> dict[str, float]:
+    """The words of a question, and how often each counts. Equal but for case, they are one."""
+    last = {name.casefold(): name for name in names(question)}
+    times = Counter(name.casefold() for name in names(question))
+    functions = function_words(
+        tuple({code for used in analyzers for code in used.languages}) or ("en",)
+    )
+    return {
+        name: times[key] * (FUNCTION_WORD if name.lower() in functions else 1.0)
+        for key, name in islice(last.items(), NAMES)
+    }
+
+
+def asked_terms(
+    words: Mapping[str, float],
+    question: str,
+    analyzers: Sequence[Analyzer],
+    occurs: Callable[[Term], bool],
+) -> dict[Term, float]:
+    """The terms of words, and how often each counts.
+
+    A word is one term, whatever forms it has by language, and so are words that share a form. A
+    name as a whole counts if a document has it. `question`: the text that tells the language.
+    """
+    orders = [(used, order) for used in analyzers for order in used.orders(question)]
+    weights, first = dict[Term, float](), dict[tuple[bytes, bool], Term]()
+
+    def add(forms: Iterable[str], times: float, unfinished: bool = False) -> None:
+        distinct = tuple(dict.fromkeys(form.encode() for form in forms if form))
+        others = {first[form, unfinished] for form in distinct if (form, unfinished) in first}
+        times += sum(weights.pop(other) for other in others)
+        merged = dict.fromkeys(form for term in (*others, Term(distinct)) for form in term.forms)
+        term = Term(tuple(merged), unfinished)
+        weights[term] = times
+        first.update(((form, unfinished), term) for form in merged)
+
+    for word, times in words.items():
+        for cuts in zip(*(used.cuts(word, order) for used, order in orders), strict=False):
+            for i, part in enumerate(cuts[0].asked):
+                forms = (cut.parts[i] for cut in cuts if i < len(cut.parts))
+                add(forms, times, unfinished=len(part) < cuts[0].size)
+            if (whole := _whole(cuts)) and occurs(whole):
+                share = COMPOUND if _COMPOUND.fullmatch(word) else 1.0
+                add((form.decode() for form in whole.forms), share * times)
+    return weights
+
+
+def _whole(cuts: Sequence[Cut]) -> Term | None:
+    forms = tuple(dict.fromkeys(cut.whole.encode() for cut in cuts if cut.whole))
+    return Term(forms) if forms else None
