@@ -172,15 +172,20 @@ def _counted(block: Sequence[tuple[int, Text]], used: Analyzer) -> Counted:
 
 def counted_names(question: str, analyzers: Sequence[Analyzer]) -> dict[str, float]:
     """The words of a question, and how often each counts. Equal but for case, they are one."""
-    last = {name.casefold(): name for name in names(question)}
-    times = Counter(name.casefold() for name in names(question))
-    functions = function_words(
-        tuple({code for used in analyzers for code in used.languages}) or ("en",)
-    )
+    listed = names(question)
+    keys = [name.casefold() for name in listed]
+    last, times = dict(zip(keys, listed, strict=True)), Counter(keys)
+    functions = functions_of(analyzers)
     return {
-        name: times[key] * (FUNCTION_WORD if name.lower() in functions else 1.0)
+        name: times[key] * (FUNCTION_WORD if key in functions else 1.0)
         for key, name in islice(last.items(), NAMES)
     }
+
+
+def functions_of(analyzers: Sequence[Analyzer]) -> frozenset[str]:
+    """The function words of the languages of analyzers; of none, the English ones."""
+    languages = dict.fromkeys(code for used in analyzers for code in used.languages)
+    return function_words(tuple(languages) or ("en",))
 
 
 def asked_terms(
@@ -194,29 +199,29 @@ def asked_terms(
     A word is one term, whatever forms it has by language, and so are words that share a form. A
     name as a whole counts if a document has it. `question`: the text that tells the language.
     """
-    orders = [(used, order) for used in analyzers for order in used.orders(question)]
+    cutters = [used.cutter(order) for used in analyzers for order in used.orders(question)]
     weights, first = dict[Term, float](), dict[tuple[bytes, bool], Term]()
 
     def add(forms: Iterable[str], times: float, unfinished: bool = False) -> None:
-        distinct = tuple(dict.fromkeys(form.encode() for form in forms if form))
-        others = {first[form, unfinished] for form in distinct if (form, unfinished) in first}
-        times += sum(weights.pop(other) for other in others)
-        merged = dict.fromkeys(form for term in (*others, Term(distinct)) for form in term.forms)
-        term = Term(tuple(merged), unfinished)
+        distinct = dict.fromkeys(form.encode() for form in forms)
+        keys = [(form, unfinished) for form in distinct]
+        for other in dict.fromkeys(first[key] for key in keys if key in first):
+            times += weights.pop(other)
+            distinct |= dict.fromkeys(other.forms)
+        term = Term(tuple(distinct), unfinished)
         weights[term] = times
-        first.update(((form, unfinished), term) for form in merged)
+        for form in distinct:
+            first[form, unfinished] = term
 
     for word, times in words.items():
-        for cuts in zip(*(used.cuts(word, order) for used, order in orders), strict=False):
-            for i, part in enumerate(cuts[0].asked):
-                forms = (cut.parts[i] for cut in cuts if i < len(cut.parts))
-                add(forms, times, unfinished=len(part) < cuts[0].size)
-            if (whole := _whole(cuts)) and occurs(whole):
+        cut, *others = (cut(word) for cut in cutters)
+        for i, part in enumerate(cut.asked):
+            forms = (part, *(other.parts[i] for other in others if i < len(other.parts)))
+            add(forms, times, unfinished=len(part) < cut.size)
+        if cut.whole:
+            forms = (cut.whole, *(other.whole for other in others))
+            whole = Term(tuple(dict.fromkeys(form.encode() for form in forms if form)))
+            if occurs(whole):
                 share = COMPOUND if _COMPOUND.fullmatch(word) else 1.0
-                add((form.decode() for form in whole.forms), share * times)
+                add(filter(None, forms), share * times)
     return weights
-
-
-def _whole(cuts: Sequence[Cut]) -> Term | None:
-    forms = tuple(dict.fromkeys(cut.whole.encode() for cut in cuts if cut.whole))
-    return Term(forms) if forms else None

@@ -22,9 +22,8 @@ from searchengine.backends import limits
 from searchengine.backends.folder.documents.store import Store
 from searchengine.backends.folder.words import WordIndex, texts_of
 from searchengine.backends.quotes import phrases
-from searchengine.backends.terms import Term, asked_terms
+from searchengine.backends.terms import Term, asked_terms, functions_of
 from searchengine.corpus.analyzer import folded, runs
-from searchengine.corpus.function_words import function_words
 from searchengine.corpus.language_traits import UNSPACED_OR_KOREAN
 from searchengine.corpus.normalization import normalized
 
@@ -74,7 +73,7 @@ class Speller:
         found: dict[str, str] = {}
         for first, second in pairwise(_WORD.findall(question)):
             pair, one = f"{first} {second}", first + second.lower()
-            if {first, second} & unknown.keys() and pair in question and self._has(one):
+            if {first, second} & unknown.keys() and pair in question and self.words.has(one):
                 found[pair] = one
         joined = {word for pair in found for word in pair.split()}
         others = [word for word in runs(question) if word not in unknown]
@@ -88,9 +87,11 @@ class Speller:
     def _unknown(self, question: str) -> Iterator[str]:
         """The words that may have a typing error and that no document has, in their order."""
         quoted = {word for phrase in phrases(question) for word in runs(phrase.text)}
-        capitals = question.isupper() and len(runs(question)) > 1
+        capitals = question.isupper() and len(question.split()) > 1
         for match in _WORD.finditer(question):
             word = match.group()
+            if self.words.has(word):
+                continue
             begin = match.start()
             around = re.split(r"\s", question[:begin])[-1] + re.split(r"\s", question[begin:])[0]
             if (
@@ -100,24 +101,17 @@ class Speller:
                 and not re.search(f"[{UNSPACED_OR_KOREAN}]", word)
                 and (word[1:] == word[1:].lower() or capitals)  # else an abbreviation, or a name
                 and not _CODE.search(around)
-                and not self._has(word)
             ):
                 yield word
 
     @property
     def _functions(self) -> frozenset[str]:
-        languages = {code for used in self.words.analyzers for code in used.languages}
-        return function_words(tuple(languages) or ("en",))
+        return functions_of(self.words.analyzers)
 
     def _terms(self, words: Sequence[str]) -> list[Term]:
         """The terms of words, whatever their language."""
         asked = dict.fromkeys(words, 1.0)
         return list(asked_terms(asked, "", self.words.analyzers, lambda _: False))
-
-    def _has(self, word: str) -> bool:
-        """Whether documents have a word, or if it is a name, one of its parts."""
-        terms = self._terms([word])
-        return not terms or any(map(self.words.count, terms))
 
     def _nearest(self, word: str, edits: int, others: Sequence[str]) -> str | None:
         """The likeliest word of documents within a number of edits; None without one.

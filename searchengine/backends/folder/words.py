@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,6 +22,7 @@ from searchengine.indexer.segment import Segment
 from searchengine.indexer.storage.words_file import Postings, WriteWords
 
 Read = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
+_KEPT = 1 << 16  # terms and words of questions that are remembered
 _IDS = 500  # documents read by a statement
 _BASE = 1 << 62  # of the rows of documents without a passage
 
@@ -45,6 +46,8 @@ class WordIndex:
     analyzers: tuple[Analyzer, ...]
     alone: Ids
     known: tuple[Any, ...]
+    _counts: dict[Term, int] = field(default_factory=dict)
+    _had: dict[str, bool] = field(default_factory=dict)
 
     @classmethod
     def open(
@@ -89,7 +92,20 @@ class WordIndex:
 
     def count(self, term: Term) -> int:
         """How many documents have a term."""
-        return sum(part.count(part.find(*term)) for part in self.parts.values())
+        count = self._counts.get(term)
+        if count is None:
+            count = sum(part.count(part.find(*term)) for part in self.parts.values())
+            _keep(self._counts, term, count)
+        return count
+
+    def has(self, word: str) -> bool:
+        """Whether documents have a word, in any of its forms; of a name, one of its parts."""
+        had = self._had.get(word)
+        if had is None:
+            asked = terms.asked_terms({word: 1.0}, "", self.analyzers, lambda _: False)
+            had = not asked or any(map(self.count, asked))
+            _keep(self._had, word, had)
+        return had
 
     def passages_with(self, wanted: Sequence[Term]) -> Ids:
         """The first passages of documents that have all terms, the largest segment first."""
@@ -169,6 +185,13 @@ class Ranker:
             order = np.lexsort((passages, -best))[:k]
             passages, best = passages[order], best[order]
         return passages, best
+
+
+def _keep(kept: dict[Any, Any], key: object, value: object) -> None:
+    """Keep a value, but not for ever: documents do not change, questions do."""
+    if len(kept) >= _KEPT:
+        kept.clear()
+    kept[key] = value
 
 
 def contains(text: Text, phrase: str, analyzers: Sequence[Analyzer]) -> bool:
