@@ -66,7 +66,7 @@ def main() -> None:
         texts = [record["text"] for record in records]
         questions = {i: record["question"] for i, record in enumerate(records[:QUESTIONS])}
         sample = traits(texts[:64])
-        codes = [each.language or "code" * each.code or "?" for each in sample]
+        codes = [each.language or "?" for each in sample]
         language = max(set(codes), key=codes.count)
         own = [text[:EXCERPT] for text, code in zip(texts, codes, strict=False) if code == language]
         parts = sample[codes.index(language)].parts

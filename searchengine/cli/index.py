@@ -463,14 +463,14 @@ def _documents(
     choice: "FileChoice",
 ) -> Iterable["Document"]:
     """The documents of a corpus; of a file of vectors, their numbers."""
-    from searchengine.corpus.documents import numbered
+    from searchengine.corpus.documents import Document
     from searchengine.corpus.files import read_corpus
     from searchengine.ingest.supplied import check_numbers
 
     if holds_vectors(corpus):
         if key_prefix is None:
             check_numbers(engine.collection, vectors, corpus)
-        return numbered(len(vectors), key_prefix or "")
+        return (Document(f"{key_prefix or ''}{i}", "") for i in range(len(vectors)))
     documents = read_corpus(
         corpus,
         on_bad,

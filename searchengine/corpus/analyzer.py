@@ -173,10 +173,6 @@ class Analyzer:
         scripts = [ALGORITHMS[name][1] for name in self.languages if name in ALGORITHMS]
         return len(set(scripts)) < len(scripts)
 
-    def word(self, word: str) -> str:
-        """The term of one word."""
-        return _stems(self.languages)(folded(word, self.languages))
-
 
 DEFAULT = Analyzer(Tokenizer.STEM, ("en",))
 """The analyzer where the documents do not tell another."""

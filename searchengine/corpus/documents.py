@@ -224,11 +224,6 @@ def as_documents(
             malformed.add(str(error))
 
 
-def numbered(count: int, prefix: str = "", first: int = 0) -> Iterator[Document]:
-    """Documents without text and with numbers from `first` as keys, for bare vectors."""
-    return (Document(f"{prefix}{i}", "") for i in range(first, first + count))
-
-
 def checked_key(key: object) -> str:
     """A key as it is stored: a text, or the digits of a whole number. Raises QueryError."""
     if (number := integer(key)) is not None:

@@ -29,8 +29,8 @@ UNSPACED_OR_KOREAN = CHINESE_JAPANESE_KOREAN + OTHER_UNSPACED
 """Letters, for a class of `re`, of scripts without spaces, and of Korean, which attaches particles
 to words: in these, words are found by their parts."""
 
-EXCERPT = 1000
-"""Characters of a text that are looked at."""
+EXCERPT, _PIECES = 1000, 5
+"""Characters of a text that are looked at, and the pieces from all over it that have them."""
 
 # Patterns, compiled when they are needed: that takes milliseconds, and this is imported early.
 _PARTS = f"[{UNSPACED_OR_KOREAN}]"
@@ -50,7 +50,7 @@ _PUNCTUATION = r"[][{}();=<>_]"
 # Share of code's punctuation: of 3,007 Python functions 92 % have more, of 5,000 abstracts and
 # sentences 0.1 %, of manual pages 2–10 %.
 _CODE = 0.06
-_SHORTEST_CODE = 100  # characters besides spaces
+_BLOCK = re.compile(r"^(```|~~~)[^\n]*\n.*?^\1", re.DOTALL | re.MULTILINE)
 _ENOUGH = 60  # letters to tell a language by: shorter texts are joined
 _MIN_LETTERS = 40  # letters, below which no language is named
 _SURE = 0.8  # probability of a language that is named
@@ -59,7 +59,7 @@ _SURE = 0.8  # probability of a language that is named
 # py3langid, and 1 % are not named; of their first 100 characters 0.2 % and 8.5 %.
 _FUNCTION_WORDS, _FUNCTION_SHARE, _LEAD = 2, 0.05, 1.2
 _LETTERS = re.compile(r"[^\W\d_]+")
-DETECTION = f"1-{CHECKSUM}"
+DETECTION = f"2-{CHECKSUM}"
 """Version of `language_of`, on which the terms of an index of words depend: a change of its rules
 raises the number."""
 
@@ -89,23 +89,21 @@ class Traits:
     Attributes:
         language: its code, as ISO 639 has it; None where it is not clear, and for code.
         parts: it has letters of UNSPACED_OR_KOREAN.
-        code: it is a program, or data with as many brackets.
     """
 
     language: str | None = None
     parts: bool = False
-    code: bool = False
 
 
 def traits(texts: Sequence[str]) -> list[Traits]:
-    """Language and script of each text, by its first EXCERPT characters.
+    """Language and script of each text, by its `prose`.
 
     Short texts are judged together with the next ones, so titles in one language are recognised.
     """
     result: list[Traits] = []
     pending: list[int] = []  # positions of texts whose language py3langid tells
     joined = ""
-    for position, text in enumerate(text[:EXCERPT] for text in texts):
+    for position, text in enumerate(map(prose, texts)):
         result.append(_by_script(text))
         if result[-1] == Traits():
             pending.append(position)
@@ -118,19 +116,34 @@ def traits(texts: Sequence[str]) -> list[Traits]:
     return result
 
 
+def prose(text: str) -> str:
+    """EXCERPT characters from all over a text, without lines of code, commands and markup."""
+    text = _BLOCK.sub("", text)
+    if len(text) > EXCERPT:
+        size = EXCERPT // _PIECES
+        starts = (i * (len(text) - size) // (_PIECES - 1) for i in range(_PIECES))
+        text = "\n".join(text[start : start + size] for start in starts)
+    return "\n".join(line for line in text.splitlines() if not _is_code(line)).strip()
+
+
+def _is_code(line: str) -> bool:
+    signs = len(re.findall(_PUNCTUATION, line))
+    return line.startswith(("    ", "\t", "$ ", "<")) or signs > _CODE * len("".join(line.split()))
+
+
 def language_of(text: str) -> str | None:
-    """The language of a text, by its first EXCERPT characters; None where it is not clear.
+    """The language of a text, by its `prose`; None where it is not clear.
 
     By script, else by function words of the fourteen languages that function_words.py has: in some
     70 µs. The last ones are remembered: snippet and marked words of a hit need it of the same text.
     """
-    return _language_of(text[:EXCERPT])
+    return _language_of(prose(text))
 
 
 @lru_cache(64)
 def _language_of(excerpt: str) -> str | None:
     found = _by_script(excerpt)
-    if found.language is not None or found.code:
+    if found.language is not None:
         return found.language
     languages, counts = languages_by_word(), defaultdict[str, float](float)
     words = _LETTERS.findall(excerpt.lower())
@@ -151,9 +164,6 @@ def _by_script(text: str) -> Traits:
         scripts = ((name, len(re.findall(script, text))) for name, script in _SCRIPTS.items())
         language = next((name for name, count in scripts if count >= _SHARE * parts), None)
         return Traits(language, parts=True)
-    characters = len("".join(text.split()))
-    if characters >= _SHORTEST_CODE and len(re.findall(_PUNCTUATION, text)) > _CODE * characters:
-        return Traits(code=True)
     return Traits()
 
 

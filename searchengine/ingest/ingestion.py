@@ -35,7 +35,7 @@ from searchengine.backends.folder.documents.changes import Comparison, compare, 
 from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.writer import Writer, built_ahead
 from searchengine.backends.opening import in_folder, is_url
-from searchengine.corpus.documents import DataFrame, Document, LeftOut, as_documents, numbered
+from searchengine.corpus.documents import DataFrame, Document, LeftOut, as_documents
 from searchengine.encoders.loading import CollectionEncoder
 from searchengine.encoders.protocol import Vectors
 from searchengine.errors import (
@@ -88,7 +88,8 @@ def add(
         with kind(backend, documents, options, supplied=supplied) as ingestion:
             return ingestion.run()
     highest = backend.highest_number()
-    stream = numbered(supplied.documents, first=highest + 1)
+    numbers = range(highest + 1, highest + 1 + supplied.documents)
+    stream = (Document(str(number), "") for number in numbers)
     with kind(backend, stream, options, supplied=supplied, numbered=True) as ingestion:
         summary = ingestion.run()
     backend.remember_number(highest + supplied.documents)

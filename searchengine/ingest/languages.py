@@ -22,7 +22,7 @@ from searchengine.backends.folder.writer import Writer
 from searchengine.backends.mode import CHOSEN, WEIGHT, Mode
 from searchengine.corpus.analyzer import DEFAULT, Analyzer, Tokenizer
 from searchengine.corpus.documents import Document
-from searchengine.corpus.language_traits import EXCERPT, NAMES, Traits, traits
+from searchengine.corpus.language_traits import EXCERPT, NAMES, Traits, prose, traits
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import LanguageWarning
 from searchengine.trainer.errors import install_line
@@ -31,6 +31,7 @@ from searchengine.trainer.sources.multilingual import MULTILINGUAL, multilingual
 _SAMPLE = 64  # texts of a block that are looked at
 TEXTS = 1024
 """Texts of a collection that are looked at: a first commit may be large."""
+_LONGEST = 50 * EXCERPT  # characters of a stored text that are read
 _CHECKED = 32  # texts of a language that are tokenised
 _PRESENT = 0.1  # share of the texts from which a language counts
 MOSTLY = 0.5  # share of texts that the encoder does not read, from which words count most
@@ -97,7 +98,7 @@ class Languages:
         if not documents or len(self._texts) >= TEXTS or not _is_empty(store):
             return False
         step = max(1, len(documents) // _SAMPLE)
-        texts = [document.full_text[:EXCERPT] for document in documents[::step][:_SAMPLE]]
+        texts = [prose(document.full_text) for document in documents[::step][:_SAMPLE]]
         self._texts += texts
         self._traits += traits(texts)
         if self._warned or not (unread := self._unread()):
@@ -177,7 +178,7 @@ def default_for(unread: Mapping[str, Unread]) -> tuple[Mode, float]:
 
 def default_of(encoder: TextEncoder, texts: Sequence[str]) -> tuple[Mode, float]:
     """The mode, and the weight of the cosine, of a collection of texts like these."""
-    excerpts = [text.strip()[:EXCERPT] for text in texts]
+    excerpts = [*map(prose, texts)]
     return default_for(_unread(encoder, excerpts, traits(excerpts)))
 
 
@@ -203,7 +204,7 @@ def choose_again(collection: Collection) -> None:
 
 
 def stored_texts(store: Store) -> list[str]:
-    """The beginnings of stored documents, from all over the collection."""
+    """The first thousands of characters of stored documents, from all over the collection."""
     first, last = store.read("SELECT min(id), max(id) FROM documents")[0]
     if first is None:
         return []
@@ -212,7 +213,7 @@ def stored_texts(store: Store) -> list[str]:
         "WHERE id >= ? ORDER BY id LIMIT 1"
     )
     places = np.linspace(first, last, TEXTS).astype(np.int64)
-    return list(dict(store.read(sql, (EXCERPT, int(place)))[0] for place in places).values())
+    return list(dict(store.read(sql, (_LONGEST, int(place)))[0] for place in places).values())
 
 
 def _languages(sample: Sequence[Traits]) -> tuple[str, ...]:

@@ -289,8 +289,8 @@ def _stemmer(language: str | None) -> Callable[[str], str] | None:
     """The stem of a word, folded, in a language; None for English, and where it is not known."""
     if language is None or language == "en" or language not in ALGORITHMS:
         return None
-    analyzer = Analyzer(Tokenizer.STEM, (language,))
-    return lru_cache(1 << 14)(lambda word: analyzer.word(word))
+    cut = Analyzer(Tokenizer.STEM, (language,)).cutter((language,))
+    return lambda word: "".join(cut(word).parts)
 
 
 def _among_ascii(text: str, wanted: Set[str]) -> Iterator[tuple[int, int, str]]:

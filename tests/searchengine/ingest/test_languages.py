@@ -57,7 +57,12 @@ def test_languages_are_told(code: str) -> None:
 def test_japanese_is_told_by_its_kana_and_code_by_its_punctuation() -> None:
     assert traits(["酵母菌"]) == [Traits("zh", parts=True)]
     assert traits([f"{JAPANESE} SearchEngine.open"]) == [Traits("ja", parts=True)]
-    assert traits([CODE]) == [Traits(code=True)]
+    assert traits([CODE]) == [Traits()]
+    commands = "\n".join(f"    run --step {i} and the file of the day" for i in range(40))
+    block = "```\nfor the whole of the list: do what is in it and then stop\n```\n" * 20
+    for text in (f"{commands}\n{GERMAN}", f"{block}{GERMAN}\n{block}", f"{GERMAN}\n{commands}"):
+        assert traits([text]) == [Traits("de")]  # what is no prose has no say
+    assert traits([f"{'1. 2. 3. ' * 400}{GERMAN * 9}"]) == [Traits("de")]  # nor do its first pages
     assert traits([f"{ENGLISH} 효모"]) == [Traits("en")]  # a quotation changes nothing
 
 
