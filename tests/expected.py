@@ -1,7 +1,7 @@
 """What a collection must hold and answer, from the documentation's statements alone.
 
 A state is what one commit holds. `State.fault` compares an answer with brute force: cosines by its
-encoder (conftest has both), BM25 as FTS5 computes it, and their convex combination.
+encoder (conftest has both), BM25 written out, and their convex combination.
 """
 
 import math

@@ -305,7 +305,6 @@ def figures(text: str) -> list[tuple[str, list[float]]]:
         ("0.735 [", "0.685 ["),
         ("│ 0.033", "│ 0.083"),
         ("needs 624 passages", "needs 300 passages"),
-        ("Leave it", "Use it"),
         ("0.225  reliability.md", "0.225  quality.md"),
         ("│ hybrid ", "│ vector "),
     ],

@@ -110,7 +110,7 @@ class Analyzer:
 
     @classmethod
     def parse(cls, text: "Analyzer | str") -> "Analyzer":
-        """From "porter", or "stem:de,ru". Raises ValueError for any other text."""
+        """From "unicode", or "stem:de,ru". Raises ValueError for any other text."""
         if isinstance(text, Analyzer):
             return text
         name, _, languages = text.partition(":")

@@ -418,7 +418,7 @@ def repair(
 
 
 def _check_database(path: Path, read_only: bool) -> None:
-    """Raise CollectionError if SQLite finds a damage in a database, its index of words aside.
+    """Raise CollectionError if SQLite finds a damage in a database.
 
     `read_only`: SQLite does not fold its log into the file either.
     """
@@ -432,7 +432,7 @@ def _check_database(path: Path, read_only: bool) -> None:
         if not _is_damage(error):
             raise CollectionError(f"{path} cannot be read: {error}") from error
         lines = [str(error)]
-    wrong = [line for line in lines if line != "ok" and "FTS5" not in line]
+    wrong = [line for line in lines if line != "ok"]
     if wrong:
         raise _torn(path, wrong[0])
 

@@ -86,7 +86,7 @@ class Stats:
         synonyms: number of groups of synonyms.
         query_map: the map that questions pass: its `questions`, `mode` and `figures`; None: none
             was learnt.
-        words: what ranks by words, "words files" or "FTS5"; None: there is no index of words.
+        words: what ranks by words, such as "words files"; None: there is no index of words.
         fields: indexed metadata fields.
         dim: dimensions of a vector.
         index_config: how segments are built and searched, see indexer.config.SegmentConfig.

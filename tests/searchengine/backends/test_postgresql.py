@@ -553,7 +553,7 @@ def test_commands_for_folders_refuse_other_backends(engine: SearchEngine, tmp_pa
 
 
 def test_words_need_a_tokenizer_that_the_server_has(url: str) -> None:
-    with SearchEngine.create(url, WordLengths(DIM), tokenizer="trigram") as engine:
+    with SearchEngine.create(url, WordLengths(DIM), tokenizer="stem:ja") as engine:
         engine.add([{"_id": "a", "text": "鯨は眠る"}])
         assert engine.collection.words is None
         assert engine.search("鯨")[0].key == "a"

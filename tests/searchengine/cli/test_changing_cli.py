@@ -176,7 +176,7 @@ def test_how_a_collection_is_cut_is_fixed(template: Path, collection: Path, tmp_
     assert "at most half of a passage" in wide
     assert "expected a field such as" in one_sentence(run("index", corpus, new, "--field", ""))
     assert not new.exists()
-    for wish in (("--tokenizer", "trigram"), ("--no-passages",), ("--passage-tokens", "64")):
+    for wish in (("--tokenizer", "unicode"), ("--no-passages",), ("--passage-tokens", "64")):
         assert "leave the option out" in one_sentence(run("index", corpus, collection, *wish))
 
 
