@@ -59,13 +59,13 @@ ALGORITHMS = {
 }  # fmt: skip
 """Language → Snowball's algorithm ("": none), and where its script begins."""
 _ACCENTED = ("vi",)  # languages whose accents tell words apart
-_NAME = r"#?{0}+(?:[-_.:@°]{{1,2}}{0}+)*(?:\+\+|\#)?"
+_NAME = r"#?{0}+(?:(?:[-_.:@°]{{1,2}}|(?<=\d)/(?=\d)){0}+)*(?:\+\+|\#)?"
 _ASCII_NAME = re.compile(_NAME.format("[a-zA-Z0-9]"))
 _SPACED_NAME = re.compile(_NAME.format("[^\\W_]"))
 _HUMP = re.compile("(?<=[a-zß-öø-ÿ])(?=[A-ZÀ-ÖØ-Þ])|(?<=[A-ZÀ-ÖØ-Þ])(?=[A-ZÀ-ÖØ-Þ][a-zß-öø-ÿ])")
 _LONGEST = 64  # characters of a name that is a term as a whole
 _KNOWN = 1 << 16  # words whose terms are remembered
-_NOTHING = [0xAD, 0x200B, 0x200C, 0x200D, 0x2060, 0xFEFF]
+_NOTHING = [0xAD, 0x640, 0xFEFF, *range(0x200B, 0x2010), *range(0x202A, 0x202F)]
 
 
 class Cut(NamedTuple):
@@ -174,10 +174,8 @@ class Analyzer:
         return len(set(scripts)) < len(scripts)
 
 
-DEFAULT = Analyzer(Tokenizer.STEM, ("en",))
-"""The analyzer where the documents do not tell another."""
-TERMS = 1
-"""Of the rules here, on which the terms of an index of words depend."""
+DEFAULT = Analyzer(Tokenizer.STEM, ("en",))  # where the documents do not tell another
+TERMS = 2  # raised when the rules here change, as the terms of words files depend on them
 
 
 def runs(text: str) -> list[str]:
@@ -223,7 +221,7 @@ def _cutter(languages: tuple[str, ...]) -> Callable[[str], Cut]:
         parts = tuple(filter(None, (stem(folded(word, languages)) for word in words)))
         if words == [name] or len(name) > _LONGEST:
             return Cut(parts)
-        whole = re.sub("[-_]", "", folded(name, languages))
+        whole = re.sub(r"(?<!\d)[-_]|[-_](?!\d)|^v(?=\d+\.)", "", folded(name, languages))
         whole = stem(whole) if whole.isalpha() else _unaccented(whole, languages)
         return Cut(parts, "" if parts == (whole,) else whole)
 
@@ -232,7 +230,7 @@ def _cutter(languages: tuple[str, ...]) -> Callable[[str], Cut]:
 
 def _parted(name: str) -> list[str]:
     """The parts of a name between its signs."""
-    return [part for part in re.split(r"[-_.:@°#+]+", name) if part]
+    return [part for part in re.split(r"[-_.:@°#+/]+", name) if part]
 
 
 def _unaccented(word: str, languages: Sequence[str]) -> str:
@@ -291,7 +289,8 @@ def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
 def _plain() -> dict[int, str | None]:
     """Digits of all scripts → those of ASCII; signs that are not shown → None."""
     digits = (code for code in range(0x660, 0x20000) if chr(code).isdecimal())
-    return dict.fromkeys(_NOTHING) | {code: str(unicodedata.decimal(chr(code))) for code in digits}
+    plain = {code: str(unicodedata.decimal(chr(code))) for code in digits}
+    return plain | dict.fromkeys(_NOTHING) | dict.fromkeys([0x2010, 0x2011, 0x2212], "-")
 
 
 @cache

@@ -26,7 +26,7 @@ from decimal import Decimal
 from itertools import chain
 from typing import Any, NoReturn, Protocol, Self
 
-from searchengine.corpus.notebook import facts
+from searchengine.corpus.notebook import table
 from searchengine.corpus.text_files import bad, some_fields
 from searchengine.errors import CorpusError, QueryError, SearchEngineError
 from searchengine.indexer.config import integer
@@ -154,7 +154,7 @@ class Document:
     def _repr_html_(self) -> str:
         """Shown by notebooks."""
         fields = {"key": self.key, "title": self.title, "text": self.text, **self.metadata}
-        return facts((name, value) for name, value in fields.items() if value != "")
+        return table((), ((name, value) for name, value in fields.items() if value != ""))
 
     def as_record(self) -> dict[str, Any]:
         """The inverse of `from_mapping`: metadata, `_id`, `title` and `text` in one dict."""

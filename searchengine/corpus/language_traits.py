@@ -50,7 +50,7 @@ _PUNCTUATION = r"[][{}();=<>_]"
 # Share of code's punctuation: of 3,007 Python functions 92 % have more, of 5,000 abstracts and
 # sentences 0.1 %, of manual pages 2–10 %.
 _CODE = 0.06
-_BLOCK = re.compile(r"^(```|~~~)[^\n]*\n.*?^\1", re.DOTALL | re.MULTILINE)
+_MARKUP = re.compile(r"(?ms)^(```|~~~)[^\n]*\n.*?^\1|</?\w[^<>]*>|\]\([^()]*\)")
 _ENOUGH = 60  # letters to tell a language by: shorter texts are joined
 _MIN_LETTERS = 40  # letters, below which no language is named
 _SURE = 0.8  # probability of a language that is named
@@ -96,14 +96,14 @@ class Traits:
 
 
 def traits(texts: Sequence[str]) -> list[Traits]:
-    """Language and script of each text, by its `prose`.
+    """Language and script of each text, such as a piece of `prose`.
 
     Short texts are judged together with the next ones, so titles in one language are recognised.
     """
     result: list[Traits] = []
     pending: list[int] = []  # positions of texts whose language py3langid tells
     joined = ""
-    for position, text in enumerate(map(prose, texts)):
+    for position, text in enumerate(texts):
         result.append(_by_script(text))
         if result[-1] == Traits():
             pending.append(position)
@@ -116,19 +116,25 @@ def traits(texts: Sequence[str]) -> list[Traits]:
     return result
 
 
-def prose(text: str) -> str:
-    """EXCERPT characters from all over a text, without lines of code, commands and markup."""
-    text = _BLOCK.sub("", text)
-    if len(text) > EXCERPT:
-        size = EXCERPT // _PIECES
-        starts = (i * (len(text) - size) // (_PIECES - 1) for i in range(_PIECES))
-        text = "\n".join(text[start : start + size] for start in starts)
-    return "\n".join(line for line in text.splitlines() if not _is_code(line)).strip()
+def prose(text: str) -> list[str]:
+    """Pieces from all over a text, EXCERPT characters, without code, commands and markup."""
+    text = "\n".join(_pieces(text, 20 * EXCERPT))  # a long one is not read whole
+    lines = filter(_is_prose, _MARKUP.sub("", text).splitlines())
+    return [piece.strip() for piece in _pieces("\n".join(lines).strip(), EXCERPT)]
 
 
-def _is_code(line: str) -> bool:
+def _pieces(text: str, length: int) -> list[str]:
+    """A text; or pieces from all over it, `length` characters in all."""
+    if len(text) <= length:
+        return [text]
+    size = length // _PIECES
+    starts = (i * (len(text) - size) // (_PIECES - 1) for i in range(_PIECES))
+    return [text[start : start + size] for start in starts]
+
+
+def _is_prose(line: str) -> bool:
     signs = len(re.findall(_PUNCTUATION, line))
-    return line.startswith(("    ", "\t", "$ ", "<")) or signs > _CODE * len("".join(line.split()))
+    return not line.startswith(("    ", "\t", "$ ")) and signs <= _CODE * len("".join(line.split()))
 
 
 def language_of(text: str) -> str | None:
@@ -137,7 +143,7 @@ def language_of(text: str) -> str | None:
     By script, else by function words of the fourteen languages that function_words.py has: in some
     70 µs. The last ones are remembered: snippet and marked words of a hit need it of the same text.
     """
-    return _language_of(prose(text))
+    return _language_of("\n".join(prose(text)))
 
 
 @lru_cache(64)

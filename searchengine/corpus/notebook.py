@@ -18,11 +18,6 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], caption: str =
     return f"{paragraph(caption)}<table>{top}<tbody>{body}</tbody></table>"
 
 
-def facts(pairs: Iterable[tuple[str, object]], caption: str = "") -> str:
-    """Names and their values, a row for each."""
-    return table((), pairs, caption)
-
-
 def paragraph(text: str) -> str:
     """A line of text; nothing for an empty one."""
     return f'<p dir="auto">{escape(text)}</p>' if text else ""

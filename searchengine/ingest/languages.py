@@ -98,7 +98,8 @@ class Languages:
         if not documents or len(self._texts) >= TEXTS or not _is_empty(store):
             return False
         step = max(1, len(documents) // _SAMPLE)
-        texts = [prose(document.full_text) for document in documents[::step][:_SAMPLE]]
+        chosen = documents[::step][:_SAMPLE]
+        texts = [piece for document in chosen for piece in prose(document.full_text)]
         self._texts += texts
         self._traits += traits(texts)
         if self._warned or not (unread := self._unread()):
@@ -178,7 +179,7 @@ def default_for(unread: Mapping[str, Unread]) -> tuple[Mode, float]:
 
 def default_of(encoder: TextEncoder, texts: Sequence[str]) -> tuple[Mode, float]:
     """The mode, and the weight of the cosine, of a collection of texts like these."""
-    excerpts = [*map(prose, texts)]
+    excerpts = [piece for text in texts for piece in prose(text)]
     return default_for(_unread(encoder, excerpts, traits(excerpts)))
 
 
@@ -197,7 +198,8 @@ def choose_again(collection: Collection) -> None:
         settings = store.settings()
         if not settings.get("tokenizer_auto") or _is_empty(store):
             return
-        chosen = analyzer_for(traits(stored_texts(store)))
+        pieces = [piece for text in stored_texts(store) for piece in prose(text)]
+        chosen = analyzer_for(traits(pieces))
         if str(chosen) != settings["tokenizer"]:
             with collection.writing(store) as writer:
                 writer.changes.set("tokenizer", str(chosen))

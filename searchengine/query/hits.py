@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, SupportsIndex, overload
 
 from searchengine.backends.listing import Counts
 from searchengine.corpus.formats.kinds import heading_at, headings_of
-from searchengine.corpus.notebook import facts, paragraph, table
+from searchengine.corpus.notebook import paragraph, table
 from searchengine.query.snippets import best_section, matched_words, snippet
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class Hits(list[Hit]):
         ]  # fmt: skip
         shown = table(("score", "key", "title", "snippet", "metadata"), rows, self._caption())
         counted = [(name, _listed(counts.items())) for name, counts in self.facets.items()]
-        return shown + (facts(counted, "Documents by value") if counted else "")
+        return shown + (table((), counted, "Documents by value") if counted else "")
 
     def _caption(self) -> str:
         parts = ["1 hit" if len(self) == 1 else f"{len(self)} hits"]

@@ -21,7 +21,7 @@ from searchengine.backends.contract import Snapshot
 from searchengine.backends.folder.snapshot import Snapshot as FolderSnapshot
 from searchengine.backends.folder.writer import TUNED
 from searchengine.backends.mode import Mode, weight_of
-from searchengine.corpus.notebook import facts
+from searchengine.corpus.notebook import table
 from searchengine.corpus.synonym_groups import groups_of
 from searchengine.encoders.protocol import NO_ENCODER
 from searchengine.indexer.config import ALL_ROWS, SegmentConfig, Structure
@@ -223,7 +223,7 @@ class Stats:
             ("size", f"{self.bytes / 2**20:,.1f} MiB"),
             *(("under way", work) for work in self.pending),
         ]
-        return facts(rows, self.path)
+        return table((), rows, self.path)
 
 
 def stats(snapshot: Snapshot) -> Stats:

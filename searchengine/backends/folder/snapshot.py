@@ -17,7 +17,7 @@ from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.folders import read_all, stored_bytes
 from searchengine.backends.folder.pending import Work, described, works
 from searchengine.backends.folder.spelling import Speller
-from searchengine.backends.folder.words import Ranker, WordIndex, contains, texts_of
+from searchengine.backends.folder.words import Ranker, WordIndex, contains, likely, texts_of
 from searchengine.backends.quotes import joins_words
 from searchengine.backends.quotes import phrases as quoted
 from searchengine.backends.synonyms import added, known
@@ -38,9 +38,9 @@ _FILTERS, _FILTERED_ROWS = 16, 1 << 24
 row)."""
 READERS = 4
 """Connections of a snapshot, one of them for quick statements only."""
-MOST_WITH_PHRASE, READ = 500, 200
-"""Documents with all words of a phrase whose texts are read to score it; of more, as many as rank
-first by words."""
+MOST_WITH_PHRASE = 1000
+"""Documents whose words begin as those of a phrase, one after the other; a phrase of more of them
+adds nothing to scores, and would take long."""
 PHRASE = 0.5
 """Weight of a phrase: this share of the weight of a word that as few documents have."""
 _PHRASES = 256  # phrases whose documents are remembered
@@ -98,7 +98,7 @@ class Snapshot(contract.Snapshot):
         self.path = path
         self.readers = 0
         self._lock = Lock()
-        self._having: dict[str, Ids] = {}
+        self._having: dict[tuple[str | None, tuple[str, ...], int | None], Ids] = {}
         self._filters: OrderedDict[_Filter, Mapping[SegmentRow, Allowed]] = OrderedDict()
         self._words: WordIndex | None = None  # not opened yet
         self._before = before._words if before is not None else None
@@ -273,13 +273,9 @@ class Snapshot(contract.Snapshot):
             return scored
         scores, gains = dict(scored), defaultdict[int, float](float)
         for text in filter(joins_words, others):
-            if len(self._candidates(text)) <= MOST_WITH_PHRASE:
-                having = self.having(text)
-                scores |= best(max(1, having.size), (*required, text)) if having.size else ()
-            else:
-                likely = best(READ, required)
-                scores |= likely
-                having = self._containing(np.array([i for i, _ in likely], np.int64), text)
+            having = self._having_phrases(None, (text,), MOST_WITH_PHRASE)
+            if having.size:
+                scores |= best(having.size, (*required, text))
             for document in having.tolist():
                 gains[document] += PHRASE * weight(words.documents, having.size)
         sums = sorted((-score - gains[document], document) for document, score in scores.items())
@@ -295,17 +291,26 @@ class Snapshot(contract.Snapshot):
         counted, stored = self.words.documents, self.store.count()
         return None if counted == stored else f"its words are of {counted} documents, not {stored}"
 
-    def having(self, phrase: str) -> Ids:
-        """The documents that contain a phrase, ascending; those of the last phrases are kept.
+    def _having_phrases(
+        self, where: str | None, phrases: tuple[str, ...], most: int | None = None
+    ) -> Ids:
+        """The documents that match a filter and contain phrases, ascending; the last are kept.
 
-        The texts of the documents with all of its words are read.
+        The texts of the documents with all words of the phrases are read. `most`: of more documents
+        that may contain a phrase, none are returned.
         """
-        kept = self._having  # another thread may begin a new one
-        if phrase not in kept:
+        kept, key = self._having, (where, phrases, most)  # another thread may begin a new one
+        if key not in kept:
             if len(kept) >= _PHRASES:
                 kept = self._having = {}
-            kept[phrase] = np.sort(self._containing(self._candidates(phrase), phrase))
-        return kept[phrase]
+            found = [*map(self._candidates, phrases)]
+            if where is not None:
+                found.append(self.store.documents_matching(where))
+            documents = reduce(np.intersect1d, found)
+            for phrase in phrases:
+                documents = self._containing(documents, phrase, most)
+            kept[key] = np.sort(documents)
+        return kept[key]
 
     def _candidates(self, phrase: str) -> Ids:
         """The documents with all words of a phrase."""
@@ -316,11 +321,18 @@ class Snapshot(contract.Snapshot):
             return np.zeros(0, np.int64)
         return words.documents_of(words.passages_with(list(wanted)), self.documents_of)
 
-    def _containing(self, documents: Ids, phrase: str) -> Ids:
-        """Those of the documents that contain a phrase."""
-        analyzers, ids, found = self.words.analyzers, documents.tolist(), []
+    def _containing(self, documents: Ids, phrase: str, most: int | None) -> Ids:
+        """Those of the documents that contain a phrase; none if more than `most` may."""
+        analyzers, ids, found, may = self.words.analyzers, documents.tolist(), [], likely(phrase)
+        left = most
         for place, text in texts_of(self.store.scan, ids):
             limits.check()
+            if not may(text):
+                continue
+            if left is not None:
+                if not left:
+                    return np.zeros(0, np.int64)
+                left -= 1
             if contains(text, phrase, analyzers):
                 found.append(ids[place])
         return np.array(found, np.int64)
@@ -334,8 +346,11 @@ class Snapshot(contract.Snapshot):
             return None
 
         def documents() -> Ids:
-            found = [self.store.documents_matching(where), *map(self.having, phrases)]
-            return reduce(np.intersect1d, found)
+            return (
+                self._having_phrases(where, phrases)
+                if phrases
+                else self.store.documents_matching(where)
+            )
 
         return {**matching, **self.words.allowing(documents)}
 
@@ -353,10 +368,11 @@ class Snapshot(contract.Snapshot):
             if key in self._filters:
                 self._filters.move_to_end(key)
                 return self._filters[key]
-        passages = self.store.matching(where)  # only live rows have a passage
-        for phrase in phrases:
-            having = self.store.passages_of(self.having(phrase).tolist())
-            passages = np.intersect1d(passages, [passage.id for passage in having])
+        if phrases:
+            having = self._having_phrases(where, phrases)
+            passages = np.array([p.id for p in self.store.passages_of(having.tolist())], np.int64)
+        else:
+            passages = self.store.matching(where)  # only live rows have a passage
         rows = {row: Allowed.from_rows(row.part_of(passages), row.rows) for row in self.segments}
         with self._lock:
             self._filters[key] = rows

@@ -67,7 +67,7 @@ class Speller:
         words in scripts without spaces, and in Korean. If two words are one in documents, the key
         is both with a space between them.
         """
-        unknown = dict.fromkeys(islice(self._unknown(question), _WORDS))
+        unknown = dict.fromkeys(islice(dict.fromkeys(self._unknown(question)), _WORDS))
         if not unknown:
             return {}
         found: dict[str, str] = {}
@@ -87,22 +87,20 @@ class Speller:
     def _unknown(self, question: str) -> Iterator[str]:
         """The words that may have a typing error and that no document has, in their order."""
         quoted = {word for phrase in phrases(question) for word in runs(phrase.text)}
+        right = quoted | self._functions
         capitals = question.isupper() and len(question.split()) > 1
-        for match in _WORD.finditer(question):
-            word = match.group()
-            if self.words.has(word):
-                continue
-            begin = match.start()
-            around = re.split(r"\s", question[:begin])[-1] + re.split(r"\s", question[begin:])[0]
-            if (
-                2 <= len(word) <= _MAX_LETTERS
-                and word not in quoted
-                and word.casefold() not in self.known | self._functions
-                and not re.search(f"[{UNSPACED_OR_KOREAN}]", word)
-                and (word[1:] == word[1:].lower() or capitals)  # else an abbreviation, or a name
-                and not _CODE.search(around)
-            ):
-                yield word
+        for around in re.findall(r"\S+", question):
+            for word in _WORD.findall(around):
+                if (
+                    2 <= len(word) <= _MAX_LETTERS
+                    and not self.words.has(word)
+                    and not {word, word.casefold()} & right
+                    and word.casefold() not in self.known
+                    and not re.search(f"[{UNSPACED_OR_KOREAN}]", word)
+                    and (word[1:] == word[1:].lower() or capitals)  # else a name
+                    and not _CODE.search(around)
+                ):
+                    yield word
 
     @property
     def _functions(self) -> frozenset[str]:

@@ -1,6 +1,7 @@
 """The words files of a snapshot as one index of words; and what writes them."""
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -14,7 +15,7 @@ from searchengine.backends import limits, terms
 from searchengine.backends.contract import Ids, Scored
 from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.terms import Term, Text
-from searchengine.corpus.analyzer import Analyzer
+from searchengine.corpus.analyzer import Analyzer, runs
 from searchengine.indexer.arrays import Doubles, RowNumbers
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.bm25 import Words, weight
@@ -194,6 +195,23 @@ def _keep(kept: dict[Any, Any], key: object, value: object) -> None:
     kept[key] = value
 
 
+def likely(phrase: str) -> Callable[[Text], bool]:
+    """Whether a text has words that begin with the letters of those of a phrase, in its order.
+
+    Stems keep the first letter. Other texts than ASCII are likely to have any phrase.
+    """
+    if not phrase.isascii():
+        return lambda text: True
+    begins = (f"\\b{word[0]}[a-z0-9]*" for word in runs(phrase.lower()))
+    pattern = re.compile("[^a-z0-9]+".join(begins))
+
+    def may(text: Text) -> bool:
+        columns = (text.title.lower(), text.text.lower())
+        return any(not each.isascii() or pattern.search(each) for each in columns)
+
+    return may
+
+
 def contains(text: Text, phrase: str, analyzers: Sequence[Analyzer]) -> bool:
     """Whether the title or the text has the words of a phrase, one after the other.
 
@@ -204,7 +222,7 @@ def contains(text: Text, phrase: str, analyzers: Sequence[Analyzer]) -> bool:
         for column in (text.title, text.text):
             order = used.order_of(column)
             if not (cuts := used.cuts(phrase, order)):
-                return False
+                continue
             *before, last = cuts
             wanted = [*(part for cut in before for part in cut.parts), *last.asked]
             end = "" if len(wanted[-1]) < last.size else " "

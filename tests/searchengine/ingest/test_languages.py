@@ -17,7 +17,7 @@ from tiny_model import WIDTH, write_sentence_transformer
 from searchengine import SearchEngine
 from searchengine.backends.mode import WEIGHT, Mode
 from searchengine.cli import cli
-from searchengine.corpus.language_traits import Traits, traits
+from searchengine.corpus.language_traits import Traits, prose, traits
 from searchengine.errors import EncoderMismatch, LanguageWarning
 from searchengine.ingest.languages import analyzer_for, reads
 from searchengine.trainer.encoder import Encoder
@@ -61,8 +61,11 @@ def test_japanese_is_told_by_its_kana_and_code_by_its_punctuation() -> None:
     commands = "\n".join(f"    run --step {i} and the file of the day" for i in range(40))
     block = "```\nfor the whole of the list: do what is in it and then stop\n```\n" * 20
     for text in (f"{commands}\n{GERMAN}", f"{block}{GERMAN}\n{block}", f"{GERMAN}\n{commands}"):
-        assert traits([text]) == [Traits("de")]  # what is no prose has no say
-    assert traits([f"{'1. 2. 3. ' * 400}{GERMAN * 9}"]) == [Traits("de")]  # nor do its first pages
+        assert {each.language for each in traits(prose(text))} == {"de"}  # no prose has no say
+    tags = f"<p>{FRENCH}</p>\n" * 20
+    assert {each.language for each in traits(prose(tags))} == {"fr"}
+    halves = [each.language for each in traits(prose(FRENCH * 30 + GERMAN * 30))]
+    assert set(halves) >= {"fr", "de"}
     assert traits([f"{ENGLISH} 효모"]) == [Traits("en")]  # a quotation changes nothing
 
 

@@ -240,12 +240,21 @@ def test_marks_lose_no_document(tmp_path: Path) -> None:
             assert marked >= plain
 
 
-def test_of_many_documents_with_its_words_the_best_are_looked_at(tmp_path: Path) -> None:
-    texts = [f"to be or not to be {i}" if i % 2 else f"not to be, or to be {i}" for i in range(600)]
+def test_a_phrase_of_frequent_words_counts_where_few_may_have_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ["not to be or be to" + " x" * (i % 7) for i in range(600)] + [
+        "to be or not to be " * 2
+    ]
     with SearchEngine.create(tmp_path / "c", WordLengths(), tokenizer="unicode") as engine:
         engine.add([{"_id": str(i), "text": text} for i, text in enumerate(texts)])
-        hits = engine.search('"to be or not to be" 7 8', k=2, mode="text")
-        assert [hit.key for hit in hits] == ["7", "8"] and hits[0].score > hits[1].score
+        asked = '"to be or not to be"'
+        assert engine.search(asked, k=1, mode="text")[0].key == "600"
+        assert keys(engine, asked, mode="text", where="_id > '5'") == ["600"]
+    monkeypatch.setattr("searchengine.backends.folder.snapshot.MOST_WITH_PHRASE", 0)
+    with SearchEngine.open(tmp_path / "c", WordLengths()) as engine:
+        marked, plain = (engine.search(text, k=9, mode="text") for text in (asked, asked[1:-1]))
+        assert [hit.score for hit in marked] == [hit.score for hit in plain]
 
 
 def test_the_command_line_names_a_phrase_that_nothing_contains(tmp_path: Path) -> None:
