@@ -97,7 +97,9 @@ def check(words: Words, texts: Texts, question: list[bytes | Key], k: int, **opt
     average = options.pop("average", words.postings.average)
     keys = [(each, False) if isinstance(each, bytes) else each for each in question]
     weights = np.arange(len(question), 0, -1.0)
-    rows, scores = words.best([words.find(*key) for key in keys], weights, average, k, **options)
+    rows, scores = words.best(
+        [words.find((key[0],), key[1]) for key in keys], weights, average, k, **options
+    )
     found = options.get("allowed") or words.live
     live = None if found is None else set(found.rows.tolist())
     expected = by_hand(texts, keys, average, live)[:k]
@@ -138,13 +140,13 @@ def test_the_best_are_those_of_plain_sums(
         check(words, texts, question, k, average=average, allowed=live)
         for key in itertools.product([*TERMS, b"w"], [False, True]):
             having = [i for i, text in enumerate(texts) if occurs(text, key)]
-            assert (words.find(*key) == -1) == (not having)
-            assert words.count(words.find(*key)) == len(having)
-            if isinstance(united := words.find(*key), United):
+            assert (words.find((key[0],), key[1]) == -1) == (not having)
+            assert words.count(words.find((key[0],), key[1])) == len(having)
+            if isinstance(united := words.find((key[0],), key[1]), United):
                 assert united.documents.tolist() == having
                 assert united.counts.tolist() == [occurs(texts[i], key) for i in having]
             deleted = Words(postings, live)
-            assert deleted.count(deleted.find(*key)) == len(set(having) - dead)
+            assert deleted.count(deleted.find((key[0],), key[1])) == len(set(having) - dead)
 
     run()
 
@@ -250,7 +252,7 @@ def test_documents_are_known_by_their_rows(
         ((b"b", True), {4}),
     ):
         for words, only in ((Words(postings, live), None), (Words(postings, None), live)):
-            term = words.find(*question)
+            term = words.find((question[0],), question[1])
             found, _ = words.best([term], np.ones(1), postings.average, 9, only)
             assert set(found.tolist()) == expected
         assert Words(postings, live).count(term) == len(expected)
@@ -268,7 +270,9 @@ def test_documents_behind_the_last_one_are_left_out(
     lows[1] = lows[3] = WINDOW - 1
     words = Words(replace(postings, lows=lows), None)
     for term, expected in (((b"a", False), [0]), ((b"ab", False), [1]), ((b"a", True), [0, 1])):
-        found, scores = words.best([words.find(*term)], np.ones(1), postings.average, 9)
+        found, scores = words.best(
+            [words.find((term[0],), term[1])], np.ones(1), postings.average, 9
+        )
         assert found.tolist() == expected and (scores > 0).all()
 
 

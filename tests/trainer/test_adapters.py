@@ -112,7 +112,7 @@ def test_groups_are_used_in_training(config: TrainConfig) -> None:
         train(replace(config, attention_group=group, max_steps=1), report)
     losses = {group: lines[1].loss for group, lines in runs.items()}
     assert losses[WINDOW] == pytest.approx(losses[0], rel=1e-4)
-    assert losses[GROUP] != pytest.approx(losses[0], rel=1e-2)
+    assert losses[GROUP] != pytest.approx(losses[0], rel=5e-3)
 
 
 def test_adapters_embeddings_and_norms_are_trained_and_nothing_else(config: TrainConfig) -> None:

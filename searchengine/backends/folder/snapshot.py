@@ -239,11 +239,10 @@ class Snapshot(contract.Snapshot):
         used = Analyzer.parse(self.settings["tokenizer"])
         if used.tokenizer is Tokenizer.NONE:
             raise QueryError(lexical.MISSING)
-        with self._lock:
-            if self._words is None:
-                before, self._before = self._before, None
-                self._words = WordIndex.open(self.store, self.segments, self.live, used, before)
-            return self._words
+        if self._words is None:  # outside the lock: a fork meanwhile would keep it for ever
+            self._words = WordIndex.open(self.store, self.segments, self.live, used, self._before)
+            self._before = None
+        return self._words
 
     def by_words(
         self,

@@ -242,7 +242,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(folder: Path, tmp_path: Path)
             "is wider than the vectors (384)",
         ),
         (("evaluate", "sts", tmp_path / "gone.tsv"), "no such file"),
-        (("evaluate", "sts", qrels), "no column sentence1, sentence2"),
+        (("evaluate", "sts", qrels), "has the columns 'query-id, corpus-id, score'"),
         (
             ("evaluate", "retrieval", index, "--queries", queries, "--qrels", queries),
             "expected query-id, corpus-id",

@@ -362,7 +362,7 @@ def test_a_missing_document(page: Any) -> None:
     ask(page, "whale")
     page.click("#missing summary")
     shown = page.locator("#hits > li").first.get_attribute("data-key")
-    for key, reason in ((shown, "Found at rank 1: rank 1 by words"), ("none", "Not in the coll")):
+    for key, reason in ((shown, "Found at rank 1 (rank 1 by"), ("none", "Not found: no document")):
         page.fill("#why-key", key)
         page.click("#why button")
         page.wait_for_function(
@@ -374,7 +374,7 @@ def test_a_missing_document(page: Any) -> None:
     page.fill("#why-key", page.locator("#hits > li").last.get_attribute("data-key"))
     page.press("#why-key", "Enter")
     page.wait_for_function(
-        "() => document.querySelector('#why-text').textContent.startsWith('Found at rank 20: ')"
+        "() => document.querySelector('#why-text').textContent.startsWith('Found at rank 20 (')"
     )
     page.fill("#where", "year >= 2030")
     page.press("#where", "Enter")
@@ -384,7 +384,7 @@ def test_a_missing_document(page: Any) -> None:
     page.fill("#why-key", shown)
     page.press("#why-key", "Enter")
     page.wait_for_function("() => document.querySelector('#why-text').textContent")
-    assert page.inner_text("#why-text").startswith("Lost in the filter: ")
+    assert page.inner_text("#why-text").startswith("Not found: the filter ")
 
 
 def test_five_tasks(page: Any) -> None:

@@ -82,7 +82,7 @@ def test_a_filter_is_worked_out_once_for_a_commit(
     monkeypatch.setattr(
         Store,
         "matching",
-        lambda s, where, texts: statements.append(where) or matching(s, where, texts),
+        lambda s, where: statements.append(where) or matching(s, where),
     )
     engine.update({"a": {"year": 1}, "bb": {"year": 2}})
     for _ in range(3):
@@ -102,7 +102,7 @@ def test_the_filters_used_last_are_kept(
     monkeypatch.setattr(
         Store,
         "matching",
-        lambda s, where, texts: statements.append(where) or matching(s, where, texts),
+        lambda s, where: statements.append(where) or matching(s, where),
     )
     monkeypatch.setattr("searchengine.backends.folder.snapshot._FILTERS", 2)
     for year in (1, 2, 1, 3, 1, 2):
