@@ -53,15 +53,8 @@ def hits(
                 of_document = {passage: spans[passage] for passage in choice}
                 best = _passage(document.text, question, each, of_document, shares)
             start, end = spans.get(best, (0, len(document.text)))
-            key, title, text, metadata = (
-                document.key,
-                document.title,
-                document.text,
-                document.metadata,
-            )
-            chosen.append(
-                Hit(each.score, key, title, text, metadata, start, end, question, each.scores)
-            )
+            stored = document.key, document.title, document.text, document.metadata
+            chosen.append(Hit(each.score, *stored, start, end, question, each.scores))
         answers.append(Hits(chosen, exact=ranking.exact, facets=facets))
     return answers
 

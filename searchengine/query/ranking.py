@@ -7,7 +7,6 @@ other. Each next part has eight times as many by vectors, and what no part befor
 
 from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import replace
-from functools import cached_property
 from itertools import pairwise
 from math import inf
 from typing import Any, NamedTuple
@@ -204,6 +203,7 @@ class Order:
         self._snapshot, self._query, self._question = snapshot, query, question
         self._seen, self._exact = set(without), query.mode == Mode.VECTOR
         self._part = _worded(WordScores())
+        self._words: WordScores | None = None
 
     def extend(self, number: int, near: Near) -> None:
         """Add the part `number`: the documents of it that no part before has."""
@@ -252,12 +252,16 @@ class Order:
             self._exact,
         )
 
-    @cached_property
+    @property
     def words(self) -> WordScores:
         """The best documents by words."""
-        return self._scored(WINDOW)
+        # No cached_property: before Python 3.12 all instances share its lock, so that threads wait
+        # for each other's searches, and a child of a fork for ever.
+        if self._words is None:
+            self._words = self._scored(WINDOW)
+        return self._words
 
-    @cached_property
+    @property
     def fusion(self) -> Fusion:
         """What fuses their BM25 with cosines."""
         unrelated = self._snapshot.unrelated.cosine(self.vector)  # type: ignore[arg-type]

@@ -255,10 +255,6 @@ def test_a_child_that_closes_takes_no_lock_from_its_parent(path: Path, first: st
         engine.verify()
 
 
-@pytest.mark.xfail(
-    strict=False,
-    reason="since threads search side by side, a child of a fork amid searches may hang",
-)
 @FORKS
 def test_a_fork_amid_searches_of_other_threads(path: Path) -> None:
     """No lock that another thread held is waited for in the child."""
