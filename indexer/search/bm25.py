@@ -144,11 +144,6 @@ class Words:
         self._counts[term] = count
         return count
 
-    def rows_with_words(self) -> RowNumbers:
-        """The rows of documents that are not deleted, rising."""
-        rows = self.postings.rows
-        return rows if self.live is None else rows[self.live.mask[rows]]
-
     def rows_with(self, term: Term) -> RowNumbers:
         """The rows of documents that have a term and are not deleted, rising."""
         if isinstance(term, United):

@@ -158,9 +158,8 @@ class Blocks:
 
         Their new passages left tombstones, or their ids are larger: no id is used again.
         """
-        sql = "SELECT passage FROM tombstones WHERE passage BETWEEN ? AND ?"
-        dead = self._store.numbers(sql, self._range)
-        candidates = set(self.documents()[dead - self.work.first].tolist()) if dead.size else set()
+        dead = self._dead()
+        candidates = set(self.documents()[dead].tolist()) if dead.size else set()
         sql = "SELECT id FROM documents WHERE id > ?"
         candidates |= set(self._store.numbers(sql, (self._last,)).tolist())
         ids, ordered = [], sorted(candidates)
@@ -239,25 +238,22 @@ class Blocks:
                     yield np.asarray(rows[start : start + BLOCK_ROWS])
             done += block["rows"]
 
-    def live(self) -> Iterator[tuple[Vectors, Ids]]:
-        """The live rows (n, D) of each recorded block, and the ids (n,) of their documents."""
-        sql = "SELECT passage FROM tombstones WHERE passage BETWEEN ? AND ?"
-        dead = self._store.numbers(sql, self._range) - self.work.first
-        alive = np.ones(self.rows, bool)
-        alive[dead] = False
-        done = 0
-        for block in self.work.details["blocks"]:
-            live_rows = alive[done : done + block["rows"]]
-            done += block["rows"]
-            rows, documents = (np.load(self._file(block, suffix)) for suffix in self.FILES)
-            if live_rows.any():
-                yield rows[live_rows], documents[live_rows]
-
     def documents(self) -> Ids:
         """The document of each recorded row."""
         blocks = self.work.details["blocks"]
         files = [np.load(self._file(block, self.FILES[1])) for block in blocks]
         return np.concatenate(files) if files else np.empty(0, np.int64)
+
+    def live_documents(self) -> Ids:
+        """The document of each recorded row; −1 for those changed or deleted since."""
+        documents = self.documents()
+        documents[self._dead()] = -1
+        return documents
+
+    def _dead(self) -> Ids:
+        """The recorded rows whose documents were changed or deleted since."""
+        sql = "SELECT passage FROM tombstones WHERE passage BETWEEN ? AND ?"
+        return self._store.numbers(sql, self._range) - self.work.first
 
     def _file(self, block: Mapping[str, Any], suffix: str) -> Path:
         """A file of a recorded block, checked once."""
@@ -540,7 +536,7 @@ class Reindexing:
                 SegmentConfig.from_dict(described["index"]),
                 provenance={"encoder": described["encoder"]["fingerprint"]},
                 progress=self.progress,
-                words=writer(self.store, lambda: self.blocks.documents()[done:]),
+                words=writer(self.store, lambda: self.blocks.live_documents()[done:]),
                 passages=lambda rows: self.store.columns(np.arange(first, first + rows)),
             ).close()
             # Its checksums are computed and remembered now, not while others wait.

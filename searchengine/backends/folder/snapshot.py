@@ -240,9 +240,7 @@ class Snapshot(contract.Snapshot):
         if used.tokenizer is Tokenizer.NONE:
             raise QueryError(lexical.MISSING)
         if self._words is None:  # outside the lock: a fork meanwhile would keep it for ever
-            self._words = WordIndex.open(
-                self.store, self.segments, self.live, used, self._before, self.documents_of
-            )
+            self._words = WordIndex.open(self.store, self.segments, self.live, used, self._before)
             self._before = None
         return self._words
 

@@ -58,12 +58,10 @@ class WordIndex:
         live: Mapping[SegmentRow, Allowed | None],
         used: Analyzer,
         before: Self | None,
-        stored: Callable[[Ids], list[int]],
     ) -> Self:
         """The index of one commit; `before`: of an earlier one. `used`: of new documents.
 
-        Documents without a passage are in no segment, and a reindex that was interrupted may have
-        left one out; their words are counted here. `stored`: the documents of passages.
+        Documents without a passage are in no segment; their words are counted here.
         """
         files = {row: segment.words for row, segment in segments.items()}
         parts = {row: Words(file, live[row]) for row, file in files.items() if file is not None}
@@ -71,10 +69,8 @@ class WordIndex:
         analyzers = dict.fromkeys([used, *noted])
         alone: list[tuple[int, bytes]] = []
         if sum(part.documents for part in parts.values()) != store.count():
-            first = [row.base + part.rows_with_words() for row, part in parts.items()]
-            inside = set(stored(np.concatenate([np.zeros(0, np.int64), *first])))
-            every = store.scan("SELECT id, digest FROM documents ORDER BY id")
-            alone = [(i, digest) for i, digest in every if i not in inside]
+            sql = "SELECT id, digest FROM documents WHERE id NOT IN "
+            alone = store.scan(f"{sql}(SELECT document FROM live_passages) ORDER BY id")
         ids, known = np.array([i for i, _ in alone], np.int64), (used.label, *alone)
         if alone:
             row = SegmentRow(-1, _BASE, len(alone), "")
