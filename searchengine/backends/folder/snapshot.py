@@ -21,7 +21,6 @@ from searchengine.backends.folder.words import Ranker, WordIndex, contains, like
 from searchengine.backends.quotes import joins_words
 from searchengine.backends.quotes import phrases as quoted
 from searchengine.backends.synonyms import added, known
-from searchengine.backends.terms import asked_terms
 from searchengine.backends.unrelated import Unrelated, spread
 from searchengine.corpus.analyzer import Analyzer, Tokenizer, runs
 from searchengine.errors import CollectionError, QueryError
@@ -314,11 +313,10 @@ class Snapshot(contract.Snapshot):
     def _candidates(self, phrase: str) -> Ids:
         """The documents with all words of a phrase."""
         words = self.words
-        names = dict.fromkeys(runs(phrase), 1.0)
-        wanted = asked_terms(names, phrase, words.analyzers, lambda _: False)
+        wanted = words.terms(runs(phrase), phrase)
         if not wanted:
             return np.zeros(0, np.int64)
-        return words.documents_of(words.passages_with(list(wanted)), self.documents_of)
+        return words.documents_of(words.passages_with(wanted), self.documents_of)
 
     def _containing(self, documents: Ids, phrase: str, most: int | None) -> Ids:
         """Those of the documents that contain a phrase; none if more than `most` may."""

@@ -22,7 +22,7 @@ from searchengine.backends import limits
 from searchengine.backends.folder.documents.store import Store
 from searchengine.backends.folder.words import WordIndex, texts_of
 from searchengine.backends.quotes import phrases
-from searchengine.backends.terms import Term, asked_terms, functions_of
+from searchengine.backends.terms import Term, functions_of
 from searchengine.corpus.analyzer import folded, runs
 from searchengine.corpus.language_traits import UNSPACED_OR_KOREAN
 from searchengine.corpus.normalization import normalized
@@ -76,11 +76,11 @@ class Speller:
             if {first, second} & unknown.keys() and pair in question and self.words.has(one):
                 found[pair] = one
         joined = {word for pair in found for word in pair.split()}
-        others = [word for word in runs(question) if word not in unknown]
+        telling = self._telling(word for word in runs(question) if word not in unknown)
         for word in (word for word in unknown if word not in joined):
             limits.check()
-            new = self._nearest(word, 1, others) or self._split(word)
-            if new := new or self._nearest(word, 2, others):
+            new = self._nearest(word, 1, telling) or self._split(word)
+            if new := new or self._nearest(word, 2, telling):
                 found[word] = _as_written(new, word)
         return found
 
@@ -106,22 +106,16 @@ class Speller:
     def _functions(self) -> frozenset[str]:
         return functions_of(self.words.analyzers)
 
-    def _terms(self, words: Sequence[str]) -> list[Term]:
-        """The terms of words, whatever their language."""
-        asked = dict.fromkeys(words, 1.0)
-        return list(asked_terms(asked, "", self.words.analyzers, lambda _: False))
-
-    def _nearest(self, word: str, edits: int, others: Sequence[str]) -> str | None:
+    def _nearest(self, word: str, edits: int, telling: Sequence[Term]) -> str | None:
         """The likeliest word of documents within a number of edits; None without one.
 
-        `others`: the words of the question that documents have.
+        `telling`: terms of the other words of the question.
         """
         plain = _plain(word)
         if len(plain) < (ONE if edits == 1 else TWO):
             return None
         if any(OSA.distance(_plain(each), plain) < 2 for each in self._functions):
             return None
-        telling = self._telling(others)
         terms = self._near(plain, edits)
         made = self._ended(terms, plain, edits)
         for forms in (
@@ -148,11 +142,11 @@ class Speller:
 
     def _written(self, form: str) -> Iterator[str]:
         """A word as documents write it, with its accents."""
-        for text in self._texts(self._terms([form]), _READ):
+        for text in self._texts(self.words.terms([form]), _READ):
             yield from (word for word in _WORD.findall(text) if _plain(word) == form)
 
     def _near(self, word: str, edits: int) -> list[str]:
-        """The likeliest terms so many edits from a word or a beginning of it.
+        """The likeliest terms within a number of edits of a word, or of one of its beginnings.
 
         With two edits, only those with the same first letter.
         """
@@ -175,7 +169,7 @@ class Speller:
         return list(dict.fromkeys(term for _, term in sorted(ranked) if term.isalpha()))
 
     def _ended(self, terms: Iterable[str], word: str, edits: int) -> list[str]:
-        """The terms, each with an ending of a word, that are so many edits from the word.
+        """Each term with each ending of a word, within a number of edits of the word.
 
         The last letter of a stem may be another: "happi" is that of "happy".
         """
@@ -184,14 +178,14 @@ class Speller:
         return [form for form in dict.fromkeys(forms) if _apart(form, word) <= edits]
 
     def _read(self, terms: Sequence[str], word: str, edits: int) -> Iterator[str]:
-        """The words of some documents with the first terms that are so many edits from a word."""
+        """Words within a number of edits of a word, from some documents with the first terms."""
         likely = [Term((term.encode(),)) for term in terms[:_LIKELY]]
         words = {word for text in self._texts(likely, _FEW) for word in _WORD.findall(text)}
         forms = set(map(_plain, words))
         yield from (form for form in forms if _apart(form, word) <= edits)
 
     def _count(self, form: str) -> int:
-        return sum(map(self.words.count, self._terms([form])))
+        return sum(map(self.words.count, self.words.terms([form])))
 
     def _texts(self, terms: Sequence[Term], count: int) -> Iterator[str]:
         """Titles and texts of `count` documents with each term, in lower case."""
@@ -204,14 +198,14 @@ class Speller:
             for _, text in texts_of(self.store.scan, ids.tolist()):
                 yield normalized(f"{text.title} {text.text[:_TEXT]} {text.name}").lower()
 
-    def _telling(self, words: Sequence[str]) -> list[Term]:
+    def _telling(self, words: Iterable[str]) -> list[Term]:
         """Terms of words that documents have, but not more than one in ten."""
         most = 1 + self.words.documents / 10
-        return [t for t in self._terms(words) if 0 < self.words.count(t) <= most][:_TELLING]
+        return [t for t in self.words.terms(words) if 0 < self.words.count(t) <= most][:_TELLING]
 
     def _likely(self, word: str, beside: Sequence[Term]) -> float:
         """How likely a word is, by how many documents have it, and have the others as well."""
-        (term, *_), together = self._terms([word]), 0.0
+        (term, *_), together = self.words.terms([word]), 0.0
         count = self.words.count(term)
         for other in beside:
             by_chance = count * self.words.count(other) / self.words.documents
@@ -223,7 +217,7 @@ class Speller:
         """The word as two that documents have together, the most frequent; None without such."""
         best, most = None, 0
         for i in range(_PART, len(word) - _PART + 1):
-            terms = self._terms([word[:i], word[i:]])
+            terms = self.words.terms([word[:i], word[i:]])
             if len(terms) == 2 and (count := self.words.passages_with(terms).size) > most:
                 best, most = f"{word[:i]} {word[i:]}", count
         return best

@@ -103,10 +103,15 @@ class WordIndex:
         """Whether documents have a word, in any of its forms; of a name, one of its parts."""
         had = self._had.get(word)
         if had is None:
-            asked = terms.asked_terms({word: 1.0}, "", self.analyzers, lambda _: False)
-            had = not asked or any(map(self.count, asked))
+            forms = self.terms([word])
+            had = not forms or any(map(self.count, forms))
             _keep(self._had, word, had)
         return had
+
+    def terms(self, words: Iterable[str], text: str = "") -> list[Term]:
+        """The terms of words, of names the parts alone; by all languages, or that of a text."""
+        asked = dict.fromkeys(words, 1.0)
+        return [*terms.asked_terms(asked, text, self.analyzers, lambda _: False)]
 
     def passages_with(self, wanted: Sequence[Term]) -> Ids:
         """The first passages of documents that have all terms, the largest segment first."""
@@ -196,9 +201,10 @@ def _keep(kept: dict[Any, Any], key: object, value: object) -> None:
 
 
 def likely(phrase: str) -> Callable[[Text], bool]:
-    """Whether a text has words that begin with the letters of those of a phrase, in its order.
+    """A quick test: False only if a text cannot contain a phrase.
 
-    Stems keep the first letter. Other texts than ASCII are likely to have any phrase.
+    Stems keep the first letter, so a text needs words with the first letters of the phrase's, in
+    order. Texts beyond ASCII are not tested.
     """
     if not phrase.isascii():
         return lambda text: True
