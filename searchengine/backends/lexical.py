@@ -17,8 +17,8 @@ TERMS = 128
 """Maximum terms to search for; the rarest ones are used. With more, long questions are answered
 worse: of questions with 276 terms, nDCG@10 is 0.594 with 128 of them and 0.544 with all."""
 MANY, NOT_TELLING = 10, 1.0
-"""Where at least so many documents are, words that half of them have tell nothing: the most that
-they could give is this."""
+"""Among MANY documents or more, words that half of them have tell nothing. A question of such words
+alone expects a score of NOT_TELLING, so that noise does not count as a match."""
 MISSING = (
     "this collection has no index of words; search with mode='vector', or index into a "
     "new collection with a tokenizer"

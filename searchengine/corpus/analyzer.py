@@ -6,9 +6,9 @@
 A text is folded (Unicode's NFKC and case; digits of any script are digits, and soft hyphens and
 zero-width characters are nothing). Its words become Snowball's stems, by the languages of the
 collection (https://snowballstem.org), without the accents of Latin letters. A name such as
-snake_case, kebab-case, a.b.c, camelCase, 3.11.4 or C++ is its parts and the whole, which ignores _
-and -. In scripts without spaces, and in Korean, every two characters are a term, of Thai, Lao,
-Burmese and Khmer every three.
+snake_case, kebab-case, a.b.c, camelCase, 3.11.4 or C++ is its parts and the whole, without _ and -
+but between digits. In scripts without spaces, and in Korean, every two characters are a term; in
+Thai, Lao, Burmese and Khmer, every three.
 """
 
 import re

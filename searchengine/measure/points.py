@@ -37,8 +37,8 @@ from searchengine.measure.results import EXACT, Results, Row, Spread
 from searchengine.measure.significance import intervals
 
 TIMED, MIN_TIMED, TIME_LIMIT = 100, 20, 4.0
-"""Queries timed one at a time in a round; of a slow point so many as take TIME_LIMIT seconds, but
-at least MIN_TIMED."""
+"""Queries timed one at a time in a round. A slow point stops after TIME_LIMIT seconds, and has
+MIN_TIMED at least."""
 PREFIXES, SHORTLISTS = (64, 128, 256), (2, 5, 10, 20, 50)
 """Measured where too few queries are there for a tuning; SHORTLISTS in multiples of k."""
 _PACKAGES = ("searchengine", "faiss-cpu", "faiss-gpu", "numpy")

@@ -25,7 +25,7 @@ PASSAGES = 200
 """Passages of the first part by vectors, at most: or the shortlist, if that is shorter."""
 WINDOW = 100
 """Documents of the first part by words, and those that are fused. With 200, nDCG@10 differed by
-−.0021, +.0012 and −.0001 on three collections, by chance."""
+−.0021, +.0012 and −.0001 on three collections, within noise."""
 _GROWTH, _MIN_FIRST = 8, 10  # factor from each part to the next; passages of the first, at least
 MAX_DEPTH = 1 << 40
 """More documents than a collection holds; SQLite's integers end at 2⁶³."""

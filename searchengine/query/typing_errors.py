@@ -19,7 +19,7 @@ class Searched:
 
     Attributes:
         question: the question with its words replaced.
-        replacements: what was replaced; empty if nothing was.
+        replacements: replaced words → new ones.
     """
 
     question: str

@@ -259,7 +259,7 @@ class ExplainResponse(BaseModel):
     key: str
     rank: int | None = Field(description="In the search, from 1; null: not found.")
     reason: str = Field(description="Why it is not found, else empty.")
-    matches: bool | None = Field(description="Whether the filter holds; null: there is none.")
+    matches: bool | None = Field(description="Whether it matches the filter; null without one.")
     vector: int | None = Field(description="By the full-width cosine, among all that match.")
     words: int | None = Field(description="By BM25, among all that match.")
     shortlist: int | None = Field(description="By the prefix, of its best passage.")

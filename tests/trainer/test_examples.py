@@ -1,4 +1,4 @@
-"""Files of examples: what is read of them, and what is refused."""
+"""Files of examples: what is read, and what is refused."""
 
 import gzip
 import json

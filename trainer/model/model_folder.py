@@ -1,7 +1,7 @@
 """Model folders, read and written: the sentence-transformers layout, safetensors only.
 
 The folder defines the model: modules.json lists the modules, each module's config its settings. So
-sentence-transformers, mteb and others load what is written here.
+sentence-transformers and mteb load the folders written here.
 """
 
 from collections.abc import Mapping

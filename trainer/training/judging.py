@@ -139,7 +139,7 @@ def mean(scores: Scores, weights: Mapping[int, float]) -> float:
 def make_measures(
     config: TrainConfig, split: Split, measure: Measure | None = None
 ) -> tuple[list[Measure], Split]:
-    """The measures of a run, of which the first chooses the step; and the examples it learns from.
+    """The measures of a run (the first one chooses the step), and the examples to train on.
 
     The measures are the caller's, and that of the `dev` files; without both, of examples that are
     held out. None for sentences alone, or where too few can be held out.
@@ -158,7 +158,7 @@ def make_measures(
 def measure_of(rows: Batch, examples: Batch, seed: int, where: str) -> Measure:
     """The measure that rows of a kind give. Raises DataError for rows that can judge nothing.
 
-    examples: of which some give texts among which anchors look for their positives.
+    examples: the positives of some are candidates beside those of `rows`.
     """
     if rows[0].label:
         return Measure(f"accuracy on {where}", partial(right_labels, rows))

@@ -2,7 +2,7 @@
 
 Texts of a batch are sorted by length and cut into passes of some thousand tokens, so that little is
 spent on padding. Every pass seeds its own dropout; that is what lets gradient caching (Gao et al.,
-arXiv 2101.06983) do a pass again: first all vectors, of which nothing else is kept, then the loss
+arXiv 2101.06983) do a pass again: first all vectors, without keeping activations, then the loss
 on them, then each pass once more when its gradients are computed. Memory is that of one pass.
 """
 

@@ -269,7 +269,7 @@ def test_values_of_different_types_are_different_groups(tmp_path: Path) -> None:
         assert keys(hits) == [
             *(f"{i:02}" for i in range(10)),
             "a",
-        ]  # null is a value, nothing is none
+        ]  # null is a value, a missing field is not
 
 
 @pytest.mark.parametrize("mode", ["vector", "text", "hybrid"])
