@@ -145,7 +145,7 @@ class Analyzer:
         return _cutter(order)
 
     def order_of(self, text: str) -> tuple[str, ...]:
-        """The order of the languages by which the terms of a text are made."""
+        """The order in which the languages make the terms of a text."""
         told = language_of(normalized(text)) if self._is_mixed else None
         return self._order(told)
 

@@ -90,7 +90,7 @@ def _cells(row: Row, results: Results, whole: bool) -> Iterator[tuple[str, str]]
 
 
 METHOD = {
-    "point": "structure, code and prefix → shortlist: the prefix chooses so many rows, which are "
+    "point": "structure, code and prefix → shortlist: the prefix chooses a shortlist, which is "
     "reranked at full width; ef or lists: the effort of the search",
     "recommended": "the cheapest point that held-out queries show to exceed the target, as tune "
     "finds it; of those within 5 % of its time, encoding included, the one that finds most",

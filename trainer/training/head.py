@@ -30,7 +30,7 @@ CLASSIFIER_TEXTS = 4096  # that a classifier is fitted on, at most
 C = 3.0
 """Inverse strength of L2 in a regression on unit vectors."""
 CS, MIN_CHOOSING = (0.3, 1.0, 3.0, 10.0, 30.0), 500
-"""Values of C of which a cross-validation may choose, and texts that it takes (docs/tried.md)."""
+"""Values of C for cross-validation to choose from, and the fewest texts for it (docs/tried.md)."""
 
 
 def with_linear_head(model: Model) -> Model:
