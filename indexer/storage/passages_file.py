@@ -25,14 +25,9 @@ class RowPassages:
 
     Attributes:
         columns: (3, rows) int64 document, start and end of each row's passage.
-        documents, starts, ends: (rows,) the same as views: a single number is read from them
-            sooner than from an array.
     """
 
     columns: RowNumbers
-    documents: memoryview
-    starts: memoryview
-    ends: memoryview
 
     @classmethod
     def open(cls, path: Path, rows: int) -> Self:
@@ -45,7 +40,7 @@ class RowPassages:
         with path.open("rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         columns = np.frombuffer(mapped, "<i8", offset=start).reshape(3, rows)
-        return cls(columns, *(column.data for column in columns))
+        return cls(columns)
 
     def of_documents(self, rows: RowNumbers) -> tuple[RowNumbers, RowNumbers]:
         """All rows of the documents that have these rows, and the document of each, both (n,).

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 
@@ -33,25 +34,27 @@ def hits(
     if questions is not None and query.mode != Mode.VECTOR:
         questions = [with_added(question, snapshot.settings) for question in questions]
     ranked = [each for ranking in rankings for each in ranking.documents]
-    documents = iter(snapshot.store.documents(each.document for each in ranked))
+    documents = iter(snapshot.store.documents([each.document for each in ranked]))
     facets = {name: facet(snapshot.store, name, query.where) for name in query.facets}
-    passages = _several_passages(snapshot, ranked)
-    ids = {each.passage for each in ranked if each.passage >= 0}.union(*passages.values())
-    spans = dict(zip(ids, snapshot.spans_of(list(ids)), strict=True))
+    passages = _passages_with_words(snapshot, ranked)
+    ids = [each.passage for each in ranked if each.passage >= 0]
+    ids += chain.from_iterable(passages.values())
+    spans = dict(zip(ids, snapshot.spans_of(ids), strict=True))
     answers = []
     for i, ranking in enumerate(rankings):
         question, chosen = questions[i] if questions else "", []
         shares: Mapping[int, float] | None = None
         if vectors is not None and query.mode == Mode.HYBRID:
-            of_page = [each.document for each in ranking.documents]
-            compared = [passage for name in of_page for passage in passages.get(name, ())]
-            shares = _cosine_shares(snapshot, compared, vectors[i])
+            shares = _cosine_shares(snapshot, ranking.documents, passages, vectors[i])
         for each in ranking.documents:
             limits.check()
             document, best = next(documents), each.passage
-            if choice := passages.get(each.document):
-                of_document = {passage: spans[passage] for passage in choice}
-                best = _passage(document.text, question, each, of_document, shares)
+            if several := passages.get(each.document):
+                best = several[0]
+                if len(several) > 1:
+                    near = None if shares is None else [shares[name] for name in several]
+                    places = [spans[name] for name in several]
+                    best = several[_passage(document.text, question, each, places, near)]
             start, end = spans.get(best, (0, len(document.text)))
             stored = document.key, document.title, document.text, document.metadata
             chosen.append(Hit(each.score, *stored, start, end, question, each.scores))
@@ -93,29 +96,30 @@ def reranked(answer: Hits, question: str, query: Query) -> Hits:
     return answer
 
 
-def _several_passages(snapshot: Snapshot, ranked: Sequence[Ranked]) -> Mapping[int, list[int]]:
-    """Document → its passages, of those that have several and words of the question."""
-    known = {
-        each.document: each.passage
-        for each in ranked
-        if each.passage >= 0 and each.scores.get("text", 0.0) > 0
-    }
-    if not known or not snapshot.cuts:
-        return {}
-    passages: dict[int, list[int]] = {}
-    for passage, document in snapshot.passages_of(list(known), known).items():
-        passages.setdefault(document, []).append(passage)
-    return {document: several for document, several in passages.items() if len(several) > 1}
+def _passages_with_words(snapshot: Snapshot, ranked: Sequence[Ranked]) -> dict[int, list[int]]:
+    """Document → its passages, where it has words of the question, and maybe several passages."""
+    documents = [each.document for each in ranked if each.scores.get("text", 0.0) > 0]
+    passages: dict[int, list[int]] = {document: [] for document in documents}
+    if passages and snapshot.cuts:
+        known = {each.document: each.passage for each in ranked if each.passage >= 0}
+        for passage, document in snapshot.passages_of(documents, known).items():
+            passages[document].append(passage)
+    return passages
 
 
 def _cosine_shares(
-    snapshot: Snapshot, passages: Sequence[int], vector: Floats
-) -> Mapping[int, float]:
-    """Passage → the part that its cosine would have in a fused score."""
-    if not passages:
-        return {}
+    snapshot: Snapshot,
+    ranked: Sequence[Ranked],
+    passages: Mapping[int, Sequence[int]],
+    vector: Floats,
+) -> Mapping[int, float] | None:
+    """Passage → the part that its cosine would have in a fused score; of documents with several."""
+    several = [passages.get(each.document, ()) for each in ranked]
+    compared = [name for names in several if len(names) > 1 for name in names]
+    if not compared:
+        return None
     fusion = Fusion(1.0, snapshot.unrelated.cosine(vector), weight_of(snapshot.settings))
-    result = snapshot.cosines(vector, np.array(passages, np.int64))
+    result = snapshot.cosines(vector, np.array(compared, np.int64))
     shares = fusion.score(result.scores[0].astype(float), 0.0)
     return dict(zip(result.rows[0].tolist(), shares.tolist(), strict=True))
 
@@ -124,20 +128,21 @@ def _passage(
     text: str,
     question: str,
     ranked: Ranked,
-    spans: Mapping[int, Span],
-    shares: Mapping[int, float] | None,
+    spans: Sequence[Span],
+    shares: Sequence[float] | None,
 ) -> int:
-    """The passage of a document that its score chooses; the first of equals.
+    """Which of several passages of a document its score chooses; the first of equals.
 
     A passage has its own cosine, and of what words added to the score of the document as much as
     it has of their weight, compared with the passage that has most. `shares`: the parts of the
     cosines in the score; None: words alone count.
     """
-    near = dict.fromkeys(spans, 0.0) if shares is None else {i: shares[i] for i in spans}
-    first, second = sorted(near.values(), reverse=True)[:2]
+    near = [0.0] * len(spans) if shares is None else shares
+    second, first = sorted(near)[-2:]
     words = 1.0 if shares is None else max(0.0, ranked.score - first)
     if first > second + words:  # whatever the words are
-        return max(near, key=near.__getitem__)
-    weights = dict(zip(spans, word_counts(text, question, [*spans.values()]), strict=True))
-    most = max(weights.values()) or 1.0
-    return max(near, key=lambda passage: near[passage] + words * weights[passage] / most)
+        return near.index(first)
+    weights = word_counts(text, question, spans)
+    most = max(weights) or 1.0
+    sums = [share + words * weight / most for share, weight in zip(near, weights, strict=True)]
+    return sums.index(max(sums))

@@ -1,12 +1,12 @@
 """From a checked request to ranked documents: candidates by vectors and by words, in one order.
 
 The order of a question is made of parts of fixed sizes, whatever k and offset are: so pages are one
-answer, cut. The first part has the best by vectors and the best by words; most searches need no
-other. Each next part has eight times as many by vectors, and what no part before it has.
+answer, cut. The first part is the pool: the best by vectors and the best by words, fused. Most
+searches need no other. What follows is by vectors alone, each part eight times the one before it,
+and at last what has no vector.
 """
 
-from collections.abc import Hashable, Mapping, Sequence, Set
-from dataclasses import replace
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from itertools import pairwise
 from math import inf
 from typing import Any, NamedTuple
@@ -22,11 +22,11 @@ from searchengine.query.fusion import Fusion
 from searchengine.query.request import Query
 
 PASSAGES = 200
-"""Passages of the first part by vectors, at most: or the shortlist, if that is shorter."""
+"""Passages of the pool by vectors, at most: or the shortlist, if that is shorter."""
 WINDOW = 100
-"""Documents of the first part by words, and those that are fused. With 200, nDCG@10 differed by
+"""Documents of the pool by words. With 200, nDCG@10 differed by
 −.0021, +.0012 and −.0001 on three collections, within noise."""
-_GROWTH, _MIN_FIRST = 8, 10  # factor from each part to the next; passages of the first, at least
+_GROWTH, _MIN_FIRST = 8, 10  # factor from each part to the next; passages of the pool, at least
 MAX_DEPTH = 1 << 40
 """More documents than a collection holds; SQLite's integers end at 2⁶³."""
 _LIMITED = 16  # questions that are compared together where their time is limited
@@ -55,8 +55,16 @@ class Ranking(NamedTuple):
     exact: bool = False
 
 
+class Question(NamedTuple):
+    """A question as it is ranked: its vector (D,), None by words; phrases documents must have."""
+
+    text: str
+    vector: Floats | None
+    required: tuple[str, ...]
+
+
 class Part(NamedTuple):
-    """Documents in their order, an array (n,) each; −∞ and NaN in place of a missing score."""
+    """Documents, best first, an array (n,) each; −∞ and NaN in place of a missing score."""
 
     documents: _Column
     passages: _Column
@@ -64,22 +72,20 @@ class Part(NamedTuple):
     cosines: _Column
     bm25: _Column
 
-    def take(self, chosen: _Column | slice) -> "Part":
+    def take(self, chosen: _Column | slice | list[int]) -> "Part":
         """Some of the documents."""
-        return Part(*(column[chosen] for column in self))
+        return Part(*[column[chosen] for column in self])
 
 
 class Near(NamedTuple):
-    """Documents near a vector, each by its best passage, best first: (n,) each.
+    """Documents near a vector, each once, by its best passage.
 
     `all`: no other document can be found by a vector. `exact`: as in Hits.
     """
 
-    documents: _Column
-    passages: _Column
-    cosines: _Column
-    all: bool = True
-    exact: bool = True
+    part: Part
+    all: bool
+    exact: bool
 
 
 def rank(
@@ -100,28 +106,24 @@ def rank(
         without: documents to leave out.
     """
     count = len(questions) if questions is not None else len(vectors)  # type: ignore[arg-type]
-    orders = [
-        Order(
-            snapshot,
-            query,
-            "" if questions is None else questions[i],
-            None if vectors is None or query.by_words else vectors[i],
-            without,
-        )
-        for i in range(count)
+    texts = [""] * count if questions is None else questions
+    rows = [None] * count if vectors is None or query.by_words else [*vectors]
+    asked = [
+        Question(text, row, query.required(text)) for text, row in zip(texts, rows, strict=True)
     ]
-    step = len(orders) if limits.current() is None else _LIMITED
-    pending, number = orders, 0
-    while pending:
-        for start in range(0, len(pending), step):
+    together = len(asked) if limits.current() is None else _LIMITED
+    if any([question.required for question in asked]):  # a filter of its own
+        together = 1
+    rankings = []
+    for start in range(0, len(asked), together or 1):
+        limits.check()
+        batch = asked[start : start + together]
+        near = [None] * len(batch) if query.by_words else nearest(snapshot, query, batch, 0)
+        for question, first in zip(batch, near, strict=True):
             limits.check()
-            batch = pending[start : start + step]
-            for order, near in zip(batch, nearest(snapshot, query, batch, number), strict=True):
-                limits.check()
-                order.extend(number, near)
-        pending = [order for order in pending if not order.ended]
-        number += 1
-    return [order.page() for order in orders]
+            parts = _parts(snapshot, query, question, first)
+            rankings.append(_ranking(snapshot, query, parts, without))
+    return rankings
 
 
 def rank_by_weights(
@@ -133,36 +135,35 @@ def rank_by_weights(
 ) -> list[dict[float, list[str]]]:
     """For each question: weight of the cosine → keys; see SearchEngine.rank_by_weights."""
     query, ranked = Query(depth, mode=Mode.HYBRID), []
-    for question, vector in zip(questions, vectors, strict=True):
-        order = Order(snapshot, query, question, vector)
-        (near,) = nearest(snapshot, query, [order], 0)
-        parts = {0.0: order.by_words(0)[0], 1.0: by_vector(near)}
+    for text, vector in zip(questions, vectors, strict=True):
+        question = Question(text, vector, query.required(text))
+        (near,) = nearest(snapshot, query, [question], 0)
+        words = _by_words(snapshot, query, question, WINDOW)
+        pool = _pool(snapshot, question, near.part, words)
+        unrelated = snapshot.unrelated.cosine(vector)
+        parts = {0.0: _worded(words), 1.0: near.part}
         for weight in weights:
             if weight not in parts:
-                parts[weight] = order.fused(near, replace(order.fusion, weight=weight))
-        ids = {weight: order.ties_by_key(parts[weight], depth).documents for weight in weights}
-        ranked.append(
-            {weight: snapshot.store.keys_of(ids[weight][:depth].tolist()) for weight in weights}
-        )
+                parts[weight] = _fused(pool, Fusion(words.scale, unrelated, weight))
+        ids = {w: _ties_by_key(snapshot, parts[w], depth).documents[:depth] for w in weights}
+        ranked.append({w: snapshot.store.keys_of(ids[w].tolist()) for w in weights})
     return ranked
 
 
-def nearest(snapshot: Snapshot, query: Query, orders: Sequence["Order"], number: int) -> list[Near]:
-    """The documents nearest to each question, for the part `number`; none by words."""
-    empty = Near(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
-    if query.by_words or not snapshot.at_most(1):
-        return [empty] * len(orders)
-    if any(order.required for order in orders) and len(orders) > 1:
-        return [near for order in orders for near in nearest(snapshot, query, [order], number)]
+def nearest(
+    snapshot: Snapshot, query: Query, questions: Sequence[Question], number: int
+) -> list[Near]:
+    """The documents nearest to each question, for the part `number`, which have equal phrases."""
     listed = PASSAGES if query.exact else query.shortlist or min(snapshot.shortlist, PASSAGES)
     wanted = min(max(_MIN_FIRST, listed) * _GROWTH**number, MAX_DEPTH)
-    count = snapshot.at_most(wanted)
+    if not (count := snapshot.at_most(wanted)):
+        return [Near(_worded(WordScores()), True, True)] * len(questions)
     result = snapshot.search(
-        np.stack([order.vector for order in orders if order.vector is not None]),
+        np.stack([question.vector for question in questions if question.vector is not None]),
         count,
         shortlist=query.shortlist,
         where=query.where,
-        phrases=orders[0].required,
+        phrases=questions[0].required,
         exact=query.exact,
         shown=query.depth,
     )
@@ -173,212 +174,149 @@ def nearest(snapshot: Snapshot, query: Query, orders: Sequence["Order"], number:
         cosines = cosines.round(_DECIMALS)
     no_more = count < wanted or snapshot.at_most(count + 1) == count
     near = []
-    for rows, scores in zip(result.rows, cosines, strict=True):
+    for rows, scores in zip(result.rows, cosines.astype(float), strict=True):
         passages = rows[rows >= 0]
         documents = snapshot.documents_of(passages)
         first = _firsts(documents)
-        columns = np.array(documents, np.int64)[first], passages[first], scores[first].astype(float)
-        near.append(Near(*columns, no_more or len(passages) < count, result.exact))
+        best, none = scores[first], np.full(len(first), np.nan)
+        part = Part(np.array(documents, np.int64)[first], passages[first], best, best, none)
+        near.append(Near(part, no_more or len(passages) < count, result.exact))
     return near
 
 
-class Order:
-    """The order of documents for a question, as far as its parts go.
+def _parts(
+    snapshot: Snapshot, query: Query, question: Question, near: Near | None
+) -> Iterator[tuple[Part, bool]]:
+    """The parts of an order, and whether each is exact; documents may come again.
 
-    Attributes:
-        vector: of the question, (D,); None by words.
-        required: the phrases that documents must contain.
-        ended: whether the page is complete, or no part has more.
+    `near`: the first part by vectors; None by words.
     """
-
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        query: Query,
-        question: str,
-        vector: Floats | None,
-        without: Set[int] = frozenset(),
-    ) -> None:
-        self.vector, self.required, self.ended = vector, query.required(question), False
-        self._snapshot, self._query, self._question = snapshot, query, question
-        self._seen, self._exact = set(without), query.mode == Mode.VECTOR
-        self._part = _worded(WordScores())
-        self._words: WordScores | None = None
-
-    def extend(self, number: int, near: Near) -> None:
-        """Add the part `number`: the documents of it that no part before has."""
-        query, before = self._query, self._part
-        if query.mode == Mode.TEXT:
-            part, last = self.by_words(number)
-        elif query.mode == Mode.VECTOR:
-            part, last = by_vector(near), near.all
+    words, count = WordScores(), WINDOW
+    if query.mode != Mode.VECTOR:
+        words = _by_words(snapshot, query, question, count)
+    if near is None:
+        yield _worded(words), False
+        while len(words) == count:
+            count *= _GROWTH
+            words = _by_words(snapshot, query, question, count)
+            yield _worded(words), False
+        return
+    if query.mode == Mode.VECTOR:
+        yield near.part, near.exact
+    else:
+        unrelated = snapshot.unrelated.cosine(question.vector)  # type: ignore[arg-type]
+        fusion = Fusion(words.scale, unrelated, weight_of(snapshot.settings))
+        yield _fused(_pool(snapshot, question, near.part, words), fusion), False
+    number = 0
+    while not near.all:
+        number += 1
+        (near,) = nearest(snapshot, query, [question], number)
+        if query.mode == Mode.VECTOR:
+            yield near.part, near.exact
         else:
-            part, last = self.fused(near, self.fusion), near.all
-            if last and len(self.words) == WINDOW:  # others have words, and no vector
-                part = _joined(part, self._more_by_words())
-        self._exact = self._exact and near.exact
-        part = self._new(part)
-        if query.mode == Mode.HYBRID:  # a document that a part before missed has its last score
-            lowest = before.scores[-1:].min(initial=np.inf)
-            part = part._replace(scores=np.minimum.accumulate(np.minimum(part.scores, lowest)))
+            yield _fused(near.part._replace(bm25=0 * near.part.cosines), fusion), False
+    if len(words) == count:  # others have words, and no vector
+        yield _fused(_worded(_by_words(snapshot, query, question, MAX_DEPTH)), fusion), False
+
+
+def _ranking(
+    snapshot: Snapshot, query: Query, parts: Iterator[tuple[Part, bool]], without: Set[int]
+) -> Ranking:
+    """The documents to show: of as many parts as they need."""
+    order, exact, ended = _worded(WordScores()), True, False
+    seen = np.array([*without], np.int64)
+    for part, is_exact in parts:
+        exact = exact and is_exact
+        if seen.size:
+            part = part.take(~np.isin(part.documents, seen))
+        if query.mode == Mode.HYBRID and len(order.scores):  # what the pool missed comes behind it
+            part = part._replace(scores=np.minimum(part.scores, order.scores[-1]))
+        found = part.documents
         if query.min_score is not None:
             above = part.scores >= query.min_score
-            part, last = part.take(above), last or not above.all()
-        enough = query.depth - len(before.documents) if query.group_by is None else len(part.scores)
-        part = self.ties_by_key(part, enough)
-        part = _joined(before, part) if len(before.scores) else part
-        self._part = part if query.group_by is None else self._grouped(part, query.group_by)
-        self.ended = last or len(self._part.documents) >= query.depth
-
-    def _new(self, part: Part) -> Part:
-        """The documents that were in no part before, each once."""
-        documents = part.documents.tolist()
-        new = [i for i in _firsts(documents) if documents[i] not in self._seen]
-        self._seen.update(documents)
-        return part if len(new) == len(documents) else part.take(np.array(new, np.int64))
-
-    def page(self) -> Ranking:
-        """The documents to show."""
-        query = self._query
-        part = self._part.take(slice(query.offset, query.depth))
-        if query.mode == Mode.TEXT:
-            part = part._replace(passages=self._first_passages(part.documents.tolist()))
-        columns = [column.tolist() for column in part]
-        return Ranking(
-            [
-                Ranked(score, document, passage, _scores(cosine, bm25))
-                for document, passage, score, cosine, bm25 in zip(*columns, strict=True)
-            ],
-            self._exact,
-        )
-
-    @property
-    def words(self) -> WordScores:
-        """The best documents by words."""
-        # No cached_property: before Python 3.12 all instances share its lock, so that threads wait
-        # for each other's searches, and a child of a fork for ever.
-        if self._words is None:
-            self._words = self._scored(WINDOW)
-        return self._words
-
-    @property
-    def fusion(self) -> Fusion:
-        """What fuses their BM25 with cosines."""
-        unrelated = self._snapshot.unrelated.cosine(self.vector)  # type: ignore[arg-type]
-        return Fusion(self.words.scale, unrelated, weight_of(self._snapshot.settings))
-
-    def fused(self, near: Near, fusion: Fusion) -> Part:
-        """Documents by vectors and the best by words, in the order of their fused scores.
-
-        Without those that documents of the next part may exceed: these have no word that counts,
-        and at most the last cosine of this part.
-        """
-        bm25, known = dict(self.words), set(near.documents.tolist())
-        others = [document for document in bm25 if document not in known]
-        cosines, passages = self._cosines_of(others)
-        documents = np.concatenate([near.documents, np.array(others, np.int64)])
-        cosines = np.concatenate([near.cosines, cosines])
-        worded = np.array([bm25[i] if i in bm25 else 0.0 for i in documents.tolist()])
-        scores = fusion.score(cosines, worded)
-        part = Part(documents, np.concatenate([near.passages, passages]), scores, cosines, worded)
-        part = part.take(np.lexsort((documents, -cosines, -scores)))
-        if near.all:
-            return part
-        cosine = near.cosines[-1]
-        lowest = fusion.score(cosine, 0.0)
-        ties = (part.scores == lowest) & (part.cosines >= cosine)
-        return part.take((part.scores > lowest) | ties)
-
-    def _scored(self, count: int) -> WordScores:
-        where = self._query.where
-        return self._snapshot.by_words(self._question, count, where, required=self.required)
-
-    def by_words(self, number: int) -> tuple[Part, bool]:
-        """The part `number` of the documents by words, and whether it is the last."""
-        count = min(WINDOW * _GROWTH**number, MAX_DEPTH)
-        scored = self.words if number == 0 else self._scored(count)
-        part = _worded(scored)
-        return part._replace(scores=part.bm25), len(scored) < count
-
-    def _more_by_words(self) -> Part:
-        """All documents by words, as those without a vector are scored."""
-        part = _worded(self._scored(MAX_DEPTH))
-        return part._replace(scores=self.fusion.score(part.cosines, part.bm25))
-
-    def _cosines_of(self, documents: Sequence[int]) -> tuple[_Column, _Column]:
-        """The highest cosine of each document, and the passage that has it; −∞ and −1 without."""
-        owners = self._snapshot.passages_of(documents, self.words.first) if documents else {}
-        best: dict[int, tuple[float, int]] = {}
-        if owners:
-            asked = np.fromiter(owners, np.int64, len(owners))
-            result = self._snapshot.cosines(self.vector, asked)  # type: ignore[arg-type]
-            rows = result.rows[0].tolist()
-            names = [owners[row] for row in rows]
-            cosines = result.scores[0].clip(-1, 1).round(_DECIMALS).tolist()
-            best = {names[i]: (cosines[i], rows[i]) for i in _firsts(names)}
-        pairs = [best[i] if i in best else (-np.inf, -1) for i in documents]
-        table = np.array(pairs, np.float64).reshape(-1, 2)
-        return table[:, 0], table[:, 1].astype(np.int64)
-
-    def _first_passages(self, documents: Sequence[int]) -> _Column:
-        """The first passage of each document; −1 without any.
-
-        `hits` chooses the passage with most words of the question, once it has the texts.
-        """
-        first = {i: self.words.first[i] for i in documents if i in self.words.first}
-        if others := [document for document in documents if document not in first]:
-            passages = self._snapshot.passages_of(others, {})
-            first |= {document: passage for passage, document in reversed(passages.items())}
-        return np.array([first.get(document, -1) for document in documents], np.int64)
-
-    def ties_by_key(self, part: Part, count: int) -> Part:
-        """Documents of equal scores by their keys, which are read for those alone.
-
-        `count`: documents that are enough.
-        """
-        equal = (part.scores[1:] == part.scores[:-1]) & (part.cosines[1:] == part.cosines[:-1])
-        if not equal[:count].any():
-            return part
-        order, size = np.arange(len(part.documents)), len(part.documents)
-        starts = [0, *(np.flatnonzero(~equal) + 1).tolist()]
-        for start, end in pairwise([*starts, size]):
-            if start < count and end - start > 1:
-                keys = self._snapshot.store.keys_of(part.documents[start:end].tolist())
-                order[start:end] = start + np.argsort(np.array(keys, object), kind="stable")
-        return part.take(order)
-
-    def _grouped(self, part: Part, field: str) -> Part:
-        """The first document of every value of a field."""
-        documents = part.documents.tolist()
-        values = self._snapshot.store.values(documents, field)
-        return part.take(np.array(_firsts([values[i] for i in documents]), np.int64))
+            part, ended = part.take(above), not above.all()
+        enough = query.depth - len(order.documents) if query.group_by is None else len(found)
+        part = _ties_by_key(snapshot, part, enough)
+        order = Part(*map(np.concatenate, zip(order, part, strict=True))) if seen.size else part
+        if query.group_by is not None:
+            documents = order.documents.tolist()
+            values = snapshot.store.values(documents, query.group_by)
+            order = order.take(_firsts([values[i] for i in documents]))
+        if ended or len(order.documents) >= query.depth:
+            break
+        seen = np.concatenate([seen, found])
+    columns = [column.tolist() for column in order.take(slice(query.offset, query.depth))]
+    return Ranking([*map(_ranked, *columns)], exact)
 
 
-def by_vector(near: Near) -> Part:
-    """Documents by their cosines alone."""
-    none = np.full(len(near.documents), np.nan)
-    return Part(near.documents, near.passages, near.cosines, near.cosines, none)
+def _ranked(document: int, passage: int, score: float, cosine: float, bm25: float) -> Ranked:
+    scores = {}
+    if cosine > -inf:
+        scores["vector"] = cosine
+    if bm25 < inf:
+        scores["text"] = bm25
+    return Ranked(score, document, passage, scores)
+
+
+def _by_words(snapshot: Snapshot, query: Query, question: Question, count: int) -> WordScores:
+    return snapshot.by_words(question.text, count, query.where, required=question.required)
 
 
 def _worded(scored: WordScores) -> Part:
-    """Documents by words, without cosines and passages."""
-    documents, bm25 = [i for i, _ in scored], np.array([score for _, score in scored])
-    none, far = np.full(len(scored), -1), np.full(len(scored), -np.inf)
-    return Part(np.array(documents, np.int64), none, bm25, far, bm25)
+    """Documents by words, each by its first passage."""
+    documents, bm25 = zip(*scored, strict=True) if scored else ((), ())
+    passages = [scored.first.get(document, -1) for document in documents]
+    scores = np.array(bm25, np.float64)
+    ids = np.array([documents, passages], np.int64)
+    return Part(ids[0], ids[1], scores, np.full(len(documents), -inf), scores)
 
 
-def _joined(part: Part, other: Part) -> Part:
-    """The documents of one part and then those of another."""
-    return Part(*map(np.concatenate, zip(part, other, strict=True)))
+def _pool(snapshot: Snapshot, question: Question, near: Part, words: WordScores) -> Part:
+    """Documents by vectors and the best by words, each with both scores, in no order."""
+    bm25, documents = dict(words), near.documents.tolist()
+    others = [*bm25.keys() - set(documents)]
+    passages, cosines = [-1] * len(others), [-inf] * len(others)
+    if others and (owners := snapshot.passages_of(others, words.first)):
+        asked = np.array([*owners], np.int64)
+        result = snapshot.cosines(question.vector, asked)  # type: ignore[arg-type]
+        place = {document: i for i, document in enumerate(others)}
+        found = result.scores[0].clip(-1, 1).round(_DECIMALS).tolist()
+        for passage, cosine in zip(result.rows[0].tolist(), found, strict=True):
+            at = place[owners[passage]]
+            if cosine > cosines[at]:
+                passages[at], cosines[at] = passage, cosine
+    words_of = np.array([bm25.get(document, 0.0) for document in (*documents, *others)])
+    added = np.array([others, passages], np.int64)
+    both = np.concatenate([near.cosines, np.array(cosines)])
+    ids = np.concatenate([np.array([near.documents, near.passages]), added], axis=1)
+    return Part(ids[0], ids[1], words_of, both, words_of)
+
+
+def _fused(part: Part, fusion: Fusion) -> Part:
+    """Documents in the order of their fused scores."""
+    scores = fusion.score(part.cosines, part.bm25)
+    order = np.lexsort((part.documents, -part.cosines, -scores))
+    return part._replace(scores=scores).take(order)
+
+
+def _ties_by_key(snapshot: Snapshot, part: Part, count: int) -> Part:
+    """Documents of equal scores by their keys, which are read for those alone.
+
+    `count`: documents that are enough.
+    """
+    equal = (part.scores[1:] == part.scores[:-1]) & (part.cosines[1:] == part.cosines[:-1])
+    if not equal[:count].any():
+        return part
+    order, size = np.arange(len(part.documents)), len(part.documents)
+    starts = [0, *(np.flatnonzero(~equal) + 1).tolist()]
+    for start, end in pairwise([*starts, size]):
+        if start < count and end - start > 1:
+            keys = snapshot.store.keys_of(part.documents[start:end].tolist())
+            order[start:end] = start + np.argsort(np.array(keys, object), kind="stable")
+    return part.take(order)
 
 
 def _firsts(names: Sequence[Hashable]) -> list[int]:
     """The place of the first item of every name, rising."""
     places = range(len(names) - 1, -1, -1)
     return sorted(dict(zip(reversed(names), places, strict=True)).values())
-
-
-def _scores(cosine: float, bm25: float) -> dict[str, float]:
-    """What the score of a document is made of."""
-    parts = {"vector": cosine, "text": bm25}
-    return {name: score for name, score in parts.items() if -inf < score < inf}

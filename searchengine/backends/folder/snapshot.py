@@ -1,6 +1,5 @@
 """Reading a collection: a Snapshot is one commit, a View shows one snapshot at a time."""
 
-from bisect import bisect_right
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
@@ -113,7 +112,6 @@ class Snapshot(contract.Snapshot):
             self.live = {row: self._live(row, before) for row in self.segments}
             self._passages = _passages(self.segments)
             self._files = list((self._passages or {}).items())
-            self._bases = [row.base for row in self.segments]
         except BaseException:
             self.store.close()
             raise
@@ -212,8 +210,11 @@ class Snapshot(contract.Snapshot):
     def spans_of(self, passages: Sequence[int]) -> list[Span]:
         if self._passages is None:
             return super().spans_of(passages)
-        places = map(self._place, passages)
-        return [(file.starts[row], file.ends[row]) for _, file, row in places]
+        ids, spans = np.array(passages, np.int64), np.zeros((2, len(passages)), np.int64)
+        for row, file in self._files:
+            inside = (ids >= row.base) & (ids < row.base + row.rows)
+            spans[:, inside] = file.columns[1:, ids[inside] - row.base]
+        return [*zip(*spans.tolist(), strict=True)]
 
     def passages_of(self, documents: Sequence[int], known: Mapping[int, int]) -> dict[int, int]:
         if self._passages is None or not known.keys() >= set(documents):
@@ -226,11 +227,6 @@ class Snapshot(contract.Snapshot):
                 rows, owners = rows[live.mask[rows]], owners[live.mask[rows]]
             passages.update(zip((segment.base + rows).tolist(), owners.tolist(), strict=True))
         return passages
-
-    def _place(self, passage: int) -> tuple[SegmentRow, RowPassages, int]:
-        """The segment of a passage, its passages file, and the row there."""
-        segment, file = self._files[bisect_right(self._bases, passage) - 1]
-        return segment, file, passage - segment.base
 
     @property
     def words(self) -> WordIndex:
