@@ -650,12 +650,11 @@ class SearchEngine:
 
         As a search in the mode hybrid ranks them with that weight; with 0 as by words alone, with 1
         as by vectors alone. Each question is encoded and searched once."""
-        read = self._searched(Query(mode=Mode.HYBRID), questions)
-        texts = self.to_encode([each.question for each in read], Mode.HYBRID)
-        vectors = self.encode_questions(texts)
-        with self.collection.reading() as snapshot:
+        with self._reading(Query(mode=Mode.HYBRID), questions) as (snapshot, _, read, vectors):
             asked = [each.question for each in read]
+            assert vectors is not None
             ranked = rank_by_weights(snapshot, asked, vectors, weights, depth)
+            texts = self.to_encode(asked, Mode.HYBRID)
             for i, (question, text) in enumerate(zip(questions, texts, strict=True)):
                 if 1.0 in weights and text != question:  # by vectors alone, nothing is replaced
                     vector = self.encode_questions([question])
@@ -720,43 +719,36 @@ class SearchEngine:
         """
         while True:
             limits.check()
-            settings = self.collection.settings
-            encodes = self._encoder.encodes(settings)
-            request, questions, vectors = split(queries, requested, settings, encodes)
-            read = self._searched(request, questions or ())
-            if questions and not request.by_words:
-                try:
-                    encode = self._encode(settings)
-                except EncoderMismatch:
-                    if settings["encoder"] == self.collection.settings["encoder"]:
-                        raise
-                    continue  # reindexed meanwhile
-                vectors = encode(request.to_encode([each.question for each in read]))
-            limits.check()
             with self.collection.reading() as snapshot:
-                if _encoding(snapshot.settings) == _encoding(settings):
-                    yield snapshot, request, read, vectors
-                    return
+                settings = snapshot.settings
+                encodes = self._encoder.encodes(settings)
+                request, questions, vectors = split(queries, requested, settings, encodes)
+                read = searched(snapshot, request, questions or (), self._knows)
+                if questions and not request.by_words:
+                    try:
+                        encode = self._encode(settings)
+                    except EncoderMismatch:
+                        if settings["encoder"] == self.collection.settings["encoder"]:
+                            raise
+                        continue  # reindexed meanwhile
+                    vectors = encode(request.to_encode([each.question for each in read]))
+                limits.check()
+                yield snapshot, request, read, vectors
+                return
 
     def searched(self, question: str, **options: Unpack[Options]) -> Searched:
         """What a search reads in place of a question: words that no document has are replaced.
 
         `options` as for `search`."""
-        settings = self.collection.settings
-        request, questions, _ = split(
-            [question], Query.from_options(10, options), settings, self._encoder.encodes(settings)
-        )
-        return self._searched(request, questions or ())[0]
-
-    def _searched(self, request: Query, questions: Sequence[str]) -> list[Searched]:
-        """What a search reads in place of questions."""
-
-        def knows(word: str) -> bool:
-            encoder = self._encoder.load()
-            return len(encoder.token_spans([normalized(word)])[0]) == 1
-
         with self.collection.reading() as snapshot:
-            return searched(snapshot, request, questions, knows)
+            encodes = self._encoder.encodes(snapshot.settings)
+            asked = Query.from_options(10, options)
+            request, questions, _ = split([question], asked, snapshot.settings, encodes)
+            return searched(snapshot, request, questions or (), self._knows)[0]
+
+    def _knows(self, word: str) -> bool:
+        """Whether the encoder knows a word as a whole."""
+        return len(self._encoder.load().token_spans([normalized(word)])[0]) == 1
 
     @overload
     def get(self, keys: Key) -> Document | None: ...  # type: ignore[overload-overlap]
@@ -1169,11 +1161,6 @@ class SearchEngine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _encoding(settings: Mapping[str, Any]) -> tuple[Any, Any]:
-    """What the vector of a question depends on."""
-    return settings["encoder"], settings.get(QUERY_MAP)
 
 
 def _shown(show: Callable[[Hits], Any], hits: Hits) -> Any:

@@ -1,9 +1,9 @@
 """A search request: Query checks the options, `split` separates texts from vectors."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from math import inf, isfinite
+from math import inf
 from typing import Any, Self, TypedDict
 
 import numpy as np
@@ -22,6 +22,16 @@ Rerank = Callable[[str, Sequence[Hit]], Sequence[float] | npt.NDArray[Any]]
 """A question and its hits → a number for each hit; higher is better."""
 CANDIDATES = 50
 """Documents that a `rerank` scores, where a caller says nothing."""
+
+
+_KINDS: Mapping[str, tuple[Any, str]] = {
+    "where": (str | None, 'a text or None; write "year >= 2015"'),
+    "group_by": (str | None, "a text or None"),
+    "facets": (tuple, "a list of field names"),
+    "typo_tolerance": (bool, "True or False"),
+    "rerank": (Callable | None, "a function of a question and its hits, or None"),
+}
+"""Option → its types, and how they are told."""
 
 
 class Phrases(StrEnum):
@@ -74,12 +84,9 @@ class Query:
     @classmethod
     def from_options(cls, k: int, options: Options) -> Self:
         """The Query for the keywords of a search. Raises QueryError for an unknown keyword."""
-        valid = Options.__annotations__
-        for name in options:
-            if name not in valid:
-                raise QueryError(
-                    f"a search has no option {name!r}; its options are k, {', '.join(valid)}"
-                )
+        for name in options.keys() - Options.__annotations__:
+            valid = ", ".join(Options.__annotations__)
+            raise QueryError(f"a search has no option {name!r}; its options are k, {valid}")
         return cls(k, **options)
 
     @property
@@ -130,69 +137,38 @@ class Query:
         return replace(self, mode=Mode.VECTOR if self.exact else mode)
 
     def __post_init__(self) -> None:
-        self._check_counts()
-        for name in ("where", "group_by"):
-            text = getattr(self, name)
-            if text is not None and not isinstance(text, str):
-                hint = '; write "year >= 2015"' if name == "where" else ""
-                raise QueryError(f"{name} must be a text or None, got {text!r}{hint}")
-        if self.mode not in list(Mode):
-            raise QueryError(f"mode must be one of {', '.join(Mode)}, got {self.mode!r}")
-        if self.exact:
-            self._check_exact()
-        if self.where is not None:
-            parse(self.where)  # raises even if the collection is empty
-        limit = self.timeout
-        if limit is not None and (type(limit) not in (int, float) or not 0 < limit < inf):
-            raise QueryError(f"timeout must be a number of seconds above 0, or None, got {limit!r}")
-        self._check_presentation()
-
-    def _check_counts(self) -> None:
         for name, least in (("k", 1), ("candidates", 1), ("offset", 0), ("shortlist", 1)):
             value = getattr(self, name)
             if value is not None or name != "shortlist":
                 object.__setattr__(self, name, check_count(name, value, least))
-
-    def _check_presentation(self) -> None:
         if isinstance(self.facets, Iterable) and not isinstance(self.facets, str):
             object.__setattr__(self, "facets", tuple(self.facets))  # a Query is hashable
-        least = self.min_score
-        if least is not None and (type(least) not in (int, float) or not isfinite(least)):
-            raise QueryError(f"min_score must be a number or None, got {least!r}")
-        if self.rerank is not None and not callable(self.rerank):
-            raise QueryError(
-                f"rerank must be a function of a question and its hits, or None, got "
-                f"{self.rerank!r:.80}"
-            )
-        if type(self.typo_tolerance) is not bool:
-            raise QueryError(f"typo_tolerance must be True or False, got {self.typo_tolerance!r}")
-        if self.phrases not in list(Phrases):
-            raise QueryError(f"phrases must be one of {', '.join(Phrases)}, got {self.phrases!r}")
-        self._check_fields()
-
-    def _check_fields(self) -> None:
-        if not isinstance(self.facets, tuple) or not all(
-            isinstance(name, str) for name in self.facets
-        ):
-            raise QueryError(
-                f"facets must be a list of field names, got {self.facets!r}; "
-                "put one name into a list"
-            )
+        for fault in self._faults():
+            raise QueryError(fault)
+        if self.where is not None:
+            parse(self.where)  # raises even if the collection is empty
         for name in self.facets:
             field_named(name)
-        for option in (*self.facets, self.group_by):
-            if option in ("_id", "title", "text"):
-                raise QueryError(f"facets and group_by take metadata fields, got {option!r}")
+        for name in {"_id", "title", "text"}.intersection([*self.facets, self.group_by]):
+            raise QueryError(f"facets and group_by take metadata fields, got {name!r}")
 
-    def _check_exact(self) -> None:
-        if self.shortlist is not None:
-            raise QueryError(
-                f"exact search takes no shortlist, got {self.shortlist}; leave one of the two out"
-            )
-        if self.mode not in (Mode.AUTO, Mode.VECTOR):
-            raise QueryError(
-                f"exact search needs the mode vector, got {self.mode}; leave one of them out"
-            )
+    def _faults(self) -> Iterator[str]:
+        """What is wrong with the options but for whole numbers."""
+        for name, (types, kind) in _KINDS.items():
+            if not isinstance(value := getattr(self, name), types):
+                yield f"{name} must be {kind}, got {value!r:.80}"
+        if not set(map(type, self.facets)) <= {str}:
+            yield f"facets must be a list of field names, got {self.facets!r:.80}"
+        for name, low in (("timeout", 0), ("min_score", -inf)):
+            value = getattr(self, name)
+            if value is not None and (type(value) not in (int, float) or not low < value < inf):
+                kind = "a number of seconds above 0," if name == "timeout" else "a number"
+                yield f"{name} must be {kind} or None, got {value!r}"
+        for name, choices in (("mode", Mode), ("phrases", Phrases)):
+            if getattr(self, name) not in [*choices]:
+                yield f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}"
+        if self.exact and (self.shortlist is not None or self.mode not in (Mode.AUTO, Mode.VECTOR)):
+            yield "exact search needs the mode vector and takes no shortlist; leave one of them out"
 
 
 Questions = Sequence[str] | Sequence[npt.ArrayLike] | npt.NDArray[Any]

@@ -104,7 +104,7 @@ def test_exact_search_is_that_of_an_oracle(path: Path) -> None:
             # A batch is turned by another matrix product, whose last bits differ.
             alone = [hit.score for hit in engine.search(question, exact=True)]
             assert batched.exact and [h.score for h in batched] == pytest.approx(alone, abs=1e-6)
-        with pytest.raises(QueryError, match="takes no shortlist, got 5"):
+        with pytest.raises(QueryError, match="takes no shortlist"):
             engine.search("a", shortlist=5, exact=True)
 
 
@@ -205,9 +205,9 @@ def test_wrong_shape_from_the_encoder_is_refused(engine: SearchEngine) -> None:
         ("dog", {"shortlist": np.float64(3)}, "shortlist must be a whole number .* got .*3.0"),
         ("dog", {"mode": "x"}, "one of auto, vector, text, hybrid, got 'x'"),
         ("dog", {"mode": None}, "got None"),
-        ("dog", {"exact": True, "mode": "text"}, "exact search needs the mode vector, got text"),
+        ("dog", {"exact": True, "mode": "text"}, "exact search needs the mode vector"),
         ("dog", {"phrases": "all"}, "phrases must be one of scored, required, got 'all'"),
-        ("dog", {"where": 5}, "where must be a text or None, got 5"),
+        ("dog", {"where": 5}, "where must be a text or None; .*, got 5"),
         ("dog", {"where": "year >"}, "expected a value"),
         ("dog", {"where": "a = '\ud800'"}, "surrogate"),
         ("dog", {"where": "a = 'x\0y'"}, r"U\+0000, which no metadata contains"),
