@@ -356,8 +356,7 @@ def test_guides_of_indexing_and_searching(tmp_path: Path, in_this_process: bool)
 
 def test_python_page(tmp_path: Path, in_this_process: bool) -> None:
     """All of its code, as one program."""
-    for library in ("pandas", "pyarrow"):
-        pytest.importorskip(library)
+    pytest.importorskip("pandas")
     program = "\n".join(blocks((REPOSITORY / "docs" / "python.md").read_text(), "python"))
     output = run_python(program, tmp_path, in_this_process)
     assert re.match(r"0\.\d+ whales A whale rests", output)
@@ -370,7 +369,6 @@ def test_programs_of_integrations_and_upkeep(
 
     The encoder is a static model: many processes start, and each would load torch.
     """
-    pytest.importorskip("pandas")
     client = pytest.importorskip("fastapi.testclient")
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "whales.txt").write_text("how do whales sleep")

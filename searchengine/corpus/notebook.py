@@ -15,12 +15,8 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], caption: str =
     head = "".join(f'<th scope="col" style="{_CELL}">{escape(name)}</th>' for name in heads)
     body = "".join(f"<tr>{_row(cells)}</tr>" for cells in rows)
     top = f"<thead><tr>{head}</tr></thead>" if heads else ""
-    return f"{paragraph(caption)}<table>{top}<tbody>{body}</tbody></table>"
-
-
-def paragraph(text: str) -> str:
-    """A line of text; nothing for an empty one."""
-    return f'<p dir="auto">{escape(text)}</p>' if text else ""
+    above = f'<p dir="auto">{escape(caption)}</p>' if caption else ""
+    return f"{above}<table>{top}<tbody>{body}</tbody></table>"
 
 
 def _row(cells: Sequence[object]) -> str:

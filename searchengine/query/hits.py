@@ -1,24 +1,18 @@
 """The result of a search: Hit, Hits of one question, HitsBatch of many."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from importlib import import_module
-from itertools import islice, pairwise
-from typing import TYPE_CHECKING, Any, NoReturn, Self, SupportsIndex, overload
+from itertools import islice
+from typing import Any, NamedTuple, Self, SupportsIndex, overload
 
 from searchengine.backends.listing import Counts
 from searchengine.corpus.formats.kinds import heading_at, headings_of
-from searchengine.corpus.notebook import paragraph, table
+from searchengine.corpus.notebook import table
 from searchengine.query.snippets import best_section, matched_words, snippet
 
-if TYPE_CHECKING:
-    import pandas
-    import pyarrow
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Hit:
     """A document found.
 
@@ -45,9 +39,6 @@ class Hit:
     question: str = field(default="", repr=False)
     scores: Mapping[str, float] = field(default_factory=dict)
 
-    def __getitem__(self, name: object) -> NoReturn:
-        raise TypeError("a Hit has attributes: hit.key, hit.text; hit.as_dict() is a dict of them")
-
     @property
     def passage(self) -> str:
         """The text of the best passage."""
@@ -64,8 +55,7 @@ class Hit:
 
         They come from the metadata field `headings`, which documents of files have.
         """
-        headings = headings_of(self.metadata)
-        if not headings:
+        if not (headings := headings_of(self.metadata)):
             return ""
         bounds = [heading.start for heading in headings]
         place = best_section(self.text, self.question, self.start, self.end, bounds)
@@ -82,17 +72,19 @@ class Hit:
     def as_dict(self) -> dict[str, Any]:
         """The fields to show, for JSON."""
         snippet = self.snippet  # which the highlights are of
-        computed = {
-            "snippet": snippet,
-            "highlights": matched_words(self.title, snippet, self.question),
-        }
         return {
-            name: computed[name] if name in computed else getattr(self, name) for name in _COLUMNS
+            "score": self.score,
+            "key": self.key,
+            "title": self.title,
+            "text": self.text,
+            "metadata": self.metadata,
+            "start": self.start,
+            "end": self.end,
+            "snippet": snippet,
+            "heading": self.heading,
+            "highlights": matched_words(self.title, snippet, self.question),
+            "scores": self.scores,
         }
-
-    def _repr_html_(self) -> str:
-        """Shown by notebooks."""
-        return Hits([self])._repr_html_()
 
     def __str__(self) -> str:
         below = self.heading
@@ -102,8 +94,7 @@ class Hit:
         return f"{_shown(self.score)}  {self.key}{title}\n       {self.snippet}"
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(NamedTuple):
     """Wall seconds of the call that answered a question, by stage.
 
     Attributes:
@@ -168,21 +159,6 @@ class Hits(list[Hit]):
         """One dict for each hit, as `Hit.as_dict`."""
         return [hit.as_dict() for hit in self]
 
-    def to_pandas(self) -> "pandas.DataFrame":
-        """A DataFrame with a row for each hit and a column for each field of `Hit.as_dict`.
-
-        Metadata is one column of dicts, and so are scores; highlights are lists. Raises ImportError
-        without pandas.
-        """
-        return _to_pandas(self.to_dicts(), _COLUMNS)
-
-    def to_arrow(self) -> "pyarrow.Table":
-        """A table with a row for each hit and the columns of `to_pandas`; dicts are JSON text.
-
-        Raises ImportError without pyarrow.
-        """
-        return _to_arrow(self.to_dicts(), _COLUMNS)
-
     def _repr_html_(self) -> str:
         """Shown by notebooks: a row for each hit, then the most frequent values of each facet."""
         rows = [
@@ -190,18 +166,12 @@ class Hits(list[Hit]):
              hit.snippet, _listed(hit.metadata.items()))
             for hit in self
         ]  # fmt: skip
-        shown = table(("score", "key", "title", "snippet", "metadata"), rows, self._caption())
+        caption = "1 hit" if len(self) == 1 else f"{len(self)} hits"
+        if self.timing is not None:
+            caption += f", {1e3 * sum(self.timing[:-1]):.1f} ms"
+        shown = table(("score", "key", "title", "snippet", "metadata"), rows, caption)
         counted = [(name, _listed(counts.items())) for name, counts in self.facets.items()]
         return shown + (table((), counted, "Documents by value") if counted else "")
-
-    def _caption(self) -> str:
-        parts = ["1 hit" if len(self) == 1 else f"{len(self)} hits"]
-        if self.exact:
-            parts.append("exact")
-        if self.timing is not None:
-            seconds = sum(getattr(self.timing, name) for name in STAGES)
-            parts.append(f"{1e3 * seconds:.1f} ms")
-        return ", ".join(parts)
 
 
 class HitsBatch(list[Hits]):
@@ -213,51 +183,17 @@ class HitsBatch(list[Hits]):
         """One dict for each hit of each question; `query` is the number of its question, from 0."""
         return [{"query": i} | hit.as_dict() for i, hits in enumerate(self) for hit in hits]
 
-    def to_pandas(self) -> "pandas.DataFrame":
-        """A DataFrame like the one of Hits, with the column `query` in front."""
-        return _to_pandas(self.to_dicts(), _BATCH_COLUMNS)
-
-    def to_arrow(self) -> "pyarrow.Table":
-        """A table like the one of Hits, with the column `query` in front."""
-        return _to_arrow(self.to_dicts(), _BATCH_COLUMNS)
-
-    def _repr_html_(self) -> str:
-        """Shown by notebooks: the tables of the first ten questions."""
-        shown = [
-            paragraph(hits[0].question if hits and hits[0].question else f"query {i}")
-            + hits._repr_html_()
-            for i, hits in enumerate(self[:_SHOWN])
-        ]
-        if len(self) > _SHOWN:
-            shown.append(paragraph(f"… and {len(self) - _SHOWN} more questions"))
-        return "".join(shown)
-
 
 def timed(batch: Sequence[Hits], times: Sequence[float]) -> HitsBatch:
     """The hits of one call. `times`: its start, and the end of each stage."""
-    encode, search, fetch = (end - start for start, end in pairwise(times))
-    timing = Timing(encode, search, fetch, len(batch))
+    start, encoded, ranked, fetched = times
+    timing = Timing(encoded - start, ranked - encoded, fetched - ranked, len(batch))
     for hits in batch:
         hits.timing = timing
     return HitsBatch(batch)
 
 
-_COLUMNS = {
-    "score": "float64",
-    "key": "string",
-    "title": "string",
-    "text": "string",
-    "metadata": "string",
-    "start": "int64",
-    "end": "int64",
-    "snippet": "string",
-    "heading": "string",
-    "highlights": "string",
-    "scores": "string",
-}
-"""Column → its type in Arrow."""
-_SHOWN = 10  # questions of a batch, and fields or values of a cell, that a notebook shows
-_BATCH_COLUMNS = {"query": "int64", **_COLUMNS}
+_SHOWN = 10  # fields or values of a cell that a notebook shows
 
 
 def _shown(score: float) -> str:
@@ -270,24 +206,3 @@ def _listed(pairs: Iterable[tuple[Any, Any]]) -> str:
     named = list(islice(pairs, _SHOWN + 1))
     more = ", …" if len(named) > _SHOWN else ""
     return ", ".join(f"{name}: {value}" for name, value in named[:_SHOWN]) + more
-
-
-def _to_pandas(rows: list[dict[str, Any]], columns: Mapping[str, str]) -> "pandas.DataFrame":
-    pandas = _imported("pandas", "to_pandas")
-    return pandas.DataFrame(rows, columns=list(columns))
-
-
-def _to_arrow(rows: list[dict[str, Any]], columns: Mapping[str, str]) -> "pyarrow.Table":
-    pyarrow = _imported("pyarrow", "to_arrow")
-    for row in rows:
-        for name in ("metadata", "highlights", "scores"):
-            row[name] = json.dumps(row[name], ensure_ascii=False)
-    schema = pyarrow.schema([(name, getattr(pyarrow, kind)()) for name, kind in columns.items()])
-    return pyarrow.Table.from_pylist(rows, schema=schema)
-
-
-def _imported(name: str, method: str) -> Any:
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise ImportError(f"{method} needs {name}; install it: pip install {name}") from error

@@ -2,7 +2,6 @@
 
 import json
 import multiprocessing
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -224,37 +223,10 @@ def test_facets_equal_a_count_in_python(tmp_path_factory: Any, values: list[Any]
 # ------------------------------------------------------------------------------------- conversions
 
 
-def test_hits_as_tables(engine: SearchEngine) -> None:
-    pytest.importorskip("pandas")
-    pytest.importorskip("pyarrow")
+def test_hits_as_dicts(engine: SearchEngine) -> None:
     hits = engine.search("the cat sat", 2)
-    rows = hits.to_dicts()
-    assert rows == [hit.as_dict() for hit in hits]
-    frame = hits.to_pandas()
-    assert frame.to_dict(orient="records") == rows
-    table = hits.to_arrow()
-    assert table.column_names == list(frame.columns) == list(rows[0])
-    assert [json.loads(text) for text in table["metadata"].to_pylist()] == [
-        hit.metadata for hit in hits
-    ]
-    empty = engine.search("x", where="year = 1")
-    assert empty.to_arrow().schema == table.schema and len(empty.to_pandas().columns) == 11
-
-
-def test_batches_as_tables(engine: SearchEngine) -> None:
-    pytest.importorskip("pandas")
-    pytest.importorskip("pyarrow")
+    assert hits.to_dicts() == [hit.as_dict() for hit in hits]
     batch = engine.search_batch(["the cat sat", "sleep"], 2)
-    assert [row["query"] for row in batch.to_dicts()] == [0, 0, 1, 1]
-    assert batch.to_pandas()["key"].tolist() == [hit.key for hits in batch for hit in hits]
-    assert batch.to_arrow()["query"].to_pylist() == [0, 0, 1, 1]
-
-
-def test_a_missing_library_is_named(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("pandas", "pyarrow"):
-        monkeypatch.setitem(sys.modules, name, None)
-    hits = engine.search("the cat sat", 1)
-    with pytest.raises(ImportError, match="to_pandas needs pandas; install it: pip install pandas"):
-        hits.to_pandas()
-    with pytest.raises(ImportError, match="to_arrow needs pyarrow"):
-        hits.to_arrow()
+    rows = batch.to_dicts()
+    assert [row.pop("query") for row in rows] == [0, 0, 1, 1]
+    assert rows == [hit.as_dict() for hits in batch for hit in hits]
