@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from searchengine.corpus.analyzer import Analyzer, Cut, Tokenizer, names
+from searchengine.corpus.analyzer import Analyzer, Cut, Tokenizer, cutter, names
 from searchengine.corpus.function_words import function_words
 from searchengine.indexer.arrays import Doubles
 from searchengine.indexer.storage.words_file import (
@@ -131,7 +131,7 @@ def _counted(block: Sequence[tuple[int, Text]], used: Analyzer) -> Counted:
     numbers, times, sizes = list[int](), list[int](), list[int]()
     for _, text in block:
         order = used.order_of(f"{text.title}\n{text.text}")
-        known = by_order.setdefault(order, _Cuts(used.cutter(order), cuts))
+        known = by_order.setdefault(order, _Cuts(cutter(order), cuts))
         for column in text:
             counts = Counter(names(column))
             numbers += map(known.__getitem__, counts)
@@ -199,7 +199,7 @@ def asked_terms(
     A word is one term, whatever forms it has by language, and so are words that share a form. A
     name as a whole counts if a document has it. `question`: the text that tells the language.
     """
-    cutters = [used.cutter(order) for used in analyzers for order in used.orders(question)]
+    cutters = [cutter(order) for used in analyzers for order in used.orders(question)]
     weights, first = dict[Term, float](), dict[tuple[bytes, bool], Term]()
 
     def add(forms: Iterable[str], times: float, unfinished: bool = False) -> None:

@@ -17,7 +17,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from searchengine.corpus.language_traits import (
@@ -26,7 +26,7 @@ from searchengine.corpus.language_traits import (
     OTHER_UNSPACED,
     language_of,
 )
-from searchengine.corpus.normalization import VERSION, normalized
+from searchengine.corpus.normalization import VERSION, aligned, normalized
 
 
 class Tokenizer(StrEnum):
@@ -58,13 +58,14 @@ ALGORITHMS = {
     "tr": ("turkish", _LATIN), "vi": ("", _LATIN),
 }  # fmt: skip
 """Language → Snowball's algorithm ("": none), and where its script begins."""
-_ACCENTED = ("vi",)  # languages whose accents tell words apart
 _NAME = r"#?{0}+(?:(?:[-_.:@°]{{1,2}}|(?<=\d)/(?=\d)){0}+)*(?:\+\+|\#)?"
 _ASCII_NAME = re.compile(_NAME.format("[a-zA-Z0-9]"))
 _SPACED_NAME = re.compile(_NAME.format("[^\\W_]"))
+_PART = re.compile("[^-_.:@°#+/]+")
 _HUMP = re.compile("(?<=[a-zß-öø-ÿ])(?=[A-ZÀ-ÖØ-Þ])|(?<=[A-ZÀ-ÖØ-Þ])(?=[A-ZÀ-ÖØ-Þ][a-zß-öø-ÿ])")
 _LONGEST = 64  # characters of a name that is a term as a whole
 _KNOWN = 1 << 16  # words whose terms are remembered
+Place = Callable[[int, int], tuple[int, int]]
 _NOTHING = [0xAD, 0x640, 0xFEFF, *range(0x200B, 0x2010), *range(0x202A, 0x202F)]
 
 
@@ -138,16 +139,11 @@ class Analyzer:
 
         Nothing is left of a lone accent.
         """
-        return [*filter(any, map(self.cutter(order or self.languages), names(text)))]
-
-    def cutter(self, order: tuple[str, ...]) -> Callable[[str], Cut]:
-        """What cuts a word or name of `names` into terms, by one of the `orders`."""
-        return _cutter(order)
+        return [*filter(any, map(cutter(order or self.languages), names(text)))]
 
     def order_of(self, text: str) -> tuple[str, ...]:
         """The order in which the languages make the terms of a text."""
-        told = language_of(normalized(text)) if self._is_mixed else None
-        return self._order(told)
+        return self._order(language_of(normalized(text)) if self._is_mixed else None)
 
     def orders(self, question: str) -> list[tuple[str, ...]]:
         """The orders of the languages by which the terms of a question may be found.
@@ -180,7 +176,7 @@ TERMS = 2  # raised when the rules here change, as the terms of words files depe
 
 def runs(text: str) -> list[str]:
     """The runs of letters, digits and marks of a text, normalized, in order."""
-    return [part for name in names(text) for part in _parted(name)]
+    return [part for name in names(text) for part in _PART.findall(name)]
 
 
 def folded(text: str, languages: Sequence[str] = ()) -> str:
@@ -192,32 +188,40 @@ def folded(text: str, languages: Sequence[str] = ()) -> str:
 
 def names(text: str) -> list[str]:
     """The words, the names and the runs of scripts without spaces of a text, in order."""
-    if text.isascii():
-        return _ASCII_NAME.findall(text)
-    text = normalized(text).translate(_plain())
-    words, rare = _patterns()
-    return (words if rare.search("".join(set(text))) else _SPACED_NAME).findall(text)
+    if not text.isascii():
+        text = normalized(text).translate(_plain())
+    return _name_in(text).findall(text)
+
+
+@lru_cache(8)  # those of a hit are needed several times
+def placed_names(text: str) -> tuple[Sequence[tuple[int, int, str]], Place]:
+    """The `names` of a text with their offsets as it is read, and what finds these in the text."""
+    plain, place = aligned(text)
+    shown = plain if plain.isascii() else plain.translate(_plain())
+    found = [(*match.span(), match[0]) for match in _name_in(shown).finditer(shown)]
+    if len(shown) == len(plain):
+        return found, place
+    kept = [i for i, letter in enumerate(plain) if letter.translate(_plain())]
+    return found, lambda start, end: place(kept[start], kept[end - 1] + 1)
+
+
+def pieces(name: str) -> list[str]:
+    """The parts of a name between its signs and its capitals: parse HTTP Response."""
+    return [hump for part in _PART.findall(name) for hump in _HUMP.split(part)]
 
 
 @cache
-def _cutter(languages: tuple[str, ...]) -> Callable[[str], Cut]:
-    """What cuts a name into terms, by the languages. Safe to use from several threads."""
-    stem, known = _stems(languages), dict[str, Cut]()
+def cutter(languages: tuple[str, ...]) -> Callable[[str], Cut]:
+    """What cuts one of the `names` of a text into terms, by the languages. Safe in threads."""
+    stem = _stems(languages)
     apart = re.compile(f"([{CHINESE_JAPANESE_KOREAN}])|[{OTHER_UNSPACED}]")
 
+    @lru_cache(_KNOWN)
     def cut(name: str) -> Cut:
-        result = known.get(name)
-        if result is None:
-            if len(known) >= _KNOWN:
-                known.clear()
-            result = known[name] = _cut(name)
-        return result
-
-    def _cut(name: str) -> Cut:
         if run := apart.match(name):
             size, text = 2 if run[1] else 3, folded(name)
             return Cut(tuple(text[i : i + size] for i in range(len(text))), "", size)
-        words = [hump for word in _parted(name) for hump in _HUMP.split(word)]
+        words = pieces(name)
         parts = tuple(filter(None, (stem(folded(word, languages)) for word in words)))
         if words == [name] or len(name) > _LONGEST:
             return Cut(parts)
@@ -228,13 +232,8 @@ def _cutter(languages: tuple[str, ...]) -> Callable[[str], Cut]:
     return cut
 
 
-def _parted(name: str) -> list[str]:
-    """The parts of a name between its signs."""
-    return [part for part in re.split(r"[-_.:@°#+/]+", name) if part]
-
-
 def _unaccented(word: str, languages: Sequence[str]) -> str:
-    if word.isascii() or not set(languages).isdisjoint(_ACCENTED):
+    if word.isascii() or "vi" in languages:  # whose accents tell words apart
         return word
     return word.translate(_accents())
 
@@ -267,6 +266,14 @@ def _stems(languages: tuple[str, ...]) -> Callable[[str], str]:
     return stem
 
 
+def _name_in(text: str) -> re.Pattern[str]:
+    """The pattern of names that a text needs."""
+    if text.isascii():
+        return _ASCII_NAME
+    words, rare = _patterns()
+    return words if rare.search("".join(set(text))) else _SPACED_NAME
+
+
 @cache
 def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
     """Two patterns: names, and the letters and marks that need it.
@@ -277,9 +284,9 @@ def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
     apart = CHINESE_JAPANESE_KOREAN + OTHER_UNSPACED
     codes = map(chr, range(0x300, 0x20000))
     marks = "".join(c for c in codes if unicodedata.category(c) in ("Mn", "Mc", "Co"))
-    letter = f"(?:[^\\W_]|[{marks}])"
+    letter, spaced = f"(?:[^\\W_]|[{marks}])", re.sub(f"[{apart}]", "", marks)
     words = re.compile(
-        _NAME.format(f"(?:(?![{apart}]){letter})")
+        _NAME.format(f"(?:[^\\W_{apart}]|[{spaced}])")
         + f"|(?:(?={letter})[{CHINESE_JAPANESE_KOREAN}])+|(?:(?={letter})[{OTHER_UNSPACED}])+"
     )
     return words, re.compile(f"[{apart}{marks}]")

@@ -1,7 +1,7 @@
 """Languages of texts: by their script where it suffices, else by py3langid or function words.
 
     traits(["고래는 잔다.", "Wale schlafen mit einer Hälfte des Gehirns."])
-    # [Traits(language="ko", parts=True, code=False), Traits(language="de", …)]
+    # [Traits(language="ko", parts=True), Traits(language="de", …)]
     language_of("Wale schlafen mit einer Hälfte des Gehirns.")  # "de"
 
 py3langid (https://github.com/adbar/py3langid) takes 0.4 s to load, so texts in a script of one
@@ -33,7 +33,6 @@ EXCERPT, _PIECES = 1000, 5
 """Characters of a text that are looked at, and the pieces from all over it that have them."""
 
 # Patterns, compiled when they are needed: that takes milliseconds, and this is imported early.
-_PARTS = f"[{UNSPACED_OR_KOREAN}]"
 # The first script that has a fifth of these letters names the language: Japanese has kana among
 # Chinese characters, and Chinese has no others.
 _SCRIPTS = {
@@ -137,20 +136,16 @@ def _is_prose(line: str) -> bool:
     return not line.startswith(("    ", "\t", "$ ")) and signs <= _CODE * len("".join(line.split()))
 
 
+@lru_cache(8)
 def language_of(text: str) -> str | None:
     """The language of a text, by its `prose`; None where it is not clear.
 
-    By script, else by function words of the fourteen languages that function_words.py has: in some
-    70 µs. The last ones are remembered: snippet and marked words of a hit need it of the same text.
+    By script, else by the function words of function_words.py, in some 70 µs. The last ones are
+    remembered: the snippet of a hit needs it of the same text three times.
     """
-    return _language_of("\n".join(prose(text)))
-
-
-@lru_cache(64)
-def _language_of(excerpt: str) -> str | None:
-    found = _by_script(excerpt)
-    if found.language is not None:
-        return found.language
+    excerpt = "\n".join(prose(text))
+    if language := _by_script(excerpt).language:
+        return language
     languages, counts = languages_by_word(), defaultdict[str, float](float)
     words = _LETTERS.findall(excerpt.lower())
     for word in words:
@@ -165,7 +160,7 @@ def _language_of(excerpt: str) -> str | None:
 
 def _by_script(text: str) -> Traits:
     """Language and script as far as the characters tell."""
-    parts = len(re.findall(_PARTS, text))
+    parts = len(re.findall(f"[{UNSPACED_OR_KOREAN}]", text))
     if parts and parts >= _SHARE * _letters(text):
         scripts = ((name, len(re.findall(script, text))) for name, script in _SCRIPTS.items())
         language = next((name for name, count in scripts if count >= _SHARE * parts), None)

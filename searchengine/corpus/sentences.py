@@ -73,17 +73,14 @@ _BEFORE_NUMBERS = frozenset(
 )
 
 
-def sentence_ends(text: str, first: int = 0, last: int | None = None) -> list[int]:
+def sentence_ends(text: str) -> list[int]:
     """Offsets, rising, where a sentence, a paragraph or an item of a list has just ended.
 
-    Closing quotes and brackets belong to the sentence; the space after it does not. All from
-    `first` to `last` are among them; there may be some more.
+    Closing quotes and brackets belong to the sentence; the space after it does not.
     """
     ends = []
     language = language_of(text)
-    for match in _END.finditer(text, max(0, first - _BACK)):
-        if last is not None and match.start() > last:
-            break
+    for match in _END.finditer(text):
         if match["stop"] is None or _is_end(text, match, language):
             ends.append(match.start() if match.group().startswith("\n") else match.end())
     return ends

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self, SupportsIndex, overload
 from searchengine.backends.listing import Counts
 from searchengine.corpus.formats.kinds import heading_at, headings_of
 from searchengine.corpus.notebook import table
-from searchengine.query.snippets import best_section, matched_words, snippet
+from searchengine.query.snippets import heaviest, matched_words, snippet
 
 
 @dataclass(slots=True)
@@ -57,9 +57,7 @@ class Hit:
         """
         if not (headings := headings_of(self.metadata)):
             return ""
-        bounds = [heading.start for heading in headings]
-        place = best_section(self.text, self.question, self.start, self.end, bounds)
-        return heading_at(headings, place)
+        return heading_at(headings, heaviest(self.text, self.question, self.start, self.end))
 
     @property
     def highlights(self) -> list[str]:
