@@ -107,7 +107,7 @@ HOSTILE: list[tuple[bytes, int, str]] = [
     (b'{"query": "x", "sise": 1}', 422, "sise: no such field"),
     (b'{"query": "x", "top_k": 1}', 422, "top_k: no such field"),
     (b'{"query": "x", "where": "year >"}', 422, "in the filter"),
-    (b'{"query": "x", "exact": true, "shortlist": 3}', 422, "exact search takes no shortlist"),
+    (b'{"query": "x", "exact": true, "shortlist": 3}', 422, "takes no shortlist"),
     (b'{"query": "x", "facets": ["a b"]}', 422, "in the filter"),
     (b"[" * 100_000, 400, "not JSON"),
     (b"", 422, "Field required"),
