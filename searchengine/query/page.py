@@ -75,15 +75,13 @@ def reranked(answer: Hits, question: str, query: Query) -> Hits:
     limits.check()
     try:
         numbers = np.asarray(scores).astype(np.float64, casting="same_kind")
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise QueryError(f"rerank must return numbers, got {scores!r:.80}") from error
-    if numbers.shape != (len(candidates),):
+    except (TypeError, ValueError, RuntimeError):
+        numbers = np.zeros(0)
+    if numbers.shape != (len(candidates),) or not np.isfinite(numbers).all():
         raise QueryError(
-            f"rerank must return one number for each of {len(candidates)} hits, got an array of "
-            f"shape {numbers.shape}"
+            f"rerank must return one finite number for each of {len(candidates)} hits, got "
+            f"{scores!r:.80}"
         )
-    if not np.isfinite(numbers).all():
-        raise QueryError(f"rerank must return finite numbers, got {scores!r:.80}")
     ordered = [
         replace(
             hit, score=score, scores={**hit.scores, str(query.mode): hit.score, "rerank": score}

@@ -157,16 +157,13 @@ def test_of_a_batch_each_question_and_in_asyncio(many: SearchEngine) -> None:
     [
         ({"rerank": "newest"}, r"rerank must be a function of a question and its hits.*'newest'"),
         ({"rerank": by_year, "candidates": 0}, "candidates must be a whole number of at least 1"),
-        ({"rerank": lambda q, hits: [1.0]}, r"one number for each of 5 hits.* shape \(1,\)"),
-        ({"rerank": lambda q, hits: 3}, r"one number for each of 5 hits.* shape \(\)"),
-        ({"rerank": lambda q, hits: np.ones((5, 2))}, r"5 hits, got an array of shape \(5, 2\)"),
-        ({"rerank": lambda q, hits: [1, None, 1, 1, 1]}, r"must return numbers, got \[1, None"),
-        ({"rerank": lambda q, hits: ["1"] * 5}, r"must return numbers, got \['1'"),
-        ({"rerank": lambda q, hits: [[1], [1, 2]]}, r"must return numbers, got \[\[1\]"),
-        (
-            {"rerank": lambda q, hits: [1, 2, float("nan"), 4, 5]},
-            r"finite numbers, got \[1, 2, nan",
-        ),
+        ({"rerank": lambda q, hits: [1.0]}, r"for each of 5 hits, got \[1.0\]"),
+        ({"rerank": lambda q, hits: 3}, "for each of 5 hits, got 3"),
+        ({"rerank": lambda q, hits: np.ones((5, 2))}, "for each of 5 hits, got array"),
+        ({"rerank": lambda q, hits: [1, None, 1, 1, 1]}, r"finite number .* got \[1, None"),
+        ({"rerank": lambda q, hits: ["1"] * 5}, r"finite number .* got \['1'"),
+        ({"rerank": lambda q, hits: [[1], [1, 2]]}, r"finite number .* got \[\[1\]"),
+        ({"rerank": lambda q, hits: [1, 2, float("nan"), 4, 5]}, r"number .* got \[1, 2, nan"),
     ],
 )
 def test_what_is_no_order_is_refused(
