@@ -45,11 +45,6 @@ def weight(documents: int, having: int) -> float:
     return value if value > 0 else _MIN_WEIGHT
 
 
-def max_gain(documents: int, having: int) -> float:
-    """Maximum that a term adds to the score of a document, however often it occurs there."""
-    return weight(documents, having) * (K1 + 1)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class United:
     """Several terms treated as one, such as the forms of a word: their documents, in memory.

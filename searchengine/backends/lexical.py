@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from heapq import nlargest
+from itertools import islice
 from operator import itemgetter
 from typing import Protocol
 
@@ -11,7 +12,8 @@ from searchengine.backends.contract import EXPECTED, Scored, WordScores
 from searchengine.backends.synonyms import Added
 from searchengine.backends.terms import Term, asked_terms, counted_names
 from searchengine.corpus.analyzer import Analyzer
-from searchengine.indexer.search.bm25 import max_gain, weight
+from searchengine.indexer.search.bm25 import weight
+from searchengine.indexer.storage.words_file import K1
 
 TERMS = 128
 """Maximum terms to search for; the rarest ones are used. With more, long questions are answered
@@ -19,6 +21,7 @@ worse: of questions with 276 terms, nDCG@10 is 0.594 with 128 of them and 0.544 
 MANY, NOT_TELLING = 10, 1.0
 """Among MANY documents or more, words that half of them have tell nothing. A question of such words
 alone expects a score of NOT_TELLING, so that noise does not count as a match."""
+_first = itemgetter(0)
 MISSING = (
     "this collection has no index of words; search with mode='vector', or index into a "
     "new collection with a tokenizer"
@@ -35,10 +38,10 @@ class Index(Protocol):
     def counts(self, terms: Sequence[Term], limit: int) -> list[int]:
         """How many documents have each term, counted up to `limit`."""
 
-    def best(self, terms: Mapping[Term, float], k: int) -> Scored:
+    def best(self, weights: Mapping[Term, float], k: int) -> Scored:
         """The k best documents with one of the terms, by (−score, id).
 
-        The score of each term is multiplied by its number.
+        A document gains the weight of a term, more the more often it has it: K1 + 1 times at most.
         """
 
 
@@ -106,20 +109,19 @@ def ranked(index: Index, terms: Mapping[Term, float], k: int) -> WordScores:
     """
     documents = index.documents
     half = (documents + 1) // 2
-    counted = [*zip(index.counts(list(terms), half), terms, strict=True)]
-    terms_first = sorted((pair for pair in counted if pair[0]), key=itemgetter(0))[:TERMS]
-    weights = {term: math.sqrt(terms[term]) for _, term in terms_first}
-    parts = [weights[term] * max_gain(documents, count) for count, term in terms_first]
-    known, most = math.fsum(parts), math.fsum(nlargest(EXPECTED, parts))
-    if known:
+    counted = sorted(zip(index.counts([*terms], half), terms.items(), strict=True), key=_first)
+    absent = [math.sqrt(times) for count, (_, times) in counted if not count]
+    known = counted[len(absent) : len(absent) + TERMS]
+    weights = {term: math.sqrt(n) * weight(documents, count) for count, (term, n) in known}
+    most = (K1 + 1) * math.fsum(nlargest(EXPECTED, weights.values()))
+    if absent and weights:
         # A question in another language has a name or a number in common with documents by chance.
-        gains = (max_gain(documents, 1) * math.sqrt(terms[term]) for n, term in counted if not n)
-        most *= 1 + math.fsum(gains) / known
-    rare = {term: weights[term] for count, term in terms_first if count < half}
-    if terms_first and not rare and documents >= MANY:
+        most *= 1 + weight(documents, 1) * math.fsum(absent) / math.fsum(weights.values())
+    rare = dict(islice(weights.items(), sum([count < half for count, _ in known])))
+    if weights and not rare and documents >= MANY:
         most = max(most, NOT_TELLING)
     scored = WordScores(index.best(rare, k) if rare else (), most)
-    if len(scored) < k and len(rare) < len(terms_first):
+    if len(scored) < k and len(rare) < len(weights):
         return _continued(scored, index.best(weights, k), k)
     return scored
 

@@ -202,26 +202,26 @@ def asked_terms(
     cutters = [cutter(order) for used in analyzers for order in used.orders(question)]
     weights, first = dict[Term, float](), dict[tuple[bytes, bool], Term]()
 
-    def add(forms: Iterable[str], times: float, unfinished: bool = False) -> None:
-        distinct = dict.fromkeys(form.encode() for form in forms)
-        keys = [(form, unfinished) for form in distinct]
-        for other in dict.fromkeys(first[key] for key in keys if key in first):
-            times += weights.pop(other)
-            distinct |= dict.fromkeys(other.forms)
+    def add(forms: Sequence[str], times: float, unfinished: bool = False) -> None:
+        distinct = dict.fromkeys(map(str.encode, forms))
+        for form in [*distinct]:
+            if (other := first.get((form, unfinished))) in weights:
+                times += weights.pop(other)
+                distinct |= dict.fromkeys(other.forms)
         term = Term(tuple(distinct), unfinished)
         weights[term] = times
         for form in distinct:
             first[form, unfinished] = term
 
     for word, times in words.items():
-        cut, *others = (cut(word) for cut in cutters)
-        for i, part in enumerate(cut.asked):
-            forms = (part, *(other.parts[i] for other in others if i < len(other.parts)))
-            add(forms, times, unfinished=len(part) < cut.size)
-        if cut.whole:
-            forms = (cut.whole, *(other.whole for other in others))
-            whole = Term(tuple(dict.fromkeys(form.encode() for form in forms if form)))
-            if occurs(whole):
-                share = COMPOUND if _COMPOUND.fullmatch(word) else 1.0
-                add(filter(None, forms), share * times)
+        cuts = [cut(word) for cut in cutters]
+        for i, part in enumerate(cuts[0].asked):
+            forms = [part]
+            if len(cuts) > 1:
+                forms += [cut.parts[i] for cut in cuts[1:] if i < len(cut.parts)]
+            add(forms, times, unfinished=len(part) < cuts[0].size)
+        if cuts[0].whole:
+            forms = [cut.whole for cut in cuts if cut.whole]
+            if occurs(Term(tuple(dict.fromkeys(map(str.encode, forms))))):
+                add(forms, times * (COMPOUND if _COMPOUND.fullmatch(word) else 1.0))
     return weights

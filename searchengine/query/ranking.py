@@ -7,7 +7,7 @@ and at last what has no vector.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
-from itertools import pairwise
+from itertools import chain, pairwise, repeat
 from math import inf
 from typing import Any, NamedTuple
 
@@ -265,7 +265,7 @@ def _by_words(snapshot: Snapshot, query: Query, question: Question, count: int) 
 def _worded(scored: WordScores) -> Part:
     """Documents by words, each by its first passage."""
     documents, bm25 = zip(*scored, strict=True) if scored else ((), ())
-    passages = [scored.first.get(document, -1) for document in documents]
+    passages = [*map(scored.first.get, documents, repeat(-1))]
     scores = np.array(bm25, np.float64)
     ids = np.array([documents, passages], np.int64)
     return Part(ids[0], ids[1], scores, np.full(len(documents), -inf), scores)
@@ -285,7 +285,7 @@ def _pool(snapshot: Snapshot, question: Question, near: Part, words: WordScores)
             at = place[owners[passage]]
             if cosine > cosines[at]:
                 passages[at], cosines[at] = passage, cosine
-    words_of = np.array([bm25.get(document, 0.0) for document in (*documents, *others)])
+    words_of = np.array([*map(bm25.get, chain(documents, others), repeat(0.0))])
     added = np.array([others, passages], np.int64)
     both = np.concatenate([near.cosines, np.array(cosines)])
     ids = np.concatenate([np.array([near.documents, near.passages]), added], axis=1)

@@ -18,7 +18,7 @@ from searchengine.backends.terms import Term, Text
 from searchengine.corpus.analyzer import Analyzer, runs
 from searchengine.indexer.arrays import Doubles, RowNumbers
 from searchengine.indexer.search.allowed import Allowed
-from searchengine.indexer.search.bm25 import Words, weight
+from searchengine.indexer.search.bm25 import Words
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.storage.words_file import Postings, WriteWords
 
@@ -138,7 +138,7 @@ class Ranker:
         words: of the snapshot.
         stored: the documents of passages (n,), in their order.
         allowed: the rows that may be found; None for all.
-        first: document → its first passage, of those that were found.
+        first: document → its first passage, −1 without any, of those that were found.
     """
 
     words: WordIndex
@@ -153,39 +153,36 @@ class Ranker:
 
     def counts(self, terms: Sequence[Term], limit: int) -> list[int]:
         """How many documents have each term, at most `limit`."""
-        return [min(limit, self.words.count(term)) for term in terms]
+        return [min(limit, count) for count in map(self.words.count, terms)]
 
-    def best(self, terms: Mapping[Term, float], k: int) -> Scored:
+    def best(self, weights: Mapping[Term, float], k: int) -> Scored:
         """The k best documents with one of the terms: id and BM25, by (−score, id)."""
-        weights = np.array(
-            [times * weight(self.documents, self.words.count(t)) for t, times in terms.items()]
-        )
-        passages, scores = self._best(terms, weights, k + 1)
+        passages, scores = self._best(weights, k + 1)
         if scores.size > k > 0 and scores[k] == scores[k - 1]:  # which are first, their ids tell
-            passages, scores = self._best(terms, weights, self.documents, float(scores[k]))
+            passages, scores = self._best(weights, self.documents, float(scores[k]))
         documents = self.words.documents_of(passages, self.stored)
         order = np.lexsort((documents, -scores))[:k]
-        chosen = documents[order].tolist()
-        firsts = zip(chosen, passages[order].tolist(), strict=True)
-        self.first.update((document, passage) for document, passage in firsts if passage < _BASE)
+        chosen, first = documents[order].tolist(), passages[order]
+        first[first >= _BASE] = -1  # of documents without any
+        self.first.update(zip(chosen, first.tolist(), strict=True))
         return [*zip(chosen, scores[order].tolist(), strict=True)]
 
     def _best(
-        self, terms: Mapping[Term, float], weights: Doubles, k: int, floor: float = -math.inf
+        self, weights: Mapping[Term, float], k: int, floor: float = -math.inf
     ) -> tuple[Ids, Doubles]:
         """The first passages of the k best documents and their scores, by (−score, passage).
 
         `floor`: leave out lower scores.
         """
-        passages, best = np.zeros(0, np.int64), np.zeros(0)
+        passages, best, values = np.zeros(0, np.int64), np.zeros(0), np.array([*weights.values()])
         for row, part in self.words.parts.items():
             limits.check()
-            numbers = [part.find(*term) for term in terms]
+            numbers = [part.find(*term) for term in weights]
             if numbers.count(-1) == len(numbers):
                 continue
             only = None if self.allowed is None else self.allowed[row]
             least = max(floor, best[k - 1]) if best.size == k else floor
-            rows, scores = part.best(numbers, weights, self.words.average, k, only, least)
+            rows, scores = part.best(numbers, values, self.words.average, k, only, least)
             passages = np.concatenate([passages, rows + row.base])
             best = np.concatenate([best, scores])
             order = np.lexsort((passages, -best))[:k]

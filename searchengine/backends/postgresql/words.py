@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from searchengine.backends.contract import Scored
 from searchengine.backends.terms import Term, Text, counted, file_name
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
-from searchengine.indexer.search.bm25 import weight
 from searchengine.indexer.storage.words_file import K1, B
 
 if TYPE_CHECKING:
@@ -100,21 +99,19 @@ class Index:
             self._known |= found
         return [min(limit, self._known[term]) for term in terms]
 
-    def best(self, terms: Mapping[Term, float], k: int) -> Scored:
+    def best(self, weights: Mapping[Term, float], k: int) -> Scored:
         """The k best documents with one of the terms, by (−score, id)."""
         documents, tokens = self._sums()
         average = tokens / max(1, documents) or 1.0
-        counts = self.counts(list(terms), (documents + 1) // 2)
-        weights = [n * weight(documents, c) for n, c in zip(terms.values(), counts, strict=True)]
         parts, parameters = [], []
-        whole = [(t.forms[0], w) for t, w in zip(terms, weights, strict=True) if _is_one(t)]
+        whole = [(term.forms[0], value) for term, value in weights.items() if _is_one(term)]
         if whole:
             parts.append(
                 "SELECT document, weight, frequency, length FROM unnest(%s::bytea[], %s::float8[]) "
                 "AS asked (term, weight) JOIN postings USING (term)"
             )
             parameters += [[t for t, _ in whole], [w for _, w in whole]]
-        for term, value in zip(terms, weights, strict=True):
+        for term, value in weights.items():
             if not _is_one(term):
                 having, bounds = _having(term)
                 parts.append(
