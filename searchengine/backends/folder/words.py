@@ -61,7 +61,8 @@ class WordIndex:
     ) -> Self:
         """The index of one commit; `before`: of an earlier one. `used`: of new documents.
 
-        Documents without a passage are in no segment; their words are counted here.
+        Documents without a passage are in no segment; their words are counted here. All searches
+        wait for the index, so its statements do not wait for those that take long.
         """
         files = {row: segment.words for row, segment in segments.items()}
         parts = {row: Words(file, live[row]) for row, file in files.items() if file is not None}
@@ -70,7 +71,7 @@ class WordIndex:
         alone: list[tuple[int, bytes]] = []
         if sum(part.documents for part in parts.values()) != store.count():
             sql = "SELECT id, digest FROM documents WHERE id NOT IN "
-            alone = store.scan(f"{sql}(SELECT document FROM live_passages) ORDER BY id")
+            alone = store.read(f"{sql}(SELECT document FROM live_passages) ORDER BY id")
         ids, known = np.array([i for i, _ in alone], np.int64), (used.label, *alone)
         if alone:
             row = SegmentRow(-1, _BASE, len(alone), "")

@@ -200,9 +200,11 @@ class Store(Database, Tables):
         return self.numbers(f"SELECT id FROM documents WHERE {condition} ORDER BY id", parameters)
 
     def count(self, where: str | None = None) -> int:
+        if where is None:
+            return int(self.read("SELECT count(*) FROM documents")[0][0])
         condition, parameters = self.condition(where)
-        condition = "" if where is None else f" WHERE {condition}"
-        return int(self.scan(f"SELECT count(*) FROM documents{condition}", parameters)[0][0])
+        sql = f"SELECT count(*) FROM documents WHERE {condition}"
+        return int(self.scan(sql, parameters)[0][0])
 
     def ids_after(self, after: int, where: str | None, limit: int) -> Ids:
         condition, parameters = self.condition(where)
