@@ -77,8 +77,8 @@ from searchengine.ingest.mirror import MirrorOptions, Pass
 from searchengine.ingest.passages import PassageConfig, PassageReader
 from searchengine.ingest.settings import AddOptions, AddSummary, CollectionSettings
 from searchengine.ingest.supplied import VectorsArgument
-from searchengine.query.coalescing import Coalescers
-from searchengine.query.duplicates import Duplicates, check_cosine, duplicates, mean_of
+from searchengine.query.coalescing import Coalescer
+from searchengine.query.duplicates import Duplicates, duplicates, mean_of
 from searchengine.query.explanation import Explanation, explain
 from searchengine.query.hits import Hit, Hits, HitsBatch, timed
 from searchengine.query.page import hits, reranked
@@ -164,7 +164,7 @@ class SearchEngine:
         self.collection = collection
         self._encoder = CollectionEncoder(collection, encoder, runtime)
         self._is_undecided = False  # whether the first documents may change the encoder
-        self._calls: Coalescers[tuple[Any, ...], tuple[Any, Deadline | None], Any] = Coalescers()
+        self._calls = Coalescer()
         inherit(self, SearchEngine._leave_to_parent)
 
     def _leave_to_parent(self) -> None:
@@ -596,10 +596,9 @@ class SearchEngine:
         float32 vector of each document. `progress`: progress callback: documents just compared,
         and in all. Raises QueryError and FilterError.
         """
-        check_cosine("above", above)
         check_filter(where)
         with self.collection.reading() as snapshot:
-            groups = duplicates(snapshot, above, where, progress or (lambda done, total: None))
+            groups = duplicates(snapshot, above, where, progress)
             if not groups:
                 _warn(listing.unknown_fields(snapshot.store, where))
         return groups

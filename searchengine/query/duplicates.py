@@ -33,48 +33,41 @@ class Duplicates:
         return asdict(self)
 
 
-def check_cosine(name: str, value: object) -> None:
-    """Raise QueryError for what is no cosine above 0."""
-    if type(value) not in (int, float) or not 0 < value <= 1:  # type: ignore[operator]
-        raise QueryError(f"{name} must be a cosine above 0 and at most 1, got {value!r}")
-
-
 def duplicates(
-    snapshot: Snapshot, above: float, where: str | None, progress: Callable[[int, int], None]
+    snapshot: Snapshot, above: float, where: str | None, progress: Callable[[int, int], None] | None
 ) -> list[Duplicates]:
     """The groups of at least two documents, by their first documents.
 
     `progress`: called with the number of documents just compared, and in all. Keeps a vector of
-    each document in memory.
+    each document in memory. Raises QueryError for what is no cosine above 0.
     """
-    ids: list[int] = [int(i) for block in listing.ids(snapshot.store, where) for i in block]
-    if not ids:
+    if type(above) not in (int, float) or not 0 < above <= 1:
+        raise QueryError(f"above must be a cosine above 0 and at most 1, got {above!r}")
+    ids = [i for block in listing.ids(snapshot.store, where) for i in block.tolist()]
+    blocks = [means(snapshot, ids[start : start + _READ]) for start in range(0, len(ids), _READ)]
+    if not blocks:
         return []
-    vectors = np.concatenate(
-        [means(snapshot, ids[start : start + _READ]) for start in range(0, len(ids), _READ)]
+    leader, cosines = leaders(
+        np.concatenate(blocks), above, lambda done: progress and progress(done, len(ids))
     )
-    leader, cosines = leaders(vectors, above, lambda done: progress(done, len(ids)))
     groups: dict[int, list[int]] = {}
     for position in np.flatnonzero(leader != np.arange(len(ids))).tolist():
-        groups.setdefault(int(leader[position]), []).append(position)
+        first = int(leader[position])
+        groups.setdefault(first, [first]).append(position)
     found = []
-    for first in sorted(groups):
-        members = [first, *groups[first]]
-        keys = snapshot.store.keys_of(ids[position] for position in members)
-        rest = cosines[members[1:]].clip(-1, 1).tolist()
-        found.append(Duplicates(tuple(keys), (1.0, *rest)))
+    for _, members in sorted(groups.items()):
+        keys = snapshot.store.keys_of([ids[position] for position in members])
+        found.append(Duplicates(tuple(keys), tuple(cosines[members].clip(-1, 1).tolist())))
     return found
 
 
 def means(snapshot: Snapshot, ids: Sequence[int]) -> Floats:
     """The mean of the passages of each document, as a unit row, (n, D); zeros if it has none."""
-    passages = snapshot.store.passages_of(set(ids))
     sums = np.zeros((len(ids), snapshot.settings["encoder"]["dim"]), np.float32)
-    if passages:
+    if owners := snapshot.passages_of(ids, {}):
         place = {document: position for position, document in enumerate(ids)}
-        places = [place[passage.document] for passage in passages]
-        vectors = snapshot.vectors(np.array([passage.id for passage in passages]))
-        np.add.at(sums, places, vectors)
+        vectors = snapshot.vectors(np.fromiter(owners, np.int64, len(owners)))
+        np.add.at(sums, [place[document] for document in owners.values()], vectors)
     lengths = np.linalg.norm(sums, axis=1, keepdims=True)
     sums /= np.where(lengths > 0, lengths, np.float32(1))
     return sums
@@ -88,11 +81,9 @@ def mean_of(snapshot: Snapshot, keys: Sequence[str]) -> tuple[list[int], Floats]
     """
     if not keys:
         raise QueryError("similar takes the key of a document, or several keys, got none")
-    names = list(dict.fromkeys(keys))
-    stored = snapshot.store.ids_of(names)
-    for name in names:
-        if name not in stored:
-            raise QueryError(f"{snapshot.path} has no document {name!r:.80}")
+    stored = snapshot.store.ids_of(names := list(dict.fromkeys(keys)))
+    if missing := [name for name in names if name not in stored]:
+        raise QueryError(f"{snapshot.path} has no document {missing[0]!r:.80}")
     ids = [stored[name] for name in names]
     vectors = means(snapshot, ids)
     for name, vector in zip(names, vectors, strict=True):
