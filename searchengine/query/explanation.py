@@ -1,8 +1,4 @@
-"""Why a search finds a document or not: its ranks, the verdict of the filter, and one sentence.
-
-print(engine.explain("how do whales sleep", "whales.txt"))
-# Not found: the shortlist of 200 misses it. Rank 3 by vectors, 412 by prefix.
-"""
+"""Why a search finds a document or not: its ranks, the verdict of the filter, and one sentence."""
 
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -17,8 +13,6 @@ from searchengine.indexer.arrays import Floats
 from searchengine.query.page import hits, reranked
 from searchengine.query.ranking import MAX_DEPTH, rank
 from searchengine.query.request import Query
-
-_SHOWN = {"vector": "vectors", "words": "words", "shortlist": "prefix"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +53,9 @@ class Explanation:
 
     def __str__(self) -> str:
         verdict = f"Not found: {self.reason}" if self.reason else f"Found at rank {self.rank:,}"
-        ranks = [(getattr(self, name), shown) for name, shown in _SHOWN.items()]
-        told = ", ".join(f"{rank:,} by {shown}" for rank, shown in ranks if rank)
-        return f"{verdict}{f' (rank {told})' if told else ''}."
+        ranks = ((self.vector, "vectors"), (self.words, "words"), (self.shortlist, "prefix"))
+        listed = ", ".join(f"{rank:,} by {name}" for rank, name in ranks if rank)
+        return f"{verdict}{f' (rank {listed})' if listed else ''}."
 
 
 def explain(
@@ -75,8 +69,8 @@ def explain(
     if (document := store.ids_of([key]).get(key)) is None:
         return Explanation(key, reason="no document has this key")
     if where is not None and document not in store.ids_after(document - 1, where, 1):
-        values = _values(snapshot, document, where)
-        reason = f"the filter {where} does not hold, the document has {values}"
+        reason = f"the filter {where} does not hold, the document has "
+        reason += _values(snapshot, document, where)
         return Explanation(key, reason=reason, matches=False)
     questions = None if question is None else [question]
 
@@ -120,9 +114,9 @@ def _reason(query: Query, question: str, ranks: dict[str, int | None]) -> str:
 def _values(snapshot: Snapshot, document: int, where: str) -> str:
     """The values that a document has of the fields of a filter."""
     (stored,) = snapshot.store.documents([document])
-    shown = []
+    fields, shown = {**stored.metadata, "_id": stored.key, "title": stored.title}, []
     for path in dict.fromkeys(fields_of(parse(where))):
-        value: Any = {**stored.metadata, "_id": stored.key, "title": stored.title}
+        value: Any = fields
         for name in path:
             value = value.get(name) if isinstance(value, dict) else None
         named = field_name(path)

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Any, NamedTuple, Self, SupportsIndex, overload
+from typing import Any, NamedTuple, NoReturn, Self, SupportsIndex, overload
 
 from searchengine.backends.listing import Counts
 from searchengine.corpus.formats.kinds import heading_at, headings_of
@@ -17,11 +16,9 @@ class Hit:
     """A document found.
 
     Attributes:
-        score: hits are sorted by it, in parts (searchengine.query.ranking). By vectors, the
-            full-width cosine of the best passage, between −1 and 1; by words, BM25; by both, a
-            weighted sum of the cosine, counted from that of unrelated passages, and of BM25 as a
-            share of what the question could give: at most 1 (searchengine.query.fusion). Of the
-            candidates of `rerank`, its number.
+        score: hits are sorted by it. By vectors, the full-width cosine of the best passage, between
+            −1 and 1; by words, BM25; by both, a weighted sum of at most 1
+            (searchengine.query.fusion). Of the candidates of `rerank`, its number.
         key, title, text, metadata: the document.
         start, end: its best passage, as character offsets into the text.
         question: the text of the question, with the words of its synonyms; empty for a vector.
@@ -38,6 +35,9 @@ class Hit:
     end: int
     question: str = field(default="", repr=False)
     scores: Mapping[str, float] = field(default_factory=dict)
+
+    def __getitem__(self, name: object) -> NoReturn:
+        raise TypeError("a Hit has attributes: hit.key, hit.text; hit.as_dict() is a dict of them")
 
     @property
     def passage(self) -> str:
@@ -159,16 +159,15 @@ class Hits(list[Hit]):
 
     def _repr_html_(self) -> str:
         """Shown by notebooks: a row for each hit, then the most frequent values of each facet."""
-        rows = [
-            (_shown(hit.score), hit.key, " > ".join(filter(None, (hit.title, hit.heading))),
-             hit.snippet, _listed(hit.metadata.items()))
-            for hit in self
-        ]  # fmt: skip
+        rows = []
+        for hit in self:
+            title = " > ".join(filter(None, (hit.title, hit.heading)))
+            rows.append((_shown(hit.score), hit.key, title, hit.snippet, _listed(hit.metadata)))
         caption = "1 hit" if len(self) == 1 else f"{len(self)} hits"
         if self.timing is not None:
             caption += f", {1e3 * sum(self.timing[:-1]):.1f} ms"
         shown = table(("score", "key", "title", "snippet", "metadata"), rows, caption)
-        counted = [(name, _listed(counts.items())) for name, counts in self.facets.items()]
+        counted = [(name, _listed(counts)) for name, counts in self.facets.items()]
         return shown + (table((), counted, "Documents by value") if counted else "")
 
 
@@ -191,16 +190,11 @@ def timed(batch: Sequence[Hits], times: Sequence[float]) -> HitsBatch:
     return HitsBatch(batch)
 
 
-_SHOWN = 10  # fields or values of a cell that a notebook shows
-
-
 def _shown(score: float) -> str:
     """Three decimals; three significant digits of a score below, which would be shown as 0.000."""
     return f"{score:.2e}" if 0 < abs(score) < 1e-3 else f"{score:.3f}"
 
 
-def _listed(pairs: Iterable[tuple[Any, Any]]) -> str:
-    """The first ten names with their values, on one line."""
-    named = list(islice(pairs, _SHOWN + 1))
-    more = ", …" if len(named) > _SHOWN else ""
-    return ", ".join(f"{name}: {value}" for name, value in named[:_SHOWN]) + more
+def _listed(named: Mapping[Any, Any]) -> str:
+    """Names with their values, on one line."""
+    return ", ".join(f"{name}: {value}" for name, value in named.items())
