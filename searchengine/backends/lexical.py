@@ -63,8 +63,8 @@ def search(
         return index.counts([term], 1) == [1]
 
     words = counted_names(question, analyzers)
-    for word, share in _shares(index, synonyms, question, analyzers, occurs).items():
-        words[word] = share**2  # `ranked` takes the root
+    if synonyms:
+        words |= _shares(index, synonyms, question, analyzers, occurs)
     return ranked(index, asked_terms(words, question, analyzers, occurs), k)
 
 
@@ -77,7 +77,7 @@ def _shares(
 ) -> dict[str, float]:
     """How often each synonym counts: less where it is rarer than all words it stands for.
 
-    Then it gains a document what the rarest of them does.
+    Then it gains a document what the rarest of them does. Squared, as `ranked` takes the root.
     """
     documents = index.documents
 
@@ -92,7 +92,7 @@ def _shares(
         rarest = min((count for each in of if (count := having(each))), default=0)
         if own < rarest:
             share *= weight(documents, rarest) / weight(documents, own)
-        counts[word] = share
+        counts[word] = share**2
     return counts
 
 

@@ -263,10 +263,10 @@ class Snapshot(contract.Snapshot):
 
         scored = best(k, required)
         others = [text for text, _ in quoted(question) if text not in required]
-        if not any(map(joins_words, others)):
+        if not (others := [*filter(joins_words, others)]):
             return scored
         scores, gains = dict(scored), defaultdict[int, float](float)
-        for text in filter(joins_words, others):
+        for text in others:
             having = self._having_phrases(None, (text,), MOST_WITH_PHRASE)
             if having.size:
                 scores |= best(having.size, (*required, text))
@@ -335,17 +335,11 @@ class Snapshot(contract.Snapshot):
     ) -> Mapping[SegmentRow, Allowed] | None:
         """As `_matching`, with the documents without a passage."""
         matching = self._matching(where, phrases)
-        if matching is None:
-            return None
-
-        def documents() -> Ids:
-            return (
-                self._having_phrases(where, phrases)
-                if phrases
-                else self.store.documents_matching(where)
-            )
-
-        return {**matching, **self.words.allowing(documents)}
+        if matching is None or not self.words.alone.size:
+            return matching
+        if phrases:
+            return {**matching, **self.words.allowing(self._having_phrases(where, phrases))}
+        return {**matching, **self.words.allowing(self.store.documents_matching(where))}
 
     def _matching(
         self, where: str | None, phrases: tuple[str, ...]

@@ -62,7 +62,7 @@ class WordIndex:
         """The index of one commit; `before`: of an earlier one. `used`: of new documents.
 
         Documents without a passage are in no segment; their words are counted here. All searches
-        wait for the index, so its statements do not wait for those that take long.
+        wait for it, so it waits for no long statement.
         """
         files = {row: segment.words for row, segment in segments.items()}
         parts = {row: Words(file, live[row]) for row, file in files.items() if file is not None}
@@ -85,12 +85,10 @@ class WordIndex:
         average = tokens / max(1, documents) or 1.0
         return cls(ordered, documents, average, tuple(analyzers), ids, known)
 
-    def allowing(self, documents: Callable[[], Ids]) -> Mapping[SegmentRow, Allowed]:
-        """Those of `alone` that are among some documents."""
-        if not self.alone.size:
-            return {}
+    def allowing(self, documents: Ids) -> Mapping[SegmentRow, Allowed]:
+        """Those of `alone`, which has some, that are among these documents."""
         row = next(row for row in self.parts if row.base == _BASE)
-        return {row: Allowed.from_rows(np.flatnonzero(np.isin(self.alone, documents())), row.rows)}
+        return {row: Allowed.from_rows(np.flatnonzero(np.isin(self.alone, documents)), row.rows)}
 
     def count(self, term: Term) -> int:
         """How many documents have a term."""
