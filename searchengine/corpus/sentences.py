@@ -73,13 +73,13 @@ _BEFORE_NUMBERS = frozenset(
 )
 
 
-def sentence_ends(text: str) -> list[int]:
+def sentence_ends(text: str, language: str | None = None) -> list[int]:
     """Offsets, rising, where a sentence, a paragraph or an item of a list has just ended.
 
     Closing quotes and brackets belong to the sentence; the space after it does not.
     """
     ends = []
-    language = language_of(text)
+    language = language or language_of(text)
     for match in _END.finditer(text):
         if match["stop"] is None or _is_end(text, match, language):
             ends.append(match.start() if match.group().startswith("\n") else match.end())

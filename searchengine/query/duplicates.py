@@ -1,8 +1,7 @@
 """Documents by the means of their passages: near duplicates, and the vector of several."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,8 +15,7 @@ _READ = 2000  # documents whose passages are read at a time
 _CANCELLED = 1e-3  # length of a mean that says nothing
 
 
-@dataclass(frozen=True, slots=True)
-class Duplicates:
+class Duplicates(NamedTuple):
     """A group of documents that are nearly the same.
 
     Attributes:
@@ -30,7 +28,7 @@ class Duplicates:
 
     def as_dict(self) -> dict[str, Any]:
         """The fields, for JSON."""
-        return asdict(self)
+        return self._asdict()
 
 
 def duplicates(

@@ -65,7 +65,7 @@ class Hit:
 
         Of Korean, and of scripts without spaces, parts of words: two letters or three.
         """
-        return matched_words(self.title, self.snippet, self.question)
+        return matched_words(self.title, self.snippet, self.question, self.passage)
 
     def as_dict(self) -> dict[str, Any]:
         """The fields to show, for JSON."""
@@ -80,7 +80,7 @@ class Hit:
             "end": self.end,
             "snippet": snippet,
             "heading": self.heading,
-            "highlights": matched_words(self.title, snippet, self.question),
+            "highlights": matched_words(self.title, snippet, self.question, self.passage),
             "scores": self.scores,
         }
 
