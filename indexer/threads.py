@@ -33,7 +33,7 @@ class ThreadBudget:
 
     def __init__(self, limit: int) -> None:
         self._limit = at_least_one("threads", limit)
-        self._used = self._singles = self._overdue = 0
+        self._used = self._waiting = self._singles = self._overdue = 0
         self._freed = Condition()
 
     def after_fork(self) -> None:
@@ -43,7 +43,7 @@ class ThreadBudget:
         them for ever. A higher limit set afterwards is at the caller's risk.
         """
         self._freed = Condition()
-        self._limit, self._used, self._singles, self._overdue = 1, 0, 0, 0
+        self._limit, self._used, self._waiting, self._singles, self._overdue = 1, 0, 0, 0, 0
 
     @property
     def limit(self) -> int:
@@ -69,31 +69,36 @@ class ThreadBudget:
 
     def _take(self, limit: int) -> int:
         with self._freed:
-            if limit <= 1 and self._free() and not self._overdue:
-                self._used += 1
-                return 1
-            if limit <= 1:
-                self._singles += 1
+            if self._waiting or self._used >= self._limit:
+                self._waiting += 1
                 try:
-                    self._freed.wait_for(lambda: self._free() and not self._overdue)
+                    self._wait(limit)
                 finally:
-                    self._singles -= 1
-                    self._freed.notify_all()
-            elif not self._freed.wait_for(lambda: self._free() and not self._singles, PATIENCE):
-                self._overdue += 1  # or who returns a thread would take it again at once
-                try:
-                    self._freed.wait_for(self._free)
-                finally:
-                    self._overdue -= 1
+                    self._waiting -= 1
                     self._freed.notify_all()
             threads = max(1, min(limit, self._limit - self._used))
             self._used += threads
             return threads
 
+    def _wait(self, limit: int) -> None:
+        if limit <= 1:
+            self._singles += 1
+            try:
+                self._freed.wait_for(lambda: self._free() and not self._overdue)
+            finally:
+                self._singles -= 1
+        elif not self._freed.wait_for(lambda: self._free() and not self._singles, PATIENCE):
+            self._overdue += 1  # or who returns a thread would take it again at once
+            try:
+                self._freed.wait_for(self._free)
+            finally:
+                self._overdue -= 1
+
     def _return(self, threads: int) -> None:
         with self._freed:
             self._used -= threads
-            self._freed.notify_all()
+            if self._waiting:
+                self._freed.notify_all()
 
 
 class Share:

@@ -52,7 +52,7 @@ class RowPassages:
         for ends, step in ((first, -1), (last, 1)):
             moving = np.arange(rows.size)
             while moving.size:
-                next_rows = (ends[moving] + step).clip(0, len(documents) - 1)
+                next_rows = np.minimum(np.maximum(ends[moving] + step, 0), len(documents) - 1)
                 same = (documents[next_rows] == owners[moving]) & (next_rows != ends[moving])
                 moving = moving[same]
                 ends[moving] += step

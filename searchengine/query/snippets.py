@@ -115,10 +115,10 @@ def word_counts(text: str, question: str, spans: Sequence[Span]) -> list[float]:
     starts, ends = zip(*spans, strict=True)
     for term in sorted(asked.telling.union(*asked.parts.values())):
         part = term[:-1] if len(term) > 3 and term[-1] == "i" else term  # "studi" of "study"
-        counts = list(map(lowered.count, repeat(part), starts, ends))
-        if total := sum(counts):
-            for i, count in enumerate(counts):
-                weights[i] += len(term) * count / total
+        if part in lowered:
+            counts = [*map(lowered.count, repeat(part), starts, ends)]
+            share = len(term) / max(1, sum(counts))
+            weights = [weight + share * n for weight, n in zip(weights, counts, strict=True)]
     return weights
 
 
