@@ -29,6 +29,9 @@ MODULES = {
     "searchengine/corpus/formats/pdf.py": "formats",
     "searchengine/corpus/formats/pptx.py": "formats",
     "searchengine/corpus/formats/xlsx.py": "formats",
+    "searchengine/integrations/haystack.py": "haystack",
+    "searchengine/integrations/langchain.py": "langchain",
+    "searchengine/integrations/llamaindex.py": "llamaindex",
     "searchengine/server/mcp_server.py": "mcp",
     "searchengine/measure/judged_folder.py": "train",
     "searchengine/server/": "serve",
@@ -62,7 +65,7 @@ ELSEWHERE = {
     "indexer/native/build_hook.py": {"hatchling"},  # runs in a build only
     "searchengine/cli/train_logs.py": {"mlflow", "wandb"},  # of no extra: --log names them
 }
-NAMES: dict[str, str] = {}
+NAMES = {"haystack": "haystack-ai", "llama_index": "llama-index-core"}  # perhaps not installed
 
 
 class Import(NamedTuple):

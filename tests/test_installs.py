@@ -427,6 +427,9 @@ EXTRAS: dict[str, list[Check]] = {
     "multilingual": [reads_korean],
     "mteb": [evaluates_with_mteb],
     "tensorboard": [logs_to_tensorboard],
+    "langchain": [imports("searchengine.integrations.langchain")],
+    "llamaindex": [imports("searchengine.integrations.llamaindex")],
+    "haystack": [imports("searchengine.integrations.haystack")],
 }
 IN_ALL = ("starter", "train", "plots", "formats", "serve", "mcp", "postgresql")
 EXTRAS["all"] = [check for extra in IN_ALL for check in EXTRAS[extra]]

@@ -496,7 +496,7 @@ def test_local_links_lead_somewhere() -> None:
 
 def test_names_that_programs_import_exist() -> None:
     """Also in programs that no test runs, for want of a model or a server."""
-    optional = {"fastapi", "haystack", "llama_index", "openai", "pandas"}
+    optional = {"fastapi", "haystack", "langchain_core", "llama_index", "openai", "pandas"}
     optional |= {"sentence_transformers", "transformers"}
     imported = 0
     for page in pages():

@@ -1,13 +1,47 @@
-"""What docs/integrations.md shows of other programs."""
+"""The programs of docs/integrations.md, each run where its framework is installed."""
 
 import json
 import re
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from unittest import mock
 
+import pytest
+from command_line import shared_encoder
 from conftest import REPOSITORY
 
 from searchengine.cli import cli
+from searchengine.trainer.encoder import Encoder
 
 PAGE = (REPOSITORY / "docs" / "integrations.md").read_text()
+FIRST, *PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE[: PAGE.index("## FastAPI")], re.DOTALL)
+PRINTED = {
+    "langchain_core": "whales A whale rests one half of its brain at a time.",
+    "llama_index": "moths 0.",
+    "haystack": "eels Eels swim to the Sargasso Sea.",
+}
+
+
+def test_the_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In this process, which loads the packaged encoder once."""
+    assert len(PROGRAMS) == len(PRINTED)
+    ready = {name: each for name, each in zip(PRINTED, PROGRAMS, strict=True) if find_spec(name)}
+    if not ready:
+        pytest.skip("no framework is installed")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HAYSTACK_TELEMETRY_ENABLED", "False")
+    with mock.patch.object(Encoder, "load", shared_encoder):
+        exec(FIRST, {})
+        for name, program in ready.items():
+            capsys.readouterr()
+            names: dict[str, Any] = {}
+            exec(program, names)
+            assert capsys.readouterr().out.startswith(PRINTED[name])
+            if "engine" in names:
+                names["engine"].close()
 
 
 def test_the_configuration_names_the_command() -> None:
