@@ -90,7 +90,7 @@ from searchengine.query.request import (
     Query,
     Questions,
     Rerank,
-    as_array,
+    as_vector,
     check_count,
     check_filter,
     check_questions,
@@ -503,7 +503,7 @@ class SearchEngine:
             candidates=candidates,
             timeout=timeout,
         )
-        queries: Questions = [query] if isinstance(query, str) else _vector(query)[None]
+        queries: Questions = [query] if isinstance(query, str) else [as_vector(query)]
         with limits.limited(Deadline.after(timeout)):
             answer = self._answer(request, queries)[0]
         _warn(answer.notes, 4)
@@ -549,7 +549,7 @@ class SearchEngine:
         if isinstance(query, str):
             check_questions([query])
         else:
-            query = _vector(query)
+            query = as_vector(query)
         request = Query.from_options(k, options)
         key = request, isinstance(query, str), show, characters
         item = query, Deadline.after(request.timeout)
@@ -568,10 +568,11 @@ class SearchEngine:
         if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
             keys = [checked_key(keys)]
         named = checked_keys(keys, "similar")
-        request = Query.from_options(k, options).without_question
-        with limits.limited(Deadline.after(request.timeout)):
+        requested = Query.from_options(k, options)
+        with limits.limited(Deadline.after(requested.timeout)):
             with self.collection.reading() as snapshot:
-                ids, vector = mean_of(snapshot, named)
+                ids, mean = mean_of(snapshot, named)
+                request, _, vector = split(mean, requested, snapshot.settings, True)
                 wide, without = request.before_rerank, frozenset(ids)
                 rankings = rank(snapshot, wide, None, vector, without=without)
                 answer = hits(snapshot, request, rankings, None)[0]
@@ -614,7 +615,7 @@ class SearchEngine:
         same query, k and `options` does not find it. Raises as `search`.
         """
         requested, key = Query.from_options(k, options), checked_key(key)
-        queries: Questions = [query] if isinstance(query, str) else _vector(query)[None]
+        queries: Questions = [query] if isinstance(query, str) else [as_vector(query)]
         with (
             limits.limited(Deadline.after(requested.timeout)),
             self._reading(requested, queries) as (snapshot, request, read, vectors),
@@ -1168,19 +1169,6 @@ def _shown(show: Callable[[Hits], Any], hits: Hits) -> Any:
         return show(hits)
     except Exception as error:
         return error
-
-
-def _vector(query: Any) -> npt.NDArray[Any]:
-    """A query that is no text, as an array (D,). Raises QueryError."""
-    array = as_array(query)
-    if array.ndim == 1 and len(array) and array.dtype.kind in "fiu":
-        return array
-    if array.ndim and array.dtype.kind in "fiuU":
-        raise QueryError(
-            f"search takes one question or vector, got an array of shape {array.shape}; "
-            "use search_batch for several"
-        )
-    raise QueryError(f"a query must be a text or a vector of numbers, got {query!r:.80}")
 
 
 def _or_warn(store: Tables, where: str | None, items: Iterator[D]) -> Iterator[D]:

@@ -120,16 +120,6 @@ class Query:
             return questions
         return [unquoted(question) if phrases(question) else question for question in questions]
 
-    @property
-    def without_question(self) -> "Query":
-        """The query for documents similar to stored ones. Raises QueryError: needs a text."""
-        query = self.by(Mode.VECTOR)
-        if query.mode != Mode.VECTOR:
-            raise QueryError(
-                f"similar documents need the mode vector, got {query.mode}; leave mode out"
-            )
-        return query
-
     def by(self, mode: Mode) -> "Query":
         """This query with the mode auto replaced: by VECTOR if it is exact, else by `mode`."""
         if self.mode != Mode.AUTO:
@@ -185,9 +175,8 @@ def split(
         raise QueryError("search_batch takes a list of questions, got one text; use search")
     if queries is None:
         raise QueryError("search_batch takes questions or vectors, got None; use search or similar")
-    if len(queries) and all(isinstance(q, list | tuple | np.ndarray) for q in queries):
-        queries = as_array(queries)
-    if isinstance(queries, np.ndarray):
+    rows = len(queries) and all(isinstance(q, list | tuple | np.ndarray) for q in queries)
+    if rows or isinstance(queries, np.ndarray):
         if query.mode not in (Mode.AUTO, Mode.VECTOR):
             raise QueryError(f"the mode {query.mode} needs questions as texts, got vectors")
         return query.by(Mode.VECTOR), None, check_vectors(queries, settings["encoder"]["dim"])
@@ -221,17 +210,26 @@ def check_questions(questions: Sequence[str]) -> None:
             raise QueryError(f"{name} is empty")
 
 
-def as_array(vectors: object) -> npt.NDArray[Any]:
-    """Numbers as an array. Raises QueryError."""
+def as_vector(query: object) -> npt.NDArray[Any]:
+    """A query that is no text, as an array (D,). Raises QueryError."""
     try:
-        return np.asarray(vectors)
+        array = np.asarray(query)
+    except ValueError:  # rows of several lengths
+        array = np.zeros(0)
+    if array.ndim == 1 and array.size and array.dtype.kind in "fiu":
+        return array
+    raise QueryError(
+        f"a query must be a text or a vector of numbers, got {query!r:.80}; use search_batch for "
+        "several"
+    )
+
+
+def check_vectors(vectors: Any, dim: int) -> Floats:
+    """Query vectors as float32 (q, D). Raises QueryError."""
+    try:
+        array = np.asarray(vectors)
     except ValueError as error:
         raise QueryError(f"a query must be text or a vector of numbers ({error})") from error
-
-
-def check_vectors(vectors: npt.ArrayLike, dim: int) -> Floats:
-    """Query vectors as float32 (q, D). Raises QueryError."""
-    array = np.asarray(vectors)
     if array.ndim != 2 or array.shape[1] != dim or array.dtype.kind not in "fiu":
         raise QueryError(
             f"query vectors must be numbers of shape (q, {dim}), "

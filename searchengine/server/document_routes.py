@@ -13,7 +13,7 @@ from searchengine.corpus.text_files import bad
 from searchengine.engine import SearchEngine, Tables
 from searchengine.errors import CorpusError, QueryError, UnknownKey
 from searchengine.indexer.arrays import Floats
-from searchengine.query.request import as_array, check_vectors
+from searchengine.query.request import check_vectors
 from searchengine.server.models import (
     Deleted,
     DocumentList,
@@ -278,7 +278,7 @@ def _checked(
     vector = None
     if row is not None:
         try:
-            vector = check_vectors(as_array([row]), dim)
+            vector = check_vectors([row], dim)
         except QueryError as error:
             needed = f"{VECTOR} must be a list of {dim} finite numbers, not all zeros"
             raise bad(place, needed) from error

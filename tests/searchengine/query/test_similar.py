@@ -141,8 +141,8 @@ def test_vectors_in_a_batch(engine: SearchEngine) -> None:
     ("vector", "message"),
     [
         (np.ones(15), r"shape \(q, 16\), got float64 of shape \(1, 15\)"),
-        ([], r"array of shape \(0,\)"),
-        (np.ones((2, 16)), r"array of shape \(2, 16\); use search_batch"),
+        ([], r"got \[\]"),
+        (np.ones((2, 16)), "use search_batch"),
         (["a"] * 16, "use search_batch"),
         (None, "must be a text or a vector of numbers, got None"),
         (np.ones(16, bool), "a vector of numbers, got array"),
