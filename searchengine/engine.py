@@ -747,8 +747,11 @@ class SearchEngine:
             return searched(snapshot, request, questions or (), self._knows)[0]
 
     def _knows(self, word: str) -> bool:
-        """Whether the encoder knows a word as a whole."""
-        return len(self._encoder.load().token_spans([normalized(word)])[0]) == 1
+        """Whether the encoder knows a word as a whole; not if it cannot be loaded."""
+        try:
+            return len(self._encoder.load().token_spans([normalized(word)])[0]) == 1
+        except CollectionError:  # by words, none is needed
+            return False
 
     @overload
     def get(self, keys: Key) -> Document | None: ...  # type: ignore[overload-overlap]

@@ -215,14 +215,9 @@ class Postings:
         return [text[a:b] for a, b in pairwise(starts)]
 
     @cached_property
-    def texts(self) -> npt.NDArray[np.object_]:
-        """(terms,) all terms as text, decoded once."""
-        return np.array([term.decode(errors="replace") for term in self.vocabulary], object)
-
-    @cached_property
-    def heads(self) -> npt.NDArray[np.uint32]:
-        """(3, terms) the code points of the first letters of all terms; 0 behind the last one."""
-        return self.texts.astype("U3").view(np.uint32).reshape(-1, 3).T.copy()
+    def known(self) -> frozenset[bytes]:
+        """All terms, to look up many at once."""
+        return frozenset(self.vocabulary)
 
     def take(self, first: int, last: int) -> tuple[RowNumbers, RowNumbers, Doubles]:
         """The postings of the terms from `first` up to `last`, one term after the other, (n,) each.

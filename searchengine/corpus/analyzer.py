@@ -213,7 +213,7 @@ def pieces(name: str) -> list[str]:
 @cache
 def cutter(languages: tuple[str, ...]) -> Callable[[str], Cut]:
     """What cuts one of the `names` of a text into terms, by the languages. Safe in threads."""
-    stem = _stems(languages)
+    stem = stems(languages)
     apart = re.compile(f"([{CHINESE_JAPANESE_KOREAN}])|[{OTHER_UNSPACED}]")
 
     @lru_cache(_KNOWN)
@@ -226,20 +226,20 @@ def cutter(languages: tuple[str, ...]) -> Callable[[str], Cut]:
         if words == [name] or len(name) > _LONGEST:
             return Cut(parts)
         whole = re.sub(r"(?<!\d)[-_]|[-_](?!\d)|^v(?=\d+\.)", "", folded(name, languages))
-        whole = stem(whole) if whole.isalpha() else _unaccented(whole, languages)
+        whole = stem(whole) if whole.isalpha() else unaccented(whole, languages)
         return Cut(parts, "" if parts == (whole,) else whole)
 
     return cut
 
 
-def _unaccented(word: str, languages: Sequence[str]) -> str:
+def unaccented(word: str, languages: Sequence[str]) -> str:
     if word.isascii() or "vi" in languages:  # whose accents tell words apart
         return word
     return word.translate(_accents())
 
 
 @cache
-def _stems(languages: tuple[str, ...]) -> Callable[[str], str]:
+def stems(languages: tuple[str, ...]) -> Callable[[str], str]:
     """The stem of a folded word, without accents on Latin letters. Safe to use from threads."""
     algorithms: dict[int, str] = {}
     for language in languages:
@@ -261,7 +261,7 @@ def _stems(languages: tuple[str, ...]) -> Callable[[str], str]:
 
                 stemmers[name] = Stemmer(name, 0)
             word = stemmers[name].stemWord(word)
-        return _unaccented(word, languages)
+        return unaccented(word, languages)
 
     return stem
 

@@ -10,7 +10,7 @@ from searchengine.query.hits import Hits
 from searchengine.query.request import Query
 
 Replacements = Mapping[str, str]
-"""A word of a question, or two → what is searched for instead."""
+"""A word of a question → what is searched for instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +34,15 @@ def searched(
 ) -> list[Searched]:
     """What to search for, for each question. By vectors alone, questions stay as they are.
 
-    `knows`: whether the encoder knows a word, so that it is no error; not asked by words alone.
+    `knows`: whether the encoder knows a word, so that it is no error.
     """
     if not query.typo_tolerance or query.mode == Mode.VECTOR:
         return [*map(Searched, questions)]
     results = []
     for question in questions:
         found = snapshot.replacements(question)
-        wrong = {word: new for word, new in found.items() if query.by_words or not knows(word)}
-        results.append(Searched(replaced(question, wrong), wrong))
+        wrong = {word: new for word, new in found.items() if not knows(word)} if found else found
+        results.append(Searched(replaced(question, wrong) if wrong else question, wrong))
     return results
 
 
@@ -54,12 +54,6 @@ def tell(answers: Iterable[Hits], read: Sequence[Searched]) -> None:
 
 def replaced(question: str, replacements: Replacements) -> str:
     """A question with words replaced, but not as parts of addresses, paths and names with _."""
-    if not replacements:
-        return question
-    longest_first = sorted(replacements, key=len, reverse=True)
-    words = "|".join(r"\s+".join(map(re.escape, key.split())) for key in longest_first)
-    return re.sub(
-        rf"(?<![\w/.@\\#])(?:{words})(?![\w/@\\])(?![.:]\w)",
-        lambda match: replacements[" ".join(match.group().split())],
-        question,
-    )
+    words = "|".join(map(re.escape, replacements))
+    alone = rf"(?<![\w/.@\\#])(?:{words})(?![\w/@\\])(?![.:]\w)"
+    return re.sub(alone, lambda match: replacements[match.group()], question)

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from functools import cached_property, reduce
 from pathlib import Path
 from threading import Lock
 from time import monotonic
@@ -277,7 +277,11 @@ class Snapshot(contract.Snapshot):
         return WordScores(best_sums, scored.most, scored.scale, first)
 
     def replacements(self, question: str) -> Mapping[str, str]:
-        return Speller(self.words, self.store, known(self.settings)).replacements(question)
+        return self._speller.replacements(question)
+
+    @cached_property
+    def _speller(self) -> Speller:
+        return Speller(self.words, self.store, known(self.settings))
 
     def word_fault(self, entries: Sequence[contract.Entry]) -> str | None:
         if self.settings["tokenizer"] == Tokenizer.NONE:

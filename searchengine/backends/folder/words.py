@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
@@ -48,7 +48,6 @@ class WordIndex:
     alone: Ids
     known: tuple[Any, ...]
     _counts: dict[Term, int] = field(default_factory=dict)
-    _had: dict[str, bool] = field(default_factory=dict)
 
     @classmethod
     def open(
@@ -100,12 +99,8 @@ class WordIndex:
 
     def has(self, word: str) -> bool:
         """Whether documents have a word, in any of its forms; of a name, one of its parts."""
-        had = self._had.get(word)
-        if had is None:
-            forms = self.terms([word])
-            had = not forms or any(map(self.count, forms))
-            _keep(self._had, word, had)
-        return had
+        forms = self.terms([word])
+        return not forms or any(map(self.count, forms))
 
     def terms(self, words: Iterable[str], text: str = "") -> list[Term]:
         """The terms of words, of names the parts alone; by all languages, or that of a text."""
@@ -117,7 +112,7 @@ class WordIndex:
         found = [np.zeros(0, np.int64)]
         for row, part in self.parts.items():
             rows = [part.rows_with(part.find(*term)) for term in wanted]
-            found.append(row.base + reduce(np.intersect1d, rows))
+            found.append(row.base + reduce(partial(np.intersect1d, assume_unique=True), rows))
         return np.concatenate(found)
 
     def documents_of(self, passages: Ids, stored: Callable[[Ids], list[int]]) -> Ids:
