@@ -223,9 +223,10 @@ class State:
         greatest, counts_of = [], []
         for word in dict.fromkeys(question.split()):
             having = [key for key, (counts, _) in self._words.items() if word in counts]
-            rarity = max(math.log((total - len(having) + 0.5) / (len(having) + 0.5)), 1e-6)
+            count = len(having)
+            rarity = math.log((total + 1) / (count + 0.5)) if 2 * count < total else 1e-6
             greatest += [rarity * (_K1 + 1)] if having else []
-            counts_of += [len(having)] if having else []
+            counts_of += [count] if having else []
             for key in having:
                 counts, size = self._words[key]
                 often = counts[word]
@@ -234,7 +235,7 @@ class State:
         most = sum(sorted(greatest, reverse=True)[:4])
         if greatest:  # words that no document has count as if one had them
             unknown = len(set(question.split())) - len(greatest)
-            each = max(math.log((total - 0.5) / 1.5), 1e-6) * (_K1 + 1)
+            each = (math.log((total + 1) / 1.5) if total > 2 else 1e-6) * (_K1 + 1)
             most *= 1 + unknown * each / sum(greatest)
         if total >= 10 and not any(count < (total + 1) // 2 for count in counts_of):
             most = max(most, 1.0)  # no word tells anything

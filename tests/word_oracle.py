@@ -8,7 +8,7 @@ import pytest
 
 from searchengine import SearchEngine
 from searchengine.backends.quotes import phrases
-from searchengine.backends.terms import Term, asked_terms, counted_names
+from searchengine.backends.terms import Term, asked_terms, counted_names, joined_terms
 from searchengine.corpus.analyzer import Analyzer
 
 TITLE = 2.0  # the weight of a title's word (docs/hybrid.md)
@@ -23,7 +23,7 @@ def bm25(texts: Mapping[str, tuple[str, str]], used: Analyzer, question: str) ->
         counts[key] = Counter()
         for column, weight in ((title, TITLE), (text, 1.0)):
             for cut in used.cuts(column, order):
-                for term in filter(None, (*cut.parts, cut.whole)):
+                for term in filter(None, (*cut.parts, cut.whole, *cut.inner)):
                     counts[key][term.encode()] += weight  # type: ignore[assignment]
         lengths[key] = sum(len(c.parts) for t in (title, text) for c in used.cuts(t, order))
     average = sum(lengths.values()) / max(1, len(texts)) or 1.0
@@ -39,12 +39,11 @@ def bm25(texts: Mapping[str, tuple[str, str]], used: Analyzer, question: str) ->
         return any(often(key, term) for key in texts)
 
     scores: Counter[str] = Counter()
-    for term, times in asked_terms(
-        counted_names(question, [used]), question, [used], occurs
-    ).items():
+    asked = asked_terms(counted_names(question, [used]), question, [used], occurs)
+    for term, times in {**joined_terms(question, [used]), **asked}.items():
         frequencies = {key: often(key, term) for key in texts}
         having = sum(map(bool, frequencies.values()))
-        idf = max(math.log((len(texts) - having + 0.5) / (having + 0.5)), 1e-6)
+        idf = math.log((len(texts) + 1) / (having + 0.5)) if 2 * having < len(texts) else 1e-6
         for key, frequency in frequencies.items():
             if frequency:
                 norm = 1.2 * (0.25 + 0.75 * lengths[key] / average)

@@ -36,13 +36,13 @@ _POSTINGS = _structure("documents wide", f"{_ENTRIES} term_entries codes frequen
 _UNITED = _structure("entries", f"{_ENTRIES} counts")
 
 _KEPT = 1 << 22  # postings of united terms that are kept
-_MIN_WEIGHT = 1e-6  # for a term in half of the documents or more, as SQLite's FTS5 has it
+_MIN_WEIGHT = 1e-6  # for a term in half of the documents or more
 
 
 def weight(documents: int, having: int) -> float:
-    """The inverse document frequency of a term that `having` of the documents have."""
-    value = math.log((documents - having + 0.5) / (having + 0.5))
-    return value if value > 0 else _MIN_WEIGHT
+    """The inverse document frequency, as Lucene has it, of a term that `having` documents have."""
+    rare = 2 * having < documents
+    return math.log((documents + 1) / (having + 0.5)) if rare else _MIN_WEIGHT
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,7 +1,7 @@
 """Documents ranked by words: BM25 with k1 = 1.2 and b = 0.75, a word of the title counts twice."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from heapq import nlargest
 from itertools import islice
@@ -10,7 +10,7 @@ from typing import Protocol
 
 from searchengine.backends.contract import EXPECTED, Scored, WordScores
 from searchengine.backends.synonyms import Added
-from searchengine.backends.terms import Term, asked_terms, counted_names
+from searchengine.backends.terms import Term, asked_terms, counted_names, joined_terms
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.indexer.search.bm25 import weight
 from searchengine.indexer.storage.words_file import K1
@@ -59,48 +59,35 @@ def search(
     documents. `synonyms`: other words to search for, see `synonyms`.
     """
 
+    documents = index.documents
+
     def occurs(term: Term) -> bool:
         return index.counts([term], 1) == [1]
 
-    words = counted_names(question, analyzers)
-    if synonyms:
-        words |= _shares(index, synonyms, question, analyzers, occurs)
-    return ranked(index, asked_terms(words, question, analyzers, occurs), k)
-
-
-def _shares(
-    index: Index,
-    synonyms: Mapping[str, Added],
-    question: str,
-    analyzers: Sequence[Analyzer],
-    occurs: Callable[[Term], bool],
-) -> dict[str, float]:
-    """How often each synonym counts: less where it is rarer than all words it stands for.
-
-    Then it gains a document what the rarest of them does. Squared, as `ranked` takes the root.
-    """
-    documents = index.documents
-
     @cache
     def having(word: str) -> int:
-        terms = asked_terms({word: 1.0}, question, analyzers, occurs)
-        return min(index.counts(list(terms), (documents + 1) // 2), default=0)
+        found = asked_terms({word: 1.0}, question, analyzers, occurs)
+        return min(index.counts(list(found), (documents + 1) // 2), default=0)
 
-    counts = {}
+    words = counted_names(question, analyzers)
     for word, (share, of) in synonyms.items():
+        # One rarer than all words it stands for gains a document what the rarest of them does.
         own = max(1, having(word))
         rarest = min((count for each in of if (count := having(each))), default=0)
         if own < rarest:
             share *= weight(documents, rarest) / weight(documents, own)
-        counts[word] = share**2
-    return counts
+        words[word] = share**2  # `ranked` takes the root
+    terms = asked_terms(words, question, analyzers, occurs)
+    return ranked(index, terms, k, joined_terms(question, analyzers))
 
 
-def ranked(index: Index, terms: Mapping[Term, float], k: int) -> WordScores:
-    """The k best documents by the TERMS rarest terms.
+def ranked(
+    index: Index, terms: Mapping[Term, float], k: int, joined: Mapping[Term, float]
+) -> WordScores:
+    """The k best documents by the TERMS rarest terms. `joined`: others, if documents have them.
 
     A term weighs the square root of its occurrences in the question: nDCG@10 of questions of 150
-    words is 0.034 higher than if it counts once. Three function words count as another one.
+    words is 0.034 higher than if it counts once. Four function words count as another one.
 
     `most` grows with the part of the question that no document has.
 
@@ -109,9 +96,11 @@ def ranked(index: Index, terms: Mapping[Term, float], k: int) -> WordScores:
     """
     documents = index.documents
     half = (documents + 1) // 2
+    terms = {**joined, **terms}
     counted = sorted(zip(index.counts([*terms], half), terms.items(), strict=True), key=_first)
-    absent = [math.sqrt(times) for count, (_, times) in counted if not count]
-    known = counted[len(absent) : len(absent) + TERMS]
+    missing = [each for count, each in counted if not count]
+    absent = [math.sqrt(times) for term, times in missing if term not in joined]
+    known = counted[len(missing) : len(missing) + TERMS]
     weights = {term: math.sqrt(n) * weight(documents, count) for count, (term, n) in known}
     most = (K1 + 1) * math.fsum(nlargest(EXPECTED, weights.values()))
     if absent and weights:
@@ -120,17 +109,9 @@ def ranked(index: Index, terms: Mapping[Term, float], k: int) -> WordScores:
     rare = dict(islice(weights.items(), sum([count < half for count, _ in known])))
     if weights and not rare and documents >= MANY:
         most = max(most, NOT_TELLING)
-    scored = WordScores(index.best(rare, k) if rare else (), most)
-    if len(scored) < k and len(rare) < len(weights):
-        return _continued(scored, index.best(weights, k), k)
-    return scored
-
-
-def _continued(scored: WordScores, more: Scored, k: int) -> WordScores:
-    """A result, then the others of a second one, at most k: whatever k, in one order.
-
-    `scored` has all documents of its kind. A score does not exceed those before it.
-    """
-    seen, lowest = {document for document, _ in scored}, scored[-1][1] if scored else math.inf
-    further = [(document, min(score, lowest)) for document, score in more if document not in seen]
-    return WordScores((scored + further)[:k], scored.most)
+    scored = [*index.best(rare, k)] if rare else []
+    if len(scored) < k and len(rare) < len(weights):  # the others follow, whatever k is
+        seen, lowest = dict(scored), scored[-1][1] if scored else math.inf
+        more = index.best(weights, k)
+        scored += [(i, min(score, lowest)) for i, score in more if i not in seen]
+    return WordScores(scored[:k], most)

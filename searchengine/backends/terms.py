@@ -1,9 +1,9 @@
 """The terms of documents, counted; and those of a question."""
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import count, islice, pairwise, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from searchengine.corpus.analyzer import Analyzer, Cut, Tokenizer, cutter, names
 from searchengine.corpus.function_words import function_words
+from searchengine.corpus.language_traits import UNSPACED_OR_KOREAN
 from searchengine.indexer.arrays import Doubles
 from searchengine.indexer.storage.words_file import (
     Counted,
@@ -25,13 +26,16 @@ TITLE_WEIGHT = 2.0
 """How much more a word of the title counts than one of the text; see docs/hybrid.md."""
 NAMES = 1024
 """Maximum distinct words of a question; the first ones are used."""
-FUNCTION_WORD = 1 / 9
+FUNCTION_WORD = 1 / 16
 """How often a function word counts, where another word counts once: see `lexical.ranked`."""
-COMPOUND = 0.25
-"""The same of a word with hyphens as a whole, beside its parts."""
-_COMPOUND = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)+")
+COMPOUND = 1 / 4
+"""The same of a word with hyphens as a whole, and of the parts of another name beside its whole."""
+JOINED, _MOST_JOINED = 1 / 16, 64
+"""The same of two neighbouring words as one, and how many words of a question are joined."""
+_LETTERS = f"[^\\W\\d_{UNSPACED_OR_KOREAN}]+"
+_COMPOUND, _PAIR = re.compile(f"{_LETTERS}(?:-{_LETTERS})+"), re.compile(_LETTERS)
 _NAME = 2  # the column of a Text that has no length
-_LETTERS = 1 << 25
+_CHARACTERS = 1 << 25
 """Characters of text that are counted at a time; they take some hundred MB in the meantime."""
 
 
@@ -107,53 +111,44 @@ def counted(documents: Iterable[tuple[int, Text]], used: Analyzer) -> Iterator[C
     for row, text in documents:
         block.append((row, text))
         letters += len(text.text)
-        if letters > _LETTERS:
+        if letters > _CHARACTERS:
             yield _counted(block, used)
             block, letters = [], 0
     yield _counted(block, used)
 
 
-class _Cuts(dict[str, int]):
-    """Name → its number among the cuts of all orders of the languages."""
-
-    def __init__(self, cut: Callable[[str], Cut], cuts: list[Cut]) -> None:
-        self._cut, self._cuts = cut, cuts
-
-    def __missing__(self, name: str) -> int:
-        self._cuts.append(self._cut(name))
-        number = self[name] = len(self._cuts) - 1
-        return number
-
-
 def _counted(block: Sequence[tuple[int, Text]], used: Analyzer) -> Counted:
-    cuts: list[Cut] = []
-    by_order: dict[tuple[str, ...], _Cuts] = {}
+    by_order, number = dict[tuple[str, ...], dict[str, int]](), count()
     numbers, times, sizes = list[int](), list[int](), list[int]()
     for _, text in block:
         order = used.order_of(f"{text.title}\n{text.text}")
-        known = by_order.setdefault(order, _Cuts(cutter(order), cuts))
+        known = by_order.setdefault(order, defaultdict(number.__next__))
         for column in text:
             counts = Counter(names(column))
             numbers += map(known.__getitem__, counts)
             times += counts.values()
             sizes.append(len(counts))
-    terms = [tuple(filter(None, (*cut.parts, cut.whole))) for cut in cuts]
+    cuts = [Cut(())] * next(number)
+    for order, known in by_order.items():
+        for name, at in known.items():
+            cuts[at] = cutter(order)(name)
+    terms = [(*cut.parts, *filter(None, [cut.whole]), *cut.inner) for cut in cuts]
     # A lone surrogate, which UTF-8 has no bytes for, belongs to no word.
     vocabulary = sorted({term.encode() for each in terms for term in each})
     places = {term: i for i, term in enumerate(vocabulary)}
     flat = np.array([places[term.encode()] for each in terms for term in each], np.int64)
     lengths = np.array([*map(len, terms)], np.int64)
     parts = np.array([len(cut.parts) for cut in cuts], np.int64)
-    of_name, count = np.array(numbers, np.int64), np.array(times, np.int64)
+    of_name, often = np.array(numbers, np.int64), np.array(times, np.int64)
     place = np.repeat(np.arange(len(sizes)), sizes)
     document, column_of = np.divmod(place, len(Text._fields))
-    in_text = (column_of < _NAME) * count * parts[of_name]
+    in_text = (column_of < _NAME) * often * parts[of_name]
     # Each name becomes its terms.
     repeats = lengths[of_name]
     first = np.repeat(np.cumsum(lengths)[of_name] - np.cumsum(repeats), repeats)
     documents = max(1, len(block))
     keys = flat[first + np.arange(first.size)] * documents + np.repeat(document, repeats)
-    weights: Doubles = np.repeat(np.where(column_of == 0, TITLE_WEIGHT, 1.0) * count, repeats)
+    weights: Doubles = np.repeat(np.where(column_of == 0, TITLE_WEIGHT, 1.0) * often, repeats)
     by_term = np.argsort(keys, kind="stable")
     keys, weights = keys[by_term], weights[by_term]
     heads = np.flatnonzero(np.diff(keys, prepend=-1))
@@ -197,13 +192,14 @@ def asked_terms(
     """The terms of words, and how often each counts.
 
     A word is one term, whatever forms it has by language, and so are words that share a form. A
-    name as a whole counts if a document has it. `question`: the text that tells the language.
+    name as a whole counts if a document has it; then its parts count less, or the whole of a word
+    with hyphens. `question`: the text that tells the language.
     """
     cutters = [cutter(order) for used in analyzers for order in used.orders(question)]
     weights, first = dict[Term, float](), dict[tuple[bytes, bool], Term]()
 
-    def add(forms: Sequence[str], times: float, unfinished: bool = False) -> None:
-        distinct = dict.fromkeys(map(str.encode, forms))
+    def add(forms: Sequence[bytes], times: float, unfinished: bool = False) -> None:
+        distinct = dict.fromkeys(forms)
         for form in [*distinct]:
             if (other := first.get((form, unfinished))) in weights:
                 times += weights.pop(other)
@@ -215,13 +211,29 @@ def asked_terms(
 
     for word, times in words.items():
         cuts = [cut(word) for cut in cutters]
-        for i, part in enumerate(cuts[0].asked):
-            forms = [part]
-            if len(cuts) > 1:
-                forms += [cut.parts[i] for cut in cuts[1:] if i < len(cut.parts)]
-            add(forms, times, unfinished=len(part) < cuts[0].size)
-        if cuts[0].whole:
-            forms = [cut.whole for cut in cuts if cut.whole]
-            if occurs(Term(tuple(dict.fromkeys(map(str.encode, forms))))):
-                add(forms, times * (COMPOUND if _COMPOUND.fullmatch(word) else 1.0))
+        names_in = _forms([(cut.whole, *cut.inner) for cut in cuts]) if cuts[0].whole else []
+        wholes = [forms for forms in names_in if occurs(Term(forms))]
+        less = COMPOUND * times if wholes else times
+        of_whole, of_part = (less, times) if _COMPOUND.fullmatch(word) else (times, less)
+        for forms in wholes:
+            add(forms, of_whole)
+        for forms in _forms([cut.asked for cut in cuts]):
+            add(forms, of_part, unfinished=len(forms[0].decode()) < cuts[0].size)
     return weights
+
+
+def joined_terms(question: str, analyzers: Sequence[Analyzer]) -> dict[Term, float]:
+    """The terms of two neighbouring words as one: documents may have "filename" for "file name"."""
+    functions = functions_of(analyzers)
+    listed = [name.casefold() for name in names(question)[:_MOST_JOINED]]
+    pairs = (a + b for a, b in pairwise(listed) if functions.isdisjoint((a, b)))
+    words = dict.fromkeys(filter(_PAIR.fullmatch, pairs), JOINED)
+    return asked_terms(words, question, analyzers, lambda _: False)
+
+
+def _forms(columns: Sequence[tuple[str, ...]]) -> list[tuple[bytes, ...]]:
+    """The forms of each part by the languages, each once."""
+    if len(columns) == 1:
+        return [(form.encode(),) for form in columns[0] if form]
+    rows = zip_longest(*columns, fillvalue="")
+    return [tuple(dict.fromkeys([form.encode() for form in row if form])) for row in rows]

@@ -6,9 +6,9 @@
 A text is folded (Unicode's NFKC and case; digits of any script are digits, and soft hyphens and
 zero-width characters are nothing). Its words become Snowball's stems, by the languages of the
 collection (https://snowballstem.org), without the accents of Latin letters. A name such as
-snake_case, kebab-case, a.b.c, camelCase, 3.11.4 or C++ is its parts and the whole, without _ and -
-but between digits. In scripts without spaces, and in Korean, every two characters are a term; in
-Thai, Lao, Burmese and Khmer, every three.
+snake_case, kebab-case, a.b.c, camelCase, 3.11.4, sha256 or C++ is its parts and the whole, without
+_ and - but between digits; self.file_name is also file_name. In scripts without spaces, and in
+Korean, every two characters are a term; in Thai, Lao, Burmese and Khmer, every three.
 """
 
 import re
@@ -25,6 +25,7 @@ from searchengine.corpus.language_traits import (
     DETECTION,
     OTHER_UNSPACED,
     language_of,
+    language_probabilities,
 )
 from searchengine.corpus.normalization import VERSION, aligned, normalized
 
@@ -63,6 +64,7 @@ _ASCII_NAME = re.compile(_NAME.format("[a-zA-Z0-9]"))
 _SPACED_NAME = re.compile(_NAME.format("[^\\W_]"))
 _PART = re.compile("[^-_.:@°#+/]+")
 _HUMP = re.compile("(?<=[a-zß-öø-ÿ])(?=[A-ZÀ-ÖØ-Þ])|(?<=[A-ZÀ-ÖØ-Þ])(?=[A-ZÀ-ÖØ-Þ][a-zß-öø-ÿ])")
+_DIGITS = re.compile(r"(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])")
 _LONGEST = 64  # characters of a name that is a term as a whole
 _KNOWN = 1 << 16  # words whose terms are remembered
 Place = Callable[[int, int], tuple[int, int]]
@@ -76,11 +78,13 @@ class Cut(NamedTuple):
         parts: in order.
         whole: of a name with several parts, the term of all of it; "" of others.
         size: of a run, the characters of a part, which begins at each of its characters; else 0.
+        inner: the whole of each part between dots that has parts itself.
     """
 
     parts: tuple[str, ...]
     whole: str = ""
     size: int = 0
+    inner: tuple[str, ...] = ()
 
     @property
     def asked(self) -> tuple[str, ...]:
@@ -103,11 +107,6 @@ class Analyzer:
     def __post_init__(self) -> None:
         if self.languages and self.tokenizer is not Tokenizer.STEM:
             raise ValueError(f"only the tokenizer stem takes languages, got {self}")
-        for language in self.languages:
-            if not re.fullmatch("[a-z]{2,3}", language):
-                raise ValueError(
-                    f"languages must be codes of ISO 639, such as stem:de,ru, got {language!r}"
-                )
 
     @classmethod
     def parse(cls, text: "Analyzer | str") -> "Analyzer":
@@ -116,6 +115,15 @@ class Analyzer:
             return text
         name, _, languages = text.partition(":")
         return cls(Tokenizer(name), tuple(filter(None, languages.split(","))))
+
+    @classmethod
+    def chosen(cls, text: "Analyzer | str") -> "Analyzer":
+        """As `parse`, by a user, who may name a language that nothing knows: ValueError as well."""
+        analyzer = cls.parse(text)
+        unknown = set() if analyzer is text else {*analyzer.languages} - ALGORITHMS.keys()
+        if unknown and (unknown := unknown - language_probabilities("").keys()):
+            raise ValueError(f"no language has the code {', '.join(unknown)}")
+        return analyzer
 
     def __str__(self) -> str:
         return ":".join(filter(None, [self.tokenizer, ",".join(self.languages)]))
@@ -159,9 +167,8 @@ class Analyzer:
 
     def _order(self, first: str | None) -> tuple[str, ...]:
         """The languages, one of them first."""
-        if first is None or first not in self.languages:
-            return self.languages
-        return (first, *(language for language in self.languages if language != first))
+        known = (first,) if first in self.languages else ()
+        return tuple(dict.fromkeys((*known, *self.languages)))
 
     @property
     def _is_mixed(self) -> bool:
@@ -171,7 +178,7 @@ class Analyzer:
 
 
 DEFAULT = Analyzer(Tokenizer.STEM, ("en",))  # where the documents do not tell another
-TERMS = 2  # raised when the rules here change, as the terms of words files depend on them
+TERMS = 3  # raised when the rules here change, as the terms of words files depend on them
 
 
 def runs(text: str) -> list[str]:
@@ -206,8 +213,10 @@ def placed_names(text: str) -> tuple[Sequence[tuple[int, int, str]], Place]:
 
 
 def pieces(name: str) -> list[str]:
-    """The parts of a name between its signs and its capitals: parse HTTP Response."""
-    return [hump for part in _PART.findall(name) for hump in _HUMP.split(part)]
+    """The parts of a name between its signs, capitals, and letters and digits: parse HTTP 2."""
+    humps = [hump for part in _PART.findall(name) for hump in _HUMP.split(part)]
+    cut = [(hump, _DIGITS.split(hump)) for hump in humps]
+    return [run for hump, runs in cut for run in (runs if len(runs) < 4 else [hump])]  # a checksum
 
 
 @cache
@@ -215,6 +224,10 @@ def cutter(languages: tuple[str, ...]) -> Callable[[str], Cut]:
     """What cuts one of the `names` of a text into terms, by the languages. Safe in threads."""
     stem = stems(languages)
     apart = re.compile(f"([{CHINESE_JAPANESE_KOREAN}])|[{OTHER_UNSPACED}]")
+
+    def whole(name: str) -> str:
+        joined = re.sub(r"(?<!\d)[-_]|[-_](?!\d)|^v(?=\d+\.)", "", folded(name, languages))
+        return stem(joined) if joined.isalpha() else unaccented(joined, languages)
 
     @lru_cache(_KNOWN)
     def cut(name: str) -> Cut:
@@ -225,9 +238,11 @@ def cutter(languages: tuple[str, ...]) -> Callable[[str], Cut]:
         parts = tuple(filter(None, (stem(folded(word, languages)) for word in words)))
         if words == [name] or len(name) > _LONGEST:
             return Cut(parts)
-        whole = re.sub(r"(?<!\d)[-_]|[-_](?!\d)|^v(?=\d+\.)", "", folded(name, languages))
-        whole = stem(whole) if whole.isalpha() else unaccented(whole, languages)
-        return Cut(parts, "" if parts == (whole,) else whole)
+        named, between = whole(name), re.split("[.:@°#+/]+", name)
+        inner = dict.fromkeys(
+            whole(text) for text in between if pieces(text) not in ([], [text], words)
+        )
+        return Cut(parts, "" if parts == (named,) else named, 0, (*inner,))
 
     return cut
 
@@ -241,19 +256,13 @@ def unaccented(word: str, languages: Sequence[str]) -> str:
 @cache
 def stems(languages: tuple[str, ...]) -> Callable[[str], str]:
     """The stem of a folded word, without accents on Latin letters. Safe to use from threads."""
-    algorithms: dict[int, str] = {}
-    for language in languages:
-        name, script = ALGORITHMS.get(language, ("", -1))
-        algorithms.setdefault(script, name)
+    known = (ALGORITHMS[language] for language in reversed(languages) if language in ALGORITHMS)
+    algorithms = {script: name for name, script in known}  # the first of a script counts
     local = threading.local()  # a stemmer serves one thread
 
     def stem(word: str) -> str:
-        if not word:
-            return word
-        script = _LATIN
-        if not word.isascii():
-            letter = ord(word[0])
-            script = max((first for first in _SCRIPTS if first <= letter < 0xD00), default=_LATIN)
+        letter = 0 if word.isascii() else ord(word[0])
+        script = max((first for first in _SCRIPTS if first <= letter < 0xD00), default=_LATIN)
         if name := algorithms.get(script):
             stemmers = local.__dict__
             if name not in stemmers:
@@ -305,8 +314,6 @@ def _accents() -> dict[int, str | None]:
     """Accented Latin letters → the letters; accents that follow a letter → None."""
     table: dict[int, str | None] = dict.fromkeys(range(0x300, 0x370))
     table[ord("ı")] = "i"  # of Turkish, which English words in capitals get as well
-    for code in (*range(0xC0, 0x250), *range(0x1E00, 0x1F00)):
-        decomposed = unicodedata.normalize("NFD", chr(code))
-        if len(decomposed) > 1 and decomposed[0].isascii():
-            table[code] = decomposed[0]
-    return table
+    letters = map(chr, (*range(0xC0, 0x250), *range(0x1E00, 0x1F00)))
+    plain = {ord(letter): unicodedata.normalize("NFD", letter)[0] for letter in letters}
+    return table | {code: letter for code, letter in plain.items() if letter.isascii()}

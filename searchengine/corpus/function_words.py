@@ -4,7 +4,6 @@ In a small collection, and in one of statements, "how" and "do" are rare, so BM2
 telling words. They are counted less, not left out: "to be or not to be" is made of nothing else.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping
 from functools import cache
 from zlib import crc32
@@ -136,8 +135,5 @@ def function_words(languages: tuple[str, ...]) -> frozenset[str]:
 @cache
 def languages_by_word() -> Mapping[str, tuple[str, ...]]:
     """Function word, in lower case → the languages that have it."""
-    languages = defaultdict[str, tuple[str, ...]](tuple)
-    for language in _BY_LANGUAGE:
-        for word in function_words((language,)):
-            languages[word] += (language,)
-    return dict(languages)
+    of = {language: function_words((language,)) for language in _BY_LANGUAGE}
+    return {word: tuple(c for c in of if word in of[c]) for word in set().union(*of.values())}

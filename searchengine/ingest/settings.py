@@ -48,7 +48,7 @@ class CollectionSettings:
         encoder: TextEncoder,
         config: SegmentConfig | Mapping[str, Any] | None = None,
         passages: PassageConfig | bool = True,
-        tokenizer: Tokenizer | str | None = None,
+        tokenizer: Analyzer | str | None = None,
     ) -> Self:
         """Settings for an encoder, with defaults that suit it.
 
@@ -86,7 +86,7 @@ class CollectionSettings:
         elif passages and (isinstance(encoder, NoEncoder) or tokenizes(encoder)):
             cut = PassageConfig()
         try:
-            chosen = None if tokenizer is None else Analyzer.parse(tokenizer)
+            chosen = None if tokenizer is None else Analyzer.chosen(tokenizer)
         except (AttributeError, ValueError) as error:
             raise CollectionError(
                 f"tokenizer must be one of {', '.join(Tokenizer)}, or stem with languages, such as "

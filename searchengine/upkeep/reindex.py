@@ -349,9 +349,7 @@ def settings_for(
     config["stages"] = [stage for stage in config["stages"] if stage[0] <= encoder.dim]
     if TUNED in stored:
         config |= {"shortlist": 0, "effort": 0, "stages": []}
-    return CollectionSettings.for_encoder(
-        encoder, config, passages, None if before.analyzer is None else str(before.analyzer)
-    )
+    return CollectionSettings.for_encoder(encoder, config, passages, before.analyzer)
 
 
 def chooses_mode(stored: Mapping[str, Any]) -> bool:

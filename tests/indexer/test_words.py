@@ -283,7 +283,7 @@ def test_too_many_terms_are_refused(windows: tuple[Postings, Texts]) -> None:
 
 
 def test_weight() -> None:
-    assert weight(10, 1) == math.log(9.5 / 1.5)
+    assert weight(10, 1) == math.log(11 / 1.5)
     assert weight(10, 5) == weight(10, 10) == 1e-6
 
 

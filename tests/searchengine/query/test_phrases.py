@@ -218,7 +218,7 @@ def test_a_phrase_adds_half_its_inverse_document_frequency(tmp_path: Path) -> No
         plain = dict(snapshot.by_words("deep learning of whales in half asleep", 20))
         asked = '"deep learning" of "whales" in "half asleep"'
         # Each phrase is in one document of eight but for the first one, which is in two by words.
-        first, second = (0.5 * math.log((8 - n + 0.5) / (n + 0.5)) for n in (2, 1))
+        first, second = (0.5 * math.log((8 + 1) / (n + 0.5)) for n in (2, 1))
         gains = {1: second + first, 2: first}
         expected = {i: score + gains.get(i, 0.0) for i, score in plain.items()}
         best = sorted(expected.items(), key=lambda item: (-item[1], item[0]))

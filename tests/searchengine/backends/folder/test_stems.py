@@ -68,7 +68,7 @@ def oracle(question: list[str]) -> dict[str, float]:
         having = sum(map(bool, counts))
         if not having:
             continue
-        idf = max(math.log((len(bags) - having + 0.5) / (having + 0.5)), 1e-6)
+        idf = math.log((len(bags) + 1) / (having + 0.5)) if 2 * having < len(bags) else 1e-6
         for i, count in enumerate(counts):
             norm = 1.2 * (0.25 + 0.75 * lengths[i] / np.mean(lengths))
             scores[str(i)] += math.sqrt(times) * idf * count * 2.2 / (count + norm)
@@ -147,7 +147,7 @@ def test_words_of_another_snowball_are_searched_and_made_again(
 
 
 def test_other_tokenizers_are_refused_in_one_sentence(tmp_path: Path) -> None:
-    for name in ("stems", "stem:Deutsch", "porter:de"):
+    for name in ("stems", "stem:Deutsch", "porter:de", "stem:de,xx"):
         with pytest.raises(CollectionError, match=r"tokenizer must be one of .* stem:de,ru; got"):
             SearchEngine.create(tmp_path / "c", WordLengths(), tokenizer=name)
     assert not (tmp_path / "c").exists()
