@@ -21,7 +21,7 @@ from searchengine.corpus.analyzer import folded, runs, stems, unaccented
 from searchengine.corpus.language_traits import UNSPACED_OR_KOREAN
 
 LEAST, MOST, _WORDS = 4, 32, 50  # letters of a word that is replaced; unknown words of a question
-# Chosen on half of the questions of nine collections in six languages: docs/quality.md.
+# Chosen on nine collections in six languages: docs/quality.md.
 _LIMIT, _RARE = 20.0, 0.1  # how likely an error must be; per mille of terms, added to all shares
 _SWAPPED, _LEFT_OUT, _ARABIC, _AFFIX = 30.0, 3.0, 0.3, 0.05  # likely edits, where others have 1
 _TOGETHER, _TELLING = 150.0, 4  # maximum factor; the question's other words that count
