@@ -2,7 +2,7 @@
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, reduce
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from time import monotonic
@@ -16,7 +16,14 @@ from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.folders import read_all, stored_bytes
 from searchengine.backends.folder.pending import Work, described, works
 from searchengine.backends.folder.spelling import Speller
-from searchengine.backends.folder.words import Ranker, WordIndex, contains, likely, texts_of
+from searchengine.backends.folder.words import (
+    Ranker,
+    WordIndex,
+    contains,
+    in_all,
+    likely,
+    texts_of,
+)
 from searchengine.backends.quotes import joins_words
 from searchengine.backends.quotes import phrases as quoted
 from searchengine.backends.synonyms import added, known
@@ -44,13 +51,6 @@ PHRASE = 0.5
 _PHRASES = 256  # phrases whose documents are remembered
 _Filter = tuple[str | None, tuple[str, ...]]  # of metadata; phrases
 Search = Callable[[SegmentRow, Segment, Allowed | None], SearchResult]
-
-
-def _passages(segments: Mapping[SegmentRow, Segment]) -> dict[SegmentRow, RowPassages] | None:
-    """The passages of all rows; None unless all segments tell them: then the tables do."""
-    files = {row: segment.passages for row, segment in segments.items()}
-    told = {row: file for row, file in files.items() if file is not None}
-    return told if len(told) == len(files) else None
 
 
 def _checked(store: Store) -> dict[str, Any]:
@@ -110,11 +110,16 @@ class Snapshot(contract.Snapshot):
                 row: open_segment(row) for row in self.store.segments()
             }
             self.live = {row: self._live(row, before) for row in self.segments}
-            self._passages = _passages(self.segments)
-            self._files = list((self._passages or {}).items())
+            self._files = [(item[0], self._told(*item)) for item in self.segments.items()]
         except BaseException:
             self.store.close()
             raise
+
+    def _told(self, row: SegmentRow, segment: Segment) -> RowPassages:
+        """The passages of a segment's rows."""
+        if segment.passages is None:
+            raise self.store.damaged(f"segment {row.id:06d} has no file of passages")
+        return segment.passages
 
     def _live(self, row: SegmentRow, before: "Snapshot | None") -> Allowed | None:
         if before and row in before.live and self._deleted == before._deleted:
@@ -199,17 +204,13 @@ class Snapshot(contract.Snapshot):
         return merge(results, bases, len(passages))
 
     def documents_of(self, passages: Ids) -> list[int]:
-        if self._passages is None:
-            return self.store.documents_of(passages.tolist())
         documents = np.full(passages.size, -1)
-        for row, file in self._passages.items():
+        for row, file in self._files:
             inside = (passages >= row.base) & (passages < row.base + row.rows)
             documents[inside] = file.columns[0, passages[inside] - row.base]
         return documents.tolist()
 
     def spans_of(self, passages: Sequence[int]) -> list[Span]:
-        if self._passages is None:
-            return super().spans_of(passages)
         ids, spans = np.array(passages, np.int64), np.zeros((2, len(passages)), np.int64)
         for row, file in self._files:
             inside = (ids >= row.base) & (ids < row.base + row.rows)
@@ -217,7 +218,7 @@ class Snapshot(contract.Snapshot):
         return [*zip(*spans.tolist(), strict=True)]
 
     def passages_of(self, documents: Sequence[int], known: Mapping[int, int]) -> dict[int, int]:
-        if self._passages is None or not known.keys() >= set(documents):
+        if not known.keys() >= set(documents):
             return super().passages_of(documents, known)
         passages: dict[int, int] = {}
         rising = np.sort(np.array([known[document] for document in documents], np.int64))
@@ -304,7 +305,7 @@ class Snapshot(contract.Snapshot):
             found = [*map(self._candidates, phrases)]
             if where is not None:
                 found.append(self.store.documents_matching(where))
-            documents = reduce(np.intersect1d, found)
+            documents = in_all(found)
             for phrase in phrases:
                 documents = self._containing(documents, phrase, most)
             kept[key] = np.sort(documents)
@@ -345,6 +346,14 @@ class Snapshot(contract.Snapshot):
             return {**matching, **self.words.allowing(self._having_phrases(where, phrases))}
         return {**matching, **self.words.allowing(self.store.documents_matching(where))}
 
+    def _passages_of(self, documents: Ids) -> Ids:
+        """The passages of documents, ascending."""
+        passages = [np.zeros(0, np.int64)]
+        for (row, file), live in zip(self._files, self.live.values(), strict=True):
+            owned = np.isin(file.columns[0], documents)
+            passages.append(row.base + np.flatnonzero(owned if live is None else owned & live.mask))
+        return np.concatenate(passages)
+
     def _matching(
         self, where: str | None, phrases: tuple[str, ...]
     ) -> Mapping[SegmentRow, Allowed] | None:
@@ -360,8 +369,7 @@ class Snapshot(contract.Snapshot):
                 self._filters.move_to_end(key)
                 return self._filters[key]
         if phrases:
-            having = self._having_phrases(where, phrases)
-            passages = np.array([p.id for p in self.store.passages_of(having.tolist())], np.int64)
+            passages = self._passages_of(self._having_phrases(where, phrases))
         else:
             passages = self.store.matching(where)  # only live rows have a passage
         rows = {row: Allowed.from_rows(row.part_of(passages), row.rows) for row in self.segments}

@@ -4,7 +4,6 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial, reduce
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
@@ -111,8 +110,7 @@ class WordIndex:
         """The first passages of documents that have all terms, the largest segment first."""
         found = [np.zeros(0, np.int64)]
         for row, part in self.parts.items():
-            rows = [part.rows_with(part.find(*term)) for term in wanted]
-            found.append(row.base + reduce(partial(np.intersect1d, assume_unique=True), rows))
+            found.append(row.base + in_all([part.rows_with(part.find(*term)) for term in wanted]))
         return np.concatenate(found)
 
     def documents_of(self, passages: Ids, stored: Callable[[Ids], list[int]]) -> Ids:
@@ -182,6 +180,15 @@ class Ranker:
             order = np.lexsort((passages, -best))[:k]
             passages, best = passages[order], best[order]
         return passages, best
+
+
+def in_all(ids: Sequence[Ids]) -> Ids:
+    """The ids that all of these arrays have, each of which has an id once."""
+    common, *others = sorted(ids, key=len)
+    for other in others:
+        limits.check()
+        common = np.intersect1d(common, other, assume_unique=True)
+    return common
 
 
 def _keep(kept: dict[Any, Any], key: object, value: object) -> None:

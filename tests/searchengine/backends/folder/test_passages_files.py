@@ -1,7 +1,6 @@
 """The passages files of segments against the tables, which they must agree with."""
 
 import sqlite3
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,6 @@ from searchengine.backends.folder import writer as ahead
 from searchengine.backends.folder.documents.store import Store
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.errors import CollectionError
-from searchengine.indexer.storage.manifest import MANIFEST, Manifest
-from searchengine.indexer.storage.passages_file import PASSAGES
 from searchengine.ingest.passages import PassageConfig
 from searchengine.upkeep.repair import repair
 
@@ -36,7 +33,7 @@ def add(engine: SearchEngine, *numbers: int, suffix: str = "") -> None:
 
 def agree(snapshot: Snapshot) -> None:
     """What the files tell is what the tables hold."""
-    assert snapshot._passages is not None
+
     stored = snapshot.store.scan("SELECT id, document FROM live_passages ORDER BY id")
     ids = [passage for passage, _ in stored]
     first = {document: passage for passage, document in reversed(stored)}
@@ -92,58 +89,6 @@ def test_a_search_reads_only_the_documents_that_it_shows(
                 assert len(engine.search("whale star", 3, mode=mode)) == 3
     assert not any("passages" in sql for sql in statements)  # but keys, of ties
     assert all("FROM documents" in sql for sql in statements)
-
-
-def without_files(path: Path) -> None:
-    """As a collection of an earlier version: its segments have no passages files."""
-    with sqlite3.connect(path / "documents.db") as db:
-        for (number,) in db.execute("SELECT id FROM segments").fetchall():
-            folder = path / "segments" / f"{number:06d}"
-            (folder / PASSAGES).unlink()
-            manifest = Manifest.from_json((folder / MANIFEST).read_bytes())
-            del manifest.files[PASSAGES]  # type: ignore[attr-defined]
-            text = manifest.to_json().encode()
-            (folder / MANIFEST).write_bytes(text)
-            db.execute(
-                "UPDATE segments SET manifest_sha256 = ? WHERE id = ?",
-                (sha256(text).hexdigest(), number),
-            )
-    db.close()
-
-
-def test_a_collection_without_files_answers_alike(tmp_path: Path) -> None:
-    """Also where only its newer segments have them; `optimize` writes one."""
-    path, questions = tmp_path / "c", ("whale", "star bread", "river light")
-
-    def results(engine: SearchEngine) -> list[Any]:
-        return [
-            [
-                (hit.key, round(hit.score, 2), hit.start, hit.end)
-                for hit in engine.search(text, 8, mode=mode)
-            ]
-            for text in questions
-            for mode in ("vector", "text", "hybrid")
-        ]
-
-    with create(path) as engine:
-        add(engine, *range(9))
-        engine.delete(["3"])
-        expected = results(engine)
-    without_files(path)
-    with SearchEngine.open(path, Words()) as engine:
-        with engine.reading() as snapshot:
-            assert snapshot._passages is None
-        assert results(engine) == expected
-        engine.verify()
-        add(engine, 20)
-        engine.delete(["20"])
-        with engine.reading() as snapshot:
-            assert snapshot._passages is None
-        assert results(engine) == expected
-        engine.optimize()
-        with engine.reading() as snapshot:
-            agree(snapshot)
-        assert results(engine) == expected
 
 
 def test_a_segment_built_ahead_gets_its_file(
