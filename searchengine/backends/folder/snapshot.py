@@ -2,7 +2,6 @@
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from time import monotonic
@@ -101,6 +100,7 @@ class Snapshot(contract.Snapshot):
         self._words: WordIndex | None = None  # not opened yet
         self._before = before._words if before is not None else None
         self._unrelated: Unrelated | None = None
+        self._speller: Speller | None = None
         self._store = Store(path / "documents.db", readers=READERS)
         try:
             self.store.hold()
@@ -278,11 +278,9 @@ class Snapshot(contract.Snapshot):
         return WordScores(best_sums, scored.most, scored.scale, first)
 
     def replacements(self, question: str) -> Mapping[str, str]:
+        if self._speller is None:
+            self._speller = Speller(self.words, self.store, known(self.settings))
         return self._speller.replacements(question)
-
-    @cached_property
-    def _speller(self) -> Speller:
-        return Speller(self.words, self.store, known(self.settings))
 
     def word_fault(self, entries: Sequence[contract.Entry]) -> str | None:
         if self.settings["tokenizer"] == Tokenizer.NONE:

@@ -10,7 +10,7 @@ may be one edit away from another: letters must follow each other as they seldom
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property, lru_cache
+from functools import cache, lru_cache
 
 from searchengine.backends import limits
 from searchengine.backends.folder.documents.store import Store
@@ -39,6 +39,7 @@ class Speller:
     def __init__(self, words: WordIndex, store: Store, right: Iterable[str] = ()) -> None:
         self._words, self._store = words, store
         self._has = lru_cache(_KEPT)(words.has)
+        self._sample, self._alphabet = cache(self._sampled), cache(self._letters)
         self._functions = functions_of(words.analyzers)
         self._right = self._functions.union(right)
         languages = dict.fromkeys(used.languages for used in words.analyzers)
@@ -83,7 +84,7 @@ class Speller:
         parts = self._words.parts.values()
         known = {term for part in parts for term in part.postings.known.intersection(forms)}
         near = sorted(term for term in known if self._words.count(Term((term,))))
-        sample, size = self._sample
+        sample, size = self._sample()
         typed, likely = f" {self._stems[0](plain)} ", dict[bytes, float]()
         counts = {(t := typed[i : i + 3]): sample.count(t.encode()) for i in range(len(typed) - 2)}
         for term in near:
@@ -99,7 +100,9 @@ class Speller:
     def _edits(self, word: str) -> dict[str, float]:
         """The words one edit away → how likely it is. Arabic joins short words to the next."""
         latin, arabic = word[0] < "\u0370", "\u0600" <= word[0] < "\u0700"
-        letters = [c for c in self._alphabet if (c < "\u0370") == latin or "\u1e00" <= c < "\u1f00"]
+        letters = [
+            c for c in self._alphabet() if (c < "\u0370") == latin or "\u1e00" <= c < "\u1f00"
+        ]
         other, left_out = (_ARABIC, _ARABIC) if arabic else (1.0, _LEFT_OUT)
         cuts, edits = [(word[:i], word[i:]) for i in range(len(word) + 1)], dict[str, float]()
         for begin, end in cuts:
@@ -134,16 +137,14 @@ class Speller:
             more *= max(1.0, (both + 0.5) / (by_chance + 0.5))
         return float((count * min(more, _TOGETHER)) ** 0.5)
 
-    @cached_property
-    def _sample(self) -> tuple[bytes, int]:
+    def _sampled(self) -> tuple[bytes, int]:
         """Terms with spaces around them, evenly spread, and how many (of few, some more)."""
         every = [part.postings.vocabulary for part in self._words.parts.values()]
         step = 1 + sum(map(len, every)) // _SAMPLE
         terms = [term for vocabulary in every for term in vocabulary[::step]]
         return b"  ".join([b"", *terms, b""]), 1000 + len(terms)
 
-    @cached_property
-    def _alphabet(self) -> list[str]:
+    def _letters(self) -> list[str]:
         """The letters of the documents, in lower case."""
         ids = [i for (i,) in self._store.scan("SELECT id FROM documents LIMIT ?", [_ALPHABET])]
         texts = (text.title + text.text for _, text in texts_of(self._store.scan, ids))
