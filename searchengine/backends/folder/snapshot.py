@@ -16,6 +16,7 @@ from searchengine.backends.folder.folders import read_all, stored_bytes
 from searchengine.backends.folder.pending import Work, described, works
 from searchengine.backends.folder.spelling import Speller
 from searchengine.backends.folder.words import (
+    TIED,
     Ranker,
     WordIndex,
     contains,
@@ -170,16 +171,44 @@ class Snapshot(contract.Snapshot):
         """
         rows = max(1, self.rows)
         k, shortlist = min(k, rows), None if shortlist is None else min(shortlist, rows)
+        # One more than the shortlist would be another search.
+        beyond = int(k < (rows if exact else min(rows, shortlist or self.shortlist)))
         matching = self._matching(where, phrases)
 
         def search(row: SegmentRow, segment: Segment, live: Allowed | None) -> SearchResult:
             limits.check()
             allowed = live if matching is None else matching[row]
             if exact:
-                return segment.exact(queries, k, allowed)
-            return segment.search(queries, k, shortlist=shortlist, allowed=allowed)
+                return segment.exact(queries, k + beyond, allowed)
+            return segment.search(queries, k + beyond, shortlist=shortlist, allowed=allowed)
 
-        return self.merge(search, k)
+        result = self.merge(search, k + beyond)
+        if beyond and result.exact:
+            last = result.scores[:, k - 1]
+            for i in np.flatnonzero((last == result.scores[:, k]) & (last > -np.inf)).tolist():
+                result.rows[i, :k] = self._first_by_key(queries[i : i + 1], k, matching)
+        return SearchResult(result.rows[:, :k], result.scores[:, :k], result.exact)
+
+    def _first_by_key(
+        self, query: Floats, k: int, matching: Mapping[SegmentRow, Allowed] | None
+    ) -> Ids:
+        """The k best passages of an exact search; keys tell which of those with the last score.
+
+        Of more than TIED with it, passages tell.
+        """
+
+        def search(row: SegmentRow, segment: Segment, live: Allowed | None) -> SearchResult:
+            return segment.exact(query, count, live if matching is None else matching[row])
+
+        count = min(k + TIED, self.rows)
+        best = self.merge(search, count)
+        rows, scores = best.rows[0], best.scores[0]
+        higher = int(np.count_nonzero(scores > scores[k - 1]))
+        last = rows[scores == scores[k - 1]]
+        if last.size <= TIED:
+            keys = self.store.keys_of(self.documents_of(last))
+            last = last[np.sort(np.argsort(np.array(keys, object), kind="stable")[: k - higher])]
+        return np.concatenate([rows[:higher], last])[:k]
 
     def prefix_ranks(
         self, query: Floats, passages: Ids, where: str | None, shortlist: int | None
@@ -257,7 +286,8 @@ class Snapshot(contract.Snapshot):
         words, synonyms = self.words, added(question, self.settings)
 
         def best(k: int, phrases: tuple[str, ...]) -> WordScores:
-            ranker = Ranker(words, self.documents_of, self._matching_words(where, phrases), first)
+            allowed = self._matching_words(where, phrases)
+            ranker = Ranker(words, self.documents_of, self.store.keys_of, allowed, first)
             scored = lexical.search(ranker, question, words.analyzers, k, synonyms)
             scored.first = first
             return scored

@@ -22,6 +22,8 @@ from searchengine.indexer.segment import Segment
 from searchengine.indexer.storage.words_file import Postings, WriteWords
 
 Read = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
+TIED = 10_000
+"""Maximum documents of one score whose keys are read, to find the first ones."""
 _KEPT = 1 << 16  # terms and words of questions that are remembered
 _IDS = 500  # documents read by a statement
 _BASE = 1 << 62  # of the rows of documents without a passage
@@ -129,12 +131,14 @@ class Ranker:
     Attributes:
         words: of the snapshot.
         stored: the documents of passages (n,), in their order.
+        keys: of documents, in their order.
         allowed: the rows that may be found; None for all.
         first: document → its first passage, −1 without any, of those that were found.
     """
 
     words: WordIndex
     stored: Callable[[Ids], list[int]]
+    keys: Callable[[list[int]], list[str]]
     allowed: Mapping[SegmentRow, Allowed] | None
     first: dict[int, int]
 
@@ -148,12 +152,22 @@ class Ranker:
         return [min(limit, count) for count in map(self.words.count, terms)]
 
     def best(self, weights: Mapping[Term, float], k: int) -> Scored:
-        """The k best documents with one of the terms: id and BM25, by (−score, id)."""
+        """The k best documents with one of the terms: id and BM25, by (−score, id).
+
+        Keys tell which of the last ones are among them: of more than TIED of one score, ids.
+        """
         passages, scores = self._best(weights, k + 1)
-        if scores.size > k > 0 and scores[k] == scores[k - 1]:  # which are first, their ids tell
+        tied = scores.size > k > 0 and scores[k] == scores[k - 1]
+        if tied:
             passages, scores = self._best(weights, self.documents, float(scores[k]))
         documents = self.words.documents_of(passages, self.stored)
-        order = np.lexsort((documents, -scores))[:k]
+        order = np.lexsort((documents, -scores))
+        higher = int(np.count_nonzero(scores > scores[order[-1]])) if tied else k
+        if tied and order.size - higher <= TIED:
+            last = order[higher:]
+            by_key = np.argsort(np.array(self.keys(documents[last].tolist()), object))
+            order[higher:k] = last[np.sort(by_key[: k - higher])]
+        order = order[:k]
         chosen, first = documents[order].tolist(), passages[order]
         first[first >= _BASE] = -1  # of documents without any
         self.first.update(zip(chosen, first.tolist(), strict=True))
