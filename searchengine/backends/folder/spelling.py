@@ -10,7 +10,7 @@ may be one edit away from another: letters must follow each other as they seldom
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 
 from searchengine.backends import limits
 from searchengine.backends.folder.documents.store import Store
@@ -37,11 +37,10 @@ class Speller:
     """Finds replacements in a snapshot, for any thread. `right`: words that are no errors, too."""
 
     def __init__(self, words: WordIndex, store: Store, right: Iterable[str] = ()) -> None:
-        self._words, self._store = words, store
+        self._words, self._store, self._right = words, store, frozenset(right)
         self._has = lru_cache(_KEPT)(words.has)
-        self._sample, self._alphabet = cache(self._sampled), cache(self._letters)
+        self._sample, self._all = cache(partial(_sampled, words)), cache(partial(_letters, store))
         self._functions = functions_of(words.analyzers)
-        self._right = self._functions.union(right)
         languages = dict.fromkeys(used.languages for used in words.analyzers)
         self._language, self._stems = (first := next(iter(languages))), [*map(stems, languages)]
         self._fold: Callable[[str], str] = lambda text: unaccented(folded(text, first), first)
@@ -63,7 +62,7 @@ class Speller:
 
     def _unknown(self, question: str) -> Iterator[str]:
         """The words that no document has, but for names, addresses and what is quoted."""
-        right = self._right.union(*(runs(phrase.text) for phrase in phrases(question)))
+        right = self._functions.union(self._right, *(runs(p.text) for p in phrases(question)))
         capitals = question.isupper() and " " in question
         for chunk in re.findall(r"\S+", question):
             for word in _WORD.findall(chunk):
@@ -100,9 +99,7 @@ class Speller:
     def _edits(self, word: str) -> dict[str, float]:
         """The words one edit away → how likely it is. Arabic joins short words to the next."""
         latin, arabic = word[0] < "\u0370", "\u0600" <= word[0] < "\u0700"
-        letters = [
-            c for c in self._alphabet() if (c < "\u0370") == latin or "\u1e00" <= c < "\u1f00"
-        ]
+        letters = [c for c in self._all() if (c < "\u0370") == latin or "\u1e00" <= c < "\u1f00"]
         other, left_out = (_ARABIC, _ARABIC) if arabic else (1.0, _LEFT_OUT)
         cuts, edits = [(word[:i], word[i:]) for i in range(len(word) + 1)], dict[str, float]()
         for begin, end in cuts:
@@ -137,15 +134,17 @@ class Speller:
             more *= max(1.0, (both + 0.5) / (by_chance + 0.5))
         return float((count * min(more, _TOGETHER)) ** 0.5)
 
-    def _sampled(self) -> tuple[bytes, int]:
-        """Terms with spaces around them, evenly spread, and how many (of few, some more)."""
-        every = [part.postings.vocabulary for part in self._words.parts.values()]
-        step = 1 + sum(map(len, every)) // _SAMPLE
-        terms = [term for vocabulary in every for term in vocabulary[::step]]
-        return b"  ".join([b"", *terms, b""]), 1000 + len(terms)
 
-    def _letters(self) -> list[str]:
-        """The letters of the documents, in lower case."""
-        ids = [i for (i,) in self._store.scan("SELECT id FROM documents LIMIT ?", [_ALPHABET])]
-        texts = (text.title + text.text for _, text in texts_of(self._store.scan, ids))
-        return sorted(filter(str.isalpha, set(folded("".join(texts)))))
+def _sampled(words: WordIndex) -> tuple[bytes, int]:
+    """Terms with spaces around them, evenly spread, and how many (of few, some more)."""
+    every = [part.postings.vocabulary for part in words.parts.values()]
+    step = 1 + sum(map(len, every)) // _SAMPLE
+    terms = [term for vocabulary in every for term in vocabulary[::step]]
+    return b"  ".join([b"", *terms, b""]), 1000 + len(terms)
+
+
+def _letters(store: Store) -> list[str]:
+    """The letters of the documents, in lower case."""
+    ids = [i for (i,) in store.scan("SELECT id FROM documents LIMIT ?", [_ALPHABET])]
+    texts = (text.title + text.text for _, text in texts_of(store.scan, ids))
+    return sorted(filter(str.isalpha, set(folded("".join(texts)))))
