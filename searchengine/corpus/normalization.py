@@ -12,7 +12,7 @@ import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 
-VERSION = 1
+VERSION = 2
 """Of the rules here, on which the terms of an index of words depend."""
 
 SIGNS = (
@@ -35,11 +35,13 @@ _CLUSTER = re.compile(
     "\u1b34\u1b35\u1dc0-\u1dff\u20d0-\u20f0\u3099\u309a\uff9e\uff9f\uffc2-\uffdc]*",
     re.DOTALL,
 )
+_SOFT_HYPHEN = "\xad"  # shown only where a line ends at it
 _OTHER = re.compile("[\0-\x7f]?[^\0-\x7f]+")
 
 
 def normalized(text: str) -> str:
-    """A text in NFKC; words do not grow together with signs and fractions beside them."""
+    """A text in NFKC without soft hyphens; words do not join signs and fractions beside them."""
+    text = text.replace(_SOFT_HYPHEN, "")
     if text.isascii() or unicodedata.is_normalized("NFKC", text):
         return text
     return unicodedata.normalize("NFKC", _APART.sub(" ", text))
@@ -50,13 +52,13 @@ def aligned(text: str) -> tuple[str, Callable[[int, int], tuple[int, int]]]:
 
     Signs have spaces around them, whatever is beside them.
     """
-    if text.isascii() or unicodedata.is_normalized("NFKC", text):
+    if text == normalized(text):
         return text, lambda start, end: (start, end)
     parts: list[str] = []
     # Where pieces begin, in the new text and in the given one; every second piece was changed.
     new, given = [0], [0]
     for match in _OTHER.finditer(text):
-        if unicodedata.is_normalized("NFKC", match[0]):
+        if match[0] == normalized(match[0]):
             continue
         for cluster in _CLUSTER.finditer(text, *match.span()):
             replaced = normalized(f"0{cluster[0]}0")[1:-1]

@@ -28,6 +28,7 @@ TEXTS = {  # key: a text with such characters, and a question in plain letters
     "bold": ("Some 𝐛𝐨𝐥𝐝𝐥𝐲 set words", "boldly"),
     "decomposed": ("".join(unicodedata.normalize("NFD", "고래는 바다에서 잔다")), "고래는"),
     "radicals": ("⽇本の鯨は眠る", "日本の鯨は眠る"),
+    "hyphens": ("Die Donau\u00addampf\u00adschiff\u00adfahrt", "donaudampfschifffahrt"),
     "apostrophe": ("It´s the whale´s fluke", "fluke"),
 }
 
@@ -44,7 +45,7 @@ TEXTS = {  # key: a text with such characters, and a question in plain letters
         ("2½ or ½", "2 1⁄2 or 1⁄2"),
         ("it´s", "it s"),
         ("e\u0301", "é"),
-        ("so\u00adft", "so\u00adft"),
+        ("so\u00adft", "soft"),
     ],
 )
 def test_the_form_in_which_texts_are_read(text: str, expected: str) -> None:
