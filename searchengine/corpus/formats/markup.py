@@ -5,7 +5,9 @@ styles and other content that is not shown are left out.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,13 +15,33 @@ from typing import Any
 from searchengine.corpus.formats.kinds import LONGEST_HEADING, Heading, Text
 from searchengine.corpus.text_files import decode, read_bytes
 
-_LEFT_OUT = {"script", "style", "template", "noscript", "svg", "iframe", "object"}
+_LEFT_OUT = set(
+    "script style template noscript svg iframe object audio video canvas noframes datalist rt rp "
+    "annotation annotation-xml".split()
+)
+_VOID = set("area base br col embed hr img input link meta source track wbr".split())
 _BLOCKS = set(
     "address article aside blockquote body details dialog dl div fieldset figure footer form "
     "h1 h2 h3 h4 h5 h6 header hr main nav ol p pre section summary table ul".split()
 )
 _LINES = {"br", "dd", "dt", "figcaption", "legend", "li", "option", "tr"}
 _CELLS = {"td", "th"}
+# Elements that a tag ends, whose own ends are often not written.
+_ENDED = {
+    **{tag: {"p"} for tag in _BLOCKS},
+    **{tag: {"td", "th", "p"} for tag in _CELLS},
+    **{tag: {"dd", "dt", "p"} for tag in ("dd", "dt")},
+    **{"li": {"li", "p"}, "tr": {"td", "th", "tr", "p"}, "rt": {"rt", "rp"}, "rp": {"rt", "rp"}},
+    "option": {"option"},
+}
+_HIDDEN = re.compile(r"(^|;)\s*(display\s*:\s*none|visibility\s*:\s*hidden)", re.IGNORECASE)
+# What browsers read otherwise than Python's parser.
+_MENDED = (
+    (re.compile(r"</(script|style)[\s/][^<>]*>", re.IGNORECASE), r"</\1>"),
+    (re.compile(r"<!---?>|<!\[(?!CDATA\[)[^<>]*>"), ""),
+    (re.compile("--!>"), "-->"),
+)
+_TAG = re.compile("<[a-zA-Z/!?]")
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
 _NAMES = {"author", "description", "keywords"}  # of <meta> that become metadata
 _GAPS = ("", " ", "\n", "\n\n")
@@ -33,8 +55,8 @@ def read_html(path: Path) -> Iterator[Text]:
     """The text of an HTML file. Raises CorpusError."""
     text, encoding = decode_html(read_bytes(path), path)
     page = parse(text)
-    metadata = page.metadata | ({"encoding": encoding} if encoding else {})
-    yield Text(page.text, page.title, metadata, tuple(page.headings))
+    noted = {"encoding": encoding} if encoding else {}
+    yield replace(page, metadata={**page.metadata, **noted})
 
 
 def decode_html(data: bytes, path: Path) -> tuple[str, str]:
@@ -44,68 +66,84 @@ def decode_html(data: bytes, path: Path) -> tuple[str, str]:
     return decode(data, path, match.group(1).decode("ascii", "replace") if match else "")
 
 
-def parse(text: str) -> "Page":
+def parse(text: str) -> Text:
     """The text of HTML, with title, headings and metadata."""
-    page = Page()
+    for broken, mended in _MENDED:
+        text = broken.sub(mended, text)
+    unfinished = _TAG.search(text, text.rfind(">") + 1)  # a tag in which the text ends
+    text = text[: unfinished.start()] if unfinished else text
+    page = _Page()
     page.feed(text)
     page.close()
-    page.finish()
-    return page
+    return Text("".join(page.pieces), page.title, page.metadata, tuple(page.headings))
 
 
-class Page(HTMLParser):
-    """The text of HTML while it is read.
+def _is_hidden(tag: str, attributes: dict[str, str | None]) -> bool:
+    """Whether an element is not shown."""
+    styled = _HIDDEN.search(attributes.get("style") or "") is not None
+    closed = tag == "dialog" and "open" not in attributes
+    return tag in _LEFT_OUT or "hidden" in attributes or styled or closed
 
-    Attributes:
-        headings: those found so far.
-        metadata: author, description, keywords and language, as far as they are named.
-    """
+
+class _Page(HTMLParser):
+    """The text of HTML while it is read."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
         self.headings: list[Heading] = []
-        self.metadata: dict[str, Any] = {}
-        self._pieces: list[str] = []
+        self.metadata: dict[str, Any] = {}  # author, description, keywords and language
+        self.pieces: list[str] = []
         self._length = 0
         self._gap = 0  # before the next piece, an index of _GAPS
-        self._left_out = ""  # the element whose content is being left out
-        self._depth = 0  # of elements of this name
-        self._preformatted = 0
+        self._open: list[str] = []
+        self._count: Counter[str] = Counter()  # of those
+        self._hidden: int | None = None  # how many are open around one that is not shown
         self._title: list[str] | None = None  # None outside of <title>
         self._heading: tuple[int, int] | None = None  # level, and the pieces before
         self._start = 0  # of the heading
         self.title = ""
 
-    @property
-    def text(self) -> str:
-        """The text so far."""
-        return "".join(self._pieces)
-
-    def finish(self) -> None:
-        """Close the elements that are still open."""
+    def close(self) -> None:
+        """Read the rest, and close the elements that are still open."""
+        super().close()
         self._end_heading()
         self._end_title()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """A tag opens an element."""
-        if tag == "meta":
-            self._meta(dict(attrs))
-        elif tag == "title" and not self.title and self._left_out != "svg":
+        values = dict(attrs)
+        if tag in ("html", "meta"):
+            self._describe(values)
+        elif tag == "title" and not self.title and not self._count["svg"]:
             self._title = []
-        elif self._left_out:
-            self._depth += tag == self._left_out
-        elif tag in _LEFT_OUT:
-            self._left_out, self._depth = tag, 1
-        elif tag == "html":
-            language = dict(attrs).get("lang") or dict(attrs).get("xml:lang")
-            if language:
-                self.metadata["lang"] = language
         else:
-            self._separate(tag)
-            self._preformatted += tag == "pre"
-            if tag in _HEADINGS:
-                self._end_heading()
-                self._heading, self._start = (_HEADINGS[tag], len(self._pieces)), -1
+            ended = _ENDED.get(tag, ())
+            if self._count["svg"] and ended and not self._count["foreignobject"]:
+                self._close("svg")
+            while self._open and self._open[-1] in ended:
+                self._close(self._open[-1])
+            if self._hidden is None:
+                self._show(tag)
+            if tag not in _VOID:
+                if self._hidden is None and _is_hidden(tag, values):
+                    self._hidden = len(self._open)
+                self._open.append(tag)
+                self._count[tag] += 1
+
+    def _describe(self, values: dict[str, str | None]) -> None:
+        """Metadata of <html> or <meta>."""
+        name, content = (values.get("name") or "").lower(), values.get("content")
+        if language := values.get("lang") or values.get("xml:lang"):
+            self.metadata["lang"] = language
+        elif name in _NAMES and content:
+            self.metadata[name] = content
+
+    def _show(self, tag: str) -> None:
+        """A tag that is shown opens an element."""
+        self._separate(tag)
+        if tag in _HEADINGS:
+            self._end_heading()
+            self._heading, self._start = (_HEADINGS[tag], len(self.pieces)), -1
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """An element without content, as XHTML writes it."""
@@ -116,23 +154,30 @@ class Page(HTMLParser):
         """A tag closes an element."""
         if tag == "title":
             self._end_title()
-        elif self._left_out:
-            self._depth -= tag == self._left_out
-            if not self._depth:
-                self._left_out = ""
-        else:
+            return
+        if self._count[tag]:
+            self._close(tag)
+        if self._hidden is None:
             if tag in _HEADINGS:
                 self._end_heading()
-            self._preformatted -= tag == "pre" and self._preformatted > 0
             self._separate(tag)
+
+    def _close(self, tag: str) -> None:
+        """Close an element, and those that are open within it."""
+        last = ""
+        while last != tag:
+            last = self._open.pop()
+            self._count[last] -= 1
+        if self._hidden is not None and len(self._open) <= self._hidden:
+            self._hidden = None
 
     def handle_data(self, data: str) -> None:
         """Text between two tags."""
         if self._title is not None:
             self._title.append(data)
-        elif self._left_out:
+        elif self._hidden is not None:
             return
-        elif self._preformatted:
+        elif self._count["pre"]:
             self._add(data)
         else:
             words = " ".join(data.split())
@@ -144,11 +189,11 @@ class Page(HTMLParser):
 
     def _add(self, text: str) -> None:
         """Add a piece, and the gap before it."""
-        gap = _GAPS[self._gap] if self._pieces else ""
+        gap = _GAPS[self._gap] if self.pieces else ""
         self._gap = 0
         if self._heading is not None and self._start < 0:
             self._start = self._length + len(gap)
-        self._pieces.append(gap + text)
+        self.pieces.append(gap + text)
         self._length += len(gap) + len(text)
 
     def _separate(self, tag: str) -> None:
@@ -158,7 +203,7 @@ class Page(HTMLParser):
     def _end_heading(self) -> None:
         if self._heading is not None and self._start >= 0:
             level, before = self._heading
-            title = " ".join("".join(self._pieces[before:]).split())
+            title = " ".join("".join(self.pieces[before:]).split())
             self.headings.append(Heading(self._start, level, title[:LONGEST_HEADING]))
         self._heading = None
 
@@ -166,8 +211,3 @@ class Page(HTMLParser):
         if self._title is not None:
             self.title = " ".join("".join(self._title).split())
         self._title = None
-
-    def _meta(self, values: dict[str, str | None]) -> None:
-        name, content = (values.get("name") or "").lower(), values.get("content")
-        if name in _NAMES and content:
-            self.metadata[name] = content
