@@ -9,6 +9,7 @@ A mapping may hold values of pandas, polars and numpy; they are stored as JSON:
     numpy or pandas scalar       a number, text or truth value
     Decimal                      a number
     datetime, date, Timestamp    ISO 8601 text
+    timedelta                    seconds
     numpy array                  a list
     NaN, NaT, NA                 title and text: empty; metadata: the field is left out; in a list
                                  or a nested object: null
@@ -21,7 +22,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import date, time
+from datetime import date, time, timedelta
 from decimal import Decimal
 from itertools import chain
 from typing import Any, NoReturn, Protocol, Self
@@ -85,25 +86,20 @@ class Document:
                 self._refuse(f"{name} must be valid UTF-8, got half a surrogate pair")
         if not self.key.strip():
             self._refuse("the key is empty; give every document an _id")
-        try:
-            written = _STRICT.encode(dict(self.metadata))
-            written.encode()
-        except (TypeError, ValueError, RecursionError) as error:
-            at = _unwritable(self.metadata)
-            self._refuse(f"metadata{at} cannot be written as JSON ({error})")
-        if holds_nul(written):
-            at = next(
-                f" {name!r:.80}"
-                for name, value in self.metadata.items()
-                if holds_nul(_STRICT.encode({name: value}))
-            )
-            self._refuse(
-                f"metadata{at} contains the character U+0000, at which filters would end the text; "
-                "remove it"
-            )
-        brackets = written.count("[") + written.count("{")
-        if brackets > _DEEPEST and _deeper(self.metadata, _DEEPEST):
-            self._refuse(f"metadata is nested more than {_DEEPEST} levels deep; flatten it")
+        for name, value in self.metadata.items():
+            try:
+                written = _STRICT.encode({name: value})
+                written.encode()
+            except (TypeError, ValueError, RecursionError) as error:
+                self._refuse(f"metadata {name!r:.80} cannot be written as JSON ({error})")
+            if holds_nul(written):
+                self._refuse(
+                    f"metadata {name!r:.80} contains the character U+0000, at which filters would "
+                    "end the text; remove it"
+                )
+            brackets = written.count("[") + written.count("{")
+            if brackets > _DEEPEST and _deeper(value, _DEEPEST - 1):
+                self._refuse(f"metadata is nested more than {_DEEPEST} levels deep; flatten it")
 
     def _refuse(self, reason: str) -> NoReturn:
         raise bad(self.origin or f"document {self.key!r:.80}", reason)
@@ -129,7 +125,8 @@ class Document:
         field_name = "_id" if "_id" in rest else "id"
         name: Any = rest.pop(field_name, key)
         if name is None or name == "":
-            raise bad(origin or "document", "no _id; give every document an _id")
+            what = f"{field_name} is empty" if field_name in record else "no _id"
+            raise bad(origin or "document", f"{what}; give every document an _id")
         if needs_text and "text" not in rest and "title" not in rest:
             where = origin or f"document {name!r:.80}"
             raise bad(where, f"no field 'text' or 'title' (fields: {some_fields(record)})")
@@ -211,7 +208,10 @@ def as_documents(
         place = f"document {position}"
         try:
             if isinstance(record, Document):
-                yield _checked(record)
+                for name in filter(record.metadata.__contains__, RESERVED):
+                    what = "is a field of the document, not metadata; give it another name"
+                    record._refuse(f"{name!r} {what}")
+                yield record
             elif isinstance(record, Mapping):
                 plain = plain_record(record, place)
                 yield Document.from_mapping(plain, origin=place, needs_text=needs_text)
@@ -246,34 +246,18 @@ def checked_patches(metadata: Patches) -> dict[str, dict[str, Any]]:
         raise QueryError(f"update takes a mapping of keys, got {type(metadata).__name__}")
     patches = {}
     for key, patch in metadata.items():
-        if not isinstance(patch, Mapping):
-            raise QueryError(
-                f"update of {key!r} must be a mapping of metadata, got {type(patch).__name__}"
-            )
-        for name in RESERVED:
-            if name in patch:
-                raise QueryError(
-                    f"update of {key!r}: {name!r} is a field of the document, not metadata; "
-                    "to change it, add the document again"
-                )
         place = f"update of {key!r}"
+        if not isinstance(patch, Mapping):
+            raise QueryError(f"{place} must be a mapping of metadata, got {type(patch).__name__}")
+        for name in filter(patch.__contains__, RESERVED):
+            what = "is a field of the document, not metadata; to change it, add the document again"
+            raise QueryError(f"{place}: {name!r} {what}")
         key = checked_key(key)
         if key in patches:
             raise QueryError(f"update names the key {key!r} twice, as a text and as a number")
-        patches[key] = _plain_fields(patch, place, refuse_missing=True)
+        patches[key] = plain_record(patch, place, refuse_missing=True)
         Document(key, "", metadata=patches[key], origin=place)  # checks it
     return patches
-
-
-def _checked(document: Document) -> Document:
-    """A document; refuses metadata named like its own fields."""
-    for name in RESERVED:
-        if name in document.metadata:
-            raise bad(
-                document.origin or f"document {document.key!r:.80}",
-                f"{name!r} is a field of the document, not metadata; give it another name",
-            )
-    return document
 
 
 # ------------------------------------------------------------------------------------ tables → rows
@@ -302,9 +286,9 @@ def rows_of(records: Any) -> Iterable[object]:
 def _rows(table: Any) -> Any:
     """The rows of a table as mappings; None if it is no table of a kind known here."""
     if hasattr(table, "to_batches"):  # Arrow: a table or dataset
-        return chain.from_iterable(map(_batch_rows, table.to_batches()))
+        return chain.from_iterable(map(batch_rows, table.to_batches()))
     if hasattr(table, "read_next_batch"):  # Arrow: a reader of record batches
-        return chain.from_iterable(map(_batch_rows, table))
+        return chain.from_iterable(map(batch_rows, table))
     if hasattr(table, "features") and hasattr(table, "column_names"):  # Hugging Face
         return iter(table)
     is_polars = hasattr(table, "iter_rows")
@@ -315,9 +299,18 @@ def _rows(table: Any) -> Any:
     return table.iter_rows(named=True) if is_polars else table.to_dict(orient="records")
 
 
-def _batch_rows(batch: Any) -> Iterator[dict[str, Any]]:
+def batch_rows(batch: Any) -> Iterator[dict[str, Any]]:
+    """The rows of an Arrow batch; a time beyond the year 9999 is its text."""
     for start in range(0, batch.num_rows, _ROWS):
-        yield from batch.slice(start, _ROWS).to_pylist()
+        part = batch.slice(start, _ROWS)
+        try:
+            yield from part.to_pylist()
+        except (ValueError, OverflowError):
+            is_time = [str(kind).startswith(("timestamp", "date")) for kind in part.schema.types]
+            columns = zip(part.columns, is_time, strict=True)
+            values = [(c.cast("string") if t else c).to_pylist() for c, t in columns]
+            for row in zip(*values, strict=True):
+                yield dict(zip(part.schema.names, row, strict=True))
 
 
 def _without_missing(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -328,54 +321,29 @@ def _without_missing(row: Mapping[str, Any]) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------- values as JSON
 
 
-def plain_record(record: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """A record as JSON holds it, without metadata that is missing."""
-    return {
-        name: value
-        for name, value in _plain_fields(record, place).items()
-        if value is not None or record[name] is None or name in _OWN
-    }
-
-
-def _plain_fields(
-    record: Mapping[str, Any], place: str, *, refuse_missing: bool = False
+def plain_record(
+    record: Mapping[str, Any], place: str, refuse_missing: bool = False
 ) -> dict[str, Any]:
-    """A record as JSON holds it; NaN and the like are None, or refused. Raises CorpusError."""
+    """A record as JSON holds it; metadata that is missing (NaN) is left out, or refused."""
     try:
-        plain = {name: _plain(value, place, name) for name, value in record.items()}
-        if refuse_missing:
-            for name in record:
-                _refuse_missing(record[name], place, name)
+        plain = {name: _plain(value, place, name, refuse_missing) for name, value in record.items()}
     except RecursionError as error:
         raise bad(place, "its fields are nested too deeply; flatten them") from error
-    return plain
+    return {n: v for n, v in plain.items() if v is not None or record[n] is None or n in _OWN}
 
 
-def _refuse_missing(value: Any, place: str, name: str) -> None:
-    """Refuse NaN, NaT or NA anywhere in a value."""
-    if isinstance(value, Mapping):
-        for inner, part in value.items():
-            _refuse_missing(part, place, f"{name}.{inner}")
-    elif isinstance(value, list | tuple):
-        for item in value:
-            _refuse_missing(item, place, name)
-    elif _is_missing(value):
-        raise bad(
-            place,
-            f"the field {name!r:.80} holds {value}, which cannot be written as JSON; None removes "
-            "a field",
-        )
-
-
-def _plain(value: Any, place: str, name: str) -> Any:
+def _plain(value: Any, place: str, name: str, refuse: bool) -> Any:
     """A value as JSON holds it; None for a missing one. Raises CorpusError."""
     if value is None or type(value) in (str, int, bool):
         return value
     import numpy as np  # not at the top: the command line's help does not wait for it
 
     if isinstance(value, np.ndarray) and value.ndim == 0:
-        return _plain(value[()], place, name)
+        value = value[()]
     if _is_missing(value):
+        if refuse:
+            what = f"the field {name!r:.80} holds {value}, which cannot be written as JSON"
+            raise bad(place, f"{what}; None removes a field")
         return None
     if isinstance(value, np.datetime64):
         return str(value)  # as a number, it would lose its unit
@@ -383,9 +351,9 @@ def _plain(value: Any, place: str, name: str) -> Any:
     if isinstance(value, date | time):  # a datetime is a date, and pandas' Timestamp a datetime
         return value.isoformat()
     if isinstance(value, Mapping):
-        return {inner: _plain(part, place, f"{name}.{inner}") for inner, part in value.items()}
+        return {n: _plain(part, place, f"{name}.{n}", refuse) for n, part in value.items()}
     if isinstance(value, list | tuple | np.ndarray):
-        return [_plain(item, place, name) for item in value]
+        return [_plain(item, place, name, refuse) for item in value]
     if isinstance(value, str | int | float):
         return value
     raise bad(
@@ -396,11 +364,15 @@ def _plain(value: Any, place: str, name: str) -> Any:
 
 
 def _unwrapped(value: Any) -> Any:
-    """A numpy scalar or Decimal as a number or text of Python; anything else as it is."""
+    """A numpy scalar, Decimal or duration as a number or text of Python; anything else as it is."""
     import numpy as np
 
     if isinstance(value, Decimal):
         return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, np.timedelta64) and np.datetime_data(value)[0] not in ("Y", "M"):
+        value = value / np.timedelta64(1, "s")
     is_scalar = isinstance(value, np.generic) and not isinstance(value, np.timedelta64)
     return value.item() if is_scalar else value
 
@@ -428,13 +400,3 @@ def _deeper(value: Any, levels: int) -> bool:
     elif not isinstance(value, list | tuple):
         return False
     return levels == 0 or any(_deeper(inner, levels - 1) for inner in value)
-
-
-def _unwritable(metadata: Mapping[str, Any]) -> str:
-    """The name of the first field that JSON cannot hold, for a message, or ""."""
-    for name, value in metadata.items():
-        try:
-            json.dumps({name: value}, allow_nan=False, ensure_ascii=False).encode()
-        except (TypeError, ValueError, RecursionError):
-            return f" {name!r:.80}"
-    return ""
