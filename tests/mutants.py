@@ -139,8 +139,8 @@ MUTANTS = [
     Mutant(
         "wrong encoding",
         "searchengine/corpus/text_files.py",
-        'return _without_binary(data.decode(), path), ""',
-        'return _without_binary(data.decode("latin-1"), path), ""',
+        "text = data.decode(name)",
+        'text = data.decode("latin-1")',
         ["tests/searchengine/corpus/test_format_readers.py"],
     ),
     Mutant(

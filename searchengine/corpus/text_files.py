@@ -82,7 +82,8 @@ def read_lines(path: Path, on_bad: OnBad | None = None) -> Iterator[tuple[int, s
                 number += 1
                 if len(raw) > LONGEST:
                     report(bad(f"{path}:{number}", too_long("line")), on_bad)
-                    _skip_line(file, raw)
+                    while raw and not raw.endswith(b"\n"):  # to the end of the line
+                        raw = file.readline(LONGEST)
                     continue
                 try:
                     line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
@@ -99,14 +100,10 @@ def read_lines(path: Path, on_bad: OnBad | None = None) -> Iterator[tuple[int, s
         raise unreadable(path, error) from error
 
 
-def _skip_line(file: BinaryIO | gzip.GzipFile, raw: bytes) -> None:
-    """Read to the end of the line that `raw` is the last piece read of."""
-    while raw and not raw.endswith(b"\n"):
-        raw = file.readline(LONGEST)
-
-
 def _open(path: Path) -> AbstractContextManager[BinaryIO | gzip.GzipFile]:
     if path == STDIN:
+        if sys.stdin is None:
+            raise bad(path, "standard input is closed; pipe JSON Lines to it, or name a file")
         return nullcontext(sys.stdin.buffer)
     try:
         return gzip.open(path) if path.suffix == ".gz" else open(path, "rb")
@@ -181,23 +178,22 @@ def decode(data: bytes, path: Path, declared: str = "") -> tuple[str, str]:
 
     `declared`: the encoding that the file names, if it does. Raises CorpusError.
     """
-    if name := marked(data):
-        return _decoded(data, name, path), "" if name == "utf-8-sig" else name
-    if _JAPANESE_MAIL in data:
-        return _decoded(data, "iso2022_jp", path), "iso2022_jp"
+    name = marked(data) or ("iso2022_jp" if _JAPANESE_MAIL in data else "utf-8")
+    text = None
     try:
-        return _without_binary(data.decode(), path), ""
+        text = data.decode(name)
     except UnicodeDecodeError as error:
         first = data[error.start]
-    name = _known(declared)
-    if name in ("", "utf-8"):  # it is not, whatever it declares
-        if b"\0" in data:
-            raise _binary(path)
-        names = detected(data)
-        if len(names) != 1:
-            raise bad(path, not_utf8(first, names))
-        name = names[0]
-    return _decoded(data, name, path), name
+        if name == "utf-8" and (name := _known(declared)) in ("", "utf-8") and b"\0" not in data:
+            names = detected(data)  # it is not what it declares
+            if len(names) != 1:
+                raise bad(path, not_utf8(first, names)) from error
+            name = names[0]
+    if text is None and name:
+        text = _decoded(data, name, path)
+    if text is None or "\0" in text:
+        raise bad(path, "not a text (it holds a zero byte); check the file's name and content")
+    return text, "" if name.startswith("utf-8") else name
 
 
 def _known(name: str) -> str:
@@ -214,20 +210,10 @@ def _known(name: str) -> str:
 
 def _decoded(data: bytes, name: str, path: Path) -> str:
     try:
-        return _without_binary(data.decode(name), path)
+        return data.decode(name)
     except UnicodeDecodeError as error:
         what = f"not {name} (byte 0x{data[error.start]:02x} at {error.start}); convert it to UTF-8"
         raise bad(path, what) from error
-
-
-def _without_binary(text: str, path: Path) -> str:
-    if "\0" in text:
-        raise _binary(path)
-    return text
-
-
-def _binary(path: Path) -> CorpusError:
-    return bad(path, "not a text (it holds a zero byte); check the file's name and content")
 
 
 def marked(data: bytes) -> str:
