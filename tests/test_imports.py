@@ -24,11 +24,9 @@ from tiny_model import write_model2vec
 PACKAGES = ("searchengine", "trainer", "indexer")
 MODULES = {
     "searchengine/backends/postgresql/pool.py": "postgresql",
-    "searchengine/corpus/formats/arrow.py": "formats",
-    "searchengine/corpus/formats/docx.py": "formats",
+    "searchengine/corpus/formats/office.py": "formats",
     "searchengine/corpus/formats/pdf.py": "formats",
-    "searchengine/corpus/formats/pptx.py": "formats",
-    "searchengine/corpus/formats/xlsx.py": "formats",
+    "searchengine/corpus/formats/records.py": "formats",
     "searchengine/integrations/haystack.py": "haystack",
     "searchengine/integrations/langchain.py": "langchain",
     "searchengine/integrations/llamaindex.py": "llamaindex",

@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from warnings import catch_warnings
 
 import click
 from click.core import ParameterSource
@@ -50,6 +51,11 @@ def info(collection: Path | str, runtime: Any, as_json: bool) -> None:
     with open_engine(collection, runtime=runtime) as engine:
         stats = engine.stats()
         run_by = {"runtime": engine.runs_on(), "kernel": description()}
+        with catch_warnings(action="ignore"):  # no document has the field
+            lost = engine.count("exists(unreadable)")
+        if lost:
+            beside = counted(lost, "document")
+            run_by["unreadable"] = f"parts of files: list --where 'exists(unreadable)' ({beside})"
         prompts: dict[str, str] = {}
         with suppress(SearchEngineError):  # which `runtime` tells
             named = getattr(engine.encoder, "prompts", {})  # which only a model folder names

@@ -13,21 +13,29 @@ what a parser reads is read in a process with limits (corpus.formats.reading_pro
 import hashlib
 import json
 import os
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cache
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import unquote, unquote_plus
+
+from pathspec import GitIgnoreSpec
 
 from searchengine.corpus.documents import Document, LeftOut
 from searchengine.corpus.formats.kinds import (
     AS_THEY_ARE,
     KINDS,
+    LINES,
     SQLITE,
     SQLITE_SUFFIXES,
+    TABLE,
     TEXT,
     FileChoice,
     Kind,
@@ -35,11 +43,12 @@ from searchengine.corpus.formats.kinds import (
     kind_of,
 )
 from searchengine.corpus.formats.reading_process import Parser
-from searchengine.corpus.tabular import TABLES, Columns, check_text, read_table
+from searchengine.corpus.tabular import IDS, Columns, check_text, read_table
 from searchengine.corpus.text_files import (
     STDIN,
     OnBad,
     bad,
+    decode,
     kind,
     read_bytes,
     read_jsonl,
@@ -54,11 +63,11 @@ _READABLE = (
     "a .jsonl, .json, .csv, .tsv, .parquet, .arrow, .txt, .md, .html, .docx, .pptx, .xlsx, .eml, "
     ".epub or .pdf file, a source file, or a folder of such files; --as-text reads others as text"
 )
-LINES = {".jsonl", ".ndjson", *TABLES}
-"""Suffixes of records that are read line by line."""
 _DATABASE = "documents.db"  # a folder that holds it is a collection
 _SQLITE = "sqlite:"
+_TEXTS = ("title", "text")  # fields that are empty where a row has no value
 _EXAMPLE = "sqlite:///FILE?table=NAME"
+_Rules = tuple[tuple[Path, GitIgnoreSpec], ...]  # folders with a .gitignore, from above
 
 
 # ------------------------------------------------------------------------------ sources and folders
@@ -80,21 +89,21 @@ class Source:
 
     @property
     def format(self) -> Kind | None:
-        """What a parser reads; None: lines of records, or a format that is not read."""
-        format_ = None if self.table is not None else kind_of(self.path, self.choice)
+        """What it is read as; None: a format that is not read."""
+        if self.path == STDIN:
+            return LINES
         is_database = self.table is not None or kind(self.path) in SQLITE_SUFFIXES
-        return SQLITE if is_database and format_ is None else format_
+        return kind_of(self.path, self.choice) or (SQLITE if is_database else None)
 
     @property
     def is_readable(self) -> bool:
         """Whether a reader exists for the file, by its suffix."""
-        return kind(self.path) in LINES or kind_of(self.path, self.choice) is not None
+        return self.format not in (None, SQLITE)
 
     @property
     def holds_records(self) -> bool:
         """Whether it has records with named fields."""
-        format_ = self.format
-        return format_.records if format_ is not None else kind(self.path) in LINES
+        return self.format is not None and self.format.records
 
 
 def source_of(corpus: str | Path, choice: FileChoice = AS_THEY_ARE) -> Source:
@@ -104,15 +113,10 @@ def source_of(corpus: str | Path, choice: FileChoice = AS_THEY_ARE) -> Source:
     """
     if isinstance(corpus, Path) or not corpus.startswith(_SQLITE):
         return Source(Path(corpus), choice=choice)
-    try:
-        parts = urlsplit(corpus)
-        query = parse_qs(parts.query, strict_parsing=True, keep_blank_values=True)
-    except ValueError as error:
-        raise bad(corpus, f"expected {_EXAMPLE} ({error})") from error
-    file = unquote(parts.path.removeprefix("/"))
-    if parts.netloc or not file or list(query) != ["table"] or len(query["table"]) > 1:
+    match = re.fullmatch(r"sqlite:///([^?]+)\?table=([^&]+)", corpus)
+    if match is None:
         raise bad(corpus, f"expected {_EXAMPLE}, with four slashes for an absolute path")
-    return Source(Path(file), query["table"][0])
+    return Source(Path(unquote(match[1])), unquote_plus(match[2]))
 
 
 def check_corpus(corpus: str | Path) -> Path:
@@ -133,35 +137,37 @@ class Unread:
     Attributes:
         kinds: suffix → number of files of a format that is not read, and what else was passed
             over, such as links to folders.
-        missing: suffix → what to install to read it.
         failed: messages of files that could not be read.
         encodings: encoding → number of files that were not UTF-8 and were read.
+        ignored: number of files and folders that a .gitignore leaves out.
     """
 
     kinds: Counter[str] = field(default_factory=Counter)
-    missing: dict[str, str] = field(default_factory=dict)
     failed: LeftOut = field(default_factory=LeftOut)
     encodings: Counter[str] = field(default_factory=Counter)
+    ignored: int = 0
 
     def sentence(self) -> str:
         """A sentence on the skipped files, by kind, most frequent first; "" without such files."""
-        if not self.kinds:
-            return ""
-        total = sum(self.kinds.values())
-        kinds = ", ".join(f"{n:,} {name}" for name, n in self.kinds.most_common())
-        text = f"{total:,} {'entry' if total == 1 else 'entries'} of other kinds skipped: {kinds}"
-        for install in dict.fromkeys(self.missing.values()):
-            names = [name for name, how in self.missing.items() if how == install]
-            text += f"; {install} reads {' and '.join(names)}"
-        return text
+        texts = []
+        if total := sum(self.kinds.values()):
+            kinds = ", ".join(f"{n:,} {name}" for name, n in self.kinds.most_common())
+            texts.append(
+                f"{total:,} {'entry' if total == 1 else 'entries'} of other kinds skipped: {kinds}"
+            )
+        if names := [name for name in self.kinds if name in KINDS]:
+            texts.append(f"{KINDS[names[0]].missing} reads {' and '.join(names)}")
+        if self.ignored:
+            texts.append(f"{self.ignored:,} ignored by .gitignore (--no-gitignore reads them)")
+        return "; ".join(texts)
 
 
 def files_below(folder: Path, unread: Unread, choice: FileChoice = AS_THEY_ARE) -> list[Path]:
     """The files below a folder that have a reader, sorted; others are counted in `unread`.
 
-    Hidden files and folders (.git, .trash, …) and collections are left out, and linked folders:
-    they may loop. A folder below it that this user may not read is named in `unread`. Raises
-    OSError if another one cannot be read.
+    Hidden files and folders (.git, .trash, …) and collections are left out, what a .gitignore
+    names, and linked folders: they may loop. A folder below it that this user may not read is named
+    in `unread`. Raises OSError if another one cannot be read.
     """
 
     def name(path: Path, error: OSError) -> None:
@@ -170,26 +176,17 @@ def files_below(folder: Path, unread: Unread, choice: FileChoice = AS_THEY_ARE) 
         unread.failed.add(str(unreadable(path, error)))
 
     files = []
-    needs: dict[str, str] = {}  # by suffix: finding that out takes a while
-    for entry in chain.from_iterable(entries for _, entries in _walk(folder, name, choice)):
-        path = Path(entry)
-        if entry.is_dir(follow_symlinks=False) or choice.ignores(path):
-            continue
+    missing = cache(attrgetter("missing"))  # finding that out takes a while
+    for path in chain.from_iterable(files for _, files in _walk(folder, choice, name, unread)):
+        format_ = Source(path, choice=choice).format
         if not path.is_file():
             unread.kinds["linked folder" if path.is_dir() else "broken link or device"] += 1
-            continue
-        if not Source(path, choice=choice).is_readable:
+        elif format_ is None or format_ is SQLITE:
             unread.kinds[path.suffix.lower() or "without a suffix"] += 1
-            continue
-        suffix = "" if choice.reads_as_text(path) else kind(path)
-        if suffix not in needs:
-            format_ = KINDS.get(suffix)
-            needs[suffix] = "" if format_ is None else format_.missing
-        if needs[suffix]:
-            unread.kinds[suffix] += 1
-            unread.missing[suffix] = needs[suffix]
-            continue
-        files.append(path)
+        elif missing(format_):
+            unread.kinds[kind(path)] += 1
+        else:
+            files.append(path)
     return sorted(files)
 
 
@@ -198,37 +195,68 @@ def is_listed(folder: Path, name: str, choice: FileChoice) -> bool:
 
     Hidden files and collections are not looked for.
     """
-    source = Source(folder / name, choice=choice)
-    ignored = choice.ignores(source.path) or not choice.ignored.isdisjoint(Path(name).parts)
-    return source.path.is_file() and source.is_readable and not ignored
+    path = folder
+    rules: _Rules = ()
+    for part in Path(name).parts:
+        rules = _rules_in(path, rules, choice)
+        path /= part
+        if part in choice.ignored or _is_ignored(path, path.is_dir(), rules):
+            return False
+    return path.is_file() and Source(path, choice=choice).is_readable and not choice.ignores(path)
 
 
 def folders_below(folder: Path, choice: FileChoice = AS_THEY_ARE) -> list[Path]:
     """The folder and its subfolders that `files_below` lists, as far as they can be read."""
-    return [path for path, _ in _walk(folder, lambda path, error: None, choice)]
+    return [path for path, _ in _walk(folder, choice, lambda path, error: None, Unread())]
 
 
 def _walk(
-    folder: Path, on_error: Callable[[Path, OSError], None], choice: FileChoice
-) -> Iterator[tuple[Path, list["os.DirEntry[str]"]]]:
-    """Each folder with its entries, without hidden ones and ignored folders."""
-    folders = [folder]
+    folder: Path, choice: FileChoice, on_error: Callable[[Path, OSError], None], unread: Unread
+) -> Iterator[tuple[Path, list[Path]]]:
+    """Each folder with its files and links, without hidden and ignored ones."""
+    folders: list[tuple[Path, _Rules]] = [(folder, ())]
     while folders:
-        path = folders.pop()
+        place, rules = folders.pop()
         try:
-            with os.scandir(path) as listing:
+            with os.scandir(place) as listing:
                 entries = [entry for entry in listing if not entry.name.startswith(".")]
         except OSError as error:
-            on_error(path, error)
+            on_error(place, error)
             continue
-        if path != folder and any(e.name == _DATABASE and e.is_file() for e in entries):
+        if place != folder and any(e.name == _DATABASE and e.is_file() for e in entries):
             continue
-        folders += [
-            Path(entry)
-            for entry in entries
-            if entry.is_dir(follow_symlinks=False) and entry.name not in choice.ignored
-        ]
-        yield path, entries
+        rules, files = _rules_in(place, rules, choice), []
+        for entry in entries:
+            path, is_folder = Path(entry), entry.is_dir(follow_symlinks=False)
+            if entry.name in choice.ignored or (not is_folder and choice.ignores(path)):
+                continue
+            if _is_ignored(path, is_folder, rules):
+                unread.ignored += 1
+            elif is_folder:
+                folders.append((path, rules))
+            else:
+                files.append(path)
+        yield place, files
+
+
+def _rules_in(folder: Path, above: _Rules, choice: FileChoice) -> _Rules:
+    """The .gitignore files that hold in a folder."""
+    file = folder / ".gitignore"
+    if choice.gitignore and file.is_file():
+        with suppress(CorpusError, ValueError):  # no text, or no patterns
+            lines = decode(read_bytes(file), file)[0].splitlines()
+            return (*above, (folder, GitIgnoreSpec.from_lines(lines)))
+    return above
+
+
+def _is_ignored(path: Path, is_folder: bool, rules: _Rules) -> bool:
+    """Whether .gitignore files leave out a path; the deepest that names it decides."""
+    for folder, patterns in reversed(rules):
+        name = path.relative_to(folder).as_posix()
+        include = patterns.check_file(f"{name}/" if is_folder else name).include
+        if include is not None:
+            return include
+    return False
 
 
 # ---------------------------------------------------------------------------------------- documents
@@ -256,18 +284,22 @@ def read_corpus(
         key_prefix: text put before the keys of files and of records without an id (their key is a
             hash of the record).
         columns: the fields that hold text, title and key.
-        unread: counts the files of a folder that are skipped or cannot be read.
+        unread: counts the files of a folder that are skipped or cannot be read, and names the
+            parts of files that cannot.
         files: only these files of a folder; None: all of `folder_files`.
         choice: files to read as text, or to leave out.
     """
-    keys = _Keys(key_prefix)
     columns = Columns() if columns is None else columns
     path, source = check_corpus(corpus), source_of(corpus, choice)
+    reader = _Reader(None, on_bad, key_prefix, columns, unread)
     try:
-        if not path.is_dir():
-            return _read_one(source, on_bad, keys, columns)
-        if files is None and (beir := beir_corpus(path)):
-            return _read_one(Source(beir), on_bad, keys, columns)
+        beir = beir_corpus(path) if files is None else None
+        if beir or not path.is_dir():
+            source = Source(beir) if beir else source
+            if not (source.is_readable or source.format is SQLITE):
+                raise bad(source.path, f"expected {_READABLE}")
+            _check_fields(path, columns, [source])
+            return reader.read([source])
         listed = Unread() if unread is None else unread
         readable = files_below(path, listed, choice) if files is None else files
     except OSError as error:
@@ -281,7 +313,7 @@ def read_corpus(
     sources = [Source(file, choice=choice) for file in readable]
     if files is None:
         _check_fields(path, columns, sources)
-    return _read_folder(sources, path, on_bad, keys, columns, unread)
+    return replace(reader, root=path).read(sources)
 
 
 def folder_files(folder: Path, unread: Unread, choice: FileChoice = AS_THEY_ARE) -> list[Path]:
@@ -297,31 +329,25 @@ def folder_files(folder: Path, unread: Unread, choice: FileChoice = AS_THEY_ARE)
 def count_records(corpus: str | Path, choice: FileChoice = AS_THEY_ARE) -> int | None:
     """Approximate number of documents, for a progress bar; None if counting takes long."""
     source = source_of(corpus, choice)
-    path = source.path
     try:
-        if path.is_dir():
-            beir = beir_corpus(path)
-            if beir:
+        if source.path.is_dir():
+            if beir := beir_corpus(source.path):
                 return count_records(beir)
-            files = files_below(path, Unread(), choice)
-            return _count_texts([Source(file, choice=choice) for file in files])
-        if kind_of(path, choice) is not None:
-            return _count_texts([source])
-        if kind(path) not in LINES or not path.is_file():
-            return None
-        if path.suffix == ".gz" or path.stat().st_size > _QUICK_BYTES:
-            return None
-        with open(path, "rb") as file:
-            lines = sum(1 for _ in file)
+            files = files_below(source.path, Unread(), choice)
+        elif source.format in (LINES, TABLE):
+            packed = source.path.suffix == ".gz" or not source.path.is_file()
+            if packed or source.path.stat().st_size > _QUICK_BYTES:
+                return None
+            with open(source.path, "rb") as file:
+                lines = sum(1 for _ in file)
+            return max(lines - (source.format is TABLE), 0)
+        else:
+            files = [source.path]
     except OSError:
         return None  # reading it reports the error
-    return max(lines - 1, 0) if kind(path) in TABLES else lines
-
-
-def _count_texts(sources: Sequence[Source]) -> int | None:
-    """The number of files, if each is one document; None if one of them may hold several."""
-    several = any(s.holds_records or (s.format is not None and s.format.parts) for s in sources)
-    return None if several else len(sources)
+    formats = [replace(source, path=file).format for file in files]
+    several = any(format_ is None or format_.records or format_.parts for format_ in formats)
+    return None if several else len(files)
 
 
 def beir_corpus(folder: Path) -> Path | None:
@@ -336,205 +362,175 @@ def _check_fields(path: Path, columns: Columns, sources: Sequence[Source]) -> No
         raise bad(path, f"text files have no fields; leave {' and '.join(columns.chosen)} out")
 
 
-def _read_one(
-    source: Source, on_bad: OnBad | None, keys: "_Keys", columns: Columns
-) -> Iterator[Document]:
-    """The documents of a single file or table. Raises CorpusError for an unknown format."""
-    path = source.path
-    if source.format is not SQLITE and path != STDIN:
-        if not source.is_readable:
-            raise bad(path, f"expected {_READABLE}")
-        _check_fields(path, columns, [source])
-    return _opened(source, on_bad, keys, columns)
-
-
-def _opened(
-    source: Source, on_bad: OnBad | None, keys: "_Keys", columns: Columns
-) -> Iterator[Document]:
-    path = source.path
-    holds_text = source.format is not None and not source.format.records
-    if holds_text:
-        keys = replace(keys, file=path.name, root=_root_of(path.parent))
-    with Parser() as parser:
-        try:
-            yield from _documents(source, on_bad, keys, columns, parser)
-        except CorpusError as error:
-            if not holds_text or not path.exists():
-                raise
-            report(error, on_bad)  # a file of texts can be left out like a record
-
-
-def _read_folder(
-    sources: Sequence[Source],
-    root: Path,
-    on_bad: OnBad | None,
-    keys: "_Keys",
-    columns: Columns,
-    unread: Unread | None,
-) -> Iterator[Document]:
-    """The documents of files below a folder; a file that cannot be read does not stop the rest."""
-    keys = replace(keys, root=_root_of(root))
-    on_record = _leave_file if on_bad is None and unread is not None else on_bad
-    with Parser() as parser:
-        for source in sources:
-            file = source.path
-            inside = replace(keys, file=file.relative_to(root).as_posix())
-            encoding = ""
-            try:
-                _check_name(file, "file")
-                for document in _documents(source, on_record, inside, columns, parser):
-                    encoding = document.metadata.get("encoding", "") if document.file else ""
-                    yield document
-            except CorpusError as error:
-                if unread is not None:
-                    unread.failed.add(str(error))
-                elif not file.exists():
-                    raise
-                else:
-                    report(error, on_bad)
-            if encoding and unread is not None:
-                unread.encodings[encoding] += 1
-
-
-def _leave_file(error: CorpusError) -> None:
-    """Leave the rest of a file out because of a malformed record."""
-    raise CorpusError(
-        f"{error}; the rest of the file was left out, --skip-bad leaves out such records only"
-    ) from error
-
-
-def _documents(
-    source: Source, on_bad: OnBad | None, keys: "_Keys", columns: Columns, parser: Parser
-) -> Iterator[Document]:
-    """The documents of a file. Raises CorpusError."""
-    path, format_ = source.path, source.format
-    if format_ is not None and not format_.records:
-        yield from _read_texts(path, format_, keys, parser)
-        return
-    if format_ is not None:
-        records = _named(parser.records(path, format_, source.table or ""), on_bad, columns)
-    elif kind(path) in TABLES:
-        records = read_table(path, on_bad, columns)
-    else:
-        records = _named(read_jsonl(path, on_bad), on_bad, columns)
-    yield from _to_documents(records, on_bad, keys, columns.needs_text)
-
-
-# ------------------------------------------------------------------------------------------ records
-
-
-@dataclass(frozen=True, slots=True)
-class _Keys:
-    """Keys for documents that have none.
+@dataclass(slots=True)
+class _Reader:
+    """Reads the files of a corpus; one that cannot be read does not stop the others.
 
     Attributes:
+        root: the folder; None for a single file or table, whose errors are raised.
+        on_bad: takes the error of each malformed record.
         prefix: put before every key that is not an id of a record.
-        file: path below a folder, for one of its files; it comes before the keys of records. For
-            a single file of texts, its name.
-        root: absolute path of the folder.
+        columns: the fields of records.
+        unread: takes the messages about files and their parts.
+        above: absolute path of the folder of the file that is read; "" for a single file of
+            records.
+        file: path of this file below the folder; it comes before the keys of records.
     """
 
-    prefix: str = ""
+    root: Path | None
+    on_bad: OnBad | None
+    prefix: str
+    columns: Columns
+    unread: Unread | None
+    above: str = ""
     file: str = ""
-    root: str = ""
 
-    def of_record(
-        self, record: Mapping[str, Any], place: str, needs_text: bool, has_key: bool
-    ) -> Document:
-        """A document from a record. Raises CorpusError."""
+    def read(self, sources: Sequence[Source]) -> Iterator[Document]:
+        """The documents of files or tables, in order."""
+        if self.root is not None:
+            self.above = _check_name(self.root.resolve(), "folder")
+        with Parser() as parser:
+            for source in sources:
+                encoding = ""
+                try:
+                    self._enter(source)
+                    for document in self._documents(source, parser):
+                        encoding = document.metadata.get("encoding", "") if document.file else ""
+                        yield document
+                except CorpusError as error:
+                    if self.root is None and source.holds_records:
+                        raise
+                    if self.root is not None and self.unread is not None:
+                        self._lose(error)
+                    elif source.path.exists():
+                        report(error, self.on_bad)
+                    else:
+                        raise
+                if encoding and self.unread is not None:
+                    self.unread.encodings[encoding] += 1
+
+    def _enter(self, source: Source) -> None:
+        """Set `above` and `file`."""
+        path, root = source.path, self.root
+        if root is not None:
+            _check_name(path, "file")
+            self.file = path.relative_to(root).as_posix()
+        elif not source.holds_records:
+            self.file, self.above = path.name, _check_name(path.parent.resolve(), "folder")
+
+    def _documents(self, source: Source, parser: Parser) -> Iterator[Document]:
+        path, format_ = source.path, source.format
+        assert format_ is not None
+        if not format_.records:
+            yield from self._texts(path, format_, parser)
+        elif format_ is TABLE:
+            yield from self._keyed(read_table(path, self._leave, self.columns))
+        elif format_ is LINES:
+            yield from self._keyed(self._named(read_jsonl(path, self._leave)))
+        else:
+            records = parser.records(path, format_, source.table or "")
+            yield from self._keyed(self._named(records, format_.rows))
+
+    def _lose(self, error: CorpusError) -> None:
+        """Report a file, or a part of one, that cannot be read."""
+        if self.unread is None:
+            report(error, self.on_bad)
+        else:
+            self.unread.failed.add(str(error))
+
+    def _leave(self, error: CorpusError) -> None:
+        """Report a malformed record. Raises CorpusError to leave the rest of its file out."""
+        if self.root is not None and self.on_bad is None and self.unread is not None:
+            raise CorpusError(
+                f"{error}; the rest of the file was left out, --skip-bad leaves out such records "
+                "only"
+            ) from error
+        report(error, self.on_bad)
+
+    def _named(
+        self, records: Iterable[tuple[str, dict[str, Any]]], rows: bool = False
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Places and records under default names; the first record of a file must name the text.
+
+        `rows`: all records have all fields, None where a value is missing; such metadata is left
+        out.
+        """
+        is_first = True
+        for place, record in records:
+            if is_first and self.columns.needs_text:
+                check_text(self.columns.names(list(record), place), record, place)
+            is_first = False
+            try:
+                record = self.columns.renamed(record, place, strict=False)
+                if rows:
+                    record = {n: v for n, v in record.items() if v is not None or n in _TEXTS}
+                yield place, record
+            except CorpusError as error:
+                self._leave(error)
+
+    def _keyed(self, records: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[Document]:
+        """Documents from records. A record without an id has a hash of its content as key."""
         before = f"{self.prefix}{self.file}#" if self.file else self.prefix
-        key = "" if has_key else "-"  # until its content is known
-        document = Document.from_mapping(record, origin=place, key=key, needs_text=needs_text)
-        if has_key and self.file:
-            document = replace(document, key=before + document.key)
-        elif not has_key:
-            content = {**document.metadata, "title": document.title, "text": document.text}
-            written = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-            key = hashlib.sha256(written.encode()).hexdigest()[:_HASH_DIGITS]
-            document = replace(document, key=before + key, derived=True)
-        if not self.file:
-            return document
-        metadata = {"path": self.file, **document.metadata}  # a record's own path stays
-        return replace(document, metadata=metadata, root=self.root, file=self.file)
-
-
-def _named(
-    records: Iterable[tuple[str, dict[str, Any]]],
-    on_bad: OnBad | None,
-    columns: Columns,
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Places and records under default names; the first record of a file must name the text."""
-    is_first = True
-    for place, record in records:
-        if is_first and columns.needs_text:
-            check_text(columns.names(list(record), place), record, place)
-        is_first = False
-        try:
-            yield place, columns.renamed(record, place, strict=False)
-        except CorpusError as error:
-            report(error, on_bad)
-
-
-def _to_documents(
-    records: Iterable[tuple[str, dict[str, Any]]],
-    on_bad: OnBad | None,
-    keys: _Keys,
-    needs_text: bool,
-) -> Iterator[Document]:
-    keyed: bool | None = None
-    for place, record in records:
-        has_key = "_id" in record or "id" in record
-        keyed = has_key if keyed is None else keyed
-        try:
+        needs_text, keyed = self.columns.needs_text, None
+        for place, record in records:
+            keyed = not IDS.isdisjoint(record) if keyed is None else keyed
             # A record without an id, in a file whose first record has one, is a mistake.
-            yield keys.of_record(record, place, needs_text, keyed or has_key)
-        except CorpusError as error:
-            report(error, on_bad)
+            has_key = keyed or not IDS.isdisjoint(record)
+            try:
+                key = "" if has_key else "-"  # until its content is known
+                document = Document.from_mapping(record, place, key, needs_text=needs_text)
+            except CorpusError as error:
+                self._leave(error)
+                continue
+            if not has_key:
+                document = replace(document, key=before + _hash(document), derived=True)
+            if self.file:
+                metadata = {"path": self.file, **document.metadata}  # a record's own path stays
+                key = before + document.key if has_key else document.key
+                document = replace(
+                    document, key=key, metadata=metadata, root=self.above, file=self.file
+                )
+            yield document
+
+    def _texts(self, path: Path, format_: Kind, parser: Parser) -> Iterator[Document]:
+        """The documents of a file. Keys: the path below the root, then "#" and the part, if any.
+
+        The metadata of a file are its path, size in bytes and time of modification (UTC); a field
+        of the same name in the file replaces them. The field `unreadable` names what could not be
+        read. The title is what the file names, or else the file's name. Raises CorpusError.
+        """
+        fields = {"path": self.file, **_stat(path)}
+        for part in _parts(path, format_, parser):
+            metadata = {**fields, **part.metadata}
+            if part.headings:
+                metadata["headings"] = [asdict(heading) for heading in part.headings]
+            if part.lost:
+                metadata["unreadable"] = list(part.lost)
+            # An empty file is no document, although it has a name; an email has a subject.
+            title = part.title or _name(path)
+            if not part.text.strip():
+                title = part.title if format_.name == "email" else ""
+            key = f"{self.prefix}{self.file}{'#' if part.fragment else ''}{part.fragment}"
+            yield Document(
+                key, part.text, title, metadata, str(path), root=self.above, file=self.file
+            )
+            for lost in part.lost:
+                self._lose(bad(path, lost))
 
 
-# -------------------------------------------------------------------------------------------- texts
+def _hash(document: Document) -> str:
+    content = {**document.metadata, "title": document.title, "text": document.text}
+    written = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(written.encode()).hexdigest()[:_HASH_DIGITS]
 
 
-def _root_of(folder: Path) -> str:
-    """The absolute path of the folder of files. Raises CorpusError if it is not UTF-8."""
-    root = folder.resolve()
-    _check_name(root, "folder")
-    return str(root)
-
-
-def _check_name(path: Path, what: str) -> None:
-    """Refuse a path that is not UTF-8, which no key could hold. Raises CorpusError."""
+def _check_name(path: Path, what: str) -> str:
+    """The text of a path. Raises CorpusError if it is not UTF-8, which no key could hold."""
     try:
         str(path).encode()
     except UnicodeEncodeError as error:
         raise bad(path, f"the name of this {what} is not UTF-8; rename it") from error
-
-
-def _read_texts(file: Path, format_: Kind, keys: _Keys, parser: Parser) -> Iterator[Document]:
-    """The documents of a file. Keys: the path below the root, then "#" and the part, if any.
-
-    The metadata of a file are its path, size in bytes and time of modification (UTC); a field of
-    the same name in the file replaces them. The title is what the file names, or else the file's
-    name. Raises CorpusError.
-    """
-    fields = {"path": keys.file, **_stat(file)}
-    for part in _parts(file, format_, parser):
-        metadata = {**fields, **part.metadata}
-        if part.headings:
-            metadata["headings"] = [asdict(heading) for heading in part.headings]
-        # An empty file is no document, although it has a name; an email has a subject.
-        title = part.title or _name(file)
-        if not part.text.strip():
-            title = part.title if format_.name == "email" else ""
-        yield Document(
-            key=f"{keys.prefix}{keys.file}{'#' if part.fragment else ''}{part.fragment}",
-            text=part.text,
-            title=title,
-            metadata=metadata,
-            origin=str(file),
-            root=keys.root,
-            file=keys.file,
-        )
+    return str(path)
 
 
 def _parts(file: Path, format_: Kind, parser: Parser) -> Iterator[Text]:
@@ -556,7 +552,10 @@ def _stat(file: Path) -> dict[str, Any]:
         stat = file.stat()
     except OSError as error:
         raise unreadable(file, error) from error
-    modified = datetime.fromtimestamp(stat.st_mtime, UTC).isoformat(timespec="seconds")
+    try:
+        modified = datetime.fromtimestamp(stat.st_mtime, UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError):  # a year beyond 9999
+        return {"size": stat.st_size}
     return {"modified": modified, "size": stat.st_size}
 
 

@@ -12,7 +12,7 @@ import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 
-VERSION = 2
+VERSION = 1
 """Of the rules here, on which the terms of an index of words depend."""
 
 SIGNS = (

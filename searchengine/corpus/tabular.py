@@ -28,11 +28,11 @@ from searchengine.errors import CorpusError, UnknownFields
 from searchengine.trainer.reading import table_dialect
 
 IDS = frozenset({"_id", "id"})
-TABLES = frozenset({".csv", ".tsv"})
 _ANY_CASE = ("title", "text", "_id", "id")  # default names, which may be written in any case
 _DEFAULTS = {"--text-field": "text", "--title-field": "title", "--id-field": "_id"}
 _NO_NAME = re.compile(r"\s*|Unnamed: \d+")  # of a column: pandas writes its index so
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
+_SEPARATOR = re.compile(r'"?sep=(.)"?\s*')  # the first line of a table that Excel reads
 _LINE_OVERHEAD = 100  # bytes of memory per line besides its text
 
 
@@ -164,7 +164,7 @@ def read_table(
     if columns.needs_text:
         check_text(header, fields, place)
     for place, row in rows:
-        if len(row) == width:
+        if len(row) == width or (len(row) > width and not any(row[width:])):
             record = {n: _cell(n, row[i]) for n, i in zip(header, named, strict=True)}
             yield place, {n: v for n, v in record.items() if v != "" or n in _ANY_CASE}
         else:
@@ -173,11 +173,7 @@ def read_table(
 
 
 def _table_rows(path: Path, on_bad: OnBad | None) -> Iterator[tuple[str, list[str]]]:
-    """Place and cells of every row that is not blank, the header first.
-
-    After a malformed row, reading goes on with the line after its first: otherwise a stray quote
-    would swallow the rest of the file.
-    """
+    """Place and cells of every row that is not blank, the header first."""
     csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # the default refuses texts over 128 KiB
     header_read = False
 
@@ -187,72 +183,59 @@ def _table_rows(path: Path, on_bad: OnBad | None) -> Iterator[tuple[str, list[st
         report(error, on_bad)
 
     numbered = read_lines(path, None if on_bad is None else skip)
-    first = next(numbered, None)
-    if first is None:
+    if (first := next(numbered, None)) is None:
         return
     dialect = table_dialect(kind(path)[1:].upper(), first[1])
-    lines = _RowLines(chain([first], numbered))
+    if named := _SEPARATOR.fullmatch(first[1]):
+        dialect["delimiter"] = named[1]
+        first = next(numbered, (1, ""))
+    for number, row in _rows(chain([first], numbered), dialect):
+        if isinstance(row, csv.Error):
+            skip(bad(f"{path}:{number}", f"not {kind(path)[1:].upper()} ({row})"))
+        elif row:
+            yield f"{path}:{number}", row
+            header_read = True
+
+
+def _rows(
+    numbered: Iterator[tuple[int, str]], dialect: dict[str, Any]
+) -> Iterator[tuple[int, list[str] | csv.Error]]:
+    """The number of the first line of each row, and its cells or what is wrong with it.
+
+    After a malformed row, reading goes on with the line after its first: otherwise a stray quote
+    would swallow the rest of the file. The amount read again is limited in proportion to the file,
+    or a file of such quotes would take hours.
+    """
+    again: deque[tuple[int, str]] = deque()
+    row_lines: list[tuple[int, str]] = []
+    size, patience = 0, 4 * LONGEST
+
+    def lines() -> Iterator[str]:
+        nonlocal size, patience
+        for line in iter(lambda: again.popleft() if again else next(numbered, None), None):
+            size = (size if row_lines else 0) + len(line[1]) + _LINE_OVERHEAD
+            row_lines.append(line)
+            patience += 0 if again else 4 * (len(line[1]) + _LINE_OVERHEAD)
+            if size > 2 * LONGEST:
+                count = len(row_lines)
+                raise csv.Error(f"a row has {count:,} lines; check for a quote that is not closed")
+            yield line[1]
+
     while True:
         try:
-            for row in csv.reader(lines, **dialect):
-                if row:
-                    yield f"{path}:{lines.number}", row
-                    header_read = True
-                lines.next_row()
+            for row in csv.reader(lines(), **dialect):
+                yield row_lines[0][0], row
+                row_lines.clear()
             return
         except csv.Error as error:
-            place = f"{path}:{lines.number}"
-            skip(bad(place, f"not {kind(path)[1:].upper()} ({error})"))
-            if not lines.back():
-                what = "too many rows have unmatched quotes; correct the file"
-                raise bad(place, what) from error
-
-
-class _RowLines:
-    """The lines of a table, which can go back to the second line of the current row.
-
-    A quote that is never closed takes as many lines as a row may have. The amount read again is
-    limited in proportion to the file, or a file of such quotes would take hours.
-    """
-
-    def __init__(self, numbered: Iterator[tuple[int, str]]) -> None:
-        self._numbered = numbered
-        self._again: deque[tuple[int, str]] = deque()  # lines to read again
-        self._taken: list[tuple[int, str]] = []  # lines of the current row
-        self._size = 0  # of those
-        self._patience = 4 * LONGEST
-
-    @property
-    def number(self) -> int:
-        """The number of the current row's first line."""
-        return self._taken[0][0]
-
-    def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
-        fresh = not self._again
-        line = next(self._numbered) if fresh else self._again.popleft()
-        size = len(line[1]) + _LINE_OVERHEAD
-        self._taken.append(line)
-        self._size += size
-        self._patience += 4 * size if fresh else 0
-        if self._size > 2 * LONGEST:
-            count = len(self._taken)
-            raise csv.Error(f"a row has {count:,} lines; check for a quote that is not closed")
-        return line[1]
-
-    def next_row(self) -> None:
-        """The current row has ended."""
-        self._taken.clear()
-        self._size = 0
-
-    def back(self) -> bool:
-        """Go back; False if too much was read again already."""
-        self._patience -= self._size
-        self._again.extendleft(reversed(self._taken[1:]))
-        self.next_row()
-        return self._patience >= 0
+            yield row_lines[0][0], error
+            patience -= size
+            if patience < 0:
+                raise CorpusError(
+                    "too many rows have unmatched quotes; correct the file"
+                ) from error
+            again.extendleft(reversed(row_lines[1:]))
+            row_lines.clear()
 
 
 def _cell(name: str, value: str) -> str | int | float | bool:

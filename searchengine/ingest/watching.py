@@ -115,7 +115,7 @@ def _listed(folder: Path, unread: Unread, choice: FileChoice) -> Iterable[Path]:
             time.sleep(_PAUSE)
     if listed.failed.count:  # nobody can tell which files of that folder are gone
         raise CorpusError(listed.failed.first[0])
-    unread.kinds, unread.missing = listed.kinds, listed.missing
+    unread.kinds, unread.ignored = listed.kinds, listed.ignored
     return files
 
 

@@ -3,14 +3,17 @@
 import posixpath
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import count
 from pathlib import Path
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
-from searchengine.corpus.formats.archives import check_size, member, opened
-from searchengine.corpus.formats.kinds import Text
+from searchengine.corpus.formats.kinds import Text, read_parts
 from searchengine.corpus.formats.markup import decode_html, parse
 from searchengine.corpus.text_files import bad
+from searchengine.errors import CorpusError
 
 _WHAT = "an EPUB file"
 _OPF = "{http://www.idpf.org/2007/opf}"
@@ -26,36 +29,36 @@ def read_epub(path: Path) -> Iterator[Text]:
 
     Raises CorpusError.
     """
-    with opened(path, _WHAT) as archive:
-        check_size(archive, path, (".xhtml", ".html", ".htm", ".xml", ".opf"))
+    try:
+        archive = zipfile.ZipFile(path)
+    except zipfile.BadZipFile as error:
+        raise bad(path, f"not {_WHAT} ({error})") from error
+    with archive:
         root_file, package = _package(archive, path)
         metadata, title = _metadata(package)
         encrypted = _encrypted(archive)
-        chapter = 0
-        for name in _spine(package, root_file):
+        chapters = count(1)
+
+        def chapter(name: str) -> Text:
             if name in encrypted:
-                raise bad(path, "encrypted; remove the protection first")
-            if name not in archive.namelist():
-                raise bad(path, f"broken: it names {name!r:.80}, which it does not hold")
-            text, _ = decode_html(member(archive, name), path)
-            page = parse(text)
-            if page.text:
-                chapter += 1
-                fields = metadata | {"chapter": chapter}
-                yield Text(page.text, title or page.title, fields, tuple(page.headings), name)
-        if not chapter:
-            raise bad(path, "holds no text")
+                raise CorpusError("encrypted; remove the protection first")
+            page = parse(decode_html(archive.read(name), path)[0])
+            fields = metadata | ({"chapter": next(chapters)} if page.text else {})
+            return replace(page, title=title or page.title, metadata=fields, fragment=name)
+
+        names = _spine(package, root_file)
+        yield from read_parts(path, ((n, partial(chapter, n)) for n in names), "holds no text")
 
 
 def _package(archive: zipfile.ZipFile, path: Path) -> tuple[str, ElementTree.Element]:
     """The name and content of the file that lists all others. Raises CorpusError."""
     try:
-        container = ElementTree.fromstring(member(archive, "META-INF/container.xml"))
+        container = ElementTree.fromstring(archive.read("META-INF/container.xml"))
         root_file = container.find(f".//{_CONTAINER}rootfile")
         if root_file is None:
             raise bad(path, f"not {_WHAT} (container.xml names no package)")
         name = root_file.get("full-path", "")
-        return name, ElementTree.fromstring(member(archive, name))
+        return name, ElementTree.fromstring(archive.read(name))
     except (KeyError, ElementTree.ParseError) as error:
         raise bad(path, f"not {_WHAT} ({error})") from error
 
@@ -85,5 +88,5 @@ def _encrypted(archive: zipfile.ZipFile) -> set[str]:
     name = "META-INF/encryption.xml"
     if name not in archive.namelist():
         return set()
-    root = ElementTree.fromstring(member(archive, name))
+    root = ElementTree.fromstring(archive.read(name))
     return {unquote(element.get("URI", "")) for element in root.iter(_REFERENCE)}

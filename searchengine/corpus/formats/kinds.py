@@ -1,12 +1,12 @@
 """The formats that a parser reads: the reader of each, what it needs, and what readers yield."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from searchengine.corpus.text_files import kind
+from searchengine.corpus.text_files import bad, kind
 from searchengine.trainer.errors import install_line
 
 LONGEST_HEADING = 200
@@ -39,6 +39,7 @@ class Text:
         metadata: fields of the document.
         headings: those of the text, in order.
         fragment: what the key has after the path and "#", such as page=3; "" for a whole file.
+        lost: sentences on parts beside it that cannot be read.
     """
 
     text: str
@@ -46,6 +47,7 @@ class Text:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     headings: tuple[Heading, ...] = ()
     fragment: str = ""
+    lost: tuple[str, ...] = ()
 
 
 def enclosing(headings: Sequence[Heading]) -> list[Heading]:
@@ -77,19 +79,42 @@ def heading_at(headings: Iterable[Heading], offset: int) -> str:
     return " > ".join(heading.title for heading in above if heading.title)
 
 
-class FileReader(Protocol):
-    """Reads the texts of a file; raises CorpusError."""
+def joined(pieces: Iterable[tuple[str, Iterable[Heading]]]) -> tuple[str, tuple[Heading, ...]]:
+    """The pieces that have text, a blank line between them, and the headings in all of them."""
+    texts: list[str] = []
+    headings: list[Heading] = []
+    length = 0
+    for text, inside in pieces:
+        if text:
+            headings += [replace(heading, start=heading.start + length) for heading in inside]
+            texts.append(text)
+            length += len(text) + 2
+    return "\n\n".join(texts), tuple(headings)
 
-    def __call__(self, path: Path) -> Iterator[Text]: ...
 
+def read_parts(
+    path: Path, parts: Iterable[tuple[str, Callable[[], Text]]], empty: str
+) -> Iterator[Text]:
+    """The parts that have text; a part that cannot be read is named in the text before it.
 
-class RecordReader(Protocol):
-    """Reads records, each with its place ("file:line"), of a file or database table.
-
-    `table` names the table of a database. Raises CorpusError.
+    `parts`: the name of each, and what reads it. Raises CorpusError, saying `empty`, without text.
     """
-
-    def __call__(self, path: Path, table: str) -> Iterator[tuple[str, dict[str, Any]]]: ...
+    last, lost = None, list[str]()
+    for name, read in parts:
+        try:
+            text = read()
+        except MemoryError:
+            raise
+        except Exception as error:  # whatever a library raises on a damaged part
+            lost.append(f"{name} cannot be read ({' '.join(str(error).split())})")
+            continue
+        if text.text and last is not None:
+            yield replace(last, lost=tuple(lost))
+            lost = []
+        last = text if text.text else last
+    if last is None:
+        raise bad(path, lost[0] if lost else empty)
+    yield replace(last, lost=tuple(lost))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +123,19 @@ class Kind:
 
     Attributes:
         name: for messages.
-        reader: "module:function", a FileReader or RecordReader.
+        reader: "module:function": (path) → texts, or (path, table) → place ("file:line") and
+            record of each; it raises CorpusError. "": read without a process of its own.
         records: whether it holds records, not texts.
+        rows: whether all records have all fields, None where a value is missing.
         needs: the module it needs that may not be installed.
-        packed: whether it may be gzipped.
         parts: whether a file may be several documents, such as pages.
     """
 
     name: str
     reader: str
     records: bool = False
+    rows: bool = False
     needs: str = ""
-    packed: bool = False
     parts: bool = False
 
     @property
@@ -118,11 +144,13 @@ class Kind:
         return install_line("formats") if self.needs and find_spec(self.needs) is None else ""
 
 
-TEXT = Kind("text", f"{_HERE}.markdown:read_text", packed=True)
+LINES = Kind("JSON Lines", "", records=True)
+TABLE = Kind("CSV", "", records=True)
+TEXT = Kind("text", f"{_HERE}.markdown:read_text")
 """Plain text, which needs no parser if it is UTF-8."""
-_MARKDOWN = Kind("Markdown", f"{_HERE}.markdown:read_markdown", packed=True)
-_HTML = Kind("HTML", f"{_HERE}.markup:read_html", packed=True)
-_ARROW = Kind("Arrow", f"{_HERE}.arrow:read_arrow", records=True, needs="pyarrow")
+_MARKDOWN = Kind("Markdown", f"{_HERE}.markdown:read_markdown")
+_HTML = Kind("HTML", f"{_HERE}.markup:read_html")
+_ARROW = Kind("Arrow", f"{_HERE}.records:read_arrow", records=True, rows=True, needs="pyarrow")
 
 
 _TEXTS = (
@@ -146,20 +174,26 @@ KINDS = {
     ".htm": _HTML,
     ".xhtml": _HTML,
     ".pdf": Kind("PDF", f"{_HERE}.pdf:read_pdf", needs="pypdfium2", parts=True),
-    ".docx": Kind("Word", f"{_HERE}.docx:read_docx", needs="docx"),
-    ".pptx": Kind("PowerPoint", f"{_HERE}.pptx:read_pptx", needs="pptx", parts=True),
-    ".xlsx": Kind("Excel", f"{_HERE}.xlsx:read_xlsx", needs="openpyxl", parts=True),
-    ".eml": Kind("email", f"{_HERE}.eml:read_eml", packed=True),
-    ".ipynb": Kind("Jupyter", f"{_HERE}.ipynb:read_ipynb", packed=True),
+    ".docx": Kind("Word", f"{_HERE}.office:read_docx", needs="docx"),
+    ".pptx": Kind("PowerPoint", f"{_HERE}.office:read_pptx", needs="pptx", parts=True),
+    ".xlsx": Kind("Excel", f"{_HERE}.office:read_xlsx", needs="openpyxl", parts=True),
+    ".eml": Kind("email", f"{_HERE}.eml:read_eml"),
+    ".ipynb": Kind("Jupyter", f"{_HERE}.markdown:read_ipynb"),
     ".epub": Kind("EPUB", f"{_HERE}.epub:read_epub", parts=True),
-    ".json": Kind("JSON", f"{_HERE}.records:read_json", records=True, packed=True),
-    ".parquet": Kind("Parquet", f"{_HERE}.arrow:read_parquet", records=True, needs="pyarrow"),
+    ".jsonl": LINES,
+    ".ndjson": LINES,
+    ".csv": TABLE,
+    ".tsv": TABLE,
+    ".json": Kind("JSON", f"{_HERE}.records:read_json", records=True),
+    ".parquet": Kind(
+        "Parquet", f"{_HERE}.records:read_parquet", records=True, rows=True, needs="pyarrow"
+    ),
     ".arrow": _ARROW,
     ".feather": _ARROW,
 }
-"""Suffix → format, for what a reader in a process of its own reads."""
+"""Suffix → format. LINES, TABLE and TEXT in UTF-8 need no process of their own."""
 
-SQLITE = Kind("SQLite", f"{_HERE}.records:read_sqlite", records=True)
+SQLITE = Kind("SQLite", f"{_HERE}.records:read_sqlite", records=True, rows=True)
 SQLITE_SUFFIXES = {".db", ".sqlite", ".sqlite3"}
 
 
@@ -172,14 +206,12 @@ class FileChoice:
     Attributes:
         as_text: files that are read as plain text, whether there is a reader or not.
         ignored: files that are left out and not counted; also names of folders.
+        gitignore: whether files that a .gitignore names are left out.
     """
 
     as_text: frozenset[str] = frozenset()
     ignored: frozenset[str] = frozenset()
-
-    def reads_as_text(self, path: Path) -> bool:
-        """Whether a file is read as plain text."""
-        return bool(self.as_text) and not self.as_text.isdisjoint(_names(path))
+    gitignore: bool = True
 
     def ignores(self, path: Path) -> bool:
         """Whether a file is left out and not counted."""
@@ -196,7 +228,8 @@ AS_THEY_ARE = FileChoice()
 
 def kind_of(path: Path, choice: FileChoice = AS_THEY_ARE) -> Kind | None:
     """The format of a file by its suffix; None: not one of KINDS."""
-    if choice.reads_as_text(path):
+    if choice.as_text and not choice.as_text.isdisjoint(_names(path)):
         return TEXT
     format_ = KINDS.get(kind(path))
-    return None if format_ and path.suffix == ".gz" and not format_.packed else format_
+    packable = format_ is not None and not (format_.needs or format_.parts)
+    return format_ if packable or path.suffix != ".gz" else None

@@ -1,8 +1,10 @@
-"""Plain text and Markdown. Front matter becomes metadata, the rest stays as it is written."""
+"""Plain text, Markdown and Jupyter notebooks, as they are written; front matter is metadata."""
 
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from datetime import datetime
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -11,14 +13,27 @@ import yaml
 from markdown_it import MarkdownIt
 
 from searchengine.corpus.documents import plain_record
-from searchengine.corpus.formats.kinds import LONGEST_HEADING, Heading, Text
-from searchengine.corpus.text_files import bad, decode, read_bytes
+from searchengine.corpus.formats.kinds import LONGEST_HEADING, Heading, Text, joined
+from searchengine.corpus.text_files import bad, decode, json_object, read_bytes
+from searchengine.errors import CorpusError
 
 _FRONT = re.compile(
     r"(---|\+\+\+)[ \t]*\r?\n(?:(.*?)\n)??(?:\1|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL
 )
+_COMMENT = re.compile("<!--.*?-->", re.DOTALL)
+_LINE = re.compile(r"^(\w[^:=\n]*?) *[:=][ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
+_YEAR, _ORDINAL = re.compile(r"\b\d{4}\b"), re.compile(r"(?<=\d)(st|nd|rd|th)\b")
+_LONGEST_DATE = 40  # characters
+_DATES = [
+    f"{day}{time}"
+    for day in (
+        *("%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%d %B %Y", "%d %b %Y", "%B %d, %Y", "%b %d, %Y"),
+        *("%a, %d %b %Y", "%A, %d %B %Y", "%A, %B %d, %Y"),
+    )
+    for time in ("", " %H:%M", " %H:%M:%S", " %H:%M %z", " %H:%M:%S %z", " %I:%M %p")
+]
 # The rules that tell a heading from a line of code. Inline markup is not parsed.
-_BLOCKS = MarkdownIt("zero").enable(
+_BLOCKS = MarkdownIt("zero", {"html": True}).enable(
     ["blockquote", "code", "fence", "heading", "html_block", "lheading", "list"]
 )
 
@@ -30,48 +45,83 @@ def read_text(path: Path) -> Iterator[Text]:
 
 
 def read_markdown(path: Path) -> Iterator[Text]:
-    """The text of a Markdown file. Raises CorpusError, also for broken front matter.
+    """The text of a Markdown file, and a sentence if its front matter is broken.
 
     The title is that of the front matter, or else a heading of the first level that begins the
-    text.
+    text. Raises CorpusError.
     """
     text, encoding = decode(read_bytes(path), path)
-    metadata, text = _front_matter(text, path)
+    metadata, text, lost = _front_matter(text)
     headings = tuple(headings_in(text))
     title = metadata.pop("title", None)
-    if title is None and headings and headings[0].level == 1 and headings[0].start == 0:
-        title = headings[0].title
+    if title is None and headings and headings[0].level == 1:
+        if not _COMMENT.sub("", text[: headings[0].start]).strip():
+            title = headings[0].title
     if encoding:
         metadata["encoding"] = encoding
-    yield Text(text, "" if title is None else str(title), metadata, headings)
+    yield Text(text, "" if title is None else str(title), metadata, headings, lost=lost)
 
 
-def _front_matter(text: str, path: Path) -> tuple[dict[str, Any], str]:
-    """The fields between --- (YAML) or +++ (TOML) at the beginning, and the text after them."""
+def read_ipynb(path: Path) -> Iterator[Text]:
+    """The text of a notebook, a blank line between its cells; headings are those in Markdown.
+
+    The title is a heading of the first level that begins the text. Raises CorpusError.
+    """
+    text, _ = decode(read_bytes(path), path)
+    cells = json_object(text, str(path)).get("cells")
+    if not isinstance(cells, list):
+        raise bad(path, "not a notebook of format 4 (no list 'cells'); open and save it in Jupyter")
+
+    def read(cell: Any) -> tuple[str, Iterable[Heading]]:
+        source = cell.get("source", "") if isinstance(cell, dict) else None
+        if isinstance(source, list) and all(isinstance(line, str) for line in source):
+            source = "".join(source)
+        if not isinstance(source, str):
+            raise bad(path, "not a notebook of format 4 (a cell without a source)")
+        source = source.strip()
+        return source, headings_in(source) if cell.get("cell_type") == "markdown" else ()
+
+    text, headings = joined(map(read, cells))
+    begins = bool(headings) and (headings[0].start, headings[0].level) == (0, 1)
+    yield Text(text, headings[0].title if begins else "", {}, headings)
+
+
+def _front_matter(text: str) -> tuple[dict[str, Any], str, tuple[str, ...]]:
+    """The fields between --- (YAML) or +++ (TOML) at the beginning, the text after them, and what
+    is wrong with them. Of broken ones, those on a line each are taken, as texts.
+    """
     match = _FRONT.match(text)
     if match is None:
-        return {}, text
-    written = match[2] or ""
+        return {}, text, ()
+    written, kind, lost = match[2] or "", "YAML" if match[1] == "---" else "TOML", ""
     try:
-        fields = (
-            yaml.safe_load(written) if match[1] == "---" else tomllib.loads(written)
-        )  # RecursionError: nested too deeply
-    except (yaml.YAMLError, tomllib.TOMLDecodeError, ValueError, RecursionError) as error:
-        kind = "YAML" if match[1] == "---" else "TOML"
+        fields = yaml.safe_load(written) if kind == "YAML" else tomllib.loads(written)
+        if fields is not None and not isinstance(fields, dict):
+            return {}, text, ()  # two rules with a text between them
+        fields = plain_record({str(k): _dated(v) for k, v in (fields or {}).items()}, "a value")
+    except (yaml.YAMLError, ValueError, RecursionError, CorpusError) as error:
         what = str(error)
         if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
             what = f"{error.problem}, line {error.problem_mark.line + 2}"  # the first one is ---
-        raise bad(path, f"the front matter is not {kind} ({' '.join(what.split())})") from error
-    if fields is None:
-        fields = {}
-    if not isinstance(fields, dict):
-        return {}, text  # two rules with a text between them
-    fields = plain_record({str(name): value for name, value in fields.items()}, f"{path}:1")
-    for name in ("_id", "text"):
-        if name in fields:
-            what = f"{name!r} in the front matter is a field of the document; give it another name"
-            raise bad(f"{path}:1", what)
-    return fields, text[match.end() :].lstrip("\r\n")
+        lost = f"the front matter is not {kind} ({' '.join(what.split())})"
+        lines = {match[1]: _dated(match[2]) for match in _LINE.finditer(written)}
+        fields = plain_record(lines, "a value")
+    if reserved := {"_id", "text"} & fields.keys():
+        names = " and ".join(map(repr, sorted(reserved)))
+        lost = lost or f"{names} in the front matter is a field of the document; rename it"
+        fields = {name: value for name, value in fields.items() if name not in reserved}
+    return fields, text[match.end() :].lstrip("\r\n"), (lost,) if lost else ()
+
+
+def _dated(value: Any) -> Any:
+    """A date as people write it: March 5, 2024; 2024-03-05 10:00 +0900. Or the value as it is."""
+    if isinstance(value, str) and _YEAR.search(value) and len(value) < _LONGEST_DATE:
+        text = _ORDINAL.sub("", value.strip())
+        for form in _DATES:
+            with suppress(ValueError):
+                moment = datetime.strptime(text, form)
+                return moment if ":" in form else moment.date()
+    return value
 
 
 def headings_in(text: str) -> Iterator[Heading]:

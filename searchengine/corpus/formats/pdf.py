@@ -2,14 +2,26 @@
 
 from collections import deque
 from collections.abc import Iterator
+from ctypes import c_ushort
+from functools import partial
 from pathlib import Path
 
 import pypdfium2
+import pypdfium2.raw as raw
 
-from searchengine.corpus.formats.kinds import LONGEST_HEADING, Heading, Text, enclosing
+from searchengine.corpus.formats.kinds import (
+    LONGEST_HEADING,
+    Heading,
+    Text,
+    enclosing,
+    read_parts,
+)
 from searchengine.corpus.text_files import bad
 
-_HYPHENS = ("\x02", "\ufffe")  # PDFium's mark of a word that a line break divides
+_HYPHENS = ("\x02", "\ufffe")  # PDFium's marks of a word that a line break divides
+_SILENT = (raw.FPDF_ANNOT_WIDGET, raw.FPDF_ANNOT_LINK, raw.FPDF_ANNOT_POPUP)
+_SOFT = "\xad"  # a hyphen like others, once it is printed
+_FILLED = (raw.FPDF_FORMFIELD_TEXTFIELD, raw.FPDF_FORMFIELD_COMBOBOX, raw.FPDF_FORMFIELD_LISTBOX)
 _NO_TITLES = ("untitled", "microsoft word - ", "(anonymous)", "(unspecified)")
 
 
@@ -25,31 +37,54 @@ def read_pdf(path: Path) -> Iterator[Text]:
             raise bad(path, "encrypted; remove the password first") from error
         raise bad(path, f"not a PDF file, or damaged ({error})") from error
     with document:
+        document.init_forms()
         title = _title(document)
         outline = _Outline(document)
-        empty = True
-        for number in range(1, len(document) + 1):
-            text = _text(document, number - 1, path)
+
+        def page(number: int) -> Text:
+            text = _text(document, number - 1)
             headings = outline.of_page(number - 1, text)
-            if text:
-                empty = False
-                yield Text(text, title, {"page": number}, headings, f"page={number}")
-        if empty:
-            raise bad(path, "has no text; if it is a scan, run OCR first, for example ocrmypdf")
+            return Text(text, title, {"page": number}, headings, f"page={number}")
+
+        pages = ((f"page {i}", partial(page, i)) for i in range(1, len(document) + 1))
+        empty = "has no text; if it is a scan, run OCR first, for example ocrmypdf"
+        yield from read_parts(path, pages, empty)
 
 
-def _text(document: pypdfium2.PdfDocument, index: int, path: Path) -> str:
-    try:
-        page = document[index]
-        text = page.get_textpage()
-        result = str(text.get_text_bounded())
-        text.close()
-        page.close()
-    except pypdfium2.PdfiumError as error:
-        raise bad(path, f"page {index + 1} is damaged ({error})") from error
-    for mark in _HYPHENS:
-        result = result.replace(f"{mark}\r\n", "").replace(mark, "")
-    return result.replace("\r\n", "\n").replace("\0", "").strip()
+def _text(document: pypdfium2.PdfDocument, index: int) -> str:
+    """The text of a page, then the values of its forms and its notes."""
+    page = document[index]
+    content = page.get_textpage()
+    result, apart = content.get_text_bounded(), content.get_text_range()
+    # The first joins cells of tables; the second has text beside the page, but no letter beyond
+    # U+FFFF.
+    if "".join(result.split()) == "".join(apart.split()):
+        result = apart
+    content.close()
+    for mark in (*_HYPHENS, _SOFT):
+        result = result.replace(f"{mark}\r\n", "").replace(mark, "-" if mark == _SOFT else "")
+    pieces = [result.replace("\r\n", "\n").replace("\0", "").strip(), *_notes(document, page)]
+    page.close()
+    return "\n".join(filter(None, dict.fromkeys(pieces)))
+
+
+def _notes(document: pypdfium2.PdfDocument, page: pypdfium2.PdfPage) -> Iterator[str]:
+    """What was filled into the forms of a page and written on it."""
+    for index in range(raw.FPDFPage_GetAnnotCount(page)):
+        if note := raw.FPDFPage_GetAnnot(page, index):
+            hidden = raw.FPDFAnnot_GetFlags(note) & raw.FPDF_ANNOT_FLAG_HIDDEN
+            subtype = raw.FPDFAnnot_GetSubtype(note)
+            if subtype == raw.FPDF_ANNOT_WIDGET and document.formenv:
+                read = partial(raw.FPDFAnnot_GetFormFieldValue, document.formenv, note)
+                hidden |= raw.FPDFAnnot_GetFormFieldType(document.formenv, note) not in _FILLED
+            else:
+                read = partial(raw.FPDFAnnot_GetStringValue, note, b"Contents")
+                hidden |= subtype in _SILENT
+            if not hidden:
+                buffer = (c_ushort * (read(None, 0) // 2))()
+                read(buffer, 2 * len(buffer))
+                yield "\n".join(bytes(buffer).decode("utf-16-le", "ignore").strip("\0").split("\r"))
+            raw.FPDFPage_CloseAnnot(note)
 
 
 def _title(document: pypdfium2.PdfDocument) -> str:

@@ -45,6 +45,7 @@ _ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
+_MODULE = "searchengine.corpus.formats.reading_process"
 _RECORDS = 64  # of an answer
 
 
@@ -93,48 +94,42 @@ class Parser:
         if kind.missing:
             what = f"to read {kind.name} files, install the extra formats: {kind.missing}"
             raise _unreadable(path, what)
-        connection = self._ready()
+        if self._answering:  # a caller has left before the last answer
+            self.close()
+        connection = self._connected()
         self._answering = True
         try:
             request = {"reader": kind.reader, "path": str(path), "table": table}
             connection.send_bytes(json.dumps(request).encode())
-            while self._answering:
-                if not connection.poll(self._waiting):
-                    self.close()
-                    raise _unreadable(path, f"gave no text in {self._waiting:g} s; left out")
+            while connection.poll(self._waiting):
                 answer = json.loads(connection.recv_bytes())
                 self._answering = not ("end" in answer or "error" in answer)
                 if "error" in answer:
                     raise UnreadableFile(answer["error"])
-                if self._answering:
-                    yield answer
+                if not self._answering:
+                    return
+                yield answer
+            self.close()
+            raise _unreadable(path, f"gave no text in {self._waiting:g} s; left out")
         except (EOFError, OSError) as error:
             why = self._why()
             self.close()
             raise _unreadable(path, why) from error
 
-    def _ready(self) -> Connection:
-        """A connection without unread answers; a caller may have left before its last one."""
-        if self._answering:
-            self.close()
-        return self._started()
-
-    def _started(self) -> Connection:
+    def _connected(self) -> Connection:
         if self._connection is None:
-            here, there = Pipe()
-            module = "searchengine.corpus.formats.reading_process"
+            self._connection, there = Pipe()
             arguments = [there.fileno(), *self._limits]
             modules = map(os.path.abspath, sys.path)  # the paths of this process
             with there:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", module, *map(str, arguments)],
+                    [sys.executable, "-P", "-m", _MODULE, *map(str, arguments)],
                     pass_fds=[there.fileno()],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                     env=os.environ | _ONE_THREAD | {"PYTHONPATH": os.pathsep.join(modules)},
                 )
-            self._connection = here
         return self._connection
 
     def _why(self) -> str:
@@ -174,7 +169,7 @@ def main(descriptor: int, memory: int, seconds: int) -> None:
             request = json.loads(connection.recv_bytes())
             _limit_time(seconds)
             for answer in _answers(**request):
-                connection.send_bytes(answer)
+                connection.send_bytes(json.dumps(answer).encode())
                 _limit_time(seconds)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # nobody asks any more
@@ -191,17 +186,17 @@ def _limit(what: int, value: int) -> None:
     resource.setrlimit(what, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 
 
-def _answers(reader: str, path: str, table: str | None) -> Iterator[bytes]:
+def _answers(reader: str, path: str, table: str | None) -> Iterator[dict[str, Any]]:
     """The answers to one request. `table` is None for a reader of texts."""
     try:
         module, function = reader.split(":")
         read = getattr(import_module(module), function)
         if table is None:
-            yield from map(_text, read(Path(path)))
+            yield from map(_checked, read(Path(path)))
         else:
             records = read(Path(path), table)
             while batch := list(islice(records, _RECORDS)):
-                yield _encoded({"records": batch})
+                yield {"records": batch}
         answer: dict[str, Any] = {"end": True}
     except CorpusError as error:
         answer = {"error": str(error)}
@@ -212,17 +207,13 @@ def _answers(reader: str, path: str, table: str | None) -> Iterator[bytes]:
     except Exception as error:  # whatever a library raises on a damaged file
         what = " ".join(f"{type(error).__name__}: {error}".split())
         answer = {"error": str(bad(path, f"cannot be read; is it damaged? ({what})"))}
-    yield _encoded(answer)
+    yield answer
 
 
-def _text(text: Text) -> bytes:
+def _checked(text: Text) -> dict[str, Any]:
     if len(text.text) > LONGEST:
         raise CorpusError(too_long("text"))
-    return _encoded({"text": asdict(text)})
-
-
-def _encoded(answer: dict[str, Any]) -> bytes:
-    return json.dumps(answer).encode()
+    return {"text": asdict(text)}
 
 
 if __name__ == "__main__":

@@ -125,6 +125,9 @@ def test_what_a_reader_sees(
             "x",
             "Schön",
         ),
+        (b"Subject: x\nDate: no date\nTo: <<\n\nsea", "x", "sea"),
+        (b"Subject: x\nContent-Type: text/plain; charset=nowhere\n\nsea", "x", "sea"),
+        (b"Subject: x\nContent-Type: multipart/mixed; boundary=b\n\n--b\n\nopen", "x", "open"),
         (b"Subject: =?iso-8859-1?Q?Gr=FC=DFe?=\n\nhi", "Grüße", "hi"),
     ],
 )  # fmt: skip

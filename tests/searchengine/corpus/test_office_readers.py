@@ -1,11 +1,10 @@
-"""Emails, slides, sheets and notebooks; source and plain text under any suffix."""
+"""Slides, sheets and notebooks; plain text under any suffix."""
 
 import json
 import re
 import zipfile
 from collections.abc import Callable
 from datetime import date, datetime
-from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pptx
 import pytest
 
 from searchengine.corpus.documents import Document
-from searchengine.corpus.files import Unread, count_records, read_corpus
+from searchengine.corpus.files import Unread, read_corpus
 from searchengine.corpus.formats.kinds import FileChoice
 from searchengine.errors import CorpusError
 
@@ -28,13 +27,6 @@ def own(document: Document) -> dict[str, Any]:
     if "headings" in metadata:
         metadata["headings"] = [tuple(each.values()) for each in metadata["headings"]]
     return metadata
-
-
-def email(**headers: str) -> EmailMessage:
-    message = EmailMessage()
-    for name, value in headers.items():
-        message[name] = value
-    return message
 
 
 def write_pptx(path: Path, change: Callable[[Any], None]) -> None:
@@ -51,46 +43,6 @@ def write_xlsx(path: Path, sheets: dict[str, list[list[Any]]]) -> None:
         for row in rows:
             sheet.append(row)
     book.save(path)
-
-
-# ------------------------------------------------------------------------------------------ emails
-
-
-def test_an_email(tmp_path: Path) -> None:
-    message = email(
-        Subject="고래는 잠을 잔다", From="Ann <ann@example.org>", To="bob@example.org",
-        Date="Fri, 01 Mar 2024 10:00:00 +0100",
-    )  # fmt: skip
-    message.set_content("Half of the\nbrain sleeps — 반.\n")
-    message.add_alternative("<p>not this one</p>", subtype="html")
-    message.add_attachment(b"\0", maintype="image", subtype="png", filename="고래.png")
-    (tmp_path / "a.eml").write_bytes(message.as_bytes())
-    (document,) = read_corpus(tmp_path)
-    assert (document.key, document.title) == ("a.eml", "고래는 잠을 잔다")
-    assert document.text == "Half of the\nbrain sleeps — 반."
-    assert own(document) == {
-        "author": "Ann <ann@example.org>",
-        "to": "bob@example.org",
-        "date": "2024-03-01T10:00:00+01:00",
-        "attachments": ["고래.png"],
-    }
-
-
-@pytest.mark.parametrize(
-    ("content", "text"),
-    [
-        (b"Subject: x\nContent-Type: text/html\n\n<p>one<p>two", "one\n\ntwo"),
-        (b"Subject: x\nContent-Type: text/plain; charset=latin-1\n\ncaf\xe9", "café"),
-        (b"Subject: x\nContent-Type: text/plain; charset=nowhere\n\nsea", "sea"),
-        (b"Subject: x\nDate: no date\nTo: <<\n\nsea", "sea"),
-        (b"Subject: x\nContent-Type: multipart/mixed; boundary=b\n\n--b\n\nopen", "open"),
-        (b"Subject: only\nContent-Type: image/png\n\n\0", ""),
-    ],
-)
-def test_emails_as_programs_write_them(tmp_path: Path, content: bytes, text: str) -> None:
-    (tmp_path / "a.eml").write_bytes(content)
-    (document,) = read_corpus(tmp_path)
-    assert document.text == text
 
 
 # ------------------------------------------------------------------------------- slides and sheets
@@ -189,20 +141,20 @@ def test_bad_files_are_named_and_the_others_read(tmp_path: Path) -> None:
     patterns = {
         "blank.pptx": "has no text; if its slides are pictures, run OCR first",
         "blank.xlsx": "all its sheets are empty",
-        "bomb.pptx": "unpacks to 260 MiB of text, more than 256",
-        "bomb.xlsx": "unpacks to 260 MiB of text, more than 256",
+        "bomb.pptx": r"not a file of the format \.pptx",
+        "bomb.xlsx": r"not a file of the format \.xlsx",
         "cells.ipynb": "not a notebook of format 4 .a cell without a source",
-        "cut.xlsx": "not an .xlsx file",
+        "cut.xlsx": r"not a file of the format \.xlsx",
         "empty.eml": "not an email: it has neither From, To, Subject",
         "empty.ipynb": "not JSON",
-        "empty.pptx": "not a .pptx file",
-        "empty.xlsx": "not an .xlsx file",
+        "empty.pptx": r"not a file of the format \.pptx",
+        "empty.xlsx": r"not a file of the format \.xlsx",
         "huge.eml": "a text must be at most 64 MiB long",
         "locked.eml": "encrypted; save the email as it was decrypted",
         "locked.pptx": r"encrypted, or a \.ppt file; remove the password, or save it as \.pptx",
         "locked.xlsx": r"encrypted, or a \.xls file; remove the password, or save it as \.xlsx",
-        "other.pptx": "is it damaged",
-        "other.xlsx": "is it damaged",
+        "other.pptx": "damaged",
+        "other.xlsx": "damaged",
         "text.eml": "not an email",
         "three.ipynb": "not a notebook of format 4",
     }
@@ -212,15 +164,6 @@ def test_bad_files_are_named_and_the_others_read(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------------ suffixes without a reader
-
-
-def test_source_and_plain_text_need_no_choice(tmp_path: Path) -> None:
-    names = ["a.rst", "b.log", "c.yaml", "d.toml", "e.go", "f.sql", "g.cfg", "h.css", "i.py"]
-    for name in names:
-        (tmp_path / name).write_text("x = 1\n")
-    assert [d.key for d in read_corpus(tmp_path)] == names
-    assert count_records(tmp_path) == len(names)
-    assert {d.text for d in read_corpus(tmp_path)} == {"x = 1\n"}
 
 
 def test_a_choice_of_files(tmp_path: Path) -> None:

@@ -5,12 +5,9 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from typing import Any
 from unittest.mock import ANY
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from searchengine.corpus.documents import Document
 from searchengine.corpus.files import count_records, read_corpus
@@ -347,32 +344,3 @@ def test_broken_gzip(tmp_path: Path, cut: int) -> None:
     path.write_bytes(b"not gzip at all")
     with pytest.raises(CorpusError, match="broken gzip file"):
         list(read_corpus(path))
-
-
-# Metadata has no U+0000, at which filters would end a text.
-value = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"))
-
-
-@given(
-    st.lists(
-        st.fixed_dictionaries(
-            {"text": st.text()},
-            optional={
-                "title": st.text(),
-                "n": st.integers(-(2**53), 2**53) | st.none() | st.lists(value, max_size=2),
-            },
-        ),
-        max_size=4,
-    )
-)
-def test_jsonl_round_trip(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]]
-) -> None:
-    path = tmp_path_factory.mktemp("corpus") / "c.jsonl"
-    lines = [json.dumps({"_id": str(i), **row}) for i, row in enumerate(rows)]
-    path.write_text("\n".join(lines), encoding="utf-8")
-    read = [(d.key, d.text, d.title, dict(d.metadata)) for d in read_corpus(path)]
-    assert read == [
-        (str(i), r["text"], r.get("title", ""), {"n": r["n"]} if "n" in r else {})
-        for i, r in enumerate(rows)
-    ]

@@ -1,0 +1,271 @@
+"""Files of Word (python-docx), PowerPoint by slides (python-pptx) and Excel by sheets (openpyxl).
+
+python-docx reads paragraphs without inserted text, content controls, text boxes, formulas and
+notes, which are read here.
+"""
+
+import re
+import warnings
+import zipfile
+from collections.abc import Iterable, Iterator
+from datetime import date, datetime
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from searchengine.corpus.formats.kinds import LONGEST_HEADING, Heading, Text, joined, read_parts
+from searchengine.corpus.text_files import LONGEST, bad, too_long
+
+_OLE = bytes.fromhex("d0cf11e0")  # begins old files of Office and encrypted new ones
+_STRICT = b"http://purl.oclc.org/ooxml/"
+_STRICT_NAME = re.compile(re.escape(_STRICT) + rb"(\w+)/")
+_W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+_MARKUP = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
+# Deleted text, the reading of a character, and the copy of a text box for old versions.
+_LEFT_OUT = {f"{_W}del", f"{_W}moveFrom", f"{_W}rt", f"{_MARKUP}Fallback"}
+_SIGNS = {
+    f"{_W}tab": "\t",
+    f"{_W}ptab": "\t",
+    f"{_W}br": "\n",
+    f"{_W}cr": "\n",
+    f"{_W}noBreakHyphen": "-",
+}
+_NAME = re.compile(r"heading (\d)|(title)", re.IGNORECASE)
+_NOTES = ("footnotes", "endnotes", "comments")
+_OUTLINE = f"{_W}pPr/{_W}outlineLvl"
+_MATH = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
+_SMALL = {
+    "sup": str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"),
+    "sub": str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉"),
+}
+_FORMULA = {"sup": "^{1}", "sub": "_{1}", "num": "{1}", "den": "/{1}", "rad": "√{1}", "d": "({0})"}
+
+
+def office_file(path: Path, old: str) -> BytesIO:
+    """A file of Office, with the names of Strict Open XML replaced by those that libraries know.
+
+    Raises CorpusError if it is encrypted, or of the format with the suffix `old`.
+    """
+    content = path.read_bytes()
+    if content.startswith(_OLE):
+        what = f"encrypted, or a {old} file; remove the password, or save it as {old}x"
+        raise bad(path, what)
+    try:
+        with zipfile.ZipFile(BytesIO(content)) as archive, BytesIO() as result:
+            if _STRICT not in archive.read("_rels/.rels"):
+                return BytesIO(content)
+            with zipfile.ZipFile(result, "w") as written:
+                for name in archive.namelist():
+                    data = archive.read(name)
+                    if name.endswith((".xml", ".rels")):
+                        data = _STRICT_NAME.sub(
+                            rb"http://schemas.openxmlformats.org/\1/2006/", data
+                        )
+                    written.writestr(name, data)
+            return BytesIO(result.getvalue())
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise bad(path, f"not a file of the format {old}x, or damaged ({error})") from error
+
+
+def read_docx(path: Path) -> Iterator[Text]:
+    """The text of a Word file, notes and comments at the end.
+
+    Headings are paragraphs of the styles Title and Heading 1 to 9, and of styles made from them or
+    with an outline level. Raises CorpusError.
+    """
+    import docx
+
+    document = docx.Document(office_file(path, ".doc"))
+    levels = {style.style_id: _style_level(style) for style in document.styles}
+    lost: list[str] = []
+
+    def heading(paragraph: Any, text: str) -> Iterator[Heading]:
+        if (level := _docx_level(paragraph, levels)) is not None:
+            yield Heading(0, level, " ".join(text.split())[:LONGEST_HEADING])
+
+    paragraphs = _docx_texts(document, lost)
+    text, headings = joined((text, heading(paragraph, text)) for paragraph, text in paragraphs)
+    properties = document.core_properties
+    metadata = {"author": properties.author} if properties.author else {}
+    yield Text(text, properties.title or "", metadata, headings, lost=tuple(lost))
+
+
+def _docx_texts(document: Any, lost: list[str]) -> Iterator[tuple[Any, str]]:
+    """The paragraphs of the body, the notes and the comments, each with its text."""
+    from docx.oxml.parser import parse_xml
+
+    yield from _paragraphs(document.element.body)
+    for relation in document.part.rels.values():
+        kind = relation.reltype.rpartition("/")[2]
+        if kind in _NOTES and not relation.is_external:
+            try:
+                notes = parse_xml(relation.target_part.blob)
+            except SyntaxError as error:  # of the XML
+                lost.append(f"the part with its {kind} cannot be read ({error})")
+            else:
+                yield from _paragraphs(notes)
+
+
+def _paragraphs(element: Any) -> Iterator[tuple[Any, str]]:
+    """The paragraphs in an element in order; those of a text box after the one that holds it."""
+    for child in element:
+        if child.tag == f"{_W}p":
+            pieces: list[str] = []
+            boxes: list[Any] = []
+            _collect(child, pieces, boxes)
+            yield child, "".join(pieces).strip()
+            for box in boxes:
+                yield from _paragraphs(box)
+        elif child.tag not in _LEFT_OUT:
+            yield from _paragraphs(child)
+
+
+def _collect(element: Any, pieces: list[str], boxes: list[Any]) -> None:
+    """Add the pieces of text in an element, and the text boxes."""
+    for child in element:
+        if child.tag == f"{_W}t":
+            pieces.append(child.text or "")
+        elif child.tag in _SIGNS and element.tag == f"{_W}r":  # a tab stop is no tab
+            pieces.append(_SIGNS[child.tag])
+        elif child.tag == f"{_W}txbxContent":
+            boxes.append(child)
+        elif child.tag == f"{_MATH}oMath":
+            pieces.append(_formula(child))
+        elif child.tag not in _LEFT_OUT and not _is_hidden(child):
+            _collect(child, pieces, boxes)
+
+
+def _is_hidden(element: Any) -> bool:
+    """Whether it is a run that is formatted as hidden."""
+    vanish = element.find(f"{_W}rPr/{_W}vanish") if element.tag == f"{_W}r" else None
+    return vanish is not None and vanish.get(f"{_W}val") not in ("0", "false", "off")
+
+
+def _formula(element: Any) -> str:
+    """A formula on one line, such as A = πr² or x = (a+b)/2."""
+    if (kind := element.tag.removeprefix(_MATH)) == "t":
+        return element.text or ""
+    inner = "".join(map(_formula, element))
+    if kind in _SMALL and inner.isdecimal():
+        return inner.translate(_SMALL[kind])
+    grouped = inner if len(inner) < 2 or inner.isalnum() else f"({inner})"
+    return _FORMULA.get(kind, "{0}").format(inner, grouped)
+
+
+def _docx_level(paragraph: Any, levels: dict[str, int | None]) -> int | None:
+    """The level of a heading; None for other paragraphs."""
+    if (outline := paragraph.find(_OUTLINE)) is not None:
+        return _outline_level(outline)
+    style = paragraph.find(f"{_W}pPr/{_W}pStyle")
+    return None if style is None else levels.get(style.get(f"{_W}val"))
+
+
+def _outline_level(element: Any) -> int | None:
+    value = int(element.get(f"{_W}val"))
+    return value + 1 if value < 9 else None  # 9 is text
+
+
+def _style_level(style: Any, bases: int = 20) -> int | None:
+    """The level of a style of headings, by name or outline, or that of the style it is made from.
+
+    `bases`: so many of these are looked at.
+    """
+    if style is None or not bases:
+        return None
+    if match := _NAME.fullmatch(style.name or ""):
+        return int(match[1] or 1)
+    if (outline := style.element.find(_OUTLINE)) is not None:
+        return _outline_level(outline)
+    return _style_level(getattr(style, "base_style", None), bases - 1)
+
+
+def read_pptx(path: Path) -> Iterator[Text]:
+    """The slides that have text, each with its number; its title is a heading, notes come last.
+
+    Raises CorpusError, also if no slide has text.
+    """
+    import pptx
+
+    presentation = pptx.Presentation(office_file(path, ".ppt"))
+    properties = presentation.core_properties
+    fields = {"author": properties.author} if properties.author else {}
+
+    def read(number: int, slide: Any) -> Text:
+        title = slide.shapes.title
+        head = "" if title is None else _lines(title.text_frame.text)
+        others = (shape for shape in slide.shapes if title is None or shape != title)
+        pieces = [head, *_shapes(others)]
+        if slide.has_notes_slide and (notes := slide.notes_slide.notes_text_frame) is not None:
+            pieces.append(_lines(notes.text))
+        text = "\n\n".join(filter(None, pieces))
+        name = " ".join(head.split())[:LONGEST_HEADING]
+        headings = (Heading(0, 1, name),) if name else ()
+        metadata = fields | {"slide": number}
+        return Text(text, properties.title or "", metadata, headings, f"slide={number}")
+
+    slides = enumerate(presentation.slides, start=1)
+    parts = ((f"slide {number}", partial(read, number, slide)) for number, slide in slides)
+    yield from read_parts(path, parts, "has no text; if its slides are pictures, run OCR first")
+
+
+def _shapes(shapes: Iterable[Any]) -> Iterator[str]:
+    """The texts of shapes, in their order: text boxes, tables (a line for each row) and groups."""
+    for shape in shapes:
+        if hasattr(shape, "shapes"):
+            yield from _shapes(shape.shapes)
+        elif shape.has_text_frame:
+            yield _lines(shape.text_frame.text)
+        elif getattr(shape, "has_table", False):
+            rows = ([_lines(cell.text) for cell in row.cells] for row in shape.table.rows)
+            yield "\n".join("\t".join(cells) for cells in rows if any(cells))
+
+
+def _lines(text: str) -> str:
+    return text.replace("\v", "\n").strip()  # \v: a line break within a paragraph
+
+
+def read_xlsx(path: Path) -> Iterator[Text]:
+    """The sheets that have cells: a line for each row, tabs between its cells.
+
+    Of a formula it is the value that Excel has stored. Raises CorpusError, also if all sheets are
+    empty.
+    """
+    import openpyxl
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about styles and extensions
+        book = openpyxl.load_workbook(office_file(path, ".xls"), read_only=True, data_only=True)
+    properties = book.properties
+    author = properties.creator if properties.creator != "openpyxl" else ""
+    fields = {"author": author} if author else {}
+
+    def read(sheet: Any) -> Text:
+        title, fragment = properties.title or "", f"sheet={sheet.title}"
+        return Text(_rows(sheet, path), title, fields | {"sheet": sheet.title}, (), fragment)
+
+    sheets = ((f"sheet {sheet.title!r}", partial(read, sheet)) for sheet in book.worksheets)
+    yield from read_parts(path, sheets, "all its sheets are empty")
+
+
+def _rows(sheet: Any, path: Path) -> str:
+    sheet.reset_dimensions()  # a file may declare more rows and columns than it has
+    lines: list[str] = []
+    length = 0
+    for row in sheet.iter_rows(values_only=True):
+        cells = [_shown(value) for value in row]
+        if any(cells):
+            lines.append("\t".join(cells).rstrip("\t"))
+            length += len(lines[-1]) + 1
+            if length > LONGEST:
+                raise bad(path, too_long("text"))
+    return "\n".join(lines)
+
+
+def _shown(value: Any) -> str:
+    """A cell on one line."""
+    if value is None:
+        return ""
+    if isinstance(value, datetime) and value.time() == datetime.min.time():
+        value = value.date()
+    return value.isoformat() if isinstance(value, date) else " ".join(str(value).split())
