@@ -94,6 +94,7 @@ _READS = (
         default=(),
         help="Suffixes or names of files to read as plain text: .foo,Makefile.",
     ),
+    click.option("--no-gitignore", is_flag=True, help="Read what a .gitignore names too."),
     click.option("--skip-bad", is_flag=True, help="Skip malformed records and count them."),
     click.option("--id-field", metavar="NAME", help="Name of the key field [default: _id or id]."),
     click.option("--title-field", metavar="NAME", help="Name of the title field [default: title]."),
@@ -127,7 +128,8 @@ def choice_of(options: dict[str, Any]) -> "FileChoice":
     """Take the files that are read in another way from the options of a command."""
     from searchengine.corpus.formats.kinds import FileChoice
 
-    return FileChoice(frozenset(options.pop("as_text")), frozenset(options.pop("ignore")))
+    as_text, ignored = (frozenset(options.pop(name)) for name in ("as_text", "ignore"))
+    return FileChoice(as_text, ignored, gitignore=not options.pop("no_gitignore"))
 
 
 def passages_of(options: dict[str, Any]) -> Any:
@@ -219,8 +221,8 @@ def mirrors(command: Callable[..., None]) -> Callable[..., None]:
 @click.command(
     cls=sectioned(
         {
-            "What is read": "text_field title_field id_field key_prefix as_text ignore skip_bad "
-            "strict",
+            "What is read": "text_field title_field id_field key_prefix as_text ignore "
+            "no_gitignore skip_bad strict",
             "A folder kept in step": "prune watch allow_empty",
             "Vectors of your own": "vector_file passage_file",
             "Passages and words": "passages passage_tokens overlap tokenizer mode synonyms fields",
@@ -361,7 +363,7 @@ def index(
         searchengine index "sqlite:///app.db?table=posts" posts.index --text-field body
         searchengine index papers.jsonl papers.index --vectors vectors.npy
     """
-    from searchengine.corpus.files import Unread, check_corpus
+    from searchengine.corpus.files import Unread, check_corpus, count_records
     from searchengine.engine import SearchEngine
 
     as_json, strict = options.pop("as_json"), options.pop("strict")
@@ -387,7 +389,7 @@ def index(
     total = None
     with SearchEngine.open_or_create(collection, encoder, config, wait=wait, **settings) as engine:
         try:
-            total = _total(corpus, vectors, choice)
+            total = len(vectors) if holds_vectors(corpus) else count_records(corpus, choice)
             if vectors is None:
                 _check_encodes(engine)
             _configure(engine, fields, mode, synonyms)
@@ -500,13 +502,6 @@ def _skippable(error: BaseException) -> bool:
     """Return whether --skip-bad would leave out the record that the error is about."""
     bad_record = isinstance(error, CorpusError | DuplicateKey)
     return bad_record and not isinstance(error, EmptyCorpus | UnknownFields | UnreadableFile)
-
-
-def _total(corpus: str, vectors: Any, choice: "FileChoice") -> int | None:
-    """Return the number of documents, for the progress bar; None if counting takes long."""
-    from searchengine.corpus.files import count_records
-
-    return len(vectors) if holds_vectors(corpus) else count_records(corpus, choice)
 
 
 def _check_encodes(engine: Any) -> None:
@@ -695,11 +690,10 @@ class Outcome:
     @property
     def left_out(self) -> dict[str, LeftOut]:
         """What was left out, by kind."""
-        summary, bad = self.summary, LeftOut(self.malformed.count, list(self.malformed.first))
-        for message in () if summary is None else summary.bad.first:
-            bad.add(message)
+        summary, bad = self.summary, self.malformed
         if summary is not None:
-            bad.count += summary.bad.count - len(summary.bad.first)
+            first = [*bad.first, *summary.bad.first][:1000]
+            bad = LeftOut(bad.count + summary.bad.count, first)
         return {
             "without_text": LeftOut() if summary is None else summary.without_text,
             "repeated": LeftOut() if summary is None else summary.repeated,
@@ -761,7 +755,7 @@ def first_lines(left_out: LeftOut) -> str:
 @click.command(
     cls=sectioned(
         {
-            "What is read": "text_field title_field id_field as_text ignore skip_bad",
+            "What is read": "text_field title_field id_field as_text ignore no_gitignore skip_bad",
             "Passages": "passages passage_tokens overlap",
             "The encoder and where it runs": f"encoder {RUNNING}",
         }
