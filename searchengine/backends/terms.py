@@ -32,10 +32,10 @@ COMPOUND = 1 / 4
 """The same of a word with hyphens as a whole, and of the parts of another name beside its whole."""
 JOINED, _MOST_JOINED = 1 / 16, 64
 """The same of two neighbouring words as one, and how many words of a question are joined."""
-_LETTERS = f"[^\\W\\d_{UNSPACED_OR_KOREAN}]+"
-_COMPOUND, _PAIR = re.compile(f"{_LETTERS}(?:-{_LETTERS})+"), re.compile(_LETTERS)
+_RUN = f"[^\\W\\d_{UNSPACED_OR_KOREAN}]+"
+_COMPOUND, _PAIR = re.compile(f"{_RUN}(?:-{_RUN})+"), re.compile(_RUN)
 _NAME = 2  # the column of a Text that has no length
-_CHARACTERS = 1 << 25
+_LETTERS = 1 << 25
 """Characters of text that are counted at a time; they take some hundred MB in the meantime."""
 
 
@@ -111,7 +111,7 @@ def counted(documents: Iterable[tuple[int, Text]], used: Analyzer) -> Iterator[C
     for row, text in documents:
         block.append((row, text))
         letters += len(text.text)
-        if letters > _CHARACTERS:
+        if letters > _LETTERS:
             yield _counted(block, used)
             block, letters = [], 0
     yield _counted(block, used)
