@@ -537,13 +537,11 @@ def _parts(file: Path, format_: Kind, parser: Parser) -> Iterator[Text]:
     """The texts of a file. Plain text in UTF-8 needs no parser."""
     if format_ is TEXT:
         data = read_bytes(file)
-        try:
+        with suppress(UnicodeDecodeError):
             text = data.decode("utf-8-sig")
-        except UnicodeDecodeError:
-            text = "\0"
-        if "\0" not in text and "\x1b" not in text:  # neither binary nor ISO-2022
-            yield Text(text)
-            return
+            if "\0" not in text and "\x1b" not in text:  # neither binary nor ISO-2022
+                yield Text(text)
+                return
     yield from parser.texts(file, format_)
 
 

@@ -67,14 +67,9 @@ class Columns:
         return {f"--{option}-field": name for option, name in named.items() if name is not None}
 
     def names(self, fields: Sequence[str], place: str, *, strict: bool = True) -> list[str]:
-        """The fields, with default names for the chosen ones.
+        """The fields of a header or record, with default names for the chosen ones.
 
-        Args:
-            fields: those of a header or record.
-            place: "file:line", for messages.
-            strict: a chosen field that is missing is an error.
-
-        Raises CorpusError.
+        Raises CorpusError, if `strict` also for a chosen field that is missing.
         """
         names = list(fields)
         for option, name in self.chosen.items():
@@ -108,10 +103,7 @@ class Columns:
 def check_text(names: Collection[str], fields: Collection[str], place: str) -> None:
     """Refuse a file without a text field, unless its only fields are ids and titles.
 
-    Args:
-        names: the first record's fields, under their default names.
-        fields: the same, as named in the file.
-        place: "file:line", for the message.
+    `names`: the first record's fields under their default names; `fields`: as the file names them.
     """
     if "text" in names or set(names) - {"_id", "id"} == {"title"}:
         return

@@ -93,13 +93,17 @@ def joined(pieces: Iterable[tuple[str, Iterable[Heading]]]) -> tuple[str, tuple[
 
 
 def read_parts(
-    path: Path, parts: Iterable[tuple[str, Callable[[], Text]]], empty: str
+    path: Path,
+    parts: Iterable[tuple[str, Callable[[], Text]]],
+    empty: str,
+    lost: Iterable[str] = (),
 ) -> Iterator[Text]:
     """The parts that have text; a part that cannot be read is named in the text before it.
 
-    `parts`: the name of each, and what reads it. Raises CorpusError, saying `empty`, without text.
+    `parts`: the name of each, and what reads it. `lost`: what is lost besides. Raises CorpusError,
+    saying `empty`, without text.
     """
-    last, lost = None, list[str]()
+    last, lost = None, list(lost)
     for name, read in parts:
         try:
             text = read()

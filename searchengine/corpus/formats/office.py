@@ -13,26 +13,22 @@ from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from xml.parsers.expat import ExpatError, ParserCreate
 
 from searchengine.corpus.formats.kinds import LONGEST_HEADING, Heading, Text, joined, read_parts
 from searchengine.corpus.text_files import LONGEST, bad, too_long
 
 _OLE = bytes.fromhex("d0cf11e0")  # begins old files of Office and encrypted new ones
 _STRICT = b"http://purl.oclc.org/ooxml/"
+_ROOT = re.compile(rb"\s*(?:<\?xml[^>]*>\s*)?(<([\w:]+)[^>]*[^>/]>)")
 _STRICT_NAME = re.compile(re.escape(_STRICT) + rb"(\w+)/")
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _MARKUP = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
 # Deleted text, the reading of a character, and the copy of a text box for old versions.
 _LEFT_OUT = {f"{_W}del", f"{_W}moveFrom", f"{_W}rt", f"{_MARKUP}Fallback"}
-_SIGNS = {
-    f"{_W}tab": "\t",
-    f"{_W}ptab": "\t",
-    f"{_W}br": "\n",
-    f"{_W}cr": "\n",
-    f"{_W}noBreakHyphen": "-",
-}
+_SIGNS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 _NAME = re.compile(r"heading (\d)|(title)", re.IGNORECASE)
-_NOTES = ("footnotes", "endnotes", "comments")
+_NOTES = ("/footnotes", "/endnotes", "/comments")  # ends of types of parts
 _OUTLINE = f"{_W}pPr/{_W}outlineLvl"
 _MATH = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
 _SMALL = {
@@ -42,30 +38,41 @@ _SMALL = {
 _FORMULA = {"sup": "^{1}", "sub": "_{1}", "num": "{1}", "den": "/{1}", "rad": "√{1}", "d": "({0})"}
 
 
-def office_file(path: Path, old: str) -> BytesIO:
-    """A file of Office, with the names of Strict Open XML replaced by those that libraries know.
+def office_file(path: Path, old: str, lost: list[str]) -> BytesIO:
+    """A file of Office with the names that libraries know in place of those of Strict Open XML.
+    Damaged parts are empty in it, and `lost` names them.
 
     Raises CorpusError if it is encrypted, or of the format with the suffix `old`.
     """
-    content = path.read_bytes()
+    content, result = path.read_bytes(), BytesIO()
     if content.startswith(_OLE):
         what = f"encrypted, or a {old} file; remove the password, or save it as {old}x"
         raise bad(path, what)
     try:
-        with zipfile.ZipFile(BytesIO(content)) as archive, BytesIO() as result:
-            if _STRICT not in archive.read("_rels/.rels"):
+        with zipfile.ZipFile(BytesIO(content)) as archive, zipfile.ZipFile(result, "w") as written:
+            is_strict = _STRICT in archive.read("_rels/.rels")
+            mended = {
+                name: _mended(name, archive.read(name), lost)
+                for name in archive.namelist()
+                if name.endswith((".xml", ".rels")) and (is_strict or "/worksheets/" not in name)
+            }
+            if not is_strict and not lost:
                 return BytesIO(content)
-            with zipfile.ZipFile(result, "w") as written:
-                for name in archive.namelist():
-                    data = archive.read(name)
-                    if name.endswith((".xml", ".rels")):
-                        data = _STRICT_NAME.sub(
-                            rb"http://schemas.openxmlformats.org/\1/2006/", data
-                        )
-                    written.writestr(name, data)
-            return BytesIO(result.getvalue())
+            for name in archive.namelist():
+                written.writestr(name, mended.get(name) or archive.read(name))
     except (zipfile.BadZipFile, KeyError) as error:
         raise bad(path, f"not a file of the format {old}x, or damaged ({error})") from error
+    return result
+
+
+def _mended(name: str, data: bytes, lost: list[str]) -> bytes:
+    """A part in XML; of a damaged one its first element, empty."""
+    try:
+        ParserCreate().Parse(data, True)
+    except ExpatError as error:
+        lost.append(f"{name} cannot be read ({error})")
+        data = b"%b</%b>" % root.groups() if (root := _ROOT.match(data)) else b""
+    return _STRICT_NAME.sub(rb"http://schemas.openxmlformats.org/\1/2006/", data)
 
 
 def read_docx(path: Path) -> Iterator[Text]:
@@ -76,35 +83,29 @@ def read_docx(path: Path) -> Iterator[Text]:
     """
     import docx
 
-    document = docx.Document(office_file(path, ".doc"))
-    levels = {style.style_id: _style_level(style) for style in document.styles}
     lost: list[str] = []
+    document = docx.Document(office_file(path, ".doc", lost))
+    levels = {style.style_id: _style_level(style) for style in document.styles}
 
     def heading(paragraph: Any, text: str) -> Iterator[Heading]:
         if (level := _docx_level(paragraph, levels)) is not None:
             yield Heading(0, level, " ".join(text.split())[:LONGEST_HEADING])
 
-    paragraphs = _docx_texts(document, lost)
+    paragraphs = _docx_texts(document)
     text, headings = joined((text, heading(paragraph, text)) for paragraph, text in paragraphs)
     properties = document.core_properties
     metadata = {"author": properties.author} if properties.author else {}
     yield Text(text, properties.title or "", metadata, headings, lost=tuple(lost))
 
 
-def _docx_texts(document: Any, lost: list[str]) -> Iterator[tuple[Any, str]]:
+def _docx_texts(document: Any) -> Iterator[tuple[Any, str]]:
     """The paragraphs of the body, the notes and the comments, each with its text."""
     from docx.oxml.parser import parse_xml
 
     yield from _paragraphs(document.element.body)
     for relation in document.part.rels.values():
-        kind = relation.reltype.rpartition("/")[2]
-        if kind in _NOTES and not relation.is_external:
-            try:
-                notes = parse_xml(relation.target_part.blob)
-            except SyntaxError as error:  # of the XML
-                lost.append(f"the part with its {kind} cannot be read ({error})")
-            else:
-                yield from _paragraphs(notes)
+        if relation.reltype.endswith(_NOTES) and not relation.is_external:
+            yield from _paragraphs(parse_xml(relation.target_part.blob))
 
 
 def _paragraphs(element: Any) -> Iterator[tuple[Any, str]]:
@@ -126,8 +127,8 @@ def _collect(element: Any, pieces: list[str], boxes: list[Any]) -> None:
     for child in element:
         if child.tag == f"{_W}t":
             pieces.append(child.text or "")
-        elif child.tag in _SIGNS and element.tag == f"{_W}r":  # a tab stop is no tab
-            pieces.append(_SIGNS[child.tag])
+        elif element.tag == f"{_W}r" and (sign := _SIGNS.get(child.tag.removeprefix(_W))):
+            pieces.append(sign)  # a tab stop, which is in no run, is no tab
         elif child.tag == f"{_W}txbxContent":
             boxes.append(child)
         elif child.tag == f"{_MATH}oMath":
@@ -187,7 +188,8 @@ def read_pptx(path: Path) -> Iterator[Text]:
     """
     import pptx
 
-    presentation = pptx.Presentation(office_file(path, ".ppt"))
+    lost: list[str] = []
+    presentation = pptx.Presentation(office_file(path, ".ppt", lost))
     properties = presentation.core_properties
     fields = {"author": properties.author} if properties.author else {}
 
@@ -206,7 +208,9 @@ def read_pptx(path: Path) -> Iterator[Text]:
 
     slides = enumerate(presentation.slides, start=1)
     parts = ((f"slide {number}", partial(read, number, slide)) for number, slide in slides)
-    yield from read_parts(path, parts, "has no text; if its slides are pictures, run OCR first")
+    lost = [part for part in lost if not part.startswith("ppt/slides/")]  # read in vain below
+    empty = "has no text; if its slides are pictures, run OCR first"
+    yield from read_parts(path, parts, empty, lost)
 
 
 def _shapes(shapes: Iterable[Any]) -> Iterator[str]:
@@ -235,7 +239,8 @@ def read_xlsx(path: Path) -> Iterator[Text]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about styles and extensions
-        book = openpyxl.load_workbook(office_file(path, ".xls"), read_only=True, data_only=True)
+        file = office_file(path, ".xls", lost := list[str]())
+        book = openpyxl.load_workbook(file, read_only=True, data_only=True)
     properties = book.properties
     author = properties.creator if properties.creator != "openpyxl" else ""
     fields = {"author": author} if author else {}
@@ -245,7 +250,7 @@ def read_xlsx(path: Path) -> Iterator[Text]:
         return Text(_rows(sheet, path), title, fields | {"sheet": sheet.title}, (), fragment)
 
     sheets = ((f"sheet {sheet.title!r}", partial(read, sheet)) for sheet in book.worksheets)
-    yield from read_parts(path, sheets, "all its sheets are empty")
+    yield from read_parts(path, sheets, "all its sheets are empty", lost)
 
 
 def _rows(sheet: Any, path: Path) -> str:
