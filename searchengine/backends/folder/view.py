@@ -8,6 +8,7 @@ from time import monotonic
 from typing import Any
 
 from searchengine.backends.contract import Backend
+from searchengine.backends.folder.documents.connections import Identity
 from searchengine.backends.folder.documents.database import FOLDED, REOPENED
 from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.folders import (
@@ -81,6 +82,7 @@ class View(Backend):
         self.accepts: Callable[[Mapping[str, Any]], None] = lambda _: None
         warn_network(self.path)
         self._changing, self._advancing = Lock(), RLock()
+        self._interrupted = False  # Ctrl-C may have come between a commit and showing it
         self._log_left = 0  # bytes of the log when readers were last waited for in vain
         self._shown: Snapshot | None = None
         self._shown = self._newest({})
@@ -88,6 +90,7 @@ class View(Backend):
     @contextmanager
     def reading(self) -> Iterator[Snapshot]:
         """The snapshot shown now, which stays open throughout the block."""
+        self._catch_up()
         with self._changing:
             if self._shown is None:
                 raise self._closed()
@@ -107,8 +110,13 @@ class View(Backend):
         return self._current().segments
 
     @property
+    def identity(self) -> Identity:
+        return self._current().store.identity
+
+    @property
     def settings(self) -> Mapping[str, Any]:
         """The collection settings shown now."""
+        self._catch_up()
         return self._current().settings
 
     @property
@@ -160,6 +168,12 @@ class View(Backend):
         with suppress(CollectionError, OSError):
             if Store.has_log(self.path / "documents.db"):
                 Store(self.path / "documents.db").close()
+
+    def _catch_up(self) -> None:
+        """Show what is stored after an interrupted change."""
+        if self._interrupted and self._shown is not None:
+            self.refresh()
+            self._interrupted = False
 
     def _current(self) -> Snapshot:
         if self._shown is None:

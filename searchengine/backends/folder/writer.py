@@ -326,8 +326,9 @@ class WritableView(View):
         with self._same(Store(self.path / "documents.db"), identity) as store:
             yield store
 
-    def reader(self, identity: Identity) -> Store:
-        """A connection to read the current state; `identity` as for `own_store`."""
+    def reader(self, identity: Identity | None = None) -> Store:
+        """A connection to read the newest state; `identity`: None: of the database shown now."""
+        identity = self.identity if identity is None else identity
         return self._same(Store(self.path / "documents.db", readers=1), identity)
 
     @staticmethod
@@ -361,20 +362,25 @@ class WritableView(View):
                 opened[row] = held.get(row) or self._open_segment(row, held)
             return opened[row]
 
-        with writing(self.path, store, open_segment, self.wait if wait is None else wait) as writer:
-            self.accepts(store.settings())
-            self.check_made_by(made_by, store)
-            yield writer
+        wait = self.wait if wait is None else wait
         try:
-            built = writer.opened if self.device is Device.CPU else {}  # a GPU has no copy yet
-            held = {**self._current().segments, **opened, **built}
-            self._show_newest(held)
-            self.let_go_of_log(store, held)
-        except (CollectionError, OSError) as error:
-            raise CollectionError(
-                f"{self.path}: the change is committed, but cannot be shown ({error}); "
-                "open the collection again"
-            ) from error
+            with writing(self.path, store, open_segment, wait) as writer:
+                self.accepts(store.settings())
+                self.check_made_by(made_by, store)
+                yield writer
+            try:
+                built = writer.opened if self.device is Device.CPU else {}  # a GPU has no copy yet
+                held = {**self._current().segments, **opened, **built}
+                self._show_newest(held)
+                self.let_go_of_log(store, held)
+            except (CollectionError, OSError) as error:
+                raise CollectionError(
+                    f"{self.path}: the change is committed, but cannot be shown ({error}); "
+                    "open the collection again"
+                ) from error
+        except BaseException as error:
+            self._interrupted |= not isinstance(error, Exception)
+            raise
         self._clear_away(store, writer.before)
 
     def check_made_by(self, made_by: Mapping[str, Any] | None, store: Store) -> None:

@@ -1,9 +1,9 @@
 """What a commit is made of: ranges of vectors, blocks of documents, what counts as changed."""
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -11,26 +11,28 @@ from conftest import WordLengths
 from cut_documents import Words
 
 from searchengine import SearchEngine
+from searchengine.backends.folder.collection import Collection
 from searchengine.errors import QueryError
-from searchengine.ingest import pipeline, spool
+from searchengine.ingest import pipeline
 from searchengine.ingest.settings import AddOptions
 
 
-def test_a_commit_is_written_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spool, "_CHUNK", 2)  # documents
-    monkeypatch.setattr(spool, "_BLOCK", 3)  # vectors
-    texts = ["a", "bb a", "ccc", "dddd a bb", "eeeee"]
+@pytest.mark.parametrize("change", [
+    lambda engine: engine.add([{"_id": "k0", "text": "bb"}, {"_id": "k1", "text": "ccc"}]),
+    lambda engine: engine.update({"k0": {"n": 1}}),
+    lambda engine: engine.delete(["k0"]),
+])  # fmt: skip
+def test_after_ctrl_c_between_a_commit_and_its_end_the_engine_shows_the_commit(
+    tmp_path: Path, change: Callable[[SearchEngine], object]
+) -> None:
     with SearchEngine.create(tmp_path / "x", WordLengths()) as engine:
-        assert engine.add([{"_id": "first", "text": "ffffff"}]).added == 1
-        documents = [{"_id": f"k{i}", "text": text} for i, text in enumerate(texts)]
-        assert engine.add(documents).added == 5
-        engine.verify()
-        assert sorted(os.listdir(tmp_path / "x" / "segments")) == ["000001", "000002"]
-        for i, text in enumerate(texts):
-            best = engine.search(text, 1, mode="vector")[0]
-            assert (best.key, best.score) == (f"k{i}", pytest.approx(1, abs=1e-3))
-        summary = engine.add([{"_id": "first", "text": "g"}])
-        assert (summary.added, summary.changed) == (0, 1)
+        engine.add([{"_id": "k0", "text": "a"}])
+        before = list(engine.documents())
+        with patch.object(Collection, "_show_newest", side_effect=KeyboardInterrupt):
+            with pytest.raises(KeyboardInterrupt):
+                change(engine)
+        with SearchEngine.open(tmp_path / "x", WordLengths()) as other:
+            assert list(engine.documents()) == list(other.documents()) != before
 
 
 def test_an_add_of_several_commits_ends_in_one_segment(tmp_path: Path) -> None:
