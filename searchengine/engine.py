@@ -365,8 +365,7 @@ class SearchEngine:
 
         They are encoded, unless they come with `vectors`. A document replaces the one stored under
         its key. If only its metadata has changed, or nothing, it is not encoded again. All
-        documents can be found when this returns. On a server, each block of 2,000 documents (or
-        `commit_every`) is a commit.
+        documents can be found when this returns.
 
         Args:
             documents: read as a stream. Those with neither text nor title are left out, unless they
@@ -377,8 +376,10 @@ class SearchEngine:
             passages: key, start and end of the passage of each row, where documents have several
                 (or no) vectors; the lines of passages.jsonl of an export or of `encode`.
             skip_bad: leave out malformed documents and keys that occur twice.
-            commit_every: new documents per commit; None: all or none. After an interruption the
-                same call continues after the last commit, but for vectors without documents.
+            commit_every: new documents per commit; None: those of half a minute, at most 20,000
+                passages, or 1,048,576 that come with vectors; on a server 2,000 documents. After an
+                interruption the same call continues after the last commit, but for vectors without
+                documents.
             progress: progress callback: documents just read, tokens just encoded. True: a bar in
                 the notebook or on the terminal.
             building: progress callback of the index: step, rows just done, rows in all; also, in

@@ -54,7 +54,7 @@ from searchengine.encoders.loading import CollectionEncoder
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch, QueryError
 from searchengine.indexer.segment import Segment
 from searchengine.ingest import ingestion, mirror, pipeline, watching
-from searchengine.ingest.ingestion import FolderIngestion
+from searchengine.ingest.ingestion import Ingestion
 from searchengine.ingest.mirror import Mirroring, MirrorOptions
 from searchengine.ingest.passages import PassageReader
 from searchengine.ingest.watching import FolderState, Listing
@@ -83,12 +83,12 @@ POINTS: list[tuple[Any, str]] = [
     (mirror, "_pass"),
     (FolderState, "look"),
     (FolderState, "done"),
-    (Mirroring, "_recognise"),
+    (Mirroring, "_adopt_moved"),
     (Mirroring, "_remove"),
     (PassageReader, "cut"),
-    (FolderIngestion, "_read_block"),
-    (FolderIngestion, "_write"),
-    (FolderIngestion, "_encode_again"),
+    (Ingestion, "_read_block"),
+    (Ingestion, "_commit"),
+    (Ingestion, "_encode"),
     (Blocks, "_written"),
     (Blocks, "changed"),
     (Reindexing, "_build"),

@@ -19,8 +19,7 @@ Rules, which tests/searchengine/backends checks on every backend:
 * A part of the data that cannot be read raises an error. A search never returns less because of it.
 
 What only a folder can do (segments, tuning, repair, backup) is asked of what `opening.in_folder`
-returns. `ingest` and `reindex` distinguish: an add to a folder is one commit, and a server keeps
-the new passages of a reindex in tables.
+returns. `reindex` distinguishes: a server keeps the new passages in tables.
 """
 
 import hashlib
@@ -42,6 +41,7 @@ from searchengine.indexer.arrays import Floats
 
 if TYPE_CHECKING:
     from searchengine.backends.unrelated import Unrelated
+    from searchengine.indexer.building.build import Progress
     from searchengine.indexer.search.cascade import SearchResult
 
 Ids = npt.NDArray[np.int64]
@@ -362,6 +362,7 @@ class Backend(ABC):
         device: where vectors are scanned.
         accepts: called with the settings of a state before it is shown; may raise to refuse it.
         has_segments: whether it is files with checksums, which `opening.in_folder` returns.
+        largest_commit: documents that `add` commits at once; None: any number.
     """
 
     path: Path | str
@@ -369,12 +370,18 @@ class Backend(ABC):
     wait: float
     device: str = "cpu"
     has_segments: bool = False
+    largest_commit: int | None = None
     accepts: Callable[[Mapping[str, Any]], None]
 
     @property
     @abstractmethod
     def settings(self) -> Mapping[str, Any]:
         """The collection settings."""
+
+    @property
+    def identity(self) -> tuple[int, int] | None:
+        """Differs from that of a collection that takes its place."""
+        return None
 
     @property
     @abstractmethod
@@ -405,14 +412,26 @@ class Backend(ABC):
         entries: Sequence[Entry],
         expected: Mapping[str, Known] | None = None,
         made_by: Mapping[str, Any] | None = None,
+        *,
+        metadata: Sequence[Entry] = (),
+        choose: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
+        identity: tuple[int, int] | None = None,
+        progress: "Progress | None" = None,
     ) -> None:
         """Store entries in one commit; they replace entries with the same keys.
 
-        Of several with one key, the last one counts. `expected`: what `known` returned for their
-        keys. Raises Changed if another writer has changed one of them since, and CorpusError for
-        an entry that cannot be stored; then nothing is written. `made_by`: the settings that the
-        passages and vectors were made with; None: those shown now. Raises EncoderMismatch if a
-        reindex has changed the encoder or the passages since.
+        Args:
+            entries: of several with one key, the last one counts.
+            expected: what `known` returned for the keys; None: anything.
+            made_by: the settings that passages and vectors were made with; None: those shown now.
+            metadata: entries of which metadata, source and root are written; the rest stays.
+            choose: returns settings to store, from those of a collection that is empty.
+            identity: as the property; None: any.
+            progress: progress callback of the index.
+
+        Raises Changed if another writer has changed one of the documents since they were as
+        expected, EncoderMismatch if a reindex has changed the encoder or the passages since, and
+        CorpusError for an entry that cannot be stored; then nothing is written.
         """
 
     @abstractmethod
@@ -440,8 +459,17 @@ class Backend(ABC):
         """Called when keys up to the number `highest` were added, before another commit."""
         return
 
-    def wait_ready(self, timeout: float | None = None) -> None:
-        """Build the index of vectors if it is missing. Raises CollectionError after `timeout` s."""
+    def wait_ready(
+        self,
+        timeout: float | None = None,
+        *,
+        finished: int = 0,
+        progress: "Progress | None" = None,
+    ) -> None:
+        """Build the index of vectors if it is missing. Raises CollectionError after `timeout` s.
+
+        `finished`: documents of an `add` of several commits, after which searches come next.
+        """
         return
 
     def follow(self) -> None:

@@ -3,41 +3,29 @@
     read      a block of documents, without those that have no text or a key that occurred before
     compare   with what is stored: what is new or changed, and where only the metadata differs
     encode    what is new or changed, cut into passages, in a second thread (ingest.pipeline)
-    spool     documents and vectors in temporary files, so that memory stays bounded
-    commit    compare again with what is stored by now, and write all that differs
+    commit    what differs, after SECONDS or PASSAGES at the latest: an interruption loses no more
 
-A folder is written in one transaction, which alone holds the write lock; the segment of a large
-commit, with its graph and words, is built before (built_ahead in folder/writer.py). On a server
-each block of documents is a commit, which is tried again if another writer has changed one of them
-meanwhile.
-
-What another process commits before that is seen by the second comparison: a document that it has
-stored meanwhile is not written again, and one that it has changed or deleted is encoded then.
-Vectors of an encoder that a reindex has replaced meanwhile are not stored: their documents are
-encoded again if this engine reindexed, because it then has the new encoder.
+If another writer has changed one of the documents since they were compared, the backend refuses the
+commit. They are compared again, what differs now and has no vectors yet is encoded, and the commit
+is tried again. Vectors of an encoder that a reindex has replaced meanwhile are refused too: their
+documents are encoded again if this engine reindexed, because it then has the new encoder.
 """
 
 import json
-from abc import ABC, abstractmethod
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
-from tempfile import gettempdir
+from time import monotonic
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.backends.contract import Backend, Changed, Entry, Known
-from searchengine.backends.folder.documents.changes import Comparison, compare, merged
-from searchengine.backends.folder.documents.store import SegmentRow, Store
-from searchengine.backends.folder.writer import Writer, built_ahead
-from searchengine.backends.opening import in_folder, is_url
+from searchengine.backends.contract import Backend, Changed, Entry, Known, Span, as_json
 from searchengine.corpus.documents import DataFrame, Document, LeftOut, as_documents
 from searchengine.encoders.loading import CollectionEncoder
-from searchengine.encoders.protocol import Vectors
 from searchengine.errors import (
     CollectionBusy,
     CollectionError,
@@ -51,15 +39,23 @@ from searchengine.ingest.languages import Languages
 from searchengine.ingest.passages import PassageReader
 from searchengine.ingest.pipeline import Block, Pipeline, in_batches
 from searchengine.ingest.settings import AddOptions, AddSummary, CollectionSettings
-from searchengine.ingest.spool import Ranges, Spool, Spooled, Supplied, extend, number
-from searchengine.ingest.supplied import SuppliedVectors, VectorsArgument
+from searchengine.ingest.supplied import Supplied, SuppliedVectors, VectorsArgument
 
 Documents = Iterable[Document | Mapping[str, Any]] | DataFrame
 Readers = Callable[[], PassageReader]
 """Returns what cuts and encodes for the state of the collection that is shown now."""
 
-_SERVER_BLOCK = 2000  # documents in a commit on a server
-_TRIES = 100  # to write a block that other writers change
+SECONDS = 30.0
+"""Time after which what is encoded is committed; two more chunks may be on the way."""
+MOST = 20_000, 1 << 26
+"""Passages, and characters of their documents, that are in memory until they are committed."""
+MOST_SUPPLIED = 1 << 20, 1 << 28
+"""The same, of documents that come with their vectors, which are not copied into memory."""
+FIRST_READ = 512, 1 << 16
+"""Documents and characters read at first; each time twice as many, up to LARGEST_BLOCK."""
+COUNTED = ("added", "changed", "metadata_updated", "unchanged", "moved")
+_NONE: npt.NDArray[Any] = np.empty((0, 0), np.float32)
+_TRIES = 100  # to commit documents that other writers change
 
 
 def add(
@@ -75,22 +71,21 @@ def add(
 
     Either `readers` encode them, or they come with `vectors`.
     """
-    kind = ServerIngestion if is_url(backend.address) else FolderIngestion
     if vectors is None:
         assert readers is not None and documents is not None
-        with kind(backend, documents, options, readers=readers) as ingestion:
+        with Ingestion(backend, documents, options, readers=readers) as ingestion:
             return ingestion.run()
     if documents is None and passages is not None:
         raise QueryError("passages need documents; leave them out, or pass documents")
     backend.follow()
     supplied = SuppliedVectors.checked(backend, vectors, passages, options.skip_bad)
     if documents is not None:
-        with kind(backend, documents, options, supplied=supplied) as ingestion:
+        with Ingestion(backend, documents, options, supplied=supplied) as ingestion:
             return ingestion.run()
     highest = backend.highest_number()
     numbers = range(highest + 1, highest + 1 + supplied.documents)
     stream = (Document(str(number), "") for number in numbers)
-    with kind(backend, stream, options, supplied=supplied, numbered=True) as ingestion:
+    with Ingestion(backend, stream, options, supplied=supplied, numbered=True) as ingestion:
         summary = ingestion.run()
     backend.remember_number(highest + supplied.documents)
     return summary
@@ -115,23 +110,62 @@ def passage_reader(backend: Backend, encoder: CollectionEncoder) -> PassageReade
 
 
 @dataclass(slots=True)
-class ReadBlock(Block):
-    """Documents read together and compared with the stored ones; new and changed ones are a Block.
+class Item:
+    """A document to write.
 
     Attributes:
-        read: how many documents were read, including those left out.
-        storable: the documents that can be stored.
-        supplied: key → vectors that came with the document.
-        differs: whether anything must be written.
+        document: the document.
+        before: its stored state when it was compared.
+        kind: the attribute of AddSummary that counts it.
+        supplied: checksum of vectors that came with it.
+        spans, vectors: its passages; None: not encoded yet, or they stay.
+        former: the state of a moved document, under another key.
     """
 
-    read: int = 0
-    storable: Sequence[Document] = ()
-    supplied: Mapping[str, Supplied] = field(default_factory=dict)
-    differs: bool = False
+    document: Document
+    before: Known | None
+    kind: str
+    supplied: bytes | None = None
+    spans: Sequence[Span] | None = None
+    vectors: npt.NDArray[Any] | None = None
+    former: Known | None = None
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether passages and vectors are written; else metadata and root alone."""
+        return self.kind in ("added", "changed", "moved")
+
+    def entry(self) -> Entry:
+        """What is stored. Values that `update` has set stay: see `merged`."""
+        document, source = self.document, None
+        before = self.former or self.before
+        if before is not None and before.source is not None:
+            metadata, source = merged(before, document)
+            document = replace(document, metadata=json.loads(metadata))
+        vectors = _NONE if self.vectors is None else self.vectors
+        return Entry(document, tuple(self.spans or ()), vectors, source, self.supplied)
 
 
-class Ingestion(ABC):
+@dataclass(slots=True)
+class Chunk:
+    """Documents that are encoded together.
+
+    Attributes:
+        read: how many documents it stands for, with those that are not written.
+        items: those to write.
+        begun: when it was read, by the clock `monotonic`.
+        block: those of `items` that have no vectors yet, which the encoder has been given.
+        ends_commit: the commit has as many new documents as the caller wants.
+    """
+
+    read: int
+    items: list[Item]
+    begun: float
+    block: Block | None
+    ends_commit: bool
+
+
+class Ingestion:
     """One call of `add`. A context manager: the second thread has ended when it is left."""
 
     def __init__(
@@ -144,148 +178,147 @@ class Ingestion(ABC):
         supplied: SuppliedVectors | None = None,
         numbered: bool = False,
     ) -> None:
-        """`numbered`: vectors without documents, under new numbers.
-
-        Raises CollectionError when there is no room for temporary files.
-        """
-        self._backend = backend
-        self._options = options
-        spool_in, self._every = self._begin()
-        self._readers, self._vectors_of, self._numbered = readers, supplied, numbered
+        """`numbered`: vectors without documents, under new numbers."""
+        backend.follow()
+        self._backend, self._options, self._identity = backend, options, backend.identity
+        self._readers, self._supplied, self._numbered = readers, supplied, numbered
         reader = None if readers is None else readers()
         self._settings = backend.settings if reader is None else reader.settings
-        self._block_size = pipeline.FIRST_BLOCK
-        self._added = self._changed = self._metadata_updated = self._unchanged = 0
+        self._left = options.commit_every
+        self._size = FIRST_READ
+        self._counts: Counter[str] = Counter()
+        self._seen: set[str] = set()
         self.without_text, self.bad, self.repeated = LeftOut(), LeftOut(), LeftOut()
         malformed = self.bad if options.skip_bad else None
         self._stream = as_documents(documents, malformed, needs_text=supplied is None)
         self._peeked: Document | None = None
-        self._spool = Spool(spool_in)
+        self._languages = Languages(reader) if backend.has_segments else None
         report = options.building and partial(options.building, "Passages")
-        self._pipeline = Pipeline(reader, report)
-        self._blocks = self._pipeline.encoded(self._read_blocks())
+        self._pipeline = None if reader is None else Pipeline(reader, report)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *details: object) -> None:
-        self._pipeline.__exit__(*details)
-        self._blocks = iter(())  # an unfinished one is a cycle, which would keep the encoder
-        self._spool.close()
-        if self._vectors_of is not None:
-            self._vectors_of.close()
+        if self._pipeline is not None:
+            self._pipeline.__exit__(*details)
 
     def run(self) -> AddSummary:
         """Commit until the documents end.
 
         Raises DuplicateKey, EmptyCorpus, and whatever the stream or the encoder raises.
         """
-        ended = False
-        while not ended:
-            differs, ended = self._fill()
-            if not differs:
-                self._check_not_empty()
-            while differs:
-                try:
-                    self._write()
-                    break
-                except EncoderMismatch:
-                    if self._readers is None:
-                        raise
-                    self._encode_again(self._readers)
-            # The stream may wait, or fork: nothing that can write is open while it is read.
-            ended = ended or not self._more()
-            finished = self._options.commit_every is not None and ended
-            if differs or finished:
-                self._merge(self._gone_through if finished else 0)
-        counts = self._added, self._changed, self._metadata_updated, self._unchanged
-        return AddSummary(*counts, self.without_text, self.bad, self.repeated)
-
-    # --------------------------------------------------------------- what differs between backends
-
-    @abstractmethod
-    def _begin(self) -> tuple[Path, int | None]:
-        """The folder for temporary files, and the new documents of a commit; None: all."""
-
-    @abstractmethod
-    def _known(self, documents: Sequence[Document]) -> dict[str, Known]:
-        """Key → stored state of documents just read."""
-
-    @abstractmethod
-    def _write(self) -> None:
-        """Commit the spooled documents that are not stored yet."""
-
-    @abstractmethod
-    def _merge(self, finished: int) -> None:
-        """Merge segments if a merge is due. `finished`: see Collection.merge_due."""
+        commits = 0
+        for items in self._commits():
+            for part in in_batches(items, self._backend.largest_commit or len(items)):
+                self._commit(part)
+                commits += 1
+        self._check_not_empty()
+        is_long = commits > 1 or self._options.commit_every is not None
+        self._backend.wait_ready(
+            finished=self._counts.total() if is_long else 0, progress=self._options.building
+        )
+        return AddSummary(
+            **{name: self._counts[name] for name in COUNTED},
+            without_text=self.without_text,
+            bad=self.bad,
+            repeated=self.repeated,
+        )
 
     # ------------------------------------------------------------------------ read, compare, encode
 
-    def _fill(self) -> tuple[bool, bool]:
-        """Spool documents and vectors until a commit is full or the documents end.
-
-        Returns whether anything is to be written, and whether the documents have ended.
-        """
-        self._spool.clear()
-        documents, differs, ended = 0, False, True
-        for block in self._blocks:
-            spans = {d.key: cut for d, cut in zip(block.documents, block.spans, strict=True)}
-            self._spool.add(((d, spans.get(d.key)) for d in block.storable), block.supplied)
-            for vectors in block.batches:
-                self._spool.add_vectors(vectors)
+    def _commits(self) -> Iterator[list[Item]]:
+        """What is to be written, in lists of which each is committed before the next one."""
+        items: list[Item] = []
+        most = MOST if self._supplied is None else MOST_SUPPLIED
+        passages = characters = 0
+        begun = 0.0
+        for chunk in self._started():
+            begun = begun if items else chunk.begun
+            self._take_vectors(chunk)
+            items += chunk.items
             if self._options.progress is not None:
-                self._options.progress(block.read, block.tokens)
-            documents += len(block.storable)
-            differs |= block.differs
-            if block.ends_commit:
-                ended = False
-                break
-        if not differs:
-            self._unchanged += documents
-        if self._vectors_of is not None and not self._more():
-            self._vectors_of.check_end(self._spool.seen, self._options.skip_bad)
-        return differs, ended
+                tokens = 0 if chunk.block is None else chunk.block.tokens
+                self._options.progress(chunk.read, tokens)
+            passages += sum(max(1, len(item.spans or ())) for item in chunk.items)
+            characters += sum(len(item.document.text) for item in chunk.items)
+            is_late = self._pipeline is not None and monotonic() - begun >= SECONDS
+            if chunk.ends_commit or is_late or passages >= most[0] or characters >= most[1]:
+                yield items
+                items, passages, characters = [], 0, 0
+        if self._supplied is not None:
+            self._supplied.check_end(self._seen, self._options.skip_bad)
+        yield items
 
-    def _read_blocks(self) -> Iterator[ReadBlock]:
-        documents = blocks = 0  # to encode, of this commit
+    def _started(self) -> Iterator[Chunk]:
+        """The chunks; the next ones are being encoded while the caller has one.
+
+        After one that ends a commit the caller writes first: the next document may take long.
+        """
+        waiting: deque[Chunk] = deque()
+        chunks = self._chunks()
+        while True:
+            while len(waiting) < pipeline.AHEAD and not (waiting and waiting[-1].ends_commit):
+                if (chunk := next(chunks, None)) is None:
+                    break
+                waiting.append(chunk)
+            if not waiting:
+                return
+            yield waiting.popleft()
+
+    def _chunks(self) -> Iterator[Chunk]:
+        """Read, and give what is to be encoded to the second thread."""
         while self._more():
-            block = self._read_block(None if self._every is None else self._every - documents)
-            documents += len(block.documents)
-            blocks += bool(block.documents)
-            if documents == self._every:
-                block.ends_commit, block.is_commit = True, blocks == 1
-                documents = blocks = 0
-            yield block
+            begun = monotonic()
+            read, items = self._read_block()
+            ends = self._left == 0
+            if ends:
+                self._left = self._options.commit_every
+            while read:
+                part, block = items, None
+                if self._pipeline is not None:
+                    part = _fitting(items, *self._pipeline.size)
+                    if late := [item.document for item in part if _lacks_vectors(item)]:
+                        block = self._pipeline.start(late)
+                items = items[len(part) :]
+                count = len(part) if items else read
+                yield Chunk(count, part, begun, block, ends and not items)
+                read -= count
+                begun = monotonic()
 
-    def _read_block(self, most: int | None) -> ReadBlock:
-        """The next block of the stream, of at most `most` documents."""
-        count, characters = self._block_size
-        largest = pipeline.LARGEST_BLOCK
-        self._block_size = min(2 * count, largest[0]), min(2 * characters, largest[1])
-        count = count if most is None else min(count, most)
+    def _read_block(self) -> tuple[int, list[Item]]:
+        """Read documents of the stream; returns how many, and those to write."""
+        count, characters = self._size
+        self._size = (
+            min(2 * count, pipeline.LARGEST_BLOCK[0]),
+            min(2 * characters, pipeline.LARGEST_BLOCK[1]),
+        )
+        count = count if self._left is None else min(count, self._left)
+        until = monotonic() + pipeline.SECONDS
         read: list[Document] = []
-        while len(read) < count and characters > 0 and self._more():
+        while len(read) < count and characters > 0 and monotonic() < until and self._more():
             assert self._peeked is not None
             read.append(self._peeked)
             characters -= len(self._peeked.title) + len(self._peeked.text)
             self._peeked = None
-        supplied = {} if self._vectors_of is None else self._vectors_of.next_for(read)
-        storable = self._storable(read, supplied)
-        stored = self._known(storable)
-        storable = [document for document in storable if self._may_replace(document, stored)]
-        comparison = self._compare(storable, stored, supplied)
-        return ReadBlock(
-            comparison.changed,
-            read=len(read),
-            storable=storable,
-            supplied=supplied,
-            differs=bool(comparison.changed or comparison.metadata),
-        )
+        supplied = {} if self._supplied is None else self._supplied.next_for(read)
+        documents = self._storable(read, supplied)
+        self._look_at_languages(documents)
+        known = self._backend.known([document.key for document in documents])
+        items = []
+        for document in documents:
+            item = Item(document, None, "added")
+            if document.key in supplied:
+                item.spans, item.vectors, item.supplied = supplied[document.key]
+            if self._is_to_write(item, known):
+                items.append(item)
+        self._adopt_moved(items)
+        if self._left is not None:
+            self._left -= sum(item.kind in ("added", "changed") for item in items)
+        return len(read), items
 
     def _more(self) -> bool:
         """Whether there are documents left; one is read ahead to know."""
-        if self._pipeline.has_more:
-            return True
         if self._peeked is None:
             self._peeked = next(self._stream, None)
         return self._peeked is not None
@@ -294,125 +327,135 @@ class Ingestion(ABC):
         self, documents: Sequence[Document], supplied: Mapping[str, Supplied]
     ) -> list[Document]:
         """Documents with a text or vector and a new key; counts the others."""
-        accepted: dict[str, Document] = {}
-        seen = self._spool.seen([document.key for document in documents])
+        storable = []
         for document in documents:
             vectors = supplied.get(document.key)
             if not document.full_text and not (vectors and vectors.spans):
                 self.without_text.add(document.key)
-            elif document.key not in seen and document.key not in accepted:
-                accepted[document.key] = document
+            elif document.key not in self._seen:
+                self._seen.add(document.key)
+                storable.append(document)
             elif document.derived:
                 self.repeated.add(document.key)
             else:
                 self._refuse(document, "occurs twice; give it another key or leave it out")
-        self._spool.remember(accepted)
-        return list(accepted.values())
+        return storable
 
-    def _may_replace(self, document: Document, stored: Mapping[str, Known]) -> bool:
-        """False for a file that skip_bad leaves out: a file of another folder has its key."""
-        before = stored.get(document.key)
-        if before is None or not before.root or before.root == document.root or not document.root:
+    def _is_to_write(self, item: Item, known: Mapping[str, Known]) -> bool:
+        """Compare a document with the stored one, and count it if nothing is to be written."""
+        document, before = item.document, known.get(item.document.key)
+        item.before, item.kind = before, _kind(document, before, item.supplied)
+        if before is None:
+            item.kind = item.kind if item.former is None else "moved"
             return True
-        if not (Path(before.root) / document.file).exists():  # the folder was moved
-            return True
-        self._refuse(
-            document,
-            f"is that of a file of {before.root}; give the keys of one of the two folders a "
-            "prefix: --key-prefix NAME/",
-        )
-        return False
+        item.former = None
+        if self._numbered:
+            raise CollectionBusy(
+                f"{self._backend.path}: another writer has just used the number "
+                f"{document.key}; add the vectors again, their numbers then follow it"
+            )
+        is_other_file = before.root and document.root and before.root != document.root
+        if is_other_file and (Path(before.root or "") / document.file).exists():  # not moved
+            self._refuse(
+                document,
+                f"is that of a file of {before.root}; give the keys of one of the two folders a "
+                "prefix: --key-prefix NAME/",
+            )
+            return False
+        if item.kind == "unchanged" and before.root == (document.root or None):
+            self._counts["unchanged"] += 1
+            return False
+        return True
 
     def _refuse(self, document: Document, why: str) -> None:
+        """Count a document that skip_bad leaves out; else raise DuplicateKey."""
         message = f"{document.origin or 'add'}: the key {document.key!r} {why}"
         if not self._options.skip_bad:
             raise DuplicateKey(message)
         self.bad.add(message)
 
-    def _compare(
-        self,
-        documents: Sequence[Document],
-        stored: Mapping[str, Known],
-        supplied: Mapping[str, Supplied],
-    ) -> Comparison:
-        if self._numbered and stored:
-            raise CollectionBusy(
-                f"{self._backend.path}: another writer has just used the number "
-                f"{next(iter(stored))}; add the vectors again, their numbers then follow it"
-            )
-        checksums = {key: vectors.checksum for key, vectors in supplied.items()}
-        return compare(documents, stored, checksums)
+    def _adopt_moved(self, items: Sequence[Item]) -> None:
+        """Give new documents the vectors of those that they take the place of."""
+
+    def _look_at_languages(self, documents: Sequence[Document]) -> None:
+        """While the collection is empty: warn of the languages, or change the encoder for them."""
+        languages = self._languages
+        if languages is None or not languages.wants_more or not self._is_empty():
+            return
+        is_first = languages.is_new
+        reader = languages.look(documents, self._backend.settings)
+        if reader is not None and self._pipeline is not None:
+            self._pipeline.reader = reader
+            if is_first:  # else what is encoded already does not suit it: `_commit` notices
+                self._settings = reader.settings
+
+    def _is_empty(self) -> bool:
+        for snapshot_of in (self._backend.reading, self._backend.newest):
+            with snapshot_of() as snapshot:
+                if snapshot.store.ids_after(-1, None, 1).size:
+                    return False
+        return True
+
+    def _take_vectors(self, chunk: Chunk) -> None:
+        """Wait until a chunk is encoded. What another encoder has encoded stays without vectors."""
+        if chunk.block is None or self._pipeline is None:
+            return
+        late = filter(_lacks_vectors, chunk.items)
+        parts = zip(late, chunk.block.spans, chunk.block.parts, strict=True)
+        self._pipeline.adapt(chunk.block)
+        if chunk.block.reader is self._pipeline.reader:
+            for item, spans, vectors in list(parts):
+                item.spans, item.vectors = spans, vectors
 
     # --------------------------------------------------------------------------------------- commit
 
-    def _encode_again(self, readers: Readers) -> None:
-        """Encode the uncommitted documents again: a reindex of this engine changed the encoder.
+    def _commit(self, items: list[Item]) -> None:
+        """Write documents; tries again if others have changed them, or the encoder, meanwhile."""
+        for _ in range(_TRIES):
+            self._encode(filter(_lacks_vectors, items))
+            try:
+                self._backend.upsert(
+                    [item.entry() for item in items if item.has_vectors],
+                    {item.document.key: item.before for item in items if item.before is not None},
+                    self._settings,
+                    metadata=[item.entry() for item in items if not item.has_vectors],
+                    choose=None if self._languages is None else self._languages.choose,
+                    identity=self._identity,
+                    progress=self._options.building,
+                )
+            except Changed:
+                known = self._backend.known([item.document.key for item in items])
+                items = [item for item in items if self._is_to_write(item, known)]
+                if not items:
+                    return
+            except EncoderMismatch:
+                if self._readers is None or self._pipeline is None:
+                    raise
+                self._backend.refresh()
+                self._pipeline.reader = reader = self._readers()
+                self._settings = reader.settings
+                for item in items:
+                    item.spans = item.vectors = None
+            else:
+                self._counts.update(item.kind for item in items)
+                return
+        raise CollectionError(
+            f"{self._backend.path}: other writers changed the same documents {_TRIES} times in "
+            "a row; nothing was added since the last commit, try again"
+        )
 
-        Raises EncoderMismatch if the engine does not have it.
-        """
-        self._backend.refresh()
-        reader = readers()
-        self._settings = reader.settings
-        self._pipeline.renew(reader)
-        self._spool.clear_vectors()
-        for spooled in self._spool.documents():
-            block = self._pipeline.encode([s.document for s in spooled if s.spans is not None])
-            spans = zip(block.documents, block.spans, strict=True)
-            self._spool.place({document.key: cut for document, cut in spans})
-            for vectors in block.batches:
-                self._spool.add_vectors(vectors)
-
-    def _changes(
-        self, spooled: Sequence[Spooled], stored: Mapping[str, Known]
-    ) -> tuple[Comparison, list[Spooled]]:
-        """The spooled documents compared with the stored ones; and the changed ones, with vectors.
-
-        Documents that another process has changed or deleted meanwhile are encoded now.
-        """
-        spooled = [s for s in spooled if self._may_replace(s.document, stored)]
-        supplied = {
-            s.document.key: Supplied(s.row, s.spans or (), s.vectors)
-            for s in spooled
-            if s.vectors is not None
-        }
-        comparison = self._compare([s.document for s in spooled], stored, supplied)
-        keys = {document.key for document in comparison.changed}
-        changed = [s for s in spooled if s.document.key in keys]
-        late = [s.document for s in changed if s.spans is None]
-        if not late:
-            return comparison, changed
-        block, row = self._pipeline.encode(late), self._spool.rows
-        encoded = {}
-        for document, cut in zip(block.documents, block.spans, strict=True):
-            encoded[document.key] = Spooled(document, cut, row)
-            row += len(cut)
-        for vectors in block.batches:
-            self._spool.add_vectors(vectors)
-        return comparison, [encoded.get(s.document.key, s) for s in changed]
-
-    def _vectors(self, rows: Ranges) -> npt.NDArray[Any] | Iterable[Vectors]:
-        """The vectors in these ranges of rows."""
-        source = self._spool if self._vectors_of is None else self._vectors_of
-        return source.vectors(rows)
-
-    def _summarize(self, comparison: Comparison, stored: Mapping[str, Known]) -> None:
-        replaced = sum(document.key in stored for document in comparison.changed)
-        self._changed += replaced
-        self._added += len(comparison.changed) - replaced
-        self._metadata_updated += comparison.metadata_updated
-        self._unchanged += comparison.unchanged
-
-    @property
-    def _gone_through(self) -> int:
-        """Number of documents that are stored now, by this call or before."""
-        return self._added + self._changed + self._metadata_updated + self._unchanged
+    def _encode(self, items: Iterable[Item]) -> None:
+        """Encode documents that others have changed or deleted since they were compared."""
+        for late in in_batches(items, pipeline.LARGEST_BLOCK[0]):
+            assert self._pipeline is not None
+            block = self._pipeline.start([item.document for item in late])
+            for item, spans, vectors in zip(late, block.spans, block.parts, strict=True):
+                item.spans, item.vectors = spans, vectors
 
     def _check_not_empty(self) -> None:
-        """Raise EmptyCorpus if the stream ended and nothing of it is stored."""
-        if self._gone_through or self._more():
-            return
-        if self._vectors_of is not None and self._vectors_of.is_empty_export(
-            self._options.skip_bad
+        """Raise EmptyCorpus if nothing of the stream is stored."""
+        if self._counts or (
+            self._supplied is not None and self._supplied.is_empty_export(self._options.skip_bad)
         ):
             return
         reasons = []
@@ -424,163 +467,62 @@ class Ingestion(ABC):
         raise EmptyCorpus(f"no document to index{why}; nothing was changed")
 
 
-class FolderIngestion(Ingestion):
-    """Ingestion into a folder: a commit is one transaction."""
+def _kind(document: Document, before: Known | None, supplied: bytes | None) -> str:
+    """The attribute of AddSummary that counts a document.
 
-    def _begin(self) -> tuple[Path, int | None]:
-        self._collection = in_folder(self._backend)
-        self._collection.follow()
-        self._identity = self._collection.store.identity  # another folder may replace this one
-        self._written: set[SegmentRow] = set()
-        self._languages: Languages | None = None
-        return self._collection.path, self._options.commit_every
-
-    def _known(self, documents: Sequence[Document]) -> dict[str, Known]:
-        first, reader = self._languages is None, self._pipeline.reader
-        if self._languages is None:
-            may_change = reader is not None and reader.instead is not None
-            encoder = None if reader is None else reader.encoder
-            self._languages = Languages(encoder, may_change=may_change)
-        with self._collection.reader(self._identity) as store:
-            changes = self._languages.look(store, documents)
-        if changes and reader is not None and reader.instead is not None:
-            reader = reader.instead()
-            self._pipeline.renew(reader)
-            self._languages.encoder = reader.encoder
-            if first:  # what the first encoder has encoded before must be encoded again
-                self._settings = reader.settings
-        with self._collection.reader(self._identity) as store:
-            return self._known_in(store, documents)
-
-    def _known_in(
-        self, store: Store, documents: Sequence[Document], writer: Writer | None = None
-    ) -> dict[str, Known]:
-        """Key → stored state of documents; `writer` during a commit."""
-        return store.known([document.key for document in documents])
-
-    def _write(self) -> None:
-        expected = self._spool.ranges()
-        rows: Ranges = []  # of the spool's vectors
-        building = self._options.building
-        with (
-            self._collection.own_store(self._identity) as store,
-            built_ahead(
-                self._collection,
-                store,
-                self._settings,
-                number(expected),
-                lambda: self._vectors(expected),
-                self._spool.texts,
-                building,
-            ) as ahead,
-            self._collection.writing(store, made_by=self._settings) as writer,
-        ):
-            assert self._languages is not None
-            self._languages.settle(writer)
-            passage = writer.changes.next_passage()
-            for spooled in self._spool.documents():
-                stored = self._known_in(store, [s.document for s in spooled], writer)
-                comparison, changed = self._changes(spooled, stored)
-                spans = [s.spans or () for s in changed]
-                checksums = {s.document.key: s.vectors for s in changed if s.vectors is not None}
-                writer.changes.write(comparison.changed, spans, stored, passage, checksums)
-                writer.changes.set_metadata(comparison.metadata, stored)
-                passage += sum(map(len, spans))
-                extend(rows, ((s.row, len(s.spans or ())) for s in changed))
-                self._summarize(comparison, stored)
-            if rows:
-                built = ahead if rows == expected else None
-                writer.append(self._vectors(rows), building, number(rows), built)
-            self._written.update(writer.opened)
-
-    def _merge(self, finished: int = 0) -> None:
-        with self._collection.own_store(self._identity) as store:
-            self._collection.merge_due(
-                store, self._options.building, written=self._written, finished=finished
-            )
+    One that comes without vectors keeps those that once came with it, if its text is the same.
+    """
+    if before is None:
+        return "added"
+    keeps = before.vectors != b"" if supplied is None else before.vectors == supplied
+    if before.digest != document.digest or not keeps:
+        return "changed"
+    return "unchanged" if before.added == as_json(document.metadata) else "metadata_updated"
 
 
-class ServerIngestion(Ingestion):
-    """Ingestion into a collection on a server: each block of documents is a commit."""
-
-    def _begin(self) -> tuple[Path, int | None]:
-        self._read: dict[str, Known] = {}  # of the documents that are not written yet
-        return Path(gettempdir()), min(_SERVER_BLOCK, self._options.commit_every or _SERVER_BLOCK)
-
-    def run(self) -> AddSummary:
-        """As Ingestion.run; returns when the index of vectors is built."""
-        summary = super().run()
-        self._backend.wait_ready()
-        return summary
-
-    def _known(self, documents: Sequence[Document]) -> dict[str, Known]:
-        known = self._backend.known([document.key for document in documents])
-        self._read |= known
-        return known
-
-    def _write(self) -> None:
-        for block in in_batches(chain.from_iterable(self._spool.documents()), _SERVER_BLOCK):
-            self._write_block(block)
-        self._read.clear()
-
-    def _write_block(self, spooled: Sequence[Spooled]) -> None:
-        documents = [s.document for s in spooled]
-        for attempt in range(_TRIES):
-            # If that has changed since it was read, the transaction says so.
-            read = {d.key: self._read[d.key] for d in documents if d.key in self._read}
-            stored = self._known(documents) if attempt else read
-            comparison, changed = self._changes(spooled, stored)
-            encoded = {s.document.key: s for s in changed}
-            spooled = [encoded.get(s.document.key, s) for s in spooled]
-            try:
-                if entries := self._entries(comparison, changed, stored):
-                    self._backend.upsert(entries, stored, self._settings)
-            except Changed:  # compare again; only new changes are encoded
-                continue
-            return self._summarize(comparison, stored)
-        raise CollectionError(
-            f"{self._backend.path}: other writers changed the same documents {_TRIES} times in "
-            "a row; nothing was added since the last commit, try again"
-        )
-
-    def _entries(
-        self, comparison: Comparison, changed: Sequence[Spooled], stored: Mapping[str, Known]
-    ) -> list[Entry]:
-        """What to store. Raises Changed if another writer has deleted some of it."""
-        rows: Ranges = []
-        counts = [len(s.spans or ()) for s in changed]
-        extend(rows, ((s.row, count) for s, count in zip(changed, counts, strict=True)))
-        vectors = np.empty((0, self._backend.settings["encoder"]["dim"]), np.float32)
-        if rows:
-            blocks = self._vectors(rows)
-            joined = blocks if isinstance(blocks, np.ndarray) else np.concatenate(list(blocks))
-            vectors = joined.astype(np.float32, copy=False)
-        parts = np.split(vectors, np.cumsum(counts)[:-1]) if counts else []
-        entries = [
-            _entry(s.document, s.spans or (), part, stored, s.vectors)
-            for s, part in zip(changed, parts, strict=True)
-        ]
-        stored_entries = self._backend.entries([document.key for document in comparison.metadata])
-        by_key = {entry.document.key: entry for entry in stored_entries}
-        for document in comparison.metadata:
-            before = by_key.get(document.key)
-            if before is None:
-                raise Changed
-            entries.append(_entry(document, before.spans, before.vectors, stored, before.supplied))
-        return entries
-
-    def _merge(self, finished: int) -> None:
-        """Nothing: a server keeps its own index."""
+def _lacks_vectors(item: Item) -> bool:
+    return item.has_vectors and item.vectors is None
 
 
-def _entry(
-    document: Document,
-    spans: Sequence[tuple[int, int]],
-    vectors: Vectors,
-    stored: Mapping[str, Known],
-    supplied: bytes | None,
-) -> Entry:
-    """The entry of a document; values that `update` has set stay, see `merged`."""
-    metadata, source = merged(stored.get(document.key), document)
-    document = replace(document, metadata=json.loads(metadata), origin="", file="")
-    return Entry(document, tuple(spans), vectors, source, supplied)
+def _fitting(items: Sequence[Item], documents: int, characters: int) -> list[Item]:
+    """The first items, with at most so many documents and characters to encode; at least one."""
+    part: list[Item] = []
+    for item in items:
+        if part and (documents <= 0 or characters <= 0):
+            break
+        part.append(item)
+        if _lacks_vectors(item):
+            documents, characters = documents - 1, characters - len(item.document.text)
+    return part
+
+
+def merged(before: Known | None, document: Document) -> tuple[str, str | None]:
+    """The metadata to store for a document, and its source if that differs; as JSON.
+
+    Values that `update` set stay until the source changes: a field of the source that differs from
+    when it was last added gets its new value; all other fields keep their stored values.
+    """
+    added = as_json(document.metadata)
+    if before is None or before.source is None:
+        return added, None
+    stored = _three_way(json.loads(before.source), json.loads(added), json.loads(before.metadata))
+    written = as_json(stored)
+    return written, None if written == added else added
+
+
+def _three_way(
+    old: Mapping[str, Any], new: Mapping[str, Any], stored: Mapping[str, Any]
+) -> dict[str, Any]:
+    """`stored`, with the changes from `old` to `new` applied."""
+    result = dict(stored)
+    for name in {**old, **new}:
+        if name in old and name in new and json.dumps(old[name]) == json.dumps(new[name]):
+            continue  # as JSON: to Python 1 and true are equal
+        before, now, current = old.get(name), new.get(name), stored.get(name)
+        if isinstance(before, dict) and isinstance(now, dict) and isinstance(current, dict):
+            result[name] = _three_way(before, now, current)
+        elif name in new:
+            result[name] = new[name]
+        else:
+            result.pop(name, None)
+    return result

@@ -12,19 +12,19 @@ import unicodedata
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents.store import Store
-from searchengine.backends.folder.writer import Writer
 from searchengine.backends.mode import CHOSEN, WEIGHT, Mode
 from searchengine.corpus.analyzer import DEFAULT, Analyzer, Tokenizer
 from searchengine.corpus.documents import Document
 from searchengine.corpus.language_traits import EXCERPT, NAMES, Traits, prose, traits
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import LanguageWarning
+from searchengine.ingest.passages import PassageReader
 from searchengine.trainer.errors import install_line
 from searchengine.trainer.sources.multilingual import MULTILINGUAL, multilingual_installed
 
@@ -73,43 +73,50 @@ class Unread(NamedTuple):
 
 
 class Languages:
-    """Looks at documents as they are read, while the collection is empty.
+    """Looks at documents as they are read, while the collection is empty."""
 
-    Attributes:
-        encoder: the encoder of the collection; None: vectors come with the documents.
-    """
-
-    def __init__(self, encoder: TextEncoder | None, *, may_change: bool = False) -> None:
-        """`encoder`: warn if it does not read the documents; None: vectors come with them.
-
-        `may_change`: nobody has chosen it, and the collection may get the one for many languages.
+    def __init__(self, reader: PassageReader | None) -> None:
+        """`reader`: encodes them; None: vectors come with them. Its encoder may be changed for one
+        that reads the documents, if it has `instead`.
         """
-        self.encoder = encoder
-        self._may_change = may_change and multilingual_installed()
+        self._encoder = None if reader is None else reader.encoder
+        self._instead = None
+        if reader is not None and multilingual_installed():
+            self._instead = reader.instead
         self._texts: list[str] = []
         self._traits: list[Traits] = []
-        self._warned = encoder is None
+        self._warned = reader is None
 
-    def look(self, store: Store, documents: Sequence[Document]) -> bool:
-        """Take a sample of a block; returns whether the encoder is to be changed now.
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing was looked at."""
+        return not self._texts
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether the sample is small."""
+        return len(self._texts) < TEXTS
+
+    def look(
+        self, documents: Sequence[Document], settings: Mapping[str, Any]
+    ) -> PassageReader | None:
+        """Take a sample of a block; returns the reader that is to encode from now on, if another.
 
         Warns (LanguageWarning) once, before anything of the block is encoded.
         """
-        if not documents or len(self._texts) >= TEXTS or not _is_empty(store):
-            return False
         step = max(1, len(documents) // _SAMPLE)
         chosen = documents[::step][:_SAMPLE]
         texts = [piece for document in chosen for piece in prose(document.full_text)]
         self._texts += texts
         self._traits += traits(texts)
         if self._warned or not (unread := self._unread()):
-            return False
+            return None
         self._warned = True
-        assert self.encoder is not None
-        name = self.encoder.source or store.settings()["encoder"].get("name", "")
+        assert self._encoder is not None
+        name = self._encoder.source or settings["encoder"].get("name", "")
         share = sum(language.share for language in unread.values())
-        changes = self._may_change and share > MOSTLY
-        default = None if store.settings().get(CHOSEN) else default_for(unread)
+        changes = self._instead is not None and share > MOSTLY
+        default = None if settings.get(CHOSEN) else default_for(unread)
         message = (
             _message(name, unread, default)
             if not changes
@@ -119,31 +126,31 @@ class Languages:
             )
         )
         warnings.warn(LanguageWarning(message, share, _in_words(unread)), stacklevel=2)
-        return changes
+        if self._instead is None or not changes:
+            return None
+        reader = self._instead()
+        self._encoder = reader.encoder
+        return reader
 
-    def settle(self, writer: Writer) -> None:
-        """Choose mode, weight and tokenizer of an empty collection, unless a user has."""
-        store = writer.store
-        settings = store.settings()
-        if not self._traits or not _is_empty(store):
-            return
+    def choose(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings to change of an empty collection: mode, weight and tokenizer.
+
+        None removes one. What a user has chosen stays.
+        """
+        chosen: dict[str, Any] = {}
+        if not self._traits:
+            return chosen
         if settings.get("mode") in (Mode.HYBRID, Mode.TEXT) and not settings.get(CHOSEN):
             mode, weight = default_for(self._unread())
-            writer.changes.set("mode", mode)
-            writer.changes.unset("weight")
-            if weight != WEIGHT:
-                writer.changes.set("weight", weight)
+            chosen |= {"mode": mode, "weight": None if weight == WEIGHT else weight}
         if settings.get("tokenizer_auto"):
-            chosen = analyzer_for(self._traits)
+            chosen["tokenizer"] = str(analyzer_for(self._traits))
         elif settings["tokenizer"] == Tokenizer.STEM:  # its creator left the languages open
-            chosen = Analyzer(Tokenizer.STEM, _languages(self._traits))
-        else:
-            return
-        if str(chosen) != settings["tokenizer"]:
-            writer.changes.set("tokenizer", str(chosen))
+            chosen["tokenizer"] = str(Analyzer(Tokenizer.STEM, _languages(self._traits)))
+        return chosen
 
     def _unread(self) -> dict[str, Unread]:
-        return {} if self.encoder is None else _unread(self.encoder, self._texts, self._traits)
+        return {} if self._encoder is None else _unread(self._encoder, self._texts, self._traits)
 
 
 def _unread(

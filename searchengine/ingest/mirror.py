@@ -15,10 +15,8 @@ from pathlib import Path
 from threading import Event
 from time import monotonic
 
-from searchengine.backends.contract import Known, as_json
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents.store import Store
-from searchengine.backends.folder.writer import Writer
 from searchengine.backends.terms import file_name
 from searchengine.corpus.documents import Document, LeftOut
 from searchengine.corpus.files import Unread, check_corpus, is_listed, read_corpus
@@ -33,7 +31,7 @@ from searchengine.errors import (
     EncoderMissing,
     EndpointError,
 )
-from searchengine.ingest.ingestion import FolderIngestion, Readers
+from searchengine.ingest.ingestion import Ingestion, Item, Readers
 from searchengine.ingest.settings import AddOptions, AddSummary
 from searchengine.ingest.watching import RECENT, FolderState, Listing, Watcher
 
@@ -72,11 +70,11 @@ class Scope:
         return path
 
 
-class Mirroring(FolderIngestion):
+class Mirroring(Ingestion):
     """Ingestion of the files of a folder that have changed, and removal of those that are gone.
 
-    A new document with the title and text of a document of a deleted file was moved: it takes over
-    the stored one, which gets a new key and keeps its vectors.
+    A new document with the title and text of a document of a deleted file was moved: it takes its
+    vectors, and what `update` has set.
     """
 
     def __init__(
@@ -88,69 +86,50 @@ class Mirroring(FolderIngestion):
         scope: Scope,
     ) -> None:
         super().__init__(collection, documents, options, readers=readers)
-        self._scope = scope
+        self._collection, self._scope = collection, scope
         self._missing: dict[bytes, list[str]] | None = None  # digest → keys without a file
-        self._moves: dict[str, str] = {}  # new key → former key
-        self._moved = self._moved_unchanged = 0
 
     def run(self) -> AddSummary:
         """Commit until the documents end, then remove the documents of deleted files.
 
-        Raises EmptyCorpus if no document would be left, and what FolderIngestion.run raises.
+        Raises EmptyCorpus if no document would be left, and what Ingestion.run raises.
         """
         summary = super().run()
         removed = self._remove()
-        updated = summary.metadata_updated - (self._moved - self._moved_unchanged)
-        return replace(
-            summary,
-            unchanged=summary.unchanged - self._moved_unchanged,
-            metadata_updated=updated,
-            moved=self._moved,
-            removed=removed,
-        )
+        return replace(summary, removed=max(0, removed - summary.moved))
 
-    def _known_in(
-        self, store: Store, documents: Sequence[Document], writer: Writer | None = None
-    ) -> dict[str, Known]:
-        stored = super()._known_in(store, documents, writer)
-        added = [document for document in documents if document.key not in stored]
-        if writer is None and added:
-            self._recognise(store, added)
-        former = [self._moves[document.key] for document in added if document.key in self._moves]
-        before = store.known(former) if former else {}
-        renamed = {}
-        for document in added:
-            state = before.get(self._moves.get(document.key, ""))
-            if state is None or state.digest != document.digest or state.id in renamed:
-                continue  # changed by another process meanwhile: it is encoded
-            # Without a root it differs from the document: there is something to write.
-            stored[document.key] = state._replace(root=None)
-            renamed[state.id] = document.key
-            if writer is not None:
-                self._moved += 1
-                self._moved_unchanged += state.added == as_json(document.metadata)
-        if writer is not None:
-            writer.changes.rename(renamed)
-        return stored
+    def _adopt_moved(self, items: Sequence[Item]) -> None:
+        former = {}
+        for item in items:
+            if item.before is None and (key := self._former(item.document)) is not None:
+                former[key] = item
+        if not former:
+            return
+        known = self._backend.known([*former])
+        for entry in self._backend.entries([*former]):
+            item, state = former[entry.document.key], known.get(entry.document.key)
+            if state is not None and entry.document.digest == state.digest == item.document.digest:
+                item.kind, item.former = "moved", state
+                item.spans, item.vectors = entry.spans, entry.vectors
 
-    def _recognise(self, store: Store, documents: Sequence[Document]) -> None:
-        """Find the former keys of documents that were moved."""
+    def _former(self, document: Document) -> str | None:
+        """The key of the document of a deleted file that is this one."""
         if self._missing is None:
             self._missing = {}
-            missing = [key for _, key in self._documents(store) if self._scope.file_of(key) is None]
+            with self._collection.reader(self._identity) as store:
+                rows = self._documents(store)
+                missing = [key for _, key in rows if self._scope.file_of(key) is None]
             for start in range(0, len(missing), _CHUNK):
-                for key, state in store.known(missing[start : start + _CHUNK]).items():
+                known = self._backend.known(missing[start : start + _CHUNK])
+                for key, state in known.items():
                     if state.vectors is None:  # else they came with it, from elsewhere
                         self._missing.setdefault(state.digest, []).append(key)
-        if not self._missing:
-            return
-        for document in documents:
-            keys, name = self._missing.get(document.digest, []), file_name(document.key)
-            # A file's name is searched: with another one, the document is added again.
-            former = next((key for key in keys if file_name(key) == name), None)
-            if former is not None:
-                keys.remove(former)
-                self._moves[document.key] = former
+        keys, name = self._missing.get(document.digest, []), file_name(document.key)
+        # A file's name is searched: with another one, the document is added again.
+        former = next((key for key in keys if file_name(key) == name), None)
+        if former is not None:
+            keys.remove(former)
+        return former
 
     def _remove(self) -> int:
         """Remove the documents of files that are gone; returns how many."""
@@ -174,14 +153,9 @@ class Mirroring(FolderIngestion):
 
     def _gone(self, store: Store) -> tuple[list[int], int]:
         """Ids of the documents to remove, and the number of documents of the folder."""
-        ids, total = [], 0
         rows = list(self._documents(store))
-        for start in range(0, len(rows), _CHUNK):
-            part = rows[start : start + _CHUNK]
-            read = self._spool.seen([key for _, key in part])
-            total += len(part)
-            ids += [number for number, key in part if key not in read and self._is_gone(key)]
-        return ids, total
+        gone = [i for i, key in rows if key not in self._seen and self._is_gone(key)]
+        return gone, len(rows)
 
     def _is_gone(self, key: str) -> bool:
         """Whether a document that was not read in this pass is no longer in the folder."""

@@ -162,7 +162,7 @@ class AddOptions:
     Attributes:
         skip_bad: leave out a document with a key that occurred before; otherwise raise
             DuplicateKey.
-        commit_every: new documents per commit; None commits once, at the end.
+        commit_every: new documents per commit; None: as many as ingestion.SECONDS and MOST say.
         progress: called with the number of documents just done and of the tokens encoded for them.
         building: called while segments are built (indexer.building.build.Progress); and, in the
             thread that encodes, with the passages of a document of more than 524,288 characters.

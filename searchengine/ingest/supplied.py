@@ -3,14 +3,14 @@
 `write_vectors` encodes documents into files, from which they are read with their vectors.
 
 The vectors are an array (n, D), which may be mapped from a file. Row i belongs to document i, or to
-the passage that line i of `passages` describes, as `export` writes them. Only the number of a row
-waits for the commit; the segment is built from the array itself.
+the passage that line i of `passages` describes, as `export` writes them. The segment is built from
+the array itself.
 """
 
 import hashlib
 import json
-import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from searchengine.backends.contract import Backend, Span
-from searchengine.backends.folder.documents.connections import Pool, guarded
 from searchengine.backends.folder.folders import is_free, new_folder
 from searchengine.corpus.documents import Document, checked_key
 from searchengine.encoders.protocol import Vectors
@@ -27,12 +26,18 @@ from searchengine.indexer.arrays import BLOCK_ROWS, evenly, unusable
 from searchengine.indexer.storage.durable import sync_file
 from searchengine.ingest.passages import PassageReader
 from searchengine.ingest.pipeline import LARGEST_BLOCK, encoded, in_batches
-from searchengine.ingest.spool import TEMPORARY, Ranges, Supplied, room
 
 VectorsArgument = npt.ArrayLike | Sequence[npt.ArrayLike | None]
-_CHUNK = 10_000  # keys looked up at a time
 _LONGEST = 1 << 40  # characters of a text
 _SAMPLE = 100  # rows that tell one file from another
+
+
+class Supplied(NamedTuple):
+    """The vectors of a document, one for each of its passages, and their checksum."""
+
+    spans: Sequence[Span]
+    vectors: npt.NDArray[Any]
+    checksum: bytes
 
 
 class Rows(NamedTuple):
@@ -85,12 +90,6 @@ class Rows(NamedTuple):
                 "only zeros; correct it, or leave it out with its document"
             )
         return single
-
-    def blocks(self, ranges: Sequence[tuple[int, int]]) -> Iterator[Vectors]:
-        """The rows of ranges [start, end) as float32, in blocks."""
-        for start, end in ranges:
-            for first in range(start, end, BLOCK_ROWS):
-                yield self.array[first : min(first + BLOCK_ROWS, end)].astype(np.float32)
 
 
 class SuppliedVectors:
@@ -149,20 +148,12 @@ class SuppliedVectors:
             documents, spans, self.checksums(spans), strict=True
         ):
             # The first document of a key is stored, the others are left out or refused.
-            supplied.setdefault(document.key, Supplied(row, cut, checksum))
+            vectors = self._rows.array[max(row, 0) : max(row, 0) + len(cut)]
+            supplied.setdefault(document.key, Supplied(cut, vectors, checksum))
         return supplied
 
-    def vectors(self, rows: Ranges) -> npt.NDArray[Any] | Iterable[Vectors]:
-        """The vectors in these ranges of rows."""
-        if len(rows) == 1 and self._rows.array.dtype.kind == "f":
-            return self._rows.array[slice(*rows[0])]
-        return self._rows.blocks(rows)
-
-    def check_end(self, seen: Callable[[Sequence[str]], set[str]], skip_bad: bool) -> None:
-        """Raise QueryError if rows are left when all documents were read.
-
-        `seen`: returns those of keys that documents had.
-        """
+    def check_end(self, seen: Container[str], skip_bad: bool) -> None:
+        """Raise QueryError if rows are left when all documents were read; `seen`: their keys."""
         if self._table is not None:
             if not skip_bad:
                 self._table.check_used(seen)
@@ -172,11 +163,6 @@ class SuppliedVectors:
     def is_empty_export(self, skip_bad: bool) -> bool:
         """Whether nothing was read because it is the export of an empty collection."""
         return self._table is not None and not skip_bad and not self._position
-
-    def close(self) -> None:
-        """Remove temporary files."""
-        if self._table is not None:
-            self._table.close()
 
     def _other_number(self, documents: str) -> QueryError:
         return QueryError(
@@ -264,96 +250,68 @@ def check_numbers(backend: Backend, vectors: npt.NDArray[Any], source: str) -> N
 
 
 class _Passages:
-    """Key → rows and passages, in a temporary file: memory stays bounded."""
+    """Key → rows and passages; four numbers a passage are in memory."""
 
     def __init__(self, passages: Iterable[Mapping[str, Any]], rows: int) -> None:
         """Read `passages`, one for each row. Raises QueryError and CorpusError."""
-        self._pool = Pool()
-        with guarded(self._pool), room(TEMPORARY):
-            self._pool.add(sqlite3.connect("", isolation_level=None, check_same_thread=False))
-        try:
-            with room(TEMPORARY), self._pool.borrow() as connection:
-                connection.execute(
-                    "CREATE TABLE passages (row INTEGER PRIMARY KEY, key, start, end)"
+        self._rows_of: dict[str, tuple[int, int]] = {}  # the first row and the one after the last
+        self._offsets = array("q"), array("q")
+        row = 0
+        for row, line in enumerate(passages, start=1):
+            if row > rows:
+                break
+            key, *offsets = _checked_line(row, line)
+            first, end = self._rows_of.get(key, (row - 1, row - 1))
+            if end != row - 1:
+                raise CorpusError(
+                    f"the passages of the document {key!r} are on lines {end} and {row}, with "
+                    "others in between; put them one after the other"
                 )
-                connection.execute("BEGIN")
-                sql = "INSERT INTO passages VALUES (?, ?, ?, ?)"
-                connection.executemany(sql, map(_checked_line, range(rows + 1), passages))
-                connection.execute("COMMIT")
-                connection.execute("CREATE INDEX by_key ON passages (key)")
-                (count,) = connection.execute("SELECT count(*) FROM passages").fetchone()
-            if count != rows:
-                got = f"{count} passages" if count < rows else "more passages"
-                raise QueryError(
-                    f"every row of the vectors needs a passage, got {got} for {rows} rows; "
-                    "nothing was added"
-                )
-        except BaseException:
-            self.close()
-            raise
+            self._rows_of[key] = first, row
+            for values, offset in zip(self._offsets, offsets, strict=True):
+                values.append(offset)
+        if row != rows:
+            got = f"{row} passages" if row < rows else "more passages"
+            raise QueryError(
+                f"every row of the vectors needs a passage, got {got} for {rows} rows; "
+                "nothing was added"
+            )
 
     def rows_of(self, documents: Sequence[Document]) -> list[tuple[int, list[Span]]]:
         """The first row of each document and its passages; none: (−1, [])."""
-        passages_of: dict[str, list[tuple[int, Span]]] = {}
-        keys = list({document.key: None for document in documents})
-        marks = ", ".join("?" * len(keys))
-        sql = f"SELECT key, row, start, end FROM passages WHERE key IN ({marks}) ORDER BY row"
-        for key, row, start, end in self._read(sql, keys):
-            passages_of.setdefault(key, []).append((row, (start, end)))
         result = []
         for document in documents:
-            rows = passages_of.get(document.key, [])
-            _check_passages(document, rows)
-            result.append((rows[0][0] if rows else -1, [span for _, span in rows]))
+            first, end = self._rows_of.get(document.key, (-1, -1))
+            spans = [*zip(*(values[first:end] for values in self._offsets), strict=True)]
+            for row, (start, stop) in enumerate(spans, start=first + 1):
+                if not 0 <= start <= stop <= len(document.text):
+                    raise CorpusError(
+                        f"passage {row}: {start} to {stop} is not within the text of "
+                        f"{document.key!r}, which has {len(document.text)} characters"
+                    )
+            result.append((first, spans))
         return result
 
-    def check_used(self, seen: Callable[[Sequence[str]], set[str]]) -> None:
-        """Raise QueryError if a passage names a document that `seen` does not know."""
-        after = ""
-        sql = "SELECT DISTINCT key FROM passages WHERE key > ? ORDER BY key LIMIT ?"
-        while keys := [key for (key,) in self._read(sql, (after, _CHUNK))]:
-            if missing := set(keys) - seen(keys):
-                raise QueryError(
-                    f"a passage names the document {min(missing)!r}, which is not among the "
-                    "documents; nothing was added since the last commit"
-                )
-            after = keys[-1]
-
-    def close(self) -> None:
-        """Remove the file."""
-        self._pool.close()
-
-    def _read(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
-        with room(TEMPORARY), self._pool.borrow() as connection:
-            return connection.execute(sql, parameters).fetchall()
+    def check_used(self, seen: Container[str]) -> None:
+        """Raise QueryError if a passage names a document that is not among the keys `seen`."""
+        if missing := [key for key in self._rows_of if key not in seen]:
+            raise QueryError(
+                f"a passage names the document {min(missing)!r}, which is not among the "
+                "documents; nothing was added since the last commit"
+            )
 
 
-def _checked_line(number: int, line: Any) -> tuple[int, str, int, int]:
-    """Row, key, start and end. Raises CorpusError."""
+def _checked_line(number: int, line: Any) -> tuple[str, int, int]:
+    """Key, start and end of passage `number`, from 1. Raises CorpusError."""
     try:
         key, start, end = line["key"], line["start"], line["end"]
     except (TypeError, KeyError, IndexError) as error:
         raise CorpusError(
-            f"passage {number + 1}: expected key, start and end, got {line!r:.80}"
+            f"passage {number}: expected key, start and end, got {line!r:.80}"
         ) from error
     valid = type(start) is int and type(end) is int and 0 <= start <= end < _LONGEST
     if not isinstance(key, str) or not key.strip() or not valid:
         raise CorpusError(
-            f"passage {number + 1}: expected a key and offsets 0 ≤ start ≤ end, got {line!r:.80}"
+            f"passage {number}: expected a key and offsets 0 ≤ start ≤ end, got {line!r:.80}"
         )
-    return number, checked_key(key), start, end
-
-
-def _check_passages(document: Document, rows: Sequence[tuple[int, Span]]) -> None:
-    """Raise CorpusError unless the rows follow each other and the passages are in the text."""
-    for i, (row, (start, end)) in enumerate(rows):
-        if row != rows[0][0] + i:
-            raise CorpusError(
-                f"the passages of the document {document.key!r} are on lines {rows[0][0] + i} and "
-                f"{row + 1}, with others in between; put them one after the other"
-            )
-        if not 0 <= start <= end <= len(document.text):
-            raise CorpusError(
-                f"passage {row + 1}: {start} to {end} is not within the text of "
-                f"{document.key!r}, which has {len(document.text)} characters"
-            )
+    return checked_key(key), start, end

@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,7 +28,7 @@ from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.folders import remove_unnamed
 from searchengine.backends.folder.pending import Kind, drop_all, works
 from searchengine.backends.folder.view import has_vectors, open_committed
-from searchengine.backends.folder.writer import Writer, writing
+from searchengine.backends.folder.writer import Vectors, Writer, writing
 from searchengine.corpus.documents import Document
 from searchengine.encoders.loading import (
     EncoderArgument,
@@ -44,7 +44,6 @@ from searchengine.indexer.storage.passages_file import PASSAGES
 from searchengine.ingest.passages import PassageReader
 from searchengine.ingest.pipeline import encoded, in_batches
 from searchengine.ingest.settings import CollectionSettings
-from searchengine.ingest.spool import Spool
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.upkeep import verify
 
@@ -525,10 +524,9 @@ def _mend(
             if plan.documents:
                 if reader is None or reader.settings != store.settings():  # changed meanwhile
                     reader = load_reader()
-                with closing(Spool(path)) as spool:
-                    _encode(writer, plan, reader, spool, progress)
-                    if spool.rows:
-                        writer.append(spool.vectors([(0, spool.rows)]))
+                vectors = _encoded(writer, plan, reader, progress)
+                if (first := next(vectors, None)) is not None:
+                    writer.append(chain([first], vectors))
             for row, segment in plan.opened.items():
                 if verify.differing(store, row, segment).size:
                     writer.merge([row])
@@ -539,10 +537,10 @@ def _mend(
     return plan
 
 
-def _encode(
-    writer: Writer, plan: Plan, reader: PassageReader, spool: Spool, progress: Progress | None
-) -> None:
-    """Write the passages of the documents again, and spool their vectors."""
+def _encoded(
+    writer: Writer, plan: Plan, reader: PassageReader, progress: Progress | None
+) -> Iterator[Vectors]:
+    """Write the passages of the documents again, and yield their vectors."""
     passage = writer.changes.next_passage()
     ids = sorted(plan.documents)
     texts = (writer.store.documents(batch) for batch in in_batches(ids, _BATCH))
@@ -550,7 +548,6 @@ def _encode(
         documents = dict(zip(batch, block.documents, strict=True))
         writer.changes.cut_again(documents, block.spans, passage)
         passage += sum(map(len, block.spans))
-        for vectors in block.batches:
-            spool.add_vectors(vectors)
+        yield from block.batches
         if progress is not None:
             progress("Encoding", len(batch), len(ids))

@@ -11,7 +11,8 @@ from clean_process import clean
 from conftest import WordLengths
 
 from searchengine import SearchEngine
-from searchengine.errors import CorpusError, QueryError
+from searchengine.errors import CorpusError
+from searchengine.ingest import ingestion, pipeline
 
 COUNT, EVERY = 3000, 700
 QUESTIONS = ["a bee sees", "aaaaaaaaa aaa", "aaaaaaaaaaaaa"]
@@ -23,8 +24,11 @@ def corpus() -> Iterator[dict[str, Any]]:
         yield {"_id": f"k{i}", "text": " ".join(words), "n": i}
 
 
-def _killed_at(path: Path, calls: int) -> None:
-    """Index, and die at that many calls of the encoder."""
+def _killed_at(path: Path, calls: int, limits: dict[str, Any], every: int | None) -> None:
+    """Index, and die at that many calls of the encoder; `limits` of a commit."""
+    pipeline.LARGEST_BLOCK = 256, 1 << 19
+    for name, limit in limits.items():
+        setattr(ingestion, name, limit)
 
     class Deadly(WordLengths):
         def encode(self, texts: Any, *, role: str | None = None) -> Any:
@@ -33,7 +37,7 @@ def _killed_at(path: Path, calls: int) -> None:
             return super().encode(texts, role=role)
 
     with SearchEngine.open(path, Deadly()) as engine:
-        engine.add(corpus(), commit_every=EVERY)
+        engine.add(corpus(), commit_every=every)
 
 
 def contents(engine: SearchEngine) -> Any:
@@ -43,7 +47,13 @@ def contents(engine: SearchEngine) -> Any:
     return documents, [[(hit.key, hit.score) for hit in some] for some in hits]
 
 
-def test_the_finished_collection_equals_an_unbroken_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("limits", "every"),
+    [({}, EVERY), ({"MOST": (EVERY, 1 << 26)}, None), ({"SECONDS": 0.0}, None)],
+)
+def test_the_finished_collection_equals_an_unbroken_one(
+    tmp_path: Path, limits: dict[str, Any], every: int | None
+) -> None:
     whole, broken = tmp_path / "whole.index", tmp_path / "broken.index"
     with SearchEngine.create(whole, WordLengths(), {"prefix": 4}) as engine:
         engine.add(corpus(), commit_every=EVERY)
@@ -51,22 +61,20 @@ def test_the_finished_collection_equals_an_unbroken_one(tmp_path: Path) -> None:
         assert engine.stats().segments == 1
     SearchEngine.create(broken, WordLengths(), {"prefix": 4}).close()
     stored = []
-    # The first commit takes two calls, of 512 and 188, and those after it one each. The third call
-    # is made before the first commit is; the fourth waits until the second is done.
-    for calls in (1, 3, 3):
-        run = clean.Process(target=_killed_at, args=(broken, calls))
+    for calls in (1, 8, 8):
+        run = clean.Process(target=_killed_at, args=(broken, calls, limits, every))
         run.start()
         run.join(60)
         assert run.exitcode == -signal.SIGKILL
         with SearchEngine.open(broken, WordLengths()) as engine:
             stored.append(engine.stats().documents)
             engine.verify()
-    assert stored == [0, 2 * EVERY, 4 * EVERY]
+    assert 0 == stored[0] < stored[1] < stored[2] < COUNT
     encoder = WordLengths()
     with SearchEngine.open(broken, encoder) as engine:
-        summary = engine.add(corpus(), commit_every=EVERY)
-        assert (summary.added, summary.unchanged) == (COUNT - 4 * EVERY, 4 * EVERY)
-        assert sum(map(len, encoder.calls)) == COUNT - 4 * EVERY
+        summary = engine.add(corpus(), commit_every=every)
+        assert (summary.added, summary.unchanged) == (COUNT - stored[2], stored[2])
+        assert sum(map(len, encoder.calls)) == COUNT - stored[2]
         engine.verify()
         assert contents(engine) == expected
         assert engine.add(corpus(), commit_every=EVERY).unchanged == COUNT
@@ -86,5 +94,3 @@ def test_what_is_bad_undoes_its_own_commit_only(tmp_path: Path) -> None:
             engine.add(with_a_fault())
         assert engine.stats().documents == 2 * EVERY
         engine.verify()
-        with pytest.raises(QueryError, match="commit_every must be at least 1"):
-            engine.add(corpus(), commit_every=0)

@@ -5,8 +5,9 @@
 
 import logging
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
@@ -20,10 +21,12 @@ from searchengine.backends.contract import (
     checked,
 )
 from searchengine.backends.folder.documents.changes import Changes
+from searchengine.backends.folder.documents.connections import Identity
 from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.folders import check_name, is_free, new_folder, refuse_network
 from searchengine.backends.folder.merging import Merging, due
-from searchengine.backends.folder.writer import Measured, WritableView
+from searchengine.backends.folder.writer import Measured, WritableView, built_ahead
+from searchengine.backends.terms import Text, file_name
 from searchengine.corpus.analyzer import DEFAULT, Analyzer, Tokenizer
 from searchengine.errors import CollectionBusy, CollectionError, QueryError
 from searchengine.indexer.arrays import BLOCK_ROWS, Floats
@@ -94,41 +97,62 @@ class Collection(WritableView):
         """As Backend; remembered until another commit."""
         commit, highest = self.numbered or (None, -1)
         self.numbered = None  # it is wrong if another writer uses the numbers meanwhile
-        with self.reader(self.store.identity) as store:
+        with self.reader() as store:
             if commit is None or commit != store.settings().get("commit_id"):
                 highest = store.highest_number()
         return highest
 
     def remember_number(self, highest: int) -> None:
-        with self.reader(self.store.identity) as store:
+        with self.reader() as store:
             self.numbered = store.settings().get("commit_id"), highest
+
+    def known(self, keys: Sequence[str]) -> dict[str, Known]:
+        with self.reader() as store:  # of the newest commit
+            return store.known(keys)
 
     def upsert(
         self,
         entries: Sequence[Entry],
         expected: Mapping[str, Known] | None = None,
         made_by: Mapping[str, Any] | None = None,
+        *,
+        metadata: Sequence[Entry] = (),
+        choose: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
+        identity: Identity | None = None,
+        progress: Progress | None = None,
     ) -> None:
-        last = checked(entries, int(self.settings["encoder"]["dim"]))
-        entries = list(last.values())
-        documents = [entry.document for entry in entries]
-        spans = [entry.spans for entry in entries]
-        supplied = {e.document.key: e.supplied for e in entries if e.supplied is not None}
-        sources = {e.document.key: e.source for e in entries if e.source is not None}
         made_by = self.settings if made_by is None else made_by
-        with self.own_store() as store:
+        last = checked(entries, int(made_by["encoder"]["dim"]))
+        entries = list(last.values())
+        keys = [*last, *(entry.document.key for entry in metadata)]
+        rows = sum(len(entry.spans) for entry in entries)
+        vectors, texts = partial(_blocks, entries), partial(_texts, entries)
+        with (
+            self.own_store(identity) as store,
+            built_ahead(self, store, made_by, rows, vectors, texts, progress) as ahead,
+        ):
             with self.writing(store, made_by=made_by) as writer:
-                before = store.known(last)
-                check_unchanged(expected, before, last)
-                # Without its source, nothing of the metadata before is merged.
-                stored = {key: state._replace(source=None) for key, state in before.items()}
-                first = writer.changes.next_passage()
-                writer.changes.write(documents, spans, stored, first, supplied)
-                writer.changes.set_sources(sources)
-                if any(spans):
-                    writer.append(_blocks(entries))
+                before = store.known(keys)
+                check_unchanged(expected, before, keys)
+                if choose is not None and not store.ids_after(-1, None, 1).size:
+                    _configure(writer.changes, choose(store.settings()))
+                writer.changes.write(entries, before, writer.changes.next_passage())
+                writer.changes.set_metadata(metadata, before)
+                if rows:
+                    writer.append(vectors(), progress, rows, ahead)
             self._upserted.update(writer.opened)
-            self.merge_due(store, written=self._upserted)
+            self.merge_due(store, progress, written=self._upserted)
+
+    def wait_ready(
+        self,
+        timeout: float | None = None,
+        *,
+        finished: int = 0,
+        progress: Progress | None = None,
+    ) -> None:
+        if finished:
+            with self.own_store() as store:
+                self.merge_due(store, progress, written=self._upserted, finished=finished)
 
     def delete(self, keys: Sequence[str] | None, where: str | None) -> int:
         with self.own_store() as store:
@@ -159,11 +183,7 @@ class Collection(WritableView):
 
     def configure(self, values: Mapping[str, Any]) -> None:
         with self.own_store() as store, self.writing(store) as writer:
-            for name, value in values.items():
-                if value is None:
-                    writer.changes.unset(name)
-                else:
-                    writer.changes.set(name, value)
+            _configure(writer.changes, values)
 
     def optimize(self, progress: Progress | None = None) -> None:
         """Merge all segments into one without deleted rows.
@@ -186,19 +206,9 @@ class Collection(WritableView):
         tuning: Mapping[str, Any] | None = None,
         building: Progress | None = None,
     ) -> None:
-        """Build all segments again with another index config, in one commit.
+        """Build all segments again with another index config, in one commit: Writer.rebuild.
 
-        Segments that are added later use that config too.
-
-        Args:
-            measured: the segments that were measured, with their live rows.
-            config: the index config.
-            tuning: the measurements behind it, stored in every manifest; None: it was not tuned.
-            building: progress callback: step, rows just done, rows in all segments.
-
-        Raises:
-            CollectionError: segments or deleted rows have changed since they were measured.
-            CollectionBusy: another process is writing. Then nothing changes.
+        `building`: progress callback: step, rows just done, rows in all segments.
         """
         rows = sum(row.rows for row in measured)
 
@@ -247,13 +257,36 @@ class Collection(WritableView):
             )
 
 
+def _configure(changes: Changes, values: Mapping[str, Any]) -> None:
+    """Write settings; None removes one."""
+    for name, value in values.items():
+        if value is None:
+            changes.unset(name)
+        else:
+            changes.set(name, value)
+
+
+def _texts(entries: Sequence[Entry]) -> Iterator[tuple[int, Text]]:
+    """The first row of each document that has vectors, and its text."""
+    row = 0
+    for entry in entries:
+        if entry.spans:
+            document = entry.document
+            name = file_name(document.key) if document.root else ""
+            yield row, Text(document.title, document.text, name)
+            row += len(entry.spans)
+
+
 def _blocks(entries: Sequence[Entry]) -> Iterator[Floats]:
     """The vectors of all entries, in blocks."""
     pending: list[Floats] = []
+    rows = 0
     for entry in entries:
-        pending.append(entry.vectors)
-        if sum(map(len, pending)) >= BLOCK_ROWS:
-            yield np.concatenate(pending)
-            pending = []
+        if entry.spans:
+            pending.append(entry.vectors)
+            rows += len(entry.spans)
+        if rows >= BLOCK_ROWS:
+            yield np.concatenate(pending, dtype=np.float32)
+            pending, rows = [], 0
     if pending:
-        yield np.concatenate(pending)
+        yield np.concatenate(pending, dtype=np.float32)

@@ -3,10 +3,12 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from searchengine.backends.contract import (
     Backend,
+    Changed,
     Entry,
     Known,
     check_unchanged,
@@ -48,6 +50,7 @@ class PostgresCollection(Backend):
     """
 
     path: str
+    largest_commit = 2000
 
     def __init__(self, url: str, wait: float = 0) -> None:
         """Open. Raises CollectionError, BackendUnavailable and ImportError (missing extra)."""
@@ -154,8 +157,17 @@ class PostgresCollection(Backend):
         entries: Sequence[Entry],
         expected: Mapping[str, Known] | None = None,
         made_by: Mapping[str, Any] | None = None,
+        *,
+        metadata: Sequence[Entry] = (),
+        **_: Any,
     ) -> None:
         made_by = self.settings if made_by is None else made_by
+        kept = self.entries([entry.document.key for entry in metadata])
+        if len(kept) < len(metadata):
+            raise Changed
+        patched = zip(kept, metadata, strict=True)
+        new = [replace(k, document=e.document, source=e.source) for k, e in patched]
+        entries = [*entries, *new]
         last = checked(entries, int(made_by["encoder"]["dim"]))
         used = Analyzer.parse(self.settings["tokenizer"] if self.words else Tokenizer.NONE)
         terms = postings_of(list(last.values()), used)
@@ -200,7 +212,7 @@ class PostgresCollection(Backend):
         self._connections.write(work, "FOR UPDATE")
         self.refresh()
 
-    def wait_ready(self, timeout: float | None = None) -> None:
+    def wait_ready(self, timeout: float | None = None, **_: Any) -> None:
         """Build the index of vectors if it is missing and there are FLAT_BELOW passages.
 
         If the collection has outgrown its rotation, fit it again, and the index with it. Others

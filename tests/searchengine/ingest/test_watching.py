@@ -216,15 +216,15 @@ def test_a_collection_that_is_away_is_waited_for(
 @pytest.mark.parametrize(
     ("place", "error", "message"),
     [
-        ("spool.TemporaryFile", OSError(errno.ENOSPC, "No space left on device"), "No space left"),
-        ("passages.PassageReader.encode", EndpointError("http://e cannot be reached"), "http://e"),
+        ("backends.folder.writer.Segment.build", OSError(errno.ENOSPC, "No room"), "No room"),
+        ("ingest.passages.PassageReader.encode", EndpointError("http://e is away"), "http://e"),
     ],
 )
 def test_what_fails_for_a_moment_is_waited_for(
     engine: SearchEngine, notes: Path, place: str, error: Exception, message: str
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(f"searchengine.ingest.{place}", Mock(side_effect=error))
+        patch.setattr(f"searchengine.{place}", Mock(side_effect=error))
         stop = Event()
         passes = engine.watch(notes, stop=stop)
         assert message in next(passes).problem

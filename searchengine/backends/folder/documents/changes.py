@@ -2,63 +2,14 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from searchengine.backends.contract import Known, Span, as_json
+from searchengine.backends.contract import Entry, Known, Span, as_json
 from searchengine.backends.filters import fields
 from searchengine.backends.folder.documents import schema
 from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.corpus.documents import Document
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Documents, by how they differ from the stored ones of the same keys.
-
-    Attributes:
-        changed: documents to write with their vectors: new ones, and those with another title,
-            text or vector.
-        metadata: other documents whose metadata or root differs.
-        metadata_updated: number of these with other metadata.
-        unchanged: number of documents with the stored title, text and metadata.
-    """
-
-    changed: list[Document]
-    metadata: list[Document]
-    metadata_updated: int
-    unchanged: int
-
-
-def compare(
-    documents: Sequence[Document], stored: Mapping[str, Known], vectors: Mapping[str, bytes]
-) -> Comparison:
-    """Compare documents with the stored documents of the same keys.
-
-    `vectors`: key → checksum of the vectors that come with a document. A document that comes
-    without keeps those that once came with it, as long as its text is the same.
-    """
-    changed, metadata, updated, unchanged = [], [], 0, 0
-    for document in documents:
-        before = stored.get(document.key)
-        if (
-            before is None
-            or before.digest != document.digest
-            or _other_vectors(before.vectors, vectors.get(document.key))
-        ):
-            changed.append(document)
-            continue
-        other_metadata = before.added != as_json(document.metadata)
-        updated += other_metadata
-        unchanged += not other_metadata
-        if other_metadata or before.root != (document.root or None):
-            metadata.append(document)
-    return Comparison(changed, metadata, updated, unchanged)
-
-
-def _other_vectors(stored: bytes | None, supplied: bytes | None) -> bool:
-    return stored == b"" if supplied is None else stored != supplied
 
 
 class Changes:
@@ -85,29 +36,23 @@ class Changes:
             return schema.take(connection, kind, count)
 
     def write(
-        self,
-        documents: Sequence[Document],
-        spans: Sequence[Sequence[Span]],
-        known: Mapping[str, Known],
-        first_passage: int,
-        vectors: Mapping[str, bytes] | None = None,
+        self, entries: Sequence[Entry], known: Mapping[str, Known], first_passage: int
     ) -> None:
         """Store documents and their passages, replacing documents with the same keys.
 
-        The passages get ids from `first_passage` on, in their order. `vectors`: as `compare`.
+        The passages get ids from `first_passage` on, in their order.
         """
-        replaced = [known[d.key].id for d in documents if d.key in known]
+        replaced = [known[e.document.key].id for e in entries if e.document.key in known]
         self._bury(replaced)
-        free = self.take("documents", sum(d.key not in known for d in documents))
+        free = self.take("documents", len(entries) - len(replaced))
         numbers, rows = [], []
-        for document in documents:
-            before = known.get(document.key)
-            metadata, source = merged(before, document)
+        for entry in entries:
+            document, before = entry.document, known.get(entry.document.key)
             numbers.append(free if before is None else before.id)
             free += before is None
-            texts = (document.key, document.title, document.text)
-            origin = (source, document.root or None, (vectors or {}).get(document.key))
-            rows.append((numbers[-1], *texts, metadata, document.digest, *origin))
+            texts = (document.key, document.title, document.text, as_json(document.metadata))
+            origin = (entry.source, document.root or None, entry.supplied)
+            rows.append((numbers[-1], *texts, document.digest, *origin))
         self._many(
             "INSERT INTO documents (id, key, title, text, metadata, digest, source, root, vectors) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
@@ -116,14 +61,7 @@ class Changes:
             "vectors = excluded.vectors",
             rows,
         )
-        self._place(numbers, spans, first_passage)
-
-    def set_sources(self, sources: Mapping[str, str]) -> None:
-        """Store the metadata as last added (by key, as JSON), where an update has changed it."""
-        self._many(
-            "UPDATE documents SET source = ? WHERE key = ?",
-            ((source, key) for key, source in sources.items()),
-        )
+        self._place(numbers, [entry.spans for entry in entries], first_passage)
 
     def cut_again(
         self,
@@ -148,27 +86,24 @@ class Changes:
             ((id_, *row) for id_, row in enumerate(placed, start=first_passage)),
         )
 
-    def set_metadata(self, documents: Sequence[Document], known: Mapping[str, Known]) -> None:
-        """Store the metadata of documents whose text is already stored."""
+    def set_metadata(self, entries: Sequence[Entry], known: Mapping[str, Known]) -> None:
+        """Store metadata, source and root of documents whose text is already stored."""
+        rows = ((as_json(e.document.metadata), e.source, e.document) for e in entries)
         self._many(
             "UPDATE documents SET metadata = ?, source = ?, root = ? WHERE id = ?",
-            ((*merged(known[d.key], d), d.root or None, known[d.key].id) for d in documents),
+            ((*texts, d.root or None, known[d.key].id) for *texts, d in rows),
         )
 
     def patch_metadata(self, patches: Mapping[int, Mapping[str, Any]]) -> None:
         """Merge patches (by document id) into the metadata (RFC 7396: null removes).
 
-        The metadata as last added is kept as well: see `merged`.
+        The metadata as last added is kept as well: see Entry.source.
         """
         self._many(
             "UPDATE documents SET source = ifnull(source, metadata), "
             "metadata = json_patch(metadata, ?) WHERE id = ?",
             ((as_json(patch), i) for i, patch in patches.items()),
         )
-
-    def rename(self, keys: Mapping[int, str]) -> None:
-        """Give documents (by id) new keys, which no document has."""
-        self._many("UPDATE documents SET key = ? WHERE id = ?", ((k, i) for i, k in keys.items()))
 
     def remove(self, documents: Sequence[int]) -> None:
         """Delete documents; their passages become tombstones."""
@@ -258,35 +193,3 @@ class Changes:
     def _many(self, sql: str, parameters: Iterable[Sequence[Any]]) -> None:
         with self.store.writing() as connection:
             connection.executemany(sql, parameters)
-
-
-def merged(before: Known | None, document: Document) -> tuple[str, str | None]:
-    """The metadata to store for a document, and its source if that differs; as JSON.
-
-    Values that `update` set stay until the source changes: a field of the source that differs from
-    when it was last added gets its new value; all other fields keep their stored values.
-    """
-    added = as_json(document.metadata)
-    if before is None or before.source is None:
-        return added, None
-    stored = _three_way(json.loads(before.source), json.loads(added), json.loads(before.metadata))
-    written = as_json(stored)
-    return written, None if written == added else added
-
-
-def _three_way(
-    old: Mapping[str, Any], new: Mapping[str, Any], stored: Mapping[str, Any]
-) -> dict[str, Any]:
-    """`stored`, with the changes from `old` to `new` applied."""
-    result = dict(stored)
-    for name in {**old, **new}:
-        if name in old and name in new and json.dumps(old[name]) == json.dumps(new[name]):
-            continue  # as JSON: to Python 1 and true are equal
-        before, now, current = old.get(name), new.get(name), stored.get(name)
-        if isinstance(before, dict) and isinstance(now, dict) and isinstance(current, dict):
-            result[name] = _three_way(before, now, current)
-        elif name in new:
-            result[name] = new[name]
-        else:
-            result.pop(name, None)
-    return result

@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from searchengine.backends.contract import Known
+from searchengine.backends.contract import Entry, Known
 from searchengine.backends.folder.documents import database
-from searchengine.backends.folder.documents.changes import Changes, merged
+from searchengine.backends.folder.documents.changes import Changes
 from searchengine.backends.folder.documents.connections import Pool, turns
 from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.folders import os_errors, remove_unnamed, segment_folders
 from searchengine.corpus.files import Document
 from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.indexer.storage.durable import open_folder
+from searchengine.ingest.ingestion import merged
 
 COUNT = 1_208  # documents; they are read 500 at a time
 
@@ -31,7 +32,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
     with Store(tmp_path / "documents.db", create=True) as store:
         with store.transaction():
             changes = Changes(store)
-            changes.write(documents, [[(0, 4)]] * COUNT, {}, 0)
+            changes.write([Entry(d, ((0, 4),), np.zeros((0, 0))) for d in documents], {}, 0)
             changes.add_segment(SegmentRow(1, 0, COUNT, "abc"))
         yield store
 

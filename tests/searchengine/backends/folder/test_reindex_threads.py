@@ -19,7 +19,7 @@ from searchengine.backends.folder.merging import Merging
 from searchengine.backends.folder.writer import WritableView
 from searchengine.encoders.loading import CollectionEncoder, load_given
 from searchengine.errors import CollectionError, EncoderMismatch
-from searchengine.ingest.ingestion import FolderIngestion
+from searchengine.ingest.ingestion import Ingestion
 from searchengine.ingest.passages import PassageReader
 from searchengine.ingest.pipeline import Pipeline
 from searchengine.upkeep import repair
@@ -56,11 +56,11 @@ def holds(engine: SearchEngine, numbers: set[int], encoder: WordLengths) -> None
 
 
 @pytest.mark.parametrize("owner, step, when", [
-    (FolderIngestion, "_read_block", 1),
-    (FolderIngestion, "_read_block", 2),
-    (Pipeline, "_start", 1),
-    (FolderIngestion, "_write", 1),
-    (FolderIngestion, "_write", 2),
+    (Ingestion, "_read_block", 1),
+    (Ingestion, "_read_block", 2),
+    (Pipeline, "start", 1),
+    (Ingestion, "_commit", 1),
+    (Ingestion, "_commit", 2),
     (WritableView, "own_store", 2),
     (WritableView, "opened", 1),
     (PassageReader, "cut", 1),
@@ -124,7 +124,7 @@ def test_vectors_that_came_with_documents_are_not_stored_beside_those_of_another
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        during(patch, FolderIngestion, "_write", lambda: engine.reindex(Remainders()))
+        during(patch, Ingestion, "_commit", lambda: engine.reindex(Remainders()))
         with pytest.raises(EncoderMismatch, match="reindexed by the encoder remainders after"):
             engine.add([document(7)], np.eye(1, 16))
     holds(engine, set(range(5)), Remainders())
@@ -143,7 +143,7 @@ def test_another_engine_loses_its_add_and_stores_nothing(
                 engine.collection.refresh()
 
         with monkeypatch.context() as patch:
-            during(patch, FolderIngestion, "_write", reindex)
+            during(patch, Ingestion, "_commit", reindex)
             with pytest.raises(EncoderMismatch, match=r"remainders|in memory"):
                 engine.add([document(7)])
         holds(other, set(range(5)), Remainders())
@@ -169,9 +169,7 @@ def test_a_reindex_by_the_same_encoder_with_other_passages_counts_too(
     with SearchEngine.create(path, Cutting(), passages=True) as engine:
         engine.add([document(1)])
         with monkeypatch.context() as patch:
-            during(
-                patch, FolderIngestion, "_write", lambda: engine.reindex(Cutting(), passages=False)
-            )
+            during(patch, Ingestion, "_commit", lambda: engine.reindex(Cutting(), passages=False))
             engine.add([Document("d9", " ".join(["x"] * 30))])
         assert engine.stats().passages == 2
         holds(engine, {1, 9}, Cutting())
@@ -185,7 +183,7 @@ def test_a_mirror_of_a_folder_goes_on(
     for i in range(4):
         (folder / f"d{i}.txt").write_text(document(i + 9).text)
     with monkeypatch.context() as patch:
-        during(patch, FolderIngestion, "_write", lambda: engine.reindex(Remainders()))
+        during(patch, Ingestion, "_commit", lambda: engine.reindex(Remainders()))
         assert engine.mirror(folder).added == 4
     engine.delete([f"d{i}" for i in range(5)])
     for key, (vector,) in zip(engine.keys(), engine.vectors(list(engine.keys())), strict=True):

@@ -6,17 +6,19 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchengine.backends.contract import Passage, as_json
+from searchengine.backends.contract import Entry, Passage, as_json
 from searchengine.backends.folder.documents import schema
 from searchengine.backends.folder.documents.changes import Changes
 from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionBusy, CollectionError, FilterError
 
+NONE = np.empty((0, 0), np.float32)
 DOCUMENTS = [
     Document(f"k{i}", f"text {i}", f"title {i}", {"n": i, "tags": ["ü"]}) for i in range(8)
 ]
@@ -26,7 +28,7 @@ def insert(store: Store, documents: Sequence[Document]) -> None:
     """New documents, one whole passage each, and a segment that has a row for each."""
     changes = Changes(store)
     base = changes.next_passage()
-    changes.write(documents, [[(0, len(d.text))] for d in documents], {}, base)
+    changes.write([Entry(d, ((0, len(d.text)),), NONE) for d in documents], {}, base)
     number = len(store.segments()) + 1
     changes.add_segment(SegmentRow(number, base, len(documents), "abc"))
 
@@ -122,7 +124,8 @@ def test_replacing_keeps_the_id_and_buries_the_passages(store: Store) -> None:
     assert known["k2"].digest == DOCUMENTS[2].digest
     two = [Document("k2", "another text", "", {"n": 20}), Document("fresh", "text")]
     with store.transaction():
-        changes.write(two, [[(0, 7), (8, 12)], [(0, 4)]], known, changes.next_passage())
+        entries = Entry(two[0], ((0, 7), (8, 12)), NONE), Entry(two[1], ((0, 4),), NONE)
+        changes.write(entries, known, changes.next_passage())
         changes.add_segment(SegmentRow(2, 8, 3, "def"))
     assert store.ids_of(["k2", "fresh"]) == {"k2": 2, "fresh": 8}
     assert store.documents([2, 8]) == two
@@ -161,7 +164,7 @@ def test_metadata_is_set_together_with_the_root(store: Store) -> None:
     changes = Changes(store)
     with store.transaction():
         document = Document("k2", "text 2", "title 2", {"n": 9}, root="/folder")
-        changes.set_metadata([document], changes.store.known(["k2"]))
+        changes.set_metadata([Entry(document, (), NONE)], changes.store.known(["k2"]))
     known = changes.store.known(["k2"])["k2"]
     assert (known.metadata, known.source, known.root) == ('{"n":9}', None, "/folder")
 
