@@ -131,12 +131,13 @@ class Pulse:
     A log then shows that a run goes on and how far it is, and stays short.
     """
 
-    def __init__(self, seconds: float = 60) -> None:
+    def __init__(self, seconds: float = 60, last: float = -math.inf) -> None:
+        """`last`: when the last line came, by the clock `time.monotonic`."""
         self._seconds = seconds
         self._first: tuple[str, float, int] | None = None
-        self._last = -math.inf
+        self._last = last
 
-    def __call__(self, step: str, done: int, total: int, more: str = "") -> None:
+    def __call__(self, step: str, done: int, total: int | None, more: str = "") -> None:
         """Print the items done of a step, and the time left, unless a line came shortly before."""
         now = time.monotonic()
         if self._first is None or self._first[0] != step:
@@ -146,23 +147,27 @@ class Pulse:
             return
         self._last = now
         left = ""
-        if done > before:
+        if done > before and total is not None:
             left = f", {(now - start) * (total - done) / (done - before) / 60:.0f} min left"
-        note(f"{step}: {done} of {total}{more}{left}")
+        note(f"{step}: {done}{'' if total is None else f' of {total}'}{more}{left}")
 
 
 @contextmanager
-def indexing(total: int | None) -> Iterator[tuple[Callable[[int, int], None], StepProgress]]:
+def indexing(
+    total: int | None, stored: Callable[[], int]
+) -> Iterator[tuple[Callable[[int, int], None], StepProgress]]:
     """The progress of an add: documents, tokens per second and time left; and of its steps.
 
-    Yields a callback for (documents read, tokens encoded), and the callback of `steps`.
+    Yields a callback for (documents read, tokens encoded), and the callback of `steps`. Without a
+    terminal a line a minute says the same, and how many passages are `stored`.
     """
-    before, tokens, seconds = time.monotonic(), 0, 0.0
+    before, tokens, seconds, read = time.monotonic(), 0, 0.0, 0
+    pulse = None if stderr_console().is_terminal else Pulse(last=before)
     with steps() as report:
         report("Indexing", 0, total)
 
         def on_read(documents: int, encoded: int) -> None:
-            nonlocal before, tokens, seconds
+            nonlocal before, tokens, seconds, read
             now = time.monotonic()
             if encoded:  # unchanged documents take time and no tokens
                 tokens += encoded
@@ -170,6 +175,9 @@ def indexing(total: int | None) -> Iterator[tuple[Callable[[int, int], None], St
             before = now
             rate = f"{tokens / seconds:,.0f} tokens/s" if seconds else ""
             report("Indexing", documents, total, rate)
+            read += documents
+            if pulse is not None:
+                pulse("Indexing", read, total, f" documents, {stored()} passages stored, {rate}")
 
         yield on_read, report
 

@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from searchengine.ingest.mirror import MirrorOptions, Pass
     from searchengine.ingest.settings import AddSummary
 
-COMMIT_EVERY = 5000
 PATIENCE = 60.0
 """Seconds to wait for another writer while a folder is watched, unless --wait says more."""
 _VECTORS = "numbers of shape (n, D), one row per document"
@@ -299,8 +298,8 @@ def mirrors(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--commit-every",
     type=click.IntRange(1),
-    help=f"Documents per commit; a commit survives an interruption [default: {COMMIT_EVERY}; "
-    "with --vectors all at once].",
+    help="Documents per commit; a commit survives an interruption [default: what takes half a "
+    "minute, at most 20,000 passages].",
 )
 @click.option(
     "--key-prefix",
@@ -370,8 +369,6 @@ def index(
     skip_bad = options.pop("skip_bad") or strict
     fields, commit_every, wait = (options.pop(name) for name in ("fields", "commit_every", "wait"))
     vectors, passages = supplied(corpus, options.pop("vector_file"), options.pop("passage_file"))
-    if vectors is None:
-        commit_every = commit_every or COMMIT_EVERY
     settings = {name: options.pop(name) for name in ("tokenizer", "runtime")}
     settings["passages"] = passages_of(options)
     mode, synonyms = options.pop("mode"), _synonyms(options.pop("synonyms"))
@@ -393,13 +390,15 @@ def index(
             if vectors is None:
                 _check_encodes(engine)
             _configure(engine, fields, mode, synonyms)
+            if total and (stored := _stored(engine)[0]) and not as_json:
+                note(f"{counted(stored, 'document')} stored already; unchanged ones are skipped")
             if mirror is not None and mirror.watch:
                 watched = mirror.options(key_prefix or "", columns, choice, commit_every)
                 _watch(engine, corpus, watched, as_json)
                 return
             with (
                 explaining(malformed, unread.failed),
-                indexing(total) as (on_read, on_step),
+                indexing(total, lambda: _stored(engine)[1]) as (on_read, on_step),
             ):
                 how = {"skip_bad": skip_bad, "progress": on_read, "building": on_step}
                 if mirror is not None:
@@ -419,7 +418,7 @@ def index(
                         **how,
                     )
         except BaseException as error:
-            _clean_up(engine, error, is_new, total)
+            _clean_up(engine, error, is_new)
             if vectors is None and not skip_bad and _skippable(error):
                 raise type(error)(f"{error} (--skip-bad skips malformed records)") from error
             raise
@@ -533,44 +532,32 @@ def _check_apart(corpus: Path, collection: Path) -> None:
         )
 
 
-def _clean_up(engine: Any, error: BaseException, is_new: bool, total: int | None) -> None:
-    """Remove a new collection without documents. Raise Exit after Ctrl-C or a signal.
-
-    `total`: the number of documents to add, if it is known.
-    """
+def _clean_up(engine: Any, error: BaseException, is_new: bool) -> None:
+    """Remove a new collection without documents. Raise Exit after Ctrl-C or a signal."""
     stopped = isinstance(error, KeyboardInterrupt | Terminated)
-    committed = _committed(engine) if stopped else 0
+    committed = _stored(engine)[0] if stopped else 0
     if is_new:
         engine.collection.remove_if_empty()
     if stopped:
-        note(_interrupted(engine.collection.path, committed, total))
+        note(_interrupted(engine.collection.path, committed))
         status = error.status if isinstance(error, Terminated) else INTERRUPTED
         raise click.exceptions.Exit(status) from None
 
 
-def _committed(engine: Any) -> int:
-    """Return the number of documents of the last commit, which may not have been shown."""
-    engine.refresh()
-    return int(engine.stats().documents)
+def _stored(engine: Any) -> tuple[int, int]:
+    """Return the numbers of documents and passages that are stored."""
+    with engine.collection.reading() as snapshot:
+        return snapshot.store.count(), snapshot.rows
 
 
-def _interrupted(collection: Path | str, committed: int, total: int | None) -> str:
+def _interrupted(collection: Path | str, committed: int) -> str:
     """Describe the state after Ctrl-C or a signal ended the run."""
-
-    if not committed and total == 1:
-        return "Interrupted; nothing was stored yet, because a document is committed whole"
     if not committed:
-        return (
-            "Interrupted before the first commit; nothing was changed "
-            "(--commit-every N commits sooner)"
-        )
+        return "Interrupted before the first commit; nothing was changed"
     are = "is" if committed == 1 else "are"
-    advice = "the same command continues from there"
-    if total == 1:
-        advice = "and each is committed whole: the same command begins again with this one"
     return (
         f"Interrupted; {counted(committed, 'document')} {are} committed in {named(collection)}, "
-        f"{advice}"
+        "the same command continues from there"
     )
 
 
