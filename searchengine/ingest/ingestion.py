@@ -111,12 +111,13 @@ def passage_reader(backend: Backend, encoder: CollectionEncoder) -> PassageReade
 
 @dataclass(slots=True)
 class Item:
-    """A document to write.
+    """A document beside the stored one.
 
     Attributes:
         document: the document.
         before: its stored state when it was compared.
         kind: the attribute of AddSummary that counts it.
+        differs: whether anything is to be written.
         supplied: checksum of vectors that came with it.
         spans, vectors: its passages; None: not encoded yet, or they stay.
         former: the state of a moved document, under another key.
@@ -124,7 +125,8 @@ class Item:
 
     document: Document
     before: Known | None
-    kind: str
+    kind: str = "added"
+    differs: bool = True
     supplied: bytes | None = None
     spans: Sequence[Span] | None = None
     vectors: npt.NDArray[Any] | None = None
@@ -151,8 +153,8 @@ class Chunk:
     """Documents that are encoded together.
 
     Attributes:
-        read: how many documents it stands for, with those that are not written.
-        items: those to write.
+        read: how many documents it stands for, with those that are left out.
+        items: the others.
         begun: when it was read, by the clock `monotonic`.
         block: those of `items` that have no vectors yet, which the encoder has been given.
         ends_commit: the commit has as many new documents as the caller wants.
@@ -211,8 +213,7 @@ class Ingestion:
         commits = 0
         for items in self._commits():
             for part in in_batches(items, self._backend.largest_commit or len(items)):
-                self._commit(part)
-                commits += 1
+                commits += self._commit(part)
         self._check_not_empty()
         is_long = commits > 1 or self._options.commit_every is not None
         self._backend.wait_ready(
@@ -228,7 +229,7 @@ class Ingestion:
     # ------------------------------------------------------------------------ read, compare, encode
 
     def _commits(self) -> Iterator[list[Item]]:
-        """What is to be written, in lists of which each is committed before the next one."""
+        """The documents, in lists of which each is committed before the next one."""
         items: list[Item] = []
         most = MOST if self._supplied is None else MOST_SUPPLIED
         passages = characters = 0
@@ -287,7 +288,7 @@ class Ingestion:
                 begun = monotonic()
 
     def _read_block(self) -> tuple[int, list[Item]]:
-        """Read documents of the stream; returns how many, and those to write."""
+        """Read documents of the stream, and compare them; returns how many, and those to store."""
         count, characters = self._size
         self._size = (
             min(2 * count, pipeline.LARGEST_BLOCK[0]),
@@ -307,10 +308,10 @@ class Ingestion:
         known = self._backend.known([document.key for document in documents])
         items = []
         for document in documents:
-            item = Item(document, None, "added")
+            item = Item(document, None)
             if document.key in supplied:
                 item.spans, item.vectors, item.supplied = supplied[document.key]
-            if self._is_to_write(item, known):
+            if self._compare(item, known):
                 items.append(item)
         self._adopt_moved(items)
         if self._left is not None:
@@ -341,10 +342,11 @@ class Ingestion:
                 self._refuse(document, "occurs twice; give it another key or leave it out")
         return storable
 
-    def _is_to_write(self, item: Item, known: Mapping[str, Known]) -> bool:
-        """Compare a document with the stored one, and count it if nothing is to be written."""
+    def _compare(self, item: Item, known: Mapping[str, Known]) -> bool:
+        """Compare a document with the stored one; False if it is left out."""
         document, before = item.document, known.get(item.document.key)
         item.before, item.kind = before, _kind(document, before, item.supplied)
+        item.differs = item.kind != "unchanged"
         if before is None:
             item.kind = item.kind if item.former is None else "moved"
             return True
@@ -362,9 +364,7 @@ class Ingestion:
                 "prefix: --key-prefix NAME/",
             )
             return False
-        if item.kind == "unchanged" and before.root == (document.root or None):
-            self._counts["unchanged"] += 1
-            return False
+        item.differs |= before.root != (document.root or None)
         return True
 
     def _refuse(self, document: Document, why: str) -> None:
@@ -409,25 +409,29 @@ class Ingestion:
 
     # --------------------------------------------------------------------------------------- commit
 
-    def _commit(self, items: list[Item]) -> None:
-        """Write documents; tries again if others have changed them, or the encoder, meanwhile."""
+    def _commit(self, items: list[Item]) -> bool:
+        """Write documents; False if all are stored already.
+
+        Tries again if others have changed them, or the encoder, meanwhile.
+        """
         for _ in range(_TRIES):
+            if not any(item.differs for item in items):
+                self._counts.update(item.kind for item in items)
+                return False
             self._encode(filter(_lacks_vectors, items))
             try:
                 self._backend.upsert(
                     [item.entry() for item in items if item.has_vectors],
                     {item.document.key: item.before for item in items if item.before is not None},
                     self._settings,
-                    metadata=[item.entry() for item in items if not item.has_vectors],
+                    metadata=[i.entry() for i in items if i.differs and not i.has_vectors],
                     choose=None if self._languages is None else self._languages.choose,
                     identity=self._identity,
                     progress=self._options.building,
                 )
             except Changed:
                 known = self._backend.known([item.document.key for item in items])
-                items = [item for item in items if self._is_to_write(item, known)]
-                if not items:
-                    return
+                items = [item for item in items if self._compare(item, known)]
             except EncoderMismatch:
                 if self._readers is None or self._pipeline is None:
                     raise
@@ -438,7 +442,7 @@ class Ingestion:
                     item.spans = item.vectors = None
             else:
                 self._counts.update(item.kind for item in items)
-                return
+                return True
         raise CollectionError(
             f"{self._backend.path}: other writers changed the same documents {_TRIES} times in "
             "a row; nothing was added since the last commit, try again"

@@ -124,7 +124,7 @@ class Collection(WritableView):
         made_by = self.settings if made_by is None else made_by
         last = checked(entries, int(made_by["encoder"]["dim"]))
         entries = list(last.values())
-        keys = [*last, *(entry.document.key for entry in metadata)]
+        keys = [*{**last, **{e.document.key: e for e in metadata}, **(expected or {})}]
         rows = sum(len(entry.spans) for entry in entries)
         vectors, texts = partial(_blocks, entries), partial(_texts, entries)
         with (
