@@ -414,6 +414,7 @@ class Backend(ABC):
         made_by: Mapping[str, Any] | None = None,
         *,
         metadata: Sequence[Entry] = (),
+        unchanged: Sequence[str] = (),
         choose: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
         identity: tuple[int, int] | None = None,
         progress: "Progress | None" = None,
@@ -425,6 +426,7 @@ class Backend(ABC):
             expected: what `known` returned for the keys; None: anything.
             made_by: the settings that passages and vectors were made with; None: those shown now.
             metadata: entries of which metadata, source and root are written; the rest stays.
+            unchanged: keys of others that must be as expected; a folder checks them.
             choose: returns settings to store, from those of a collection that is empty.
             identity: as the property; None: any.
             progress: progress callback of the index.

@@ -425,6 +425,7 @@ class Ingestion:
                     {item.document.key: item.before for item in items if item.before is not None},
                     self._settings,
                     metadata=[i.entry() for i in items if i.differs and not i.has_vectors],
+                    unchanged=[item.document.key for item in items if not item.differs],
                     choose=None if self._languages is None else self._languages.choose,
                     identity=self._identity,
                     progress=self._options.building,

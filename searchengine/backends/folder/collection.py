@@ -117,6 +117,7 @@ class Collection(WritableView):
         made_by: Mapping[str, Any] | None = None,
         *,
         metadata: Sequence[Entry] = (),
+        unchanged: Sequence[str] = (),
         choose: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
         identity: Identity | None = None,
         progress: Progress | None = None,
@@ -124,7 +125,7 @@ class Collection(WritableView):
         made_by = self.settings if made_by is None else made_by
         last = checked(entries, int(made_by["encoder"]["dim"]))
         entries = list(last.values())
-        keys = [*{**last, **{e.document.key: e for e in metadata}, **(expected or {})}]
+        keys = [*last, *(entry.document.key for entry in metadata), *unchanged]
         rows = sum(len(entry.spans) for entry in entries)
         vectors, texts = partial(_blocks, entries), partial(_texts, entries)
         with (
