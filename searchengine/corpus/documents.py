@@ -87,19 +87,21 @@ class Document:
         if not self.key.strip():
             self._refuse("the key is empty; give every document an _id")
         for name, value in self.metadata.items():
-            try:
-                written = _STRICT.encode({name: value})
-                written.encode()
-            except (TypeError, ValueError, RecursionError) as error:
-                self._refuse(f"metadata {name!r:.80} cannot be written as JSON ({error})")
-            if holds_nul(written):
-                self._refuse(
-                    f"metadata {name!r:.80} contains the character U+0000, at which filters would "
-                    "end the text; remove it"
-                )
-            brackets = written.count("[") + written.count("{")
-            if brackets > _DEEPEST and _deeper(value, _DEEPEST - 1):
-                self._refuse(f"metadata is nested more than {_DEEPEST} levels deep; flatten it")
+            if type(value) not in (str, int, bool) or not f"{name}{value}".isprintable():
+                self._check(name, value)
+
+    def _check(self, name: str, value: Any) -> None:
+        """Refuse metadata that JSON or a filter cannot hold."""
+        try:
+            written = _STRICT.encode({name: value})
+            written.encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            self._refuse(f"metadata {name!r:.80} cannot be written as JSON ({error})")
+        if holds_nul(written):
+            what = "contains the character U+0000, at which filters would end the text; remove it"
+            self._refuse(f"metadata {name!r:.80} {what}")
+        if written.count("[") + written.count("{") > _DEEPEST and _deeper(value, _DEEPEST - 1):
+            self._refuse(f"metadata is nested more than {_DEEPEST} levels deep; flatten it")
 
     def _refuse(self, reason: str) -> NoReturn:
         raise bad(self.origin or f"document {self.key!r:.80}", reason)
@@ -273,8 +275,8 @@ def rows_of(records: Any) -> Iterable[object]:
     if isinstance(records, str | Mapping):
         raise QueryError("add takes an iterable of documents; put one document into a list")
     rows = _rows(records)
-    if rows is not None:
-        return map(_without_missing, rows)
+    if rows is not None:  # without None: in a table every row has every column
+        return ({n: v for n, v in row.items() if v is not None or n in _OWN} for row in rows)
     if isinstance(records, Iterable):
         return records
     raise QueryError(
@@ -311,11 +313,6 @@ def batch_rows(batch: Any) -> Iterator[dict[str, Any]]:
             values = [(c.cast("string") if t else c).to_pylist() for c, t in columns]
             for row in zip(*values, strict=True):
                 yield dict(zip(part.schema.names, row, strict=True))
-
-
-def _without_missing(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row without its None values: in a table every row has every column."""
-    return {name: value for name, value in row.items() if value is not None or name in _OWN}
 
 
 # ---------------------------------------------------------------------------------- values as JSON
