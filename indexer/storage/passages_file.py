@@ -47,18 +47,17 @@ class RowPassages:
 
         `rows`: (d,) of different documents.
         """
-        documents, owners = self.columns[0], self.columns[0, rows]
-        first, last = rows.copy(), rows.copy()
-        for ends, step in ((first, -1), (last, 1)):
-            moving = np.arange(rows.size)
-            while moving.size:
-                next_rows = np.minimum(np.maximum(ends[moving] + step, 0), len(documents) - 1)
-                same = (documents[next_rows] == owners[moving]) & (next_rows != ends[moving])
-                moving = moving[same]
-                ends[moving] += step
-        counts = last - first + 1
-        offsets = np.repeat(first - (counts.cumsum() - counts), counts)
-        return offsets + np.arange(counts.sum()), np.repeat(owners, counts)
+        documents, rows_in_all = self.columns[0].data, self.columns.shape[1]
+        found, owners = list[int](), list[int]()
+        for row in rows.tolist():
+            owner, first, end = documents[row], row, row + 1
+            while first and documents[first - 1] == owner:
+                first -= 1
+            while end < rows_in_all and documents[end] == owner:
+                end += 1
+            found += range(first, end)
+            owners += [owner] * (end - first)
+        return np.array(found, np.int64), np.array(owners, np.int64)
 
 
 def write_passages(path: Path, columns: RowNumbers, rows: int) -> None:
