@@ -232,7 +232,7 @@ def test_metadata_is_nested_so_deep_and_no_deeper(tmp_path: Path, levels: int) -
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ('{"_id": null, "text": "a"}', "no _id"),
+        ('{"_id": null, "text": "a"}', "_id is empty"),
         ('{"_id": {"a": 1}, "text": "a"}', "key must be text, got dict"),
         ('{"_id": "1", "text": "\\ud800"}', "half a surrogate"),
         ('{"_id": "1", "text": ["a"]}', "text must be text, got list"),
