@@ -215,10 +215,10 @@ class Ingestion:
             for part in in_batches(items, self._backend.largest_commit or len(items)):
                 commits += self._commit(part)
         self._check_not_empty()
-        is_long = commits > 1 or self._options.commit_every is not None
-        self._backend.wait_ready(
-            finished=self._counts.total() if is_long else 0, progress=self._options.building
-        )
+        is_resumed = self._counts["unchanged"] > FIRST_READ[0]
+        is_long = commits > 1 or is_resumed or self._options.commit_every is not None
+        finished = self._counts.total() if is_long else 0
+        self._backend.wait_ready(finished=finished, progress=self._options.building)
         return AddSummary(
             **{name: self._counts[name] for name in COUNTED},
             without_text=self.without_text,
