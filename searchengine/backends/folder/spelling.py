@@ -19,6 +19,7 @@ from searchengine.backends.quotes import phrases
 from searchengine.backends.terms import Term, functions_of
 from searchengine.corpus.analyzer import folded, runs, stems, unaccented
 from searchengine.corpus.language_traits import UNSPACED_OR_KOREAN
+from searchengine.corpus.normalization import normalized
 
 LEAST, MOST, _WORDS = 4, 32, 50  # letters of a word that is replaced; unknown words of a question
 # Chosen on nine collections in six languages: docs/quality.md.
@@ -27,7 +28,6 @@ _SWAPPED, _LEFT_OUT, _ARABIC, _AFFIX = 30.0, 3.0, 0.3, 0.05  # likely edits, whe
 _TOGETHER, _TELLING = 150.0, 4  # maximum factor; the question's other words that count
 _COMPARED, _READ, _TEXT = 4, 16, 50_000  # terms; documents of each that are read; characters
 _SAMPLE, _ALPHABET, _KEPT = 1 << 14, 20, 1 << 16  # terms; documents; words that are remembered
-
 _WORD = re.compile(r"[^\W\d_]+(?:[^\W\d_]|[\u0300-\u036f])*")
 # A name, a path or an address; and what is found by its parts.
 _OTHER = re.compile(rf"[\d_@#\\=<>{{}}$]|://|\w[.:]\w|/\w*/|[{UNSPACED_OR_KOREAN}]")
@@ -117,7 +117,7 @@ class Speller:
         stored, sizes = self._store.documents_of, {*map(len, forms)}
         ids = self._words.documents_of(passages[:_READ], lambda ids: stored(ids.tolist()))
         for _, (title, text, name) in texts_of(self._store.scan, ids.tolist()):
-            column = f"{title} {text[:_TEXT]} {name}"
+            column = normalized(f"{title} {text[:_TEXT]} {name}")
             if any(map(self._fold(column).__contains__, forms)):
                 plain = {w.lower(): self._fold(w) for w in _WORD.findall(column) if len(w) in sizes}
                 written.update((word, forms[f]) for word, f in plain.items() if f in forms)
