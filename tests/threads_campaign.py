@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -659,8 +660,9 @@ def _found_vectors(hits: Hits, question: str, k: int, state: State, encoder: str
 
 
 def _found_words(hits: Hits, question: str, k: int, state: State, encoder: str) -> None:
-    """Raise Found unless these have a word of the question, and are as many as there are."""
-    words = set(question.split())
+    """Raise Found unless these have a word of the question, or two joined, and are all of them."""
+    asked = question.split()
+    words = {*asked, *map("".join, pairwise(asked))}
     match = {key for key, r in state.items() if words & set(f"{r.title} {r.text}".split())}
     keys = {hit.key for hit in hits}
     if keys - match or len(hits) != min(k, len(match)):
