@@ -107,7 +107,9 @@ def _reason(query: Query, question: str, ranks: dict[str, int | None]) -> str:
         if query.mode == Mode.VECTOR and vector is not None and vector <= query.depth < place:
             return "the shortlist misses it"
         return f"it has rank {place:,}, and {query.offset + 1:,} to {query.depth:,} are shown"
-    options = [name for name in ("group_by", "min_score", "rerank") if getattr(query, name)]
+    options = [
+        name for name in ("group_by", "min_score", "rerank") if getattr(query, name) is not None
+    ]
     return f"{' or '.join(options)} leaves it out"
 
 

@@ -1,6 +1,6 @@
 """A search request: Query checks the options, `split` separates texts from vectors."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import inf
@@ -20,6 +20,7 @@ from searchengine.query.hits import Hit
 
 Rerank = Callable[[str, Sequence[Hit]], Sequence[float] | npt.NDArray[Any]]
 """A question and its hits → a number for each hit; higher is better."""
+_HUGE = 1e300  # below the largest number of a float
 CANDIDATES = 50
 """Documents that a `rerank` scores, where a caller says nothing."""
 
@@ -28,6 +29,7 @@ _KINDS: Mapping[str, tuple[Any, str]] = {
     "where": (str | None, 'a text or None; write "year >= 2015"'),
     "group_by": (str | None, "a text or None"),
     "facets": (tuple, "a list of field names"),
+    "exact": (bool, "True or False"),
     "typo_tolerance": (bool, "True or False"),
     "rerank": (Callable | None, "a function of a question and its hits, or None"),
 }
@@ -151,11 +153,12 @@ class Query:
             yield f"facets must be a list of field names, got {self.facets!r:.80}"
         for name, low in (("timeout", 0), ("min_score", -inf)):
             value = getattr(self, name)
-            if value is not None and (type(value) not in (int, float) or not low < value < inf):
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if value is not None and not (is_number and low < value < _HUGE):
                 kind = "a number of seconds above 0," if name == "timeout" else "a number"
                 yield f"{name} must be {kind} or None, got {value!r}"
         for name, choices in (("mode", Mode), ("phrases", Phrases)):
-            if getattr(self, name) not in [*choices]:
+            if str(getattr(self, name)) not in [*choices]:
                 yield f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}"
         if self.exact and (self.shortlist is not None or self.mode not in (Mode.AUTO, Mode.VECTOR)):
             yield "exact search needs the mode vector and takes no shortlist; leave one of them out"
@@ -171,14 +174,17 @@ def split(
 
     `settings`: of the collection. `encodes`: whether there is an encoder. Raises QueryError.
     """
-    if isinstance(queries, str):
-        raise QueryError("search_batch takes a list of questions, got one text; use search")
-    if queries is None:
-        raise QueryError("search_batch takes questions or vectors, got None; use search or similar")
+    if isinstance(queries, str | Set) or not hasattr(queries, "__len__"):
+        raise QueryError(
+            f"search_batch takes a list of questions or vectors, got {queries!r:.80}; use search "
+            "or similar"
+        )
     rows = len(queries) and all(isinstance(q, list | tuple | np.ndarray) for q in queries)
     if rows or isinstance(queries, np.ndarray):
         if query.mode not in (Mode.AUTO, Mode.VECTOR):
-            raise QueryError(f"the mode {query.mode} needs questions as texts, got vectors")
+            raise QueryError(
+                f"the mode {query.mode} needs questions as texts, got vectors; leave mode out"
+            )
         return query.by(Mode.VECTOR), None, check_vectors(queries, settings["encoder"]["dim"])
     questions: list[str] = list(queries)  # type: ignore[arg-type]
     check_questions(questions)

@@ -43,7 +43,7 @@ def test_by_vectors_where_words_cannot_help(tmp_path: Path) -> None:
         for mode in ("text", "hybrid"):
             with pytest.raises(QueryError, match="needs questions as texts, got vectors"):
                 engine.search(vector, mode=mode)
-            with pytest.raises(QueryError, match=f"need the mode vector, got {mode}"):
+            with pytest.raises(QueryError, match=f"the mode {mode} needs questions"):
                 engine.similar("3", mode=mode)
 
 
