@@ -349,8 +349,8 @@ class Snapshot(contract.Snapshot):
 
     def _containing(self, documents: Ids, phrase: str, most: int | None) -> Ids:
         """Those of the documents that contain a phrase; none if more than `most` may."""
-        analyzers, ids, found, may = self.words.analyzers, documents.tolist(), [], likely(phrase)
-        left = most
+        analyzers, ids, found = self.words.analyzers, documents.tolist(), list[int]()
+        may, left = likely(phrase, analyzers), most
         for place, text in texts_of(self.store.scan, ids):
             limits.check()
             if not may(text):

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
@@ -14,7 +15,7 @@ from searchengine.backends import limits, terms
 from searchengine.backends.contract import Ids, Scored
 from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.terms import Term, Text
-from searchengine.corpus.analyzer import Analyzer, runs
+from searchengine.corpus.analyzer import Analyzer, names, pieces
 from searchengine.indexer.arrays import Doubles, RowNumbers
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.bm25 import Words
@@ -27,6 +28,9 @@ TIED = 10_000
 _KEPT = 1 << 16  # terms and words of questions that are remembered
 _IDS = 500  # documents read by a statement
 _BASE = 1 << 62  # of the rows of documents without a passage
+_TESTED = 16  # parts of a phrase that are looked for before a text is cut
+_CHANGING = {"ga", "id", "nl", "tr"}  # languages whose stems may begin with another letter
+_REST = "(?>(?<=[A-Z])[A-Z]*(?![a-z])|(?<=[0-9])[0-9]*|[a-z]*)"  # of a part, after its first letter
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,20 +216,21 @@ def _keep(kept: dict[Any, Any], key: object, value: object) -> None:
     kept[key] = value
 
 
-def likely(phrase: str) -> Callable[[Text], bool]:
+def likely(phrase: str, analyzers: Sequence[Analyzer]) -> Callable[[Text], bool]:
     """A quick test: False only if a text cannot contain a phrase.
 
-    Stems keep the first letter, so a text needs words with the first letters of the phrase's, in
-    order. Texts beyond ASCII are not tested.
+    Stems keep the first letter, so a text needs parts of names with the first letters of the
+    phrase's, in order. Texts beyond ASCII are not tested, nor are phrases with checksums.
     """
-    if not phrase.isascii():
+    parts = [*islice((part for name in names(phrase) for part in pieces(name)), _TESTED)]
+    changing = any(not _CHANGING.isdisjoint(used.languages) for used in analyzers)
+    if changing or not phrase.isascii() or not all(p.isalpha() or p.isdigit() for p in parts):
         return lambda text: True
-    begins = (f"\\b{word[0]}[a-z0-9]*" for word in runs(phrase.lower()))
-    pattern = re.compile("[^a-z0-9]+".join(begins))
+    first, *others = (f"[{part[0].lower()}{part[0].upper()}]" for part in parts)
+    pattern = re.compile(f"{_REST}[^a-zA-Z0-9]*+".join([f"{first}(?<![a-z][a-z])", *others]))
 
     def may(text: Text) -> bool:
-        columns = (text.title.lower(), text.text.lower())
-        return any(not each.isascii() or pattern.search(each) for each in columns)
+        return any(not each.isascii() or pattern.search(each) for each in (text.title, text.text))
 
     return may
 

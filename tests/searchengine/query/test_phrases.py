@@ -90,6 +90,7 @@ TEXTS = [
     ("", "whales"),
     ("北京", "我在北京大学学习"),
     ("", "he writes C++ in 東京"),
+    ("", "parseHTTP2Response of foo_bar"),
 ]
 
 
@@ -122,6 +123,8 @@ def keys(engine: SearchEngine, question: str, **options: Any) -> list[str]:
         ("unicode", '"not anywhere" whales', ""),
         ("unicode", '"whales AND (deep"', ""),
         ("unicode", '"the whales"', ""),
+        ("stem:en", '"of foo_bar" whales', "8"),
+        ("stem:en", '"parse http 2 responses"', "8"),
     ],
 )
 def test_only_documents_with_the_phrases_are_found(
@@ -217,8 +220,8 @@ def test_a_phrase_adds_half_its_inverse_document_frequency(tmp_path: Path) -> No
     with made(tmp_path, "unicode") as engine, engine.collection.reading() as snapshot:
         plain = dict(snapshot.by_words("deep learning of whales in half asleep", 20))
         asked = '"deep learning" of "whales" in "half asleep"'
-        # Each phrase is in one document of eight but for the first one, which is in two by words.
-        first, second = (0.5 * math.log((8 + 1) / (n + 0.5)) for n in (2, 1))
+        # Each phrase is in one document but for the first one, which is in two by words.
+        first, second = (0.5 * math.log((len(TEXTS) + 1) / (n + 0.5)) for n in (2, 1))
         gains = {1: second + first, 2: first}
         expected = {i: score + gains.get(i, 0.0) for i, score in plain.items()}
         best = sorted(expected.items(), key=lambda item: (-item[1], item[0]))
