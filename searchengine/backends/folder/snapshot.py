@@ -19,6 +19,7 @@ from searchengine.backends.folder.words import (
     TIED,
     Ranker,
     WordIndex,
+    best_by_key,
     contains,
     in_all,
     likely,
@@ -303,8 +304,10 @@ class Snapshot(contract.Snapshot):
                 scores |= best(having.size, (*required, text))
             for document in having.tolist():
                 gains[document] += PHRASE * weight(words.documents, having.size)
-        sums = sorted((-score - gains[document], document) for document, score in scores.items())
-        best_sums = ((document, -total) for total, document in sums[:k])
+        ids = np.array([*scores], np.int64)
+        sums = np.array([score + gains[document] for document, score in scores.items()])
+        order = best_by_key(ids, sums, k, self.store.keys_of)
+        best_sums = zip(ids[order].tolist(), sums[order].tolist(), strict=True)
         return WordScores(best_sums, scored.most, scored.scale, first)
 
     def replacements(self, question: str) -> Mapping[str, str]:

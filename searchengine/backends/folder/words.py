@@ -156,22 +156,13 @@ class Ranker:
         return [min(limit, count) for count in map(self.words.count, terms)]
 
     def best(self, weights: Mapping[Term, float], k: int) -> Scored:
-        """The k best documents with one of the terms: id and BM25, by (−score, id).
-
-        Keys tell which of the last ones are among them: of more than TIED of one score, ids.
-        """
+        """The k best documents with one of the terms: id and BM25; see `best_by_key`."""
         passages, scores = self._best(weights, k + 1)
         tied = scores.size > k > 0 and scores[k] == scores[k - 1]
         if tied:
             passages, scores = self._best(weights, self.documents, float(scores[k]))
         documents = self.words.documents_of(passages, self.stored)
-        order = np.lexsort((documents, -scores))
-        higher = int(np.count_nonzero(scores > scores[order[-1]])) if tied else k
-        if tied and order.size - higher <= TIED:
-            last = order[higher:]
-            by_key = np.argsort(np.array(self.keys(documents[last].tolist()), object))
-            order[higher:k] = last[np.sort(by_key[: k - higher])]
-        order = order[:k]
+        order = best_by_key(documents, scores, k, self.keys)
         chosen, first = documents[order].tolist(), passages[order]
         first[first >= _BASE] = -1  # of documents without any
         self.first.update(zip(chosen, first.tolist(), strict=True))
@@ -198,6 +189,21 @@ class Ranker:
             order = np.lexsort((passages, -best))[:k]
             passages, best = passages[order], best[order]
         return passages, best
+
+
+def best_by_key(ids: Ids, scores: Doubles, k: int, keys: Callable[[list[int]], list[str]]) -> Ids:
+    """The places of the k best documents, by (−score, id).
+
+    Keys tell which of the last ones are among them: of more than TIED of one score, ids.
+    """
+    order = np.lexsort((ids, -scores))
+    if order.size > k > 0 and scores[order[k]] == scores[order[k - 1]]:
+        last = order[scores[order] == scores[order[k]]]
+        if last.size <= TIED:
+            higher = int(np.count_nonzero(scores > scores[order[k]]))
+            by_key = np.argsort(np.array(keys(ids[last].tolist()), object))
+            order[higher:k] = last[np.sort(by_key[: k - higher])]
+    return order[:k]
 
 
 def in_all(ids: Sequence[Ids]) -> Ids:

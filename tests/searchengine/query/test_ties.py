@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import closing
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,6 @@ def test_equal_documents_rank_by_their_keys(tmp_path: Path) -> None:
         for text in ("dddd", "a bb"):
             engine.add({"_id": f"{i:03}", "text": text} for i in (0, 1, 50))
         expected = [f"{i:03}" for i in range(500)]
-        for mode in ("text", "hybrid", "vector"):
+        for mode, asked in product(("text", "hybrid", "vector"), ("bb", '"a bb"')):
             for k in (1, 3, 99, 150, 500):
-                assert [hit.key for hit in engine.search("bb", k, mode=mode)] == expected[:k]
+                assert [hit.key for hit in engine.search(asked, k, mode=mode)] == expected[:k]
