@@ -44,9 +44,9 @@ _FILTERS, _FILTERED_ROWS = 16, 1 << 24
 row)."""
 READERS = 4
 """Connections of a snapshot, one of them for quick statements only."""
-MOST_WITH_PHRASE = 1000
-"""Documents whose words begin as those of a phrase, one after the other; a phrase of more of them
-adds nothing to scores, and would take long."""
+MOST_WITH_PHRASE, BEST_WITH_PHRASE = 1000, 200
+"""Documents whose words begin as those of a phrase, one after the other. If there are more, which
+would take long, the phrase is looked for in the best by words only, and counts as in the former."""
 PHRASE = 0.5
 """Weight of a phrase: this share of the weight of a word that as few documents have."""
 _PHRASES = 256  # phrases whose documents are remembered
@@ -281,7 +281,8 @@ class Snapshot(contract.Snapshot):
         """The k best documents by words: (id, BM25), by (−score, id); see `lexical`.
 
         They contain the phrases `required`. Other phrases of the question, in quotation marks, are
-        words that a document has once, and score half their inverse document frequency.
+        words that a document has once, and score half their inverse document frequency. If too many
+        documents may contain one, it is looked for in the BEST_WITH_PHRASE best by words.
         """
         first: dict[int, int] = {}
         words, synonyms = self.words, added(question, self.settings)
@@ -300,10 +301,15 @@ class Snapshot(contract.Snapshot):
         scores, gains = dict(scored), defaultdict[int, float](float)
         for text in others:
             having = self._having_phrases(None, (text,), MOST_WITH_PHRASE)
-            if having.size:
-                scores |= best(having.size, (*required, text))
+            count = min(having.size, MOST_WITH_PHRASE)
+            if having.size > MOST_WITH_PHRASE:
+                among = dict(best(BEST_WITH_PHRASE, required))
+                having = self._containing(np.array([*among], np.int64), text)
+                scores |= {document: among[document] for document in having.tolist()}
+            elif count:
+                scores |= best(count, (*required, text))
             for document in having.tolist():
-                gains[document] += PHRASE * weight(words.documents, having.size)
+                gains[document] += PHRASE * weight(words.documents, count)
         ids = np.array([*scores], np.int64)
         sums = np.array([score + gains[document] for document, score in scores.items()])
         order = best_by_key(ids, sums, k, self.store.keys_of)
@@ -327,7 +333,7 @@ class Snapshot(contract.Snapshot):
         """The documents that match a filter and contain phrases, ascending; the last are kept.
 
         The texts of the documents with all words of the phrases are read. `most`: of more documents
-        that may contain a phrase, none are returned.
+        that may contain a phrase, one more is returned, whether they do or not.
         """
         kept, key = self._having, (where, phrases, most)  # another thread may begin a new one
         if key not in kept:
@@ -350,8 +356,8 @@ class Snapshot(contract.Snapshot):
             return np.zeros(0, np.int64)
         return words.documents_of(words.passages_with(wanted), self.documents_of)
 
-    def _containing(self, documents: Ids, phrase: str, most: int | None) -> Ids:
-        """Those of the documents that contain a phrase; none if more than `most` may."""
+    def _containing(self, documents: Ids, phrase: str, most: int | None = None) -> Ids:
+        """Those of the documents that contain a phrase; most + 1 of any if more than `most` may."""
         analyzers, ids, found = self.words.analyzers, documents.tolist(), list[int]()
         may, left = likely(phrase, analyzers), most
         for place, text in texts_of(self.store.scan, ids):
@@ -360,7 +366,7 @@ class Snapshot(contract.Snapshot):
                 continue
             if left is not None:
                 if not left:
-                    return np.zeros(0, np.int64)
+                    return documents[: (most or 0) + 1]
                 left -= 1
             if contains(text, phrase, analyzers):
                 found.append(ids[place])
