@@ -329,10 +329,10 @@ class Snapshot(ABC):
         searched for as well.
         """
 
-    def replacements(self, question: str) -> Mapping[str, str]:
-        """Words of a question that no document has → the nearest that documents have.
+    def replacements(self, question: str) -> Mapping[tuple[int, int], str]:
+        """Where a question has a word that no document has → the nearest that documents have.
 
-        Empty where words are not compared.
+        In order. Empty where words are not compared.
         """
         return {}
 

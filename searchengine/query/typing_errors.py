@@ -1,6 +1,5 @@
 """A question with words that no document has replaced by the nearest that documents have."""
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -40,9 +39,11 @@ def searched(
         return [*map(Searched, questions)]
     results = []
     for question in questions:
-        found = snapshot.replacements(question)
-        wrong = {word: new for word, new in found.items() if not knows(word)} if found else found
-        results.append(Searched(replaced(question, wrong) if wrong else question, wrong))
+        read, words, end = "", dict[str, str](), 0
+        for (start, after), new in snapshot.replacements(question).items():
+            if not knows(word := question[start:after]):
+                words[word], read, end = new, f"{read}{question[end:start]}{new}", after
+        results.append(Searched(read + question[end:], words))
     return results
 
 
@@ -50,10 +51,3 @@ def tell(answers: Iterable[Hits], read: Sequence[Searched]) -> None:
     """Note in the hits of each question what was replaced in it; none are `read` for vectors."""
     for hits, searched in zip(answers, read, strict=False):
         hits.replaced = searched.replacements
-
-
-def replaced(question: str, replacements: Replacements) -> str:
-    """A question with words replaced, but not as parts of addresses, paths and names with _."""
-    words = "|".join(map(re.escape, replacements))
-    alone = rf"(?<![\w/.@\\#])(?:{words})(?![\w/@\\])(?![.:]\w)"
-    return re.sub(alone, lambda match: replacements[match.group()], question)

@@ -316,7 +316,7 @@ class Snapshot(contract.Snapshot):
         best_sums = zip(ids[order].tolist(), sums[order].tolist(), strict=True)
         return WordScores(best_sums, scored.most, scored.scale, first)
 
-    def replacements(self, question: str) -> Mapping[str, str]:
+    def replacements(self, question: str) -> Mapping[tuple[int, int], str]:
         if self._speller is None:
             self._speller = Speller(self.words, self.store, known(self.settings))
         return self._speller.replacements(question)
