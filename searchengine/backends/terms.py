@@ -223,12 +223,16 @@ def asked_terms(
 
 
 def joined_terms(question: str, analyzers: Sequence[Analyzer]) -> dict[Term, float]:
-    """The terms of two neighbouring words as one: documents may have "filename" for "file name"."""
-    functions = functions_of(analyzers)
+    """The terms of `joined_words`."""
+    words = dict.fromkeys(joined_words(question, functions_of(analyzers)), JOINED)
+    return asked_terms(words, question, analyzers, lambda _: False)
+
+
+def joined_words(question: str, functions: frozenset[str]) -> list[str]:
+    """Each two neighbouring words as one: documents may have "filename" for "file name"."""
     listed = [name.casefold() for name in names(question)[:_MOST_JOINED]]
     pairs = (a + b for a, b in pairwise(listed) if functions.isdisjoint((a, b)))
-    words = dict.fromkeys(filter(_PAIR.fullmatch, pairs), JOINED)
-    return asked_terms(words, question, analyzers, lambda _: False)
+    return [*filter(_PAIR.fullmatch, pairs)]
 
 
 def _forms(columns: Sequence[tuple[str, ...]]) -> list[tuple[bytes, ...]]:

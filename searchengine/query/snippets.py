@@ -13,6 +13,7 @@ from itertools import repeat
 from textwrap import dedent
 from typing import NamedTuple
 
+from searchengine.backends.terms import joined_words
 from searchengine.corpus.analyzer import Cut, cutter, names, pieces, placed_names
 from searchengine.corpus.function_words import function_words
 from searchengine.corpus.language_traits import language_of
@@ -158,10 +159,10 @@ class _Asked:
     def __init__(self, question: str, languages: tuple[str, ...]) -> None:
         self.telling, self.parts, self.cut = set[str](), dict[str, set[str]](), cutter(languages)
         functions, common = function_words(languages[:1]), set[str]()
-        for name in names(question):
+        for name in (*names(question), *joined_words(question, functions)):
             cut = self.cut(name)
             if cut.whole:
-                self.parts[cut.whole] = set(cut.parts) - functions
+                self.parts[cut.whole] = {*cut.parts, *cut.inner} - functions
             for term in (cut.whole,) if cut.whole else cut.asked:
                 is_common = name.casefold() in functions or _HIRAGANA.match(term)
                 (common if is_common else self.telling).add(term)
@@ -169,8 +170,6 @@ class _Asked:
 
     def spans(self, name: str, cut: Cut) -> list[tuple[int, int, str]]:
         """Where a name has terms that are wanted: offsets in it, term."""
-        if cut.whole in self.wanted:
-            return [(0, len(name), cut.whole)]
         found, at = list[tuple[int, int, str]](), 0
         if cut.size:
             for term in self.wanted:
@@ -179,10 +178,11 @@ class _Asked:
                     found.append((at, at + len(term), term))
                     at = name.find(term, at + 1)
             return sorted(found)
-        for piece in pieces(name):
-            at = name.index(piece, at) + len(piece)
-            if (term := "".join(self.cut(piece).parts)) in self.wanted:
-                found.append((at - len(piece), at, term))
+        for part in [name] if cut.whole in self.wanted else re.split("[.:@°#+/]+", name):
+            for piece in [part] if self.cut(part).whole in self.wanted else pieces(part):
+                at, of_piece = name.index(piece, at) + len(piece), self.cut(piece)
+                if (term := of_piece.whole or "".join(of_piece.parts)) in self.wanted:
+                    found.append((at - len(piece), at, term))
         return found
 
 
@@ -201,7 +201,7 @@ def _matches(text: str, question: str, passage: str) -> list[Match]:
     spans = {
         name: asked.spans(name, cut)
         for name, cut in zip(distinct, map(asked.cut, distinct), strict=True)
-        if cut.size or cut.whole in asked.wanted or not asked.wanted.isdisjoint(cut.parts)
+        if cut.size or not asked.wanted.isdisjoint((cut.whole, *cut.parts, *cut.inner))
     }
     found = [
         (start + first, start + last, term)

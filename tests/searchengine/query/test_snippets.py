@@ -283,6 +283,9 @@ def test_characters_whose_casefold_is_longer_shift_no_snippet(before: str) -> No
         ("Since 3.11.4, not 3.11 or 3", "python 3.11.4", ["3.11.4"]),
         ("Since 3.11, not 2.11", "python 3.11.4", ["11", "3"]),
         ("Wi-Fi at home", "wifi", ["wi-fi"]),
+        ("self._file_name = path", "filename", ["_file_name"]),
+        ("a file_name", "self.file_name", ["file_name"]),
+        ("the filename.txt of it", "file name of whales", ["filename"]),
     ],
 )
 def test_words_are_those_of_the_analyzer(text: str, question: str, words: list[str]) -> None:
