@@ -21,7 +21,7 @@ from searchengine.corpus.analyzer import folded, runs, stems, unaccented
 from searchengine.corpus.language_traits import UNSPACED_OR_KOREAN
 from searchengine.corpus.normalization import normalized
 
-_LIMIT = 20.0  # how likely an error must be; chosen on nine collections, as all weights
+_LIMIT = 20.0  # how likely an error must be; chosen with the weights on nine collections
 _WORD = re.compile(r"[^\W\d_]+(?:[^\W\d_]|[\u0300-\u036f])*")
 # A name, a path or an address; and what is found by its parts.
 _OTHER = re.compile(rf"(?<!\S)\S*?(?:[\d_@#\\/=<>{{}}$]|[.:]\w|[{UNSPACED_OR_KOREAN}])\S*")
@@ -44,7 +44,7 @@ class Speller:
         found, unknown = dict[tuple[int, int], str](), self._unknown(question)
         count, most = self._words.count, 1 + self._words.documents / 10
         telling = self._words.terms(filter(self._has, _WORD.findall(question if unknown else "")))
-        telling = sorted((t for t in telling if count(t) <= most), key=count)[:4]
+        telling = sorted((t for t in telling if count(t) <= most), key=count)[:4]  # rare ones
         for word, places in unknown.items():
             limits.check()
             if new := self._nearest(word, telling):
@@ -87,16 +87,16 @@ class Speller:
         counts = {(t := typed[i : i + 3]): sample.count(t.encode()) for i in range(len(typed) - 2)}
         for term in near:
             new = [n for triple, n in counts.items() if triple not in f" {term.decode()} "]
-            share = 0.1 + 1000 * min(new, default=size) / size
+            share = 0.1 + 1000 * min(new, default=size) / size  # more than 0, if no term has them
             likely[term] = len(plain) / share / len(near) * self._expected(Term((term,)), telling)
         near.sort(key=lambda term: -likely[term] * max(forms[term].values()))
-        for term in near[:4]:
+        for term in near[:4]:  # documents are read for each
             if written := self._written(term, forms[term]):
                 return written[0] if likely[term] * written[1] >= _LIMIT else None
         return None
 
     def _edits(self, word: str) -> dict[str, float]:
-        """The words one edit away → its weight; of an ending, and where Arabic joins words, low."""
+        """The words one edit away → its weight; low where Arabic joins words, and at the end."""
         latin, arabic = word[0] < "\u0370", "\u0600" <= word[0] < "\u0700"
         every = self._sample()[2]
         letters = [c for c in every if (c < "\u0370" or "\u1e00" <= c < "\u1f00") == latin]
@@ -107,28 +107,29 @@ class Speller:
             edits[begin + end[1:]] = 0.05 if not end[1:] or (arabic and not begin) else other
         for begin, end in cuts:
             edits |= dict.fromkeys([begin + c + end for c in letters], left_out)
-            edits[begin + end[1:2] + end[:1] + end[2:]] = 30.0
+            edits[begin + end[1:2] + end[:1] + end[2:]] = 30.0  # swapped
         del edits[word]
         return edits
 
     def _written(self, term: bytes, forms: dict[str, float]) -> tuple[str, float] | None:
         """The form that most documents of a term have, of 16 at a time, 64 at most; its weight."""
         passages, written = self._words.passages_with([Term((term,))]), Counter[tuple[str, float]]()
-        stored, step = self._store.documents_of, 1 + (passages.size - 1) // 16
+        stored, step, size = self._store.documents_of, 1 + (passages.size - 1) // 16, 0
         for first in range(min(step, 4)):  # evenly spread, until one has a form
             limits.check()
             ids = self._words.documents_of(passages[first::step], lambda ids: stored(ids.tolist()))
             for _, (title, text, name) in texts_of(self._store.scan, ids.tolist()):
                 column = normalized(f"{title} {text[:50_000]} {name}")
+                size += len(column)
                 if any(map(self._fold(column).__contains__, forms)):
                     plain = {w.lower(): self._fold(w) for w in _WORD.findall(column)}
                     written.update((word, forms[f]) for word, f in plain.items() if f in forms)
-            if written:
+            if written or size > 200_000:  # characters
                 break
         return max(sorted(written), key=written.__getitem__, default=None)
 
     def _expected(self, term: Term, telling: Sequence[Term]) -> float:
-        """How likely a term is, by its documents, and those that have other words as well."""
+        """How likely a term is, by its documents, and those with other words, 150 times at most."""
         count, more = self._words.count(term), 1.0
         for other in telling:
             by_chance = 0.5 + count * self._words.count(other) / self._words.documents
