@@ -45,7 +45,8 @@ def hits(
         question, chosen = questions[i] if questions else "", []
         shares: Mapping[int, float] | None = None
         if vectors is not None and query.mode == Mode.HYBRID:
-            shares = _cosine_shares(snapshot, ranking.documents, passages, vectors[i])
+            of_page = [passages.get(each.document, ()) for each in ranking.documents]
+            shares = _cosine_shares(snapshot, of_page, vectors[i])
         for each in ranking.documents:
             limits.check()
             document, best = next(documents), each.passage
@@ -106,14 +107,10 @@ def _passages_with_words(snapshot: Snapshot, ranked: Sequence[Ranked]) -> dict[i
 
 
 def _cosine_shares(
-    snapshot: Snapshot,
-    ranked: Sequence[Ranked],
-    passages: Mapping[int, Sequence[int]],
-    vector: Floats,
+    snapshot: Snapshot, passages: Sequence[Sequence[int]], vector: Floats
 ) -> Mapping[int, float] | None:
     """Passage → the part that its cosine would have in a fused score; of documents with several."""
-    several = [passages.get(each.document, ()) for each in ranked]
-    compared = [name for names in several if len(names) > 1 for name in names]
+    compared = [name for names in passages if len(names) > 1 for name in names]
     if not compared:
         return None
     fusion = Fusion(1.0, snapshot.unrelated.cosine(vector), weight_of(snapshot.settings))

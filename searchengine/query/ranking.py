@@ -100,14 +100,10 @@ def rank(
     *,
     without: Set[int] = frozenset(),
 ) -> list[Ranking]:
-    """The rankings for several questions: the documents to show.
+    """The documents to show for several questions, but for those of `without`.
 
-    Args:
-        snapshot: the commit to search.
-        query: the options.
-        questions: texts; needed by the modes text and hybrid.
-        vectors: (q, D) float32; needed by the modes vector and hybrid.
-        without: documents to leave out.
+    `questions`: texts; needed by the modes text and hybrid. `vectors`: (q, D) float32; needed by
+    the modes vector and hybrid.
     """
     count = len(questions) if questions is not None else len(vectors)  # type: ignore[arg-type]
     texts = [""] * count if questions is None else questions
