@@ -188,13 +188,10 @@ def runs(text: str) -> list[str]:
 
 def folded(text: str, languages: Sequence[str] = ()) -> str:
     """A text without case, normalized; with Turkish before other Latin ones, its dotless i."""
-    if "tr" in languages and "tr" == next(filter(_is_latin, languages)):
+    latin = (code for code in languages if ALGORITHMS.get(code, ("", -1))[1] == _LATIN)
+    if next(latin, None) == "tr":
         text = text.replace("I", "ı").replace("İ", "i")
     return text.lower() if text.isascii() else normalized(text).casefold()
-
-
-def _is_latin(language: str) -> bool:
-    return ALGORITHMS.get(language, ("", -1))[1] == _LATIN
 
 
 def names(text: str) -> list[str]:
