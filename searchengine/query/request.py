@@ -20,7 +20,6 @@ from searchengine.query.hits import Hit
 
 Rerank = Callable[[str, Sequence[Hit]], Sequence[float] | npt.NDArray[Any]]
 """A question and its hits → a number for each hit; higher is better."""
-_HUGE = 1e300  # below the largest number of a float
 CANDIDATES = 50
 """Documents that a `rerank` scores, where a caller says nothing."""
 
@@ -154,7 +153,7 @@ class Query:
         for name, low in (("timeout", 0), ("min_score", -inf)):
             value = getattr(self, name)
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if value is not None and not (is_number and low < value < _HUGE):
+            if value is not None and not (is_number and low < value < 1e300):
                 kind = "a number of seconds above 0," if name == "timeout" else "a number"
                 yield f"{name} must be {kind} or None, got {value!r}"
         for name, choices in (("mode", Mode), ("phrases", Phrases)):
@@ -175,10 +174,7 @@ def split(
     `settings`: of the collection. `encodes`: whether there is an encoder. Raises QueryError.
     """
     if isinstance(queries, str | Set) or not hasattr(queries, "__len__"):
-        raise QueryError(
-            f"search_batch takes a list of questions or vectors, got {queries!r:.80}; use search "
-            "or similar"
-        )
+        raise QueryError(f"search_batch takes a list, got {queries!r:.60}; use search or similar")
     rows = len(queries) and all(isinstance(q, list | tuple | np.ndarray) for q in queries)
     if rows or isinstance(queries, np.ndarray):
         if query.mode not in (Mode.AUTO, Mode.VECTOR):
