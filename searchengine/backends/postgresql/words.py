@@ -127,18 +127,21 @@ class Index:
         plain = (self._factor, self._condition) == ("1", "true")
         # Rounded to float4, so that equal documents are equal whatever the order of the sum.
         rounded = f"(score * {self._factor})::float4"
-        join = "" if plain else "JOIN documents USING (id) "
-        sql = (
-            f"SELECT id, {rounded} FROM ({scored}) AS scored {join}WHERE {self._condition} "
-            "ORDER BY 2 DESC, 1 LIMIT %s"
-        )
         factors = self._factor.count("%s")
-        values = (
-            *self._parameters[:factors], average, *parameters, *self._parameters[factors:],
-            min(k, _ALL),
-        )  # fmt: skip
-        rows = self._transaction.run((sql, values))[0]
-        return [(int(i), float(score)) for i, score in rows]
+        values = *self._parameters[:factors], average, *parameters, *self._parameters[factors:]
+
+        def rows(count: int, join: str, tie: str) -> list[tuple[Any, ...]]:
+            sql = (
+                f"SELECT id, {rounded} FROM ({scored}) AS scored {join}WHERE {self._condition} "
+                f"ORDER BY 2 DESC, {tie} LIMIT %s"
+            )
+            return self._transaction.run((sql, (*values, min(count, _ALL))))[0]
+
+        join = "JOIN documents USING (id) "
+        best = rows(k + 1, "" if plain else join, "1")
+        if len(best) > k > 0 and best[k][1] == best[k - 1][1]:  # keys tell which are among them
+            best = sorted(rows(k, join, 'key COLLATE "C"'), key=lambda row: (-row[1], row[0]))
+        return [(int(i), float(score)) for i, score in best[:k]]
 
     def _sums(self) -> tuple[int, int]:
         if self._totals is None:

@@ -11,7 +11,6 @@ from click.testing import CliRunner
 from conftest import WordLengths, use_small_grid
 
 from searchengine import SearchEngine
-from searchengine.backends.folder.writer import Writer
 from searchengine.cli import cli
 from searchengine.indexer.config import SegmentConfig
 from searchengine.indexer.tuning.tune import Goal
@@ -95,19 +94,6 @@ def test_half_of_the_documents_replaced_withdraw_it(engine: SearchEngine) -> Non
     )
     tuning = engine.stats().described()["tuning"]
     assert tuning.startswith(f"guarantee withdrawn: {found.reason}; tune again (it was recall@10")
-
-
-def test_segments_of_equal_rows_are_counted_apart(
-    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Those of earlier versions may be equal: they have no passages files, which differ."""
-    monkeypatch.setattr(Writer, "_passages", lambda *_: None)
-    for name in "ab":
-        engine.add([d | {"_id": f"{name}{i}"} for i, d in enumerate(documents(30, 2))])
-    engine.tune(texts(150, 9), GOAL)
-    sums = [row.manifest_sha256 for row in engine.collection.segments]
-    assert (len(sums), len(set(sums))) == (3, 2)
-    assert guarantee(engine) == Guarantee(0.8, 0, 0, commit=5)
 
 
 def test_optimize_keeps_what_it_writes_again_byte_for_byte(engine: SearchEngine) -> None:
