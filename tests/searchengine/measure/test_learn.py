@@ -32,7 +32,7 @@ _LETTERS, _DIGITS = (
 
 
 class Rotated:
-    """The vector of "n17", or "nbh", is random; as a question it is turned halfway by ROTATION."""
+    """The vector of "n17", or "nnbh", is random; as a question it is turned halfway by ROTATION."""
 
     dim, fingerprint = DIM, "rotated"
 
@@ -44,7 +44,7 @@ class Rotated:
         return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
 
     def vector(self, text: str, is_question: bool) -> Any:
-        number, _, copy = text[1:].translate(_DIGITS).partition(" ")
+        number, _, copy = text.lstrip("nq").translate(_DIGITS).partition(" ")
         row = np.random.default_rng(int(number)).standard_normal(DIM)
         if not is_question:
             return row
@@ -139,10 +139,10 @@ def test_what_is_not_better_is_not_stored_unless_forced(where: Any) -> None:
 def test_the_weight_is_learnt_with_the_map(where: Any) -> None:
     """Where words mislead, vectors come to weigh more; without the map, as before."""
     word = [str(i).translate(_LETTERS) for i in range(COUNT)]  # numbers are found by themselves
-    pairs = [(f"q{word[i]} {i + j}", f"d{i}") for i in range(COUNT) for j in (209, 211)]
+    pairs = [(f"qq{word[i]} {i + j}", f"d{i}") for i in range(COUNT) for j in (209, 211)]
     questions = {text: text for text, _ in pairs}, {text: {name: 1} for text, name in pairs}
     with SearchEngine.create(where, Rotated(), passages=False, tokenizer="unicode") as engine:
-        engine.add({"_id": f"d{i}", "text": f"n{word[i]} {i + 210}"} for i in range(COUNT))
+        engine.add({"_id": f"d{i}", "text": f"nn{word[i]} {i + 210}"} for i in range(COUNT))
         engine.set_default("hybrid", 0.3)
         before = engine.default_weight
         for _ in range(2):  # with a map and without, what it is compared with is the same
