@@ -46,7 +46,8 @@ def added(question: str, settings: Mapping[str, Any]) -> dict[str, Added]:
     while start < len(terms):
         rest = terms[start : start + longest]
         size = next((n for n in range(len(rest), 0, -1) if rest[:n] in groups), 0)
-        if size and not any(_contains(phrase, rest[:size]) for phrase in quoted):
+        found = f" {' '.join(rest[:size])} "
+        if size and not any(found in f" {' '.join(phrase)} " for phrase in quoted):
             for one, group in groups[rest[:size]]:
                 for word, share in _others(one, group, size, used):
                     if not set(terms).issuperset(own := _terms(word, used)):
@@ -72,10 +73,6 @@ def _others(one: str, group: list[str], size: int, used: Analyzer) -> list[tuple
     """The words of the other synonyms of a group, and how often each counts for `size` words."""
     shares = ((other, min(1.0, size / len(_terms(other, used)))) for other in group if other != one)
     return [(word, share) for other, share in shares for word in dict.fromkeys(runs(other))]
-
-
-def _contains(terms: _Terms, part: _Terms) -> bool:
-    return any(terms[i : i + len(part)] == part for i in range(len(terms) - len(part) + 1))
 
 
 @lru_cache(maxsize=32)

@@ -64,11 +64,6 @@ def notes(used: Analyzer) -> dict[str, str]:
     return {"terms": used.label, "title": repr(TITLE_WEIGHT)}
 
 
-def analyzer_of(noted: Mapping[str, str]) -> Analyzer:
-    """The analyzer of a words file with these notes."""
-    return Analyzer.parse(noted["terms"].partition(" ")[0])
-
-
 def file_name(key: str) -> str:
     """The name of the file of a document, by its key."""
     return key.partition("#")[0].rpartition("/")[2]

@@ -297,14 +297,11 @@ def is_free(path: Path) -> bool:
     if not path.is_dir():
         return not path.exists()
     remove_dead_scratch(path)
-    names = [entry.name for entry in path.iterdir() if not _is_scratch(entry.name)]
+    found = [entry.name for entry in path.iterdir()]
+    names = [n for n in found if not (_LOCK.fullmatch(n) or _LOCK.fullmatch(f"{n}.lock"))]
     if set(names) - set(_EMPTY):
         return False
     return "segments" not in names or not any((path / "segments").iterdir())
-
-
-def _is_scratch(name: str) -> bool:
-    return _LOCK.fullmatch(name) is not None or _LOCK.fullmatch(f"{name}.lock") is not None
 
 
 def remove_dead_scratch(parent: Path) -> None:

@@ -13,7 +13,7 @@ from searchengine.backends import contract, lexical, limits
 from searchengine.backends.contract import Ids, Span, WordScores
 from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.folders import read_all, stored_bytes
-from searchengine.backends.folder.pending import Work, described, works
+from searchengine.backends.folder.pending import described, works
 from searchengine.backends.folder.spelling import Speller
 from searchengine.backends.folder.words import (
     TIED,
@@ -36,7 +36,6 @@ from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.bm25 import weight
 from searchengine.indexer.search.cascade import SearchResult, merge
 from searchengine.indexer.segment import Segment, SegmentConfig
-from searchengine.indexer.storage.passages_file import RowPassages
 from searchengine.indexer.tuning.points import cold_row, hot_row
 
 _FILTERS, _FILTERED_ROWS = 16, 1 << 24
@@ -112,16 +111,13 @@ class Snapshot(contract.Snapshot):
                 row: open_segment(row) for row in self.store.segments()
             }
             self.live = {row: self._live(row, before) for row in self.segments}
-            self._files = [(item[0], self._told(*item)) for item in self.segments.items()]
+            parts = self.segments.items()
+            self._files = [(row, p.passages) for row, p in parts if p.passages is not None]
+            if len(self._files) < len(parts):
+                raise self.store.damaged("a segment has no file of passages")
         except BaseException:
             self.store.close()
             raise
-
-    def _told(self, row: SegmentRow, segment: Segment) -> RowPassages:
-        """The passages of a segment's rows."""
-        if segment.passages is None:
-            raise self.store.damaged(f"segment {row.id:06d} has no file of passages")
-        return segment.passages
 
     def _live(self, row: SegmentRow, before: "Snapshot | None") -> Allowed | None:
         if before and row in before.live and self._deleted == before._deleted:
@@ -461,9 +457,9 @@ class Snapshot(contract.Snapshot):
         rows = sum(segment.rows for segment in segments)
         hot = sum(each.rows * hot_row(each.config, each.rows, each.dim) for each in segments)
         cold = sum(each.rows * cold_row(each.config, each.dim) for each in segments)
-        words = None
-        if self.settings["tokenizer"] != Tokenizer.NONE:
-            words = "words files"
+        words = None if self.settings["tokenizer"] == Tokenizer.NONE else "words files"
+        with Store(self.path / "documents.db", readers=1) as store:  # it goes on without commits
+            pending = works(store) if store.identity == self.store.identity else []
         return {
             "segments": len(segments),
             "tombstones": rows - self.rows,
@@ -476,13 +472,8 @@ class Snapshot(contract.Snapshot):
             "hot_row": hot / rows if rows else None,
             "cold_row": cold / rows if rows else None,
             "bytes": stored_bytes(self.path),
-            "pending": tuple(map(described, self._works())),
+            "pending": tuple(map(described, pending)),
         }
-
-    def _works(self) -> list[Work]:
-        """The pending work as it is now: it makes progress without commits."""
-        with Store(self.path / "documents.db", readers=1) as store:
-            return works(store) if store.identity == self.store.identity else []
 
     def merge(self, search: Search, k: int) -> SearchResult:
         """The k best of the results of `search` in each segment; rows become passage ids."""

@@ -200,7 +200,9 @@ class View(Backend):
                 break
             except (CollectionError, OSError):
                 # Replaced just now and removed by the next writer? Then other segments are listed.
-                before, failed = failed, self._committed()
+                before = failed
+                with Store(self.path / "documents.db", readers=1) as store:
+                    failed = store.segments()
                 if failed == before:
                     raise
         else:
@@ -211,10 +213,6 @@ class View(Backend):
             snapshot.close()
             raise
         return snapshot
-
-    def _committed(self) -> list[SegmentRow]:
-        with Store(self.path / "documents.db", readers=1) as store:
-            return store.segments()
 
     def _show_newest(self, held: Mapping[SegmentRow, Segment]) -> None:
         """Show the newest commit; the former snapshot is closed when it has no readers.

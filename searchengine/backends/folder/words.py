@@ -70,8 +70,8 @@ class WordIndex:
         """
         files = {row: segment.words for row, segment in segments.items()}
         parts = {row: Words(file, live[row]) for row, file in files.items() if file is not None}
-        noted = (terms.analyzer_of(part.postings.notes) for part in parts.values())
-        analyzers = dict.fromkeys([used, *noted])
+        noted = (part.postings.notes["terms"].partition(" ")[0] for part in parts.values())
+        analyzers = dict.fromkeys([used, *map(Analyzer.parse, noted)])
         alone: list[tuple[int, bytes]] = []
         if sum(part.documents for part in parts.values()) != store.count():
             sql = "SELECT id, digest FROM documents WHERE id NOT IN "
@@ -99,7 +99,9 @@ class WordIndex:
         count = self._counts.get(term)
         if count is None:
             count = sum(part.count(part.find(*term)) for part in self.parts.values())
-            _keep(self._counts, term, count)
+            if len(self._counts) >= _KEPT:  # documents do not change, questions do
+                self._counts.clear()
+            self._counts[term] = count
         return count
 
     def has(self, word: str) -> bool:
@@ -213,13 +215,6 @@ def in_all(ids: Sequence[Ids]) -> Ids:
         limits.check()
         common = np.intersect1d(common, other, assume_unique=True)
     return common
-
-
-def _keep(kept: dict[Any, Any], key: object, value: object) -> None:
-    """Keep a value, but not for ever: documents do not change, questions do."""
-    if len(kept) >= _KEPT:
-        kept.clear()
-    kept[key] = value
 
 
 def likely(phrase: str, analyzers: Sequence[Analyzer]) -> Callable[[Text], bool]:

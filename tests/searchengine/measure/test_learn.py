@@ -26,9 +26,8 @@ ROTATION = np.linalg.qr(np.random.default_rng(7).standard_normal((DIM, DIM)))[0]
 Questions = tuple[dict[str, str], dict[str, dict[str, int]]]
 
 
-_LETTERS, _DIGITS = (
-    str.maketrans(*pair) for pair in (("0123456789", "abcdefghij"), ("abcdefghij", "0123456789"))
-)
+_LETTERS = str.maketrans("0123456789", "abcdefghij")
+_DIGITS = {letter: digit for digit, letter in _LETTERS.items()}
 
 
 class Rotated:

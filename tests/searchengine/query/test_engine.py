@@ -213,12 +213,9 @@ def test_wrong_shape_from_the_encoder_is_refused(engine: SearchEngine) -> None:
         ("dog", {"where": "a = 'x\0y'"}, r"U\+0000, which no metadata contains"),
         ("dog", {"group_by": ["n"]}, r"group_by must be a text or None, got \['n'\]"),
         ("dog", {"offset": -1}, "offset must be a whole number of at least 0, got -1"),
-        ("dog", {"offset": True}, "offset must be"),
         ("dog", {"min_score": float("nan")}, "min_score must be a number or None, got nan"),
-        ("dog", {"min_score": "high"}, "min_score must be"),
         ("dog", {"facets": "year"}, "facets must be a list of field names, got 'year'"),
         ("dog", {"facets": [5]}, "facets must be a list of field names"),
-        ("dog", {"facets": 5}, "facets must be a list of field names"),
         ("dog", {"facets": ["year >"]}, "expected"),
     ],
 )

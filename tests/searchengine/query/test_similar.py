@@ -144,7 +144,6 @@ def test_vectors_in_a_batch(engine: SearchEngine) -> None:
         ([], r"got \[\]"),
         (np.ones((2, 16)), "use search_batch"),
         (["a"] * 16, "use search_batch"),
-        (None, "must be a text or a vector of numbers, got None"),
         (np.ones(16, bool), "a vector of numbers, got array"),
         (one(0), "must be finite and not all zeros in float32; vector 1 is not"),
         (one(np.nan), "must be finite"),
