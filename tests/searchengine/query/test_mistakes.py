@@ -70,7 +70,6 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "several questions": (lambda e: e.search(["a", "b"]), "use search_batch for several"),
     "one question": (lambda e: e.search_batch("cat"), "use search"),
     "no question": (lambda e: e.search_batch(None), "got None; use search or similar"),
-    "None": (lambda e: e.search(None), "a query must be a text or a vector of numbers, got None"),
     "an empty question": (lambda e: e.search(""), "the query is empty"),
     "another width": (lambda e: e.search(np.ones(3)), "of shape (q, 16)"),
     "is null": (lambda e: e.count("year is null"), "year = null"),

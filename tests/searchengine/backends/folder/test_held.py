@@ -16,6 +16,7 @@ from conftest import WordLengths
 from scenarios import document
 
 from searchengine import SearchEngine
+from searchengine.backends.folder import view
 from searchengine.errors import CollectionError
 from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.segment import Segment
@@ -107,7 +108,8 @@ def test_a_try_opens_only_what_those_before_it_did_not(
             for number in (1007, 1008):
                 writer.add([document(number)])
         commits = itertools.count()
-        monkeypatch.setattr(reader.folder, "_committed", lambda: [next(commits)])
+        others = type("Others", (view.Store,), {"segments": lambda _: [next(commits)]})
+        monkeypatch.setattr(view, "Store", others)
         monkeypatch.setattr(Segment, "open", fails_thrice)
         reader.refresh()
         assert "d1008" in reader
