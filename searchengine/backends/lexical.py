@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import cache
 from heapq import nlargest
 from itertools import islice
 from operator import itemgetter
@@ -64,16 +63,17 @@ def search(
     def occurs(term: Term) -> bool:
         return index.counts([term], 1) == [1]
 
-    @cache
     def having(word: str) -> int:
         found = asked_terms({word: 1.0}, question, analyzers, occurs)
         return min(index.counts(list(found), (documents + 1) // 2), default=0)
 
     words = counted_names(question, analyzers)
+    listed = {*synonyms}.union(*(added.of for added in synonyms.values()))
+    counts = {word: having(word) for word in listed}
     for word, (share, of) in synonyms.items():
         # One rarer than all words it stands for gains a document what the rarest of them does.
-        own = max(1, having(word))
-        rarest = min((count for each in of if (count := having(each))), default=0)
+        own = max(1, counts[word])
+        rarest = min((counts[each] for each in of if counts[each]), default=0)
         if own < rarest:
             share *= weight(documents, rarest) / weight(documents, own)
         words[word] = share**2  # `ranked` takes the root

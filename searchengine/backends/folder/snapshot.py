@@ -258,10 +258,10 @@ class Snapshot(contract.Snapshot):
     @property
     def words(self) -> WordIndex:
         """The index of words. Raises QueryError if the collection has none."""
-        used = Analyzer.parse(self.settings["tokenizer"])
-        if used.tokenizer is Tokenizer.NONE:
-            raise QueryError(lexical.MISSING)
         if self._words is None:  # outside the lock: a fork meanwhile would keep it for ever
+            used = Analyzer.parse(self.settings["tokenizer"])
+            if used.tokenizer is Tokenizer.NONE:
+                raise QueryError(lexical.MISSING)
             self._words = WordIndex.open(self.store, self.segments, self.live, used, self._before)
             self._before = None
         return self._words
