@@ -425,7 +425,7 @@ class Backend(ABC):
             entries: of several with one key, the last one counts.
             expected: what `known` returned for the keys; None: anything.
             made_by: the settings that passages and vectors were made with; None: those shown now.
-            metadata: entries of which metadata, source and root are written; the rest stays.
+            metadata: entries of stored documents: write only their metadata, source and root.
             unchanged: keys of others that must be as expected; a folder checks them.
             choose: returns settings to store, from those of a collection that is empty.
             identity: as the property; None: any.

@@ -46,7 +46,7 @@ Readers = Callable[[], PassageReader]
 """Returns what cuts and encodes for the state of the collection that is shown now."""
 
 SECONDS = 30.0
-"""Time after which what is encoded is committed; two more chunks may be on the way."""
+"""Maximum seconds between two commits; two more chunks may be encoded meanwhile."""
 MOST = 20_000, 1 << 26
 """Passages, and characters of their documents, that are in memory until they are committed."""
 MOST_SUPPLIED = 1 << 20, 1 << 28
@@ -229,7 +229,7 @@ class Ingestion:
     # ------------------------------------------------------------------------ read, compare, encode
 
     def _commits(self) -> Iterator[list[Item]]:
-        """The documents, in lists of which each is committed before the next one."""
+        """The documents, one list for each commit."""
         items: list[Item] = []
         most = MOST if self._supplied is None else MOST_SUPPLIED
         passages = characters = 0
@@ -386,7 +386,7 @@ class Ingestion:
         reader = languages.look(documents, self._backend.settings)
         if reader is not None and self._pipeline is not None:
             self._pipeline.reader = reader
-            if is_first:  # else what is encoded already does not suit it: `_commit` notices
+            if is_first:  # later, `_commit` sees that encoded chunks have other settings
                 self._settings = reader.settings
 
     def _is_empty(self) -> bool:
@@ -490,7 +490,7 @@ def _lacks_vectors(item: Item) -> bool:
 
 
 def _fitting(items: Sequence[Item], documents: int, characters: int) -> list[Item]:
-    """The first items, with at most so many documents and characters to encode; at least one."""
+    """The first items: at most `documents` and `characters` to encode, and at least one item."""
     part: list[Item] = []
     for item in items:
         if part and (documents <= 0 or characters <= 0):

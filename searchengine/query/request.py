@@ -32,7 +32,7 @@ _KINDS: Mapping[str, tuple[Any, str]] = {
     "typo_tolerance": (bool, "True or False"),
     "rerank": (Callable | None, "a function of a question and its hits, or None"),
 }
-"""Option → its types, and how they are told."""
+"""Option → its types, and their description in error messages."""
 
 
 class Phrases(StrEnum):

@@ -9,7 +9,7 @@ from searchengine.query.hits import Hits
 from searchengine.query.request import Query
 
 Replacements = Mapping[str, str]
-"""A word of a question → what is searched for instead."""
+"""A word of a question → the word to search for instead."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ class Speller:
         return dict(sorted(found.items()))
 
     def _unknown(self, question: str) -> dict[str, list[tuple[int, int]]]:
-        """The first 50 words that no document has, and where; not names, nor what is quoted."""
+        """The first 50 words that no document has → their places; no names and no quoted words."""
         right = self._functions.union(self._right, *(runs(p.text) for p in phrases(question)))
         capitals = question.isupper() and " " in question
         unknown = dict[str, list[tuple[int, int]]]()

@@ -170,7 +170,7 @@ class View(Backend):
                 Store(self.path / "documents.db").close()
 
     def _catch_up(self) -> None:
-        """Show what is stored after an interrupted change."""
+        """Show the newest commit after an interrupted change."""
         if self._interrupted and self._shown is not None:
             self.refresh()
             self._interrupted = False

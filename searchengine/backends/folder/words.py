@@ -209,7 +209,7 @@ def best_by_key(ids: Ids, scores: Doubles, k: int, keys: Callable[[list[int]], l
 
 
 def in_all(ids: Sequence[Ids]) -> Ids:
-    """The ids that all of these arrays have, each of which has an id once."""
+    """The intersection of arrays of ids. Each array has an id at most once."""
     common, *others = sorted(ids, key=len)
     for other in others:
         limits.check()

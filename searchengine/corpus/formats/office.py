@@ -170,7 +170,7 @@ def _outline_level(element: Any) -> int | None:
 def _style_level(style: Any, bases: int = 20) -> int | None:
     """The level of a style of headings, by name or outline, or that of the style it is made from.
 
-    `bases`: so many of these are looked at.
+    `bases`: maximum number of styles to follow.
     """
     if style is None or not bases:
         return None
