@@ -93,12 +93,12 @@ def during(
     original = getattr(owner, step)
     calls = 0
 
-    def stepped(self: Any, *arguments: Any) -> Any:
+    def stepped(self: Any, *arguments: Any, **options: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == when:
             act()
-        return original(self, *arguments)
+        return original(self, *arguments, **options)
 
     monkeypatch.setattr(owner, step, stepped)
 

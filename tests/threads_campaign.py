@@ -61,7 +61,7 @@ from searchengine.ingest.passages import PassageReader
 from searchengine.ingest.watching import FolderState, Listing
 from searchengine.query.hits import Hits
 from searchengine.upkeep import reindex, verify
-from searchengine.upkeep.reindex import Blocks, Reindexing
+from searchengine.upkeep.reindex import Reindexing
 
 NAME = "threads"
 KEYS = 14
@@ -90,10 +90,10 @@ POINTS: list[tuple[Any, str]] = [
     (Ingestion, "_read_block"),
     (Ingestion, "_commit"),
     (Ingestion, "_encode"),
-    (Blocks, "_written"),
-    (Blocks, "changed"),
-    (Reindexing, "_build"),
-    (Reindexing, "_swap"),
+    (Reindexing, "_catch_up"),
+    (Reindexing, "_documents"),
+    (Reindexing, "_linked"),
+    (Reindexing, "_adopt"),
     (Merging, "_build"),
     (Merging, "end"),
 ]

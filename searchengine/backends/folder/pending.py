@@ -22,6 +22,7 @@ import re
 import shutil
 import socket
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -33,6 +34,7 @@ from searchengine.backends.contract import Ids, Span
 from searchengine.backends.folder.documents import schema
 from searchengine.backends.folder.documents.connections import inherit
 from searchengine.backends.folder.documents.store import SegmentRow, Store
+from searchengine.errors import CollectionError
 from searchengine.indexer.storage.durable import sync_folder
 
 
@@ -286,16 +288,18 @@ def _lock_file(path: Path, name: str) -> Path:
     return path / "pending" / f"{name}.lock"
 
 
-def described(work: Work) -> str:
+def described(path: Path, work: Work) -> str:
     """A sentence about a work: its kind, its progress, and the process that does it."""
     details = work.details
     if work.kind is Kind.REMOVE:
         return "removal of replaced passages, which the next change completes"
     if work.kind is Kind.REINDEX:
-        encoder = details["settings"]["encoder"]
-        rows = sum(block["rows"] for block in details["blocks"])
+        encoder, encoded = details["settings"]["encoder"], 0
+        tables = path / "pending" / work.folder / "documents.db"
+        with suppress(CollectionError), Store(tables, readers=1) as store:
+            encoded = store.counts()[1]
         name = encoder["source"] or encoder.get("name") or encoder["fingerprint"][:12]
-        return f"reindex by {name}: {rows} passages encoded; {_by(details)}"
+        return f"reindex by {name}: {encoded} passages encoded; {_by(details)}"
     rows = f"{details['moved']} of {details['rows']} passages moved"
     return f"merge of {len(work.inputs)} segments: {rows}; {_by(details)}"
 

@@ -472,7 +472,7 @@ class Snapshot(contract.Snapshot):
             "hot_row": hot / rows if rows else None,
             "cold_row": cold / rows if rows else None,
             "bytes": stored_bytes(self.path),
-            "pending": tuple(map(described, pending)),
+            "pending": tuple(described(self.path, work) for work in pending),
         }
 
     def merge(self, search: Search, k: int) -> SearchResult:

@@ -13,10 +13,9 @@ from scenarios import document
 
 from searchengine import SearchEngine
 from searchengine.backends.folder.documents.store import Store
-from searchengine.backends.folder.merging import Merging
 from searchengine.errors import CollectionError
 from searchengine.ingest import pipeline
-from searchengine.upkeep.reindex import Blocks, Reindexing
+from searchengine.upkeep.reindex import Reindexing
 
 TABLES = ("documents", "passages", "segments")
 
@@ -82,29 +81,28 @@ def test_the_newest_document_leaves_its_id_unused(path: Path, engine: SearchEngi
 
 
 def test_pending_work_gets_new_ids(path: Path, engine: SearchEngine) -> None:
-    numbers, firsts = [], []
+    numbers = []
     for _ in range(3):
         leave_pending(engine, WordLengths(8, "narrow"))
         with Store(path / "documents.db", readers=1) as store:
-            ((number, first),) = store.read("SELECT id, first FROM pending")
+            ((number,),) = store.read("SELECT id FROM pending")
         numbers.append(number)
-        firsts.append(first)
         assert engine.discard_reindex()
-    assert len(set(numbers)) == len(set(firsts)) == 3
+    assert len(set(numbers)) == 3
     before = highest(path)
     engine.reindex(WordLengths(8, "narrow"))
-    assert min(ids(path)["passages"]) > max(before["passages"], *firsts)
+    assert min(ids(path)["passages"]) > before["passages"]
     engine.verify()
 
 
 def test_a_document_added_during_a_reindex_in_place_of_the_newest_gets_its_vector(
     path: Path, engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Deleted before its block was read, and another added before the block was recorded."""
+    """Deleted before it was read, and another added after all were encoded."""
     monkeypatch.setattr(pipeline, "LARGEST_BLOCK", (2, 1 << 19))
     with SearchEngine.open(path, WordLengths()) as also, monkeypatch.context() as patch:
-        during(patch, Blocks, "_written", lambda: also.delete(["d4"]), 3)
-        during(patch, Reindexing, "_record", lambda: also.add([document(7)]), 3)
+        during(patch, Reindexing, "_documents", lambda: also.delete(["d4"]))
+        during(patch, Reindexing, "swap", lambda: also.add([document(7)]))
         engine.reindex(WordLengths(8, "narrow"))
     engine.verify()
     assert {hit.key for hit in engine.search("x", 9)} == {"d0", "d1", "d2", "d3", "d7"}
@@ -126,13 +124,3 @@ def test_next_ids_that_are_used_are_found_and_mended(path: Path, engine: SearchE
     with SearchEngine.open(path, WordLengths()) as engine:
         with pytest.raises(CollectionError, match="the next id of documents is missing"):
             engine.add([document(10)])
-
-
-def test_a_discarded_reindex_leaves_the_next_ids_right(
-    path: Path, engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its passages are hidden, until they are removed."""
-    leave_pending(engine, WordLengths(8, "narrow"))
-    with monkeypatch.context() as patch:
-        during(patch, Merging, "end", engine.verify)
-        assert engine.discard_reindex()

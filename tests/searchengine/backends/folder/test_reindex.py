@@ -18,14 +18,16 @@ from scenarios import document, stored, strays
 
 from searchengine import Document, SearchEngine
 from searchengine.backends.folder import pending
+from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents.store import Store
+from searchengine.backends.folder.writer import Writer
 from searchengine.encoders.functions import PROBE, FunctionEncoder
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch, QueryError
 from searchengine.indexer.config import Storage
 from searchengine.indexer.segment import SegmentConfig
-from searchengine.ingest import pipeline
+from searchengine.ingest import ingestion, pipeline
 from searchengine.upkeep import reindex
-from searchengine.upkeep.reindex import Blocks
+from searchengine.upkeep.reindex import Reindexing
 
 CONFIG = SegmentConfig(prefix=8)
 # Fusion divides cosines by how far they spread, and the rounding of float16 with them: where the
@@ -51,6 +53,7 @@ def other() -> FunctionEncoder:
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "LARGEST_BLOCK", (4, 1 << 19))
+    monkeypatch.setattr(ingestion, "MOST", (4, 1 << 26))
     monkeypatch.setattr(reindex, "REST", 3)
 
 
@@ -105,13 +108,12 @@ def _ranked(hits: Any) -> dict[str, float]:
 
 
 MOMENTS: list[tuple[type, str, int]] = [
-    (Blocks, "_written", 1),
-    (Blocks, "_written", 4),
-    (reindex.Reindexing, "_record", 3),
-    (reindex.Reindexing, "_build", 1),
-    (reindex.Reindexing, "_catch_up", 1),
-    (reindex.Reindexing, "_swap", 1),
-    (reindex.Merging, "end", 1),
+    (Collection, "upsert", 1),
+    (Collection, "upsert", 4),
+    (Reindexing, "_catch_up", 2),
+    (Reindexing, "swap", 1),
+    (Reindexing, "_linked", 1),
+    (pending.Owner, "clear", 1),
 ]
 
 
@@ -137,7 +139,7 @@ def test_others_read_and_write_meanwhile(
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, owner: type, step: str, when: int
 ) -> None:
     path = engine.collection.path
-    swapped = step == "end"
+    swapped = step == "clear"
     encoder = other() if swapped else WordLengths()
     before = [hit.key for hit in engine.search("x xx", k=50)]
     versions = {20: 1, 1: 1, 9: 1, 40: 0}  # 9 is in the third block
@@ -159,7 +161,10 @@ def test_others_read_and_write_meanwhile(
     as_fresh(path, KEYS - {"d0", "d29", "d17"} | {"d40"})
 
 
-@pytest.mark.parametrize(("owner", "step", "when"), MOMENTS)
+@pytest.mark.parametrize(
+    ("owner", "step", "when"),
+    [*MOMENTS, (Reindexing, "_adopt", 1), (Reindexing, "_move", 1), (Writer, "adopt", 1)],
+)
 def test_a_killed_reindex_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type, step: str, when: int
 ) -> None:
@@ -181,20 +186,19 @@ def test_a_killed_reindex_goes_on(
         if not ended.signal:
             break
         killed += 1
-        encoder = other() if step == "end" else WordLengths()
+        encoder = other() if step == "clear" else WordLengths()
         with SearchEngine.open(path, encoder) as engine:
             engine.verify()
             engine.delete([f"d{killed}"])
             engine.add([document(10 + killed, version=1), document(40 + killed)])
         keys = keys - {f"d{killed}"} | {f"d{40 + killed}"}
-        if step == "end":  # the swap is committed
+        if step == "clear":  # the swap is committed
             break
-    # A run that is killed before its fourth block has recorded three.
-    expected = {"end": (1,), "_written": (3,) if when == 1 else (2, 3), "_record": (3,)}
-    assert killed in expected.get(step, (3,))
+    assert killed == {"clear": 1, "upsert": 3 if when == 1 else 2}.get(step, 3)
     if killed == 3:
         encoded: list[str] = []
-        done = sum(block["rows"] for block in works(path)[0].details["blocks"])
+        with Store(path / "pending" / works(path)[0].folder / "documents.db", readers=1) as store:
+            done = store.count()
 
         def counted(texts: Sequence[str]) -> np.ndarray:
             encoded.extend(texts)
@@ -235,7 +239,7 @@ def test_a_pending_reindex_keeps_what_is_encoded(
     assert line.startswith("reindex by letters: 30 passages encoded; started ")
     calls: list[object] = []
     with monkeypatch.context() as patch:
-        during(patch, Blocks, "_written", lambda: calls.append(1), 1)
+        during(patch, pipeline.Pipeline, "start", lambda: calls.append(1), 1)
         engine.reindex(other())
     assert not calls
     as_fresh(engine.collection.path, KEYS)
@@ -266,7 +270,7 @@ def test_only_one_process_reindexes(engine: SearchEngine, monkeypatch: pytest.Mo
                 also.discard_reindex()
 
     with monkeypatch.context() as patch:
-        during(patch, Blocks, "_written", act, 2)
+        during(patch, Collection, "upsert", act, 2)
         engine.reindex(other())
     as_fresh(path, KEYS)
 

@@ -15,7 +15,7 @@ from scenarios import document
 from searchengine import Document, SearchEngine
 from searchengine.backends.folder import writer as ahead
 from searchengine.backends.folder.collection import Collection
-from searchengine.backends.folder.merging import Merging
+from searchengine.backends.folder.pending import Owner
 from searchengine.backends.folder.writer import WritableView
 from searchengine.encoders.loading import CollectionEncoder, load_given
 from searchengine.errors import CollectionError, EncoderMismatch
@@ -97,7 +97,7 @@ def test_documents_encoded_before_a_reindex_are_encoded_again(
 
 
 @pytest.mark.parametrize("owner, step", [
-    (Merging, "end"),  # the swap is committed, and nothing shows it yet
+    (Owner, "clear"),  # the swap is committed, and nothing shows it yet
     (Collection, "refresh"),
     (CollectionEncoder, "settle"),  # the new state is shown
 ])  # fmt: skip
@@ -236,7 +236,7 @@ def test_two_reindexes_of_one_engine_follow_each_other(
             engine.reindex(WordLengths(8, "narrow"))
 
     with monkeypatch.context() as patch:
-        during(patch, Reindexing, "_swap", again)
+        during(patch, Reindexing, "swap", again)
         engine.reindex(Remainders())
     holds(engine, set(range(5)), Remainders())
     engine.reindex(WordLengths())
