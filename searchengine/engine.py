@@ -70,10 +70,10 @@ from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.config import SegmentConfig, integer
 from searchengine.indexer.tuning.tune import Goal, Tuning
-from searchengine.ingest import mirror
+from searchengine.ingest import folder_sync
+from searchengine.ingest.folder_sync import MirrorOptions, Pass
 from searchengine.ingest.ingestion import add, passage_reader
 from searchengine.ingest.languages import choose_again
-from searchengine.ingest.mirror import MirrorOptions, Pass
 from searchengine.ingest.passages import PassageConfig, PassageReader
 from searchengine.ingest.settings import AddOptions, AddSummary, CollectionSettings
 from searchengine.ingest.supplied import VectorsArgument
@@ -911,7 +911,7 @@ class SearchEngine:
 
         Raises EmptyCorpus (nothing would be left), CorpusError (missing folder), and as `add`.
         """
-        return mirror.mirror(
+        return folder_sync.mirror(
             in_folder(self.collection, _MIRRORED),
             self._reader,
             folder,
@@ -941,7 +941,7 @@ class SearchEngine:
         """
         options = MirrorOptions() if options is None else options
         target = in_folder(self.collection, _MIRRORED)
-        return mirror.watch(target, self._reader, folder, options, stop)
+        return folder_sync.watch(target, self._reader, folder, options, stop)
 
     def _reader(self) -> PassageReader:
         reader = passage_reader(self.collection, self._encoder)

@@ -20,7 +20,7 @@ from small_disk import Case, campaign, missing
 from watched_folder import Looks
 
 from searchengine import SearchEngine
-from searchengine.ingest import mirror, watching
+from searchengine.ingest import folder_sync
 
 _DOCUMENTS, _ADDED, _NOTES, _WIDTH = 480, 60, 20, 32
 _MODEL, _OTHER = "../sources/model", "../sources/other"
@@ -43,10 +43,9 @@ def one_look() -> Iterator[None]:
         raise SystemExit(1)
 
     with ExitStack() as stack:
-        for module in (watching, mirror):  # else files have not settled yet
-            stack.enter_context(mock.patch.object(module, "RECENT", 0))
+        stack.enter_context(mock.patch.object(folder_sync, "RECENT", 0))  # else none is settled
         looks = Looks(lambda: None, end)
-        stack.enter_context(mock.patch.object(mirror, "Watcher", lambda *_: looks))
+        stack.enter_context(mock.patch.object(folder_sync, "Watcher", lambda *_: looks))
         yield
 
 

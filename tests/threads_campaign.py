@@ -44,6 +44,7 @@ from watched_folder import Held, Looks, WatchedFolder
 from searchengine import Document, SearchEngine
 from searchengine.backends.folder import merging
 from searchengine.backends.folder import writer as ahead
+from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents.changes import Changes
 from searchengine.backends.folder.documents.store import Store
 from searchengine.backends.folder.folders import folder_of
@@ -54,11 +55,10 @@ from searchengine.corpus.files import read_corpus
 from searchengine.encoders.loading import CollectionEncoder
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch, QueryError
 from searchengine.indexer.segment import Segment
-from searchengine.ingest import ingestion, mirror, pipeline, watching
+from searchengine.ingest import folder_sync, ingestion, pipeline
+from searchengine.ingest.folder_sync import FolderSync, MirrorOptions
 from searchengine.ingest.ingestion import Ingestion
-from searchengine.ingest.mirror import Mirroring, MirrorOptions
 from searchengine.ingest.passages import PassageReader
-from searchengine.ingest.watching import FolderState, Listing
 from searchengine.query.hits import Hits
 from searchengine.upkeep import reindex, verify
 from searchengine.upkeep.reindex import Reindexing
@@ -81,11 +81,12 @@ POINTS: list[tuple[Any, str]] = [
     (CollectionEncoder, "expect"),
     (CollectionEncoder, "settle"),
     (ingestion, "passage_reader"),
-    (mirror, "_pass"),
-    (FolderState, "look"),
-    (FolderState, "done"),
-    (Mirroring, "_adopt_moved"),
-    (Mirroring, "_remove"),
+    (FolderSync, "look"),
+    (FolderSync, "run"),
+    (FolderSync, "settle"),
+    (FolderSync, "_adopt"),
+    (FolderSync, "_keys"),
+    (Collection, "delete"),
     (PassageReader, "cut"),
     (Ingestion, "_read_block"),
     (Ingestion, "_commit"),
@@ -268,8 +269,7 @@ class Campaign:
             (reindex, "REST", 2),
             (reindex, "ROUNDS", 3),
             (ahead, "MIN_ROWS", 3),
-            (watching, "RECENT", 0),  # else the clock would decide which files have settled
-            (mirror, "RECENT", 0),
+            (folder_sync, "RECENT", 0),  # else the clock would decide which files have settled
             *([(merging, "IN_ONE", 0), (merging, "SLICE", 3)] if sliced else []),
         ]
         with ExitStack() as stack:
@@ -285,7 +285,7 @@ class Campaign:
                     yield snapshot
 
             stack.enter_context(mock.patch.object(View, "reading", noted))
-            stack.enter_context(mock.patch.object(mirror, "Watcher", self._watcher))
+            stack.enter_context(mock.patch.object(folder_sync, "Watcher", self._watcher))
             yield
 
     # ---- what actors do ----
@@ -441,7 +441,7 @@ class Campaign:
         return call
 
     def _watcher(self, folder: Path, stop: object, _: object) -> Looks:
-        """In place of mirror.Watcher: an actor looks some times, when it is its turn."""
+        """In place of folder_sync.Watcher: an actor looks some times, when it is its turn."""
         actor = self.stepper.actor
         assert actor is not None
         call, left = self.calls[actor], self.random.randint(1, 6)
@@ -714,16 +714,14 @@ def _used_ids() -> Iterator[None]:
 @contextmanager
 def _late_stamps() -> Iterator[None]:
     """`watch` remembers when files were last written after it has read them, not before."""
-    done = FolderState.done
+    settle = FolderSync.settle
 
-    def late(self: FolderState, listing: Listing) -> bool:
-        files = {
-            path: watching._stamp(self.folder / path) or stamp
-            for path, stamp in listing.files.items()
-        }
-        return done(self, listing._replace(files=files))
+    def late(self: FolderSync) -> bool:
+        files = self.files.items()
+        self.files = {path: folder_sync._stamp(self.folder / path) or old for path, old in files}
+        return settle(self)
 
-    with mock.patch.object(FolderState, "done", late):
+    with mock.patch.object(FolderSync, "settle", late):
         yield
 
 

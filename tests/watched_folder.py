@@ -5,9 +5,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
-from typing import Self
 
-from searchengine.ingest.watching import Watcher
+from searchengine.ingest.folder_sync import Watcher
 
 Held = Mapping[str, tuple[str, str]]
 """Key → title and text."""
@@ -120,7 +119,7 @@ class WatchedFolder:
 
 
 class Looks:
-    """In place of watching.Watcher: the looks of `watch` at its folder, without waiting."""
+    """In place of folder_sync.Watcher: the looks of `watch` at its folder, without waiting."""
 
     def __init__(self, begin: Callable[[], None], end: Callable[[bool], bool]) -> None:
         """`begin` and `end` are called at each look; `end` returns whether it was the last.
@@ -129,12 +128,6 @@ class Looks:
         """
         self.stopped = False
         self.follow, self._end = begin, end
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
     def wait(self, seconds: float | None = None) -> None:
         """Called at the end of a look; None: all was read, and no file has changed meanwhile."""

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from searchengine.corpus.files import Unread
     from searchengine.corpus.formats.kinds import FileChoice
     from searchengine.corpus.tabular import Columns
-    from searchengine.ingest.mirror import MirrorOptions, Pass
+    from searchengine.ingest.folder_sync import MirrorOptions, Pass
     from searchengine.ingest.settings import AddSummary
 
 PATIENCE = 60.0
@@ -166,7 +166,7 @@ class Mirror:
         **how: Any,
     ) -> "MirrorOptions":
         """For SearchEngine.mirror and watch; `how` as AddOptions has it."""
-        from searchengine.ingest.mirror import MirrorOptions
+        from searchengine.ingest.folder_sync import MirrorOptions
         from searchengine.ingest.settings import AddOptions
 
         add = AddOptions(commit_every=commit_every, **how)

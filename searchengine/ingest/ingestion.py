@@ -3,7 +3,7 @@
     read      a block of documents, without those that have no text or a key that occurred before
     compare   with what is stored: what is new or changed, and where only the metadata differs
     encode    what is new or changed, cut into passages, in a second thread (ingest.pipeline)
-    commit    what differs, after SECONDS or PASSAGES at the latest: an interruption loses no more
+    commit    what differs, after SECONDS or MOST at the latest: an interruption loses no more
 
 If another writer has changed one of the documents since they were compared, the backend refuses the
 commit. They are compared again, what differs now and has no vectors yet is encoded, and the commit
@@ -15,10 +15,9 @@ import json
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -46,13 +45,11 @@ Readers = Callable[[], PassageReader]
 """Returns what cuts and encodes for the state of the collection that is shown now."""
 
 SECONDS = 30.0
-"""Maximum seconds between two commits; two more chunks may be encoded meanwhile."""
+"""Maximum seconds between two commits; two more blocks may be encoded meanwhile."""
 MOST = 20_000, 1 << 26
 """Passages, and characters of their documents, that are in memory until they are committed."""
 MOST_SUPPLIED = 1 << 20, 1 << 28
 """The same, of documents that come with their vectors, which are not copied into memory."""
-FIRST_READ = 512, 1 << 16
-"""Documents and characters read at first; each time twice as many, up to LARGEST_BLOCK."""
 COUNTED = ("added", "changed", "metadata_updated", "unchanged", "moved")
 _NONE: npt.NDArray[Any] = np.empty((0, 0), np.float32)
 _TRIES = 100  # to commit documents that other writers change
@@ -115,27 +112,52 @@ class Item:
 
     Attributes:
         document: the document.
+        spans, vectors: its passages; None: not encoded yet, or they stay.
+        supplied: checksum of vectors that came with it.
         before: its stored state when it was compared.
         kind: the attribute of AddSummary that counts it.
         differs: whether anything is to be written.
-        supplied: checksum of vectors that came with it.
-        spans, vectors: its passages; None: not encoded yet, or they stay.
         former: the state of a moved document, under another key.
     """
 
     document: Document
-    before: Known | None
-    kind: str = "added"
-    differs: bool = True
-    supplied: bytes | None = None
     spans: Sequence[Span] | None = None
     vectors: npt.NDArray[Any] | None = None
+    supplied: bytes | None = None
+    before: Known | None = None
+    kind: str = "added"
+    differs: bool = True
     former: Known | None = None
 
     @property
     def has_vectors(self) -> bool:
         """Whether passages and vectors are written; else metadata and root alone."""
         return self.kind in ("added", "changed", "moved")
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether it is still to be encoded."""
+        return self.vectors is None and self.has_vectors
+
+    def compare(self, before: Known | None) -> None:
+        """Set `kind` and `differs` by its stored state.
+
+        A document that comes without vectors keeps those that once came with it, if its text is
+        the same.
+        """
+        self.before = before
+        if before is None:
+            self.kind, self.differs = "moved" if self.former else "added", True
+            return
+        self.former = None
+        keeps = before.vectors != b"" if self.supplied is None else before.vectors == self.supplied
+        if before.digest != self.document.digest or not keeps:
+            self.kind = "changed"
+        elif before.added != as_json(self.document.metadata):
+            self.kind = "metadata_updated"
+        else:
+            self.kind = "unchanged"
+        self.differs = self.kind != "unchanged" or before.root != (self.document.root or None)
 
     def entry(self) -> Entry:
         """What is stored. Values that `update` has set stay: see `merged`."""
@@ -148,27 +170,24 @@ class Item:
         return Entry(document, tuple(self.spans or ()), vectors, source, self.supplied)
 
 
-@dataclass(slots=True)
-class Chunk:
+class Part(NamedTuple):
     """Documents that are encoded together.
 
-    Attributes:
-        read: how many documents it stands for, with those that are left out.
-        items: the others.
-        begun: when it was read, by the clock `monotonic`.
-        block: those of `items` that have no vectors yet, which the encoder has been given.
-        ends_commit: the commit has as many new documents as the caller wants.
+    `block`: those without vectors, which the encoder has been given; None: there are none.
+    `ends_commit`: the commit has as many new documents as the caller wants.
     """
 
-    read: int
     items: list[Item]
-    begun: float
     block: Block | None
     ends_commit: bool
 
 
 class Ingestion:
-    """One call of `add`. A context manager: the second thread has ended when it is left."""
+    """One call of `add`. A context manager: the second thread has ended when it is left.
+
+    Attributes:
+        seen: the keys that were read.
+    """
 
     def __init__(
         self,
@@ -179,24 +198,33 @@ class Ingestion:
         readers: Readers | None = None,
         supplied: SuppliedVectors | None = None,
         numbered: bool = False,
+        adopt: Callable[[Sequence[Item]], None] | None = None,
     ) -> None:
-        """`numbered`: vectors without documents, under new numbers."""
+        """Exactly one of `readers` and `supplied`.
+
+        `numbered`: vectors without documents, under new numbers. `adopt`: gives new documents the
+        vectors of those that they take the place of.
+        """
         backend.follow()
         self._backend, self._options, self._identity = backend, options, backend.identity
         self._readers, self._supplied, self._numbered = readers, supplied, numbered
+        self._adopt = adopt
         reader = None if readers is None else readers()
         self._settings = backend.settings if reader is None else reader.settings
-        self._left = options.commit_every
-        self._size = FIRST_READ
+        self._pipeline = None if reader is None else Pipeline(reader, options.building)
+        self._languages = None
+        if backend.has_segments and self._is_empty():
+            self._languages = Languages(reader)
+        self.seen: set[str] = set()
         self._counts: Counter[str] = Counter()
-        self._seen: set[str] = set()
-        self.without_text, self.bad, self.repeated = LeftOut(), LeftOut(), LeftOut()
-        malformed = self.bad if options.skip_bad else None
+        self._without_text, self._bad, self._repeated = LeftOut(), LeftOut(), LeftOut()
+        malformed = self._bad if options.skip_bad else None
         self._stream = as_documents(documents, malformed, needs_text=supplied is None)
-        self._peeked: Document | None = None
-        self._languages = Languages(reader) if backend.has_segments else None
-        report = options.building and partial(options.building, "Passages")
-        self._pipeline = None if reader is None else Pipeline(reader, report)
+        self._next: Document | None = None
+        self._left = options.commit_every
+        self._items: list[Item] = []  # of the next commit
+        self._passages = self._characters = self._commits = 0
+        self._committed = monotonic()
 
     def __enter__(self) -> Self:
         return self
@@ -205,220 +233,210 @@ class Ingestion:
         if self._pipeline is not None:
             self._pipeline.__exit__(*details)
 
-    def run(self) -> AddSummary:
+    def run(self, *, may_be_empty: bool = False) -> AddSummary:
         """Commit until the documents end.
 
         Raises DuplicateKey, EmptyCorpus, and whatever the stream or the encoder raises.
         """
-        commits = 0
-        for items in self._commits():
-            for part in in_batches(items, self._backend.largest_commit or len(items)):
-                commits += self._commit(part)
-        self._check_not_empty()
-        is_resumed = self._counts["unchanged"] > FIRST_READ[0]
-        is_long = commits > 1 or is_resumed or self._options.commit_every is not None
+        started: deque[Part] = deque()  # the next ones are being encoded while one is finished
+        for part in self._parts():
+            started.append(part)
+            # After one that ends a commit, write first: the next document may take long to come.
+            while started and (len(started) >= pipeline.AHEAD or part.ends_commit):
+                self._finish(started.popleft())
+        for part in started:
+            self._finish(part)
+        if self._supplied is not None:
+            self._supplied.check_end(self.seen, self._options.skip_bad)
+        self._commit()
+        if not may_be_empty:
+            self.check_not_empty()
+        is_resumed = self._counts["unchanged"] > pipeline.LARGEST_BLOCK[0]
+        is_long = self._commits > 1 or is_resumed or self._options.commit_every is not None
         finished = self._counts.total() if is_long else 0
         self._backend.wait_ready(finished=finished, progress=self._options.building)
+        counts = {name: self._counts[name] for name in COUNTED}
         return AddSummary(
-            **{name: self._counts[name] for name in COUNTED},
-            without_text=self.without_text,
-            bad=self.bad,
-            repeated=self.repeated,
+            **counts, without_text=self._without_text, bad=self._bad, repeated=self._repeated
         )
+
+    def check_not_empty(self) -> None:
+        """Raise EmptyCorpus if nothing of the stream is stored."""
+        if self._counts or (
+            self._supplied is not None and self._supplied.is_empty_export(self._options.skip_bad)
+        ):
+            return
+        reasons = []
+        if self._without_text.count:
+            reasons.append(f"{self._without_text.count} without text")
+        if self._bad.count:
+            reasons.append(f"{self._bad.count} bad, the first: {self._bad.first[0]}")
+        why = f" ({', '.join(reasons)})" if reasons else ""
+        raise EmptyCorpus(f"no document to index{why}; nothing was changed")
 
     # ------------------------------------------------------------------------ read, compare, encode
 
-    def _commits(self) -> Iterator[list[Item]]:
-        """The documents, one list for each commit."""
-        items: list[Item] = []
-        most = MOST if self._supplied is None else MOST_SUPPLIED
-        passages = characters = 0
-        begun = 0.0
-        for chunk in self._started():
-            begun = begun if items else chunk.begun
-            self._take_vectors(chunk)
-            items += chunk.items
-            if self._options.progress is not None:
-                tokens = 0 if chunk.block is None else chunk.block.tokens
-                self._options.progress(chunk.read, tokens)
-            passages += sum(max(1, len(item.spans or ())) for item in chunk.items)
-            characters += sum(len(item.document.text) for item in chunk.items)
-            is_late = self._pipeline is not None and monotonic() - begun >= SECONDS
-            if chunk.ends_commit or is_late or passages >= most[0] or characters >= most[1]:
-                yield items
-                items, passages, characters = [], 0, 0
-        if self._supplied is not None:
-            self._supplied.check_end(self._seen, self._options.skip_bad)
-        yield items
-
-    def _started(self) -> Iterator[Chunk]:
-        """The chunks; the next ones are being encoded while the caller has one.
-
-        After one that ends a commit the caller writes first: the next document may take long.
-        """
-        waiting: deque[Chunk] = deque()
-        chunks = self._chunks()
-        while True:
-            while len(waiting) < pipeline.AHEAD and not (waiting and waiting[-1].ends_commit):
-                if (chunk := next(chunks, None)) is None:
-                    break
-                waiting.append(chunk)
-            if not waiting:
-                return
-            yield waiting.popleft()
-
-    def _chunks(self) -> Iterator[Chunk]:
-        """Read, and give what is to be encoded to the second thread."""
+    def _parts(self) -> Iterator[Part]:
+        """Read and compare, and give what is to be encoded to the second thread."""
         while self._more():
-            begun = monotonic()
-            read, items = self._read_block()
+            items = self._read_block()
             ends = self._left == 0
             if ends:
                 self._left = self._options.commit_every
-            while read:
-                part, block = items, None
-                if self._pipeline is not None:
-                    part = _fitting(items, *self._pipeline.size)
-                    if late := [item.document for item in part if _lacks_vectors(item)]:
-                        block = self._pipeline.start(late)
-                items = items[len(part) :]
-                count = len(part) if items else read
-                yield Chunk(count, part, begun, block, ends and not items)
-                read -= count
-                begun = monotonic()
+            while items:
+                count = self._fitting(items)
+                part, items = items[:count], items[count:]
+                late, block = [item.document for item in part if item.is_pending], None
+                if late and self._pipeline is not None:
+                    block = self._pipeline.start(late)
+                yield Part(part, block, ends and not items)
 
-    def _read_block(self) -> tuple[int, list[Item]]:
-        """Read documents of the stream, and compare them; returns how many, and those to store."""
-        count, characters = self._size
-        self._size = (
-            min(2 * count, pipeline.LARGEST_BLOCK[0]),
-            min(2 * characters, pipeline.LARGEST_BLOCK[1]),
-        )
+    def _fitting(self, items: Sequence[Item]) -> int:
+        """How many of the items the encoder takes at once, and at least one."""
+        if self._pipeline is None:
+            return len(items)
+        documents, characters = self._pipeline.size
+        for count, item in enumerate(items, 1):
+            if item.is_pending:
+                documents, characters = documents - 1, characters - len(item.document.text)
+                if documents <= 0 or characters <= 0:
+                    return count
+        return len(items)
+
+    def _read_block(self) -> list[Item]:
+        """Read documents of the stream and compare them; returns those to store."""
+        count, characters = pipeline.LARGEST_BLOCK
         count = count if self._left is None else min(count, self._left)
         until = monotonic() + pipeline.SECONDS
         read: list[Document] = []
         while len(read) < count and characters > 0 and monotonic() < until and self._more():
-            assert self._peeked is not None
-            read.append(self._peeked)
-            characters -= len(self._peeked.title) + len(self._peeked.text)
-            self._peeked = None
+            assert self._next is not None
+            read.append(self._next)
+            characters -= len(self._next.title) + len(self._next.text)
+            self._next = None
         supplied = {} if self._supplied is None else self._supplied.next_for(read)
-        documents = self._storable(read, supplied)
-        self._look_at_languages(documents)
-        known = self._backend.known([document.key for document in documents])
-        items = []
-        for document in documents:
-            item = Item(document, None)
-            if document.key in supplied:
-                item.spans, item.vectors, item.supplied = supplied[document.key]
-            if self._compare(item, known):
-                items.append(item)
-        self._adopt_moved(items)
+        items = [
+            Item(document, *supplied.get(document.key, ()))
+            for document in read
+            if self._is_storable(document, supplied.get(document.key))
+        ]
+        self._look_at_languages([item.document for item in items])
+        items = self._compared(items)
+        if self._adopt is not None:
+            self._adopt(items)
         if self._left is not None:
             self._left -= sum(item.kind in ("added", "changed") for item in items)
-        return len(read), items
+        if self._options.progress is not None and len(read) > len(items):
+            self._options.progress(len(read) - len(items), 0)
+        return items
 
     def _more(self) -> bool:
         """Whether there are documents left; one is read ahead to know."""
-        if self._peeked is None:
-            self._peeked = next(self._stream, None)
-        return self._peeked is not None
+        if self._next is None:
+            self._next = next(self._stream, None)
+        return self._next is not None
 
-    def _storable(
-        self, documents: Sequence[Document], supplied: Mapping[str, Supplied]
-    ) -> list[Document]:
-        """Documents with a text or vector and a new key; counts the others."""
-        storable = []
-        for document in documents:
-            vectors = supplied.get(document.key)
-            if not document.full_text and not (vectors and vectors.spans):
-                self.without_text.add(document.key)
-            elif document.key not in self._seen:
-                self._seen.add(document.key)
-                storable.append(document)
-            elif document.derived:
-                self.repeated.add(document.key)
-            else:
-                self._refuse(document, "occurs twice; give it another key or leave it out")
-        return storable
-
-    def _compare(self, item: Item, known: Mapping[str, Known]) -> bool:
-        """Compare a document with the stored one; False if it is left out."""
-        document, before = item.document, known.get(item.document.key)
-        item.before, item.kind = before, _kind(document, before, item.supplied)
-        item.differs = item.kind != "unchanged"
-        if before is None:
-            item.kind = item.kind if item.former is None else "moved"
+    def _is_storable(self, document: Document, vectors: Supplied | None) -> bool:
+        """Whether a document has a text or vector and a new key; counts those that have not."""
+        if not document.full_text and not (vectors and vectors.spans):
+            self._without_text.add(document.key)
+        elif document.key not in self.seen:
+            self.seen.add(document.key)
             return True
-        item.former = None
-        if self._numbered:
-            raise CollectionBusy(
-                f"{self._backend.path}: another writer has just used the number "
-                f"{document.key}; add the vectors again, their numbers then follow it"
-            )
-        is_other_file = before.root and document.root and before.root != document.root
-        if is_other_file and (Path(before.root or "") / document.file).exists():  # not moved
-            self._refuse(
-                document,
-                f"is that of a file of {before.root}; give the keys of one of the two folders a "
-                "prefix: --key-prefix NAME/",
-            )
-            return False
-        item.differs |= before.root != (document.root or None)
-        return True
+        elif document.derived:
+            self._repeated.add(document.key)
+        else:
+            self._refuse(document, "occurs twice; give it another key or leave it out")
+        return False
+
+    def _compared(self, items: Sequence[Item]) -> list[Item]:
+        """Compare documents with the stored ones, without those that must not replace them."""
+        known = self._backend.known([item.document.key for item in items])
+        kept = []
+        for item in items:
+            document, before = item.document, known.get(item.document.key)
+            item.compare(before)
+            if before is not None and self._numbered:
+                raise CollectionBusy(
+                    f"{self._backend.path}: another writer has just used the number "
+                    f"{document.key}; add the vectors again, their numbers then follow it"
+                )
+            root = (before and before.root) or document.root
+            is_other_file = document.root and root != document.root
+            if is_other_file and Path(root, document.file).exists():  # not moved
+                self._refuse(
+                    document,
+                    f"is that of a file of {root}; give the keys of one of the two folders a "
+                    "prefix: --key-prefix NAME/",
+                )
+            else:
+                kept.append(item)
+        return kept
 
     def _refuse(self, document: Document, why: str) -> None:
         """Count a document that skip_bad leaves out; else raise DuplicateKey."""
         message = f"{document.origin or 'add'}: the key {document.key!r} {why}"
         if not self._options.skip_bad:
             raise DuplicateKey(message)
-        self.bad.add(message)
-
-    def _adopt_moved(self, items: Sequence[Item]) -> None:
-        """Give new documents the vectors of those that they take the place of."""
+        self._bad.add(message)
 
     def _look_at_languages(self, documents: Sequence[Document]) -> None:
         """While the collection is empty: warn of the languages, or change the encoder for them."""
-        languages = self._languages
-        if languages is None or not languages.wants_more or not self._is_empty():
+        if self._languages is None or not self._languages.wants_more or not self._is_empty():
             return
-        is_first = languages.is_new
-        reader = languages.look(documents, self._backend.settings)
-        if reader is not None and self._pipeline is not None:
-            self._pipeline.reader = reader
-            if is_first:  # later, `_commit` sees that encoded chunks have other settings
-                self._settings = reader.settings
+        reader = self._languages.look(documents, self._backend.settings)
+        if reader is not None:
+            self._encode_by(reader)
 
     def _is_empty(self) -> bool:
-        for snapshot_of in (self._backend.reading, self._backend.newest):
-            with snapshot_of() as snapshot:
-                if snapshot.store.ids_after(-1, None, 1).size:
-                    return False
-        return True
+        with self._backend.newest() as snapshot:
+            return not snapshot.store.ids_after(-1, None, 1).size
 
-    def _take_vectors(self, chunk: Chunk) -> None:
-        """Wait until a chunk is encoded. What another encoder has encoded stays without vectors."""
-        if chunk.block is None or self._pipeline is None:
-            return
-        late = filter(_lacks_vectors, chunk.items)
-        parts = zip(late, chunk.block.spans, chunk.block.parts, strict=True)
-        self._pipeline.adapt(chunk.block)
-        if chunk.block.reader is self._pipeline.reader:
-            for item, spans, vectors in list(parts):
-                item.spans, item.vectors = spans, vectors
+    def _encode_by(self, reader: PassageReader) -> None:
+        """Go on with another encoder; what waits for its commit is encoded again."""
+        assert self._pipeline is not None
+        self._pipeline.reader, self._settings = reader, reader.settings
+        for item in self._items:
+            item.spans = item.vectors = None
+
+    def _finish(self, part: Part) -> None:
+        """Wait until a part is encoded, and commit if it is time."""
+        items, block = part.items, part.block
+        if block is not None and self._pipeline is not None:
+            self._pipeline.adapt(block)
+            if block.reader is self._pipeline.reader:  # else `_write` encodes them
+                _give_vectors(items, block)
+        self._items += items
+        if self._options.progress is not None:
+            self._options.progress(len(items), 0 if block is None else block.tokens)
+        passages, characters = MOST if self._supplied is None else MOST_SUPPLIED
+        self._passages += sum(max(1, len(item.spans or ())) for item in items)
+        self._characters += sum(len(item.document.text) for item in items)
+        is_full = self._passages >= passages or self._characters >= characters
+        if part.ends_commit or is_full or monotonic() - self._committed >= SECONDS:
+            self._commit()
 
     # --------------------------------------------------------------------------------------- commit
 
-    def _commit(self, items: list[Item]) -> bool:
-        """Write documents; False if all are stored already.
+    def _commit(self) -> None:
+        """Write what was finished since the last commit."""
+        items, most = self._items, self._backend.largest_commit
+        for self._items in in_batches(items, most or len(items) or 1):
+            self._commits += self._write()
+        self._items, self._passages, self._characters = [], 0, 0
+        self._committed = monotonic()
+
+    def _write(self) -> bool:
+        """Write documents in one commit; False if all are stored already.
 
         Tries again if others have changed them, or the encoder, meanwhile.
         """
         for _ in range(_TRIES):
+            items = self._items
             if not any(item.differs for item in items):
                 self._counts.update(item.kind for item in items)
                 return False
-            self._encode(filter(_lacks_vectors, items))
+            self._encode()
             try:
                 self._backend.upsert(
                     [item.entry() for item in items if item.has_vectors],
@@ -431,16 +449,12 @@ class Ingestion:
                     progress=self._options.building,
                 )
             except Changed:
-                known = self._backend.known([item.document.key for item in items])
-                items = [item for item in items if self._compare(item, known)]
+                self._items = self._compared(items)
             except EncoderMismatch:
-                if self._readers is None or self._pipeline is None:
+                if self._readers is None:
                     raise
                 self._backend.refresh()
-                self._pipeline.reader = reader = self._readers()
-                self._settings = reader.settings
-                for item in items:
-                    item.spans = item.vectors = None
+                self._encode_by(self._readers())
             else:
                 self._counts.update(item.kind for item in items)
                 return True
@@ -449,56 +463,18 @@ class Ingestion:
             "a row; nothing was added since the last commit, try again"
         )
 
-    def _encode(self, items: Iterable[Item]) -> None:
+    def _encode(self) -> None:
         """Encode documents that others have changed or deleted since they were compared."""
-        for late in in_batches(items, pipeline.LARGEST_BLOCK[0]):
+        late = [item for item in self._items if item.is_pending]
+        for items in in_batches(late, pipeline.LARGEST_BLOCK[0]):
             assert self._pipeline is not None
-            block = self._pipeline.start([item.document for item in late])
-            for item, spans, vectors in zip(late, block.spans, block.parts, strict=True):
-                item.spans, item.vectors = spans, vectors
-
-    def _check_not_empty(self) -> None:
-        """Raise EmptyCorpus if nothing of the stream is stored."""
-        if self._counts or (
-            self._supplied is not None and self._supplied.is_empty_export(self._options.skip_bad)
-        ):
-            return
-        reasons = []
-        if self.without_text.count:
-            reasons.append(f"{self.without_text.count} without text")
-        if self.bad.count:
-            reasons.append(f"{self.bad.count} bad, the first: {self.bad.first[0]}")
-        why = f" ({', '.join(reasons)})" if reasons else ""
-        raise EmptyCorpus(f"no document to index{why}; nothing was changed")
+            _give_vectors(items, self._pipeline.start([item.document for item in items]))
 
 
-def _kind(document: Document, before: Known | None, supplied: bytes | None) -> str:
-    """The attribute of AddSummary that counts a document.
-
-    One that comes without vectors keeps those that once came with it, if its text is the same.
-    """
-    if before is None:
-        return "added"
-    keeps = before.vectors != b"" if supplied is None else before.vectors == supplied
-    if before.digest != document.digest or not keeps:
-        return "changed"
-    return "unchanged" if before.added == as_json(document.metadata) else "metadata_updated"
-
-
-def _lacks_vectors(item: Item) -> bool:
-    return item.has_vectors and item.vectors is None
-
-
-def _fitting(items: Sequence[Item], documents: int, characters: int) -> list[Item]:
-    """The first items: at most `documents` and `characters` to encode, and at least one item."""
-    part: list[Item] = []
-    for item in items:
-        if part and (documents <= 0 or characters <= 0):
-            break
-        part.append(item)
-        if _lacks_vectors(item):
-            documents, characters = documents - 1, characters - len(item.document.text)
-    return part
+def _give_vectors(items: Iterable[Item], block: Block) -> None:
+    late = [item for item in items if item.is_pending]
+    for item, spans, vectors in zip(late, block.spans, block.parts, strict=True):
+        item.spans, item.vectors = spans, vectors
 
 
 def merged(before: Known | None, document: Document) -> tuple[str, str | None]:

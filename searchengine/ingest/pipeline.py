@@ -5,10 +5,9 @@ So the encoder is busy while the caller reads and cuts the next block and writes
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from threading import Event
 from time import monotonic
@@ -19,6 +18,7 @@ import numpy as np
 from searchengine.backends.contract import Span
 from searchengine.corpus.documents import Document
 from searchengine.encoders.protocol import Vectors
+from searchengine.indexer.building.build import Progress
 from searchengine.ingest.passages import BATCH, PassageReader
 
 # Documents and characters of the first and of the largest block; each is twice the one before, as
@@ -30,9 +30,6 @@ FIRST_BLOCK = 32, 1 << 14
 LARGEST_BLOCK = 2048, 1 << 19  # exceeded only by a single document
 SECONDS = 5.0
 AHEAD = 2  # blocks in the second thread: one is encoded, the next one waits
-
-Report = Callable[[int, int], None]
-"""Called in the second thread: passages just encoded of a long document, and all of its block."""
 Item = TypeVar("Item")
 
 
@@ -64,14 +61,10 @@ class Block:
         return self.encoding.result()[0]
 
     @property
-    def vectors(self) -> Vectors:
-        """The vectors of all passages, (passages, D)."""
-        return self.batches[0] if len(self.batches) == 1 else np.concatenate(self.batches)
-
-    @property
     def parts(self) -> list[Vectors]:
         """The vectors of each document."""
-        return np.split(self.vectors, np.cumsum([len(cut) for cut in self.spans])[:-1])
+        ends = np.cumsum([len(cut) for cut in self.spans])
+        return np.split(np.concatenate(self.batches), ends[:-1])
 
 
 class Pipeline:
@@ -82,9 +75,9 @@ class Pipeline:
         size: documents and characters of the next block.
     """
 
-    def __init__(self, reader: PassageReader, report: Report | None = None) -> None:
-        self.reader = reader
-        self.size = FIRST_BLOCK
+    def __init__(self, reader: PassageReader, report: Progress | None = None) -> None:
+        """`report`: called in the second thread with the passages encoded of a long document."""
+        self.reader, self.size = reader, FIRST_BLOCK
         self._report = report
         self._stop = Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="encoding")
@@ -102,36 +95,27 @@ class Pipeline:
         spans, tokens = reader.cut(documents)
         passages = [(d, span) for d, cut in zip(documents, spans, strict=True) for span in cut]
         is_long = any(len(document.text) > LARGEST_BLOCK[1] for document in documents)
-        on_batch = partial(self._on_batch, len(passages) if is_long else 0)
-        batches = [
-            partial(reader.encode, batch, reader.texts(batch), on_batch)
-            for batch in in_batches(passages, BATCH)
-        ]
-        return Block(documents, spans, tokens, reader, self._thread.submit(_encode, batches))
+        batches = [(batch, reader.texts(batch)) for batch in in_batches(passages, BATCH)]
+
+        def on_batch(encoded: int) -> None:
+            if self._stop.is_set():
+                raise Stopped
+            if is_long and self._report is not None:
+                self._report("Passages", encoded, len(passages))
+
+        def encode() -> tuple[list[Vectors], float]:
+            begun = monotonic()
+            vectors = [reader.encode(batch, texts, on_batch) for batch, texts in batches]
+            return vectors, monotonic() - begun
+
+        return Block(documents, spans, tokens, reader, self._thread.submit(encode))
 
     def adapt(self, block: Block) -> None:
         """Choose the size of the next block by the time that this one took."""
-        documents, characters = self.size
         seconds = block.encoding.result()[1]
-        if 2 * seconds <= SECONDS:
-            self.size = (
-                min(2 * documents, LARGEST_BLOCK[0]),
-                min(2 * characters, LARGEST_BLOCK[1]),
-            )
-        elif seconds > SECONDS:
-            self.size = max(1, documents // 2), max(1, characters // 2)
-
-    def _on_batch(self, total: int, encoded: int) -> None:
-        """Report passages of a long document; `total` 0 without one. Raises Stopped."""
-        if self._stop.is_set():
-            raise Stopped
-        if total and self._report is not None:
-            self._report(encoded, total)
-
-
-def _encode(batches: Iterable[Callable[[], Vectors]]) -> tuple[list[Vectors], float]:
-    begun = monotonic()
-    return [batch() for batch in batches], monotonic() - begun
+        factor = 2.0 if 2 * seconds <= SECONDS else 0.5 if seconds > SECONDS else 1.0
+        documents, characters = (max(1, int(factor * size)) for size in self.size)
+        self.size = min(documents, LARGEST_BLOCK[0]), min(characters, LARGEST_BLOCK[1])
 
 
 def in_batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

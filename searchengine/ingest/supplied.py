@@ -213,8 +213,8 @@ def write_vectors(
         with files[0].open("xb") as vectors, files[1].open("x", encoding="utf-8") as passages:
             np.lib.format.write_array_header_1_0(vectors, header)
             for block in encoded(reader, in_batches(distinct(), LARGEST_BLOCK[0])):
-                vectors.write(np.ascontiguousarray(block.vectors, "<f4").data)
-                rows += len(block.vectors)
+                vectors.write(np.concatenate(block.batches, dtype="<f4").data)
+                rows += sum(map(len, block.spans))
                 for document, cut in zip(block.documents, block.spans, strict=True):
                     for start, end in cut:
                         line = {"key": document.key, "start": start, "end": end}

@@ -13,7 +13,7 @@ from searchengine import SearchEngine
 from searchengine.cli import documents
 from searchengine.corpus.documents import LeftOut
 from searchengine.corpus.files import Unread
-from searchengine.ingest.mirror import Pass
+from searchengine.ingest.folder_sync import Pass
 from searchengine.ingest.settings import AddSummary
 from tests.searchengine.cli.test_cli import indexing, interrupted, wait_until
 

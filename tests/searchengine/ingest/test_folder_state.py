@@ -16,9 +16,8 @@ from test_mirror import write
 from searchengine import SearchEngine
 from searchengine.corpus.files import Unread, folders_below, read_corpus
 from searchengine.errors import CorpusError
-from searchengine.ingest import mirror, watching
-from searchengine.ingest.mirror import MirrorOptions
-from searchengine.ingest.watching import FolderState
+from searchengine.ingest import folder_sync
+from searchengine.ingest.folder_sync import FolderSync, MirrorOptions
 
 
 @pytest.fixture
@@ -34,16 +33,22 @@ def engine(tmp_path: Path) -> Iterator[SearchEngine]:
         yield engine
 
 
+def state_of(engine: SearchEngine, notes: Path) -> FolderSync:
+    return FolderSync(engine.folder, engine._reader, notes, MirrorOptions())
+
+
 def test_a_file_with_another_content_of_the_same_size_and_time(
-    notes: Path, monkeypatch: pytest.MonkeyPatch
+    engine: SearchEngine, notes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "RECENT", 0)
-    state = FolderState(notes)
-    state.done(state.look(Unread()))
+    monkeypatch.setattr(folder_sync, "RECENT", 0)
+    state = state_of(engine, notes)
+    state.look(Unread())
+    state.settle()
     before = (notes / "a.txt").stat()
     (notes / "a.txt").write_text("b")
     os.utime(notes / "a.txt", ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert state.look(Unread()).changed == ["a.txt"]
+    assert state.look(Unread())
+    assert state.changed == {"a.txt"}
 
 
 def test_what_a_file_loses_while_it_is_written_stays_until_it_is_settled(
@@ -51,18 +56,12 @@ def test_what_a_file_loses_while_it_is_written_stays_until_it_is_settled(
 ) -> None:
     engine.mirror(notes)
     (notes / "a.txt").write_text("")  # an editor has emptied it, and is about to write
-    state, options = FolderState(notes), MirrorOptions()
-    files = state.look(Unread())
-    assert (
-        mirror._pass(engine.folder, engine._reader, state, files, options, Unread(), None).removed
-        == 0
-    )
+    state = state_of(engine, notes)
+    state.look(Unread())
+    assert state.run(Unread(), None).removed == 0
     assert "a.txt" in engine
-    settled = files._replace(unsettled=set())
-    assert (
-        mirror._pass(engine.folder, engine._reader, state, settled, options, Unread(), None).removed
-        == 1
-    )
+    state.unsettled = set()
+    assert state.run(Unread(), None).removed == 1
 
 
 def test_a_clock_behind_the_times_of_the_files(
@@ -75,14 +74,13 @@ def test_a_clock_behind_the_times_of_the_files(
     (notes / "a.txt").write_text("")
     behind, seconds = time.time() - 3600, 0.0
     clock = SimpleNamespace(time=lambda: behind + seconds, monotonic=lambda: 7 + seconds)
-    monkeypatch.setattr(watching, "time", clock)
-    state, options = FolderState(notes), MirrorOptions()
+    monkeypatch.setattr(folder_sync, "time", clock)
+    state = state_of(engine, notes)
 
     def read() -> tuple[int, int, bool]:
         """Files that were read, documents that were removed, whether all was settled."""
-        files = state.look(Unread())
-        summary = mirror._pass(engine.folder, engine._reader, state, files, options, Unread(), None)
-        return len(files.changed), summary.removed, state.done(files)
+        state.look(Unread())
+        return len(state.changed), state.run(Unread(), None).removed, state.settle()
 
     assert read() == (3, 0, False)
     seconds = 1.9
@@ -90,7 +88,7 @@ def test_a_clock_behind_the_times_of_the_files(
     seconds = 2
     assert read() == (3, 2, True)
     assert set(engine.keys()) == {"one/b.txt", "r.jsonl#1"}
-    assert not state.has_changed(state.look(Unread()))
+    assert not state.look(Unread())
     write(notes, {"one/b.txt": "bb"})
     assert read() == (1, 0, False)
     seconds = 4

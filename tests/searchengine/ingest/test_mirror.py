@@ -16,10 +16,8 @@ from hypothesis import strategies as st
 from searchengine import Document, SearchEngine
 from searchengine.corpus.files import Unread, read_corpus
 from searchengine.errors import CorpusError, EmptyCorpus
-from searchengine.ingest import mirror as mirroring
-from searchengine.ingest.mirror import MirrorOptions
+from searchengine.ingest.folder_sync import FolderSync, MirrorOptions
 from searchengine.ingest.settings import AddOptions
-from searchengine.ingest.watching import FolderState
 
 
 @pytest.fixture
@@ -210,14 +208,11 @@ def test_a_file_that_another_process_has_added_meanwhile_stays(
     engine: SearchEngine, notes: Path
 ) -> None:
     write(notes, {"a.txt": "a"})
-    state = FolderState(notes)
-    files = state.look(Unread())
+    sync = FolderSync(engine.folder, engine._reader, notes, MirrorOptions())
+    sync.look(Unread())
     write(notes, {"b.txt": "bb"})
     engine.add(read_corpus(notes))
-    change = mirroring._pass(
-        engine.folder, engine._reader, state, files, MirrorOptions(), Unread(), None
-    )
-    assert change.removed == 0
+    assert sync.run(Unread(), None).removed == 0
     check(engine, notes)
 
 

@@ -22,9 +22,8 @@ from tiny_model import write_model2vec
 
 from searchengine import SearchEngine
 from searchengine.errors import CollectionError, EncoderMismatch, EndpointError
-from searchengine.ingest import mirror
-from searchengine.ingest import watching as watcher
-from searchengine.ingest.mirror import MirrorOptions, Pass
+from searchengine.ingest import folder_sync
+from searchengine.ingest.folder_sync import MirrorOptions, Pass
 
 DEADLINE = 60  # seconds; nothing here takes more than one, on a machine with nothing else to do
 
@@ -44,7 +43,7 @@ def engine(tmp_path: Path) -> Iterator[SearchEngine]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mirror, "RETRY", 0.05)
+    monkeypatch.setattr(folder_sync, "RETRY", 0.05)
 
 
 def until(condition: Callable[[], Any]) -> None:
@@ -104,7 +103,7 @@ def test_every_change_is_found(engine: SearchEngine, notes: Path) -> None:
 def test_a_folder_that_is_gone_is_waited_for(
     engine: SearchEngine, notes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watcher, "RECENT", 0)
+    monkeypatch.setattr(folder_sync, "RECENT", 0)
     with watching(engine, notes) as passes:
         notes.rename(notes.with_name("away"))
         until(lambda: "no such file or folder" in passes[-1].problem)
@@ -176,8 +175,8 @@ def test_a_restored_backup_catches_up(
     engine: SearchEngine, notes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The files are the same, but the collection has not read what the one before has."""
-    monkeypatch.setattr(watcher, "RECENT", 0)
-    monkeypatch.setattr(watcher, "_LOOK", 0.1)
+    monkeypatch.setattr(folder_sync, "RECENT", 0)
+    monkeypatch.setattr(folder_sync, "LOOK", 0.1)
     engine.mirror(notes)
     engine.backup(tmp_path / "backup")
     (notes / "a.txt").unlink()
@@ -201,7 +200,7 @@ def test_a_collection_that_is_away_is_waited_for(
         path.rename(tmp_path / "old")
         write(notes, {"c.txt": "ccc"})
         until(lambda: "is missing" in passes[-1].problem)
-        time.sleep(10 * mirror.RETRY)  # it is said once
+        time.sleep(10 * folder_sync.RETRY)  # it is said once
         (tmp_path / "old").rename(path)
         until(lambda: "c.txt" in keys(engine))
         until(lambda: passes[-1].changes == {"added": 1})
@@ -254,7 +253,7 @@ def test_errors_that_waiting_cannot_fix_end_the_watch(
 def test_a_reindex_ends_it_though_no_file_changes(
     engine: SearchEngine, notes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watcher, "_LOOK", 0.1)
+    monkeypatch.setattr(folder_sync, "LOOK", 0.1)
     stop = Event()
     passes = engine.watch(notes, stop=stop)
     assert next(passes).changes == {"added": 2}
@@ -271,7 +270,7 @@ def test_an_idle_watcher_shows_what_others_commit(
     engine: SearchEngine, notes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else it would keep SQLite's log, which grows while others write."""
-    monkeypatch.setattr(watcher, "_LOOK", 0.1)
+    monkeypatch.setattr(folder_sync, "LOOK", 0.1)
     with watching(engine, notes), SearchEngine.open(engine.collection.path, Words()) as other:
         other.add([{"_id": "r", "text": "bb"}])
         until(lambda: "r" in keys(engine))

@@ -1,0 +1,417 @@
+"""Keep a collection equal to a folder of files: once (`mirror`), or after each change (`watch`).
+
+One pass adds and updates the documents of files that have changed, renames those of files that were
+moved, and removes those of files that are gone. A document belongs to a folder if its `root` is
+that folder, and to a file of it if its key is the path below the folder, perhaps with "#" and a
+part of the file behind it. So documents of other folders, and those without a folder, are never
+removed.
+"""
+
+import time
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Event
+from typing import Any, NamedTuple
+
+from searchengine.backends.folder.collection import Collection
+from searchengine.backends.terms import file_name
+from searchengine.corpus.documents import Document, LeftOut
+from searchengine.corpus.files import (
+    Unread,
+    check_corpus,
+    folder_files,
+    folders_below,
+    is_listed,
+    read_corpus,
+)
+from searchengine.corpus.formats.kinds import AS_THEY_ARE, FileChoice
+from searchengine.corpus.tabular import Columns
+from searchengine.corpus.text_files import OnBad
+from searchengine.errors import (
+    CollectionError,
+    CorpusError,
+    EmptyCorpus,
+    EncoderMismatch,
+    EncoderMissing,
+    EndpointError,
+)
+from searchengine.ingest.ingestion import Ingestion, Item, Readers
+from searchengine.ingest.pipeline import in_batches
+from searchengine.ingest.settings import AddOptions, AddSummary
+
+RECENT = 2.0
+"""Seconds in which a file system may give two writes the same time."""
+RETRY = 1.0
+"""Seconds to wait after a pass that failed."""
+_SHARE, _LONGEST = 4, 60.0
+"""The same, in times that it took, and at most: it encodes again what a full disk did not take."""
+_CHUNK = 10_000  # keys looked up at a time
+_TRIES, _PAUSE = 10, 0.05  # to list a folder that changes meanwhile
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorOptions:
+    """How to mirror a folder.
+
+    Attributes:
+        key_prefix: text before the keys, which are the paths below the folder.
+        columns: the fields of records; None: `_id`, `title` and `text`.
+        allow_empty: remove all documents of the folder if it has none; otherwise that raises.
+        add: as for `add`; skip_bad leaves out malformed records.
+        choice: files to read as text, or to leave out.
+    """
+
+    key_prefix: str = ""
+    columns: Columns | None = None
+    allow_empty: bool = False
+    add: AddOptions = field(default_factory=AddOptions)
+    choice: FileChoice = AS_THEY_ARE
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What a pass of `watch` has done.
+
+    Attributes:
+        summary: numbers of documents; None if the pass failed.
+        documents: documents in the collection.
+        unread: files that could not be read, or are of other kinds.
+        malformed: messages of records that were left out.
+        problem: why the pass failed, in a sentence; it is tried again.
+    """
+
+    summary: AddSummary | None
+    documents: int
+    unread: Unread
+    malformed: LeftOut
+    problem: str = ""
+
+    @property
+    def changes(self) -> dict[str, int]:
+        """Kind of change → number of documents, without zeros."""
+        names = ("added", "changed", "metadata_updated", "moved", "removed")
+        counts = {name: getattr(self.summary, name, 0) for name in names}
+        return {name: count for name, count in counts.items() if count}
+
+
+class Stamp(NamedTuple):
+    """Properties of a file that change when it is written again."""
+
+    inode: int
+    size: int
+    modified: int
+    changed: int
+
+
+class FolderSync:
+    """A folder, and which of its files the collection has read: `look`, `run`, `settle`.
+
+    Attributes:
+        folder: absolute.
+        files: path below the folder of every file → its stamp, when it was looked at.
+        changed: the files that were not read as they are.
+        unsettled: those that were just being written; what they lose is removed by the next pass.
+    """
+
+    def __init__(
+        self, collection: Collection, readers: Readers, folder: Path, options: MirrorOptions
+    ) -> None:
+        self.folder, self.files = folder, dict[str, Stamp]()
+        self.changed, self.unsettled = set[str](), set[str]()
+        self._collection, self._readers, self._options = collection, readers, options
+        self._read: dict[str, Stamp | None] = {}  # None: to be read again
+        self._reader: Hashable = None  # the collection that has read them
+        self._first_seen: dict[str, tuple[Stamp, float]] = {}  # by the clock time.monotonic
+        self._missing: dict[bytes, list[str]] | None = None  # digest → keys without a file
+
+    def look(self, unread: Unread) -> bool:
+        """List the files; False if none has appeared, changed or gone.
+
+        A backup that was put in the place of the collection has not read what the one before has:
+        every file has changed. `unread` counts files that are not read. Raises CorpusError.
+        """
+        check_corpus(self.folder)
+        if not self.folder.is_dir():
+            raise CorpusError(f"{self.folder} is not a folder; name the folder to mirror")
+        now, began = time.time(), time.monotonic()
+        found = {path: _stamp(path) for path in self._listed(unread)}
+        self.files = {p.relative_to(self.folder).as_posix(): s for p, s in found.items() if s}
+        seen, listed = self._first_seen, time.monotonic()
+        self._first_seen = {
+            path: seen[path] if path in seen and seen[path][0] == stamp else (stamp, listed)
+            for path, stamp in self.files.items()
+        }
+        if is_other := self._reader != (identity := self._collection.identity):
+            self._read, self._reader = {}, identity
+        self.changed = {p for p, stamp in self.files.items() if self._read.get(p) != stamp}
+        # A file just written may be written again without another time: it is read again later.
+        # Its time may be by another clock, and in the future: then it is settled once it has stayed
+        # the same as long by this clock.
+        self.unsettled = {
+            path
+            for path in self.changed
+            if now - self.files[path].changed / 1e9 < RECENT
+            and began - min(began, self._first_seen[path][1]) < RECENT
+        }
+        return is_other or bool(self.changed) or self.files.keys() != self._read.keys()
+
+    def settle(self) -> bool:
+        """Note that the changed files were read; True if nobody was writing to them."""
+        written = {p for p in self.changed if _stamp(self.folder / p) != self.files[p]}
+        again = self.unsettled | written
+        self._read = {p: None if p in again else stamp for p, stamp in self.files.items()}
+        return not again
+
+    def run(self, unread: Unread, on_bad: OnBad | None) -> AddSummary:
+        """Read the changed files, and remove the documents of deleted ones.
+
+        A new document with the title and text of a document of a deleted file was moved: it takes
+        its vectors, and what `update` has set. Raises EmptyCorpus if no document would be left.
+        """
+        self._missing, options = None, self._options
+        documents = read_corpus(
+            self.folder,
+            on_bad,
+            key_prefix=options.key_prefix,
+            columns=options.columns,
+            unread=unread,
+            files=[self.folder / path for path in sorted(self.changed)],
+            choice=options.choice,
+        )
+        ingestion = Ingestion(
+            self._collection, documents, options.add, readers=self._readers, adopt=self._adopt
+        )
+        with ingestion:
+            summary = ingestion.run(may_be_empty=True)
+        keys = self._keys()
+        gone = [key for key in keys if key not in ingestion.seen and self._is_gone(key)]
+        if not keys and not options.allow_empty:
+            ingestion.check_not_empty()
+        if gone and len(gone) == len(keys) and not options.allow_empty:
+            raise EmptyCorpus(
+                f"{self.folder} has no documents left, so nothing was removed; to remove all its "
+                f"documents ({len(keys)}) from {self._collection.path}, add --allow-empty"
+            )
+        removed = self._collection.delete(gone, None) if gone else 0
+        return replace(summary, removed=max(0, removed - summary.moved))
+
+    def _listed(self, unread: Unread) -> Sequence[Path]:
+        """The files; tries again if a folder below it goes meanwhile."""
+        for attempt in range(_TRIES + 1):
+            listed = Unread()
+            try:
+                files = folder_files(self.folder, listed, self._options.choice)
+                break
+            except (FileNotFoundError, NotADirectoryError):
+                if attempt == _TRIES or not self.folder.is_dir():
+                    raise
+                time.sleep(_PAUSE)
+        if listed.failed.count:  # nobody can tell which files of that folder are gone
+            raise CorpusError(listed.failed.first[0])
+        unread.kinds, unread.ignored = listed.kinds, listed.ignored
+        return files
+
+    def _keys(self) -> list[str]:
+        """The keys of the documents of the folder."""
+        with self._collection.newest() as snapshot:
+            below = snapshot.store.keys_below(str(self.folder), self._options.key_prefix)
+            return [key for _, key in below]
+
+    def _adopt(self, items: Sequence[Item]) -> None:
+        """Give documents of moved files their vectors."""
+        former = {}
+        for item in items:
+            if item.before is None and (key := self._former(item.document)) is not None:
+                former[key] = item
+        if not former:
+            return
+        known = self._collection.known([*former])
+        for entry in self._collection.entries([*former]):
+            item, state = former[entry.document.key], known.get(entry.document.key)
+            if state is not None and entry.document.digest == state.digest == item.document.digest:
+                item.kind, item.former = "moved", state
+                item.spans, item.vectors = entry.spans, entry.vectors
+
+    def _former(self, document: Document) -> str | None:
+        """The key of the document of a deleted file that is this one."""
+        if self._missing is None:
+            self._missing = {}
+            missing = (key for key in self._keys() if self._file_of(key) is None)
+            for keys in in_batches(missing, _CHUNK):
+                for key, state in self._collection.known(keys).items():
+                    if state.vectors is None:  # else they came with it, from elsewhere
+                        self._missing.setdefault(state.digest, []).append(key)
+        candidates, name = self._missing.get(document.digest, []), file_name(document.key)
+        # A file's name is searched: with another one, the document is added again.
+        former = next((key for key in candidates if file_name(key) == name), None)
+        if former is not None:
+            candidates.remove(former)
+        return former
+
+    def _is_gone(self, key: str) -> bool:
+        """Whether a document that was not read in this pass is no longer in the folder."""
+        file = self._file_of(key)
+        if file is not None:
+            return file in self.changed and file not in self.unsettled
+        # Another process may have added a file that was not there when the folder was listed.
+        return not any(is_listed(self.folder, p, self._options.choice) for p in self._paths(key))
+
+    def _file_of(self, key: str) -> str | None:
+        """The file that a document of the folder comes from; None: it is gone."""
+        return next((path for path in self._paths(key) if path in self.files), None)
+
+    def _paths(self, key: str) -> Iterator[str]:
+        """The paths of the files that a document with this key may come from."""
+        path = key.removeprefix(self._options.key_prefix)
+        while path:
+            yield path
+            path = path.rpartition("#")[0]
+
+
+def _stamp(path: Path) -> Stamp | None:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return Stamp(stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+
+
+def mirror(
+    collection: Collection,
+    readers: Readers,
+    folder: str | Path,
+    options: MirrorOptions,
+    unread: Unread,
+    on_bad: OnBad | None,
+) -> AddSummary:
+    """Make a collection equal to a folder: SearchEngine.mirror."""
+    sync = FolderSync(collection, readers, check_corpus(folder).resolve(), options)
+    sync.look(unread)
+    sync.unsettled = set()
+    return sync.run(unread, on_bad)
+
+
+def watch(
+    collection: Collection,
+    readers: Readers,
+    folder: str | Path,
+    options: MirrorOptions,
+    stop: Event | None,
+) -> Iterator[Pass]:
+    """As `mirror`, again after each change of the folder: SearchEngine.watch."""
+    options = replace(options, add=replace(options.add, skip_bad=True))
+    sync = FolderSync(collection, readers, Path(folder).resolve(), options)
+    watcher = Watcher(sync.folder, stop or Event(), options.choice)
+    first, documents = True, _count(collection)
+    problems: set[str] = set()  # since a pass succeeded: each is reported once
+    named: set[str] = set()  # left out before: reported once
+    while not watcher.stopped:
+        watcher.follow()
+        began = time.monotonic()
+        summary, unread, malformed = None, Unread(), LeftOut()
+        settled, problem = False, ""
+        try:
+            collection.refresh()  # also the encoder, and to let go of SQLite's log
+            # A pass that failed may have stored files that are gone by now.
+            if not (sync.look(unread) or first or problems):
+                watcher.wait()
+                continue
+            summary = sync.run(unread, _into(malformed))
+            settled = sync.settle()
+        except (EncoderMismatch, EncoderMissing):
+            raise
+        except (CollectionError, CorpusError, EndpointError, OSError) as error:
+            if collection.closed:
+                raise
+            problem = str(error)
+        with suppress(CollectionError, OSError):
+            documents = _count(collection)
+        retry = max(RETRY, min(_SHARE * (time.monotonic() - began), _LONGEST))
+        done = Pass(summary, documents, unread, malformed, problem)
+        left_out = {*unread.failed.first, *malformed.first}
+        news = problem not in problems if problem else first or problems
+        if news or done.changes or not left_out <= named:
+            yield done
+        first, named = first and summary is None, left_out or named
+        problems = {*problems, problem} if problem else set()
+        watcher.wait(None if settled else retry if problem else RECENT)
+
+
+def _count(collection: Collection) -> int:
+    with collection.reading() as snapshot:
+        return snapshot.store.count()
+
+
+def _into(left_out: LeftOut) -> OnBad:
+    return lambda error: left_out.add(str(error))
+
+
+LOOK = 10.0
+"""Seconds after which a watched folder is looked at without an event: events may be lost."""
+_LOOK_SHARE = 50  # the same, in times that a look takes
+_UNWATCHED = 1.0  # the same, where folders cannot be watched
+_TURN = 0.2  # seconds between two looks at the events
+
+
+class Watcher:
+    """Waits for a change of a folder, or until it is time to look without one.
+
+    Every folder is watched by itself: a recursive watch would follow links, out of the folder and
+    in circles. The events only wake FolderSync, which finds what has changed.
+    """
+
+    def __init__(self, folder: Path, stop: Event, choice: FileChoice) -> None:
+        """`stop`: ends waiting."""
+        import watchfiles
+
+        self._stop = stop
+        self._watch, self._folder, self._choice = watchfiles.watch, folder, choice
+        self._folders: dict[Path, int] = {}
+        self._events: Iterator[Any] | None = None  # None: folders cannot be watched
+        self._took = 0.0  # seconds of the last look at the folders
+
+    @property
+    def stopped(self) -> bool:
+        """Whether to end."""
+        return self._stop.is_set()
+
+    def follow(self) -> None:
+        """Watch the folders that there are now; what changes from here on ends the next wait."""
+        began = time.monotonic()
+        folders = {}
+        for folder in folders_below(self._folder, self._choice):
+            with suppress(OSError):  # gone already
+                folders[folder] = folder.stat().st_ino
+        self._took = time.monotonic() - began
+        if self._events is None or folders != self._folders:
+            self._folders = folders
+            events = self._watch(
+                *folders,
+                watch_filter=None,
+                debounce=1,  # ms: `wait` waits
+                step=1,
+                rust_timeout=1,
+                yield_on_timeout=True,
+                recursive=False,
+                ignore_permission_denied=True,
+            )
+            self._events = events if folders else None
+        self._has_changed()  # begins to watch, and drops what the next look sees
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Wait for a change, for `seconds`, or until it is time to look without one."""
+        most = max(_UNWATCHED if self._events is None else LOOK, _LOOK_SHARE * self._took)
+        end = time.monotonic() + (most if seconds is None else seconds)
+        while (remaining := end - time.monotonic()) > 0:
+            if self._stop.wait(min(remaining, _TURN)) or self._has_changed():
+                break
+
+    def _has_changed(self) -> bool:
+        """Whether there are events. A folder is gone, or there are too many: watch no longer."""
+        try:
+            return self._events is not None and bool(next(self._events))
+        except (OSError, StopIteration):
+            self._events = None
+            return False
