@@ -19,8 +19,8 @@ from typing import Any, NoReturn, TypeVar, Unpack, overload
 
 import numpy.typing as npt
 
-from searchengine.backends import contract, limits, listing
-from searchengine.backends.contract import Backend, Reindexed, Tables
+from searchengine.backends import contract, entries, limits, listing
+from searchengine.backends.contract import Backend, Reindexed
 from searchengine.backends.filters.parser import field_name
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents.connections import inherit
@@ -120,7 +120,6 @@ __all__ = [
     "SearchEngine",
     "Snapshot",
     "Stats",
-    "Tables",
     "TextEncoder",
     "contract",
     "field_name",
@@ -175,11 +174,8 @@ class SearchEngine:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as the arguments of `open`."""
         encoder = self._encoder.argument
-        collection = self.collection
-        options: dict[str, Any] = {"wait": collection.wait, "runtime": self._encoder.runtime}
-        options["device"] = collection.device
         named = encoder and (encoder.source or encoder)
-        return partial(SearchEngine.open, **options), (collection.address, named)
+        return _engine_of, (self.collection, named, self._encoder.runtime)
 
     @classmethod
     def create(
@@ -226,13 +222,7 @@ class SearchEngine:
         While another process writes, writing raises CollectionBusy now or after `wait` seconds.
         `runtime`: runs the encoder. `device`: "gpu" scans vectors there. Raises CollectionError
         (missing, damaged), EncoderMismatch and SegmentError (no GPU)."""
-        collection = open_backend(path, wait, device)
-        try:
-            loaded = None if encoder is None else load_given(encoder, runtime)
-            return cls(collection, loaded, runtime)
-        except BaseException:
-            collection.close()
-            raise
+        return _engine_of(open_backend(path, wait, device), encoder, runtime)
 
     @classmethod
     def open_or_create(
@@ -377,7 +367,7 @@ class SearchEngine:
                 (or no) vectors; the lines of passages.jsonl of an export or of `encode`.
             skip_bad: leave out malformed documents and keys that occur twice.
             commit_every: new documents per commit; None: those of half a minute, at most 20,000
-                passages, or 1,048,576 that come with vectors; on a server 2,000 documents. After an
+                passages, or 1,048,576 that come with vectors. After an
                 interruption the same call continues after the last commit, but for vectors without
                 documents.
             progress: progress callback: documents just read, tokens just encoded. True: a bar in
@@ -426,7 +416,7 @@ class SearchEngine:
         deleted = self.collection.delete(checked, where)
         if not deleted and where is not None:
             with self.collection.reading() as snapshot:
-                _warn(listing.unknown_fields(snapshot.store, where), 4)
+                _warn(listing.unknown_fields(snapshot, where), 4)
         return deleted
 
     def update(self, metadata: Patches) -> None:
@@ -435,7 +425,7 @@ class SearchEngine:
         As in a JSON merge patch (RFC 7396), None removes. The change is kept when the same document
         is added again, until the source changes that field. All or none: raises QueryError on an
         unknown key and on `_id`, `title` and `text`, CorpusError on what JSON cannot hold."""
-        self.collection.update(checked_patches(metadata))
+        entries.update(self.collection, checked_patches(metadata))
 
     def search(
         self,
@@ -578,7 +568,7 @@ class SearchEngine:
                 rankings = rank(snapshot, wide, None, vector, without=without)
                 answer = hits(snapshot, request, rankings, None)[0]
                 if not answer:
-                    answer.notes = tuple(listing.unknown_fields(snapshot.store, request.where))
+                    answer.notes = tuple(listing.unknown_fields(snapshot, request.where))
             answer = reranked(answer, "", request)
         _warn(answer.notes)
         return answer
@@ -602,7 +592,7 @@ class SearchEngine:
         with self.collection.reading() as snapshot:
             groups = duplicates(snapshot, above, where, progress)
             if not groups:
-                _warn(listing.unknown_fields(snapshot.store, where))
+                _warn(listing.unknown_fields(snapshot, where))
         return groups
 
     def explain(
@@ -642,7 +632,7 @@ class SearchEngine:
         query = Query.from_options(k, options)
         rankings = rank(snapshot, query, questions, vectors)
         found = ([each.document for each in ranking.documents] for ranking in rankings)
-        return [snapshot.store.keys_of(documents) for documents in found]
+        return [entries.keys_of(snapshot, documents) for documents in found]
 
     def rank_by_weights(
         self, questions: Sequence[str], weights: Sequence[float], depth: int
@@ -702,7 +692,7 @@ class SearchEngine:
             answers = hits(snapshot, request, rankings, questions, vectors)
             tell(answers, read)
             if not any(answers):
-                notes = tuple(listing.unknown_fields(snapshot.store, request.where))
+                notes = tuple(listing.unknown_fields(snapshot, request.where))
                 for answer in answers:
                     answer.notes = notes
         pairs = zip(answers, questions or [""] * len(answers), strict=True)
@@ -796,8 +786,8 @@ class SearchEngine:
         default to half precision. Raises QueryError.
         """
         order = checked_keys(keys, "vectors")
-        entries = self.collection.entries(list(dict.fromkeys(order)))
-        stored = {entry.document.key: entry.vectors for entry in entries}
+        with self.collection.reading() as snapshot:
+            stored = {e.document.key: e.vectors for e in entries.entries_of(snapshot, order)}
         return [stored.get(key) for key in order]
 
     def keys(self, where: str | None = None) -> Iterator[str]:
@@ -806,7 +796,7 @@ class SearchEngine:
 
         def read() -> Iterator[str]:
             with self.collection.reading() as snapshot:
-                yield from _or_warn(snapshot.store, where, listing.keys(snapshot.store, where))
+                yield from _or_warn(snapshot, where, listing.keys(snapshot, where))
 
         return read()
 
@@ -824,8 +814,8 @@ class SearchEngine:
 
         def read() -> Iterator[Document]:
             with self.collection.reading() as snapshot:
-                listed = listing.documents(snapshot.store, where, offset, limit)
-                yield from _or_warn(snapshot.store, where, listed)
+                listed = listing.documents(snapshot, where, offset, limit)
+                yield from _or_warn(snapshot, where, listed)
 
         return read()
 
@@ -835,15 +825,15 @@ class SearchEngine:
     def __contains__(self, key: object) -> bool:
         with self.collection.reading() as snapshot:
             is_key = isinstance(key, str) or integer(key) is not None
-            return is_key and bool(snapshot.store.ids_of([checked_key(key)]))
+            return is_key and bool(snapshot.known([checked_key(key)]))
 
     def count(self, where: str | None = None) -> int:
         """Number of documents, or of those that match a filter. Raises FilterError."""
         check_filter(where)
         with self.collection.reading() as snapshot:
-            number = snapshot.store.count(where)
+            number = snapshot.count(where)
             if not number:
-                _warn(listing.unknown_fields(snapshot.store, where))
+                _warn(listing.unknown_fields(snapshot, where))
         return number
 
     def facets(self, *fields: str, where: str | None = None) -> dict[str, listing.Counts]:
@@ -855,10 +845,10 @@ class SearchEngine:
         Query(facets=fields)
         check_filter(where)
         with self.collection.reading() as snapshot:
-            counts = {field: listing.facet(snapshot.store, field, where) for field in fields}
+            counts = {field: listing.facet(snapshot, field, where) for field in fields}
             for field, values in counts.items():
                 if not values:
-                    _warn(listing.unknown_fields(snapshot.store, field))
+                    _warn(listing.unknown_fields(snapshot, field))
         return counts
 
     def __len__(self) -> int:
@@ -877,15 +867,14 @@ class SearchEngine:
         check_filter(where)
         check_count("n", n)
         with self.collection.reading() as snapshot:
-            total = snapshot.store.count(where)
+            total = snapshot.count(where)
             positions = Random(seed).sample(range(total), min(n, total))
-            return list(listing.at(snapshot.store, positions, where))
+            return list(listing.at(snapshot, positions, where))
 
     def _stored(self, keys: list[str]) -> dict[str, Document]:
         """Key → document, for the keys that are stored."""
         with self.collection.reading() as snapshot:
-            ids = snapshot.store.ids_of(keys)
-            documents = snapshot.store.documents(ids.values())
+            documents = snapshot.documents(entries.ids_of(snapshot, keys).values())
         return {document.key: document for document in documents}
 
     def mirror(
@@ -957,7 +946,7 @@ class SearchEngine:
 
     def index_fields(self, *names: str) -> None:
         """Index metadata fields (`year`, `author.name`), which makes filters on them fast."""
-        self.collection.index_fields(names)
+        self.collection.configure({}, fields=names)
 
     def set_default(
         self,
@@ -1059,14 +1048,14 @@ class SearchEngine:
         """Load what encodes questions and read all files, so no search waits; returns bytes."""
         if not isinstance(encoder := self._encoder.load(), NoEncoder):
             encoder.encode(["warm"], role="query")
-        with self.collection.reading() as snapshot:
-            return snapshot.warm()
+        with self.collection.reading() as snapshot:  # a server has a cache of its own
+            return snapshot.warm() if isinstance(snapshot, Snapshot) else 0
 
     def verify(self, *, encode: int = 0) -> int:
         """Check files, checksums and tables. Raises CollectionError on the first error.
 
-        On a server: the checksum of every text, the offsets of passages, that vectors have unit
-        length, and the index of words. `encode`: number of passages, from all segments, to encode
+        On a server: the checksum of every text, the offsets of passages, and that vectors have unit
+        length. `encode`: number of passages, from all segments, to encode
         again and to compare with the
         stored vectors. Returns how many were: a collection may have fewer, and vectors that came
         with their documents are left out."""
@@ -1092,7 +1081,7 @@ class SearchEngine:
 
         Returns the number of documents. Raises CollectionError if the folder exists."""
         with self.collection.reading() as snapshot:
-            return copies.export(snapshot, Path(path))
+            return copies.export(snapshot, Path(path), self.collection.path)
 
     def reindex(
         self,
@@ -1135,7 +1124,7 @@ class SearchEngine:
     def stats(self) -> Stats:
         """Size and settings of the collection."""
         with self.collection.reading() as snapshot:
-            return stats.stats(snapshot)
+            return stats.stats(snapshot, self.collection.path)
 
     def __repr__(self) -> str:
         try:
@@ -1167,6 +1156,17 @@ class SearchEngine:
         self.close()
 
 
+def _engine_of(
+    collection: Backend, encoder: EncoderArgument | None, runtime: RuntimeConfig | None
+) -> SearchEngine:
+    try:
+        loaded = None if encoder is None else load_given(encoder, runtime)
+        return SearchEngine(collection, loaded, runtime)
+    except BaseException:
+        collection.close()
+        raise
+
+
 def _shown(show: Callable[[Hits], Any], hits: Hits) -> Any:
     """What `show` returns, or its error, which is for the caller of these hits only."""
     try:
@@ -1175,14 +1175,14 @@ def _shown(show: Callable[[Hits], Any], hits: Hits) -> Any:
         return error
 
 
-def _or_warn(store: Tables, where: str | None, items: Iterator[D]) -> Iterator[D]:
+def _or_warn(snapshot: contract.Snapshot, where: str | None, items: Iterator[D]) -> Iterator[D]:
     """The items; if there are none, warn of fields of the filter that no document has."""
     first = next(items, None)
     if first is not None:
         yield first
         yield from items
     else:
-        _warn(listing.unknown_fields(store, where), 4)
+        _warn(listing.unknown_fields(snapshot, where), 4)
 
 
 def _warn(notes: Iterable[str], depth: int = 3) -> None:

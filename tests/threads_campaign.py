@@ -278,8 +278,8 @@ class Campaign:
             reading = View.reading
 
             @contextmanager
-            def noted(view: View) -> Iterator[Any]:
-                with reading(view) as snapshot:
+            def noted(view: View, *, newest: bool = False) -> Iterator[Any]:
+                with reading(view, newest=newest) as snapshot:
                     if (actor := self.stepper.actor) is not None:
                         self.read[actor.thread.ident or 0] = snapshot.commit_id
                     yield snapshot

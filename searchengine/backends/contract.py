@@ -1,8 +1,7 @@
 """The contract of backends: what a collection offers, wherever it is kept.
 
     Backend     an open collection: `reading` gives a Snapshot; `upsert` and `delete` change it
-    Snapshot    one commit, to search
-    Tables      its documents and passages
+    Snapshot    one commit, to search and to read
     Entry       a document with its passages and their vectors, as they are copied between backends
 
 Rules, which tests/searchengine/backends checks on every backend:
@@ -19,14 +18,14 @@ Rules, which tests/searchengine/backends checks on every backend:
 * A part of the data that cannot be read raises an error. A search never returns less because of it.
 
 What only a folder can do (segments, tuning, repair, backup) is asked of what `opening.in_folder`
-returns. `reindex` distinguishes: a server keeps the new passages in tables.
+returns. What can be written with these members is a function: entries.py, listing.py.
 """
 
 import hashlib
 import json
 import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +34,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from searchengine.corpus.analyzer import Tokenizer
 from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionError, CorpusError
 from searchengine.indexer.arrays import Floats
@@ -59,13 +59,13 @@ def as_json(metadata: Mapping[str, Any]) -> str:
     return _COMPACT.encode(dict(metadata))
 
 
-class Passage(NamedTuple):
-    """A passage: its document's id, and its offsets in the document's text."""
+class Passages(NamedTuple):
+    """Passages: ids, their documents' ids, and their offsets in the texts; (n,) int64 each."""
 
-    id: int
-    document: int
-    start: int
-    end: int
+    ids: Ids
+    documents: Ids
+    starts: Ids
+    ends: Ids
 
 
 class Known(NamedTuple):
@@ -150,127 +150,22 @@ class WordScores(list[tuple[int, float]]):
         self.scale = (max(best, most) or 1.0) if scale is None else scale
 
 
-class Tables(ABC):
-    """Documents and passages of one commit, by id.
-
-    Ids of documents rise in the order in which the documents were first added. An id that is not
-    stored raises CollectionError.
-    """
-
-    def forget(self) -> None:
-        """Drop rows that were kept for the next call, if any."""
-        return
-
-    @abstractmethod
-    def passages(self, ids: Iterable[int]) -> list[Passage]:
-        """The passages with these ids, in this order."""
-
-    @abstractmethod
-    def passages_of(self, documents: Iterable[int]) -> list[Passage]:
-        """All passages of these documents, by id."""
-
-    @abstractmethod
-    def documents(self, ids: Iterable[int]) -> list[Document]:
-        """The documents with these ids, in this order."""
-
-    @abstractmethod
-    def keys_of(self, ids: Iterable[int]) -> list[str]:
-        """The keys of the documents of these ids, in their order."""
-
-    @abstractmethod
-    def titles_of(self, ids: Iterable[int]) -> list[tuple[str, str]]:
-        """The keys and titles of the documents of these ids, in their order; reads no text."""
-
-    @abstractmethod
-    def ids_of(self, keys: Iterable[str]) -> dict[str, int]:
-        """Key → id, for the keys that are stored."""
-
-    @abstractmethod
-    def known(self, keys: Iterable[str]) -> dict[str, Known]:
-        """Key → stored state, for the keys that are stored."""
-
-    @abstractmethod
-    def highest_number(self) -> int:
-        """The highest key that is a number of at most 18 digits; −1 if there is none."""
-
-    @abstractmethod
-    def ids_after(self, after: int, where: str | None, limit: int) -> Ids:
-        """The first ids above `after` of documents that match a filter, ascending, (n,) int64."""
-
-    @abstractmethod
-    def count(self, where: str | None = None) -> int:
-        """The number of documents that match a filter; None: of all."""
-
-    @abstractmethod
-    def counts(self) -> tuple[int, int]:
-        """The numbers of documents and passages; reads all ids."""
-
-    @abstractmethod
-    def values(self, documents: Iterable[int], name: str) -> dict[int, Hashable]:
-        """Document id → its value of a metadata field, to group by; missing values differ."""
-
-    @abstractmethod
-    def value_counts(self, name: str, where: str | None) -> Sequence[tuple[str, Any, int]]:
-        """Kind, value and number of documents that match a filter, for each value of a field.
-
-        Kinds are those of SQLite's json_type; of a list each distinct element counts.
-        """
-
-
 class Snapshot(ABC):
     """One commit of a collection, as a query reads it: nothing in it changes.
 
+    Ids of documents rise in the order in which the documents were first added. An id that is not
+    stored raises CollectionError.
+
     Attributes:
-        path: names the collection in messages.
         settings: the collection settings.
     """
 
-    path: Path | str
     settings: Mapping[str, Any]
-
-    @property
-    @abstractmethod
-    def store(self) -> Tables:
-        """Its documents and passages."""
-
-    @property
-    @abstractmethod
-    def rows(self) -> int:
-        """At least the number of passages that can be found; 0 only if there are none."""
-
-    def at_most(self, count: int) -> int:
-        """`count`, or the number of passages if that is less and is known without much work."""
-        return min(count, self.rows)
 
     @property
     @abstractmethod
     def shortlist(self) -> int:
         """How many passages are scored at full width unless a query says more."""
-
-    @property
-    @abstractmethod
-    def commit_id(self) -> object:
-        """Differs between two states."""
-
-    @property
-    def cuts(self) -> bool:
-        """Whether a document may have several passages."""
-        return self.settings.get("passages") is not None
-
-    def documents_of(self, passages: Ids) -> list[int]:
-        """The documents of passages (n,), in their order."""
-        return [passage.document for passage in self.store.passages(passages.tolist())]
-
-    def spans_of(self, passages: Sequence[int]) -> list[Span]:
-        """The offsets of passages, in their order."""
-        return [(passage.start, passage.end) for passage in self.store.passages(passages)]
-
-    def passages_of(self, documents: Sequence[int], known: Mapping[int, int]) -> dict[int, int]:
-        """Passage → document, of all passages of these documents; those of each by id.
-
-        `known`: document → one of its passages, of those for which one is known.
-        """
-        return {passage.id: passage.document for passage in self.store.passages_of(documents)}
 
     @property
     @abstractmethod
@@ -289,9 +184,9 @@ class Snapshot(ABC):
         exact: bool = False,
         shown: int = 0,
     ) -> "SearchResult":
-        """Passage ids (as `rows`) and full-width cosines, both (q, k), by (−score, id).
+        """Passage ids (as `rows`) and full-width cosines, both (q, at most k), by (−score, id).
 
-        If fewer than k match, the rest is −1 and −inf. `queries`: (q, D).
+        If a query has fewer than another, the rest is −1 and −inf. `queries`: (q, D).
         `phrases`: texts that the documents must contain, a filter too. `shown`: the documents of so
         many of the first rows will be read next.
         """
@@ -329,23 +224,54 @@ class Snapshot(ABC):
         searched for as well.
         """
 
+    @abstractmethod
     def replacements(self, question: str) -> Mapping[tuple[int, int], str]:
         """Where a question has a word that no document has → the nearest that documents have.
 
         In order. Empty where words are not compared.
         """
-        return {}
-
-    def word_fault(self, entries: Sequence["Entry"]) -> str | None:
-        """What is wrong with the index of words of stored entries; None: nothing is known.
-
-        Without entries: what is wrong with its totals.
-        """
-        return None
 
     @abstractmethod
-    def warm(self) -> int:
-        """Read what searches read into a cache, so that none waits for it; returns bytes."""
+    def passages(
+        self,
+        ids: Ids | None = None,
+        of: Sequence[int] = (),
+        known: Mapping[int, int] | None = None,
+    ) -> Passages:
+        """The passages with these ids, in this order; without `ids` all `of` documents, by id.
+
+        `known`: document → one of its passages, of those for which one is known.
+        """
+
+    @abstractmethod
+    def documents(self, ids: Iterable[int], *, texts: bool = True) -> list[Document]:
+        """The documents with these ids, in this order.
+
+        Without `texts`, text and metadata are left empty: for keys and titles.
+        """
+
+    @abstractmethod
+    def known(self, keys: Iterable[str]) -> dict[str, Known]:
+        """Key → stored state, for the keys that are stored."""
+
+    @abstractmethod
+    def ids_after(self, after: int, where: str | None, limit: int) -> Ids:
+        """The first ids above `after` of documents that match a filter, ascending, (n,) int64."""
+
+    @abstractmethod
+    def count(self, where: str | None = None) -> int:
+        """The number of documents that match a filter; None: of all."""
+
+    @abstractmethod
+    def values(self, documents: Iterable[int], name: str) -> dict[int, Hashable]:
+        """Document id → its value of a metadata field, to group by; missing values differ."""
+
+    @abstractmethod
+    def value_counts(self, name: str, where: str | None) -> Sequence[tuple[str, Any, int]]:
+        """Kind, value and number of documents that match a filter, for each value of a field.
+
+        Kinds are those of SQLite's json_type; of a list each distinct element counts.
+        """
 
     @abstractmethod
     def sizes(self) -> dict[str, Any]:
@@ -353,24 +279,14 @@ class Snapshot(ABC):
 
 
 class Backend(ABC):
-    """An open collection. Safe to use from several threads.
+    """An open collection. Safe to use from several threads. Pickled, it is opened again.
 
     Attributes:
         path: the folder, or the URL without its password, which names it in messages.
-        address: what opens it again.
-        wait: seconds to wait for a writer of another process.
-        device: where vectors are scanned.
         accepts: called with the settings of a state before it is shown; may raise to refuse it.
-        has_segments: whether it is files with checksums, which `opening.in_folder` returns.
-        largest_commit: documents that `add` commits at once; None: any number.
     """
 
     path: Path | str
-    address: Path | str
-    wait: float
-    device: str = "cpu"
-    has_segments: bool = False
-    largest_commit: int | None = None
     accepts: Callable[[Mapping[str, Any]], None]
 
     @property
@@ -378,33 +294,12 @@ class Backend(ABC):
     def settings(self) -> Mapping[str, Any]:
         """The collection settings."""
 
-    @property
-    def identity(self) -> tuple[int, int] | None:
-        """Differs from that of a collection that takes its place."""
-        return None
-
-    @property
     @abstractmethod
-    def words(self) -> str | None:
-        """How documents are ranked by words; None: the modes text and hybrid are refused."""
+    def reading(self, *, newest: bool = False) -> AbstractContextManager[Snapshot]:
+        """A snapshot, which stays as it is throughout the block.
 
-    @abstractmethod
-    def reading(self) -> AbstractContextManager[Snapshot]:
-        """A snapshot, which stays as it is throughout the block."""
-
-    def newest(self) -> AbstractContextManager[Snapshot]:
-        """As `reading`, of the newest commit."""
-        return self.reading()
-
-    def known(self, keys: Sequence[str]) -> dict[str, Known]:
-        """Key → stored state of the documents, for change detection."""
-        with self.reading() as snapshot:
-            return snapshot.store.known(keys)
-
-    def entries(self, keys: Sequence[str]) -> list[Entry]:
-        """The stored entries of these keys, in their order, without unknown keys."""
-        with self.reading() as snapshot:
-            return entries_of(snapshot, keys)
+        `newest`: of the last commit, whatever is shown.
+        """
 
     @abstractmethod
     def upsert(
@@ -416,7 +311,7 @@ class Backend(ABC):
         metadata: Sequence[Entry] = (),
         unchanged: Sequence[str] = (),
         choose: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
-        identity: tuple[int, int] | None = None,
+        finished: int | None = None,
         progress: "Progress | None" = None,
     ) -> None:
         """Store entries in one commit; they replace entries with the same keys.
@@ -428,7 +323,8 @@ class Backend(ABC):
             metadata: entries of stored documents: write only their metadata, source and root.
             unchanged: keys of others that must be as expected; a folder checks them.
             choose: returns settings to store, from those of a collection that is empty.
-            identity: as the property; None: any.
+            finished: documents of an `add` that ends with this, and searches come next: build or
+                merge what they need. 0: it was a single commit. None: it goes on.
             progress: progress callback of the index.
 
         Raises Changed if another writer has changed one of the documents since they were as
@@ -441,42 +337,11 @@ class Backend(ABC):
         """Delete documents by key, or all that match a filter; returns how many."""
 
     @abstractmethod
-    def update(self, patches: Mapping[str, Mapping[str, Any]]) -> None:
-        """Merge into the metadata of documents, all or none. Raises QueryError: unknown key."""
+    def configure(self, values: Mapping[str, Any], *, fields: Iterable[str] = ()) -> None:
+        """Store collection settings in one commit; None removes one. Others see it at a refresh.
 
-    @abstractmethod
-    def index_fields(self, names: Iterable[str]) -> None:
-        """Index metadata fields, for filters."""
-
-    @abstractmethod
-    def configure(self, values: Mapping[str, Any]) -> None:
-        """Store collection settings in one commit; None removes one. Others see it at a refresh."""
-
-    def highest_number(self) -> int:
-        """The highest key that is a number of at most 18 digits; −1 if there is none."""
-        with self.reading() as snapshot:
-            return snapshot.store.highest_number()
-
-    def remember_number(self, highest: int) -> None:
-        """Called when keys up to the number `highest` were added, before another commit."""
-        return
-
-    def wait_ready(
-        self,
-        timeout: float | None = None,
-        *,
-        finished: int = 0,
-        progress: "Progress | None" = None,
-    ) -> None:
-        """Build the index of vectors if it is missing. Raises CollectionError after `timeout` s.
-
-        `finished`: documents of an `add` of several commits, after which searches come next.
+        `fields`: metadata fields to index, for filters.
         """
-        return
-
-    def follow(self) -> None:
-        """Show the newest commit if another collection has taken the place of the one shown."""
-        return
 
     @abstractmethod
     def refresh(self) -> None:
@@ -527,68 +392,6 @@ def check_unchanged(
         raise Changed
 
 
-def all_entries(snapshot: Snapshot, batch: int = 500) -> Iterator[list[Entry]]:
-    """All entries of one commit, in the order in which the documents were first added."""
-    last = -1
-    while (ids := snapshot.store.ids_after(last, None, batch)).size:
-        last = int(ids[-1])
-        yield entries_of(snapshot, snapshot.store.keys_of(ids))
-        snapshot.store.forget()
-
-
-def scan(backend: Backend, after: str | None = None, batch: int = 500) -> Iterator[list[Entry]]:
-    """All entries, in the order in which the documents were first added, in batches.
-
-    Each batch is of one commit, so memory stays bounded and nothing is held between two batches.
-
-    Args:
-        backend: the collection.
-        after: the key of the last document received, to continue from there. If that document was
-            deleted meanwhile, the scan starts from the beginning, and entries can come twice.
-        batch: documents in a batch.
-    """
-    last = -1
-    if after is not None:
-        with backend.reading() as snapshot:
-            last = snapshot.store.ids_of([after]).get(after, -1)
-    while True:
-        with backend.reading() as snapshot:
-            ids = snapshot.store.ids_after(last, None, batch)
-            keys = snapshot.store.keys_of(ids)
-        if not keys:
-            return
-        last = int(ids[-1])
-        if entries := backend.entries(keys):  # others may have deleted them all
-            yield entries
-
-
-def entries_of(snapshot: Snapshot, keys: Sequence[str]) -> list[Entry]:
-    """The entries of the stored ones of `keys`, in their order."""
-    known = snapshot.store.known(keys)
-    stored = {key: known[key] for key in keys if key in known}
-    ids = [state.id for state in stored.values()]
-    documents = snapshot.store.documents(ids)
-    passages = snapshot.store.passages_of(ids)
-    dim = snapshot.settings["encoder"]["dim"]
-    vectors = np.empty((0, dim), np.float32)
-    if passages:
-        vectors = snapshot.vectors(np.array([passage.id for passage in passages]))
-    rows: dict[int, list[int]] = {}
-    for row, passage in enumerate(passages):
-        rows.setdefault(passage.document, []).append(row)
-    return [
-        Entry(
-            Document(
-                document.key,
-                document.text,
-                document.title,
-                document.metadata,
-                root=state.root or "",
-            ),
-            tuple((passages[row].start, passages[row].end) for row in rows.get(state.id, ())),
-            vectors[rows.get(state.id, [])],
-            state.source,
-            state.vectors,
-        )
-        for document, state in zip(documents, stored.values(), strict=True)
-    ]
+def has_words(settings: Mapping[str, Any]) -> bool:
+    """Whether documents are ranked by words; else the modes text and hybrid are refused."""
+    return bool(settings["tokenizer"] != Tokenizer.NONE)

@@ -6,7 +6,8 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import Any
 
-from searchengine.backends.contract import Ids, Tables
+from searchengine.backends.contract import Ids, Snapshot
+from searchengine.backends.entries import keys_of
 from searchengine.backends.filters.parser import field_name, parse
 from searchengine.backends.filters.sql import COLUMNS, fields_of
 from searchengine.corpus.documents import Document
@@ -18,34 +19,34 @@ _IDS = 50_000  # ids read at a time: a filter on an indexed field is evaluated a
 _DOCUMENTS = 100  # documents read at a time
 
 
-def ids(store: Tables, where: str | None = None) -> Iterator[Ids]:
+def ids(snapshot: Snapshot, where: str | None = None) -> Iterator[Ids]:
     """Ids of the documents that match a filter (None: of all), ascending, in blocks (n,) int64."""
     after = -1
-    while (block := store.ids_after(after, where, _IDS)).size:
+    while (block := snapshot.ids_after(after, where, _IDS)).size:
         yield block
         after = int(block[-1])
 
 
 def documents(
-    store: Tables, where: str | None = None, offset: int = 0, limit: int | None = None
+    snapshot: Snapshot, where: str | None = None, offset: int = 0, limit: int | None = None
 ) -> Iterator[Document]:
     """Documents that match a filter, in the order first added, read in small blocks."""
-    for block in _blocks(store, where, offset, limit):
-        yield from store.documents(block)
+    for block in _blocks(snapshot, where, offset, limit):
+        yield from snapshot.documents(block)
 
 
-def keys(store: Tables, where: str | None = None) -> Iterator[str]:
+def keys(snapshot: Snapshot, where: str | None = None) -> Iterator[str]:
     """Keys of the documents that match a filter, in the order first added."""
-    for block in ids(store, where):
-        yield from store.keys_of(block)
+    for block in ids(snapshot, where):
+        yield from keys_of(snapshot, block)
 
 
-def at(store: Tables, positions: list[int], where: str | None = None) -> Iterator[Document]:
+def at(snapshot: Snapshot, positions: list[int], where: str | None = None) -> Iterator[Document]:
     """The documents at these positions of `documents`, in the order of the positions."""
     order = sorted(set(positions))
     chosen: dict[int, int] = {}
     first = place = 0
-    for block in ids(store, where):
+    for block in ids(snapshot, where):
         while place < len(order) and order[place] < first + len(block):
             chosen[order[place]] = int(block[order[place] - first])
             place += 1
@@ -54,17 +55,17 @@ def at(store: Tables, positions: list[int], where: str | None = None) -> Iterato
         first += len(block)
     for start in range(0, len(positions), _DOCUMENTS):
         part = positions[start : start + _DOCUMENTS]
-        yield from store.documents([chosen[position] for position in part])
+        yield from snapshot.documents([chosen[position] for position in part])
 
 
-def facet(store: Tables, name: str, where: str | None = None) -> Counts:
+def facet(snapshot: Snapshot, name: str, where: str | None = None) -> Counts:
     """Value of a metadata field → number of documents that match a filter and have it.
 
     Of a list each distinct element counts; objects, and documents without the field, do not. The
     most frequent value comes first. Values that Python holds equal (1, 1.0 and True) are one.
     Reads the metadata of all documents, unless the field is indexed.
     """
-    rows = store.value_counts(name, where)
+    rows = snapshot.value_counts(name, where)
     counts: Counts = {}
     for kind, atom, number in sorted(rows, key=lambda row: (row[0], row[1])):
         value = _value(kind, atom)
@@ -72,18 +73,18 @@ def facet(store: Tables, name: str, where: str | None = None) -> Counts:
     return dict(sorted(counts.items(), key=lambda pair: -pair[1]))
 
 
-def unknown_fields(store: Tables, where: str | None) -> Iterator[str]:
+def unknown_fields(snapshot: Snapshot, where: str | None) -> Iterator[str]:
     """A sentence for each field of a filter that no document has: it may be misspelt.
 
     None without documents. Cheap for a field that a document has; others read all metadata."""
-    if where is None or not store.ids_after(-1, None, 1).size:
+    if where is None or not snapshot.ids_after(-1, None, 1).size:
         return
     for field in dict.fromkeys(fields_of(parse(where))):
         name = field_name(field)
-        if field in COLUMNS or store.ids_after(-1, f"exists({name})", 1).size:
+        if field in COLUMNS or snapshot.ids_after(-1, f"exists({name})", 1).size:
             continue
         names = ["_id", "title", "text"]
-        for document in store.documents(store.ids_after(-1, None, _DOCUMENTS)):
+        for document in snapshot.documents(snapshot.ids_after(-1, None, _DOCUMENTS)):
             names += map(str, document.metadata)
         wanted = {"id": "_id", "key": "_id"}.get(name, name.removeprefix("metadata."))
         close = get_close_matches(wanted, dict.fromkeys(names), 1)
@@ -99,9 +100,9 @@ def _value(kind: str, value: Any) -> Value:
 
 
 def _blocks(
-    store: Tables, where: str | None, offset: int, limit: int | None
+    snapshot: Snapshot, where: str | None, offset: int, limit: int | None
 ) -> Iterator[list[int]]:
-    numbers = (int(i) for block in ids(store, where) for i in block)
+    numbers = (int(i) for block in ids(snapshot, where) for i in block)
     stop = None if limit is None else min(offset + limit, sys.maxsize)
     chosen = islice(numbers, min(offset, sys.maxsize), stop)
     while block := list(islice(chosen, _DOCUMENTS)):

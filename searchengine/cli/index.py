@@ -546,8 +546,8 @@ def _clean_up(engine: Any, error: BaseException, is_new: bool) -> None:
 
 def _stored(engine: Any) -> tuple[int, int]:
     """Return the numbers of documents and passages that are stored."""
-    with engine.collection.reading() as snapshot:
-        return snapshot.store.count(), snapshot.rows
+    stats = engine.stats()
+    return stats.documents, stats.passages
 
 
 def _interrupted(collection: Path | str, committed: int) -> str:

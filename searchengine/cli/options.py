@@ -283,5 +283,5 @@ def note_unknown_fields(engine: "SearchEngine", field: str) -> None:
     from searchengine.backends.listing import unknown_fields
 
     with engine.collection.reading() as snapshot:
-        for sentence in unknown_fields(snapshot.store, field):
+        for sentence in unknown_fields(snapshot, field):
             note(sentence)

@@ -83,7 +83,7 @@ def info(collection: Path | str, runtime: Any, as_json: bool) -> None:
 def verify(collection: Path, encode: int, encoder: str | None, runtime: Any, as_json: bool) -> None:
     """Check every file of a collection against its checksum.
 
-    On a server (URL): the checksum of every text, vectors, and the index of words.
+    On a server (URL): the checksum of every text, and vectors.
 
     \b
     Example:

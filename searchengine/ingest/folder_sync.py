@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any, NamedTuple
 
+from searchengine.backends import entries
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.terms import file_name
 from searchengine.corpus.documents import Document, LeftOut
@@ -215,7 +216,7 @@ class FolderSync:
 
     def _keys(self) -> list[str]:
         """The keys of the documents of the folder."""
-        with self._collection.newest() as snapshot:
+        with self._collection.reading(newest=True) as snapshot:
             below = snapshot.store.keys_below(str(self.folder), self._options.key_prefix)
             return [key for _, key in below]
 
@@ -227,8 +228,8 @@ class FolderSync:
                 former[key] = item
         if not former:
             return
-        known = self._collection.known([*former])
-        for entry in self._collection.entries([*former]):
+        known = entries.known(self._collection, former)
+        for entry in entries.entries(self._collection, [*former]):
             item, state = former[entry.document.key], known.get(entry.document.key)
             if state is not None and entry.document.digest == state.digest == item.document.digest:
                 item.kind, item.former = "moved", state
@@ -240,7 +241,7 @@ class FolderSync:
             self._missing = {}
             missing = (key for key in self._keys() if self._file_of(key) is None)
             for keys in in_batches(missing, _CHUNK):
-                for key, state in self._collection.known(keys).items():
+                for key, state in entries.known(self._collection, keys).items():
                     if state.vectors is None:  # else they came with it, from elsewhere
                         self._missing.setdefault(state.digest, []).append(key)
         candidates, name = self._missing.get(document.digest, []), file_name(document.key)
@@ -341,7 +342,7 @@ def watch(
 
 def _count(collection: Collection) -> int:
     with collection.reading() as snapshot:
-        return snapshot.store.count()
+        return snapshot.count()
 
 
 def _into(left_out: LeftOut) -> OnBad:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
+from searchengine.backends import entries
 from searchengine.backends.contract import Backend, Changed, Entry, Known, Span, as_json
 from searchengine.corpus.documents import DataFrame, Document, LeftOut, as_documents
 from searchengine.encoders.loading import CollectionEncoder
@@ -74,23 +75,23 @@ def add(
             return ingestion.run()
     if documents is None and passages is not None:
         raise QueryError("passages need documents; leave them out, or pass documents")
-    backend.follow()
+    backend.refresh()  # the folder may have been replaced, with other settings
     supplied = SuppliedVectors.checked(backend, vectors, passages, options.skip_bad)
     if documents is not None:
         with Ingestion(backend, documents, options, supplied=supplied) as ingestion:
             return ingestion.run()
-    highest = backend.highest_number()
+    highest = entries.highest_number(backend)
     numbers = range(highest + 1, highest + 1 + supplied.documents)
     stream = (Document(str(number), "") for number in numbers)
     with Ingestion(backend, stream, options, supplied=supplied, numbered=True) as ingestion:
         summary = ingestion.run()
-    backend.remember_number(highest + supplied.documents)
+    entries.remember_number(backend, highest + supplied.documents)
     return summary
 
 
 def passage_reader(backend: Backend, encoder: CollectionEncoder) -> PassageReader:
     """Cuts and encodes the documents of a collection. Raises QueryError without an encoder."""
-    backend.follow()  # the folder may have been replaced, with other settings
+    backend.refresh()  # the folder may have been replaced, with other settings
     stored = backend.settings
     settings = CollectionSettings.from_stored(stored)
     if not settings.encodes:
@@ -205,15 +206,14 @@ class Ingestion:
         `numbered`: vectors without documents, under new numbers. `adopt`: gives new documents the
         vectors of those that they take the place of.
         """
-        backend.follow()
-        self._backend, self._options, self._identity = backend, options, backend.identity
+        self._backend, self._options = backend, options
         self._readers, self._supplied, self._numbered = readers, supplied, numbered
         self._adopt = adopt
         reader = None if readers is None else readers()
         self._settings = backend.settings if reader is None else reader.settings
         self._pipeline = None if reader is None else Pipeline(reader, options.building)
         self._languages = None
-        if backend.has_segments and self._is_empty():
+        if "://" not in str(backend.path) and self._is_empty():
             self._languages = Languages(reader)
         self.seen: set[str] = set()
         self._counts: Counter[str] = Counter()
@@ -254,7 +254,7 @@ class Ingestion:
         is_resumed = self._counts["unchanged"] > pipeline.LARGEST_BLOCK[0]
         is_long = self._commits > 1 or is_resumed or self._options.commit_every is not None
         finished = self._counts.total() if is_long else 0
-        self._backend.wait_ready(finished=finished, progress=self._options.building)
+        self._backend.upsert((), finished=finished, progress=self._options.building)
         counts = {name: self._counts[name] for name in COUNTED}
         return AddSummary(
             **counts, without_text=self._without_text, bad=self._bad, repeated=self._repeated
@@ -351,7 +351,7 @@ class Ingestion:
 
     def _compared(self, items: Sequence[Item]) -> list[Item]:
         """Compare documents with the stored ones, without those that must not replace them."""
-        known = self._backend.known([item.document.key for item in items])
+        known = entries.known(self._backend, [item.document.key for item in items])
         kept = []
         for item in items:
             document, before = item.document, known.get(item.document.key)
@@ -389,8 +389,8 @@ class Ingestion:
             self._encode_by(reader)
 
     def _is_empty(self) -> bool:
-        with self._backend.newest() as snapshot:
-            return not snapshot.store.ids_after(-1, None, 1).size
+        with self._backend.reading(newest=True) as snapshot:
+            return not snapshot.ids_after(-1, None, 1).size
 
     def _encode_by(self, reader: PassageReader) -> None:
         """Go on with another encoder; what waits for its commit is encoded again."""
@@ -420,9 +420,7 @@ class Ingestion:
 
     def _commit(self) -> None:
         """Write what was finished since the last commit."""
-        items, most = self._items, self._backend.largest_commit
-        for self._items in in_batches(items, most or len(items) or 1):
-            self._commits += self._write()
+        self._commits += bool(self._items) and self._write()
         self._items, self._passages, self._characters = [], 0, 0
         self._committed = monotonic()
 
@@ -445,7 +443,6 @@ class Ingestion:
                     metadata=[i.entry() for i in items if i.differs and not i.has_vectors],
                     unchanged=[item.document.key for item in items if not item.differs],
                     choose=None if self._languages is None else self._languages.choose,
-                    identity=self._identity,
                     progress=self._options.building,
                 )
             except Changed:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from searchengine.backends.contract import Backend, Span
+from searchengine.backends.entries import known
 from searchengine.backends.folder.folders import is_free, new_folder
 from searchengine.corpus.documents import Document, checked_key
 from searchengine.encoders.protocol import Vectors
@@ -237,7 +238,7 @@ def check_numbers(backend: Backend, vectors: npt.NDArray[Any], source: str) -> N
     """
     supplied = SuppliedVectors(Rows.checked(vectors, backend.settings["encoder"]["dim"]), None)
     sample = {str(row): int(row) for row in evenly(supplied.documents, _SAMPLE)}
-    stored = backend.known(list(sample))
+    stored = known(backend, sample)
     checksums = supplied.checksums([(sample[key], [(0, 0)]) for key in stored])
     states = zip(stored.values(), checksums, strict=True)
     if stored and not any(state.vectors == checksum for state, checksum in states):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from searchengine.engine import Mode, SearchEngine
+from searchengine.engine import Mode, SearchEngine, contract
 from searchengine.errors import QueryError
 from searchengine.measure.comparison import MAIN, per_question
 from searchengine.measure.judgements import Qrels, Task
@@ -84,7 +84,7 @@ def tune_fusion(
     Raises QueryError (no index of words, too few judged questions) and CorpusError (none).
     """
     engine.refresh()
-    if engine.collection.words is None:
+    if not contract.has_words(engine.collection.settings):
         raise QueryError(
             f"{engine.collection.path} has no index of words, so there is nothing to weigh; its "
             "mode is vector"

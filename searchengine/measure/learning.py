@@ -250,13 +250,13 @@ def _passages(
     """The vectors of the passages of relevant documents, (n, D); of each question, the rows of
     each of its documents."""
     with engine.collection.reading() as snapshot:
-        ids = snapshot.store.ids_of({name for names in documents for name in names})
-        passages = snapshot.store.passages_of(sorted(ids.values()))
-        if not passages:
+        known = snapshot.known({name for names in documents for name in names})
+        passages = snapshot.passages(of=sorted(state.id for state in known.values()))
+        if not passages.ids.size:
             raise QueryError("none of the relevant documents is stored, to learn from")
-        rows = snapshot.vectors(np.array([passage.id for passage in passages]))
-    owners = np.array([passage.document for passage in passages])
-    stored = {name: np.flatnonzero(owners == number) for name, number in ids.items()}
+        rows = snapshot.vectors(passages.ids)
+    owners = passages.documents
+    stored = {name: np.flatnonzero(owners == state.id) for name, state in known.items()}
     return rows, [[stored[name] for name in names if name in stored] for names in documents]
 
 

@@ -70,7 +70,7 @@ def default_dims(engine: SearchEngine) -> tuple[int, ...]:
     None of a collection on a server, whose rows cannot be ranked by another prefix.
     """
     dim = engine.encoder.dim
-    if not engine.collection.has_segments:
+    if "://" in str(engine.collection.path):
         return ()  # a server has the index over one prefix
     if len(engine.encoder.matryoshka_dims) > 1:
         return engine.encoder.matryoshka_dims
@@ -258,7 +258,7 @@ def _left_out(
     if unasked := len(qrels) - len(judged):
         yield f"judged questions that are not among the questions, left out: {unasked:,}"
     grades = [pair for documents in judged.values() for pair in documents.items()]
-    stored = snapshot.store.ids_of(document for document, _ in grades)
+    stored = snapshot.known(document for document, _ in grades)
     missing = [grade for document, grade in grades if document not in stored]
     if missing:
         relevant = sum(grade > 0 for grade in missing)
@@ -280,19 +280,19 @@ def _are_documents(
 
     Equal keys do not suffice: two files with line numbers as keys share many.
     """
-    stored = snapshot.store.ids_of(questions)
+    stored = snapshot.known(questions)
     if 2 * len(stored) < len(questions) or any(judged[key].get(key, 0) > 0 for key in stored):
         return False
     contained = 0
-    for document in snapshot.store.documents(stored.values()):
+    for document in snapshot.documents(state.id for state in stored.values()):
         contained += _words(questions[document.key]) in _words(document.full_text)
     return 2 * contained >= len(questions)
 
 
 def documents_of(snapshot: contract.Snapshot, ids: npt.NDArray[np.int64]) -> Iterator[list[str]]:
     """The documents of passages (q, depth), padded with −1: a list of keys per question."""
-    keys = iter(snapshot.store.keys_of(snapshot.documents_of(ids[ids >= 0])))
-    return (list(islice(keys, int((row >= 0).sum()))) for row in ids)
+    documents = iter(snapshot.documents(snapshot.passages(ids[ids >= 0]).documents, texts=False))
+    return ([each.key for each in islice(documents, int((row >= 0).sum()))] for row in ids)
 
 
 class PrefixSearch:

@@ -7,6 +7,7 @@ import numpy as np
 
 from searchengine.backends import listing
 from searchengine.backends.contract import Snapshot
+from searchengine.backends.entries import ids_of, keys_of
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.search.near_duplicates import leaders
@@ -41,7 +42,7 @@ def duplicates(
     """
     if type(above) not in (int, float) or not 0 < above <= 1:
         raise QueryError(f"above must be a cosine above 0 and at most 1, got {above!r}")
-    ids = [i for block in listing.ids(snapshot.store, where) for i in block.tolist()]
+    ids = [i for block in listing.ids(snapshot, where) for i in block.tolist()]
     blocks = [means(snapshot, ids[start : start + _READ]) for start in range(0, len(ids), _READ)]
     if not blocks:
         return []
@@ -54,7 +55,7 @@ def duplicates(
         groups.setdefault(first, [first]).append(position)
     found = []
     for _, members in sorted(groups.items()):
-        keys = snapshot.store.keys_of([ids[position] for position in members])
+        keys = keys_of(snapshot, (ids[position] for position in members))
         found.append(Duplicates(tuple(keys), tuple(cosines[members].clip(-1, 1).tolist())))
     return found
 
@@ -62,10 +63,10 @@ def duplicates(
 def means(snapshot: Snapshot, ids: Sequence[int]) -> Floats:
     """The mean of the passages of each document, as a unit row, (n, D); zeros if it has none."""
     sums = np.zeros((len(ids), snapshot.settings["encoder"]["dim"]), np.float32)
-    if owners := snapshot.passages_of(ids, {}):
+    if (passages := snapshot.passages(of=ids)).ids.size:
         place = {document: position for position, document in enumerate(ids)}
-        vectors = snapshot.vectors(np.fromiter(owners, np.int64, len(owners)))
-        np.add.at(sums, [place[document] for document in owners.values()], vectors)
+        places = [place[document] for document in passages.documents.tolist()]
+        np.add.at(sums, places, snapshot.vectors(passages.ids))
     lengths = np.linalg.norm(sums, axis=1, keepdims=True)
     sums /= np.where(lengths > 0, lengths, np.float32(1))
     return sums
@@ -79,9 +80,9 @@ def mean_of(snapshot: Snapshot, keys: Sequence[str]) -> tuple[list[int], Floats]
     """
     if not keys:
         raise QueryError("similar takes the key of a document, or several keys, got none")
-    stored = snapshot.store.ids_of(names := list(dict.fromkeys(keys)))
+    stored = ids_of(snapshot, names := list(dict.fromkeys(keys)))
     if missing := [name for name in names if name not in stored]:
-        raise QueryError(f"{snapshot.path} has no document {missing[0]!r:.80}")
+        raise QueryError(f"the collection has no document {missing[0]!r:.80}")
     ids = [stored[name] for name in names]
     vectors = means(snapshot, ids)
     for name, vector in zip(names, vectors, strict=True):

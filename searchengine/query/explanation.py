@@ -3,9 +3,8 @@
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from searchengine.backends.contract import Snapshot
+from searchengine.backends.entries import ids_of
 from searchengine.backends.filters.parser import field_name, parse
 from searchengine.backends.filters.sql import fields_of
 from searchengine.backends.mode import Mode
@@ -65,10 +64,10 @@ def explain(
 
     `question`: None for a vector. `vectors`: of the question, (1, D); None by words.
     """
-    store, where = snapshot.store, query.where
-    if (document := store.ids_of([key]).get(key)) is None:
+    where = query.where
+    if (document := ids_of(snapshot, [key]).get(key)) is None:
         return Explanation(key, reason="no document has this key")
-    if where is not None and document not in store.ids_after(document - 1, where, 1):
+    if where is not None and document not in snapshot.ids_after(document - 1, where, 1):
         reason = f"the filter {where} does not hold, the document has "
         reason += _values(snapshot, document, where)
         return Explanation(key, reason=reason, matches=False)
@@ -86,7 +85,7 @@ def explain(
     ranks = {"fused": place(whole)}
     if vectors is not None:
         nearest = replace(whole, mode=Mode.VECTOR, exact=True, shortlist=None)
-        passages = np.array([passage.id for passage in store.passages_of([document])], np.int64)
+        passages = snapshot.passages(of=[document]).ids
         places = snapshot.prefix_ranks(vectors[0], passages, where, query.shortlist)
         ranks |= {"vector": place(nearest), "shortlist": min(places, default=None)}
     if query.mode != Mode.VECTOR:
@@ -115,7 +114,7 @@ def _reason(query: Query, question: str, ranks: dict[str, int | None]) -> str:
 
 def _values(snapshot: Snapshot, document: int, where: str) -> str:
     """The values that a document has of the fields of a filter."""
-    (stored,) = snapshot.store.documents([document])
+    (stored,) = snapshot.documents([document])
     fields, shown = {**stored.metadata, "_id": stored.key, "title": stored.title}, []
     for path in dict.fromkeys(fields_of(parse(where))):
         value: Any = fields

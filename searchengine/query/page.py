@@ -34,12 +34,13 @@ def hits(
     if questions is not None and query.mode != Mode.VECTOR:
         questions = [with_added(question, snapshot.settings) for question in questions]
     ranked = [each for ranking in rankings for each in ranking.documents]
-    documents = iter(snapshot.store.documents([each.document for each in ranked]))
-    facets = {name: facet(snapshot.store, name, query.where) for name in query.facets}
+    documents = iter(snapshot.documents([each.document for each in ranked]))
+    facets = {name: facet(snapshot, name, query.where) for name in query.facets}
     passages = _passages_with_words(snapshot, ranked)
     ids = [each.passage for each in ranked if each.passage >= 0]
     ids += chain.from_iterable(passages.values())
-    spans = dict(zip(ids, snapshot.spans_of(ids), strict=True))
+    *_, starts, ends = (column.tolist() for column in snapshot.passages(np.array(ids, np.int64)))
+    spans = dict(zip(ids, zip(starts, ends, strict=True), strict=True))
     answers = []
     for i, ranking in enumerate(rankings):
         question, chosen = questions[i] if questions else "", []
@@ -99,9 +100,10 @@ def _passages_with_words(snapshot: Snapshot, ranked: Sequence[Ranked]) -> dict[i
     """Document → its passages, where it has words of the question, and maybe several passages."""
     documents = [each.document for each in ranked if each.scores.get("text", 0.0) > 0]
     passages: dict[int, list[int]] = {document: [] for document in documents}
-    if passages and snapshot.cuts:
+    if passages and snapshot.settings.get("passages") is not None:  # else they have one at most
         known = {each.document: each.passage for each in ranked if each.passage >= 0}
-        for passage, document in snapshot.passages_of(documents, known).items():
+        stored = snapshot.passages(of=documents, known=known)
+        for passage, document in zip(stored.ids.tolist(), stored.documents.tolist(), strict=True):
             passages[document].append(passage)
     return passages
 

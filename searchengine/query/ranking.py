@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from searchengine.backends import limits
 from searchengine.backends.contract import Snapshot, WordScores
+from searchengine.backends.entries import keys_of
 from searchengine.backends.mode import Mode, weight_of
 from searchengine.indexer.arrays import Floats
 from searchengine.query.fusion import Fusion
@@ -146,7 +147,7 @@ def rank_by_weights(
             if weight not in parts:
                 parts[weight] = _fused(pool, Fusion(words.scale, unrelated, weight))
         ids = {w: _ties_by_key(snapshot, parts[w], depth).documents[:depth] for w in weights}
-        ranked.append({w: snapshot.store.keys_of(ids[w].tolist()) for w in weights})
+        ranked.append({w: keys_of(snapshot, ids[w].tolist()) for w in weights})
     return ranked
 
 
@@ -156,11 +157,9 @@ def nearest(
     """The documents nearest to each question, for the part `number`, which have equal phrases."""
     listed = PASSAGES if query.exact else query.shortlist or min(snapshot.shortlist, PASSAGES)
     wanted = min(max(_MIN_FIRST, listed) * _GROWTH**number, MAX_DEPTH)
-    if not (count := snapshot.at_most(wanted)):
-        return [Near(_NONE, True, True)] * len(questions)
     result = snapshot.search(
         np.stack([question.vector for question in questions if question.vector is not None]),
-        count,
+        wanted,
         shortlist=query.shortlist,
         where=query.where,
         phrases=questions[0].required,
@@ -172,15 +171,14 @@ def nearest(
     cosines = result.scores.clip(-1, 1)
     if query.mode == Mode.HYBRID:
         cosines = cosines.round(_DECIMALS)
-    no_more = count < wanted or snapshot.at_most(count + 1) == count
     near = []
     for rows, scores in zip(result.rows, cosines.astype(float), strict=True):
         passages = rows[rows >= 0]
-        documents = snapshot.documents_of(passages)
+        documents = snapshot.passages(passages).documents.tolist()
         first = _firsts(documents)
         best, none = scores[first], np.full(len(first), np.nan)
         part = Part(np.array(documents, np.int64)[first], passages[first], best, best, none)
-        near.append(Near(part, no_more or len(passages) < count, result.exact))
+        near.append(Near(part, len(passages) < wanted, result.exact))
     return near
 
 
@@ -240,7 +238,7 @@ def _ranking(
         order = Part(*map(np.concatenate, zip(order, part, strict=True))) if seen.size else part
         if query.group_by is not None:
             documents = order.documents.tolist()
-            values = snapshot.store.values(documents, query.group_by)
+            values = snapshot.values(documents, query.group_by)
             order = order.take(_firsts([values[i] for i in documents]))
         if ended or len(order.documents) >= query.depth:
             break
@@ -276,9 +274,9 @@ def _pool(snapshot: Snapshot, question: Question, near: Part, words: WordScores)
     bm25, documents = dict(words), near.documents.tolist()
     others = [*bm25.keys() - set(documents)]
     passages, cosines = [-1] * len(others), [-inf] * len(others)
-    if others and (owners := snapshot.passages_of(others, words.first)):
-        asked = np.array([*owners], np.int64)
-        result = snapshot.cosines(question.vector, asked)  # type: ignore[arg-type]
+    if others and (asked := snapshot.passages(of=others, known=words.first)).ids.size:
+        owners = dict(zip(asked.ids.tolist(), asked.documents.tolist(), strict=True))
+        result = snapshot.cosines(question.vector, asked.ids)  # type: ignore[arg-type]
         place = {document: i for i, document in enumerate(others)}
         found = result.scores[0].clip(-1, 1).round(_DECIMALS).tolist()
         for passage, cosine in zip(result.rows[0].tolist(), found, strict=True):
@@ -311,7 +309,7 @@ def _ties_by_key(snapshot: Snapshot, part: Part, count: int) -> Part:
     starts = [0, *(np.flatnonzero(~equal) + 1).tolist()]
     for start, end in pairwise([*starts, size]):
         if start < count and end - start > 1:
-            keys = snapshot.store.keys_of(part.documents[start:end].tolist())
+            keys = keys_of(snapshot, part.documents[start:end].tolist())
             order[start:end] = start + np.argsort(np.array(keys, object), kind="stable")
     return part.take(order)
 

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from searchengine.corpus.documents import Document
 from searchengine.corpus.text_files import bad
-from searchengine.engine import SearchEngine, Tables
+from searchengine.engine import SearchEngine, contract
 from searchengine.errors import CorpusError, QueryError, UnknownKey
 from searchengine.indexer.arrays import Floats
 from searchengine.query.request import check_vectors
@@ -81,22 +81,21 @@ async def list_documents(
     def work(engine: SearchEngine) -> Content:
         content = Content()
         with engine.collection.reading() as snapshot:
-            store = snapshot.store
-            ids, last = _page(store, where, after, offset, limit)
+            ids, last = _page(snapshot, where, after, offset, limit)
             written = 0
 
             def records() -> Iterator[dict[str, Any]]:
                 nonlocal written
                 while written < len(ids) and content.size < _PAGE:
                     block = ids[written : written + _BLOCK]
-                    yield from (document.as_record() for document in store.documents(block))
+                    yield from (document.as_record() for document in snapshot.documents(block))
                     written += len(block)
 
             content.write(b'{"documents":')
             content.write_list(records())
             if written < len(ids):
                 last = ids[written - 1]
-            total = store.count(where) if after is None else None
+            total = snapshot.count(where) if after is None else None
         content.write(b"," + to_json({"total": total, "next": last})[1:])
         return content
 
@@ -115,8 +114,9 @@ async def list_keys(
 
     def work(engine: SearchEngine) -> dict[str, Any]:
         with engine.collection.reading() as snapshot:
-            ids, last = _page(snapshot.store, where, after, 0, limit)
-            return {"keys": snapshot.store.keys_of(ids), "next": last}
+            ids, last = _page(snapshot, where, after, 0, limit)
+            keys = [each.key for each in snapshot.documents(ids, texts=False)]
+            return {"keys": keys, "next": last}
 
     return as_json(await collection_of(request, name).read(work))
 
@@ -244,10 +244,10 @@ async def delete_document(request: Request, name: Name, key: Key) -> Response:
 
 
 def _page(
-    store: Tables, where: str | None, after: int | None, offset: int, limit: int
+    snapshot: contract.Snapshot, where: str | None, after: int | None, offset: int, limit: int
 ) -> tuple[list[int], int | None]:
     """The ids of a page, and the last of them if another page follows."""
-    ids = store.ids_after(-1 if after is None else after, where, offset + limit + 1).tolist()
+    ids = snapshot.ids_after(-1 if after is None else after, where, offset + limit + 1).tolist()
     page = ids[offset : offset + limit]
     return page, page[-1] if page and len(ids) > offset + limit else None
 

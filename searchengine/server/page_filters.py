@@ -45,8 +45,7 @@ def _read_some(store: Any, ids: Iterable[int]) -> Iterator[Document]:
 def fields(engine: SearchEngine) -> dict[str, Any]:
     """The fields of a sample of documents."""
     with engine.collection.reading() as snapshot:
-        store = snapshot.store
-        documents = list(_read_some(store, sample_ids(store, _SAMPLE)))
+        documents = list(_read_some(snapshot, sample_ids(snapshot, _SAMPLE)))
     return {"fields": _fields(documents)}
 
 

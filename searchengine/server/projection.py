@@ -35,14 +35,14 @@ class Projection:
     def from_engine(cls, engine: SearchEngine, sample: int) -> "Projection":
         """The projection of at most `sample` documents that have vectors."""
         with engine.collection.reading() as snapshot:
-            ids, vectors = _document_vectors(snapshot, sample_ids(snapshot.store, sample))
+            ids, vectors = _document_vectors(snapshot, sample_ids(snapshot, sample))
             mean = vectors.mean(axis=0) if ids else np.zeros(vectors.shape[1], np.float32)
             _, sizes, axes = np.linalg.svd(vectors - mean, full_matrices=False)
             two = np.zeros((2, len(mean)), np.float32)
             two[: len(axes[:2])] = axes[:2]
             energy = sizes**2
             explained = float(energy[:2].sum() / energy.sum()) if energy.any() else 0.0
-            found = cls(mean, two, explained, [], str(snapshot.commit_id))
+            found = cls(mean, two, explained, [], current_version(engine))
             return replace(found, points=found._shown(snapshot, ids, vectors))
 
     def place(self, vectors: Floats) -> list[list[float]]:
@@ -53,24 +53,24 @@ class Projection:
     def hits(self, engine: SearchEngine, keys: Sequence[str]) -> list[dict[str, Any]]:
         """The documents with these keys, as JSON; those without a vector are left out."""
         with engine.collection.reading() as snapshot:
-            stored = snapshot.store.ids_of(keys)
-            ids = [stored[key] for key in keys if key in stored]
+            stored = snapshot.known(keys)
+            ids = [stored[key].id for key in keys if key in stored]
             return self._shown(snapshot, *_document_vectors(snapshot, ids))
 
     def _shown(
         self, snapshot: contract.Snapshot, ids: Sequence[int], vectors: Floats
     ) -> list[dict[str, Any]]:
-        names = snapshot.store.titles_of(ids)
+        names = snapshot.documents(ids, texts=False)
         return [
-            {"key": key, "title": title, "x": x, "y": y}
-            for (key, title), (x, y) in zip(names, self.place(vectors), strict=True)
+            {"key": named.key, "title": named.title, "x": x, "y": y}
+            for named, (x, y) in zip(names, self.place(vectors), strict=True)
         ]
 
 
 def current_version(engine: SearchEngine) -> str:
-    """The id of the commit that is shown."""
+    """The id of the commit that is shown; of a server, which has none, its number of documents."""
     with engine.collection.reading() as snapshot:
-        return str(snapshot.commit_id)
+        return str(snapshot.settings.get("commit_id") or snapshot.count())
 
 
 def _document_vectors(snapshot: contract.Snapshot, ids: Sequence[int]) -> tuple[list[int], Floats]:
@@ -81,8 +81,9 @@ def _document_vectors(snapshot: contract.Snapshot, ids: Sequence[int]) -> tuple[
     chosen: dict[int, list[int]] = {}
     for start in range(0, len(ids), _DOCUMENTS):
         passages: dict[int, list[int]] = {}
-        for passage in snapshot.store.passages_of(ids[start : start + _DOCUMENTS]):
-            passages.setdefault(passage.document, []).append(passage.id)
+        stored, documents, *_ = snapshot.passages(of=ids[start : start + _DOCUMENTS])
+        for row, document in zip(stored.tolist(), documents.tolist(), strict=True):
+            passages.setdefault(document, []).append(row)
         for document, rows in passages.items():
             chosen[document] = rows[:: -(-len(rows) // _PASSAGES)]
     having = [i for i in ids if i in chosen]

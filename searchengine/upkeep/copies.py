@@ -17,8 +17,9 @@ from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 
-from searchengine.backends.contract import Backend, Entry, all_entries
+from searchengine.backends.contract import Backend, Entry, has_words
 from searchengine.backends.contract import Snapshot as AnySnapshot
+from searchengine.backends.entries import all_entries, entries, keys_of, known
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.folders import folder_of, new_folder, segment_errors
@@ -56,15 +57,15 @@ def backup(collection: Collection, path: Path) -> None:
             check_pages(store, snapshot.path / "documents.db", "quick_check")
 
 
-def export(snapshot: AnySnapshot, path: Path) -> int:
+def export(snapshot: AnySnapshot, path: Path, collection: Path | str) -> int:
     """Write documents.jsonl, passages.jsonl and vectors.npy to a new folder; returns documents.
 
     `searchengine index` can read all of them. Line i of passages.jsonl (key, start, end) describes
     row i of the vectors, float32. Documents and their passages come in the
     same order. Raises CollectionError if anything is damaged.
     """
-    count, passages = snapshot.store.counts()
-    with _new_folder(path, snapshot.path) as folder:
+    count, passages = snapshot.count(), snapshot.sizes()["passages"]
+    with _new_folder(path, collection) as folder:
         with (folder / "vectors.npy").open("xb") as file:
             shape = (passages, snapshot.settings["encoder"]["dim"])
             header = {"descr": "<f4", "fortran_order": False, "shape": shape}
@@ -101,8 +102,8 @@ def _export_entries(snapshot: AnySnapshot, folder: Path, vectors: BinaryIO) -> N
         (folder / "documents.jsonl").open("w", encoding="utf-8") as documents,
         (folder / "passages.jsonl").open("w", encoding="utf-8") as passages,
     ):
-        for entries in all_entries(snapshot):
-            for entry in entries:
+        for batch in all_entries(snapshot):
+            for entry in batch:
                 _write_line(documents, entry.document.as_record())
                 for start, end in entry.spans:
                     _write_line(passages, {"key": entry.document.key, "start": start, "end": end})
@@ -256,7 +257,7 @@ def copy(
         with closing(open_backend(target)) as copied:
             _check_settings(origin, copied)
             with origin.reading() as snapshot:
-                total = snapshot.store.count()
+                total = snapshot.count()
 
             def report(step: str, done: int) -> None:
                 if progress is not None:
@@ -274,7 +275,7 @@ def copy(
                     "a new collection"
                 )
             removed = copied.delete(extra, None) if extra else 0
-            copied.wait_ready()
+            copied.upsert((), finished=0)
             return _compare(origin, copied, written, removed, report)
 
 
@@ -285,11 +286,11 @@ def _create(origin: Backend, target: str | Path) -> Backend:
     analyzer = Analyzer.parse(origin.settings["tokenizer"])
     words = analyzer.tokenizer is not Tokenizer.NONE
     settings["mode"] = Mode.HYBRID if words else Mode.VECTOR
-    if origin.words is not None and "mode" in origin.settings:
+    if has_words(origin.settings) and "mode" in origin.settings:
         settings["mode"] = origin.settings["mode"]
     if is_url(target):
         with origin.reading() as snapshot:  # a shortlist of all rows would not suit more of them
-            few = snapshot.shortlist >= snapshot.rows
+            few = snapshot.shortlist >= snapshot.sizes()["passages"]
             settings["shortlist"] = None if few else snapshot.shortlist
     return create_backend(target, settings, analyzer)
 
@@ -317,8 +318,8 @@ def _keys(origin: Backend) -> Iterator[list[str]]:
     last = -1
     while True:
         with origin.reading() as snapshot:
-            ids = snapshot.store.ids_after(last, None, _BATCH)
-            keys = snapshot.store.keys_of(ids)
+            ids = snapshot.ids_after(last, None, _BATCH)
+            keys = keys_of(snapshot, ids.tolist())
         if not keys:
             return
         last = int(ids[-1])
@@ -327,7 +328,7 @@ def _keys(origin: Backend) -> Iterator[list[str]]:
 
 def _copy_batch(origin: Backend, copied: Backend, keys: list[str]) -> int:
     """Write the documents that differ, or that the target lacks; returns how many."""
-    originals, copies = origin.known(keys), copied.known(keys)
+    originals, copies = known(origin, keys), known(copied, keys)
     differing = [
         key
         for key in keys
@@ -335,19 +336,19 @@ def _copy_batch(origin: Backend, copied: Backend, keys: list[str]) -> int:
         and (key not in copies or originals[key][1:] != copies[key][1:])  # all but the id
     ]
     if differing:
-        copied.upsert(origin.entries(differing))
+        copied.upsert(entries(origin, differing))
     return len(differing)
 
 
 def _extra(origin: Backend, copied: Backend) -> list[str]:
     """The keys of the target's documents that the source does not have."""
     with origin.reading() as before, copied.reading() as after:
-        if before.store.count() == after.store.count():  # all of the source's were copied
+        if before.count() == after.count():  # all of the source's were copied
             return []
     extra: list[str] = []
     for keys in _keys(copied):
-        known = origin.known(keys)
-        extra += [key for key in keys if key not in known]
+        stored = known(origin, keys)
+        extra += [key for key in keys if key not in stored]
     return extra
 
 
@@ -361,15 +362,15 @@ def _compare(
     """Read both sides again. Raises CollectionError for the first difference."""
     digest, documents, passages, farthest = hashlib.sha256(), 0, 0, 0.0
     for keys in _keys(origin):
-        originals = origin.entries(keys)
-        copies = {entry.document.key: entry for entry in copied.entries(keys)}
+        originals = entries(origin, keys)
+        copies = {entry.document.key: entry for entry in entries(copied, keys)}
         for entry in originals:
             farthest = max(farthest, _distance(entry, copies.get(entry.document.key), copied))
             digest.update(entry.checksum)
             documents, passages = documents + 1, passages + len(entry.spans)
         report("Comparing", len(originals))
     with copied.reading() as snapshot:
-        counts = snapshot.store.counts()
+        counts = snapshot.count(), snapshot.sizes()["passages"]
     if counts != (documents, passages):
         raise _differs(
             copied, f"it holds {counts} documents and passages, not {documents, passages}"

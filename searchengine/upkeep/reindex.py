@@ -151,9 +151,9 @@ class Reindexing:
         for _ in range(ROUNDS):
             if self._catch_up() <= REST:
                 break
-        with self.target.newest() as snapshot:  # fewer and larger segments, as after an `add`
-            finished = snapshot.store.count()
-        self.target.wait_ready(finished=finished, progress=self.progress)
+        with self.target.reading(newest=True) as snapshot:  # fewer segments, as after an `add`
+            finished = snapshot.count()
+        self.target.upsert((), finished=finished, progress=self.progress)
 
     def swap(self) -> None:
         """Replace the collection's vectors by the new ones, in one commit."""

@@ -15,6 +15,7 @@ optimized or repaired, which builds an index that was not measured.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 from searchengine.backends.contract import Snapshot
@@ -226,18 +227,16 @@ class Stats:
         return table((), rows, self.path)
 
 
-def stats(snapshot: Snapshot) -> Stats:
+def stats(snapshot: Snapshot, path: Path | str) -> Stats:
     """The statistics of a commit."""
     settings, encoder = snapshot.settings, snapshot.settings["encoder"]
-    documents, passages = snapshot.store.counts()
     tuning = settings.get(TUNED, {}).get("tuning")
     remaining = None
     if tuning is not None:  # only a folder is tuned
         remaining = guarantee(cast(FolderSnapshot, snapshot), float(tuning["goal"]["recall"]))
     return Stats(
-        path=str(snapshot.path),
-        documents=documents,
-        passages=passages,
+        path=str(path),
+        documents=snapshot.count(),
         cut=settings.get("passages"),
         tokenizer=settings["tokenizer"],
         mode=settings.get("mode", Mode.VECTOR),

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from searchengine.backends.contract import Backend
+from searchengine.backends.contract import Backend, has_words
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.mode import CHOSEN, Mode
 from searchengine.corpus.synonym_groups import SETTING, stored
@@ -205,7 +205,7 @@ def set_default(
     if weight is not None:
         if isinstance(weight, bool) or not isinstance(weight, Real) or not 0 <= weight <= 1:
             raise QueryError(f"weight must be a number from 0 to 1, got {weight!r}")
-        if collection.words is None:
+        if not has_words(collection.settings):
             raise _no_words(collection, f"the weight {weight:g}")
         values["weight"] = float(weight)
     if not values:
@@ -216,7 +216,7 @@ def set_default(
 def set_synonyms(collection: Backend, groups: Iterable[Iterable[str]]) -> None:
     """Store the synonyms of a collection in place of those before. Raises QueryError."""
     text = stored(groups)
-    if text and collection.words is None:
+    if text and not has_words(collection.settings):
         raise _no_words(collection, "a group of synonyms")
     collection.configure({SETTING: text or None})
 
@@ -225,7 +225,7 @@ def _checked_mode(collection: Backend, mode: Mode | str) -> Mode:
     modes = [choice for choice in Mode if choice is not Mode.AUTO]
     if mode not in modes:
         raise QueryError(f"the default mode must be one of {', '.join(modes)}, got {mode!r}")
-    if mode != Mode.VECTOR and collection.words is None:
+    if mode != Mode.VECTOR and not has_words(collection.settings):
         raise _no_words(collection, f"the mode {mode}")
     return Mode(mode)
 

@@ -10,14 +10,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from searchengine.backends.contract import Backend, Entry, Ids, all_entries
+from searchengine.backends.contract import Backend, Entry, Ids
 from searchengine.backends.contract import Snapshot as AnySnapshot
+from searchengine.backends.entries import all_entries, keys_of
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents.schema import BEHIND
 from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.folders import folder_of
 from searchengine.backends.folder.snapshot import Snapshot
-from searchengine.backends.opening import in_folder
+from searchengine.backends.opening import in_folder, is_url
 from searchengine.encoders.loading import CollectionEncoder
 from searchengine.encoders.protocol import NO_ENCODER
 from searchengine.errors import CollectionError, EncoderMismatch, QueryError
@@ -71,7 +72,7 @@ def held(collection: Collection) -> Iterator[Held]:
     for tries_left in reversed(range(_TRIES)):
         with ExitStack() as stack:
             try:
-                snapshot = stack.enter_context(collection.newest())
+                snapshot = stack.enter_context(collection.reading(newest=True))
                 files = list(_opened(collection, snapshot, stack))
             except CollectionError:
                 if tries_left:
@@ -126,26 +127,23 @@ def verify(collection: Backend) -> None:
 
     Raises CollectionError on the first fault.
     """
-    if collection.has_segments:
+    if not is_url(collection.path):
         _verify_folder(in_folder(collection))
         return
     with collection.reading() as snapshot:
         passages = 0
         for entries in all_entries(snapshot):
             passages += sum(len(entry.spans) for entry in entries)
-            fault = _entry_fault(snapshot, entries) or snapshot.word_fault(entries)
-            if fault is not None:
+            if (fault := _entry_fault(snapshot, entries)) is not None:
                 raise _broken(collection, fault)
-        stored = snapshot.store.counts()[1]
+        stored = snapshot.sizes()["passages"]
         if stored != passages:
             raise _broken(collection, f"{stored - passages} passages belong to no document")
-        if fault := snapshot.word_fault(()):
-            raise _broken(collection, fault)
 
 
 def _entry_fault(snapshot: AnySnapshot, entries: Sequence[Entry]) -> str | None:
     """What is wrong with stored entries: checksums, offsets and vectors."""
-    known = snapshot.store.known([entry.document.key for entry in entries])
+    known = snapshot.known([entry.document.key for entry in entries])
     for entry in entries:
         name, length = f"the document {entry.document.key!r:.80}", len(entry.document.text)
         if known[entry.document.key].digest != entry.document.digest:
@@ -178,7 +176,7 @@ def _verify_folder(collection: Collection) -> None:
         for row, segment in snapshot.segments.items():
             if differing(snapshot.store, row, segment).size:
                 raise damaged(path, f"segment {row.id:06d} has other passages in {PASSAGES}")
-        if fault := snapshot.store.index_complaint() or snapshot.word_fault(()):
+        if fault := snapshot.store.index_complaint() or snapshot.word_fault():
             raise damaged(path, fault)
         for file in files:
             if not file.intact:
@@ -241,7 +239,7 @@ def check_encoded(collection: Backend, encoder: CollectionEncoder, count: int) -
     are left out. Raises CollectionError, with the keys of the documents with other vectors,
     QueryError (no encoder) and EncoderMismatch.
     """
-    with collection.newest() as snapshot:
+    with collection.reading(newest=True) as snapshot:
         if snapshot.settings["encoder"]["fingerprint"] == NO_ENCODER:
             raise QueryError(
                 f"{collection.path} has no encoder, so no vector can be computed again; leave "
@@ -270,7 +268,7 @@ def _chosen(snapshot: AnySnapshot, count: int) -> Ids:
     """
     random = np.random.default_rng()
     if not isinstance(snapshot, Snapshot):
-        documents = snapshot.store.ids_after(-1, None, snapshot.store.count())
+        documents = snapshot.ids_after(-1, None, snapshot.count())
         return _encoded_ids(snapshot, random.permutation(documents), count)
     sql = (
         "SELECT p.id FROM live_passages AS p JOIN documents ON documents.id = p.document "
@@ -291,20 +289,20 @@ def _encoded_ids(snapshot: AnySnapshot, documents: Ids, count: int) -> Ids:
         if len(chosen) >= count:
             break
         part = documents[start : start + BATCH].tolist()
-        known = snapshot.store.known(snapshot.store.keys_of(part)).values()
+        known = snapshot.known(keys_of(snapshot, part)).values()
         encoded = [state.id for state in known if state.vectors is None]
-        chosen += [passage.id for passage in snapshot.store.passages_of(encoded)]
+        chosen += snapshot.passages(of=encoded).ids.tolist()
     return np.array(chosen[:count], np.int64)
 
 
 def _cosines(snapshot: AnySnapshot, reader: PassageReader, ids: Ids) -> list[tuple[str, float]]:
     """The key of each passage's document, and the cosine of the stored and the new vector."""
-    passages = snapshot.store.passages(ids)
-    numbers = list(dict.fromkeys(passage.document for passage in passages))
-    documents = dict(zip(numbers, snapshot.store.documents(numbers), strict=True))
+    _, *columns = (column.tolist() for column in snapshot.passages(ids))
+    numbers = list(dict.fromkeys(columns[0]))
+    documents = dict(zip(numbers, snapshot.documents(numbers), strict=True))
     pairs = [
-        (replace(documents[passage.document], origin="verify"), (passage.start, passage.end))
-        for passage in passages
+        (replace(documents[document], origin="verify"), (start, end))
+        for document, start, end in zip(*columns, strict=True)
     ]
     encoded = reader.encode(pairs, reader.texts(pairs), lambda _: None)
     stored = snapshot.vectors(ids)

@@ -14,21 +14,15 @@ from uuid import uuid4
 
 import numpy as np
 
-from searchengine.backends.contract import (
-    Entry,
-    Known,
-    check_unchanged,
-    checked,
-)
+from searchengine.backends.contract import Entry, Known, check_unchanged, checked
 from searchengine.backends.folder.documents.changes import Changes
-from searchengine.backends.folder.documents.connections import Identity
 from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.folders import check_name, is_free, new_folder, refuse_network
 from searchengine.backends.folder.merging import Merging, due
 from searchengine.backends.folder.writer import Measured, WritableView, built_ahead
 from searchengine.backends.terms import Text, file_name
-from searchengine.corpus.analyzer import DEFAULT, Analyzer, Tokenizer
-from searchengine.errors import CollectionBusy, CollectionError, QueryError
+from searchengine.corpus.analyzer import DEFAULT, Analyzer
+from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.indexer.arrays import BLOCK_ROWS, Floats
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.config import Device
@@ -40,16 +34,9 @@ _log = logging.getLogger(__name__)
 class Collection(WritableView):
     """An open collection in a folder. Members without a description: see Backend.
 
-    From View: reading, newest, refresh, follow, close. From WritableView: own_store, writing.
-    Threads that write queue; other processes are waited for as long as `wait` says.
-
-    Attributes:
-        numbered: the commit after vectors were added without documents, and the highest number
-            that is a key in it: to find it in a million documents takes half a second.
+    From View: reading, refresh, follow, close. From WritableView: own_store, writing. Threads that
+    write queue; other processes are waited for as long as `wait` says.
     """
-
-    has_segments = True
-    numbered: tuple[object, int] | None = None
 
     def __init__(self, path: Path, wait: float = 0, device: str = Device.CPU) -> None:
         """As View."""
@@ -85,31 +72,6 @@ class Collection(WritableView):
                 changes.set("tokenizer", str(analyzer or DEFAULT))
         return cls(path, wait)
 
-    @property
-    def address(self) -> Path:  # type: ignore[override]
-        return self.path
-
-    @property
-    def words(self) -> str | None:
-        return None if self.settings["tokenizer"] == Tokenizer.NONE else "BM25"
-
-    def highest_number(self) -> int:
-        """As Backend; remembered until another commit."""
-        commit, highest = self.numbered or (None, -1)
-        self.numbered = None  # it is wrong if another writer uses the numbers meanwhile
-        with self.reader() as store:
-            if commit is None or commit != store.settings().get("commit_id"):
-                highest = store.highest_number()
-        return highest
-
-    def remember_number(self, highest: int) -> None:
-        with self.reader() as store:
-            self.numbered = store.settings().get("commit_id"), highest
-
-    def known(self, keys: Sequence[str]) -> dict[str, Known]:
-        with self.reader() as store:  # of the newest commit
-            return store.known(keys)
-
     def upsert(
         self,
         entries: Sequence[Entry],
@@ -119,9 +81,26 @@ class Collection(WritableView):
         metadata: Sequence[Entry] = (),
         unchanged: Sequence[str] = (),
         choose: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
-        identity: Identity | None = None,
+        finished: int | None = None,
         progress: Progress | None = None,
     ) -> None:
+        if entries or metadata:
+            self._write(entries, expected, made_by, metadata, unchanged, choose, progress)
+        if finished:
+            with self.own_store() as store:
+                self.merge_due(store, progress, written=self._upserted, finished=finished)
+
+    def _write(
+        self,
+        entries: Sequence[Entry],
+        expected: Mapping[str, Known] | None,
+        made_by: Mapping[str, Any] | None,
+        metadata: Sequence[Entry],
+        unchanged: Sequence[str],
+        choose: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None,
+        progress: Progress | None,
+    ) -> None:
+        """A commit of `upsert`."""
         made_by = self.settings if made_by is None else made_by
         last = checked(entries, int(made_by["encoder"]["dim"]))
         entries = list(last.values())
@@ -129,7 +108,7 @@ class Collection(WritableView):
         rows = sum(len(entry.spans) for entry in entries)
         vectors, texts = partial(_blocks, entries), partial(_texts, entries)
         with (
-            self.own_store(identity) as store,
+            self.own_store(self.identity) as store,  # the folder that `expected` is of
             built_ahead(self, store, made_by, rows, vectors, texts, progress) as ahead,
         ):
             with self.writing(store, made_by=made_by) as writer:
@@ -144,17 +123,6 @@ class Collection(WritableView):
             self._upserted.update(writer.opened)
             self.merge_due(store, progress, written=self._upserted)
 
-    def wait_ready(
-        self,
-        timeout: float | None = None,
-        *,
-        finished: int = 0,
-        progress: Progress | None = None,
-    ) -> None:
-        if finished:
-            with self.own_store() as store:
-                self.merge_due(store, progress, written=self._upserted, finished=finished)
-
     def delete(self, keys: Sequence[str] | None, where: str | None) -> int:
         with self.own_store() as store:
             with self.writing(store) as writer:
@@ -166,24 +134,10 @@ class Collection(WritableView):
             self.merge_due(store)
         return len(documents)
 
-    def update(self, patches: Mapping[str, Mapping[str, Any]]) -> None:
+    def configure(self, values: Mapping[str, Any], *, fields: Iterable[str] = ()) -> None:
         with self.own_store() as store, self.writing(store) as writer:
-            ids = store.ids_of(patches)
-            unknown = [key for key in patches if key not in ids]
-            if unknown:
-                raise QueryError(
-                    f"{self.path} has no document {unknown[0]!r}; nothing was changed, "
-                    "add it first or leave it out"
-                )
-            writer.changes.patch_metadata({ids[key]: patch for key, patch in patches.items()})
-
-    def index_fields(self, names: Iterable[str]) -> None:
-        with self.own_store() as store, self.writing(store) as writer:
-            for name in names:
+            for name in fields:
                 writer.changes.index_field(name)
-
-    def configure(self, values: Mapping[str, Any]) -> None:
-        with self.own_store() as store, self.writing(store) as writer:
             _configure(writer.changes, values)
 
     def optimize(self, progress: Progress | None = None) -> None:

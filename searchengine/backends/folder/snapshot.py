@@ -1,7 +1,7 @@
 """Reading a collection: a Snapshot is one commit, a View shows one snapshot at a time."""
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from time import monotonic
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from searchengine.backends import contract, lexical, limits
-from searchengine.backends.contract import Ids, Span, WordScores
+from searchengine.backends.contract import Ids, Known, Passages, WordScores
 from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.folders import read_all, stored_bytes
 from searchengine.backends.folder.pending import described, works
@@ -30,6 +30,7 @@ from searchengine.backends.quotes import phrases as quoted
 from searchengine.backends.synonyms import added, known
 from searchengine.backends.unrelated import Unrelated, spread
 from searchengine.corpus.analyzer import Analyzer, Tokenizer, runs
+from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.search.allowed import Allowed
@@ -132,6 +133,7 @@ class Snapshot(contract.Snapshot):
 
     @property
     def store(self) -> Store:
+        """Its tables."""
         return self._store
 
     @property
@@ -146,6 +148,7 @@ class Snapshot(contract.Snapshot):
 
     @property
     def rows(self) -> int:
+        """The number of passages that can be found."""
         return sum(row.rows if live is None else live.size for row, live in self.live.items())
 
     def search(
@@ -166,6 +169,9 @@ class Snapshot(contract.Snapshot):
         documents must contain, a filter too. `exact` returns the true best and needs no shortlist.
         `shown` changes nothing: documents are read when they are needed.
         """
+        if not self.segments:
+            none = np.zeros((len(queries), 0))
+            return SearchResult(none.astype(np.int64), none.astype(np.float32), True)
         rows = max(1, self.rows)
         k, shortlist = min(k, rows), None if shortlist is None else min(shortlist, rows)
         # One more than the shortlist would be another search.
@@ -230,30 +236,56 @@ class Snapshot(contract.Snapshot):
         return merge(results, bases, len(passages))
 
     def documents_of(self, passages: Ids) -> list[int]:
+        """The documents of passages (n,), in their order."""
         documents = np.full(passages.size, -1)
         for row, file in self._files:
             inside = (passages >= row.base) & (passages < row.base + row.rows)
             documents[inside] = file.columns[0, passages[inside] - row.base]
         return documents.tolist()
 
-    def spans_of(self, passages: Sequence[int]) -> list[Span]:
-        ids, spans = np.array(passages, np.int64), np.zeros((2, len(passages)), np.int64)
+    def passages(
+        self,
+        ids: Ids | None = None,
+        of: Sequence[int] = (),
+        known: Mapping[int, int] | None = None,
+    ) -> Passages:
+        if ids is None:
+            if known is None or not known.keys() >= set(of):
+                rows = np.array(self.store.passages_of(of), np.int64).reshape(-1, 4)
+                return Passages(*rows.T)
+            ids = self._beside(np.sort(np.array([known[document] for document in of], np.int64)))
+        columns = np.full((3, ids.size), -1)
         for row, file in self._files:
             inside = (ids >= row.base) & (ids < row.base + row.rows)
-            spans[:, inside] = file.columns[1:, ids[inside] - row.base]
-        return [*zip(*spans.tolist(), strict=True)]
+            columns[:, inside] = file.columns[:, ids[inside] - row.base]
+        return Passages(ids, *columns)
 
-    def passages_of(self, documents: Sequence[int], known: Mapping[int, int]) -> dict[int, int]:
-        if not known.keys() >= set(documents):
-            return super().passages_of(documents, known)
-        passages: dict[int, int] = {}
-        rising = np.sort(np.array([known[document] for document in documents], np.int64))
+    def _beside(self, passages: Ids) -> Ids:
+        """All passages of the documents of these (rising), one of each."""
+        ids = [np.zeros(0, np.int64)]
         for segment, file in self._files:
-            rows, owners = file.of_documents(segment.part_of(rising))
-            if (live := self.live[segment]) is not None:
-                rows, owners = rows[live.mask[rows]], owners[live.mask[rows]]
-            passages.update(zip((segment.base + rows).tolist(), owners.tolist(), strict=True))
-        return passages
+            rows, _ = file.of_documents(segment.part_of(passages))
+            live = self.live[segment]
+            ids.append(segment.base + (rows if live is None else rows[live.mask[rows]]))
+        return np.concatenate(ids)
+
+    def documents(self, ids: Iterable[int], *, texts: bool = True) -> list[Document]:
+        return self._store.documents(ids, texts=texts)
+
+    def known(self, keys: Iterable[str]) -> dict[str, Known]:
+        return self._store.known(keys)
+
+    def ids_after(self, after: int, where: str | None, limit: int) -> Ids:
+        return self._store.ids_after(after, where, limit)
+
+    def count(self, where: str | None = None) -> int:
+        return self._store.count(where)
+
+    def values(self, documents: Iterable[int], name: str) -> dict[int, Hashable]:
+        return self._store.values(documents, name)
+
+    def value_counts(self, name: str, where: str | None) -> Sequence[tuple[str, Any, int]]:
+        return self._store.value_counts(name, where)
 
     @property
     def words(self) -> WordIndex:
@@ -317,7 +349,8 @@ class Snapshot(contract.Snapshot):
             self._speller = Speller(self.words, self.store, known(self.settings))
         return self._speller.replacements(question)
 
-    def word_fault(self, entries: Sequence[contract.Entry]) -> str | None:
+    def word_fault(self) -> str | None:
+        """What is wrong with the totals of the index of words; None: nothing is known."""
         if self.settings["tokenizer"] == Tokenizer.NONE:
             return None
         counted, stored = self.words.documents, self.store.count()
@@ -461,6 +494,7 @@ class Snapshot(contract.Snapshot):
         with Store(self.path / "documents.db", readers=1) as store:  # it goes on without commits
             pending = works(store) if store.identity == self.store.identity else []
         return {
+            "passages": self.store.counts()[1],
             "segments": len(segments),
             "tombstones": rows - self.rows,
             "commit": self.commit,

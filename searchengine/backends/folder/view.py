@@ -63,6 +63,9 @@ class View(Backend):
 
     path: Path
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.path, self.wait, self.device)
+
     @reading_errors()
     def __init__(self, path: Path, wait: float = 0, device: str = Device.CPU) -> None:
         """Open. Raises CollectionError (no collection, damaged files), SegmentError (no GPU)."""
@@ -88,8 +91,18 @@ class View(Backend):
         self._shown = self._newest({})
 
     @contextmanager
-    def reading(self) -> Iterator[Snapshot]:
-        """The snapshot shown now, which stays open throughout the block."""
+    def reading(self, *, newest: bool = False) -> Iterator[Snapshot]:
+        """The snapshot shown now, which stays open throughout the block.
+
+        `newest`: the newest commit; searches continue on the one they see.
+        """
+        if newest:
+            snapshot = self._newest(self._current().segments)
+            try:
+                yield snapshot
+            finally:
+                snapshot.close()
+            return
         self._catch_up()
         with self._changing:
             if self._shown is None:
@@ -111,6 +124,7 @@ class View(Backend):
 
     @property
     def identity(self) -> Identity:
+        """Differs from that of a collection that takes its place."""
         return self._current().store.identity
 
     @property
@@ -123,15 +137,6 @@ class View(Backend):
     def store(self) -> Store:
         """The tables shown now."""
         return self._current().store
-
-    @contextmanager
-    def newest(self) -> Iterator[Snapshot]:
-        """The newest commit; searches continue on the one they see."""
-        snapshot = self._newest(self._current().segments)
-        try:
-            yield snapshot
-        finally:
-            snapshot.close()
 
     @reading_errors()
     def refresh(self) -> None:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -13,8 +13,8 @@ from searchengine.backends.contract import (
     Known,
     check_unchanged,
     checked,
-    entries_of,
 )
+from searchengine.backends.entries import entries as entries_of_keys
 from searchengine.backends.filters.parser import field_named
 from searchengine.backends.mode import Mode
 from searchengine.backends.postgresql import prefixes, schema, statistics, writing
@@ -46,15 +46,13 @@ class PostgresCollection(Backend):
 
     Attributes:
         address: the URL, with its password.
-        wait: not used: writers of a server wait for each other by row.
     """
 
     path: str
-    largest_commit = 2000
 
     def __init__(self, url: str, wait: float = 0) -> None:
         """Open. Raises CollectionError, BackendUnavailable and ImportError (missing extra)."""
-        self.address, self.wait = url, wait
+        self.address = url
         self.accepts: Callable[[Mapping[str, Any]], None] = lambda _: None
         self._connections = Connections(url)
         self.path = self._connections.name
@@ -118,30 +116,15 @@ class PostgresCollection(Backend):
         assert self._state is not None
         return self._state.settings
 
-    @property
-    def words(self) -> str | None:
-        return None if schema.words_config(self.settings) is None else schema.WORDS_RANKER
-
-    def reading(self) -> AbstractContextManager[PostgresSnapshot]:
-        return self._reading(replica=True)
-
-    def known(self, keys: Sequence[str]) -> dict[str, Known]:
-        with self._reading(replica=False) as snapshot:  # which a write is based on
-            return snapshot.store.known(keys)
-
-    def entries(self, keys: Sequence[str]) -> list[Entry]:
-        with self._reading(replica=False) as snapshot:
-            return entries_of(snapshot, keys)
-
-    def highest_number(self) -> int:
-        with self._reading(replica=False) as snapshot:
-            return snapshot.store.highest_number()
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.address,)
 
     @contextmanager
-    def _reading(self, *, replica: bool) -> Iterator[PostgresSnapshot]:
+    def reading(self, *, newest: bool = False) -> Iterator[PostgresSnapshot]:
+        """`newest`: of the primary, on which a write is based."""
         assert self._state is not None
         shown = self._state
-        with self._connections.reading(replica=replica) as transaction:
+        with self._connections.reading(replica=not newest) as transaction:
             snapshot = PostgresSnapshot(transaction, self.path, shown, self._cosine)
 
             def began(revision: str) -> None:
@@ -159,17 +142,38 @@ class PostgresCollection(Backend):
         made_by: Mapping[str, Any] | None = None,
         *,
         metadata: Sequence[Entry] = (),
+        finished: int | None = None,
         **_: Any,
     ) -> None:
+        if entries or metadata:
+            self._write(entries, expected, made_by, metadata)
+        if finished is not None:
+            self.wait_ready()
+
+    def _write(
+        self,
+        entries: Sequence[Entry],
+        expected: Mapping[str, Known] | None,
+        made_by: Mapping[str, Any] | None,
+        metadata: Sequence[Entry],
+    ) -> None:
+        """A commit of `upsert`."""
         made_by = self.settings if made_by is None else made_by
-        kept = self.entries([entry.document.key for entry in metadata])
+        kept = entries_of_keys(self, [entry.document.key for entry in metadata])
         if len(kept) < len(metadata):
             raise Changed
         patched = zip(kept, metadata, strict=True)
-        new = [replace(k, document=e.document, source=e.source) for k, e in patched]
+        new = [
+            replace(
+                k,
+                document=replace(k.document, metadata=e.document.metadata, root=e.document.root),
+                source=e.source,
+            )
+            for k, e in patched
+        ]
         entries = [*entries, *new]
         last = checked(entries, int(made_by["encoder"]["dim"]))
-        used = Analyzer.parse(self.settings["tokenizer"] if self.words else Tokenizer.NONE)
+        used = Analyzer.parse(self.settings["tokenizer"])
         terms = postings_of(list(last.values()), used)
 
         def work(transaction: "Transaction") -> None:
@@ -193,26 +197,22 @@ class PostgresCollection(Backend):
     def delete(self, keys: Sequence[str] | None, where: str | None) -> int:
         return self._connections.write(lambda t: writing.delete(t, keys, where, self._spread))
 
-    def update(self, patches: Mapping[str, Mapping[str, Any]]) -> None:
-        self._connections.write(lambda t: writing.update(t, self.path, patches))
-
-    def index_fields(self, names: Iterable[str]) -> None:
-        """Index metadata fields for comparisons; equality and `contains` always have an index."""
-        for name in names:
+    def configure(self, values: Mapping[str, Any], *, fields: Iterable[str] = ()) -> None:
+        """As Backend. Equality and `contains` have an index without `fields`, comparisons not."""
+        for name in fields:
             with self._connections.single() as connection, connection.transaction():
                 schema.index_field(connection, field_named(name), name)
                 connection.execute("ANALYZE documents")  # which collects those of the index
-
-    def configure(self, values: Mapping[str, Any]) -> None:
 
         def work(transaction: "Transaction") -> None:
             for name, value in values.items():
                 schema.set_value(transaction.connection, name, value)
 
-        self._connections.write(work, "FOR UPDATE")
-        self.refresh()
+        if values:
+            self._connections.write(work, "FOR UPDATE")
+            self.refresh()
 
-    def wait_ready(self, timeout: float | None = None, **_: Any) -> None:
+    def wait_ready(self, timeout: float | None = None) -> None:
         """Build the index of vectors if it is missing and there are FLAT_BELOW passages.
 
         If the collection has outgrown its rotation, fit it again, and the index with it. Others

@@ -14,31 +14,31 @@ the shortlist, all rows that match are compared at full width instead. So `short
 bound, and a filter never under-fills.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from searchengine.backends import lexical
 from searchengine.backends.contract import (
-    Entry,
     Ids,
-    Passage,
+    Known,
+    Passages,
     Reindexed,
     Snapshot,
     WordScores,
 )
+from searchengine.backends.filters.parser import field_named
 from searchengine.backends.postgresql import schema, words
 from searchengine.backends.postgresql.filters import condition
 from searchengine.backends.postgresql.prefixes import State, half_vectors
-from searchengine.backends.postgresql.tables import PostgresTables
 from searchengine.backends.quotes import phrases as phrases_of
 from searchengine.backends.synonyms import added as synonyms_of
 from searchengine.backends.unrelated import SAMPLE, MeanCosine, Unrelated, spread
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.corpus.documents import Document
 from searchengine.corpus.normalization import normalized
-from searchengine.errors import QueryError
+from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.arrays import Floats, unit_rows
 from searchengine.indexer.config import ALL_ROWS, FLAT_BELOW
 from searchengine.indexer.search.cascade import SearchResult
@@ -58,14 +58,117 @@ _RARE = "documents.id + 0 >= 0"
 to a twentieth of 60,000: 30 ms, where the graph takes 99, because it must pass by all others."""
 _MAX_EF = 1000  # the limit of pgvector
 _MAX_ROWS = (1 << 63) - 1  # the limit of LIMIT
-_UNCOUNTED = 10_000  # rows that a search may ask for without knowing how many there are
 _ASKED = 8 * SAMPLE  # ids looked up for a sample of passages; some may be deleted
-_WARMED = ("passages", "passages_document", "documents")  # beside what all searches read
 _BROUGHT = 100  # documents that a search brings along at most
 _Matches = tuple[str, str, tuple[Any, ...]]  # a join with documents, condition, its parameters
 
 
-class PostgresSnapshot(Snapshot):
+class PostgresTables:
+    """The tables, as a transaction sees them. Members: see contract.Snapshot.
+
+    Rows that another statement has brought along are not read again.
+    """
+
+    def __init__(self, transaction: "Transaction", name: str) -> None:
+        self._transaction = transaction
+        self._name = name
+        self._passages: dict[int, tuple[int, ...]] = {}
+        self._documents: dict[int, Document] = {}
+
+    def keep(self, passages: Iterable[tuple[int, ...]], documents: Mapping[int, Document]) -> None:
+        """Keep rows that a search has brought along, until the transaction ends."""
+        self._passages.update((passage[0], passage) for passage in passages)
+        self._documents.update(documents)
+
+    def passages(
+        self,
+        ids: Ids | None = None,
+        of: Sequence[int] = (),
+        known: Mapping[int, int] | None = None,
+    ) -> Passages:
+        sql = "SELECT id, document, first, last FROM passages WHERE {} = ANY(%s) ORDER BY id"
+        if ids is None:
+            rows = self.read(sql.format("document"), ([*map(int, of)],)) if len(of) else []
+        else:
+            order, kept = ids.tolist(), dict(self._passages)
+            if missing := [i for i in order if i not in kept]:
+                kept |= {row[0]: row for row in self.read(sql.format("id"), (missing,))}
+            rows = self._in_order(kept, order, "passage")
+        return Passages(*np.array(rows, np.int64).reshape(-1, 4).T)
+
+    def documents(self, ids: Iterable[int], *, texts: bool = True) -> list[Document]:
+        order = [int(i) for i in ids]
+        if not texts:
+            sql = "SELECT id, key, title FROM documents WHERE id = ANY(%s)"
+            rows = self.read(sql, (order,)) if order else []
+            named = {i: Document.stored(key, "", title, {}) for i, key, title in rows}
+            return self._in_order(named, order, "document")
+        sql = "SELECT id, key, text, title, metadata FROM documents WHERE id = ANY(%s)"
+        stored = {i: self._documents[i] for i in order if i in self._documents}
+        if missing := [i for i in order if i not in stored]:
+            stored |= {row[0]: Document.stored(*row[1:]) for row in self.read(sql, (missing,))}
+        return self._in_order(stored, order, "document")
+
+    def known(self, keys: Iterable[str]) -> dict[str, Known]:
+        if not (keys := list(keys)):
+            return {}
+        return {row[0]: Known(*row[1:]) for row in self.read(*known_of(keys))}
+
+    def ids_after(self, after: int, where: str | None, limit: int) -> Ids:
+        matches, parameters = condition(where)
+        sql = f"SELECT id FROM documents WHERE id > %s AND {matches} ORDER BY id LIMIT %s"
+        rows = self.read(sql, (after, *parameters, limit))
+        return np.array([row[0] for row in rows], np.int64)
+
+    def count(self, where: str | None = None) -> int:
+        matches, parameters = condition(where)
+        sql = f"SELECT count(*) FROM documents WHERE {matches}"
+        return int(self.read(sql, parameters)[0][0])
+
+    def values(self, documents: Iterable[int], name: str) -> dict[int, Hashable]:
+        field = field_named(name)
+        at = f"(fields{' -> %s::text' * len(field)})"
+        sql = (
+            f"SELECT id, jsonb_typeof(value), value::text, value FROM (SELECT id, {at} AS value "
+            "FROM documents WHERE id = ANY(%s)) AS chosen"
+        )
+        rows = self.read(sql, (*field, [int(i) for i in documents]))
+        return {
+            i: ("missing", i)
+            if kind is None
+            else (kind, text if kind in ("array", "object") else value)
+            for i, kind, text, value in rows
+        }
+
+    def value_counts(self, name: str, where: str | None) -> Sequence[tuple[str, Any, int]]:
+        matches, parameters = condition(where)
+        field = field_named(name)
+        at = f"(fields{' -> %s::text' * len(field)})"
+        sql = (
+            f"SELECT item, count(DISTINCT id) FROM (SELECT id, {at} AS at FROM documents "
+            f"WHERE {matches}) AS chosen CROSS JOIN LATERAL jsonb_array_elements(CASE "
+            "jsonb_typeof(at) WHEN 'array' THEN at ELSE jsonb_build_array(at) END) "
+            "AS items (item) WHERE jsonb_typeof(at) <> 'object' "
+            "AND jsonb_typeof(item) NOT IN ('array', 'object') GROUP BY item"
+        )
+        rows = self.read(sql, (*field, *parameters))
+        return [(_kind(value), value, number) for value, number in rows]
+
+    def read(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a statement."""
+        return self._transaction.run((sql, parameters))[0]
+
+    def _in_order(self, stored: Mapping[int, Any], order: Sequence[int], what: str) -> list[Any]:
+        for i in order:
+            if i not in stored:
+                raise CollectionError(
+                    f"{self._name}: {what} {i} is missing; the tables were changed by hand, "
+                    "restore them from a backup"
+                )
+        return [stored[i] for i in order]
+
+
+class PostgresSnapshot(PostgresTables, Snapshot):
     """One commit. Members: see backends.contract.Snapshot."""
 
     def __init__(
@@ -76,8 +179,8 @@ class PostgresSnapshot(Snapshot):
         cosine: MeanCosine,
     ) -> None:
         """`transaction`: the caller ends it. `cosine`: as measured by the snapshots before."""
+        PostgresTables.__init__(self, transaction, name)
         self.path = name
-        self.tables = PostgresTables(transaction, name)
         self.transaction = transaction
         self._encoder = state.settings["encoder"]
         self._cosine = cosine
@@ -93,23 +196,6 @@ class PostgresSnapshot(Snapshot):
     def connection(self) -> "Connection":
         """The connection, in the transaction."""
         return self.transaction.connection
-
-    @property
-    def store(self) -> PostgresTables:
-        return self.tables
-
-    @property
-    def rows(self) -> int:
-        """From the first and the last id: counting reads the table."""
-        sql = "SELECT coalesce(max(id) - min(id) + 1, 0) FROM passages"
-        return int(self.tables.read(sql)[0][0])
-
-    def at_most(self, count: int) -> int:
-        return count if count <= _UNCOUNTED else min(count, self.rows)
-
-    @property
-    def commit_id(self) -> object:
-        return self.tables.read("SELECT pg_current_snapshot()::text")[0][0]
 
     @property
     def shortlist(self) -> int:
@@ -131,10 +217,10 @@ class PostgresSnapshot(Snapshot):
     def _sample(self) -> Ids:
         """Passages of different documents, evenly spread over the ids."""
         sql = "SELECT coalesce(min(id), 0), coalesce(max(id), 0) FROM passages"
-        ((first, last),) = self.tables.read(sql)
+        ((first, last),) = self.read(sql)
         asked = first + spread(last - first + 1, _ASKED)
         sql = "SELECT id, document FROM passages WHERE id = ANY(%s) ORDER BY id"
-        stored = np.array(self.tables.read(sql, (asked.tolist(),)), np.int64).reshape(-1, 2)
+        stored = np.array(self.read(sql, (asked.tolist(),)), np.int64).reshape(-1, 2)
         sample = stored[spread(len(stored))] if len(stored) else stored
         chosen: Ids = sample[np.unique(sample[:, 1], return_index=True)[1], 0]
         return chosen
@@ -150,12 +236,15 @@ class PostgresSnapshot(Snapshot):
         exact: bool = False,
         shown: int = 0,
     ) -> SearchResult:
+        k = min(k, _MAX_ROWS)
         size = min(max(k, shortlist or self.shortlist), _MAX_ROWS)
         exact = exact or size >= ALL_ROWS
-        rows = np.full((len(queries), k), -1, np.int64)
-        scores = np.full((len(queries), k), -np.inf, np.float32)
-        for i, best in enumerate(self._best(queries, k, size, where, phrases, exact, shown)):
-            rows[i, : len(best)] = [passage.id for passage, _ in best]
+        found = self._best(queries, k, size, where, phrases, exact, shown)
+        widest = max(map(len, found), default=0)
+        rows = np.full((len(queries), widest), -1, np.int64)
+        scores = np.full((len(queries), widest), -np.inf, np.float32)
+        for i, best in enumerate(found):
+            rows[i, : len(best)] = [row for row, _ in best]
             scores[i, : len(best)] = [score for _, score in best]
         return SearchResult(rows, scores, exact or self._prefixes is None)
 
@@ -168,7 +257,7 @@ class PostgresSnapshot(Snapshot):
         phrases: tuple[str, ...],
         exact: bool,
         shown: int,
-    ) -> list[list[tuple[Passage, float]]]:
+    ) -> list[list[tuple[int, float]]]:
         """The k best passages for each query (q, D), and their cosines."""
         while True:
             settings = self.settings
@@ -194,12 +283,11 @@ class PostgresSnapshot(Snapshot):
                 results[i] = rows
         return [self._received(rows) for rows in results]
 
-    def _received(self, rows: "Rows") -> list[tuple[Passage, float]]:
+    def _received(self, rows: "Rows") -> list[tuple[int, float]]:
         """The passages and cosines in the rows of a search; keeps what they bring along."""
-        best = [(Passage(i, *passage), score) for i, score, _, *passage in (r[:6] for r in rows)]
         brought = {row[3]: Document.stored(*row[6:]) for row in rows if row[6] is not None}
-        self.tables.keep((passage for passage, _ in best), brought)
-        return best
+        self.keep(((row[0], *row[3:6]) for row in rows), brought)
+        return [row[:2] for row in rows]
 
     def _parameters(self, size: int) -> "list[Statement]":
         """Set the parameters of HNSW for this transaction, so that a scan returns `size` rows."""
@@ -266,7 +354,7 @@ class PostgresSnapshot(Snapshot):
         table, (join, holds, values) = self._prefixes.table, self._matches(where, ())
         prefix = self._prefix(self._unit(query[None])[0])
         sql = f"SELECT prefix <#> %s::halfvec FROM {table} WHERE id = ANY(%s)"
-        rows = self.tables.read(sql, (prefix, passages.tolist()))
+        rows = self.read(sql, (prefix, passages.tolist()))
         nearer = f"SELECT count(*) FROM {table}{join} WHERE {holds} AND prefix <#> %s::halfvec < %s"
         counts = self.transaction.run(*((nearer, (*values, prefix, far)) for (far,) in rows))
         return [1 + int(count) for ((count,),) in counts]
@@ -274,7 +362,7 @@ class PostgresSnapshot(Snapshot):
     def cosines(self, query: Floats, passages: Ids) -> SearchResult:
         self.transaction.begin()
         sql = f"SELECT id, {self._score} FROM passages WHERE id = ANY(%s) ORDER BY 2 DESC, 1"
-        listed = self.tables.read(sql, (_vector(self._unit(query[None])[0]), passages.tolist()))
+        listed = self.read(sql, (_vector(self._unit(query[None])[0]), passages.tolist()))
         rows = np.array([[row for row, _ in listed]], np.int64)
         return SearchResult(rows, np.array([[score for _, score in listed]], np.float32))
 
@@ -313,23 +401,8 @@ class PostgresSnapshot(Snapshot):
                 self._all_documents = index.documents
                 return scored
 
-    def word_fault(self, entries: Sequence[Entry]) -> str | None:
-        if schema.words_config(self.settings) is None:
-            return None
-        used = Analyzer.parse(self.settings["tokenizer"])
-        ids = self.tables.ids_of(entry.document.key for entry in entries)
-        return words.fault(self.transaction, used, entries, ids)
-
-    def warm(self) -> int:
-        """Bytes read into the server's cache; 0 if it lacks the extension pg_prewarm."""
-        if not schema.installed(self.connection, "pg_prewarm"):
-            return 0
-        sql = (
-            "SELECT coalesce(sum(pg_prewarm(oid)), 0) * current_setting('block_size')::int "
-            "FROM pg_class WHERE relnamespace = current_schema()::regnamespace "
-            "AND relname = ANY(%s)"
-        )
-        return int(self.tables.read(sql, ([*schema.HOT, *self._hot(), *_WARMED],))[0][0])
+    def replacements(self, question: str) -> Mapping[tuple[int, int], str]:
+        return {}
 
     def _hot(self) -> tuple[str, ...]:
         """The table of prefixes, and its graph."""
@@ -337,7 +410,7 @@ class PostgresSnapshot(Snapshot):
         return () if used is None else (used.table, used.index)
 
     def sizes(self) -> dict[str, Any]:
-        _, passages = self.tables.counts()
+        passages = self.read("SELECT count(*) FROM passages")[0][0]
         spread = bool(self.settings.get(schema.CITUS))
         total = schema.stored_bytes(self.connection, spread)
         hot = None
@@ -345,6 +418,7 @@ class PostgresSnapshot(Snapshot):
             hot = schema.hot_bytes(self.connection, self._hot())
         waiting = "the index of vectors is not built; searches read all rows"
         return {
+            "passages": passages,
             "segments": 0,
             "tombstones": 0,
             "commit": 0,
@@ -416,3 +490,21 @@ def _vector(query: Floats) -> Any:
     from pgvector import Vector
 
     return Vector(query)
+
+
+def known_of(keys: Iterable[str]) -> "Statement":
+    """Reads the stored state of documents: the key, and what Known has."""
+    columns = "key, id, digest, metadata::text, source::text, root, vectors"
+    return f"SELECT {columns} FROM documents WHERE key = ANY(%s)", (storable_keys(keys),)
+
+
+def storable_keys(keys: Iterable[str]) -> list[str]:
+    """The keys that PostgreSQL can store."""
+    return [key for key in keys if "\0" not in key]
+
+
+def _kind(value: Any) -> str:
+    """The kind of a scalar, as SQLite's json_type names it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return "text" if isinstance(value, str) else type(value).__name__

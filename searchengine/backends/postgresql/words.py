@@ -44,28 +44,6 @@ def postings_of(entries: Sequence["Entry"], used: Analyzer) -> tuple[list[Postin
     return postings, lengths
 
 
-def fault(
-    transaction: "Transaction", used: Analyzer, entries: Sequence["Entry"], ids: Mapping[str, int]
-) -> str | None:
-    """What is wrong with the postings of stored entries (key → id); without entries, the totals."""
-    if not entries:
-        sql = "SELECT count(*), coalesce(sum(tokens), 0)::int8 FROM documents"
-        (expected,), (totals,) = transaction.run((sql, ()), (_TOTALS, ()))
-        if expected == totals:
-            return None
-        return f"word_totals has {totals[0]} documents and {totals[1]} tokens, not {expected}"
-    postings, _ = postings_of(entries, used)
-    keys = [entry.document.key for entry in entries]
-    wanted = {(ids[keys[i]], term, float(count), size) for term, i, count, size in postings}
-    sql = "SELECT document, term, frequency, length FROM postings WHERE document = ANY(%s)"
-    (rows,) = transaction.run((sql, (list(ids.values()),)))
-    if not (other := wanted ^ {(i, bytes(term), float(f), size) for i, term, f, size in rows}):
-        return None
-    document = min(other)[0]
-    key = next(key for key, number in ids.items() if number == document)
-    return f"postings has other terms for the document {key!r:.80} than its text"
-
-
 class Index:
     """A lexical.Index over the postings."""
 

@@ -1,6 +1,5 @@
 """Writes documents and passages to PostgreSQL, in a transaction; many rows at once, by COPY."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +9,9 @@ from searchengine.backends.contract import Entry, Known, as_json
 from searchengine.backends.postgresql import words
 from searchengine.backends.postgresql.filters import condition, dates_of
 from searchengine.backends.postgresql.prefixes import COLUMNS, TYPES, Prefixes, half_vectors
-from searchengine.backends.postgresql.tables import PostgresTables, known_of, storable_keys
+from searchengine.backends.postgresql.snapshot import known_of, storable_keys
 from searchengine.backends.postgresql.words import Posting
-from searchengine.errors import CorpusError, QueryError
+from searchengine.errors import CorpusError
 from searchengine.indexer.arrays import unit_rows
 
 if TYPE_CHECKING:
@@ -113,24 +112,6 @@ def delete(
     return len(gone)
 
 
-def update(transaction: "Transaction", name: str, patches: Mapping[str, Mapping[str, Any]]) -> None:
-    """Merge into the metadata of documents, all or none. Raises QueryError: unknown key."""
-    known = PostgresTables(transaction, name).known(patches)
-    unknown = [key for key in patches if key not in known]
-    if unknown:
-        raise QueryError(
-            f"{name} has no document {unknown[0]!r}; nothing was changed, add it first or leave it "
-            "out"
-        )
-    for key, patch in patches.items():
-        metadata = _merge_patch(json.loads(known[key].metadata), patch)
-        transaction.later(
-            "UPDATE documents SET metadata = %s, fields = %s, dates = %s, "
-            "source = coalesce(source, metadata) WHERE id = %s",
-            (*_metadata(metadata), known[key].id),
-        )
-
-
 def _insert_passages(
     transaction: "Transaction",
     entries: Sequence[tuple[int, Entry]],
@@ -215,15 +196,3 @@ def _insert(
         row = f"({', '.join(f'%s::{kind}' for kind in types)})"
         sql = f"INSERT INTO {table} ({columns}) VALUES {', '.join([row] * len(rows))}"
         transaction.later(sql, [value for values in rows for value in values])
-
-
-def _merge_patch(metadata: Any, patch: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON merge patch, RFC 7396: None removes."""
-    merged = dict(metadata) if isinstance(metadata, dict) else {}
-    for name, value in patch.items():
-        if value is None:
-            merged.pop(name, None)
-        else:
-            inner = isinstance(value, Mapping)
-            merged[name] = _merge_patch(merged.get(name), value) if inner else value
-    return merged

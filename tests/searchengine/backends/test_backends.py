@@ -13,13 +13,17 @@ from cut_documents import DOCUMENTS, Words, brute_force
 from postgres_server import new_cluster_url, new_url
 
 from searchengine import Document, SearchEngine
-from searchengine.backends.contract import Changed, Entry, scan
+from searchengine.backends.contract import Changed, Entry
+from searchengine.backends.entries import all_entries, ids_of, keys_of
+from searchengine.backends.entries import entries as stored_entries
+from searchengine.backends.entries import known as stored_states
 from searchengine.backends.mode import WEIGHT
 from searchengine.errors import CorpusError, EncoderMismatch, FilterError, QueryError, UnknownKey
 from searchengine.indexer.arrays import unit_rows
 
 DIM = 16
 NEAR = 2e-3  # float16
+NONE = np.empty((0, DIM), np.float32)
 CONFIG = {"prefix": 4}
 BACKENDS = ["embedded", "postgresql", pytest.param("citus", marks=pytest.mark.cluster)]
 
@@ -104,10 +108,10 @@ def test_names_and_the_default_of_a_backend(engine: SearchEngine) -> None:
     with engine.collection.reading() as snapshot:
         assert 0 <= snapshot.unrelated.mean <= 0.9
         assert snapshot.by_words("title 7", 5).most >= 0
-        store = snapshot.store
-        ids = [store.ids_of([key])[key] for key in ("k7", "k2", "k7")]
-        assert store.keys_of(ids) == ["k7", "k2", "k7"]
-        assert store.titles_of(ids[:2]) == [("k7", "title 7"), ("k2", "title 2")]
+        ids = [ids_of(snapshot, [key])[key] for key in ("k7", "k2", "k7")]
+        assert keys_of(snapshot, ids) == ["k7", "k2", "k7"]
+        named = snapshot.documents(ids[:2], texts=False)
+        assert named == [Document("k7", "", "title 7"), Document("k2", "", "title 2")]
     engine.set_default("text")
     assert (engine.stats().mode, engine.stats().weight) == ("text", 0.2)
     engine.set_default("vector")
@@ -159,7 +163,7 @@ def add_with_prefixes(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> 
     """Add 200 documents; a server, too, has a coarse stage for them."""
     monkeypatch.setattr("searchengine.backends.postgresql.collection.FLAT_BELOW", 100)
     engine.collection.upsert(entries(200))
-    engine.collection.wait_ready(60)
+    engine.collection.upsert((), finished=0)
 
 
 def test_the_rank_by_prefix_of_every_passage(
@@ -167,8 +171,8 @@ def test_the_rank_by_prefix_of_every_passage(
 ) -> None:
     add_with_prefixes(engine, monkeypatch)
     with engine.collection.reading() as snapshot:
-        ids = [snapshot.store.ids_of([f"k{i}"])[f"k{i}"] for i in range(200)]
-        passages = np.array([each.id for each in snapshot.store.passages_of(ids)])
+        ids = [ids_of(snapshot, [f"k{i}"])[f"k{i}"] for i in range(200)]
+        passages = snapshot.passages(of=ids).ids
         query = units(1, seed=2)[0]
         ranks = snapshot.prefix_ranks(query, passages, None, 30)
         assert sorted(ranks) == [*range(1, 399)]
@@ -300,11 +304,12 @@ def test_words(engine: SearchEngine) -> None:
 
 
 def state(engine: SearchEngine) -> list[tuple[bytes, Any]]:
-    return [
-        (entry.checksum, np.round(entry.vectors, 2).tolist())
-        for batch in scan(engine.collection)
-        for entry in batch
-    ]
+    with engine.collection.reading() as snapshot:
+        return [
+            (entry.checksum, np.round(entry.vectors, 2).tolist())
+            for batch in all_entries(snapshot)
+            for entry in batch
+        ]
 
 
 def test_synonyms(engine: SearchEngine, where: str) -> None:
@@ -376,7 +381,7 @@ def test_entries_come_back_as_they_were_stored(engine: SearchEngine) -> None:
         Entry(Document("plain", "text", metadata={"deep": {"er": [True]}}), ((0, 4),), vectors[2:]),
     ]
     engine.collection.upsert(stored)
-    back = engine.collection.entries([entry.document.key for entry in stored] + ["unknown"])
+    back = stored_entries(engine.collection, [entry.document.key for entry in stored] + ["unknown"])
     assert [entry.checksum for entry in back] == [entry.checksum for entry in stored]
     for entry, other in zip(back, stored, strict=True):
         np.testing.assert_allclose(entry.vectors, other.vectors, atol=NEAR)
@@ -389,7 +394,7 @@ def test_the_last_of_two_entries_with_one_key_counts(engine: SearchEngine) -> No
     twice = [Entry(Document("d", f"text {i}"), ((0, 4),), vectors[i : i + 1]) for i in range(3)]
     engine.collection.upsert(twice[:2])
     engine.collection.upsert(twice[::2])
-    (entry,) = engine.collection.entries(["d"])
+    (entry,) = stored_entries(engine.collection, ["d"])
     assert entry.checksum == twice[2].checksum and len(engine) == 1
     np.testing.assert_allclose(entry.vectors, vectors[2:], atol=NEAR)
 
@@ -413,7 +418,7 @@ def test_vectors_that_do_not_fit_are_refused(
 def test_nothing_is_written_where_another_state_is_expected(engine: SearchEngine) -> None:
     stored = entries(4)
     engine.collection.upsert(stored[:3])
-    expected = engine.collection.known(["k0", "k1", "k3"])
+    expected = stored_states(engine.collection, ["k0", "k1", "k3"])
     engine.update({"k1": {"seen": True}})
     changed = [replace(each, document=replace(each.document, title="new")) for each in stored]
     for keys in ([1], [0, 1], [1, 3]):
@@ -424,7 +429,7 @@ def test_nothing_is_written_where_another_state_is_expected(engine: SearchEngine
         engine.collection.upsert(changed[3:], expected)  # added since
     assert [each.title for each in engine.documents()] == [f"title {i}" for i in range(4)]
     engine.collection.upsert(changed[:1], expected)
-    engine.collection.upsert(changed[1:], engine.collection.known(["k1", "k2", "k3"]))
+    engine.collection.upsert(changed[1:], stored_states(engine.collection, ["k1", "k2", "k3"]))
     assert {each.title for each in engine.documents()} == {"new"}
 
 
@@ -453,22 +458,31 @@ def test_what_others_write_while_a_document_is_encoded(where: str) -> None:
         engine.add([{"_id": "a", "text": "new", "n": 1}, {"_id": "b", "text": "ccc ccc", "n": 2}])
         assert encoder.calls[1:] == [["new"], ["ccc ccc"]]  # once each
         assert engine["a"].metadata == {"n": 1, "seen": True}
-        for entry in engine.collection.entries(["a", "b"]):
+        for entry in stored_entries(engine.collection, ["a", "b"]):
             text = {"a": "new", "b": "ccc ccc"}[entry.document.key]
             assert entry.document.text == text and entry.spans == ((0, len(text)),)
             np.testing.assert_allclose(entry.vectors, WordLengths(DIM).encode([text]), atol=NEAR)
 
 
-def test_a_scan_continues_after_any_key(engine: SearchEngine) -> None:
+def test_all_entries_come_in_the_order_of_adding(engine: SearchEngine) -> None:
     stored = entries(23)
     engine.collection.upsert(stored)
-    keys = [entry.document.key for batch in scan(engine.collection, batch=5) for entry in batch]
+    with engine.collection.reading() as snapshot:
+        batches = list(all_entries(snapshot, batch=5))
+    assert [len(batch) for batch in batches] == [5, 5, 5, 5, 3]
+    keys = [entry.document.key for batch in batches for entry in batch]
     assert keys == [entry.document.key for entry in stored]
-    rest = [entry.document.key for batch in scan(engine.collection, "k7", 5) for entry in batch]
-    assert rest == keys[8:]
-    engine.delete(["k7"])
-    again = [entry.document.key for batch in scan(engine.collection, "k7", 5) for entry in batch]
-    assert again == [key for key in keys if key != "k7"]
+
+
+def test_updates_are_merge_patches(engine: SearchEngine) -> None:
+    """RFC 7396, and all or none."""
+    engine.collection.upsert([Entry(Document("a", "text", "", {"n": 1, "of": {"x": 1}}), (), NONE)])
+    engine.update({"a": {"n": None, "of": {"b": 1, "c": 2}}})
+    engine.update({"a": {"of": {"b": None, "d": "ü"}, "tags": "one"}})
+    assert engine["a"].metadata == {"of": {"x": 1, "c": 2, "d": "ü"}, "tags": "one"}
+    with pytest.raises(QueryError, match="has no document 'z'"):
+        engine.update({"a": {"tags": 2}, "z": {"tags": 2}})
+    assert engine["a"].metadata["tags"] == "one"
 
 
 def test_vectors_come_back_by_key(engine: SearchEngine) -> None:
@@ -578,7 +592,7 @@ def test_a_document_is_replaced_as_a_whole(engine: SearchEngine) -> None:
 
     def read() -> None:
         while not done.is_set():
-            (entry,) = engine.collection.entries(["d"])
+            (entry,) = stored_entries(engine.collection, ["d"])
             (hit,) = engine.search(vectors[0], 5)
             if entry.checksum not in (long.checksum, short.checksum):
                 wrong.append(entry)
@@ -596,7 +610,7 @@ def test_a_document_is_replaced_as_a_whole(engine: SearchEngine) -> None:
         for reader in readers:
             reader.join(30)
     assert not wrong
-    assert engine.collection.entries(["d"])[0].checksum == long.checksum
+    assert stored_entries(engine.collection, ["d"])[0].checksum == long.checksum
 
 
 # --- opening --------------------------------------------------------------------------------------
@@ -623,7 +637,7 @@ def test_settings_travel_with_the_collection(where: str) -> None:
 
 def test_ready_and_flushed(engine: SearchEngine) -> None:
     engine.collection.upsert(entries(5))
-    engine.collection.wait_ready(60)
+    engine.collection.upsert((), finished=0)
     assert len(engine.search(units(1)[0], 10)) == 4
 
 

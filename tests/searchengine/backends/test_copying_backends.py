@@ -13,7 +13,8 @@ from cut_documents import DOCUMENTS, Words
 from postgres_server import new_url
 
 from searchengine import SearchEngine
-from searchengine.backends.contract import scan
+from searchengine.backends.entries import all_entries
+from searchengine.backends.entries import entries as stored_entries
 from searchengine.errors import BackendUnavailable, CollectionError, EncoderMismatch
 from searchengine.upkeep import copies
 from searchengine.upkeep.copies import copy
@@ -40,7 +41,8 @@ def url() -> str:
 
 def contents(where: Any) -> list[bytes]:
     with SearchEngine.open(where) as engine:
-        return [entry.checksum for batch in scan(engine.collection) for entry in batch]
+        with engine.collection.reading() as snapshot:
+            return [entry.checksum for batch in all_entries(snapshot) for entry in batch]
 
 
 def test_there_and_back(source: Path, url: str, tmp_path: Path) -> None:
@@ -129,7 +131,7 @@ def test_differences_are_reported(source: Path, url: str) -> None:
             copy(source, url)
         engine.collection.upsert([entry for batch in _open_scan(source) for entry in batch])
         assert copy(source, url).written == 0
-        entry = engine.collection.entries(["k1"])[0]
+        entry = stored_entries(engine.collection, ["k1"])[0]
         engine.collection.upsert([_renamed(entry)])
     with pytest.raises(CollectionError, match=r"1 documents that .* not have, such as 'renamed'"):
         copy(source, url)
@@ -150,7 +152,8 @@ def test_what_the_source_deleted_is_named_and_pruned(source: Path, url: str) -> 
 
 def _open_scan(path: Path) -> list[Any]:
     with SearchEngine.open(path) as engine:
-        return list(scan(engine.collection))
+        with engine.collection.reading() as snapshot:
+            return list(all_entries(snapshot))
 
 
 def _renamed(entry: Any) -> Any:

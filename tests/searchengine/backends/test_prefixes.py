@@ -12,6 +12,7 @@ from postgres_server import new_cluster_url, new_url
 
 from searchengine import Document, SearchEngine
 from searchengine.backends.contract import Entry
+from searchengine.backends.entries import entries as stored_entries
 from searchengine.backends.postgresql import prefixes, schema
 from searchengine.backends.postgresql.prefixes import Prefixes
 from searchengine.indexer.config import FLAT_BELOW
@@ -104,7 +105,7 @@ def test_vectors_are_stored_as_given(engine: SearchEngine) -> None:
     engine.collection.upsert([replace(each, vectors=3 * each.vectors) for each in stored])
     expected = units(1100).astype(np.float16)
     for _ in range(2):
-        back = engine.collection.entries([entry.document.key for entry in stored])
+        back = stored_entries(engine.collection, [entry.document.key for entry in stored])
         vectors = np.concatenate([entry.vectors for entry in back])
         np.testing.assert_allclose(vectors, expected.astype(np.float32), rtol=1e-3, atol=1e-7)
         assert (vectors == expected).mean() > 0.99  # but where float32 rounds another way
@@ -162,7 +163,7 @@ def test_a_collection_that_has_grown_gets_another_rotation(engine: SearchEngine)
     assert not (table(engine).rotation == first.rotation).all()
     assert found(engine, queries) > before + 0.1
     assert collection.is_indexed() and engine.stats().passages == 9 * FLAT_BELOW
-    (entry,) = collection.entries([stored[7].document.key])
+    (entry,) = stored_entries(collection, [stored[7].document.key])
     np.testing.assert_allclose(entry.vectors, stored[7].vectors, atol=1e-3)
     collection.wait_ready(DEADLINE)
     with collection._connections.borrow() as connection:
@@ -181,7 +182,7 @@ def test_readers_and_writers_go_on(engine: SearchEngine) -> None:
         key = f"k{rng.integers(200)}"
         hits = engine.search(expected[key], 3)
         assert hits[0].key == key and hits[0].score > 0.995
-        (entry,) = collection.entries([key])
+        (entry,) = stored_entries(collection, [key])
         np.testing.assert_allclose(entry.vectors[0], expected[key], atol=2e-3)
 
     def write(rng: np.random.Generator) -> None:
@@ -199,7 +200,7 @@ def test_readers_and_writers_go_on(engine: SearchEngine) -> None:
             refit(engine)
     assert errors == []
     assert sorted(engine.keys()) == sorted(expected)
-    for entry in collection.entries(sorted(expected)):
+    for entry in stored_entries(collection, sorted(expected)):
         np.testing.assert_allclose(entry.vectors[0], expected[entry.document.key], atol=2e-3)
 
 
@@ -267,7 +268,7 @@ def test_a_reader_that_lasts_is_not_disturbed(
 
         def begin_before(*arguments: Any) -> None:
             readers.append(lasting.enter_context(engine.collection.reading()))
-            assert readers[0].rows == 1200
+            assert readers[0].count() == 1200
             replace_table(*arguments)
 
         monkeypatch.setattr(prefixes, "replace", begin_before)

@@ -26,14 +26,13 @@ def engine(tmp_path: Path) -> Iterator[SearchEngine]:
 
 def test_statements_are_interrupted(engine: SearchEngine) -> None:
     with engine.collection.reading() as snapshot:
-        store = snapshot.store
         begin = time.monotonic()
         with limited(Deadline.after(0.05)), pytest.raises(SearchTimeout, match=r"within 0\.05 sec"):
-            store.scan(ENDLESS)  # type: ignore[attr-defined]
+            snapshot.store.scan(ENDLESS)  # type: ignore[attr-defined]
         assert time.monotonic() - begin < 5
         with limited(Deadline.after(60)):
-            assert store.count("n > 0") == 39
-        assert store.count("n > 0") == 39  # the connection is not limited any more
+            assert snapshot.count("n > 0") == 39
+        assert snapshot.count("n > 0") == 39  # the connection is not limited any more
 
 
 @pytest.mark.parametrize("mode", ["vector", "text", "hybrid"])

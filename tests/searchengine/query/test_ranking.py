@@ -340,8 +340,8 @@ def test_scores_are_cosines_and_the_order_is_as_computed(
         texts = [f"{i:04}" for i in range(300)]
         with engine.collection.reading() as snapshot:
             computed = snapshot.search(Row().encode(texts), 3, exact=exact)
-            rows = snapshot.store.passages(computed.rows.ravel())
-            documents = snapshot.store.documents([row.document for row in rows])
+            rows = snapshot.passages(computed.rows.ravel())
+            documents = snapshot.documents(rows.documents)
         assert (computed.scores[:, 0] > 1).any()  # float16 rows are not quite of length one
         answers = engine.search_batch(texts, 3, exact=exact, mode="vector")
         assert [h.key for hits in answers for h in hits] == [d.key for d in documents]

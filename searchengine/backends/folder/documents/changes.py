@@ -94,17 +94,6 @@ class Changes:
             ((*texts, d.root or None, known[d.key].id) for *texts, d in rows),
         )
 
-    def patch_metadata(self, patches: Mapping[int, Mapping[str, Any]]) -> None:
-        """Merge patches (by document id) into the metadata (RFC 7396: null removes).
-
-        The metadata as last added is kept as well: see Entry.source.
-        """
-        self._many(
-            "UPDATE documents SET source = ifnull(source, metadata), "
-            "metadata = json_patch(metadata, ?) WHERE id = ?",
-            ((as_json(patch), i) for i, patch in patches.items()),
-        )
-
     def remove(self, documents: Sequence[int]) -> None:
         """Delete documents; their passages become tombstones."""
         self._bury(documents)

@@ -4,12 +4,12 @@ import json
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from searchengine.backends import limits
-from searchengine.backends.contract import Ids, Known, Passage, Tables
+from searchengine.backends.contract import Ids, Known
 from searchengine.backends.filters import fields
 from searchengine.backends.filters.parser import field_name, field_named, parse
 from searchengine.backends.filters.sql import compile_sql, json_path
@@ -44,10 +44,20 @@ class SegmentRow:
         return passages[low:high] - self.base
 
 
-class Store(Database, Tables):
-    """The tables of documents.db. Members without a description: see Tables."""
+class Passage(NamedTuple):
+    """A passage: its document's id, and its offsets in the document's text."""
+
+    id: int
+    document: int
+    start: int
+    end: int
+
+
+class Store(Database):
+    """The tables of documents.db. Members without a description: see contract.Snapshot."""
 
     def passages(self, ids: Iterable[int]) -> list[Passage]:
+        """The passages with these ids, in this order."""
         order = [int(i) for i in ids]
         sql = "SELECT id, document, start, end FROM passages WHERE id IN ({})"
         passages = {p.id: p for p in self._passages(self._rows(sql, _distinct(order)))}
@@ -60,41 +70,45 @@ class Store(Database, Tables):
         return self._in_order(dict(self._rows(sql, order)), order, self._lost_passage)
 
     def passages_of(self, documents: Iterable[int]) -> list[Passage]:
+        """All passages of these documents, by id."""
         sql = "SELECT id, document, start, end FROM live_passages WHERE document IN ({})"
         return sorted(self._passages(self._rows(sql, list(documents))))
 
-    def documents(self, ids: Iterable[int]) -> list[Document]:
+    def documents(self, ids: Iterable[int], *, texts: bool = True) -> list[Document]:
         order = [int(i) for i in ids]
+        if not texts:
+            return self._names(order)
         sql = "SELECT id, key, title, text, metadata FROM documents WHERE id IN ({})"
-        call, texts, metadata = limits.current(), dict[int, Any](), list[str]()
+        call, read, metadata = limits.current(), dict[int, Any](), list[str]()
         chunk = _CHUNK if call is None or call.characters is None else _TEXTS
         with self.named_errors():
             for i, *columns in self._rows(sql, _distinct(order), chunk=chunk):
                 if set(map(type, columns)) != {str}:
                     raise self.damaged(f"document {i} has a key, title or text that is not text")
-                *texts[i], stored = columns
-                limits.count_text(len(texts[i][2]) + len(stored))
+                *read[i], stored = columns
+                limits.count_text(len(read[i][2]) + len(stored))
                 metadata.append(stored)
             # One text of JSON is read five times as fast as many.
-            read = json.loads(f"[{','.join(metadata)}]")
-        if len(read) != len(texts):
+            parsed = json.loads(f"[{','.join(metadata)}]")
+        if len(parsed) != len(read):
             raise self.damaged("in the metadata of its documents")
         documents = {
             i: Document.stored(key, text, title, fields)
-            for (i, (key, title, text)), fields in zip(texts.items(), read, strict=True)
+            for (i, (key, title, text)), fields in zip(read.items(), parsed, strict=True)
         }
         return self._in_order(documents, order, self._lost_document)
 
     def keys_of(self, ids: Iterable[int]) -> list[str]:
+        """The keys of the documents of these ids, in their order."""
         order = [int(i) for i in ids]
         keys = dict(self._rows("SELECT id, key FROM documents WHERE id IN ({})", _distinct(order)))
         return self._in_order(keys, order, self._lost_document)
 
-    def titles_of(self, ids: Iterable[int]) -> list[tuple[str, str]]:
-        order = [int(i) for i in ids]
+    def _names(self, order: Sequence[int]) -> list[Document]:
+        """Documents with key and title alone."""
         rows = self._rows("SELECT id, key, title FROM documents WHERE id IN ({})", _distinct(order))
-        titles = {i: (key, title) for i, key, title in rows}
-        return self._in_order(titles, order, self._lost_document)
+        named = {i: Document.stored(key, "", title, {}) for i, key, title in rows}
+        return self._in_order(named, order, self._lost_document)
 
     def all_documents(self) -> Iterator[Document]:
         """Every document, in the order first added, read in chunks."""
@@ -128,6 +142,7 @@ class Store(Database, Tables):
             return fields.check(connection)
 
     def ids_of(self, keys: Iterable[str]) -> dict[str, int]:
+        """Key → id, for the keys that are stored."""
         sql = "SELECT key, id FROM documents WHERE key IN ({})"
         return dict(self._rows(sql, _distinct(keys)))
 
@@ -146,13 +161,6 @@ class Store(Database, Tables):
                     return
                 yield number, key
             compared, after = ">", rows[-1][1]
-
-    def highest_number(self) -> int:
-        sql = (
-            "SELECT ifnull(max(CAST(key AS INTEGER)), -1) FROM documents WHERE key >= '0' "
-            "AND key < ':' AND key NOT GLOB '*[^0-9]*' AND length(key) <= 18"
-        )
-        return int(self.scan(sql)[0][0])
 
     def keys(self, passage_ids: Iterable[int]) -> list[str]:
         """The keys of these passages' documents, in the order of the ids."""
@@ -250,6 +258,7 @@ class Store(Database, Tables):
         return columns
 
     def counts(self) -> tuple[int, int]:
+        """The numbers of documents and passages; reads all ids."""
         documents, passages = self.scan(
             "SELECT (SELECT count(*) FROM documents), (SELECT count(*) FROM live_passages)"
         )[0]

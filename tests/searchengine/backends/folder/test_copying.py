@@ -189,7 +189,7 @@ def files(path: Path, name: str) -> list[Path]:
 
 
 def committed(engine: SearchEngine) -> tuple[list[SegmentRow], int]:
-    with engine.collection.newest() as snapshot:
+    with engine.collection.reading(newest=True) as snapshot:
         return list(snapshot.segments), snapshot.commit
 
 

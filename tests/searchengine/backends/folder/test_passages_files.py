@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine import SearchEngine
-from searchengine.backends import contract
 from searchengine.backends.folder import writer as ahead
 from searchengine.backends.folder.documents.store import Store
 from searchengine.backends.folder.snapshot import Snapshot
@@ -37,10 +36,13 @@ def agree(snapshot: Snapshot) -> None:
     stored = snapshot.store.scan("SELECT id, document FROM live_passages ORDER BY id")
     ids = [passage for passage, _ in stored]
     first = {document: passage for passage, document in reversed(stored)}
-    tables = contract.Snapshot
     assert snapshot.documents_of(np.array(ids, np.int64)) == [document for _, document in stored]
-    assert snapshot.spans_of(ids) == tables.spans_of(snapshot, ids)
-    assert snapshot.passages_of(list(first), first) == tables.passages_of(snapshot, list(first), {})
+    rows = np.array(snapshot.store.passages(ids), np.int64).reshape(-1, 4)
+    np.testing.assert_array_equal(np.array(snapshot.passages(np.array(ids, np.int64))).T, rows)
+    for known in (first, None):
+        np.testing.assert_array_equal(
+            np.array(snapshot.passages(of=list(first), known=known)).T, rows
+        )
 
 
 steps = st.one_of(

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchengine.backends.contract import Entry, Passage, as_json
+from searchengine.backends.contract import Entry, as_json
 from searchengine.backends.folder.documents import schema
 from searchengine.backends.folder.documents.changes import Changes
-from searchengine.backends.folder.documents.store import SegmentRow, Store
+from searchengine.backends.folder.documents.store import Passage, SegmentRow, Store
 from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionBusy, CollectionError, FilterError
 
@@ -147,14 +147,6 @@ def test_moving_passages_keeps_their_order(store: Store) -> None:
     assert store.read("SELECT * FROM tombstones") == []
 
 
-def test_metadata_is_patched_as_rfc_7396_says(store: Store) -> None:
-    changes = Changes(store)
-    with store.transaction():
-        changes.patch_metadata({3: {"n": None, "a": {"b": 1, "c": 2}}})
-        changes.patch_metadata({3: {"a": {"b": None, "d": "ü"}, "tags": "one"}})
-    assert store.documents([3])[0].metadata == {"tags": "one", "a": {"c": 2, "d": "ü"}}
-
-
 def test_metadata_is_written_as_sqlite_writes_it(store: Store) -> None:
     sql = "SELECT json_object('n', 1, 'name', ?, 'none', NULL)"
     assert store.read(sql, ['ü"']) == [(as_json({"n": 1, "name": 'ü"', "none": None}),)]
@@ -181,9 +173,13 @@ def test_an_altered_text_is_found(store: Store) -> None:
     assert store.altered() == "k5"
 
 
+NUMBERS: dict[int, dict[str, float]] = {0: {"n": 1.0}, 2: {}, 3: {}}
+
+
 def test_values_of_a_field(store: Store) -> None:
     with store.transaction():
-        Changes(store).patch_metadata({0: {"n": 1.0}, 2: {"n": None}, 3: {"n": None}})
+        new = [Entry(Document(f"k{i}", "", "", fields), (), NONE) for i, fields in NUMBERS.items()]
+        Changes(store).set_metadata(new, store.known(["k0", "k2", "k3"]))
     values = store.values(range(4), "n")
     assert values[0] == values[1]
     assert len(set(values.values())) == 3  # those without the field are on their own

@@ -1,0 +1,137 @@
+"""What any backend does by its contract: stored documents as entries, and updates of metadata."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from searchengine.backends.contract import Backend, Changed, Entry, Known, Snapshot
+from searchengine.corpus.documents import Document
+from searchengine.errors import CollectionError, QueryError
+
+_IDS = 50_000  # read at a time
+_TRIES = 100  # to change documents that other writers change
+
+
+def keys_of(snapshot: Snapshot, ids: Iterable[int]) -> list[str]:
+    """The keys of the documents of these ids, in their order."""
+    return [document.key for document in snapshot.documents(ids, texts=False)]
+
+
+def ids_of(snapshot: Snapshot, keys: Iterable[str]) -> dict[str, int]:
+    """Key → id, for the keys that are stored."""
+    return {key: state.id for key, state in snapshot.known(keys).items()}
+
+
+def known(backend: Backend, keys: Iterable[str]) -> dict[str, Known]:
+    """Key → stored state of the documents in the newest commit, for change detection."""
+    with backend.reading(newest=True) as snapshot:
+        return snapshot.known(keys)
+
+
+def entries(backend: Backend, keys: Sequence[str]) -> list[Entry]:
+    """The entries of these keys in the newest commit, in their order, without unknown keys."""
+    with backend.reading(newest=True) as snapshot:
+        return entries_of(snapshot, keys)
+
+
+_numbered: WeakKeyDictionary[Backend, tuple[object, int]] = WeakKeyDictionary()
+"""The commit after vectors were added without documents, and the highest number that is a key."""
+
+
+def highest_number(backend: Backend) -> int:
+    """The highest key that is a number of at most 18 digits; −1 if there is none.
+
+    Reads all of them, unless the newest commit is the one of `remember_number`.
+    """
+    with backend.reading(newest=True) as snapshot:
+        commit, highest = _numbered.pop(backend, (None, -1))
+        if commit is not None and commit == snapshot.settings.get("commit_id"):
+            return highest
+        numbers = [-1]
+        after = -1
+        while (ids := snapshot.ids_after(after, "_id >= '0' and _id < ':'", _IDS)).size:
+            after = int(ids[-1])
+            keys = keys_of(snapshot, ids.tolist())
+            numbers += [int(k) for k in keys if k.isascii() and k.isdigit() and len(k) <= 18]
+        return max(numbers)
+
+
+def remember_number(backend: Backend, highest: int) -> None:
+    """Call this when keys up to the number `highest` were added, before another commit."""
+    with backend.reading(newest=True) as snapshot:
+        _numbered[backend] = snapshot.settings.get("commit_id"), highest
+
+
+def update(backend: Backend, patches: Mapping[str, Mapping[str, Any]]) -> None:
+    """Merge into the metadata of documents (RFC 7396: None removes), all or none.
+
+    The metadata as last added is kept as well: see Entry.source. Raises QueryError: unknown key.
+    """
+    for _ in range(_TRIES):
+        states = known(backend, patches)
+        if unknown := next((key for key in patches if key not in states), None):
+            raise QueryError(
+                f"{backend.path} has no document {unknown!r}; nothing was changed, add it first or "
+                "leave it out"
+            )
+        patched = []
+        for key, patch in patches.items():
+            metadata = _merge_patch(json.loads(states[key].metadata), patch)
+            document = Document(key, "", "", metadata, root=states[key].root or "")
+            patched.append(Entry(document, (), np.empty((0, 0), np.float32), states[key].added))
+        with suppress(Changed):
+            backend.upsert((), states, metadata=patched)
+            return
+    raise CollectionError(
+        f"{backend.path}: other writers changed the same documents {_TRIES} times in a row; "
+        "nothing was changed, try again"
+    )
+
+
+def _merge_patch(metadata: Any, patch: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(metadata) if isinstance(metadata, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            merged.pop(name, None)
+        else:
+            inner = isinstance(value, Mapping)
+            merged[name] = _merge_patch(merged.get(name), value) if inner else value
+    return merged
+
+
+def all_entries(snapshot: Snapshot, batch: int = 500) -> Iterator[list[Entry]]:
+    """All entries of one commit, in the order in which the documents were first added."""
+    last = -1
+    while (ids := snapshot.ids_after(last, None, batch)).size:
+        last = int(ids[-1])
+        yield entries_of(snapshot, keys_of(snapshot, ids.tolist()))
+
+
+def entries_of(snapshot: Snapshot, keys: Sequence[str]) -> list[Entry]:
+    """The entries of the stored ones of `keys`, in their order."""
+    states = snapshot.known(keys)
+    stored = {key: states[key] for key in keys if key in states}
+    numbers = [state.id for state in stored.values()]
+    documents, passages = snapshot.documents(numbers), snapshot.passages(of=numbers)
+    vectors = np.empty((0, snapshot.settings["encoder"]["dim"]), np.float32)
+    if passages.ids.size:
+        vectors = snapshot.vectors(passages.ids)
+    rows: dict[int, list[int]] = {}
+    for row, document in enumerate(passages.documents.tolist()):
+        rows.setdefault(document, []).append(row)
+    spans = [*zip(passages.starts.tolist(), passages.ends.tolist(), strict=True)]
+    return [
+        Entry(
+            replace(document, root=state.root or ""),
+            tuple(spans[row] for row in rows.get(state.id, ())),
+            vectors[rows.get(state.id, [])],
+            state.source,
+            state.vectors,
+        )
+        for document, state in zip(documents, stored.values(), strict=True)
+    ]
