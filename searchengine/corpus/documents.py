@@ -20,11 +20,12 @@ Any other value that JSON cannot hold is refused; the error names the document a
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, time, timedelta
 from decimal import Decimal
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any, NoReturn, Protocol, Self
 
 from searchengine.corpus.notebook import table
@@ -34,14 +35,14 @@ from searchengine.indexer.config import integer
 
 RESERVED = ("_id", "title", "text")
 """Fields that belong to the document itself and cannot be metadata."""
-_EXPECTED = 'expected a Document or a mapping, {"_id": "1", "text": "…"}'
-_MISSING_TYPES = ("NAType", "NaTType")  # of pandas, which need not be installed
 _OWN = (*RESERVED, "id")
+_NOT_METADATA = "is a field of the document, not metadata"
+_EXPECTED = 'expected a Document or a mapping, {"_id": "1", "text": "…"}'
 _ROWS = 1024  # of an Arrow batch that are in memory as Python objects
 _REMEMBERED = 1000  # entries of LeftOut, so that memory stays bounded
 _STRICT = json.JSONEncoder(allow_nan=False, ensure_ascii=False)  # slow to construct
 _DEEPEST = 100  # levels of JSON; the limits of Python and SQLite differ between versions
-
+_TEXT_OR_LEVEL = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{}\]]')
 
 Key = str | int
 """What names a document in a call; stored as text, so 7 and "7" are the same key."""
@@ -100,8 +101,10 @@ class Document:
         if holds_nul(written):
             what = "contains the character U+0000, at which filters would end the text; remove it"
             self._refuse(f"metadata {name!r:.80} {what}")
-        if written.count("[") + written.count("{") > _DEEPEST and _deeper(value, _DEEPEST - 1):
-            self._refuse(f"metadata is nested more than {_DEEPEST} levels deep; flatten it")
+        if written.count("[") + written.count("{") > _DEEPEST:
+            signs = (match[0] for match in _TEXT_OR_LEVEL.finditer(written))
+            if max(accumulate((s in "[{") - (s in "]}") for s in signs)) > _DEEPEST:
+                self._refuse(f"metadata is nested more than {_DEEPEST} levels deep; flatten it")
 
     def _refuse(self, reason: str) -> NoReturn:
         raise bad(self.origin or f"document {self.key!r:.80}", reason)
@@ -120,26 +123,19 @@ class Document:
         If there are both, `_id` is the key and `id` is metadata. `key`: for a record without.
         `needs_text`: refuse a record with neither text nor title.
         """
-        if not isinstance(record, Mapping):
-            what = type(record).__name__
-            raise bad(origin or "document", f"{_EXPECTED}, got {what}")
         rest = dict(record)
-        field_name = "_id" if "_id" in rest else "id"
-        name: Any = rest.pop(field_name, key)
+        id_field = "_id" if "_id" in rest else "id"
+        name: Any = rest.pop(id_field, key)
         if name is None or name == "":
-            what = f"{field_name} is empty" if field_name in record else "no _id"
+            what = f"{id_field} is empty" if id_field in record else "no _id"
             raise bad(origin or "document", f"{what}; give every document an _id")
         if needs_text and "text" not in rest and "title" not in rest:
             where = origin or f"document {name!r:.80}"
             raise bad(where, f"no field 'text' or 'title' (fields: {some_fields(record)})")
-        title, text = rest.pop("title", None), rest.pop("text", None)
-        return cls(
-            key=name,
-            text="" if text is None else text,
-            title="" if title is None else title,
-            metadata=rest,
-            origin=origin,
+        title, text = (
+            "" if t is None else t for t in (rest.pop("title", ""), rest.pop("text", ""))
         )
+        return cls(name, text, title, rest, origin)
 
     @classmethod
     def stored(cls, key: str, text: str, title: str, metadata: Mapping[str, Any]) -> Self:
@@ -211,15 +207,13 @@ def as_documents(
         try:
             if isinstance(record, Document):
                 for name in filter(record.metadata.__contains__, RESERVED):
-                    what = "is a field of the document, not metadata; give it another name"
-                    record._refuse(f"{name!r} {what}")
+                    record._refuse(f"{name!r} {_NOT_METADATA}; give it another name")
                 yield record
             elif isinstance(record, Mapping):
                 plain = plain_record(record, place)
-                yield Document.from_mapping(plain, origin=place, needs_text=needs_text)
+                yield Document.from_mapping(plain, place, needs_text=needs_text)
             else:
-                what = type(record).__name__
-                raise bad(place, f"{_EXPECTED}, got {what}")
+                raise bad(place, f"{_EXPECTED}, got {type(record).__name__}")
         except SearchEngineError as error:
             if malformed is None:
                 raise
@@ -252,8 +246,8 @@ def checked_patches(metadata: Patches) -> dict[str, dict[str, Any]]:
         if not isinstance(patch, Mapping):
             raise QueryError(f"{place} must be a mapping of metadata, got {type(patch).__name__}")
         for name in filter(patch.__contains__, RESERVED):
-            what = "is a field of the document, not metadata; to change it, add the document again"
-            raise QueryError(f"{place}: {name!r} {what}")
+            how = "to change it, add the document again"
+            raise QueryError(f"{place}: {name!r} {_NOT_METADATA}; {how}")
         key = checked_key(key)
         if key in patches:
             raise QueryError(f"update names the key {key!r} twice, as a text and as a number")
@@ -274,31 +268,27 @@ def rows_of(records: Any) -> Iterable[object]:
         raise QueryError(f"add takes one split of a dataset: dataset[{next(iter(records))!r}]")
     if isinstance(records, str | Mapping):
         raise QueryError("add takes an iterable of documents; put one document into a list")
-    rows = _rows(records)
-    if rows is not None:  # without None: in a table every row has every column
-        return ({n: v for n, v in row.items() if v is not None or n in _OWN} for row in rows)
-    if isinstance(records, Iterable):
+    columns = getattr(records, "columns", ())
+    if hasattr(records, "to_batches"):  # Arrow: a table or dataset
+        rows: Iterable[Any] = chain.from_iterable(map(batch_rows, records.to_batches()))
+    elif hasattr(records, "read_next_batch"):  # Arrow: a reader of record batches
+        rows = chain.from_iterable(map(batch_rows, records))
+    elif hasattr(records, "features") and hasattr(records, "column_names"):  # Hugging Face
+        rows = records
+    elif hasattr(records, "iter_rows") or (hasattr(records, "to_dict") and len(columns)):
+        if len({*columns}) < len(columns):
+            raise CorpusError("a column name occurs twice in the DataFrame; rename one of the two")
+        is_polars = hasattr(records, "iter_rows")
+        rows = records.iter_rows(named=True) if is_polars else records.to_dict(orient="records")
+    elif isinstance(records, Iterable):
         return records
-    raise QueryError(
-        "add takes an iterable of documents, a pandas or polars DataFrame, an Arrow table or a "
-        f"Hugging Face dataset, got {type(records).__name__}"
-    )
-
-
-def _rows(table: Any) -> Any:
-    """The rows of a table as mappings; None if it is no table of a kind known here."""
-    if hasattr(table, "to_batches"):  # Arrow: a table or dataset
-        return chain.from_iterable(map(batch_rows, table.to_batches()))
-    if hasattr(table, "read_next_batch"):  # Arrow: a reader of record batches
-        return chain.from_iterable(map(batch_rows, table))
-    if hasattr(table, "features") and hasattr(table, "column_names"):  # Hugging Face
-        return iter(table)
-    is_polars = hasattr(table, "iter_rows")
-    if not is_polars and not (hasattr(table, "to_dict") and hasattr(table, "columns")):
-        return None
-    if len(set(table.columns)) < len(table.columns):
-        raise CorpusError("a column name occurs twice in the DataFrame; rename one of the two")
-    return table.iter_rows(named=True) if is_polars else table.to_dict(orient="records")
+    else:
+        raise QueryError(
+            "add takes an iterable of documents, a pandas or polars DataFrame, an Arrow table or a "
+            f"Hugging Face dataset, got {type(records).__name__}"
+        )
+    # In a table every row has every column: None is a missing value.
+    return ({n: v for n, v in row.items() if v is not None or n in _OWN} for row in rows)
 
 
 def batch_rows(batch: Any) -> Iterator[dict[str, Any]]:
@@ -322,78 +312,59 @@ def plain_record(
     record: Mapping[str, Any], place: str, refuse_missing: bool = False
 ) -> dict[str, Any]:
     """A record as JSON holds it; metadata that is missing (NaN) is left out, or refused."""
+
+    def plain(given: Any, name: str) -> Any:
+        if given is None or type(given) in (str, int, bool):
+            return given
+        value = _of_json(_of_python(given))
+        if value is None and refuse_missing:
+            what = f"the field {name!r:.80} holds {given}, which cannot be written as JSON"
+            raise bad(place, f"{what}; None removes a field")
+        if isinstance(value, Mapping):
+            return {n: plain(inner, f"{name}.{n}") for n, inner in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(item, name) for item in value]
+        if value is None or isinstance(value, str | int | float):
+            return value
+        what = f"the field {name!r:.80} holds a value of type {type(value).__name__}"
+        raise bad(place, f"{what}, which cannot be written as JSON; turn it into text or a number")
+
     try:
-        plain = {name: _plain(value, place, name, refuse_missing) for name, value in record.items()}
+        values = {name: plain(value, name) for name, value in record.items()}
     except RecursionError as error:
         raise bad(place, "its fields are nested too deeply; flatten them") from error
-    return {n: v for n, v in plain.items() if v is not None or record[n] is None or n in _OWN}
+    return {n: v for n, v in values.items() if v is not None or record[n] is None or n in _OWN}
 
 
-def _plain(value: Any, place: str, name: str, refuse: bool) -> Any:
-    """A value as JSON holds it; None for a missing one. Raises CorpusError."""
-    if value is None or type(value) in (str, int, bool):
-        return value
+def _of_python(value: Any) -> Any:
+    """A value of numpy as one of Python, and NaT and NA as None; any other value as it is."""
     import numpy as np  # not at the top: the command line's help does not wait for it
 
-    if isinstance(value, np.ndarray) and value.ndim == 0:
-        value = value[()]
-    if _is_missing(value):
-        if refuse:
-            what = f"the field {name!r:.80} holds {value}, which cannot be written as JSON"
-            raise bad(place, f"{what}; None removes a field")
+    if isinstance(value, np.ndarray):
+        return [*value] if value.ndim else _of_python(value[()])
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        if np.isnat(value):
+            return None
+        if isinstance(value, np.datetime64):
+            return str(value)  # as a number, it would lose its unit
+        has_length = np.datetime_data(value)[0] not in ("Y", "M")
+        return float(value / np.timedelta64(1, "s")) if has_length else value
+    if type(value).__name__ in ("NAType", "NaTType"):  # of pandas, which need not be installed
         return None
-    if isinstance(value, np.datetime64):
-        return str(value)  # as a number, it would lose its unit
-    value = _unwrapped(value)
-    if isinstance(value, date | time):  # a datetime is a date, and pandas' Timestamp a datetime
-        return value.isoformat()
-    if isinstance(value, Mapping):
-        return {n: _plain(part, place, f"{name}.{n}", refuse) for n, part in value.items()}
-    if isinstance(value, list | tuple | np.ndarray):
-        return [_plain(item, place, name, refuse) for item in value]
-    if isinstance(value, str | int | float):
-        return value
-    raise bad(
-        place,
-        f"the field {name!r:.80} holds a value of type {type(value).__name__}, which cannot be "
-        "written as JSON; turn it into text or a number",
-    )
+    return value.item() if isinstance(value, np.generic) else value
 
 
-def _unwrapped(value: Any) -> Any:
-    """A numpy scalar, Decimal or duration as a number or text of Python; anything else as it is."""
-    import numpy as np
-
+def _of_json(value: Any) -> Any:
+    """A number, time or duration as JSON holds it, NaN as None; any other value as it is."""
+    if isinstance(value, float | Decimal) and math.isnan(value):
+        return None
     if isinstance(value, Decimal):
         return int(value) if value == value.to_integral_value() else float(value)
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, np.timedelta64) and np.datetime_data(value)[0] not in ("Y", "M"):
-        value = value / np.timedelta64(1, "s")
-    is_scalar = isinstance(value, np.generic) and not isinstance(value, np.timedelta64)
-    return value.item() if is_scalar else value
-
-
-def _is_missing(value: Any) -> bool:
-    """NaN, or NaT or NA of pandas or numpy."""
-    import numpy as np
-
-    if isinstance(value, float | np.floating | Decimal):
-        return math.isnan(value)
-    if isinstance(value, np.datetime64 | np.timedelta64):
-        return bool(np.isnat(value))
-    return type(value).__name__ in _MISSING_TYPES
+    if isinstance(value, date | time):  # a datetime is a date, and pandas' Timestamp a datetime
+        return value.isoformat()
+    return value.total_seconds() if isinstance(value, timedelta) else value
 
 
 def holds_nul(written: str) -> bool:
     """Whether a text in JSON contains the character U+0000, at which SQLite's functions end it."""
     return "\\u0000" in written and "\\u0000" in written.replace("\\\\", "")
-
-
-def _deeper(value: Any, levels: int) -> bool:
-    """Whether lists and mappings are nested deeper than `levels`."""
-    if isinstance(value, Mapping):
-        value = value.values()
-    elif not isinstance(value, list | tuple):
-        return False
-    return levels == 0 or any(_deeper(inner, levels - 1) for inner in value)

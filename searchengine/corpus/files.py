@@ -15,15 +15,13 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from functools import cache
-from itertools import chain
-from operator import attrgetter
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote, unquote_plus
 
 from pathspec import GitIgnoreSpec
@@ -34,16 +32,14 @@ from searchengine.corpus.formats.kinds import (
     KINDS,
     LINES,
     SQLITE,
-    SQLITE_SUFFIXES,
     TABLE,
     TEXT,
     FileChoice,
     Kind,
     Text,
-    kind_of,
 )
 from searchengine.corpus.formats.reading_process import Parser
-from searchengine.corpus.tabular import IDS, Columns, check_text, read_table
+from searchengine.corpus.tabular import IDS, Columns, named_records, read_table
 from searchengine.corpus.text_files import (
     STDIN,
     OnBad,
@@ -64,70 +60,79 @@ _READABLE = (
     ".epub or .pdf file, a source file, or a folder of such files; --as-text reads others as text"
 )
 _DATABASE = "documents.db"  # a folder that holds it is a collection
-_SQLITE = "sqlite:"
-_TEXTS = ("title", "text")  # fields that are empty where a row has no value
-_EXAMPLE = "sqlite:///FILE?table=NAME"
 _Rules = tuple[tuple[Path, GitIgnoreSpec], ...]  # folders with a .gitignore, from above
 
 
-# ------------------------------------------------------------------------------ sources and folders
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A corpus.
-
-    Attributes:
-        path: a file or folder; "-" for standard input.
-        table: of a SQLite database; None: not a database.
-        choice: files to read in another way than their suffix says.
-    """
+class _Source(NamedTuple):
+    """A file, what it is read as, and the table of a database."""
 
     path: Path
-    table: str | None = None
-    choice: FileChoice = AS_THEY_ARE
-
-    @property
-    def format(self) -> Kind | None:
-        """What it is read as; None: a format that is not read."""
-        if self.path == STDIN:
-            return LINES
-        is_database = self.table is not None or kind(self.path) in SQLITE_SUFFIXES
-        return kind_of(self.path, self.choice) or (SQLITE if is_database else None)
-
-    @property
-    def is_readable(self) -> bool:
-        """Whether a reader exists for the file, by its suffix."""
-        return self.format not in (None, SQLITE)
-
-    @property
-    def holds_records(self) -> bool:
-        """Whether it has records with named fields."""
-        return self.format is not None and self.format.records
-
-
-def source_of(corpus: str | Path, choice: FileChoice = AS_THEY_ARE) -> Source:
-    """The source that a text names: a path, "-", or "sqlite:///FILE?table=NAME".
-
-    A relative FILE comes after three slashes, an absolute one after four. Raises CorpusError.
-    """
-    if isinstance(corpus, Path) or not corpus.startswith(_SQLITE):
-        return Source(Path(corpus), choice=choice)
-    match = re.fullmatch(r"sqlite:///([^?]+)\?table=([^&]+)", corpus)
-    if match is None:
-        raise bad(corpus, f"expected {_EXAMPLE}, with four slashes for an absolute path")
-    return Source(Path(unquote(match[1])), unquote_plus(match[2]))
+    kind: Kind
+    table: str = ""
 
 
 def check_corpus(corpus: str | Path) -> Path:
     """The path of an existing corpus, "-" for standard input. Raises CorpusError."""
-    path = source_of(corpus).path
+    path, _ = _path_and_table(corpus)
     try:
         if path != STDIN and not path.exists():
             raise bad(path, "no such file or folder")
     except OSError as error:
         raise unreadable(path, error) from error
     return path
+
+
+def _path_and_table(corpus: str | Path) -> tuple[Path, str]:
+    """Of a path, "-", or "sqlite:///FILE?table=NAME": an absolute FILE comes after four slashes."""
+    if isinstance(corpus, Path) or not corpus.startswith("sqlite:"):
+        return Path(corpus), ""
+    match = re.fullmatch(r"sqlite:///([^?]+)\?table=([^&]+)", corpus)
+    if match is None:
+        what = "expected sqlite:///FILE?table=NAME, with four slashes for an absolute path"
+        raise bad(corpus, what)
+    return Path(unquote(match[1])), unquote_plus(match[2])
+
+
+def _sources(corpus: str | Path, unread: "Unread", choice: FileChoice) -> list[_Source]:
+    """What a corpus consists of. Raises OSError, and CorpusError for a file of another kind."""
+    path, table = _path_and_table(corpus)
+    if beir := beir_corpus(path):
+        return [_Source(beir, LINES)]
+    if path.is_dir():
+        return _files_below(path, unread, choice)
+    format_ = LINES if path == STDIN else SQLITE if table else choice.kind_of(path)
+    if format_ is None:
+        raise bad(path, f"expected {_READABLE}")
+    return [_Source(path, format_, table)]
+
+
+def beir_corpus(folder: Path) -> Path | None:
+    """The file with the documents of a folder in BEIR's format; None for another folder."""
+    inner = (folder / name for name in ("corpus.jsonl", "corpus.jsonl.gz"))
+    return next((file for file in inner if file.is_file()), None)
+
+
+def count_records(corpus: str | Path, choice: FileChoice = AS_THEY_ARE) -> int | None:
+    """Approximate number of documents, for a progress bar; None if counting takes long."""
+    try:
+        sources = _sources(corpus, Unread(), choice)
+        if any(source.kind not in (LINES, TABLE) for source in sources):
+            several = any(source.kind.records or source.kind.parts for source in sources)
+            return None if several else len(sources)
+        files = [source.path for source in sources]
+        packed = any(file.suffix == ".gz" or not file.is_file() for file in files)
+        if packed or sum(file.stat().st_size for file in files) > _QUICK_BYTES:
+            return None
+        lines = 0
+        for path, format_, _ in sources:
+            with open(path, "rb") as file:
+                lines += max(sum(1 for _ in file) - (format_ is TABLE), 0)
+        return lines
+    except (OSError, CorpusError):
+        return None  # reading it reports the error
+
+
+# -------------------------------------------------------------------------------- files of a folder
 
 
 @dataclass(slots=True)
@@ -152,9 +157,8 @@ class Unread:
         texts = []
         if total := sum(self.kinds.values()):
             kinds = ", ".join(f"{n:,} {name}" for name, n in self.kinds.most_common())
-            texts.append(
-                f"{total:,} {'entry' if total == 1 else 'entries'} of other kinds skipped: {kinds}"
-            )
+            entries = "entry" if total == 1 else "entries"
+            texts.append(f"{total:,} {entries} of other kinds skipped: {kinds}")
         if names := [name for name in self.kinds if name in KINDS]:
             texts.append(f"{KINDS[names[0]].missing} reads {' and '.join(names)}")
         if self.ignored:
@@ -162,58 +166,65 @@ class Unread:
         return "; ".join(texts)
 
 
-def files_below(folder: Path, unread: Unread, choice: FileChoice = AS_THEY_ARE) -> list[Path]:
+def _files_below(folder: Path, unread: Unread, choice: FileChoice) -> list[_Source]:
     """The files below a folder that have a reader, sorted; others are counted in `unread`.
 
     Hidden files and folders (.git, .trash, …) and collections are left out, what a .gitignore
     names, and linked folders: they may loop. A folder below it that this user may not read is named
     in `unread`. Raises OSError if another one cannot be read.
     """
-
-    def name(path: Path, error: OSError) -> None:
-        if path == folder or not isinstance(error, PermissionError):
-            raise error
-        unread.failed.add(str(unreadable(path, error)))
-
     files = []
-    missing = cache(attrgetter("missing"))  # finding that out takes a while
-    for path in chain.from_iterable(files for _, files in _walk(folder, choice, name, unread)):
-        format_ = Source(path, choice=choice).format
+    missing = {format_: format_.missing for format_ in {*KINDS.values()}}  # takes a while
+    for path in (path for _, files_in in _walk(folder, choice, unread) for path in files_in):
+        format_ = choice.kind_of(path)
         if not path.is_file():
             unread.kinds["linked folder" if path.is_dir() else "broken link or device"] += 1
         elif format_ is None or format_ is SQLITE:
             unread.kinds[path.suffix.lower() or "without a suffix"] += 1
-        elif missing(format_):
+        elif missing[format_]:
             unread.kinds[kind(path)] += 1
         else:
-            files.append(path)
-    return sorted(files)
+            files.append(_Source(path, format_))
+    return sorted(files, key=itemgetter(0))
 
 
-def is_listed(folder: Path, name: str, choice: FileChoice) -> bool:
-    """Whether `files_below` lists the file of this path below the folder, if its reader is there.
+def folder_files(folder: Path, unread: Unread, choice: FileChoice = AS_THEY_ARE) -> list[Path]:
+    """The files of a folder that are read, sorted; others are counted in `unread`.
 
-    Hidden files and collections are not looked for.
+    Raises OSError, and CorpusError for a folder in BEIR's format.
     """
-    path = folder
-    rules: _Rules = ()
-    for part in Path(name).parts:
-        rules = _rules_in(path, rules, choice)
-        path /= part
-        if part in choice.ignored or _is_ignored(path, path.is_dir(), rules):
-            return False
-    return path.is_file() and Source(path, choice=choice).is_readable and not choice.ignores(path)
+    if beir := beir_corpus(folder):
+        raise bad(folder, f"has the records of {beir.name}, not a file for each document")
+    return [source.path for source in _files_below(folder, unread, choice)]
 
 
 def folders_below(folder: Path, choice: FileChoice = AS_THEY_ARE) -> list[Path]:
-    """The folder and its subfolders that `files_below` lists, as far as they can be read."""
-    return [path for path, _ in _walk(folder, choice, lambda path, error: None, Unread())]
+    """The folder and its subfolders that `folder_files` lists, as far as they can be read."""
+    return [path for path, _ in _walk(folder, choice, None)]
+
+
+def is_listed(folder: Path, name: str, choice: FileChoice) -> bool:
+    """Whether `folder_files` lists the file of this path below the folder, if its reader is there.
+
+    Hidden files and collections are not looked for.
+    """
+    path, rules = folder, _Rules()
+    for part in Path(name).parts:
+        rules = _rules_in(path, rules, choice)
+        path /= part
+        if choice.ignores(path, path.is_dir()) or _is_ignored(path, path.is_dir(), rules):
+            return False
+    return path.is_file() and choice.kind_of(path) not in (None, SQLITE)
 
 
 def _walk(
-    folder: Path, choice: FileChoice, on_error: Callable[[Path, OSError], None], unread: Unread
+    folder: Path, choice: FileChoice, unread: Unread | None
 ) -> Iterator[tuple[Path, list[Path]]]:
-    """Each folder with its files and links, without hidden and ignored ones."""
+    """Each folder with its files and links, without hidden and ignored ones.
+
+    `unread`: names folders that this user may not read. Raises OSError for others that cannot be
+    read; without `unread` they are all left out.
+    """
     folders: list[tuple[Path, _Rules]] = [(folder, ())]
     while folders:
         place, rules = folders.pop()
@@ -221,22 +232,24 @@ def _walk(
             with os.scandir(place) as listing:
                 entries = [entry for entry in listing if not entry.name.startswith(".")]
         except OSError as error:
-            on_error(place, error)
+            if unread is None:
+                continue
+            if place == folder or not isinstance(error, PermissionError):
+                raise
+            unread.failed.add(str(unreadable(place, error)))
             continue
         if place != folder and any(e.name == _DATABASE and e.is_file() for e in entries):
             continue
-        rules, files = _rules_in(place, rules, choice), []
-        for entry in entries:
-            path, is_folder = Path(entry), entry.is_dir(follow_symlinks=False)
-            if entry.name in choice.ignored or (not is_folder and choice.ignores(path)):
-                continue
-            if _is_ignored(path, is_folder, rules):
-                unread.ignored += 1
-            elif is_folder:
-                folders.append((path, rules))
-            else:
-                files.append(path)
-        yield place, files
+        rules = _rules_in(place, rules, choice)
+        found = [(Path(entry), entry.is_dir(follow_symlinks=False)) for entry in entries]
+        found = [
+            (path, is_folder) for path, is_folder in found if not choice.ignores(path, is_folder)
+        ]
+        kept = [entry for entry in found if not _is_ignored(*entry, rules)]
+        if unread is not None:
+            unread.ignored += len(found) - len(kept)
+        folders += [(path, rules) for path, is_folder in kept if is_folder]
+        yield place, [path for path, is_folder in kept if not is_folder]
 
 
 def _rules_in(folder: Path, above: _Rules, choice: FileChoice) -> _Rules:
@@ -290,146 +303,70 @@ def read_corpus(
         choice: files to read as text, or to leave out.
     """
     columns = Columns() if columns is None else columns
-    path, source = check_corpus(corpus), source_of(corpus, choice)
-    reader = _Reader(None, on_bad, key_prefix, columns, unread)
+    path, listed = check_corpus(corpus), Unread() if unread is None else unread
     try:
-        beir = beir_corpus(path) if files is None else None
-        if beir or not path.is_dir():
-            source = Source(beir) if beir else source
-            if not (source.is_readable or source.format is SQLITE):
-                raise bad(source.path, f"expected {_READABLE}")
-            _check_fields(path, columns, [source])
-            return reader.read([source])
-        listed = Unread() if unread is None else unread
-        readable = files_below(path, listed, choice) if files is None else files
+        if files is None:
+            sources = _sources(corpus, listed, choice)
+        else:
+            kinds = ((file, choice.kind_of(file)) for file in files)
+            sources = [_Source(file, format_) for file, format_ in kinds if format_]
+        is_folder = files is not None or (path.is_dir() and not beir_corpus(path))
     except OSError as error:
         raise unreadable(path, error) from error
     if unread is None:
         for message in listed.failed.first:
             report(CorpusError(message), on_bad)
-    if files is None and not readable:
+    if files is None and not sources:
         what = f"no files to read in this folder; expected {_READABLE}. {listed.sentence()}"
         raise EmptyCorpus(str(bad(path, what.strip())))
-    sources = [Source(file, choice=choice) for file in readable]
-    if files is None:
-        _check_fields(path, columns, sources)
-    return replace(reader, root=path).read(sources)
-
-
-def folder_files(folder: Path, unread: Unread, choice: FileChoice = AS_THEY_ARE) -> list[Path]:
-    """The files of a folder that are read, sorted; others are counted in `unread`.
-
-    Raises OSError, and CorpusError for a folder in BEIR's format.
-    """
-    if beir := beir_corpus(folder):
-        raise bad(folder, f"has the records of {beir.name}, not a file for each document")
-    return files_below(folder, unread, choice)
-
-
-def count_records(corpus: str | Path, choice: FileChoice = AS_THEY_ARE) -> int | None:
-    """Approximate number of documents, for a progress bar; None if counting takes long."""
-    source = source_of(corpus, choice)
-    try:
-        if source.path.is_dir():
-            if beir := beir_corpus(source.path):
-                return count_records(beir)
-            files = files_below(source.path, Unread(), choice)
-        elif source.format in (LINES, TABLE):
-            packed = source.path.suffix == ".gz" or not source.path.is_file()
-            if packed or source.path.stat().st_size > _QUICK_BYTES:
-                return None
-            with open(source.path, "rb") as file:
-                lines = sum(1 for _ in file)
-            return max(lines - (source.format is TABLE), 0)
-        else:
-            files = [source.path]
-    except OSError:
-        return None  # reading it reports the error
-    formats = [replace(source, path=file).format for file in files]
-    several = any(format_ is None or format_.records or format_.parts for format_ in formats)
-    return None if several else len(files)
-
-
-def beir_corpus(folder: Path) -> Path | None:
-    """The file with the documents of a folder in BEIR's format; None for another folder."""
-    inner = (folder / name for name in ("corpus.jsonl", "corpus.jsonl.gz"))
-    return next((file for file in inner if file.is_file()), None)
-
-
-def _check_fields(path: Path, columns: Columns, sources: Sequence[Source]) -> None:
-    """Refuse names of fields where there are only texts."""
-    if columns.chosen and not any(source.holds_records for source in sources):
+    if files is None and columns.chosen and not any(s.kind.records for s in sources):
         raise bad(path, f"text files have no fields; leave {' and '.join(columns.chosen)} out")
+    return _Reader(path if is_folder else None, on_bad, key_prefix, columns, unread).read(sources)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Reader:
     """Reads the files of a corpus; one that cannot be read does not stop the others.
 
     Attributes:
-        root: the folder; None for a single file or table, whose errors are raised.
+        folder: that of the files; None for a single file or table, whose errors are raised.
         on_bad: takes the error of each malformed record.
         prefix: put before every key that is not an id of a record.
         columns: the fields of records.
         unread: takes the messages about files and their parts.
-        above: absolute path of the folder of the file that is read; "" for a single file of
-            records.
-        file: path of this file below the folder; it comes before the keys of records.
     """
 
-    root: Path | None
+    folder: Path | None
     on_bad: OnBad | None
     prefix: str
     columns: Columns
     unread: Unread | None
-    above: str = ""
-    file: str = ""
 
-    def read(self, sources: Sequence[Source]) -> Iterator[Document]:
+    def read(self, sources: Sequence[_Source]) -> Iterator[Document]:
         """The documents of files or tables, in order."""
-        if self.root is not None:
-            self.above = _check_name(self.root.resolve(), "folder")
+        root = "" if self.folder is None else _utf8(self.folder.resolve(), "folder")
         with Parser() as parser:
             for source in sources:
-                encoding = ""
+                path, format_, _ = source
                 try:
-                    self._enter(source)
-                    for document in self._documents(source, parser):
-                        encoding = document.metadata.get("encoding", "") if document.file else ""
-                        yield document
+                    if format_.records:
+                        file = "" if self.folder is None else self._file(path)
+                        yield from self._records(source, parser, root, file)
+                    else:
+                        above = root or _utf8(path.parent.resolve(), "folder")
+                        yield from self._texts(path, format_, parser, above)
                 except CorpusError as error:
-                    if self.root is None and source.holds_records:
-                        raise
-                    if self.root is not None and self.unread is not None:
+                    if self.folder is not None and self.unread is not None:
                         self._lose(error)
-                    elif source.path.exists():
+                    elif path.exists() and not (self.folder is None and format_.records):
                         report(error, self.on_bad)
                     else:
                         raise
-                if encoding and self.unread is not None:
-                    self.unread.encodings[encoding] += 1
 
-    def _enter(self, source: Source) -> None:
-        """Set `above` and `file`."""
-        path, root = source.path, self.root
-        if root is not None:
-            _check_name(path, "file")
-            self.file = path.relative_to(root).as_posix()
-        elif not source.holds_records:
-            self.file, self.above = path.name, _check_name(path.parent.resolve(), "folder")
-
-    def _documents(self, source: Source, parser: Parser) -> Iterator[Document]:
-        path, format_ = source.path, source.format
-        assert format_ is not None
-        if not format_.records:
-            yield from self._texts(path, format_, parser)
-        elif format_ is TABLE:
-            yield from self._keyed(read_table(path, self._leave, self.columns))
-        elif format_ is LINES:
-            yield from self._keyed(self._named(read_jsonl(path, self._leave)))
-        else:
-            records = parser.records(path, format_, source.table or "")
-            yield from self._keyed(self._named(records, format_.rows))
+    def _file(self, path: Path) -> str:
+        """The path of a file below the folder."""
+        _utf8(path, "file")
+        return path.name if self.folder is None else path.relative_to(self.folder).as_posix()
 
     def _lose(self, error: CorpusError) -> None:
         """Report a file, or a part of one, that cannot be read."""
@@ -440,82 +377,74 @@ class _Reader:
 
     def _leave(self, error: CorpusError) -> None:
         """Report a malformed record. Raises CorpusError to leave the rest of its file out."""
-        if self.root is not None and self.on_bad is None and self.unread is not None:
-            raise CorpusError(
-                f"{error}; the rest of the file was left out, --skip-bad leaves out such records "
-                "only"
-            ) from error
+        if self.folder is not None and self.on_bad is None and self.unread is not None:
+            how = "the rest of the file was left out, --skip-bad leaves out such records only"
+            raise CorpusError(f"{error}; {how}") from error
         report(error, self.on_bad)
 
-    def _named(
-        self, records: Iterable[tuple[str, dict[str, Any]]], rows: bool = False
-    ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Places and records under default names; the first record of a file must name the text.
+    def _records(self, source: _Source, parser: Parser, root: str, file: str) -> Iterator[Document]:
+        """The documents of a file of records.
 
-        `rows`: all records have all fields, None where a value is missing; such metadata is left
-        out.
+        The key of a record without an id is a hash of its content; in a folder the path of the file
+        and "#" come before a key.
         """
-        is_first = True
+        path, format_, table = source
+        if format_ is TABLE:
+            records = read_table(path, self._leave, self.columns)
+        elif format_ is LINES:
+            records = named_records(read_jsonl(path, self._leave), self._leave, self.columns)
+        else:
+            parsed = parser.records(path, format_, table)
+            records = named_records(parsed, self._leave, self.columns, format_.rows)
+        before, needs_text = f"{file}#" if file else "", self.columns.needs_text
+        first_has_id = None
         for place, record in records:
-            if is_first and self.columns.needs_text:
-                check_text(self.columns.names(list(record), place), record, place)
-            is_first = False
-            try:
-                record = self.columns.renamed(record, place, strict=False)
-                if rows:
-                    record = {n: v for n, v in record.items() if v is not None or n in _TEXTS}
-                yield place, record
-            except CorpusError as error:
-                self._leave(error)
-
-    def _keyed(self, records: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[Document]:
-        """Documents from records. A record without an id has a hash of its content as key."""
-        before = f"{self.prefix}{self.file}#" if self.file else self.prefix
-        needs_text, keyed = self.columns.needs_text, None
-        for place, record in records:
-            keyed = not IDS.isdisjoint(record) if keyed is None else keyed
+            has_id = not IDS.isdisjoint(record)
+            first_has_id = has_id if first_has_id is None else first_has_id
             # A record without an id, in a file whose first record has one, is a mistake.
-            has_key = keyed or not IDS.isdisjoint(record)
+            derived = not (has_id or first_has_id)
             try:
-                key = "" if has_key else "-"  # until its content is known
+                key = "-" if derived else ""  # until its content is known
                 document = Document.from_mapping(record, place, key, needs_text=needs_text)
             except CorpusError as error:
                 self._leave(error)
                 continue
-            if not has_key:
-                document = replace(document, key=before + _hash(document), derived=True)
-            if self.file:
-                metadata = {"path": self.file, **document.metadata}  # a record's own path stays
-                key = before + document.key if has_key else document.key
-                document = replace(
-                    document, key=key, metadata=metadata, root=self.above, file=self.file
-                )
+            if derived:
+                document = replace(document, key=_hash(document), derived=True)
+            prefix = self.prefix if derived or file else ""
+            if prefix or before:
+                document = replace(document, key=prefix + before + document.key)
+            if file:
+                metadata = {"path": file, **document.metadata}  # a record's own path stays
+                document = replace(document, metadata=metadata, root=root, file=file)
             yield document
 
-    def _texts(self, path: Path, format_: Kind, parser: Parser) -> Iterator[Document]:
+    def _texts(self, path: Path, format_: Kind, parser: Parser, root: str) -> Iterator[Document]:
         """The documents of a file. Keys: the path below the root, then "#" and the part, if any.
 
         The metadata of a file are its path, size in bytes and time of modification (UTC); a field
         of the same name in the file replaces them. The field `unreadable` names what could not be
         read. The title is what the file names, or else the file's name. Raises CorpusError.
         """
-        fields = {"path": self.file, **_stat(path)}
+        file, encoding = self._file(path), ""
+        fields = {"path": file, **_stat(path)}
         for part in _parts(path, format_, parser):
             metadata = {**fields, **part.metadata}
+            encoding = metadata.get("encoding", "")
             if part.headings:
                 metadata["headings"] = [asdict(heading) for heading in part.headings]
             if part.lost:
                 metadata["unreadable"] = list(part.lost)
             # An empty file is no document, although it has a name; an email has a subject.
-            title = part.title or _name(path)
+            title = part.title or _title(path)
             if not part.text.strip():
                 title = part.title if format_.name == "email" else ""
-            key = f"{self.prefix}{self.file}{'#' if part.fragment else ''}{part.fragment}"
-            yield Document(
-                key, part.text, title, metadata, str(path), root=self.above, file=self.file
-            )
+            key = f"{self.prefix}{file}{'#' if part.fragment else ''}{part.fragment}"
+            yield Document(key, part.text, title, metadata, str(path), root=root, file=file)
             for lost in part.lost:
                 self._lose(bad(path, lost))
+        if encoding and self.unread is not None:
+            self.unread.encodings[encoding] += 1
 
 
 def _hash(document: Document) -> str:
@@ -524,7 +453,7 @@ def _hash(document: Document) -> str:
     return hashlib.sha256(written.encode()).hexdigest()[:_HASH_DIGITS]
 
 
-def _check_name(path: Path, what: str) -> str:
+def _utf8(path: Path, what: str) -> str:
     """The text of a path. Raises CorpusError if it is not UTF-8, which no key could hold."""
     try:
         str(path).encode()
@@ -557,7 +486,7 @@ def _stat(file: Path) -> dict[str, Any]:
     return {"modified": modified, "size": stat.st_size}
 
 
-def _name(file: Path) -> str:
+def _title(file: Path) -> str:
     """The name of a file as a title."""
     name = Path(file.stem).stem if file.suffix == ".gz" else file.stem
     return name.replace("_", " ").replace("-", " ")

@@ -9,27 +9,20 @@ import csv
 import re
 import sys
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from searchengine.corpus.text_files import (
-    LONGEST,
-    OnBad,
-    bad,
-    kind,
-    read_lines,
-    report,
-    some_fields,
-)
+from searchengine.corpus.text_files import LONGEST, bad, kind, read_lines, some_fields
 from searchengine.errors import CorpusError, UnknownFields
 from searchengine.trainer.reading import table_dialect
 
 IDS = frozenset({"_id", "id"})
+Records = Iterable[tuple[str, dict[str, Any]]]
+"""Place ("file:line") and fields of each record."""
 _ANY_CASE = ("title", "text", "_id", "id")  # default names, which may be written in any case
-_DEFAULTS = {"--text-field": "text", "--title-field": "title", "--id-field": "_id"}
 _NO_NAME = re.compile(r"\s*|Unnamed: \d+")  # of a column: pandas writes its index so
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
 _SEPARATOR = re.compile(r'"?sep=(.)"?\s*')  # the first line of a table that Excel reads
@@ -53,7 +46,7 @@ class Columns:
     needs_text: bool = True
 
     def __post_init__(self) -> None:
-        chosen = [name.casefold() for name in (self.text, self.title, self.id) if name is not None]
+        chosen = [name.casefold() for name in self.chosen.values()]
         if len(set(chosen)) < len(chosen):
             raise CorpusError(
                 "--text-field, --title-field and --id-field must name different fields, "
@@ -73,67 +66,77 @@ class Columns:
         """
         names = list(fields)
         for option, name in self.chosen.items():
-            index = _index(fields, name, option, place)
-            if index is not None:
-                names[index] = _DEFAULTS[option]
+            default = "_id" if option == "--id-field" else option[2:-6]
+            similar = [field for field in fields if field.casefold() == name.casefold()]
+            if name in fields:
+                similar = [name]
+            what = ""
+            if len(similar) > 1:
+                listed = ", ".join(map(repr, similar))
+                what = f"{option} {name} fits several fields: {listed}; give the exact name"
+            elif similar and default in fields and default != similar[0]:
+                what = (
+                    f"a field {default!r} besides {option} {name}; rename one of them in the file"
+                )
+            elif similar:
+                names[fields.index(similar[0])] = default
             elif strict:
-                raise _unknown(
-                    place, f"no field {name!r} for {option} (fields: {some_fields(fields)})"
-                )
-        for option, name in self.chosen.items():
-            if names.count(_DEFAULTS[option]) > 1:
-                raise _unknown(
-                    place,
-                    f"a field {_DEFAULTS[option]!r} besides {option} {name}; rename one of the two "
-                    "in the file",
-                )
+                what = f"no field {name!r} for {option} (fields: {some_fields(fields)})"
+            if what:
+                raise _unknown(place, what)
         for default in _ANY_CASE:
-            similar = [i for i, name in enumerate(names) if name.casefold() == default]
-            if len(similar) == 1 and not (default in IDS and IDS.intersection(names)):
-                names[similar[0]] = default
+            alike = [i for i, name in enumerate(names) if name.casefold() == default]
+            if len(alike) == 1 and not (default in IDS and IDS.intersection(names)):
+                names[alike[0]] = default
         return names
 
-    def renamed(self, record: Mapping[str, Any], place: str, *, strict: bool) -> dict[str, Any]:
-        """A record, with default names for the chosen fields. Raises CorpusError."""
-        fields = list(record)
-        names = self.names(fields, place, strict=strict)
-        return {new: record[old] for old, new in zip(fields, names, strict=True)}
+    def header(self, fields: Sequence[str], place: str) -> list[str]:
+        """The `names` of the fields of a file. Raises CorpusError if none is the text.
 
-
-def check_text(names: Collection[str], fields: Collection[str], place: str) -> None:
-    """Refuse a file without a text field, unless its only fields are ids and titles.
-
-    `names`: the first record's fields under their default names; `fields`: as the file names them.
-    """
-    if "text" in names or set(names) - {"_id", "id"} == {"title"}:
-        return
-    raise _unknown(
-        place,
-        f"no field 'text' (fields: {some_fields(fields)}); name the field that holds the text, for "
-        "example: --text-field body",
-    )
+        Ids and titles alone are documents too.
+        """
+        names = self.names(fields, place)
+        if self.needs_text and "text" not in names and {*names} - IDS != {"title"}:
+            example = "name the field that holds the text, for example: --text-field body"
+            raise _unknown(place, f"no field 'text' (fields: {some_fields(fields)}); {example}")
+        return names
 
 
 def _unknown(place: str, what: str) -> UnknownFields:
     return UnknownFields(str(bad(place, what)))
 
 
-def _index(fields: Sequence[str], name: str, option: str, place: str) -> int | None:
-    """The position of a field: by the same name, or by the only one that differs in case only."""
-    if name in fields:
-        return fields.index(name)
-    similar = [i for i, field in enumerate(fields) if field.casefold() == name.casefold()]
-    if len(similar) > 1:
-        names = ", ".join(repr(fields[i]) for i in similar)
-        raise _unknown(place, f"{option} {name} fits several fields: {names}; give the exact name")
-    return similar[0] if similar else None
+def named_records(
+    records: Records, leave: Callable[[CorpusError], None], columns: Columns, rows: bool = False
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Records under default names; the first of a file must name the text.
+
+    Args:
+        records: those of a file.
+        leave: takes the error of a record with ambiguous names.
+        columns: the names of fields.
+        rows: all records have all fields, None where a value is missing; such metadata is left
+            out.
+    """
+    is_first = True
+    for place, record in records:
+        if is_first:
+            columns.header([*record], place)
+        is_first = False
+        try:
+            names = columns.names([*record], place, strict=False)
+        except CorpusError as error:
+            leave(error)
+            continue
+        fields = zip(names, record.values(), strict=True)
+        yield place, {n: v for n, v in fields if not rows or v is not None or n in _ANY_CASE[:2]}
 
 
 # ----------------------------------------------------------------------------------- CSV and TSV
 
 
 def read_table(
-    path: Path, on_bad: OnBad | None, columns: Columns
+    path: Path, leave: Callable[[CorpusError], None], columns: Columns
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Place ("file:line") and record of every row.
 
@@ -142,29 +145,27 @@ def read_table(
 
     Raises CorpusError if the header does not name the text.
     """
-    rows = _table_rows(path, on_bad)
-    first = next(rows, None)
-    if first is None:
-        return
-    place, cells = first
-    named = [i for i, name in enumerate(cells) if not _NO_NAME.fullmatch(name)]
-    fields = [cells[i] for i in named]
-    if len(set(fields)) < len(fields):
-        raise bad(place, "a column name occurs twice in the header")
-    header = columns.names(fields, place)
-    width = len(cells)
-    if columns.needs_text:
-        check_text(header, fields, place)
-    for place, row in rows:
-        if len(row) == width or (len(row) > width and not any(row[width:])):
+    header: list[str] = []
+    for place, row in _table_rows(path, leave):
+        if not header:
+            width, named = (
+                len(row),
+                [i for i, name in enumerate(row) if not _NO_NAME.fullmatch(name)],
+            )
+            fields = [row[i] for i in named]
+            if len({*fields}) < len(fields):
+                raise bad(place, "a column name occurs twice in the header")
+            header = columns.header(fields, place)
+        elif len(row) == width or (len(row) > width and not any(row[width:])):
             record = {n: _cell(n, row[i]) for n, i in zip(header, named, strict=True)}
             yield place, {n: v for n, v in record.items() if v != "" or n in _ANY_CASE}
         else:
-            what = f"expected {width} fields, as in the header, got {len(row)}"
-            report(bad(place, what), on_bad)
+            leave(bad(place, f"expected {width} fields, as in the header, got {len(row)}"))
 
 
-def _table_rows(path: Path, on_bad: OnBad | None) -> Iterator[tuple[str, list[str]]]:
+def _table_rows(
+    path: Path, leave: Callable[[CorpusError], None]
+) -> Iterator[tuple[str, list[str]]]:
     """Place and cells of every row that is not blank, the header first."""
     csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # the default refuses texts over 128 KiB
     header_read = False
@@ -172,18 +173,18 @@ def _table_rows(path: Path, on_bad: OnBad | None) -> Iterator[tuple[str, list[st
     def skip(error: CorpusError) -> None:
         if not header_read:
             raise error  # without its header a table cannot be read
-        report(error, on_bad)
+        leave(error)
 
-    numbered = read_lines(path, None if on_bad is None else skip)
+    numbered, format_ = read_lines(path, skip), kind(path)[1:].upper()
     if (first := next(numbered, None)) is None:
         return
-    dialect = table_dialect(kind(path)[1:].upper(), first[1])
+    dialect = table_dialect(format_, first[1])
     if named := _SEPARATOR.fullmatch(first[1]):
         dialect["delimiter"] = named[1]
         first = next(numbered, (1, ""))
     for number, row in _rows(chain([first], numbered), dialect):
         if isinstance(row, csv.Error):
-            skip(bad(f"{path}:{number}", f"not {kind(path)[1:].upper()} ({row})"))
+            skip(bad(f"{path}:{number}", f"not {format_} ({row})"))
         elif row:
             yield f"{path}:{number}", row
             header_read = True
@@ -199,35 +200,33 @@ def _rows(
     or a file of such quotes would take hours.
     """
     again: deque[tuple[int, str]] = deque()
-    row_lines: list[tuple[int, str]] = []
+    row: list[tuple[int, str]] = []
     size, patience = 0, 4 * LONGEST
 
     def lines() -> Iterator[str]:
         nonlocal size, patience
-        for line in iter(lambda: again.popleft() if again else next(numbered, None), None):
-            size = (size if row_lines else 0) + len(line[1]) + _LINE_OVERHEAD
-            row_lines.append(line)
-            patience += 0 if again else 4 * (len(line[1]) + _LINE_OVERHEAD)
+        while line := again.popleft() if again else next(numbered, None):
+            length = len(line[1]) + _LINE_OVERHEAD
+            size = (size if row else 0) + length
+            patience += 0 if again else 4 * length
+            row.append(line)
             if size > 2 * LONGEST:
-                count = len(row_lines)
-                raise csv.Error(f"a row has {count:,} lines; check for a quote that is not closed")
+                what = "check for a quote that is not closed"
+                raise csv.Error(f"a row has {len(row):,} lines; {what}")
             yield line[1]
 
     while True:
         try:
-            for row in csv.reader(lines(), **dialect):
-                yield row_lines[0][0], row
-                row_lines.clear()
+            for cells in csv.reader(lines(), **dialect):
+                yield row[0][0], cells
+                row.clear()
             return
         except csv.Error as error:
-            yield row_lines[0][0], error
-            patience -= size
-            if patience < 0:
-                raise CorpusError(
-                    "too many rows have unmatched quotes; correct the file"
-                ) from error
-            again.extendleft(reversed(row_lines[1:]))
-            row_lines.clear()
+            yield row[0][0], error
+            if (patience := patience - size) < 0:
+                raise CorpusError("too many rows have unmatched quotes; correct the file") from None
+            again.extendleft(reversed(row[1:]))
+            row.clear()
 
 
 def _cell(name: str, value: str) -> str | int | float | bool:

@@ -3,6 +3,7 @@
 import codecs
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from email import message_from_bytes, policy
 from email.message import EmailMessage
 from pathlib import Path
@@ -40,7 +41,9 @@ def read_eml(path: Path) -> Iterator[Text]:
             raise bad(path, "encrypted; save the email as it was decrypted")
     attachments: list[str] = []
     text = _text(message, path, attachments)
-    fields = _metadata(message, path) | {"attachments": [*filter(None, attachments)]}
+    fields: dict[str, Any] = {n: _header(message, name, path) for n, name in _FIELDS.items()}
+    sent = getattr(message["date"], "datetime", None)
+    fields |= {"date": sent and sent.isoformat(), "attachments": [*filter(None, attachments)]}
     fields = {name: value for name, value in fields.items() if value}
     yield Text(text, _header(message, "subject", path), fields)
 
@@ -48,31 +51,24 @@ def read_eml(path: Path) -> Iterator[Text]:
 def _text(part: Any, path: Path, attachments: list[str]) -> str:
     """The text that a reader sees of a part, and in `attachments` the names of the others."""
     kind, name = part.get_content_type(), _clean(part.get_filename() or "")
-    if kind == "message/rfc822" and part.is_multipart():
-        inner = part.get_payload(0)
-        texts = [_header(inner, "subject", path), _text(inner, path, attachments)]
-    elif kind == "multipart/alternative":
-        forms = [(form.get_content_type(), _text(form, path, attachments)) for form in _parts(part)]
-        forms = [form for form in forms if form[1]]
-        plain = [text for kind, text in forms if kind == "text/plain"]
-        texts = plain[:1] or [text for _, text in forms][-1:]
-    elif kind == "multipart/related":  # a page, and pictures in it
-        page, *others = _parts(part) or [None]
-        texts = [] if page is None else [_text(page, path, attachments)]
+    inner = part.get_payload() if part.is_multipart() else []
+    inner = [each for each in inner if isinstance(each, EmailMessage)]
+    if kind == "multipart/related":  # a page, and pictures in it
+        inner, others = inner[:1], inner[1:]
         files = [each for each in others if each.is_attachment()]
         attachments += [_clean(each.get_filename() or "") for each in files]
-    elif part.is_multipart():
-        texts = [_text(each, path, attachments) for each in _parts(part)]
-    else:
-        if name:
-            attachments.append(name)
-        shown = kind in _SHOWN and not part.is_attachment()
-        texts = [_shown(part, path)] if shown else []
-    return "\n\n".join(filter(None, texts))
-
-
-def _parts(part: Any) -> list[Any]:
-    return [each for each in part.get_payload() if isinstance(each, EmailMessage)]
+    if part.is_multipart():
+        texts = [_text(each, path, attachments) for each in inner]
+        if kind == "multipart/alternative":
+            forms = [(f.get_content_type(), t) for f, t in zip(inner, texts, strict=True) if t]
+            plain = [text for form, text in forms if form == "text/plain"]
+            texts = plain[:1] or [text for _, text in forms][-1:]
+        elif kind == "message/rfc822":
+            texts[:0] = [_header(each, "subject", path) for each in inner]
+        return "\n\n".join(filter(None, texts))
+    if name:
+        attachments.append(name)
+    return _shown(part, path) if kind in _SHOWN and not part.is_attachment() else ""
 
 
 def _shown(part: Any, path: Path) -> str:
@@ -89,22 +85,13 @@ def _shown(part: Any, path: Path) -> str:
     return text.replace("\r\n", "\n").strip()
 
 
-def _metadata(message: EmailMessage, path: Path) -> dict[str, Any]:
-    fields: dict[str, Any] = {name: _header(message, of, path) for name, of in _FIELDS.items()}
-    if (sent := getattr(message["date"], "datetime", None)) is not None:
-        fields["date"] = sent.isoformat()
-    return fields
-
-
 def _header(message: EmailMessage, name: str, path: Path) -> str:
     """A header on one line; letters beyond ASCII that are not encoded are read as a text's."""
     raw = next((str(value) for key, value in message.raw_items() if key.lower() == name), "")
     data = raw.encode("utf-8", "surrogateescape")
     if data.decode("utf-8", "replace") != raw and not raw.isascii():
-        try:
+        with suppress(CorpusError):
             return _clean(decode(data, path)[0])
-        except CorpusError:
-            pass
     return _clean(str(message[name] or ""))
 
 

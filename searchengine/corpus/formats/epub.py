@@ -15,13 +15,10 @@ from searchengine.corpus.formats.markup import decode_html, parse
 from searchengine.corpus.text_files import bad
 from searchengine.errors import CorpusError
 
-_WHAT = "an EPUB file"
-_OPF = "{http://www.idpf.org/2007/opf}"
 _DC = "{http://purl.org/dc/elements/1.1/}"
-_CONTAINER = "{urn:oasis:names:tc:opendocument:xmlns:container}"
-_REFERENCE = "{http://www.w3.org/2001/04/xmlenc#}CipherReference"
 _TEXTS = ("application/xhtml+xml", "text/html", "application/x-dtbook+xml")
 _FIELDS = {"author": "creator", "lang": "language", "date": "date"}
+_ENCRYPTION = "META-INF/encryption.xml"
 
 
 def read_epub(path: Path) -> Iterator[Text]:
@@ -30,63 +27,48 @@ def read_epub(path: Path) -> Iterator[Text]:
     Raises CorpusError.
     """
     try:
-        archive = zipfile.ZipFile(path)
-    except zipfile.BadZipFile as error:
-        raise bad(path, f"not {_WHAT} ({error})") from error
-    with archive:
-        root_file, package = _package(archive, path)
-        metadata, title = _metadata(package)
-        encrypted = _encrypted(archive)
-        chapters = count(1)
-
-        def chapter(name: str) -> Text:
-            if name in encrypted:
-                raise CorpusError("encrypted; remove the protection first")
-            page = parse(decode_html(archive.read(name), path)[0])
-            fields = metadata | ({"chapter": next(chapters)} if page.text else {})
-            return replace(page, title=title or page.title, metadata=fields, fragment=name)
-
-        names = _spine(package, root_file)
-        yield from read_parts(path, ((n, partial(chapter, n)) for n in names), "holds no text")
+        with zipfile.ZipFile(path) as archive:
+            root = ElementTree.fromstring(archive.read("META-INF/container.xml"))
+            name = next((file.get("full-path", "") for file in root.iterfind(".//{*}rootfile")), "")
+            package = ElementTree.fromstring(archive.read(name))
+            encrypted = set()  # fonts often are, texts only under protection
+            if _ENCRYPTION in archive.namelist():
+                protected = ElementTree.fromstring(archive.read(_ENCRYPTION))
+                encrypted = {
+                    unquote(e.get("URI", "")) for e in protected.iterfind(".//{*}CipherReference")
+                }
+            yield from _chapters(path, archive, package, posixpath.dirname(name), encrypted)
+    except (KeyError, ElementTree.ParseError, zipfile.BadZipFile) as error:
+        raise bad(path, f"not an EPUB file, or damaged ({error})") from error
 
 
-def _package(archive: zipfile.ZipFile, path: Path) -> tuple[str, ElementTree.Element]:
-    """The name and content of the file that lists all others. Raises CorpusError."""
-    try:
-        container = ElementTree.fromstring(archive.read("META-INF/container.xml"))
-        root_file = container.find(f".//{_CONTAINER}rootfile")
-        if root_file is None:
-            raise bad(path, f"not {_WHAT} (container.xml names no package)")
-        name = root_file.get("full-path", "")
-        return name, ElementTree.fromstring(archive.read(name))
-    except (KeyError, ElementTree.ParseError) as error:
-        raise bad(path, f"not {_WHAT} ({error})") from error
+def _chapters(
+    path: Path,
+    archive: zipfile.ZipFile,
+    package: ElementTree.Element,
+    folder: str,
+    encrypted: set[str],
+) -> Iterator[Text]:
+    """`package`: the file that lists all others, from its folder."""
+    found = {
+        name: (package.findtext(f".//{_DC}{tag}") or "").strip() for name, tag in _FIELDS.items()
+    }
+    metadata = {name: value for name, value in found.items() if value}
+    title = (package.findtext(f".//{_DC}title") or "").strip()
+    numbers = count(1)
 
+    def chapter(name: str) -> Text:
+        if name in encrypted:
+            raise CorpusError("encrypted; remove the protection first")
+        page = parse(decode_html(archive.read(name), path)[0])
+        fields = metadata | ({"chapter": next(numbers)} if page.text else {})
+        return replace(page, title=title or page.title, metadata=fields, fragment=name)
 
-def _metadata(package: ElementTree.Element) -> tuple[dict[str, str], str]:
-    texts = {name: package.findtext(f".//{_DC}{tag}") for name, tag in _FIELDS.items()}
-    fields = {name: value.strip() for name, value in texts.items() if value and value.strip()}
-    return fields, (package.findtext(f".//{_DC}title") or "").strip()
-
-
-def _spine(package: ElementTree.Element, root_file: str) -> list[str]:
-    """The names of the texts in reading order, each once."""
-    items = {item.get("id"): item for item in package.iter(f"{_OPF}item")}
-    names = []
-    for reference in package.iter(f"{_OPF}itemref"):
-        item = items.get(reference.get("idref"))
-        if item is None or item.get("media-type") not in _TEXTS:
-            continue
-        if "nav" not in item.get("properties", "").split():
-            href = unquote(item.get("href", ""))
-            names.append(posixpath.normpath(posixpath.join(posixpath.dirname(root_file), href)))
-    return list(dict.fromkeys(names))
-
-
-def _encrypted(archive: zipfile.ZipFile) -> set[str]:
-    """The members that are encrypted: fonts often are, texts only under protection."""
-    name = "META-INF/encryption.xml"
-    if name not in archive.namelist():
-        return set()
-    root = ElementTree.fromstring(archive.read(name))
-    return {unquote(element.get("URI", "")) for element in root.iter(_REFERENCE)}
+    items = {item.get("id"): item for item in package.iterfind(".//{*}item")}
+    spine = (items.get(reference.get("idref")) for reference in package.iterfind(".//{*}itemref"))
+    texts = [item for item in spine if item is not None and item.get("media-type") in _TEXTS]
+    hrefs = [
+        unquote(i.get("href", "")) for i in texts if "nav" not in i.get("properties", "").split()
+    ]
+    names = dict.fromkeys(posixpath.normpath(posixpath.join(folder, href)) for href in hrefs)
+    yield from read_parts(path, ((n, partial(chapter, n)) for n in names), "holds no text")

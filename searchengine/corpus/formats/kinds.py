@@ -1,6 +1,6 @@
 """The formats that a parser reads: the reader of each, what it needs, and what readers yield."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -50,22 +50,20 @@ class Text:
     lost: tuple[str, ...] = ()
 
 
-def enclosing(headings: Sequence[Heading]) -> list[Heading]:
+def enclosing(headings: Iterable[Heading]) -> list[Heading]:
     """The last heading, below the headings of higher levels that contain it."""
     result: list[Heading] = []
     for heading in headings:
-        while result and result[-1].level >= heading.level:
-            result.pop()
-        result.append(heading)
+        result = [*(above for above in result if above.level < heading.level), heading]
     return result
 
 
 def headings_of(metadata: Mapping[str, Any]) -> list[Heading]:
-    """The headings in a document's metadata, as readers of files write them; () without."""
-    stored = metadata.get("headings")
+    """The headings in a document's metadata, as readers of files write them; [] without."""
     headings = []
-    for stored_heading in stored if isinstance(stored, list) else ():
-        match stored_heading:
+    stored = metadata.get("headings")
+    for fields in stored if isinstance(stored, list) else ():
+        match fields:
             case {"start": int(start), "level": int(level), "title": str(title)}:
                 headings.append(Heading(start, level, title))
             case _:
@@ -198,7 +196,7 @@ KINDS = {
 """Suffix → format. LINES, TABLE and TEXT in UTF-8 need no process of their own."""
 
 SQLITE = Kind("SQLite", f"{_HERE}.records:read_sqlite", records=True, rows=True)
-SQLITE_SUFFIXES = {".db", ".sqlite", ".sqlite3"}
+_SQLITE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,23 +215,23 @@ class FileChoice:
     ignored: frozenset[str] = frozenset()
     gitignore: bool = True
 
-    def ignores(self, path: Path) -> bool:
-        """Whether a file is left out and not counted."""
-        return bool(self.ignored) and not self.ignored.isdisjoint(_names(path))
+    def kind_of(self, path: Path) -> Kind | None:
+        """The format of a file by its suffix; None: a format that is not read."""
+        if _is_named(path, self.as_text):
+            return TEXT
+        if kind(path) in _SQLITE_SUFFIXES:
+            return SQLITE
+        format_ = KINDS.get(kind(path))
+        packable = format_ is not None and not (format_.needs or format_.parts)
+        return format_ if packable or path.suffix != ".gz" else None
+
+    def ignores(self, path: Path, is_folder: bool) -> bool:
+        """Whether a file or folder is left out and not counted."""
+        return path.name in self.ignored or (not is_folder and _is_named(path, self.ignored))
 
 
-def _names(path: Path) -> tuple[str, str, str]:
-    suffix = kind(path)
-    return suffix, suffix[1:], path.name
+def _is_named(path: Path, names: frozenset[str]) -> bool:
+    return bool(names) and not names.isdisjoint((kind(path), kind(path)[1:], path.name))
 
 
 AS_THEY_ARE = FileChoice()
-
-
-def kind_of(path: Path, choice: FileChoice = AS_THEY_ARE) -> Kind | None:
-    """The format of a file by its suffix; None: not one of KINDS."""
-    if choice.as_text and not choice.as_text.isdisjoint(_names(path)):
-        return TEXT
-    format_ = KINDS.get(kind(path))
-    packable = format_ is not None and not (format_.needs or format_.parts)
-    return format_ if packable or path.suffix != ".gz" else None

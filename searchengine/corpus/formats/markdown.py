@@ -2,10 +2,10 @@
 
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from markdown_it import MarkdownIt
 from searchengine.corpus.documents import plain_record
 from searchengine.corpus.formats.kinds import LONGEST_HEADING, Heading, Text, joined
 from searchengine.corpus.text_files import bad, decode, json_object, read_bytes
-from searchengine.errors import CorpusError
 
 _FRONT = re.compile(
     r"(---|\+\+\+)[ \t]*\r?\n(?:(.*?)\n)??(?:\1|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL
@@ -54,12 +53,11 @@ def read_markdown(path: Path) -> Iterator[Text]:
     metadata, text, lost = _front_matter(text)
     headings = tuple(headings_in(text))
     title = metadata.pop("title", None)
-    if title is None and headings and headings[0].level == 1:
-        if not _COMMENT.sub("", text[: headings[0].start]).strip():
-            title = headings[0].title
     if encoding:
         metadata["encoding"] = encoding
-    yield Text(text, "" if title is None else str(title), metadata, headings, lost=lost)
+    yield Text(
+        text, _first(text, headings) if title is None else str(title), metadata, headings, lost=lost
+    )
 
 
 def read_ipynb(path: Path) -> Iterator[Text]:
@@ -67,23 +65,25 @@ def read_ipynb(path: Path) -> Iterator[Text]:
 
     The title is a heading of the first level that begins the text. Raises CorpusError.
     """
-    text, _ = decode(read_bytes(path), path)
-    cells = json_object(text, str(path)).get("cells")
-    if not isinstance(cells, list):
-        raise bad(path, "not a notebook of format 4 (no list 'cells'); open and save it in Jupyter")
+    content = json_object(decode(read_bytes(path), path)[0], str(path))
+    pieces = []
+    try:
+        for cell in content["cells"]:
+            source = "".join(cell.get("source", "")).strip()  # a text, or a list of its lines
+            is_markdown = cell.get("cell_type") == "markdown"
+            pieces.append((source, headings_in(source) if is_markdown else ()))
+    except (AttributeError, KeyError, TypeError) as error:
+        what = "not a notebook of format 4 (no cells with a source)"
+        raise bad(path, f"{what}; open and save it in Jupyter") from error
+    text, headings = joined(pieces)
+    yield Text(text, _first(text, headings), {}, headings)
 
-    def read(cell: Any) -> tuple[str, Iterable[Heading]]:
-        source = cell.get("source", "") if isinstance(cell, dict) else None
-        if isinstance(source, list) and all(isinstance(line, str) for line in source):
-            source = "".join(source)
-        if not isinstance(source, str):
-            raise bad(path, "not a notebook of format 4 (a cell without a source)")
-        source = source.strip()
-        return source, headings_in(source) if cell.get("cell_type") == "markdown" else ()
 
-    text, headings = joined(map(read, cells))
-    begins = bool(headings) and (headings[0].start, headings[0].level) == (0, 1)
-    yield Text(text, headings[0].title if begins else "", {}, headings)
+def _first(text: str, headings: Sequence[Heading]) -> str:
+    """The heading of the first level that begins a text, but for comments; or ""."""
+    if headings and headings[0].level == 1:
+        return headings[0].title * (not _COMMENT.sub("", text[: headings[0].start]).strip())
+    return ""
 
 
 def _front_matter(text: str) -> tuple[dict[str, Any], str, tuple[str, ...]]:
@@ -99,13 +99,13 @@ def _front_matter(text: str) -> tuple[dict[str, Any], str, tuple[str, ...]]:
         if fields is not None and not isinstance(fields, dict):
             return {}, text, ()  # two rules with a text between them
         fields = plain_record({str(k): _dated(v) for k, v in (fields or {}).items()}, "a value")
-    except (yaml.YAMLError, ValueError, RecursionError, CorpusError) as error:
-        what = str(error)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        what = " ".join(str(error).split())
         if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
             what = f"{error.problem}, line {error.problem_mark.line + 2}"  # the first one is ---
-        lost = f"the front matter is not {kind} ({' '.join(what.split())})"
-        lines = {match[1]: _dated(match[2]) for match in _LINE.finditer(written)}
-        fields = plain_record(lines, "a value")
+        lost = f"the front matter is not {kind} ({what})"
+        fields = {line[1]: _dated(line[2]) for line in _LINE.finditer(written)}
+        fields = plain_record(fields, "a value")
     if reserved := {"_id", "text"} & fields.keys():
         names = " and ".join(map(repr, sorted(reserved)))
         lost = lost or f"{names} in the front matter is a field of the document; rename it"
@@ -126,14 +126,8 @@ def _dated(value: Any) -> Any:
 
 def headings_in(text: str) -> Iterator[Heading]:
     """The headings of a text in Markdown, in order."""
-    starts = [0, *accumulate(len(line) for line in lines_of(text))]
-    tokens = _BLOCKS.parse(text)
-    for opening, inline in pairwise(tokens):
+    starts = [0, *(end.end() for end in re.finditer(r"\r\n?|\n", text))]
+    for opening, inline in pairwise(_BLOCKS.parse(text)):
         if opening.type == "heading_open" and opening.map and inline.content.strip():
             title = " ".join(inline.content.split())[:LONGEST_HEADING]
             yield Heading(starts[opening.map[0]], int(opening.tag[1:]), title)
-
-
-def lines_of(text: str) -> list[str]:
-    """The lines of a text, as Markdown and Python count them."""
-    return re.findall(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+\Z", text)

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -75,14 +76,7 @@ def parse(text: str) -> Text:
     page = _Page()
     page.feed(text)
     page.close()
-    return Text("".join(page.pieces), page.title, page.metadata, tuple(page.headings))
-
-
-def _is_hidden(tag: str, attributes: dict[str, str | None]) -> bool:
-    """Whether an element is not shown."""
-    styled = _HIDDEN.search(attributes.get("style") or "") is not None
-    closed = tag == "dialog" and "open" not in attributes
-    return tag in _LEFT_OUT or "hidden" in attributes or styled or closed
+    return Text("".join(page.pieces), page.title, page.metadata, tuple(page.headings()))
 
 
 class _Page(HTMLParser):
@@ -90,18 +84,23 @@ class _Page(HTMLParser):
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
-        self.headings: list[Heading] = []
+        self.title = ""
         self.metadata: dict[str, Any] = {}  # author, description, keywords and language
-        self.pieces: list[str] = []
-        self._length = 0
-        self._gap = 0  # before the next piece, an index of _GAPS
+        self.pieces: list[str] = []  # a gap and a text in turns
+        self._gap = 0  # before the next text, an index of _GAPS
         self._open: list[str] = []
         self._count: Counter[str] = Counter()  # of those
         self._hidden: int | None = None  # how many are open around one that is not shown
         self._title: list[str] | None = None  # None outside of <title>
         self._heading: tuple[int, int] | None = None  # level, and the pieces before
-        self._start = 0  # of the heading
-        self.title = ""
+        self._headings: list[tuple[int, int, int]] = []  # level, and the pieces before and with it
+
+    def headings(self) -> Iterator[Heading]:
+        """The headings, in order."""
+        lengths = [0, *accumulate(map(len, self.pieces))]
+        for level, before, end in self._headings:
+            title = " ".join("".join(self.pieces[before:end]).split())
+            yield Heading(lengths[before + 1], level, title[:LONGEST_HEADING])
 
     def close(self) -> None:
         """Read the rest, and close the elements that are still open."""
@@ -117,18 +116,7 @@ class _Page(HTMLParser):
         elif tag == "title" and not self.title and not self._count["svg"]:
             self._title = []
         else:
-            ended = _ENDED.get(tag, ())
-            if self._count["svg"] and ended and not self._count["foreignobject"]:
-                self._close("svg")
-            while self._open and self._open[-1] in ended:
-                self._close(self._open[-1])
-            if self._hidden is None:
-                self._show(tag)
-            if tag not in _VOID:
-                if self._hidden is None and _is_hidden(tag, values):
-                    self._hidden = len(self._open)
-                self._open.append(tag)
-                self._count[tag] += 1
+            self._open_element(tag, values)
 
     def _describe(self, values: dict[str, str | None]) -> None:
         """Metadata of <html> or <meta>."""
@@ -138,12 +126,23 @@ class _Page(HTMLParser):
         elif name in _NAMES and content:
             self.metadata[name] = content
 
-    def _show(self, tag: str) -> None:
-        """A tag that is shown opens an element."""
-        self._separate(tag)
-        if tag in _HEADINGS:
-            self._end_heading()
-            self._heading, self._start = (_HEADINGS[tag], len(self.pieces)), -1
+    def _open_element(self, tag: str, values: dict[str, str | None]) -> None:
+        ended = _ENDED.get(tag, ())
+        if ended and self._count["svg"] and not self._count["foreignobject"]:
+            self._close("svg")
+        while self._open and self._open[-1] in ended:
+            self._close(self._open[-1])
+        if self._hidden is None:
+            self._separate(tag)
+            if tag in _HEADINGS:
+                self._end_heading()
+                self._heading = _HEADINGS[tag], len(self.pieces)
+        if tag not in _VOID:
+            styled = _HIDDEN.search(values.get("style") or "") or "hidden" in values
+            if tag in _LEFT_OUT or styled or (tag == "dialog" and "open" not in values):
+                self._hidden = len(self._open) if self._hidden is None else self._hidden
+            self._open.append(tag)
+            self._count[tag] += 1
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """An element without content, as XHTML writes it."""
@@ -162,6 +161,18 @@ class _Page(HTMLParser):
                 self._end_heading()
             self._separate(tag)
 
+    def handle_data(self, data: str) -> None:
+        """Text between two tags."""
+        if self._title is not None:
+            self._title.append(data)
+        elif self._hidden is None:
+            words = data if self._count["pre"] else " ".join(data.split())
+            if data[0].isspace() and not self._count["pre"]:
+                self._gap = max(self._gap, _CELL)
+            if words:
+                self.pieces += [_GAPS[self._gap] if self.pieces else "", words]
+                self._gap = _CELL if data[-1].isspace() and not self._count["pre"] else 0
+
     def _close(self, tag: str) -> None:
         """Close an element, and those that are open within it."""
         last = ""
@@ -171,40 +182,13 @@ class _Page(HTMLParser):
         if self._hidden is not None and len(self._open) <= self._hidden:
             self._hidden = None
 
-    def handle_data(self, data: str) -> None:
-        """Text between two tags."""
-        if self._title is not None:
-            self._title.append(data)
-        elif self._hidden is not None:
-            return
-        elif self._count["pre"]:
-            self._add(data)
-        else:
-            words = " ".join(data.split())
-            if not words or data[0].isspace():
-                self._gap = max(self._gap, _CELL)
-            if words:
-                self._add(words)
-                self._gap = _CELL if data[-1].isspace() else 0
-
-    def _add(self, text: str) -> None:
-        """Add a piece, and the gap before it."""
-        gap = _GAPS[self._gap] if self.pieces else ""
-        self._gap = 0
-        if self._heading is not None and self._start < 0:
-            self._start = self._length + len(gap)
-        self.pieces.append(gap + text)
-        self._length += len(gap) + len(text)
-
     def _separate(self, tag: str) -> None:
         gap = _BLOCK * (tag in _BLOCKS) or _LINE * (tag in _LINES) or _CELL * (tag in _CELLS)
         self._gap = max(self._gap, gap)
 
     def _end_heading(self) -> None:
-        if self._heading is not None and self._start >= 0:
-            level, before = self._heading
-            title = " ".join("".join(self.pieces[before:]).split())
-            self.headings.append(Heading(self._start, level, title[:LONGEST_HEADING]))
+        if self._heading is not None and self._heading[1] < len(self.pieces):
+            self._headings.append((*self._heading, len(self.pieces)))
         self._heading = None
 
     def _end_title(self) -> None:

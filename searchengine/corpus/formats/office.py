@@ -29,7 +29,6 @@ _LEFT_OUT = {f"{_W}del", f"{_W}moveFrom", f"{_W}rt", f"{_MARKUP}Fallback"}
 _SIGNS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 _NAME = re.compile(r"heading (\d)|(title)", re.IGNORECASE)
 _NOTES = ("/footnotes", "/endnotes", "/comments")  # ends of types of parts
-_OUTLINE = f"{_W}pPr/{_W}outlineLvl"
 _MATH = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
 _SMALL = {
     "sup": str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"),
@@ -82,30 +81,48 @@ def read_docx(path: Path) -> Iterator[Text]:
     with an outline level. Raises CorpusError.
     """
     import docx
+    from docx.oxml.parser import parse_xml
 
     lost: list[str] = []
     document = docx.Document(office_file(path, ".doc", lost))
     levels = {style.style_id: _style_level(style) for style in document.styles}
+    bodies = [document.element.body]
+    for relation in document.part.rels.values():
+        if relation.reltype.endswith(_NOTES) and not relation.is_external:
+            bodies.append(parse_xml(relation.target_part.blob))
 
     def heading(paragraph: Any, text: str) -> Iterator[Heading]:
-        if (level := _docx_level(paragraph, levels)) is not None:
+        style = paragraph.find(f"{_W}pPr/{_W}pStyle")
+        by_style = None if style is None else levels.get(style.get(f"{_W}val"))
+        if level := _outline_level(paragraph, by_style):
             yield Heading(0, level, " ".join(text.split())[:LONGEST_HEADING])
 
-    paragraphs = _docx_texts(document)
+    paragraphs = (each for body in bodies for each in _paragraphs(body))
     text, headings = joined((text, heading(paragraph, text)) for paragraph, text in paragraphs)
     properties = document.core_properties
     metadata = {"author": properties.author} if properties.author else {}
     yield Text(text, properties.title or "", metadata, headings, lost=tuple(lost))
 
 
-def _docx_texts(document: Any) -> Iterator[tuple[Any, str]]:
-    """The paragraphs of the body, the notes and the comments, each with its text."""
-    from docx.oxml.parser import parse_xml
+def _outline_level(element: Any, otherwise: int | None = None) -> int | None:
+    """The level that a paragraph or style names; `otherwise` where it names none."""
+    if (outline := element.find(f"{_W}pPr/{_W}outlineLvl")) is None:
+        return otherwise
+    value = int(outline.get(f"{_W}val"))
+    return value + 1 if value < 9 else None  # 9 is text
 
-    yield from _paragraphs(document.element.body)
-    for relation in document.part.rels.values():
-        if relation.reltype.endswith(_NOTES) and not relation.is_external:
-            yield from _paragraphs(parse_xml(relation.target_part.blob))
+
+def _style_level(style: Any, bases: int = 20) -> int | None:
+    """The level of a style of headings, by name or outline, or that of the style it is made from.
+
+    `bases`: maximum number of styles to follow.
+    """
+    if style is None or not bases:
+        return None
+    if match := _NAME.fullmatch(style.name or ""):
+        return int(match[1] or 1)
+    base = _style_level(getattr(style, "base_style", None), bases - 1)
+    return _outline_level(style.element, base)
 
 
 def _paragraphs(element: Any) -> Iterator[tuple[Any, str]]:
@@ -154,33 +171,6 @@ def _formula(element: Any) -> str:
     return _FORMULA.get(kind, "{0}").format(inner, grouped)
 
 
-def _docx_level(paragraph: Any, levels: dict[str, int | None]) -> int | None:
-    """The level of a heading; None for other paragraphs."""
-    if (outline := paragraph.find(_OUTLINE)) is not None:
-        return _outline_level(outline)
-    style = paragraph.find(f"{_W}pPr/{_W}pStyle")
-    return None if style is None else levels.get(style.get(f"{_W}val"))
-
-
-def _outline_level(element: Any) -> int | None:
-    value = int(element.get(f"{_W}val"))
-    return value + 1 if value < 9 else None  # 9 is text
-
-
-def _style_level(style: Any, bases: int = 20) -> int | None:
-    """The level of a style of headings, by name or outline, or that of the style it is made from.
-
-    `bases`: maximum number of styles to follow.
-    """
-    if style is None or not bases:
-        return None
-    if match := _NAME.fullmatch(style.name or ""):
-        return int(match[1] or 1)
-    if (outline := style.element.find(_OUTLINE)) is not None:
-        return _outline_level(outline)
-    return _style_level(getattr(style, "base_style", None), bases - 1)
-
-
 def read_pptx(path: Path) -> Iterator[Text]:
     """The slides that have text, each with its number; its title is a heading, notes come last.
 
@@ -196,14 +186,12 @@ def read_pptx(path: Path) -> Iterator[Text]:
     def read(number: int, slide: Any) -> Text:
         title = slide.shapes.title
         head = "" if title is None else _lines(title.text_frame.text)
-        others = (shape for shape in slide.shapes if title is None or shape != title)
-        pieces = [head, *_shapes(others)]
+        pieces = [head, *_shapes(s for s in slide.shapes if title is None or s != title)]
         if slide.has_notes_slide and (notes := slide.notes_slide.notes_text_frame) is not None:
             pieces.append(_lines(notes.text))
-        text = "\n\n".join(filter(None, pieces))
         name = " ".join(head.split())[:LONGEST_HEADING]
         headings = (Heading(0, 1, name),) if name else ()
-        metadata = fields | {"slide": number}
+        metadata, text = fields | {"slide": number}, "\n\n".join(filter(None, pieces))
         return Text(text, properties.title or "", metadata, headings, f"slide={number}")
 
     slides = enumerate(presentation.slides, start=1)
@@ -237,40 +225,35 @@ def read_xlsx(path: Path) -> Iterator[Text]:
     """
     import openpyxl
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about styles and extensions
-        file = office_file(path, ".xls", lost := list[str]())
+    lost: list[str] = []
+    with warnings.catch_warnings(action="ignore"):  # about styles and extensions
+        file = office_file(path, ".xls", lost)
         book = openpyxl.load_workbook(file, read_only=True, data_only=True)
     properties = book.properties
     author = properties.creator if properties.creator != "openpyxl" else ""
     fields = {"author": author} if author else {}
 
     def read(sheet: Any) -> Text:
-        title, fragment = properties.title or "", f"sheet={sheet.title}"
-        return Text(_rows(sheet, path), title, fields | {"sheet": sheet.title}, (), fragment)
+        sheet.reset_dimensions()  # a file may declare more rows and columns than it has
+        lines: list[str] = []
+        length = 0
+        for row in sheet.iter_rows(values_only=True):
+            if line := "\t".join(map(_cell, row)).rstrip("\t"):
+                lines.append(line)
+                length += len(line) + 1
+                if length > LONGEST:
+                    raise bad(path, too_long("text"))
+        title, metadata = properties.title or "", fields | {"sheet": sheet.title}
+        return Text("\n".join(lines), title, metadata, (), f"sheet={sheet.title}")
 
     sheets = ((f"sheet {sheet.title!r}", partial(read, sheet)) for sheet in book.worksheets)
     yield from read_parts(path, sheets, "all its sheets are empty", lost)
 
 
-def _rows(sheet: Any, path: Path) -> str:
-    sheet.reset_dimensions()  # a file may declare more rows and columns than it has
-    lines: list[str] = []
-    length = 0
-    for row in sheet.iter_rows(values_only=True):
-        cells = [_shown(value) for value in row]
-        if any(cells):
-            lines.append("\t".join(cells).rstrip("\t"))
-            length += len(lines[-1]) + 1
-            if length > LONGEST:
-                raise bad(path, too_long("text"))
-    return "\n".join(lines)
-
-
-def _shown(value: Any) -> str:
+def _cell(value: Any) -> str:
     """A cell on one line."""
-    if value is None:
-        return ""
     if isinstance(value, datetime) and value.time() == datetime.min.time():
         value = value.date()
-    return value.isoformat() if isinstance(value, date) else " ".join(str(value).split())
+    if isinstance(value, date):
+        return value.isoformat()
+    return "" if value is None else " ".join(str(value).split())

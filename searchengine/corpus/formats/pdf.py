@@ -1,9 +1,13 @@
 """PDF files, a page at a time; PDFium reads them."""
 
+import re
 from collections import deque
 from collections.abc import Iterator
+from contextlib import closing
 from ctypes import c_ushort
+from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 
 import pypdfium2
@@ -18,9 +22,10 @@ from searchengine.corpus.formats.kinds import (
 )
 from searchengine.corpus.text_files import bad
 
-_HYPHENS = ("\x02", "\ufffe")  # PDFium's marks of a word that a line break divides
 _SILENT = (raw.FPDF_ANNOT_WIDGET, raw.FPDF_ANNOT_LINK, raw.FPDF_ANNOT_POPUP)
 _SOFT = "\xad"  # a hyphen like others, once it is printed
+# A word that a line break divides, and other marks of that by PDFium.
+_DIVIDED = re.compile("[\x02\ufffe\xad]\r\n|[\x02\ufffe]")
 _FILLED = (raw.FPDF_FORMFIELD_TEXTFIELD, raw.FPDF_FORMFIELD_COMBOBOX, raw.FPDF_FORMFIELD_LISTBOX)
 _NO_TITLES = ("untitled", "microsoft word - ", "(anonymous)", "(unspecified)")
 
@@ -53,19 +58,15 @@ def read_pdf(path: Path) -> Iterator[Text]:
 
 def _text(document: pypdfium2.PdfDocument, index: int) -> str:
     """The text of a page, then the values of its forms and its notes."""
-    page = document[index]
-    content = page.get_textpage()
-    result, apart = content.get_text_bounded(), content.get_text_range()
-    # The first joins cells of tables; the second has text beside the page, but no letter beyond
-    # U+FFFF.
-    if "".join(result.split()) == "".join(apart.split()):
-        result = apart
-    content.close()
-    for mark in (*_HYPHENS, _SOFT):
-        result = result.replace(f"{mark}\r\n", "").replace(mark, "-" if mark == _SOFT else "")
-    pieces = [result.replace("\r\n", "\n").replace("\0", "").strip(), *_notes(document, page)]
-    page.close()
-    return "\n".join(filter(None, dict.fromkeys(pieces)))
+    with closing(document[index]) as page, closing(page.get_textpage()) as content:
+        text, apart = content.get_text_bounded(), content.get_text_range()
+        # The first joins cells of tables; the second has text beside the page, but no letter beyond
+        # U+FFFF.
+        if "".join(text.split()) == "".join(apart.split()):
+            text = apart
+        text = _DIVIDED.sub("", text).replace(_SOFT, "-").replace("\r\n", "\n").replace("\0", "")
+        pieces = [text.strip(), *_notes(document, page)]
+        return "\n".join(filter(None, dict.fromkeys(pieces)))
 
 
 def _notes(document: pypdfium2.PdfDocument, page: pypdfium2.PdfPage) -> Iterator[str]:
@@ -104,13 +105,12 @@ class _Outline:
             title = " ".join(bookmark.get_title().split())[:LONGEST_HEADING]
             if page is not None and title:
                 entries.append((page, bookmark.level + 1, title))
-        self._entries = deque(sorted(entries, key=lambda entry: entry[0]))
+        self._entries = deque(sorted(entries, key=itemgetter(0)))
         self._open: list[Heading] = []  # the headings that the page before ends under
 
     def of_page(self, page: int, text: str) -> tuple[Heading, ...]:
         """The headings of a page, those first that it begins under. Pages come in order."""
-        headings = [Heading(0, heading.level, heading.title) for heading in self._open]
-        after = 0
+        headings, after = [replace(heading, start=0) for heading in self._open], 0
         while self._entries and self._entries[0][0] <= page:
             _, level, title = self._entries.popleft()
             after = max(after, text.find(title, after))

@@ -29,11 +29,11 @@ from reportlab.pdfgen.canvas import Canvas
 
 from searchengine import SearchEngine
 from searchengine.corpus.documents import Document
+from searchengine.corpus.encodings import detected
 from searchengine.corpus.files import Unread, count_records, read_corpus
 from searchengine.corpus.formats import kinds
 from searchengine.corpus.formats.kinds import KINDS, Heading, Text, heading_at, headings_of
 from searchengine.corpus.tabular import Columns
-from searchengine.corpus.text_files import detected
 from searchengine.errors import CorpusError, DuplicateKey
 from searchengine.query.hits import Hit
 from searchengine.trainer.errors import install_line
