@@ -26,6 +26,7 @@ _MARKS = {  # UTF-32 first: its mark begins with that of UTF-16
     b"\x1b$B": "iso2022_jp",  # begins Japanese letters, whose bytes are all ASCII
 }
 _SAMPLE = 1 << 20  # bytes to detect by
+_ZEROS = 0.05  # share of zero bytes in UTF-16: a text in Cyrillic letters has 0.07
 
 _CYRILLIC = ("cp1251", "koi8_r")  # small letters of one are capitals of the other
 _ONE_BYTE = (*_CYRILLIC, "cp1253", "cp1255", "cp1256")
@@ -108,7 +109,7 @@ def detected(data: bytes) -> list[str]:
         return [name]
     sample = data[:_SAMPLE]
     if b"\0" in data:
-        return []
+        return _without_mark(sample)
     if find_spec("charset_normalizer") is None:
         return []
     if latin := _latin(sample):
@@ -122,6 +123,16 @@ def detected(data: bytes) -> list[str]:
     if any(name in _CYRILLIC and text.upper() == text for text, name in texts.items()):
         return list(dict.fromkeys([*texts.values(), *_CYRILLIC]))  # small letters of the other one
     return list(texts.values())
+
+
+def _without_mark(sample: bytes) -> list[str]:
+    """UTF-16, whose zero bytes, of spaces and ASCII letters, are all in every second place."""
+    for zeros, others, name in ((1, 0, "utf-16-le"), (0, 1, "utf-16-be")):
+        if sample[zeros::2].count(0) > _ZEROS * len(sample) and 0 not in sample[others::2]:
+            words = sample.decode(name, "replace").split()
+            if len(sample) % 2 == 0 and "".join(words).isprintable():
+                return [name]
+    return []
 
 
 def _mixes_letters(text: str) -> bool:
