@@ -1,17 +1,20 @@
-"""Documents with metadata in a database, and what a filter finds there."""
+"""Documents with metadata in SQLite, and what a filter finds there."""
 
 import json
 import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 from searchengine.backends.filters import fields
-from searchengine.backends.filters.sql import Filter, compile_sql
+from searchengine.backends.filters.parser import parse
+from searchengine.backends.filters.sqlite import compile_sql
 
 TABLE = """CREATE TABLE documents (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE,
     title TEXT NOT NULL, text TEXT NOT NULL, metadata TEXT NOT NULL)"""
 
 
-def collection(records: list[dict[str, Any]], *names: str) -> sqlite3.Connection:
+def collection(records: Sequence[dict[str, Any]], *names: str) -> sqlite3.Connection:
     """Documents with this metadata in a database, and these fields indexed."""
     db = sqlite3.connect(":memory:", isolation_level=None)
     # What SQLite allows where nobody raised its limits.
@@ -26,20 +29,15 @@ def collection(records: list[dict[str, Any]], *names: str) -> sqlite3.Connection
     return db
 
 
-def found_in(db: sqlite3.Connection, node: Filter) -> list[int]:
-    condition, parameters = compile_sql(node, "documents.metadata", fields.indexed(db))
-    values = db.execute(f"SELECT id, {condition} FROM documents ORDER BY id", parameters)
-    as_values = values.fetchall()
-    assert {value for _, value in as_values} <= {0, 1}  # and never null
+def matching(db: sqlite3.Connection, source: str) -> list[int]:
+    condition, parameters = compile_sql(parse(source), fields.indexed(db))
     rows = db.execute(f"SELECT id FROM documents WHERE {condition} ORDER BY id", parameters)
-    found = [row[0] for row in rows]
-    assert found == [number for number, value in as_values if value]
-    return found
+    return [row[0] for row in rows]
 
 
-def select(node: Filter, records: list[dict[str, Any]], indexed: tuple[str, ...] = ()) -> list[int]:
-    db = collection(records, *indexed)
-    try:
-        return found_in(db, node)
-    finally:
-        db.close()
+def select(
+    source: str, records: Sequence[dict[str, Any]], indexed: tuple[str, ...] = ()
+) -> list[int]:
+    """The places of the records that match a filter."""
+    with closing(collection(records, *indexed)) as db:
+        return matching(db, source)

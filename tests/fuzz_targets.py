@@ -24,7 +24,7 @@ from conftest import WordLengths
 
 from searchengine import SearchEngine
 from searchengine.backends.filters.parser import parse
-from searchengine.backends.filters.sql import compile_sql
+from searchengine.backends.filters.sqlite import compile_sql
 from searchengine.corpus.documents import Document
 from searchengine.corpus.files import count_records, read_corpus
 from searchengine.errors import SearchEngineError
@@ -155,7 +155,7 @@ def _filter(data: bytes, _: Path) -> None:
     with refused_well():
         condition, parameters = compile_sql(parse(source))
         rows = _metadata().execute(f"SELECT {condition} FROM documents", parameters).fetchall()
-        assert len(rows) == 3 and all(value in (0, 1) for (value,) in rows), rows
+        assert len(rows) == 3 and all(value in (None, 0, 1) for (value,) in rows), rows
 
 
 # --- segments -----------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 from searchengine.backends.contract import Ids, Snapshot
 from searchengine.backends.entries import keys_of
 from searchengine.backends.filters.parser import field_name, parse
-from searchengine.backends.filters.sql import COLUMNS, fields_of
+from searchengine.backends.filters.tree import COLUMNS, fields_of
 from searchengine.corpus.documents import Document
 
 Value = str | int | float | bool | None

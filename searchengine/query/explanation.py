@@ -6,7 +6,7 @@ from typing import Any
 from searchengine.backends.contract import Snapshot
 from searchengine.backends.entries import ids_of
 from searchengine.backends.filters.parser import field_name, parse
-from searchengine.backends.filters.sql import fields_of
+from searchengine.backends.filters.tree import fields_of
 from searchengine.backends.mode import Mode
 from searchengine.indexer.arrays import Floats
 from searchengine.query.page import hits, reranked

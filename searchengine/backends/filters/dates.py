@@ -8,71 +8,44 @@ UTC, an exact integer; further decimals are cut off.
 """
 
 import re
-from calendar import monthrange
-from dataclasses import dataclass
-from datetime import date
+from calendar import isleap, monthrange
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 _FORM = re.compile(
-    r"(\d{4})(?:-(\d\d)(?:-(\d\d)(?:[T ](\d\d):(\d\d)(?::(\d\d)(?:\.(\d+))?)?"
-    r"(?:Z|([+-])(\d\d):(\d\d))?)?)?)?",
+    r"\d{4}(?P<month>-\d\d)?(?(month)(?P<day>-\d\d)?)(?(day)(?P<time>[T ]([01]\d|2[0-3]):\d\d"
+    r"(?P<second>:\d\d(?P<fraction>\.\d+)?)?(Z|[+-](0\d|1[0-4]):[0-5]\d)?)?)",
     re.ASCII,
 )
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND = 1_000_000  # in microseconds
 _DAY = 24 * 60 * 60 * _SECOND
-_EPOCH = date(1970, 1, 1).toordinal()
 
 
-@dataclass(frozen=True, slots=True)
-class Date:
+class Date(NamedTuple):
     """The period that a date literal names: its first and last microsecond, inclusive.
 
     `date('2020-03')` is all of March 2020 in UTC, `date('2020-03-01T09:30')` that minute.
     """
 
-    text: str
     first: int
     last: int
 
     @classmethod
     def parse(cls, text: str) -> "Date":
         """Read a literal. Raises ValueError with the reason if it is not a date."""
-        match = _FORM.fullmatch(text)
-        if match is None:
+        if not (form := _FORM.fullmatch(text)):
             raise ValueError("expected a date such as 2020, 2020-03-01 or 2020-03-01T09:30:00Z")
-        year, month, day, hour, minute, second = (int(g) if g else None for g in match.groups()[:6])
-        assert year is not None  # the pattern has it
-        if year == 0:
-            raise ValueError("years begin with 0001")
-        if month is not None and not 1 <= month <= 12:
-            raise ValueError("months go from 01 to 12")
-        length = monthrange(year, month or 1)[1]
-        if day is not None and not 1 <= day <= length:
-            raise ValueError(f"that month has {length} days")
-        if (hour or 0) > 23 or (minute or 0) > 59 or (second or 0) > 59:
-            raise ValueError("the time of day goes from 00:00:00 to 23:59:59")
-        first = _microseconds(year, month or 1, day or 1)
-        first += ((hour or 0) * 3600 + (minute or 0) * 60 + (second or 0)) * _SECOND
-        first += int(f"{match[7] or '':0<6.6}") - _offset(*match.group(8, 9, 10))
-        if month is None:
-            span = _microseconds(year, 12, 31) + _DAY - first
-        elif hour is None:
-            span = length * _DAY if day is None else _DAY
+        day = datetime.fromisoformat(text + {4: "-01-01", 7: "-01"}.get(len(text), ""))
+        at = day if day.tzinfo else day.replace(tzinfo=UTC)
+        first = (at - _EPOCH) // timedelta(microseconds=1)
+        if not form["month"]:
+            span = (366 if isleap(day.year) else 365) * _DAY
+        elif not form["time"]:
+            span = _DAY if form["day"] else monthrange(day.year, day.month)[1] * _DAY
         else:
-            span = 60 * _SECOND if second is None else 1 if match[7] else _SECOND
-        return cls(text, first, first + span - 1)
-
-
-def _microseconds(year: int, month: int, day: int) -> int:
-    return (date(year, month, day).toordinal() - _EPOCH) * _DAY
-
-
-def _offset(sign: str | None, hours: str | None, minutes: str | None) -> int:
-    """A zone in microseconds east of Greenwich."""
-    if sign is None or hours is None or minutes is None:
-        return 0
-    if int(hours) > 14 or int(minutes) > 59:
-        raise ValueError("zones go from -14:59 to +14:59")
-    return int(f"{sign}1") * (int(hours) * 3600 + int(minutes) * 60) * _SECOND
+            span = 1 if form["fraction"] else _SECOND if form["second"] else 60 * _SECOND
+        return cls(first, first + span - 1)
 
 
 def _digits(pattern: str) -> str:

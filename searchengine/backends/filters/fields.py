@@ -18,28 +18,20 @@ import sqlite3
 
 from searchengine.backends.filters.dates import moment_sql
 from searchengine.backends.filters.parser import field_named
-from searchengine.backends.filters.sql import Field, json_path
+from searchengine.backends.filters.sqlite import json_path
+from searchengine.backends.filters.tree import Field
 
-_ITEMS = """
-    SELECT fields.id AS field,
-        CASE json_type(documents.metadata, fields.path) WHEN 'array' THEN 'item ' ELSE '' END
-            || {kind} AS kind,
-        {value} AS value,
-        documents.id AS document
-    FROM documents CROSS JOIN fields CROSS JOIN json_each(documents.metadata, fields.path) AS item
-    WHERE json_type(documents.metadata, fields.path) <> 'object' AND {condition}"""
-_SCALARS = _ITEMS.format(
-    kind="item.type",
-    value="ifnull(item.atom, 0)",
-    condition="item.type NOT IN ('array', 'object')",
-)
-_DATES = _ITEMS.format(
-    kind="'date'",
-    value=moment_sql("item.atom"),
-    condition="item.type = 'text' AND item.atom GLOB '[0-9][0-9][0-9][0-9]*'",
-)
-_CONTENTS = f"""{_SCALARS}
-    UNION ALL SELECT * FROM ({_DATES}) WHERE value IS NOT NULL
+_ITEMS = """documents CROSS JOIN fields
+        CROSS JOIN json_each(documents.metadata, fields.path) AS item
+        WHERE json_type(documents.metadata, fields.path) <> 'object' AND"""
+_PREFIX = "CASE json_type(documents.metadata, fields.path) WHEN 'array' THEN 'item ' ELSE '' END"
+_CONTENTS = f"""
+    SELECT fields.id, {_PREFIX} || item.type, ifnull(item.atom, 0), documents.id
+    FROM {_ITEMS} item.type NOT IN ('array', 'object')
+    UNION ALL SELECT * FROM (
+        SELECT fields.id, {_PREFIX} || 'date', {moment_sql("item.atom")} AS value, documents.id
+        FROM {_ITEMS} item.type = 'text' AND item.atom GLOB '[0-9][0-9][0-9][0-9]*'
+    ) WHERE value IS NOT NULL
     UNION ALL SELECT fields.id, json_type(documents.metadata, fields.path), 0, documents.id
     FROM documents CROSS JOIN fields
     WHERE json_type(documents.metadata, fields.path) IN ('array', 'object')"""
@@ -105,18 +97,15 @@ def check(connection: sqlite3.Connection) -> str | None:
 
     Reads the metadata of every document.
     """
-    expected, missing, document = connection.execute(
-        "SELECT count(*), count(*) - count(kept.document), "
-        "min(CASE WHEN kept.document IS NULL THEN contents.document END) "
-        "FROM (SELECT DISTINCT * FROM field_contents) AS contents LEFT JOIN field_values AS kept "
-        "ON kept.field = contents.field AND kept.kind = contents.kind "
-        "AND kept.value = contents.value AND kept.document = contents.document"
-    ).fetchone()
-    if missing:
-        return f"the index of metadata fields lacks a value of the document with id {document}"
-    (stored,) = connection.execute("SELECT count(*) FROM field_values").fetchone()
-    if stored != expected:
-        return f"the index of metadata fields has {stored - expected} values that no document has"
+    columns = "SELECT field, kind, value, document FROM"
+    for first, second, fault in (
+        ("field_contents", "field_values", "lacks a value of the document with id"),
+        ("field_values", "field_contents", "has a value that its document lacks: that with id"),
+    ):
+        sql = f"SELECT min(document) FROM ({columns} {first} EXCEPT {columns} {second})"
+        (document,) = connection.execute(sql).fetchone()
+        if document is not None:
+            return f"the index of metadata fields {fault} {document}"
     return None
 
 

@@ -1,4 +1,4 @@
-"""The filter language → a small tree → SQL over the metadata column (JSON).
+"""The filter language → a tree (filters.tree).
 
     year >= 2015 and lang in ('en', 'ko') and not draft
 
@@ -19,29 +19,22 @@ Two-valued logic: a test on a field that a document lacks is false, so `not draf
 documents without `draft`, and `lang != 'en'` for documents without `lang`. Values compare only
 with values of their type: `year >= 2015` is false where year is the text "2016".
 A field alone (`draft`) holds where it is true, a number other than 0, or a non-empty text.
-The tree and its SQL: filters.sql. Dates: filters.dates.
 """
 
 import math
 import re
 import unicodedata
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from searchengine.backends.filters.dates import Date
-from searchengine.backends.filters.sql import (
+from searchengine.backends.filters.tree import (
     COLUMNS,
-    And,
-    Between,
-    Compare,
-    Contains,
-    Exists,
+    Check,
     Field,
     Filter,
-    In,
-    Like,
-    Not,
-    Or,
-    Truthy,
+    Group,
+    Predicate,
     Value,
 )
 from searchengine.errors import FilterError
@@ -52,23 +45,16 @@ _TOKEN = re.compile(
     | (?P<text>'(?:[^']|'')*'|"(?:[^"]|"")*")
     | (?P<quoted>`[^`]+`(?:\.(?:`[^`]+`|\w+))*)
     | (?P<word>[^\W\d]\w*(?:\.(?:`[^`]+`|\w+))*)
-    | (?P<operator><=|>=|==|!=|<>|[=<>(),])
+    | (?P<operator><=|>=|==|!=|<>|[=<>])
+    | (?P<sign>[(),])
     )""",
     re.VERBOSE,
 )
 _PLAIN_FIELD = re.compile(r"[^\W\d]\w*(\.\w+)*")
-_OPERATORS = {
-    "=": "=",
-    "==": "=",
-    "!=": "!=",
-    "<>": "!=",
-    "<": "<",
-    "<=": "<=",
-    ">": ">",
-    ">=": ">=",
-}
+_OPERATORS = {"==": "=", "<>": "!=", **{sign: sign for sign in ("=", "!=", "<", "<=", ">", ">=")}}
 _FLIPPED = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
-_CONSTANTS: dict[str, Value] = {"true": True, "false": False, "null": None}
+_CONSTANTS = ("true", "false", "null")
+_LISTED = ("number", "text")  # of these kinds, all values of `in` are one check
 _RESERVED = {"and", "or", "not", "in", *_CONSTANTS}
 _INFIX = ("in", "between", "like", "contains")
 _HINTS = {
@@ -80,10 +66,11 @@ _HINTS = {
     "ilike": "; write like, which ignores case",
     "startswith": "; write like 'deep%'",
     "regexp": "; write like 'deep%'",
+    **dict.fromkeys("'\"`", "; no second quotation mark ends it"),
 }
 _CHAIN = "write year > 2010 and year < 2015, or year between 2011 and 2014"
 # SQLite's parser holds 100 things at once, an expression is 1,000 levels deep at most, and
-# 32,766 parameters can be bound: see filters.sql for what a level and a test take.
+# 32,766 parameters can be bound: see filters.tree for what a level takes.
 _MAX_DEPTH = 50
 _MAX_TESTS = 400
 _MAX_VALUES = 30_000
@@ -93,12 +80,6 @@ _SHOWN = 60  # characters to either side of a mistake
 
 def parse(source: str) -> Filter:
     """The tree of a filter expression. Raises FilterError with a caret under the mistake."""
-    if not source.isprintable() and any("\ud800" <= c <= "\udfff" for c in source):
-        raise FilterError("in the filter: half of a surrogate pair, which is not a character")
-    if "\0" in source:
-        raise FilterError(
-            "in the filter: the character U+0000, which no metadata contains; leave it out"
-        )
     return _Parser(source).parse()
 
 
@@ -107,10 +88,11 @@ def field_named(name: str) -> Field:
 
     Raises FilterError if it is not the name of a field.
     """
-    node = parse(name)
-    if not isinstance(node, Truthy):
+    parser = _Parser(name)
+    field = parser.field()
+    if parser.next.kind != "end":
         raise FilterError(f"expected the name of a field, got {_short(name)}")
-    return node.field
+    return field
 
 
 def field_name(field: Field) -> str:
@@ -121,246 +103,280 @@ def field_name(field: Field) -> str:
     return ".".join(f"`{part}`" for part in field)
 
 
+class _Token(NamedTuple):
+    kind: str
+    text: str
+    position: int
+    word: str = ""  # in lower case; or a sign
+
+
+class _Literal(NamedTuple):
+    """A value, or the first and the last microsecond of a date."""
+
+    kind: str  # as of a Check
+    first: Value = None
+    last: Value = None
+
+
 class _Parser:
-    """Recursive descent over the tokens of one expression."""
+    """Recursive descent over the tokens of one expression.
+
+    What is under a `not` is parsed with `holds` False: its predicates are negated, `and` and `or`
+    change places.
+    """
 
     def __init__(self, source: str) -> None:
         self.source = source
-        self.tokens = list(self._tokens())
-        self.at = 0
-        self.depth = 0
-        self.tests = 0
-        self.values = 0
+        self.at = self.depth = self.tests = self.values = 0
+        if forbidden := re.search("[\0\ud800-\udfff]", source):
+            name = f"U+{ord(forbidden[0]):04X}"
+            raise FilterError(f"in the filter: {name}, which no metadata contains; leave it out")
+        self.tokens = [*self._tokens()]
 
-    def _tokens(self) -> Iterator[tuple[str, str, int]]:
+    def _tokens(self) -> Iterator[_Token]:
         position, end = 0, len(self.source.rstrip())
         while position < end:
             match = _TOKEN.match(self.source, position)
             if match is None:
                 start = end - len(self.source[position:end].lstrip())
-                hint = _HINTS.get(self.source[start : start + 2], "")
-                raise self._error(f"cannot read this{hint}", start)
+                hints = (_HINTS.get(self.source[start : start + n]) for n in (2, 1))
+                raise self.error(f"cannot read this{next(filter(None, hints), '')}", start)
             kind = match.lastgroup or ""
-            yield kind, match[kind], match.start(kind)
+            word = match[kind].lower() if kind in ("word", "sign") else ""
+            yield _Token(kind, match[kind], match.start(kind), word)
             position = match.end()
+        yield from [_Token("end", "", end)] * 4  # so that three tokens ahead can be looked at
 
-    def _error(self, what: str, position: int) -> FilterError:
-        line, caret = _excerpt(self.source, position)
+    def error(self, what: str, position: int | None = None) -> FilterError:
+        """The error of a mistake; position: where it is, else at the next token."""
+        line, caret = _excerpt(self.source, self.next.position if position is None else position)
         return FilterError(
             f"in the filter: {what}\n  {line}\n  {caret}\n"
             "A filter reads like: year >= 2015 and lang in ('en', 'ko') and not draft"
         )
 
-    def _peek(self, ahead: int = 0) -> tuple[str, str, int]:
-        if self.at + ahead < len(self.tokens):
-            return self.tokens[self.at + ahead]
-        return "end", "", len(self.source.rstrip())
+    @property
+    def next(self) -> _Token:
+        return self.tokens[self.at]
 
-    def _keyword(self, *words: str) -> bool:
-        """Take the next tokens if they are these words."""
-        ahead = self.tokens[self.at : self.at + len(words)]
-        if [(kind, text.lower()) for kind, text, _ in ahead] == [("word", word) for word in words]:
-            self.at += len(words)
-            return True
-        return False
+    def take(self) -> _Token:
+        token = self.next
+        self.at += token.kind != "end"
+        return token
 
-    def _symbol(self, symbol: str) -> bool:
-        if self._peek()[:2] == ("operator", symbol):
-            self.at += 1
-            return True
-        return False
+    def skip(self, *words: str) -> bool:
+        """Take the next tokens if they are these words and signs."""
+        at = self.at
+        for word in words:
+            if self.tokens[at].word != word:
+                return False
+            at += 1
+        self.at = at
+        return True
 
-    def _function(self, word: str) -> bool:
-        """Take the next tokens if they are this word and an opening parenthesis."""
-        if self._peek(1)[:2] == ("operator", "(") and self._keyword(word):
-            self.at += 1
-            return True
-        return False
+    def require(self, sign: str, instead: str = "") -> None:
+        if not self.skip(sign):
+            raise self.error(f"expected {instead or sign}")
 
     def parse(self) -> Filter:
-        if not self.tokens:
-            raise self._error("it is empty; leave it out to search everything", 0)
-        node = self._or()
-        kind, text, position = self._peek()
-        if kind != "end":
-            hint = _HINTS.get(text.lower(), "")
-            raise self._error(
-                f"expected 'and', 'or' or the end, got {_short(text)}{hint}", position
-            )
+        if self.next.kind == "end":
+            raise self.error("it is empty; leave it out to search everything", 0)
+        node = self._or(True)
+        if self.next.kind != "end":
+            text, hint = self.next.text, _HINTS.get(self.next.text.lower(), "")
+            raise self.error(f"expected 'and', 'or' or the end, got {_short(text)}{hint}")
         return node
 
-    def _or(self) -> Filter:
-        return self._chain("or", self._and, Or)
+    def _or(self, holds: bool) -> Filter:
+        return self._chain("or", self._and, holds, either=holds)
 
-    def _and(self) -> Filter:
-        return self._chain("and", self._negation, And)
+    def _and(self, holds: bool) -> Filter:
+        return self._chain("and", self._negation, holds, either=not holds)
 
     def _chain(
-        self, word: str, operand: Callable[[], Filter], join: type[And] | type[Or]
+        self, word: str, operand: Callable[[bool], Filter], holds: bool, *, either: bool
     ) -> Filter:
-        operands = [operand()]
-        while self._keyword(word):
-            operands.append(operand())
-        return operands[0] if len(operands) == 1 else join(tuple(operands))
+        operands = [operand(holds)]
+        while self.skip(word):
+            operands.append(operand(holds))
+        return operands[0] if len(operands) == 1 else Group(tuple(operands), either)
 
-    def _negation(self) -> Filter:
+    def _negation(self, holds: bool) -> Filter:
         self.depth += 1
         if self.depth > _MAX_DEPTH:
-            raise self._error(f"more than {_MAX_DEPTH} levels of parentheses", self._peek()[2])
-        if self._keyword("not"):
-            node: Filter = Not(self._negation())
-        elif self._symbol("("):
-            node = self._or()
-            self._close()
+            raise self.error(f"more than {_MAX_DEPTH} levels of parentheses")
+        if self.skip("not"):
+            node = self._negation(not holds)
+        elif self.skip("("):
+            node = self._or(holds)
+            self.require(")")
         else:
-            node = self._test()
+            node = self._test(holds)
         self.depth -= 1
         return node
-
-    def _close(self) -> None:
-        if not self._symbol(")"):
-            raise self._error("expected )", self._peek()[2])
 
     def _count_test(self) -> None:
         self.tests += 1
         if self.tests > _MAX_TESTS:
-            raise self._error(f"more than {_MAX_TESTS} tests; use in (…)", self._peek()[2])
+            raise self.error(f"more than {_MAX_TESTS} tests; use in (…)")
 
-    def _test(self) -> Filter:
+    def _test(self, holds: bool) -> Predicate:
         self._count_test()
-        if self._function("exists"):
-            field = self._field()
-            self._close()
-            return Exists(field)
-        field = self._field()
-        negated = self._peek(1)[1].lower() in _INFIX and self._keyword("not")
-        kind, text, position = self._peek()
-        word = text.lower()
-        if kind == "word" and word in _INFIX:
-            self.at += 1
-            node = self._infix(field, word)
-            return Not(node) if negated else node
-        if kind != "operator" or text not in _OPERATORS:
-            return Truthy(field)
-        self.at += 1
-        operator, value = _OPERATORS[text], self._value()
-        if operator not in ("=", "!=") and (value is None or isinstance(value, bool)):
-            raise self._error("true, false and null compare with = and != only", position)
-        kind, text, position = self._peek()
-        if kind == "operator" and text in _OPERATORS:
-            raise self._error(f"one comparison at a time; {_CHAIN}", position)
-        return Compare(field, operator, value)
-
-    def _infix(self, field: Field, word: str) -> Filter:
-        """Parse the part after `field in`, `field like` and so on."""
-        if word == "in":
-            return In(field, self._values())
-        if word == "contains":
-            if field in COLUMNS:
+        if self.skip("exists", "("):
+            field = self.field()
+            self.require(")")
+            return _predicate(field, [Check("any")], holds)
+        field = self.field()
+        if self.tokens[self.at + 1].word in _INFIX and self.skip("not"):
+            holds = not holds
+        word, sign = self.next.word, self.next.text
+        if word not in _INFIX and self.next.kind != "operator":
+            return _predicate(field, [Check("truthy")], holds)
+        self.take()
+        match word:
+            case "in":
+                return _predicate(field, self._members(field), holds)
+            case "between":
+                return _predicate(field, [self._between(field)], holds)
+            case "like":
+                return _predicate(field, [self._like()], holds)
+            case "contains" if field in COLUMNS:
                 name = field[0]
-                raise self._error(
-                    f"{name} is a text, not an array; write {name} like '%…%'", self._peek()[2]
-                )
-            return Contains(field, self._value())
-        if word == "like":
-            kind, _, position = self._peek()
-            if kind != "text":
-                raise self._error("expected a text after 'like', such as 'deep%'", position)
-            pattern = self._value()
-            if len(str(pattern)) > _MAX_PATTERN:
-                raise self._error(f"a pattern has {_MAX_PATTERN} characters at most", position)
-            return Like(field, str(pattern))
-        low = self._value()
-        if not self._keyword("and"):
-            raise self._error("expected 'and' and a second value: between 1 and 9", self._peek()[2])
-        position = self._peek()[2]
-        high = self._value()
-        if _kind(low) != _kind(high) or _kind(low) == "constant":
-            raise self._error("between takes two numbers, two texts or two dates", position)
-        return Between(field, low, high)
+                raise self.error(f"{name} is a text, not an array; write {name} like '%…%'")
+            case "contains":
+                return Predicate(field, (_compared("=", self._value()),), holds, items=True)
+        return _predicate(field, [self._comparison(field)], holds is (_OPERATORS[sign] != "!="))
 
-    def _field(self) -> Field:
-        kind, text, position = self._peek()
-        if kind not in ("word", "quoted") or (kind == "word" and text.lower() in _RESERVED):
-            raise self._error(self._no_field(), position)
-        self.at += 1
-        names = re.findall(r"`([^`]+)`|(\w+)", text)
-        field = tuple(quoted or plain for quoted, plain in names)
-        if any(c in '"\\' or c < " " for name in field for c in name):
-            raise self._error(
-                'a field name cannot hold ", a backslash or a control character', position
-            )
+    def _comparison(self, field: Field) -> Check:
+        """Parse the part after an operator; that of `!=` is the opposite of its check."""
+        operator, value = self.tokens[self.at - 1], self._value(field)
+        sign = _OPERATORS[operator.text]
+        if sign not in ("=", "!=") and value.kind in _CONSTANTS:
+            raise self.error("true, false and null compare with = and != only", operator.position)
+        if self.next.kind == "operator":
+            raise self.error(f"one comparison at a time; {_CHAIN}")
+        return _compared("=" if sign == "!=" else sign, value)
+
+    def _members(self, field: Field) -> list[Check]:
+        """Parse the part after `in`: the values of a kind are one check, each date is one."""
+        self.require("(", "( after 'in'")
+        values = [self._value(field)]
+        while self.skip(","):
+            values.append(self._value(field))
+            if values[-1].kind == "date":
+                self._count_test()
+        self.require(")")
+        checks = [_compared("=", value) for value in values if value.kind not in _LISTED]
+        for kind in _LISTED:
+            if members := dict.fromkeys(value.first for value in values if value.kind == kind):
+                checks.append(Check(kind, "in", tuple(members)))
+        return [*dict.fromkeys(checks)]
+
+    def _between(self, field: Field) -> Check:
+        low = self._value(field)
+        self.require("and", "'and' and a second value: between 1 and 9")
+        position = self.next.position
+        high = self._value(field)
+        if low.kind != high.kind or low.kind in _CONSTANTS:
+            raise self.error("between takes two numbers, two texts or two dates", position)
+        return Check(low.kind, "between", (low.first, high.last))
+
+    def _like(self) -> Check:
+        token = self.next
+        if token.kind != "text":
+            raise self.error("expected a text after 'like', such as 'deep%'")
+        pattern = self._value().first
+        if len(str(pattern)) > _MAX_PATTERN:
+            raise self.error(f"a pattern has {_MAX_PATTERN} characters at most", token.position)
+        return Check("text", "like", (pattern,))
+
+    def field(self) -> Field:
+        token = self.next
+        if token.kind not in ("word", "quoted") or token.word in _RESERVED:
+            raise self.error(self._no_field())
+        field = tuple(
+            quoted or plain for quoted, plain in re.findall(r"`([^`]+)`|(\w+)", token.text)
+        )
+        if re.search(r'["\\\0-\x1f]', "".join(field)):
+            raise self.error('a field name cannot hold ", a backslash or a control character')
+        self.take()
         return field
 
     def _no_field(self) -> str:
         """Why the next token is not a field; the most common mistake is 2015 < year."""
-        kind, text, _ = self._peek()
-        got = f"expected a field name, got {_short(text) or 'the end'}"
-        sign, name = self._peek(1), self._peek(2)
-        if kind not in ("number", "text") or sign[1] not in _OPERATORS or name[0] != "word":
+        value, sign, name, after = self.tokens[self.at : self.at + 4]
+        got = f"expected a field name, got {_short(value.text) or 'the end'}"
+        if value.kind not in ("number", "text") or sign.kind != "operator" or name.kind != "word":
             return got
-        if self._peek(3)[1] in _OPERATORS and self._peek(3)[0] == "operator":
+        if after.kind == "operator":
             return f"{got}; {_CHAIN}"
-        flipped = _FLIPPED[_OPERATORS[sign[1]]]
-        return f"{got}; the field comes first: {_short(name[1])} {flipped} {_short(text)}"
+        flipped = _FLIPPED[_OPERATORS[sign.text]]
+        return f"{got}; the field comes first: {_short(name.text)} {flipped} {_short(value.text)}"
 
-    def _values(self) -> tuple[Value | Date, ...]:
-        if not self._symbol("("):
-            raise self._error("expected ( after 'in'", self._peek()[2])
-        values = [self._value()]
-        while self._symbol(","):
-            values.append(self._value())
-            if isinstance(values[-1], Date):
-                self._count_test()  # a date becomes a test of its own
-        self._close()
-        return tuple(values)
-
-    def _value(self) -> Value | Date:
-        kind, text, position = self._peek()
+    def _value(self, field: Field = ()) -> _Literal:
+        """Parse a value, to be compared with a field."""
         self.values += 1
         if self.values > _MAX_VALUES:
-            raise self._error(f"more than {_MAX_VALUES} values", position)
-        if self._function("date"):
+            raise self.error(f"more than {_MAX_VALUES} values")
+        if self.skip("date", "("):
             return self._date()
-        self.at += 1
+        kind, text, position, word = self.take()
         if kind == "number":
             number = _number(text)
             if number is None:
-                raise self._error("the number is too large", position)
-            return number
+                raise self.error("the number is too large", position)
+            if field == ("_id",) and isinstance(number, int):
+                return _Literal("text", str(number), str(number))
+            return _Literal("number", number, number)
         if kind == "text":
-            return text[1:-1].replace(text[0] * 2, text[0])
-        if kind == "word" and text.lower() in _CONSTANTS:
-            return _CONSTANTS[text.lower()]
+            text = text[1:-1].replace(text[0] * 2, text[0])
+            return _Literal("text", text, text)
+        if word in _CONSTANTS:
+            return _Literal(word)
         hint = f" (write text in quotes: '{_short(text)}')" if kind == "word" else ""
-        raise self._error(f"expected a value, got {_short(text) or 'the end'}{hint}", position)
+        raise self.error(f"expected a value, got {_short(text) or 'the end'}{hint}", position)
 
-    def _date(self) -> Date:
+    def _date(self) -> _Literal:
         """Parse the part after `date(`."""
-        kind, text, position = self._peek()
+        kind, text, position, _ = self.next
         if kind != "text":
-            raise self._error("expected a date in quotes: date('2020-03-01')", position)
-        self.at += 1
+            raise self.error("expected a date in quotes: date('2020-03-01')")
         try:
             date = Date.parse(text[1:-1])
         except ValueError as error:
-            raise self._error(f"{_short(text)} is not a date: {error}", position) from error
-        self._close()
-        return date
+            raise self.error(f"{_short(text)} is not a date: {error}", position) from error
+        self.take()
+        self.require(")")
+        return _Literal("date", *date)
 
 
-def _kind(value: Value | Date) -> str:
-    """The type of a value; only values of one type can be compared."""
-    if isinstance(value, Date | str):
-        return type(value).__name__
-    return "constant" if value is None or isinstance(value, bool) else "number"
+def _predicate(field: Field, checks: list[Check], holds: bool) -> Predicate:
+    """The test of a field's own value. A column of `documents` is always a text."""
+    if field in COLUMNS:
+        whole = Check("text", ">", ("",))
+        checks = [whole if check.kind in ("any", "truthy") else check for check in checks]
+        checks = [check for check in checks if check.kind == "text"]
+    return Predicate(field, tuple(checks), holds)
+
+
+def _compared(operator: str, value: _Literal) -> Check:
+    """The way for a comparison to hold."""
+    if value.kind in _CONSTANTS:
+        return Check(value.kind)
+    if value.kind == "date" and operator == "=":
+        return Check("date", "between", (value.first, value.last))
+    # A date is a period: later begins at its end, earlier ends at its start.
+    bound = value.last if operator in ("<=", ">") else value.first
+    return Check(value.kind, operator, (bound,))
 
 
 def _number(text: str) -> int | float | None:
     """A number; None for one beyond the range of floating-point numbers."""
-    if math.isinf(float(text)):
+    try:
+        number = float(text) if re.search(r"[.eE]", text) else int(text)
+        return None if math.isinf(float(number)) else number
+    except (OverflowError, ValueError):  # Python reads integers of at most 4,300 digits
         return None
-    return float(text) if re.search(r"[.eE]", text) else int(text)
 
 
 def _short(text: str) -> str:

@@ -2,7 +2,7 @@
 
 `fields` is the metadata. `dates` is its shadow: in place of every text that is a date, the
 microsecond that it begins with (filters.dates), and nothing else. So dates are read by one
-function, in Python, when a document is stored. All values of the user are bound as parameters.
+function, in Python, when a document is stored.
 
 Tests for equality and `contains` are written with @>, which the GIN index of `fields` answers.
 
@@ -21,13 +21,14 @@ from typing import Any
 
 from searchengine.backends.filters.dates import Date
 from searchengine.backends.filters.parser import parse
-from searchengine.backends.filters.sql import (
+from searchengine.backends.filters.tree import (
+    COLUMNS,
     Check,
     Condition,
-    Dialect,
     Field,
-    Filter,
-    like_parts,
+    Predicate,
+    condition_of,
+    like_pattern,
 )
 
 _NUMBERS = "'-9e131071'::jsonb"
@@ -35,27 +36,17 @@ _NUMBERS = "'-9e131071'::jsonb"
 _BOOLEANS = "'false'::jsonb"
 _MAX_CONTAINED = 8
 """Values of `in` that are tests of their own: more would cost more than they save."""
-_WORDS = {"true": True, "false": False, "null": None}
+_CONSTANTS = {"true": True, "false": False, "null": None}
 
 
-def condition(where: str | None) -> tuple[str, list[Any]]:
+def condition(where: str | None) -> Condition:
     """A filter as a condition over `documents`, and its parameters. Raises FilterError."""
-    if where is None:
-        return "true", []
-    return compiled(parse(where))
-
-
-def compiled(node: Filter) -> tuple[str, list[Any]]:
-    """The condition of a filter's tree, and its parameters."""
-    whole = _Jsonb().condition(node)
-    return f"({whole.text})", list(whole.parameters)
+    return ("true", ()) if where is None else condition_of(parse(where), _check)
 
 
 def dates_of(metadata: Any) -> Any:
     """The shadow of metadata: dates as microseconds; None for what holds no date."""
     if isinstance(metadata, str):
-        if not metadata[:4].isdigit():
-            return None
         try:
             return Date.parse(metadata).first
         except ValueError:
@@ -68,113 +59,75 @@ def dates_of(metadata: Any) -> Any:
     return None
 
 
-class _Jsonb(Dialect):
-    """Values are read from documents.fields and documents.dates."""
-
-    # In a WHERE clause null is as good as false, and an index serves a comparison that may be null.
-    nothing, negation = "false", "(NOT coalesce({}, false))"
-
-    def column(self, name: str, check: Check) -> Condition:
-        at, values = f"documents.{name}", check.values
-        if check.operator == "like":
-            return Condition(f"({at} ~ %s)", (_regex(str(values[0])),))
-        if check.operator == "in":
-            return Condition(f"({at} = ANY(%s::text[]))", (list(values),))
-        if check.operator == "=":
-            return Condition(f"({at} = %s)", values)  # by any collation; an index serves it
-        bounds = "%s AND %s" if check.operator == "between" else "%s"
-        return Condition(f'({at} COLLATE "C" {check.operator} {bounds})', values)
-
-    def value(self, field: Field, check: Check) -> Condition:
-        at, names = _at(field, check)
-        words = [_WORDS[kind] for kind in check.kinds if kind in _WORDS]
-        if check.operator == "truthy":
-            empty = """'0', '""', 'false', 'null', '[]'"""
-            text = f"({at} NOT IN ({empty}) AND ({at} > 'true'::jsonb) IS NOT TRUE)"
-            return Condition(text, (*names, *names))
-        if not check.operator:
-            return _equal(field, "fields", words)
-        if check.operator in ("=", "in") and not check.is_date:
-            return _equal(field, "fields", list(check.values))
-        if check.operator == "like":
-            test, values = f"{text_at(at)} ~ %s", (_regex(str(check.values[0])),)
-        else:
-            test, values = _compared(at, check)
-        if isinstance(check.values[0], str):
-            kind = f"({at} <= 'null'::jsonb) IS NOT TRUE AND ({at} >= {_NUMBERS}) IS NOT TRUE"
-            return Condition(f"({test} AND {kind})", (*names, *values, *names, *names))
-        if check.operator == "between":  # between two numbers are only numbers
-            return Condition(f"({test})", (*names, *values))
-        bound = f"< {_NUMBERS}" if check.operator in ("<", "<=") else f">= {_BOOLEANS}"
-        return Condition(f"({test} AND ({at} {bound}) IS NOT TRUE)", (*names, *values, *names))
-
-    def item(self, field: Field, check: Check) -> Condition:
-        if not check.is_date:
-            words = [_WORDS[kind] for kind in check.kinds if kind in _WORDS]
-            return _equal(field, "fields", [[value] for value in (check.values or words)])
-        at, names = _at(field, check)
-        test, values = _compared("item", check)
-        text = (
-            f"EXISTS (SELECT 1 FROM jsonb_array_elements(CASE jsonb_typeof({at}) WHEN 'array' "
-            f"THEN {at} ELSE '[]' END) AS item WHERE {test})"
-        )
-        return Condition(text, (*names, *names, *values))
-
-    def existence(self, field: Field) -> Condition:
-        at, names = _at(field, Check(()))
-        return Condition(f"{at} IS NOT NULL", names)
-
-
-def _at(field: Field, check: Check) -> tuple[str, tuple[str, ...]]:
-    """The value of a field, JSONB or null, and its parameters. A text never indexes an array."""
-    column = "dates" if check.is_date else "fields"
-    return f"(documents.{column}{' -> %s::text' * len(field)})", field
-
-
 def text_at(at: str) -> str:
     """The text of a JSONB value."""
     return f"({at} #>> '{{}}')"
 
 
-def _equal(field: Field, column: str, values: list[Any]) -> Condition:
+def _check(predicate: Predicate, check: Check) -> Condition:
+    kind, operator, field = check.kind, check.operator, predicate.field
+    if field in COLUMNS:
+        return _test(f"documents.{COLUMNS[field]}", check)
+    values = [_CONSTANTS[kind]] if kind in _CONSTANTS else [*check.values]
+    if kind != "date" and (predicate.items or kind in _CONSTANTS or operator in ("=", "in")):
+        return _equal(field, [[value] for value in values] if predicate.items else values)
+    column = "dates" if kind == "date" else "fields"
+    at = f"(documents.{column}{' -> %s::text' * len(field)})"  # a text never indexes an array
+    if kind == "any":
+        return f"{at} IS NOT NULL", field
+    if kind == "truthy":
+        empty = """'0', '""', 'false', 'null', '[]'"""
+        text = f"({at} NOT IN ({empty}) AND ({at} > 'true'::jsonb) IS NOT TRUE)"
+        return text, (*field, *field)
+    if predicate.items:
+        test, bounds = _test("item", check)
+        array = f"CASE jsonb_typeof({at}) WHEN 'array' THEN {at} ELSE '[]' END"
+        text = f"EXISTS (SELECT 1 FROM jsonb_array_elements({array}) AS item WHERE {test})"
+        return text, (*field, *field, *bounds)
+    test, bounds = _test(text_at(at) if kind == "text" else at, check)
+    if kind == "text":
+        below, above = f"({at} <= 'null'::jsonb)", f"({at} >= {_NUMBERS})"
+        text = f"({test} AND {below} IS NOT TRUE AND {above} IS NOT TRUE)"
+        return text, (*field, *bounds, *field, *field)
+    if operator == "between":  # between two numbers are only numbers
+        return f"({test})", (*field, *bounds)
+    other = f"{at} < {_NUMBERS}" if operator in ("<", "<=") else f"{at} >= {_BOOLEANS}"
+    return f"({test} AND ({other}) IS NOT TRUE)", (*field, *bounds, *field)
+
+
+def _test(value: str, check: Check) -> Condition:
+    """A value and its test: of texts by code point, of JSONB numbers, which compare exactly."""
+    is_text = check.kind == "text"
+    values = check.values if is_text else tuple(map(_json, check.values))
+    cast, collation = ("", ' COLLATE "C"') if is_text else ("::jsonb", "")
+    match check.operator:
+        case "like":
+            pattern = like_pattern(str(check.values[0]), {"%": ".*", "_": "."}, _literal)
+            return f"{value} ~ %s", (f"***:^(?:{pattern})$",)
+        case "in":
+            return f"{value} = ANY(%s::text[])", ([*values],)
+        case "=":  # by any collation; an index serves it
+            return f"{value} = %s", values
+        case "between":
+            return f"{value}{collation} BETWEEN %s{cast} AND %s{cast}", values
+        case operator:
+            return f"{value}{collation} {operator} %s{cast}", values
+
+
+def _equal(field: Field, values: list[Any]) -> Condition:
     """One of the values is at the field; for a value in a list, the field is a list with it."""
-    if len(values) <= _MAX_CONTAINED:
-        tests = [f"documents.{column} @> %s::jsonb"] * len(values)
-        return Condition(f"({' OR '.join(tests)})", tuple(_nested(field, v) for v in values))
-    at = f"(documents.{column}{' -> %s::text' * len(field)})"
-    return Condition(f"({at} = ANY(%s::jsonb[]))", (*field, [_json(value) for value in values]))
-
-
-def _nested(field: Field, value: Any) -> str:
-    """JSON with a value at a field."""
+    if len(values) > _MAX_CONTAINED:
+        at = f"(documents.fields{' -> %s::text' * len(field)})"
+        return f"({at} = ANY(%s::jsonb[]))", (*field, [_json(value) for value in values])
     for name in reversed(field):
-        value = {name: value}
-    return _json(value)
+        values = [{name: value} for value in values]
+    tests = ["documents.fields @> %s::jsonb"] * len(values)
+    return f"({' OR '.join(tests)})", tuple(map(_json, values))
 
 
-def _compared(at: str, check: Check) -> tuple[str, tuple[Any, ...]]:
-    """A comparison of numbers as JSONB, which compares them exactly, or of texts by code point."""
-    if isinstance(check.values[0], str):
-        at, cast, values = f'{text_at(at)} COLLATE "C"', "", check.values
-    else:
-        cast, values = "::jsonb", tuple(map(_json, check.values))
-    if check.operator == "between":
-        return f"{at} BETWEEN %s{cast} AND %s{cast}", values
-    return f"{at} {check.operator} %s{cast}", values
-
-
-def _regex(pattern: str) -> str:
-    """A LIKE pattern as a regular expression of PostgreSQL over the whole text."""
-    wildcards = {"%": ".*", "_": "."}
-    parts = (
-        wildcards[part]
-        if wildcard
-        else f"[{part}]"
-        if len(part) > 1
-        else re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", part)
-        for part, wildcard in like_parts(pattern)
-    )
-    return f"***:^(?:{''.join(parts)})$"
+def _literal(character: str) -> str:
+    """A character as a regular expression takes it literally."""
+    return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", character)
 
 
 def _json(value: Any) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from searchengine.backends.filters.sql import Field
+from searchengine.backends.filters.tree import Field
 from searchengine.corpus.analyzer import ALGORITHMS, Analyzer, Tokenizer
 from searchengine.corpus.language_traits import UNSPACED_LANGUAGES
 from searchengine.corpus.normalization import ACCENTS, FRACTIONS, SIGNS

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from searchengine.backends.filters.parser import field_name
-from searchengine.backends.filters.sql import Field
+from searchengine.backends.filters.tree import Field
 from searchengine.backends.postgresql import schema
 from searchengine.backends.postgresql.filters import text_at
 

@@ -98,7 +98,7 @@ def delete(
     if keys is None:
         matches, parameters = condition(where)
     else:
-        matches, parameters = "key = ANY(%s)", [storable_keys(keys)]
+        matches, parameters = "key = ANY(%s)", (storable_keys(keys),)
     sql = f"DELETE FROM documents WHERE {matches} RETURNING id, key, tokens"
     (gone,) = transaction.run((sql, parameters))
     if gone:

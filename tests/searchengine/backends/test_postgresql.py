@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-import sqlite3
 import sys
 import threading
 import time
@@ -17,28 +16,22 @@ import numpy as np
 import postgres_server
 import pytest
 from conftest import WordLengths
-from filter_oracle import holds, records, trees
-from hypothesis import given
-from hypothesis import strategies as st
 from postgres_server import new_cluster_url, new_url
 from slow_wire import Wire, wire
 
 from searchengine import Document, SearchEngine
-from searchengine.backends.contract import Changed, Entry, as_json
+from searchengine.backends.contract import Changed, Entry
 from searchengine.backends.entries import entries as stored_entries
 from searchengine.backends.entries import known as stored_states
-from searchengine.backends.filters.parser import parse
-from searchengine.backends.filters.sql import Filter, compile_sql
 from searchengine.backends.limits import Deadline, limited
 from searchengine.backends.postgresql import connections as connecting
 from searchengine.backends.postgresql import schema, writing
-from searchengine.backends.postgresql.filters import compiled, condition, dates_of
+from searchengine.backends.postgresql.filters import condition
 from searchengine.errors import (
     BackendUnavailable,
     CollectionError,
     CorpusError,
     EncoderMismatch,
-    FilterError,
     QueryError,
     SearchTimeout,
 )
@@ -69,109 +62,6 @@ def entries(n: int, seed: int = 0) -> list[Entry]:
         Entry(Document(f"k{i}", f"text {i}", metadata={"n": i}), ((0, 4),), vector[None])
         for i, vector in enumerate(units(n, seed))
     ]
-
-
-# --- filters --------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def connection() -> Iterator[Any]:
-    import psycopg
-
-    url = new_url()
-    with psycopg.connect(url.partition("#")[0], autocommit=True) as connection:
-        connection.execute("CREATE TEMPORARY TABLE documents (id int, fields jsonb, dates jsonb)")
-        yield connection
-
-
-def select(connection: Any, node: Filter, rows: list[dict[str, Any]]) -> list[int]:
-    from psycopg.types.json import Jsonb
-
-    text, parameters = compiled(node)
-    connection.execute("TRUNCATE documents")
-    with connection.cursor() as cursor:
-        cursor.executemany(
-            "INSERT INTO documents VALUES (%s, %s, %s)",
-            [
-                (i, Jsonb(as_json(row), dumps=str), Jsonb(dates_of(row)))
-                for i, row in enumerate(rows)
-            ],
-        )
-        sql = f"SELECT id FROM documents WHERE {text} ORDER BY id"
-        return [i for (i,) in cursor.execute(sql, parameters)]
-
-
-def select_in_folder(node: Filter, rows: list[dict[str, Any]]) -> list[int]:
-    text, parameters = compile_sql(node)
-    with closing(sqlite3.connect(":memory:")) as db:
-        db.execute("CREATE TABLE documents (id, metadata)")
-        db.executemany(
-            "INSERT INTO documents VALUES (?, ?)", [(i, as_json(row)) for i, row in enumerate(rows)]
-        )
-        sql = f"SELECT id FROM documents WHERE {text} ORDER BY id"
-        return [i for (i,) in db.execute(sql, parameters)]
-
-
-def storable(value: Any) -> bool:
-    return "\\u0000" not in as_json({"": value}).replace("\\\\", "")
-
-
-@given(trees, st.lists(records.filter(storable), max_size=5))
-def test_a_filter_means_what_its_tree_means(
-    connection: Any, tree: Filter, rows: list[dict[str, Any]]
-) -> None:
-    expected = [i for i, row in enumerate(rows) if holds(tree, row)]
-    assert select(connection, tree, rows) == expected == select_in_folder(tree, rows)
-
-
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
-        ("tags contains 'a'", [0]),
-        ("tags = 'a'", [1]),
-        ("tags contains date('2020')", [0]),
-        ("at >= date('2020-02-29')", [1]),
-        ("o.p = 1", [0]),
-        ("o.p in (1, 'x', true)", [0, 1]),
-        ("not exists(o.p)", [2]),
-        ("s like 'ÄB%'", [0]),
-        (r"s like '100\%'", [1]),
-        ("s >= 'Z'", [0, 2]),
-        ("at >= '2'", [0, 1]),
-        ("at < 3000", [2]),
-        ("o.p < 5", [0]),
-        ("o.p >= 1", [0]),
-        ("tags < 'b'", [1]),
-        ("tags", [1]),
-        ("o", []),
-        ("s between '0' and 'a'", [1]),
-    ],
-)
-def test_filters(connection: Any, source: str, expected: list[int]) -> None:
-    rows = [
-        {"tags": ["a", "2020-05-01", ["b"]], "o": {"p": 1.0}, "s": "äb\nc", "at": "2020-01-31"},
-        {"tags": "a", "o": {"p": True}, "s": "100%", "at": "2020-03-01T00:00+09:00"},
-        {"tags": [["a"]], "o": [{"p": 1}], "s": "é", "at": 2021},
-    ]
-    assert select(connection, parse(source), rows) == expected
-
-
-def test_whole_numbers_of_any_size(connection: Any) -> None:
-    rows = [{"n": -(2**63)}, {"n": 2**63 - 1}, {"n": 2**63}]
-    for i, row in enumerate(rows):
-        assert select(connection, parse(f"n = {row['n']}"), rows) == [i]
-        assert select(connection, parse(f"n < {row['n']}"), rows) == [*range(i)]
-
-
-def test_a_long_filter_runs(connection: Any) -> None:
-    for source in (
-        " or ".join(["n >= 3"] * 400),
-        "n in (" + "3, " * 29_000 + "3)",
-        "not " * 48 + "n",
-    ):
-        assert select(connection, parse(source), [{"n": 3}, {"n": 0}])[:1] == [0]
-    with pytest.raises(FilterError, match=r"U\+0000"):
-        condition("n = 'a\0b'")
 
 
 # --- the index of vectors -------------------------------------------------------------------------

@@ -12,7 +12,8 @@ from searchengine.backends import limits
 from searchengine.backends.contract import Ids, Known
 from searchengine.backends.filters import fields
 from searchengine.backends.filters.parser import field_name, field_named, parse
-from searchengine.backends.filters.sql import compile_sql, json_path
+from searchengine.backends.filters.sqlite import compile_sql, json_path
+from searchengine.backends.filters.tree import Condition
 from searchengine.backends.folder.documents.database import Database
 from searchengine.corpus.documents import Document
 
@@ -184,14 +185,14 @@ class Store(Database):
             for i, kind, value in rows
         }
 
-    def condition(self, where: str | None) -> tuple[str, list[Any]]:
+    def condition(self, where: str | None) -> Condition:
         """A filter as an SQL condition over `documents`, and its parameters."""
         if where is None:
-            return "1", []
+            return "1", ()
         node = parse(where)  # first: says nothing about the file
         with self.named_errors(), self._pool.borrow() as connection:
             indexed = fields.indexed(connection)
-        return compile_sql(node, "documents.metadata", indexed)
+        return compile_sql(node, indexed)
 
     def matching(self, where: str | None) -> Ids:
         """Ids of the passages of matching documents, see `condition`, ascending, int64."""

@@ -6,13 +6,13 @@ import sqlite3
 from typing import Any
 
 import pytest
-from filtered import collection, found_in
+from filtered import collection, matching
 from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine.backends.filters import fields
 from searchengine.backends.filters.parser import parse
-from searchengine.backends.filters.sql import compile_sql
+from searchengine.backends.filters.sqlite import compile_sql
 from searchengine.errors import FilterError
 
 
@@ -107,8 +107,8 @@ def test_what_is_no_field_is_refused(name: str) -> None:
 
 def test_filters_read_the_index_and_the_index_only() -> None:
     db = collection([{"x": i, "y": i} for i in range(10)], "x")
-    sql, parameters = compile_sql(parse("x >= 5"), "documents.metadata", fields.indexed(db))
-    assert "json" not in sql and parameters == [1, 5]
+    sql, parameters = compile_sql(parse("x >= 5"), fields.indexed(db))
+    assert "json" not in sql and parameters == (1, 5)
     plan = str(
         db.execute(f"EXPLAIN QUERY PLAN SELECT id FROM documents WHERE {sql}", [1, 5]).fetchall()
     )
@@ -123,7 +123,7 @@ def test_check_sees_what_is_wrong() -> None:
     db.execute("DELETE FROM field_values WHERE document = 1")
     assert "lacks a value of the document with id 1" in str(fields.check(db))
     db.execute("INSERT INTO field_values VALUES (1, 'integer', 2, 1), (1, 'text', 'x', 0)")
-    assert "has 1 values that no document has" in str(fields.check(db))
+    assert "has a value that its document lacks: that with id 0" in str(fields.check(db))
     db.close()
 
 
@@ -148,9 +148,8 @@ def test_any_history_ends_in_the_right_index(seed: int) -> None:
                 fields.drop_field(db, rng.choice(("a", "b", "a.b")))
     assert fields.check(db) is None
     for source in ("a = 1 or b contains 'a'", "exists(a.b)", "a != date('2020')", "b", "c in (1)"):
-        node = parse(source)
-        with_index = found_in(db, node)
-        condition, parameters = compile_sql(node)
+        with_index = matching(db, source)
+        condition, parameters = compile_sql(parse(source))
         without = db.execute(f"SELECT id FROM documents WHERE {condition} ORDER BY id", parameters)
         assert with_index == [row[0] for row in without]
     db.close()

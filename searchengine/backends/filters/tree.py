@@ -1,0 +1,126 @@
+"""The tree of a filter, and its condition in SQL as far as databases share it.
+
+Predicates joined by `and` and `or`: `not` is carried down to them. What one predicate means in SQL
+is written by filters.sqlite and postgresql.filters. All values of the user are bound as parameters,
+none is written into the statement.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+Value = str | int | float | bool | None
+Field = tuple[str, ...]
+Condition = tuple[str, tuple[Any, ...]]
+"""A condition in SQL, and its parameters. Null is as good as false."""
+
+COLUMNS: dict[Field, str] = {("_id",): "key", ("title",): "title", ("text",): "text"}
+"""The fields of a document that are not metadata → their columns in `documents`, always a text."""
+
+_LETTERS = 0x1F000  # no letter beyond this has cases
+
+
+class Check(NamedTuple):
+    """One way for a value to pass: it is of a kind, and meets an operator.
+
+    Attributes:
+        kind: null, true, false, number, text, date (a text that is one, as a number of
+            microseconds), truthy (true, not 0, or not an empty text), or any.
+        operator: = < <= > >= between in like; "" if the kind suffices.
+        values: what follows the operator; of like, the pattern.
+    """
+
+    kind: str
+    operator: str = ""
+    values: tuple[Value, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Predicate:
+    """A field passes one of the checks, or (`holds` False) none of them.
+
+    `items`: it is an array, and one of its elements passes.
+    """
+
+    field: Field
+    checks: tuple[Check, ...]
+    holds: bool = True
+    items: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Filters of which all hold, or (`either`) at least one."""
+
+    operands: tuple["Filter", ...]
+    either: bool
+
+
+Filter = Predicate | Group
+
+
+def fields_of(node: Filter) -> list[Field]:
+    """The fields of a filter, in their order."""
+    if isinstance(node, Predicate):
+        return [node.field]
+    return [field for operand in node.operands for field in fields_of(operand)]
+
+
+def condition_of(node: Filter, check: Callable[[Predicate, Check], Condition]) -> Condition:
+    """A tree as a condition over `documents`; `check` writes one check of a predicate."""
+    text, parameters, _ = _joined(node, check)
+    return f"({text})", parameters
+
+
+def _joined(
+    node: Filter, check: Callable[[Predicate, Check], Condition]
+) -> tuple[str, tuple[Any, ...], int]:
+    """A condition, and the places that the text around its deepest predicate takes in a stack.
+
+    SQLite's parser has a stack of 100. With few parentheses, and the deepest operand first, a level
+    takes at most one place; after `x AND (` it would take three.
+    """
+    if isinstance(node, Predicate):
+        checks = [check(node, one) for one in node.checks] or [("false", ())]
+        text = " OR ".join(text for text, _ in checks)
+        text = f"({text})" if node.holds else f"NOT coalesce({text}, false)"
+        return text, tuple(value for _, values in checks for value in values), 0
+    parts = [_joined(operand, check) for operand in node.operands]
+    if not node.either:
+        parts = [
+            (f"({text})", values, stack + 1)
+            if isinstance(o, Group) and o.either
+            else (text, values, stack)
+            for o, (text, values, stack) in zip(node.operands, parts, strict=True)
+        ]
+    parts.sort(key=lambda part: -part[2])
+    return (
+        (" OR " if node.either else " AND ").join(text for text, _, _ in parts),
+        tuple(value for _, values, _ in parts for value in values),
+        max(stack + (2 if place else 0) for place, (_, _, stack) in enumerate(parts)),
+    )
+
+
+def like_pattern(pattern: str, wildcards: Mapping[str, str], escape: Callable[[str], str]) -> str:
+    """A LIKE pattern in another language of patterns, each letter as the set of its cases.
+
+    No database knows the cases of all letters in every locale, so they are listed.
+    """
+    parts = []
+    for escaped, wildcard, plain in re.findall(r"\\([%_\\])|(%+|_)|(.)", pattern, re.DOTALL):
+        letters = _cases().get(escaped or plain, escaped or plain)
+        parts.append(
+            f"[{letters}]" if len(letters) > 1 else wildcards.get(wildcard[:1], escape(letters))
+        )
+    return "".join(parts)
+
+
+@cache
+def _cases() -> dict[str, str]:
+    """Letter → all letters that differ from it in case only, itself among them."""
+    groups: dict[str, list[str]] = {}
+    for character in map(chr, range(_LETTERS)):
+        groups.setdefault(character.casefold(), []).append(character)
+    return {c: "".join(group) for group in groups.values() if len(group) > 1 for c in group}
