@@ -213,7 +213,7 @@ class Ingestion:
         self._settings = backend.settings if reader is None else reader.settings
         self._pipeline = None if reader is None else Pipeline(reader, options.building)
         self._languages = None
-        if "://" not in str(backend.path) and self._is_empty():
+        if "://" not in str(backend.path) and self._is_empty(newest=False):
             self._languages = Languages(reader)
         self.seen: set[str] = set()
         self._counts: Counter[str] = Counter()
@@ -388,8 +388,8 @@ class Ingestion:
         if reader is not None:
             self._encode_by(reader)
 
-    def _is_empty(self) -> bool:
-        with self._backend.reading(newest=True) as snapshot:
+    def _is_empty(self, *, newest: bool = True) -> bool:
+        with self._backend.reading(newest=newest) as snapshot:
             return not snapshot.ids_after(-1, None, 1).size
 
     def _encode_by(self, reader: PassageReader) -> None:

@@ -185,7 +185,7 @@ def choose_again(collection: Collection) -> None:
 
     So a collection that has grown gets stems of its languages.
     """
-    with collection.newest() as snapshot:
+    with collection.reading(newest=True) as snapshot:
         settings = snapshot.settings
         texts = stored_texts(snapshot.store) if settings.get("tokenizer_auto") else []
     chosen = str(analyzer_for(traits(_excerpts(texts))))
