@@ -289,7 +289,7 @@ def copy(source: Path | str, target: Path | str, prune: bool, as_json: bool) -> 
     names = {"source": name_of(source), "target": name_of(target)}
     removed = f", {counted(copied.removed, 'document')} deleted there" if copied.removed else ""
     show_result(
-        names | copied.as_dict(),
+        names | asdict(copied),
         f"{counted(copied.written, 'document')} of {counted(copied.documents, 'document')} "
         f"copied to {names['target']}{removed}; both sides are equal (checksum "
         f"{copied.checksum[:12]}, vectors within {copied.farthest:.5f})",

@@ -43,14 +43,12 @@ from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch, QueryError
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.segment import Segment
-from searchengine.indexer.storage.durable import link_verified
-from searchengine.indexer.storage.manifest import MANIFEST
-from searchengine.indexer.storage.passages_file import PASSAGES
 from searchengine.ingest import ingestion, pipeline
 from searchengine.ingest.languages import default_of, stored_texts
 from searchengine.ingest.passages import PassageConfig, PassageReader
 from searchengine.ingest.settings import CollectionSettings, default_prefix
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
+from searchengine.upkeep.copies import link_segment
 from searchengine.upkeep.question_map import QUERY_MAP
 from searchengine.upkeep.verify import check_texts
 
@@ -59,7 +57,7 @@ REST = 64
 ROUNDS = 20
 """Times to catch up. Then the rest is encoded with the lock, however much it is."""
 _PATIENCE = 60.0  # seconds to wait for other writers at least, when all is encoded
-_LINKED = "segment-"  # and a number: segments that the swap moves
+_LINKED = "linked"  # the folder of the segments that the swap moves
 # All that str.strip removes: SQLite's trim knows only the space.
 _SPACES = "".join(filter(str.isspace, map(chr, range(0x3001))))
 
@@ -248,17 +246,14 @@ class Reindexing:
 
     def _linked(self, row: SegmentRow) -> Path:
         """A segment of the new collection in another folder, without the file of its passages."""
-        built = self.owner.folder / f"{_LINKED}{row.id}"
+        parent = self.owner.folder / _LINKED
         source = folder_of(self.target.path, row.id)
-        if not built.exists():
-            (segment,) = self.target.opened([row]).values()
-            with os_errors(self.collection.path), segment_errors(self.target.path):
-                built.mkdir()
-                shutil.copyfile(source / MANIFEST, built / MANIFEST)
-                for name, entry in segment.manifest.files.items():
-                    if name != PASSAGES:
-                        link_verified(source / name, built / name, entry)
-        return built
+        if (parent / source.name).exists():
+            return parent / source.name
+        (segment,) = self.target.opened([row]).values()
+        with os_errors(self.collection.path), segment_errors(self.target.path):
+            parent.mkdir(exist_ok=True)
+            return link_segment(source, segment, parent, passages=False)
 
     def _move(self, writer: Writer, row: SegmentRow, columns: Ids, base: int) -> None:
         """Store a segment and its passages, `columns` (3, rows), where −1 becomes a tombstone."""
@@ -338,8 +333,7 @@ def _target(owner: Owner, store: Store, settings: Mapping[str, Any]) -> Collecti
     """The new collection, with what was encoded before."""
     with os_errors(owner.folder):
         owner.folder.mkdir(exist_ok=True)
-        for built in owner.folder.glob(f"{_LINKED}*"):  # of a killed process
-            shutil.rmtree(built)
+        shutil.rmtree(owner.folder / _LINKED, ignore_errors=True)  # of a killed process
     if not (owner.folder / "documents.db").exists():
         tokenizer = Analyzer.parse(store.settings()["tokenizer"])
         return Collection.create(owner.folder, {**settings}, tokenizer)

@@ -77,6 +77,9 @@ class Work:
 def works(store: Store) -> list[Work]:
     """All rows, by id."""
     rows = store.read("SELECT id, kind, first, last, folder, details FROM pending ORDER BY id")
+    for i, kind, *_ in rows:
+        if kind not in tuple(Kind):
+            raise store.damaged(f"pending work {i} is of the kind {kind!r}")
     with store.named_errors():
         return [
             Work(i, Kind(kind), first, last, folder, json.loads(details))

@@ -25,6 +25,7 @@ from searchengine.backends.folder.words import (
     likely,
     texts_of,
 )
+from searchengine.backends.mode import Mode
 from searchengine.backends.quotes import joins_words
 from searchengine.backends.quotes import phrases as quoted
 from searchengine.backends.synonyms import added, known
@@ -54,18 +55,36 @@ _Filter = tuple[str | None, tuple[str, ...]]  # of metadata; phrases
 Search = Callable[[SegmentRow, Segment, Allowed | None], SearchResult]
 
 
-def _checked(store: Store) -> dict[str, Any]:
-    """The settings. Raises CollectionError if they lack what a collection needs."""
-    settings = store.settings()
-    try:
-        SegmentConfig.from_dict(settings["index"])
-        int(settings.get("commit", 0))
-        missing = {"dim", "fingerprint", "source"} - settings["encoder"].keys()
-        if missing or type(settings["encoder"]["dim"]) is not int:
-            raise ValueError("the encoder is not described")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise store.damaged(f"in its settings: {error}") from error
-    return settings
+_PARTS = {
+    "encoder": {"dim", "fingerprint", "source"},
+    "tuned": {"commit", "segments", "tuning"},
+    "query_map": {"dim", "fingerprint", "matrix"},
+}
+_READ: dict[str, Callable[[Any], object]] = {
+    "encoder": lambda encoder: range(1, encoder["dim"])[:0],
+    "index": SegmentConfig.from_dict,
+    "tokenizer": Analyzer.parse,
+    "mode": Mode,
+    "weight": float,
+    "passages": lambda cut: dict(cut or {}),
+    "synonyms": str.splitlines,
+    "commit": int,
+}
+_NEEDED = ("encoder", "index", "tokenizer")
+
+
+def setting_faults(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Name → what is wrong, of settings that make no sense or are missing."""
+    faults = {name: "is missing" for name in _NEEDED if name not in settings}
+    for name, value in settings.items():
+        try:
+            if lacking := _PARTS.get(name, set()) - (value.keys() if name in _PARTS else set()):
+                faults[name] = f"lacks {', '.join(sorted(lacking))}"
+            else:
+                _READ.get(name, bool)(value)
+        except (AttributeError, TypeError, ValueError) as error:
+            faults[name] = str(error)
+    return faults
 
 
 class Snapshot(contract.Snapshot):
@@ -107,7 +126,9 @@ class Snapshot(contract.Snapshot):
         try:
             self.store.hold()
             self.begun = monotonic()
-            self.settings = _checked(self.store)
+            self.settings = self.store.settings()
+            for name, fault in setting_faults(self.settings).items():
+                raise self.store.damaged(f"in its settings: {name}: {fault}")
             self.segments: Mapping[SegmentRow, Segment] = {
                 row: open_segment(row) for row in self.store.segments()
             }
@@ -116,6 +137,8 @@ class Snapshot(contract.Snapshot):
             self._files = [(row, p.passages) for row, p in parts if p.passages is not None]
             if len(self._files) < len(parts):
                 raise self.store.damaged("a segment has no file of passages")
+            if not parts and self.store.read("SELECT EXISTS (SELECT 1 FROM live_passages)")[0][0]:
+                raise self.store.damaged("it has passages and no segments")
         except BaseException:
             self.store.close()
             raise
