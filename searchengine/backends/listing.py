@@ -3,8 +3,10 @@
 import sys
 from collections.abc import Iterator
 from difflib import get_close_matches
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
+
+import numpy as np
 
 from searchengine.backends.contract import Ids, Snapshot
 from searchengine.backends.entries import keys_of
@@ -17,6 +19,7 @@ Counts = dict[Value, int]
 
 _IDS = 50_000  # ids read at a time: a filter on an indexed field is evaluated again for each block
 _DOCUMENTS = 100  # documents read at a time
+_CONSTANTS: dict[str, Any] = {"true": True, "false": False, "null": None}
 
 
 def ids(snapshot: Snapshot, where: str | None = None) -> Iterator[Ids]:
@@ -31,7 +34,10 @@ def documents(
     snapshot: Snapshot, where: str | None = None, offset: int = 0, limit: int | None = None
 ) -> Iterator[Document]:
     """Documents that match a filter, in the order first added, read in small blocks."""
-    for block in _blocks(snapshot, where, offset, limit):
+    numbers = chain.from_iterable(block.tolist() for block in ids(snapshot, where))
+    stop = None if limit is None else min(offset + limit, sys.maxsize)
+    chosen = islice(numbers, min(offset, sys.maxsize), stop)
+    while block := [*islice(chosen, _DOCUMENTS)]:
         yield from snapshot.documents(block)
 
 
@@ -43,19 +49,9 @@ def keys(snapshot: Snapshot, where: str | None = None) -> Iterator[str]:
 
 def at(snapshot: Snapshot, positions: list[int], where: str | None = None) -> Iterator[Document]:
     """The documents at these positions of `documents`, in the order of the positions."""
-    order = sorted(set(positions))
-    chosen: dict[int, int] = {}
-    first = place = 0
-    for block in ids(snapshot, where):
-        while place < len(order) and order[place] < first + len(block):
-            chosen[order[place]] = int(block[order[place] - first])
-            place += 1
-        if place == len(order):
-            break
-        first += len(block)
-    for start in range(0, len(positions), _DOCUMENTS):
-        part = positions[start : start + _DOCUMENTS]
-        yield from snapshot.documents([chosen[position] for position in part])
+    chosen = np.concatenate([np.zeros(0, np.int64), *ids(snapshot, where)])[positions]
+    for start in range(0, len(chosen), _DOCUMENTS):
+        yield from snapshot.documents(chosen[start : start + _DOCUMENTS])
 
 
 def facet(snapshot: Snapshot, name: str, where: str | None = None) -> Counts:
@@ -68,7 +64,7 @@ def facet(snapshot: Snapshot, name: str, where: str | None = None) -> Counts:
     rows = snapshot.value_counts(name, where)
     counts: Counts = {}
     for kind, atom, number in sorted(rows, key=lambda row: (row[0], row[1])):
-        value = _value(kind, atom)
+        value = _CONSTANTS.get(kind, atom)  # SQLite has no truth values
         counts[value] = counts.get(value, 0) + number
     return dict(sorted(counts.items(), key=lambda pair: -pair[1]))
 
@@ -90,20 +86,3 @@ def unknown_fields(snapshot: Snapshot, where: str | None) -> Iterator[str]:
         close = get_close_matches(wanted, dict.fromkeys(names), 1)
         hint = f"did you mean {field_name((close[0],))}?" if close else "is it misspelt?"
         yield f"no document has a field {name}; {hint}"
-
-
-def _value(kind: str, value: Any) -> Value:
-    """A value as JSON gives it to Python; SQLite has no truth values."""
-    if kind in ("true", "false"):
-        return kind == "true"
-    return None if kind == "null" else value
-
-
-def _blocks(
-    snapshot: Snapshot, where: str | None, offset: int, limit: int | None
-) -> Iterator[list[int]]:
-    numbers = (int(i) for block in ids(snapshot, where) for i in block)
-    stop = None if limit is None else min(offset + limit, sys.maxsize)
-    chosen = islice(numbers, min(offset, sys.maxsize), stop)
-    while block := list(islice(chosen, _DOCUMENTS)):
-        yield block
