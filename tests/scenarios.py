@@ -1,6 +1,7 @@
 """What tests/campaign.py does to a collection, what it must hold then, and who judges that."""
 
 import json
+import os
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -13,8 +14,8 @@ import numpy as np
 from conftest import WordLengths
 
 from searchengine import Document, SearchEngine
+from searchengine.backends.folder import collection as ahead
 from searchengine.backends.folder import merging
-from searchengine.backends.folder import writer as ahead
 from searchengine.indexer.segment import SegmentConfig
 
 Model = Mapping[str, Document]
@@ -144,10 +145,10 @@ def optimize() -> Step:
 
 
 def optimize_unlocked() -> Step:
-    """Write everything as one segment as if it took long: named in `pending`, in small slices."""
+    """Write everything as one segment as if it took long: named in `pending` first."""
 
     def act(engine: SearchEngine) -> None:
-        merging.IN_ONE, merging.SLICE = 0, 2
+        merging.IN_ONE = 0
         engine.optimize()
 
     return Step("optimize unlocked", act, lambda model: [model])
@@ -260,6 +261,11 @@ def answers_as_brute_force(engine: SearchEngine, held: Model) -> None:
                 assert abs(hit.score - expected[hit.key]) < _CLOSE, f"{hit} has a wrong score"
                 assert (hit.text, hit.metadata) == (known.text, known.metadata), f"{hit} is stale"
             assert np.allclose([h.score for h in first], [h.score for h in hits[:2]])
+
+
+def open_files() -> set[str]:
+    """The files that this process has open."""
+    return {os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()}
 
 
 def strays(path: Path) -> list[str]:

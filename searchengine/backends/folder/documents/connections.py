@@ -1,12 +1,10 @@
 """Connections to an SQLite file: shared by threads, safe in forked children, and without locks
 where the folder cannot be written.
 
-Pool and Turns. The threads of a process share connections (Pool), and write to a file one at a
-time (Turns).
-
 Forks. SQLite counts, once for each process and file, the locks that the process holds. A forked
 child inherits the count and not the locks, so every connection it opens to that file would skip
-locks that nobody holds (https://sqlite.org/howtocorrupt.html, section 2.6). Hence:
+locks that nobody holds (https://sqlite.org/howtocorrupt.html, section 2.6). Hence, here and nowhere
+else:
 
 * before a fork, running statements end, and no connection is being opened or closed;
 * in the child, the connections that only read are closed: no lock of the parent's is touched, and
@@ -22,13 +20,15 @@ what the file would hold.
 """
 
 import ctypes
+import errno
 import os
+import resource
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Condition, Lock, RLock
-from typing import Any, Protocol, TypeVar
+from threading import Lock, RLock
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from searchengine.errors import CollectionError
@@ -36,41 +36,39 @@ from searchengine.errors import CollectionError
 T = TypeVar("T")
 Identity = tuple[int, int]
 """The device and inode of a file."""
-
-
-class Connected(Protocol):
-    """Holds connections to a file."""
-
-    def pause(self) -> None:
-        """Wait until no statement runs, and let none begin."""
-
-    def resume(self) -> None:
-        """Statements may run again."""
-
-    def abandon(self) -> Identity | None:
-        """In a child: close the connections that may be closed; returns the file of the others."""
-
-
-_guard = RLock()  # held while connections are opened or closed, and across a fork
-_connected: WeakSet[Connected] = WeakSet()
+State = tuple[int, int, bool, bool]
+guard = RLock()
+"""Held while connections are opened or closed, and across a fork."""
+_open: WeakSet["Connection"] = WeakSet()
 _inherited: WeakKeyDictionary[Any, Callable[[Any], None]] = WeakKeyDictionary()
-_paused: list[Connected] = []
+_paused: list["Connection"] = []
 _lost: set[Identity] = set()
 
 
-@contextmanager
-def guarded(holder: Connected) -> Iterator[None]:
-    """No fork happens while the block opens or closes connections of `holder`."""
-    with _guard:
-        _connected.add(holder)
-        yield
+class Connection(sqlite3.Connection):
+    """A connection that any thread may use while it holds `lock`: one statement at a time.
+
+    Attributes:
+        lock: held while a statement runs.
+        written: the file, if this connection can write to it.
+        usable: False in a child that inherited a connection that can write.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.lock, self.usable = RLock(), True
+        self.written: Identity | None = None
+        _open.add(self)
+
+    def close(self) -> None:
+        """Close it when no statement runs; closing twice is harmless."""
+        with guard, self.lock:
+            if self.usable:
+                super().close()
 
 
 def inherit(user: T, after_fork: Callable[[T], None]) -> None:
-    """Call a method of this object in every child forked from now on.
-
-    It makes new locks, or has the object refuse to be used.
-    """
+    """Call a method of this object in every child forked from now on: it refuses to be used."""
     _inherited[user] = after_fork
 
 
@@ -83,40 +81,44 @@ def refuse_if_lost(identity: Identity, path: Path) -> None:
         )
 
 
+def _take(lock: Any) -> None:
+    """Ctrl-C does not end the wait: Python ignores what a fork's hook raises, and would fork."""
+    while True:
+        with suppress(BaseException):
+            lock.acquire()
+            return
+
+
 def _before() -> None:
-    _guard.acquire()
-    for holder in list(_connected):
-        holder.pause()
-        _paused.append(holder)
-
-
-def _resume() -> None:
-    while _paused:
-        _paused.pop().resume()
+    _take(guard)
+    for connection in list(_open):
+        _take(connection.lock)
+        _paused.append(connection)
 
 
 def _in_parent() -> None:
-    _resume()
-    _guard.release()
+    while _paused:
+        _paused.pop().lock.release()
+    guard.release()
 
 
 def _in_child() -> None:
-    holders = list(_paused)
-    _resume()
-    for holder in holders:
-        identity = holder.abandon()
-        if identity is not None:
-            _lost.add(identity)
-    _connected.clear()
+    for connection in list(_paused):
+        if connection.written is None:
+            connection.close()
+        elif connection.usable:
+            connection.usable = False
+            _lost.add(connection.written)
+            # Never closed, nor at the interpreter's end.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+    _open.clear()
+    turns.forget()
     for user, after_fork in list(_inherited.items()):
         after_fork(user)
-    _guard.release()
+    _in_parent()
 
 
 os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
-
-
-State = tuple[int, int, bool, bool]
 
 
 def log_of(path: Path) -> Path:
@@ -141,20 +143,21 @@ def frozen_state(path: Path) -> State:
     return file.st_mtime_ns, file.st_size, log_of(path).exists(), _shared(path).exists()
 
 
-def connect(path: Path, mode: str) -> sqlite3.Connection:
-    """A connection that any thread may use.
-
-    `mode`: ro, rw, or rwc, which makes the file. A frozen file is read only, whatever the mode.
-    """
-    lockless = mode != "rwc" and is_frozen(path)
+def connect(path: Path, mode: str) -> Connection:
+    """A connection. `mode`: ro, rw, or rwc, which makes the file; or immutable, for a file that
+    nobody writes. A frozen file is read only, whatever the mode."""
+    lockless = mode in ("ro", "rw") and is_frozen(path)
     if lockless:
-        mode = "ro&vfs=unix-none" if log_of(path).exists() else "ro&immutable=1"
-    connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode={mode}",
-        uri=True,
-        isolation_level=None,
-        check_same_thread=False,
-    )
+        mode = "ro&vfs=unix-none" if log_of(path).exists() else "immutable"
+    mode = "ro&immutable=1" if mode == "immutable" else mode
+    with guard:
+        connection = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode={mode}",
+            uri=True,
+            isolation_level=None,
+            check_same_thread=False,
+            factory=Connection,
+        )
     if mode == "rwc":
         share_as_folder(path, connection)
     if lockless:  # so that it makes no file for what the log holds
@@ -172,104 +175,14 @@ def _shared(path: Path) -> Path:
     return path.with_name(path.name + "-shm")
 
 
-class Pool:
-    """A pool of connections. Each runs one statement at a time, for any thread.
-
-    Long statements leave one connection free, so that a slow filter never keeps a quick look-up
-    waiting. If the pool has a single connection, all take turns.
-
-    Attributes:
-        written: the file, if these connections can write to it: a forked child must not close
-            them (see Forks above).
-    """
-
-    def __init__(self) -> None:
-        self.written: Identity | None = None
-        self._all: list[sqlite3.Connection] = []
-        self._free: list[sqlite3.Connection] = []
-        self._changed = Condition(RLock())
-        self._closed = False
-
-    def add(self, connection: sqlite3.Connection) -> None:
-        """Add a connection."""
-        with self._changed:
-            self._all.append(connection)
-            self._free.append(connection)
-            self._changed.notify_all()
-
-    def discard(self, connection: sqlite3.Connection) -> None:
-        """Close a connection that is not in use."""
-        with self._changed:
-            self._all.remove(connection)
-            self._free.remove(connection)
-            connection.close()
-
-    @property
-    def connections(self) -> tuple[sqlite3.Connection, ...]:
-        """All connections, in the order added."""
-        return tuple(self._all)
-
-    @contextmanager
-    def borrow(self, *, long: bool = False) -> Iterator[sqlite3.Connection]:
-        """A connection for this thread alone during the block; waits until one is free.
-
-        Raises sqlite3.ProgrammingError when the pool is closed.
-        """
-        with self._changed:
-            kept_free = 1 if long and len(self._all) > 1 else 0
-            self._changed.wait_for(lambda: self._closed or len(self._free) > kept_free)
-            if self._closed:
-                raise sqlite3.ProgrammingError("Cannot operate on a closed database.")
-            connection = self._free.pop()
-        try:
-            yield connection
-        finally:
-            with self._changed:
-                if self._closed:
-                    self._all.remove(connection)
-                    connection.close()
-                else:
-                    self._free.append(connection)
-                self._changed.notify_all()
-
-    def close(self) -> None:
-        """Close all connections; those in use are closed when they are returned."""
-        with guarded(self), self._changed:
-            self._closed = True
-            for connection in self._free:
-                connection.close()
-            self._all, self._free = [c for c in self._all if c not in self._free], []
-            self._changed.notify_all()
-
-    def pause(self) -> None:
-        """Wait until no statement runs, and let none begin until `resume`.
-
-        Ctrl-C does not end the wait: Python ignores what a fork's hook raises, and would fork.
-        """
-        self._changed.acquire()
-        while len(self._free) < len(self._all):
-            with suppress(BaseException):
-                self._changed.wait()
-
-    def resume(self) -> None:
-        """Let statements run again; called by the thread that paused."""
-        self._changed.release()
-
-    def abandon(self) -> Identity | None:
-        """In a forked child: the connections belong to the parent."""
-        if self._closed or self.written is None:
-            self.close()
-            return None
-        for connection in self._all:  # never closed, nor at the interpreter's end
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
-        self._all, self._free, self._closed = [], [], True
-        return self.written
-
-
 class Turns:
     """Lets the threads of this process write to a file one at a time."""
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """In a forked child: no thread is writing."""
         self._lock = Lock()
         self._files: WeakValueDictionary[Identity, _Turn] = WeakValueDictionary()
 
@@ -280,19 +193,13 @@ class Turns:
         A thread that has the turn already gets it again.
         """
         with self._lock:
-            turn = self._files.get(identity) or _Turn()
-            self._files[identity] = turn
+            turn = self._files.setdefault(identity, _Turn())
         acquired = turn.lock.acquire(blocking=wait)
         try:
             yield acquired
         finally:
             if acquired:
                 turn.lock.release()
-
-    def after_fork(self) -> None:
-        """In a forked child: no thread is writing."""
-        self._lock = Lock()
-        self._files = WeakValueDictionary()
 
 
 class _Turn:
@@ -302,7 +209,34 @@ class _Turn:
 
 turns = Turns()
 """The turns of this process."""
-inherit(turns, Turns.after_fork)
+
+
+_LIMITS = {
+    errno.EMFILE: "this process has as many files open as it may ({} of ulimit -n): close some "
+    "collections, or raise the limit",
+    errno.ENFILE: "the system has as many files open as it may: close some programs",
+    errno.ENOMEM: "there is no memory left for a mapping: free some, or raise the limit of this "
+    "process (ulimit -v, or its container's)",
+}
+
+
+def exhausted(error: BaseException | None = None) -> str | None:
+    """The limit of this process or machine that was reached, and the way out; None: none was.
+
+    `error`: None: SQLite does not say; whether a file can be opened now is tried.
+    """
+    if error is None:
+        try:
+            os.close(os.open(os.devnull, os.O_RDONLY))
+        except OSError as refused:
+            error = refused
+    for cause in (error, getattr(error, "__cause__", None)):
+        number = errno.ENOMEM if isinstance(cause, MemoryError) else getattr(cause, "errno", None)
+        if number is None:  # faiss has no numbers
+            number = next((n for n in _LIMITS if os.strerror(n) in str(cause)), None)
+        if number in _LIMITS:
+            return _LIMITS[number].format(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    return None
 
 
 def way_out(path: Path) -> str:

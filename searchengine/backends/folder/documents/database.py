@@ -1,23 +1,23 @@
 """documents.db as a file: opened, locked, in transactions. Its tables: store.py and changes.py."""
 
 import json
-import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from random import random
+from random import choice, random
 from time import monotonic, sleep
 from typing import Any, Self
 
 from searchengine.backends import limits
 from searchengine.backends.folder.documents import schema
 from searchengine.backends.folder.documents.connections import (
+    Connection,
     Identity,
-    Pool,
     connect,
+    exhausted,
     frozen_state,
-    guarded,
+    guard,
     is_frozen,
     log_of,
     refuse_if_lost,
@@ -27,6 +27,8 @@ from searchengine.backends.folder.documents.connections import (
 )
 from searchengine.errors import CollectionBusy, CollectionError
 
+_OPENED: set[Identity] = set()  # files that were found to be of this format
+_NO_MAPPING = (sqlite3.SQLITE_IOERR_SHMMAP, sqlite3.SQLITE_IOERR_NOMEM)
 _BUSY_MS = 5_000  # for readers, while another process recovers the log after a crash
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.1  # seconds between two tries to begin to write
 # A file is rewritten if more than a fourth is free, and if that takes others less than a second.
@@ -61,12 +63,13 @@ class Database:
         self._read_only = readers > 0
         # A frozen file is read without locks: it must not change meanwhile.
         self._frozen = frozen_state(path) if not create and is_frozen(path) else None
-        self._pool = Pool()
-        with guarded(self._pool), self.named_errors():
+        self.connections: list[Connection] = []
+        with guard, self.named_errors():
             try:
                 if not create:
                     self.identity = _identity(path)
                     refuse_if_lost(self.identity, path)
+                    self._refuse_unread()
                 for _ in range(max(1, readers)):
                     self._connect(create)
                 if create:
@@ -74,16 +77,28 @@ class Database:
                 if not self.in_place:
                     raise self.replaced()
                 if not self._read_only and self._frozen is None:
-                    self._pool.written = self.identity
+                    self.connection.written = self.identity
                 self._begin(create)
             except BaseException:
-                self._pool.close()
+                self.close()
                 raise
+
+    def _refuse_unread(self) -> None:
+        """Leave a file of another format as it is: SQLite would make others beside it.
+
+        One with a log has them already, and is refused when it is open.
+        """
+        if self.identity in _OPENED or log_of(self.path).exists():
+            return
+        with closing(connect(self.path, "immutable")) as connection:
+            with suppress(sqlite3.Error):  # found again when it is open
+                self._check_tables(connection)
+        _OPENED.add(self.identity)
 
     def _connect(self, create: bool) -> None:
         mode = "rwc" if create else "ro" if self._read_only else "rw"
         connection = connect(self.path, mode)
-        self._pool.add(connection)
+        self.connections.append(connection)
         connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS if self._read_only else 0}")
         if not self._read_only:
             # SQLite would fold when it has released the write lock: see `fold_log`.
@@ -99,33 +114,71 @@ class Database:
             return
         if self._frozen is not None:
             self.connection.execute("PRAGMA query_only = 1")
-        sql = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'documents'"
-        if not self.read(sql)[0][0]:
-            raise CollectionError(
-                f"{self.path} has no table of documents, so {self.path.parent} is not a collection"
-            )
-        if not schema.outdated(self.connection, str(self.path)):
+        if not self._check_tables(self.connection):
             return
         if self._read_only and self._frozen is None:
             Database(self.path).close()  # a connection that can write upgrades the file
         else:
             schema.upgrade(self.connection, str(self.path))
 
+    def _check_tables(self, connection: sqlite3.Connection) -> bool:
+        """Whether migrations are pending. CollectionError for a file of another kind or version."""
+        sql = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'documents'"
+        if not connection.execute(sql).fetchone()[0]:
+            raise CollectionError(
+                f"{self.path} has no table of documents, so {self.path.parent} is not a collection"
+            )
+        return schema.outdated(connection, str(self.path))
+
     @property
-    def connection(self) -> sqlite3.Connection:
+    def inherited(self) -> bool:
+        """Whether this process was forked from the one that opened it to write."""
+        return not all(connection.usable for connection in self.connections)
+
+    @property
+    def connection(self) -> Connection:
         """The first connection."""
-        return self._pool.connections[0]
+        return self.connections[0]
+
+    @contextmanager
+    def borrow(self, *, long: bool = False) -> Iterator[Connection]:
+        """A connection for this thread alone during the block; waits until one is free.
+
+        Long statements leave the first one to quick ones, so that a slow filter never keeps a quick
+        look-up waiting; if it is the only one, all take turns.
+        """
+        usable = self.connections[1:] if long and len(self.connections) > 1 else self.connections
+        free = (one for one in usable if one.lock.acquire(blocking=False))
+        connection = next(free, None)
+        if connection is None and usable:
+            connection = choice(usable) if long else usable[0]
+            connection.lock.acquire()
+        if connection is None:
+            raise sqlite3.ProgrammingError("Cannot operate on a closed database.")
+        try:
+            if not connection.usable:
+                raise sqlite3.ProgrammingError("Cannot operate on a closed database.")
+            yield connection
+        finally:
+            connection.lock.release()
 
     @contextmanager
     def named_errors(self) -> Iterator[None]:
         """SQLite's errors as CollectionError, with the file's name and what to do."""
         try:
             yield
-        except sqlite3.OperationalError as error:
+        except (sqlite3.OperationalError, MemoryError) as error:
             call = limits.current()
-            code = getattr(error, "sqlite_errorcode", None)  # the module's own errors have none
+            code = getattr(error, "sqlite_errorcode", 0)  # the module's own errors have none
             if code == sqlite3.SQLITE_INTERRUPT and call is not None:
                 raise call.exceeded() from None
+            limit = None
+            if isinstance(error, MemoryError) or code in _NO_MAPPING:
+                limit = exhausted(MemoryError())
+            elif code & 0xFF in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR):
+                limit = exhausted()
+            if limit is not None:
+                raise CollectionError(f"{self.path}: {limit}") from error
             if "locked" in str(error):
                 raise CollectionBusy(
                     f"{self.path.parent} is being written to by another process; "
@@ -173,14 +226,13 @@ class Database:
                 raise CollectionBusy(f"{self.path.parent} is being written to by another thread")
             self._begin_writing(wait)
             before = self.connection.total_changes
-            process = os.getpid()
             try:
                 yield
                 if self.connection.total_changes != before and not self.in_place:
                     raise self.replaced()
                 self.execute("COMMIT")
             except BaseException:
-                if process == os.getpid() and self.connection.in_transaction:
+                if not self.inherited and self.connection.in_transaction:
                     self.execute("ROLLBACK")
                 raise
 
@@ -200,7 +252,7 @@ class Database:
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """The connection, for statements of a transaction."""
-        with self.named_errors(), self._pool.borrow() as connection, _interrupted(connection):
+        with self.named_errors(), self.borrow() as connection, _interrupted(connection):
             yield connection
 
     def execute(self, sql: str) -> None:
@@ -234,11 +286,11 @@ class Database:
         the connections that began before it are closed.
         """
         with self.named_errors():
-            begun = {connection: _begun(connection) for connection in self._pool.connections}
-            newest = list(begun.values())[-1]
-            for connection, commit in begun.items():
-                if commit != newest:
-                    self._pool.discard(connection)
+            begun = [_begun(connection) for connection in self.connections]
+            for connection, commit in zip(list(self.connections), begun, strict=True):
+                if commit != begun[-1]:
+                    self.connections.remove(connection)
+                    connection.close()
 
     def tidy(self) -> None:
         """Return much free space inside the file to the disk, unless it takes long to rewrite."""
@@ -320,7 +372,7 @@ class Database:
 
     def copy_to(self, path: Path) -> None:
         """Write the database as this connection sees it to a new file."""
-        with self.named_errors(), self._pool.borrow(long=True) as connection:
+        with self.named_errors(), self.borrow(long=True) as connection:
             target = sqlite3.connect(path)
             try:
                 _sync_fully(target)
@@ -334,8 +386,9 @@ class Database:
                 target.close()
 
     def close(self) -> None:
-        """Close the connection; closing twice is harmless."""
-        self._pool.close()
+        """Close the connections; closing twice is harmless."""
+        while self.connections:
+            self.connections.pop().close()
 
     def __enter__(self) -> Self:
         return self
@@ -357,7 +410,7 @@ class Database:
         self._check_frozen()
         with (
             self.named_errors(),
-            self._pool.borrow(long=long) as connection,
+            self.borrow(long=long) as connection,
             _interrupted(connection),
         ):
             rows = connection.execute(sql, parameters).fetchall()

@@ -134,12 +134,12 @@ class Store(Database):
 
     def fields(self) -> tuple[str, ...]:
         """The metadata fields that are indexed, as filters name them."""
-        with self.named_errors(), self._pool.borrow() as connection:
+        with self.named_errors(), self.borrow() as connection:
             return tuple(field_name(field) for field in fields.indexed(connection))
 
     def index_complaint(self) -> str | None:
         """The fault of the indexes of fields, in a sentence; None if there is no fault."""
-        with self.named_errors(), self._pool.borrow() as connection:
+        with self.named_errors(), self.borrow() as connection:
             return fields.check(connection)
 
     def ids_of(self, keys: Iterable[str]) -> dict[str, int]:
@@ -190,7 +190,7 @@ class Store(Database):
         if where is None:
             return "1", ()
         node = parse(where)  # first: says nothing about the file
-        with self.named_errors(), self._pool.borrow() as connection:
+        with self.named_errors(), self.borrow() as connection:
             indexed = fields.indexed(connection)
         return compile_sql(node, indexed)
 

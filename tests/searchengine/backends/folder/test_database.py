@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scenarios import open_files
 
 from searchengine.backends.contract import Entry, Known
 from searchengine.backends.folder.documents import database
 from searchengine.backends.folder.documents.changes import Changes
-from searchengine.backends.folder.documents.connections import Pool, turns
+from searchengine.backends.folder.documents.connections import turns
 from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.folders import os_errors, remove_unnamed, segment_folders
 from searchengine.corpus.files import Document
@@ -135,7 +136,7 @@ def test_a_wrong_statement_is_not_taken_for_a_closed_database(store: Store) -> N
 def test_every_connection_syncs_fully(store: Store) -> None:
     with Store(store.path, readers=2) as reader:
         for some in (store, reader):
-            for connection in some._pool.connections:
+            for connection in some.connections:
                 assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
                 assert connection.execute("PRAGMA fullfsync").fetchone() == (1,)
 
@@ -164,15 +165,13 @@ def test_a_copy_that_fails_says_where_room_is_missing(
         store.copy_to(tmp_path / "copy.db")
 
 
-def test_what_fails_to_open_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fails_to_open_is_closed(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "documents.db") as other:
         other.execute("CREATE TABLE other (x)")
     other.close()
-    pool = Pool()
-    monkeypatch.setattr(database, "Pool", lambda: pool)
     with pytest.raises(CollectionError, match="has no table of documents"):
         Store(tmp_path / "documents.db", readers=3)
-    assert pool.connections == ()
+    assert str(tmp_path / "documents.db") not in open_files()
 
 
 def test_the_log_has_a_size_while_it_is_there(store: Store) -> None:

@@ -772,12 +772,12 @@ def test_a_slow_filter_does_not_hold_up_others(path: Path) -> None:
     with SearchEngine.open(path, WordLengths()) as engine:
         running, done = threading.Event(), threading.Event()
         with engine.collection.reading() as snapshot:
-            count = len(snapshot.store._pool.connections)
+            count = len(snapshot.store.connections)
             endless = (
                 "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
                 "SELECT count(*) FROM n WHERE i < 0"
             )
-            for connection in snapshot.store._pool.connections:
+            for connection in snapshot.store.connections:
                 connection.set_progress_handler(lambda: (running.set(), done.is_set())[1], 1000)
 
             def slow() -> None:
@@ -788,7 +788,16 @@ def test_a_slow_filter_does_not_hold_up_others(path: Path) -> None:
             for thread in threads:
                 thread.start()
             assert running.wait(20)
-            while len(snapshot.store._pool._free) > 1:
+
+            def free() -> int:
+                taken = [
+                    c.lock for c in snapshot.store.connections if c.lock.acquire(blocking=False)
+                ]
+                for lock in taken:
+                    lock.release()
+                return len(taken)
+
+            while free() > 1:
                 time.sleep(0.01)
             try:
                 assert len(snapshot.store.ids_of(["k1", "k2"])) == 2
@@ -818,7 +827,7 @@ def test_connections_of_one_snapshot_show_one_commit(path: Path) -> None:
             store.hold()
             counts = {store.counts()[0] for _ in range(10)}
             assert counts == {50}
-            assert len(store._pool.connections) == 3
+            assert len(store.connections) == 3
 
 
 def test_metadata_set_by_hand_survive_another_index(path: Path) -> None:

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 from conftest import WordLengths
+from scenarios import open_files
 
 from searchengine import SearchEngine
-from searchengine.backends.folder.documents import database
 from searchengine.backends.folder.documents.changes import Changes
-from searchengine.backends.folder.documents.connections import Pool
 from searchengine.backends.folder.documents.store import Store
 from searchengine.errors import CollectionError
 from searchengine.indexer.errors import SegmentError
@@ -137,23 +136,16 @@ def test_the_filters_used_last_are_kept(
     ],
 )
 def test_damaged_settings_are_refused_and_the_file_is_closed(
-    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, damage: str, message: str
+    engine: SearchEngine, damage: str, message: str
 ) -> None:
     engine.close()
     path = engine.collection.path
     with sqlite3.connect(path / "documents.db") as db:
         db.execute(damage)
     db.close()
-    pools: list[Pool] = []
-
-    def pool() -> Pool:
-        pools.append(Pool())
-        return pools[-1]
-
-    monkeypatch.setattr(database, "Pool", pool)
     with pytest.raises(CollectionError, match=rf"is damaged \(in its settings: .*{message}"):
         SearchEngine.open(path, WordLengths())
-    assert pools and all(pool.connections == () for pool in pools)
+    assert str(path / "documents.db") not in open_files()
 
 
 def test_segments_that_are_replaced_while_they_are_opened(
