@@ -31,7 +31,7 @@ from pending import leave_pending
 from watched_folder import AskedWatcher
 
 from searchengine import Document, SearchEngine
-from searchengine.backends.folder import writer as ahead
+from searchengine.backends.folder import collection as ahead
 from searchengine.errors import QueryError
 from searchengine.ingest import folder_sync, pipeline
 from searchengine.ingest.folder_sync import FolderSync, MirrorOptions

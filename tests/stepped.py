@@ -16,7 +16,7 @@ from typing import Any
 from unittest import mock
 
 from searchengine.backends.folder import merging, view
-from searchengine.backends.folder.documents import connections
+from searchengine.backends.folder.documents import database
 from searchengine.backends.folder.documents.database import Database
 
 _PATIENCE = 60.0  # seconds for one step
@@ -204,15 +204,17 @@ def stepped(stepper: Stepper, points: list[tuple[Any, str]]) -> Iterator[None]:
             yield
         stepper.point("after a transaction")
 
-    def turn(self: Any) -> None:
-        self.lock = SteppedLock(stepper)
+    turns: dict[Any, SteppedLock] = {}
+
+    def turn(identity: Any) -> SteppedLock:
+        return turns.setdefault(identity, SteppedLock(stepper))
 
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(Database, "transaction", transaction))
-        stack.enter_context(mock.patch.object(connections._Turn, "__init__", turn))
+        stack.enter_context(mock.patch.object(database, "turn", turn))
         stack.enter_context(mock.patch.object(view, "RLock", lambda: SteppedLock(stepper)))
         stack.enter_context(
-            mock.patch.object(merging, "sleep", lambda _: stepper.point("before the next slice"))
+            mock.patch.object(merging, "sleep", lambda _: stepper.point("while others merge"))
         )
         for owner, name in points:
             stack.enter_context(pausing(owner, name))

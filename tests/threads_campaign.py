@@ -42,8 +42,8 @@ from stepped import Actor, Hung, Stepper, stepped
 from watched_folder import Held, Looks, WatchedFolder
 
 from searchengine import Document, SearchEngine
+from searchengine.backends.folder import collection as ahead
 from searchengine.backends.folder import merging
-from searchengine.backends.folder import writer as ahead
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents.changes import Changes
 from searchengine.backends.folder.documents.store import Store
@@ -263,14 +263,14 @@ class Campaign:
 
     @contextmanager
     def _small(self, sliced: bool) -> Iterator[None]:
-        """Small blocks, so that little data takes every way; every second seed merges in slices."""
+        """Small blocks, so that little data takes every way; every second seed merges unlocked."""
         sizes: list[tuple[Any, str, int]] = [
             (pipeline, "LARGEST_BLOCK", (2, 1 << 19)),
             (reindex, "REST", 2),
             (reindex, "ROUNDS", 3),
             (ahead, "MIN_ROWS", 3),
             (folder_sync, "RECENT", 0),  # else the clock would decide which files have settled
-            *([(merging, "IN_ONE", 0), (merging, "SLICE", 3)] if sliced else []),
+            *([(merging, "IN_ONE", 0)] if sliced else []),
         ]
         with ExitStack() as stack:
             for module, name, size in sizes:
@@ -599,7 +599,7 @@ class Campaign:
     def _check_vectors(self) -> None:
         segments = self.monitor.segments()
         sql = (
-            "SELECT p.id, key, title, text FROM live_passages AS p "
+            "SELECT p.id, key, title, text FROM passages AS p "
             "JOIN documents AS d ON d.id = document"
         )
         texts = self.monitor.read(sql)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from searchengine.backends.contract import Backend, folders_only
 from searchengine.backends.folder.collection import Collection
+from searchengine.backends.folder.folders import check_name
 from searchengine.backends.postgresql.connections import shown
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.errors import CollectionError
@@ -48,6 +49,7 @@ def in_folder(backend: Backend, instead: str = "") -> Collection:
 def exists(path: str | Path) -> bool:
     """Whether there is a collection. Raises as `open_backend` if a server cannot be asked."""
     if not is_url(path):
+        check_name(Path(path))
         return (Path(path) / "documents.db").exists()
     return _server_backend(path).exists(str(path))
 

@@ -20,7 +20,7 @@ from searchengine.backends.contract import Backend, Snapshot, has_words
 from searchengine.backends.entries import all_entries, entries, keys_of, known
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents.store import SegmentRow, Store
-from searchengine.backends.folder.folders import folder_of, new_folder, segment_errors
+from searchengine.backends.folder.folders import check_name, folder_of, new_folder, segment_errors
 from searchengine.backends.folder.pending import drop_all
 from searchengine.backends.folder.snapshot import Snapshot as FolderSnapshot
 from searchengine.backends.mode import CHOSEN, Mode
@@ -125,6 +125,7 @@ def _write_line(file: TextIO, record: Mapping[str, Any]) -> None:
 @contextmanager
 def _new_folder(path: Path, collection: Path | str) -> Iterator[Path]:
     """A new folder outside of the collection, whole or not at all; a URL is outside of any."""
+    check_name(path)
     path = path.absolute()
     if isinstance(collection, Path) and path.resolve().is_relative_to(collection.resolve()):
         raise CollectionError(

@@ -26,7 +26,7 @@ from searchengine.backends.folder import pending
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.folders import beside, folder_of, os_errors, segment_errors
-from searchengine.backends.folder.pending import Kind, Owner, Work, who
+from searchengine.backends.folder.pending import Kind, Owner, Work
 from searchengine.backends.folder.writer import TUNED, Writer
 from searchengine.backends.mode import CHOSEN, WEIGHT
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
@@ -315,13 +315,13 @@ def _started(
     try:
         with store.transaction(collection.wait), beside(path, store), os_errors(path):
             if (work := _current(store)) is None:
-                owner, details = Owner.new(path), {"settings": settings, **who()}
-                pending.enter(store, Kind.REINDEX, (0, -1), owner.name, details)
+                owner = Owner.new(path)
+                pending.enter(store, Kind.REINDEX, owner.name, {"settings": settings})
             else:
                 _check_same(path, work.details["settings"], encoder, settings)
                 owner = _taken(path, work)
                 # The same encoder may come from another folder or URL than before.
-                pending.note(store, work, settings=settings, **who())
+                pending.note(store, work, settings=settings)
     except BaseException:
         if owner is not None:
             owner.release()

@@ -25,7 +25,7 @@ from searchengine.backends.folder.documents.changes import Changes
 from searchengine.backends.folder.documents.connections import connect
 from searchengine.backends.folder.documents.schema import BEHIND, catch_up, outdated
 from searchengine.backends.folder.documents.store import SegmentRow, Store
-from searchengine.backends.folder.folders import remove_unnamed
+from searchengine.backends.folder.folders import check_name, remove_unnamed
 from searchengine.backends.folder.pending import Kind, drop_all, works
 from searchengine.backends.folder.view import has_vectors, open_committed
 from searchengine.backends.folder.writer import Vectors, Writer, writing
@@ -403,7 +403,7 @@ def repair(
         CollectionError: there is no collection, or SQLite finds documents.db damaged.
         CollectionBusy: another process is writing. EncoderMismatch: another encoder.
     """
-    path = Path(path).absolute()
+    check_name(path := Path(path).absolute())
     database = path / "documents.db"
     if not database.is_file():
         raise CollectionError(f"{database} is missing, so {path} is not a collection")

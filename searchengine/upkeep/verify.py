@@ -42,13 +42,13 @@ OUTSIDE = (
 )
 """Passages outside of their text. SQLite's length of a text ends at a NUL; of its bytes, not."""
 _INVARIANTS = {
-    "SELECT count(*) FROM live_passages AS p WHERE NOT EXISTS (SELECT 1 FROM segments WHERE p.id "
+    "SELECT count(*) FROM passages AS p WHERE NOT EXISTS (SELECT 1 FROM segments WHERE p.id "
     "BETWEEN base AND base + rows - 1)": "passages without a row",
     "SELECT count(*) FROM passages WHERE document NOT IN (SELECT id FROM documents)": (
         "passages without a document"
     ),
     "SELECT count(*) FROM documents WHERE vectors IS NOT x'' "
-    "AND id NOT IN (SELECT document FROM live_passages)": "documents without a passage",
+    "AND id NOT IN (SELECT document FROM passages)": "documents without a passage",
     "SELECT count(*) FROM passages JOIN tombstones ON tombstones.passage = passages.id": (
         "passages that are deleted"
     ),
@@ -103,7 +103,7 @@ def settled(
                             act(row)
                         done.add(row)
             except (CollectionError, OSError):
-                with collection.reader() as store:
+                with Store(collection.path / "documents.db", readers=1) as store:
                     if row in store.segments() or not tries_left:
                         raise
                 continue
@@ -240,7 +240,7 @@ def _chosen(snapshot: Snapshot, count: int) -> Ids:
     random = np.random.default_rng()
     if isinstance(snapshot, FolderSnapshot):
         sql = (
-            "SELECT p.id FROM live_passages AS p JOIN documents ON documents.id = p.document "
+            "SELECT p.id FROM passages AS p JOIN documents ON documents.id = p.document "
             "WHERE p.id BETWEEN ? AND ? AND documents.vectors IS NULL"
         )
         rows = snapshot.segments

@@ -6,29 +6,39 @@
 import logging
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
 
 import numpy as np
 
+from searchengine.backends import terms
 from searchengine.backends.contract import Entry, Known, check_unchanged, checked
+from searchengine.backends.folder import pending
 from searchengine.backends.folder.documents.changes import Changes
 from searchengine.backends.folder.documents.store import SegmentRow, Store
-from searchengine.backends.folder.folders import check_name, is_free, new_folder, refuse_network
-from searchengine.backends.folder.merging import Merging, due
-from searchengine.backends.folder.writer import Measured, WritableView, built_ahead
+from searchengine.backends.folder.folders import (
+    check_name,
+    is_free,
+    new_folder,
+    os_errors,
+    refuse_network,
+)
+from searchengine.backends.folder.merging import Merging
+from searchengine.backends.folder.writer import BuiltSegment, Measured, WritableView, build_plan
 from searchengine.backends.terms import Text, file_name
 from searchengine.corpus.analyzer import DEFAULT, Analyzer
-from searchengine.errors import CollectionBusy, CollectionError
+from searchengine.errors import CollectionError
 from searchengine.indexer.arrays import BLOCK_ROWS, Floats
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.config import Device
-from searchengine.indexer.segment import SegmentConfig
+from searchengine.indexer.segment import Segment, SegmentConfig
 
 _log = logging.getLogger(__name__)
+MIN_ROWS = 1000
+"""Rows from which a segment is built before the lock is taken: fewer, with their words, take 0.1 s.
+"""
 
 
 class Collection(WritableView):
@@ -84,44 +94,64 @@ class Collection(WritableView):
         finished: int | None = None,
         progress: Progress | None = None,
     ) -> None:
-        if entries or metadata:
-            self._write(entries, expected, made_by, metadata, unchanged, choose, progress)
-        if finished:
-            with self.own_store() as store:
-                self.merge_due(store, progress, written=self._upserted, finished=finished)
-
-    def _write(
-        self,
-        entries: Sequence[Entry],
-        expected: Mapping[str, Known] | None,
-        made_by: Mapping[str, Any] | None,
-        metadata: Sequence[Entry],
-        unchanged: Sequence[str],
-        choose: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None,
-        progress: Progress | None,
-    ) -> None:
-        """A commit of `upsert`."""
         made_by = self.settings if made_by is None else made_by
         last = checked(entries, int(made_by["encoder"]["dim"]))
         entries = list(last.values())
         keys = [*last, *(entry.document.key for entry in metadata), *unchanged]
         rows = sum(len(entry.spans) for entry in entries)
-        vectors, texts = partial(_blocks, entries), partial(_texts, entries)
-        with (
-            self.own_store(self.identity) as store,  # the folder that `expected` is of
-            built_ahead(self, store, made_by, rows, vectors, texts, progress) as ahead,
-        ):
-            with self.writing(store, made_by=made_by) as writer:
-                before = store.known(keys)
-                check_unchanged(expected, before, keys)
-                if choose is not None and not store.ids_after(-1, None, 1).size:
-                    _configure(writer.changes, choose(store.settings()))
-                writer.changes.write(entries, before, writer.changes.next_passage())
-                writer.changes.set_metadata(metadata, before)
-                if rows:
-                    writer.append(vectors(), progress, rows, ahead)
-            self._upserted.update(writer.opened)
-            self.merge_due(store, progress, written=self._upserted)
+        writes = bool(entries or metadata)
+        if not (writes or finished):
+            return
+        with self.own_store(self.identity if writes else None) as store:  # that `expected` is of
+            if writes:
+                with (
+                    self._built(store, made_by, entries, rows, progress) as ahead,
+                    self.writing(store, made_by=made_by) as writer,
+                ):
+                    before = store.known(keys)
+                    check_unchanged(expected, before, keys)
+                    if choose is not None and not store.ids_after(-1, None, 1).size:
+                        _configure(writer.changes, choose(store.settings()))
+                    writer.changes.write(entries, before, writer.changes.next_passage())
+                    writer.changes.set_metadata(metadata, before)
+                    if rows:
+                        writer.append(_blocks(entries), progress, rows, ahead)
+                self._upserted.update(writer.opened)
+            Merging(self, store, progress, set(self._upserted)).merge_due(finished or 0)
+
+    @contextmanager
+    def _built(
+        self,
+        store: Store,
+        made_by: Mapping[str, Any],
+        entries: Sequence[Entry],
+        rows: int,
+        progress: Progress | None,
+    ) -> Iterator[BuiltSegment | None]:
+        """The segment of entries, built before the write lock is taken: its graph and words take
+        most of the time of a large commit.
+
+        None: it is small, or the first of the collection, for which nothing is chosen yet. Raises
+        EncoderMismatch, as `writing`.
+        """
+        if rows < MIN_ROWS or not store.segments():
+            yield None
+            return
+        plan = build_plan(store, rows)
+        self.check_made_by(made_by, store)
+        with pending.scratch(self.path, store) as owner:
+            path = owner.folder / "segment"
+            with os_errors(self.path):
+                Segment.build(
+                    path,
+                    _blocks(entries),
+                    plan.config,
+                    like=max(self.segments.values(), key=lambda part: part.rows, default=None),
+                    provenance=plan.provenance,
+                    progress=progress,
+                    words=terms.writer(plan.analyzer, lambda: (rows, _texts(entries))),
+                ).close()
+            yield BuiltSegment.checked(self.path, path, plan)
 
     def delete(self, keys: Sequence[str] | None, where: str | None) -> int:
         with self.own_store() as store:
@@ -131,7 +161,7 @@ class Collection(WritableView):
                 else:
                     documents = list(store.ids_of(keys or ()).values())
                 writer.changes.remove(documents)
-            self.merge_due(store)
+            Merging(self, store).merge_due()
         return len(documents)
 
     def configure(self, values: Mapping[str, Any], *, fields: Iterable[str] = ()) -> None:
@@ -147,8 +177,7 @@ class Collection(WritableView):
         process is merging segments, or writing, for longer than `wait`.
         """
         with self.own_store() as store:
-            merging = Merging(self, store, progress)
-            merging.merge_all()
+            Merging(self, store, progress).merge_all()
             try:
                 store.tidy()
             except CollectionError as error:  # the merge is committed
@@ -185,31 +214,6 @@ class Collection(WritableView):
                 with store.alone():
                     if not store.segments() and not any(store.counts()):
                         shutil.rmtree(self.path)
-
-    def merge_due(
-        self,
-        store: Store,
-        progress: Progress | None = None,
-        *,
-        written: Iterable[SegmentRow] = (),
-        finished: int = 0,
-    ) -> None:
-        """Merge segments while there are too many of those that the caller has written.
-
-        Each merge is a commit. `finished`: as for merging.to_merge.
-        """
-        merging = Merging(self, store, progress, set(written))
-
-        try:
-            merging.go_on()
-            while merging.merge(lambda rows: due(store, rows, merging.written, finished)):
-                pass
-        except CollectionBusy:
-            pass  # the last process to write merges
-        except CollectionError as error:  # the change before is committed
-            _log.warning(
-                "segments were not merged, which the next change will try again: %s", error
-            )
 
 
 def _configure(changes: Changes, values: Mapping[str, Any]) -> None:

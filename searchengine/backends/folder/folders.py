@@ -1,14 +1,15 @@
 """The folders of a collection: its segments, new folders, and whether they are on a local disk.
 
-New folders are whole or not at all. A folder is filled as `.NAME.<uuid>.new`, in its parent, and
-then renamed. One that is there already, and empty, is filled in itself and stays: it may be a mount
-point, or somebody's working directory, and its owner and mode were chosen. What is in the scratch
-folder then moves up, under a lock. Beside a scratch folder is `.NAME.<uuid>.new.lock`, which its
-process locks until the folder is renamed or removed. The system releases the lock of a killed
-process: the next one that creates a folder here takes the lock and removes the abandoned folder.
+A folder that is filled before anybody names it is a scratch folder. Beside it is a lock file, which
+its process locks; the system releases the lock of a killed process, and the next process that makes
+a scratch folder there, or commits, takes the lock and removes the folder. A lock on a file works on
+Linux, macOS and NFS; one on the folder itself would not on NFS. It is beside the folder because the
+folder that is renamed must contain only its own files.
 
-A lock on a file works on Linux, macOS and NFS; one on the folder itself would not on NFS. It is
-beside the folder because the renamed folder must contain only its own files.
+New folders are whole or not at all: a scratch folder in the parent is filled and renamed. One that
+is there already, and empty, is filled in itself and stays: it may be a mount point, or somebody's
+working directory, and its owner and mode were chosen. What is in its scratch folder then moves up,
+under a lock.
 
 Network file systems are refused, because SQLite's write-ahead log does not work there. All
 processes that open a collection share memory (`documents.db-shm`), which two machines cannot: each
@@ -22,13 +23,14 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from errno import ENOTDIR
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from searchengine.backends.folder.documents.connections import exhausted
 from searchengine.backends.folder.documents.store import Store
 from searchengine.errors import FORBIDDEN, CollectionBusy, CollectionError
 from searchengine.indexer.errors import SegmentError
@@ -41,16 +43,23 @@ _SEGMENT = re.compile(r"[0-9]+(\.[0-9a-f]{32}\.new)?")
 _REMEMBERED, _CHECKSUMS = 16 << 20, "checksums.json"
 # A file changed this recently (ns) may change again within one tick of the clock: it is read again.
 _SETTLED = 1_000_000_000
+_log = logging.getLogger(__name__)
 
 
 def check_name(path: Path) -> None:
-    """Raise CollectionError for the path of a collection that faiss could not open."""
+    """Raise CollectionError for a path that no collection can have."""
     try:
+        if "\0" in os.fspath(path):
+            raise CollectionError("the path of a collection must not contain a NUL; choose another")
         str(path).encode()
-    except UnicodeEncodeError:
+        path.resolve().exists()
+    except UnicodeEncodeError:  # faiss could not open it
         raise CollectionError(
             f"{path}: the name of a collection must be UTF-8; choose or give it another one"
         ) from None
+    except (OSError, RuntimeError) as error:  # longer than the system allows, or a loop of links
+        reason = getattr(error, "strerror", None) or "a loop of links"
+        raise CollectionError(f"{path!s:.200}: {reason}; choose another path") from error
 
 
 def folder_of(path: Path, number: int) -> Path:
@@ -88,12 +97,11 @@ def checksum(path: Path) -> str:
 @contextmanager
 def beside(path: Path, store: Store) -> Iterator[int]:
     """Open the folder of segments next to this database, even if its name is taken meanwhile."""
-    with os_errors(path), ExitStack() as stack:
-        folder = stack.enter_context(open_folder(path / "segments"))
+    with ExitStack() as stack:
+        with os_errors(path):
+            folder = stack.enter_context(open_folder(path / "segments"))
         if not store.in_place:
             raise store.replaced()
-        opened = stack.pop_all()
-    with opened:
         yield folder
 
 
@@ -137,6 +145,8 @@ def segment_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except SegmentError as error:
+        if limit := exhausted(error):
+            raise CollectionError(f"{path}: {limit}") from error
         raise CollectionError(
             f"{error}; nothing was changed. The texts are in {path / 'documents.db'}: encode them "
             f"again with: searchengine repair {path}"
@@ -145,23 +155,32 @@ def segment_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def os_errors(path: Path) -> Iterator[None]:
-    """Raise an OSError (disk full, read-only folder, …) as CollectionError."""
+    """Raise what stops a change (disk full, read-only folder, …) as CollectionError."""
     try:
-        yield
-    except OSError as error:
+        with segment_errors(path):
+            yield
+    except (OSError, MemoryError) as error:
+        reason = getattr(error, "strerror", None) or error
+        limit = exhausted(error)
         raise CollectionError(
-            f"{path}: {error.strerror or error}; the change was undone, "
+            f"{path}: {limit}; the change was undone"
+            if limit
+            else f"{path}: {reason}; the change was undone, "
             "free some space or choose a folder that can be written"
         ) from error
 
 
 @contextmanager
 def reading_errors() -> Iterator[None]:
-    """Raise a PermissionError on reading as CollectionError, with the way out."""
+    """Raise an error of the system on reading as CollectionError, with the way out."""
     try:
         yield
     except PermissionError as error:
         raise CollectionError(f"{error.filename}: {FORBIDDEN}") from error
+    except (OSError, MemoryError) as error:
+        if limit := exhausted(error):
+            raise CollectionError(limit) from error
+        raise
 
 
 ALLOW = "SEARCHENGINE_ALLOW_NETWORK"
@@ -175,49 +194,35 @@ _FUSE = frozenset(
     "gvfsd-fuse hdfs juicefs lizardfs mfs moosefs mount-s3 mountpoint-s3 nfs rclone s3fs s3ql "
     "seaweedfs smbnetfs sshfs weed".split()
 )
-_log = logging.getLogger(__name__)
 
 
 def network_kind(path: Path) -> str | None:
     """The type of the network file system of a path, such as nfs4; None if it is local.
 
-    The path need not exist. None on all systems but Linux.
+    The path need not exist. The longest mount point above it counts; of two at the same place, the
+    later one. None on all systems but Linux, and where the user allows networks.
     """
     try:
-        mounts = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape")
+        mounts = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:  # no Linux, or /proc is not mounted
         return None
-    kind = kind_of(path.resolve(), mounts)
-    return kind if kind is not None and is_network(kind) else None
-
-
-def kind_of(path: Path, mounts: str) -> str | None:
-    """The file-system type of an absolute path, by the text of /proc/self/mountinfo.
-
-    The longest mount point above the path counts; of two at the same place, the later one.
-    """
-    kind, depth = None, 0
-    for line in mounts.splitlines():
-        before, _, after = line.partition(" - ")
+    path, found, depth = path.resolve(), "", 0
+    for before, dash, after in (line.partition(" - ") for line in mounts):
         fields = before.split(" ")
-        if len(fields) < 5 or not after:
+        if not dash or len(fields) < 5:
             continue
-        point = Path(_unescaped(fields[4]))
+        # The kernel writes space, tab, newline and \ in octal, as \040.
+        point = Path(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), fields[4]))
         if path.is_relative_to(point) and len(point.parts) >= depth:
-            kind, depth = after.split(" ")[0], len(point.parts)
-    return kind
-
-
-def is_network(kind: str) -> bool:
-    """Whether a file system of this type may be written by other machines."""
-    kind, _, server = kind.lower().partition(".")
-    return kind in _NETWORK or (kind == "fuse" and server in _FUSE)
+            found, depth = after.split(" ")[0], len(point.parts)
+    kind, _, server = found.lower().partition(".")
+    is_network = kind in _NETWORK or (kind == "fuse" and server in _FUSE)
+    return found if is_network and os.environ.get(ALLOW, "") != "1" else None
 
 
 def refuse_network(path: Path) -> None:
     """Raise CollectionError if a collection at this path must not be written."""
-    kind = network_kind(path)
-    if kind is not None and not _allowed():
+    if kind := network_kind(path):
         raise CollectionError(
             f"{path} is on {kind}, a network file system, where processes on two machines can "
             "corrupt it; choose a folder on a local disk, or, if only this machine ever opens it, "
@@ -227,8 +232,7 @@ def refuse_network(path: Path) -> None:
 
 def warn_network(path: Path) -> None:
     """Log a warning if reading is safe only while no other machine writes."""
-    kind = network_kind(path)
-    if kind is not None and not _allowed():
+    if kind := network_kind(path):
         _log.warning(
             "%s is on %s, a network file system: results may be wrong while another machine "
             "writes to it",
@@ -237,20 +241,69 @@ def warn_network(path: Path) -> None:
         )
 
 
-def _allowed() -> bool:
-    return os.environ.get(ALLOW, "") == "1"
-
-
-def _unescaped(field: str) -> str:
-    r"""A field decoded: the kernel writes space, tab, newline and \ in octal, as \040."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
-
-
 # What an empty folder may hold: the folder that a file system makes, and that of no segments, which
 # a process left that was killed while it moved them up.
 _EMPTY = ("lost+found", "segments")
 _DATABASE = "documents.db"
-_LOCK = re.compile(r"(\..+\.[0-9a-f]{32}\.new)\.lock", re.DOTALL)
+_LOCK = re.compile(r"((?:\..+\.)?[0-9a-f]{32}(?:\.new)?)\.lock", re.DOTALL)
+
+
+class Scratch:
+    """A scratch folder, and the lock beside it, which its process holds until `release`.
+
+    Attributes:
+        name: of the folder.
+        folder: its path; it need not exist.
+    """
+
+    def __init__(self, parent: Path, name: str) -> None:
+        from filelock import FileLock  # takes longer to import than a search
+
+        self.name, self.folder = name, parent / name
+        self._lock = FileLock(parent / f"{name}.lock")
+
+    def take(self) -> bool:
+        """Take the lock, unless another thread or process has it."""
+        from filelock import Timeout
+
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            return False
+        return True
+
+    def make(self) -> Path:
+        """Make the folder of a new name."""
+        self._lock.acquire()  # another process may look just now whether it is held
+        self.folder.mkdir()
+        return self.folder
+
+    def release(self) -> None:
+        """Release the lock: another process may go on, or remove the folder."""
+        self._lock.release()
+
+    def clear(self) -> None:
+        """Remove the folder, unless it was renamed, and the lock."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        with suppress(OSError):
+            if not self.folder.exists():
+                # While locked: who waits for it sees that it is gone, and makes another.
+                Path(self._lock.lock_file).unlink(missing_ok=True)
+        self.release()
+
+
+def remove_dead_scratch(parent: Path, kept: Collection[str] = ()) -> None:
+    """Remove the scratch folders in `parent` that belong to dead processes, but those `kept`.
+
+    A folder without a lock file is left alone: it may be somebody's own.
+    """
+    # A folder that cannot be listed or written is reported when the new folder is created.
+    with suppress(OSError):
+        for lock in list(parent.iterdir()):
+            if (match := _LOCK.fullmatch(lock.name)) is not None and match[1] not in kept:
+                with suppress(OSError):
+                    if (scratch := Scratch(parent, match[1])).take():
+                        scratch.clear()
 
 
 @contextmanager
@@ -263,33 +316,22 @@ def new_folder(path: Path) -> Iterator[Path]:
         CollectionBusy: another process created `path` meanwhile.
         CollectionError: the disk is full, or the folder cannot be written.
     """
-    from filelock import FileLock  # takes longer to import than a search
-
     present = path.is_dir()
     home = path if present else path.parent
-    scratch = home / f".{path.name}.{uuid4().hex}.new"
-    lock = scratch.with_name(f"{scratch.name}.lock")
     with os_errors(path):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except FileExistsError as error:
             raise NotADirectoryError(ENOTDIR, f"{path.parent} is a file") from error
         remove_dead_scratch(home)
-        file_lock = FileLock(lock)
+        scratch = Scratch(home, f".{path.name}.{uuid4().hex}.new")
         try:
-            file_lock.acquire()
-            scratch.mkdir()
-            yield scratch
-            sync_folder(scratch)
-            if present:
-                _move_up(scratch, path)
-            else:
-                _rename(scratch, path)
+            folder = scratch.make()
+            yield folder
+            sync_folder(folder)
+            (_move_up if present else _rename)(folder, path)
         finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-            file_lock.release()
-            with suppress(OSError):  # unlocked, so the next new folder removes it
-                lock.unlink()
+            scratch.clear()
 
 
 def is_free(path: Path) -> bool:
@@ -298,38 +340,10 @@ def is_free(path: Path) -> bool:
         return not path.exists()
     remove_dead_scratch(path)
     found = [entry.name for entry in path.iterdir()]
-    names = [n for n in found if not (_LOCK.fullmatch(n) or _LOCK.fullmatch(f"{n}.lock"))]
-    if set(names) - set(_EMPTY):
+    names = {n for n in found if not (_LOCK.fullmatch(n) or _LOCK.fullmatch(f"{n}.lock"))}
+    if names - set(_EMPTY):
         return False
     return "segments" not in names or not any((path / "segments").iterdir())
-
-
-def remove_dead_scratch(parent: Path) -> None:
-    """Remove the scratch folders in `parent` that belong to dead processes.
-
-    A scratch folder without a lock file is left alone: it may be somebody's own.
-    """
-    from filelock import Timeout
-
-    # A folder that cannot be listed or written is reported when the new folder is created.
-    with suppress(OSError):
-        for lock in list(parent.iterdir()):
-            if (match := _LOCK.fullmatch(lock.name)) is None:
-                continue
-            with suppress(Timeout, OSError):
-                _remove_unlocked(parent / match[1], lock)
-
-
-def _remove_unlocked(scratch: Path, lock: Path) -> None:
-    """Remove a scratch folder and its lock file; raises Timeout if its process is alive."""
-    from filelock import FileLock
-
-    with FileLock(lock, timeout=0):
-        shutil.rmtree(scratch, ignore_errors=True)
-        if scratch.exists():
-            return
-        # While locked: a process that waits for it sees that it is gone, and creates another.
-        lock.unlink()
 
 
 def _rename(scratch: Path, path: Path) -> None:
@@ -381,13 +395,7 @@ def read_all(folder: Path) -> int:
     read = 0
     with suppress(FileNotFoundError):  # replaced by a newer commit; the one shown stays mapped
         for path in folder.iterdir():
-            read += _read(path)
-    return read
-
-
-def _read(path: Path) -> int:
-    read = 0
-    with path.open("rb", buffering=0) as file:
-        while size := len(file.read(_CHUNK)):
-            read += size
+            with path.open("rb", buffering=0) as file:
+                while size := len(file.read(_CHUNK)):
+                    read += size
     return read

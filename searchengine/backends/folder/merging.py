@@ -6,53 +6,34 @@ the same size form a tier, and FAN of them become one of the next. At most FAN -
 remain, and a row is copied once a tier in its life. The call that fills a tier merges it: another
 one, which adds a few rows meanwhile, would otherwise copy what the first has added.
 
-How: a small merge is one transaction. A large one takes the write lock for moments only:
-
-    claim    one transaction names the work in `pending` and reserves ids for the merged passages
-    build    the segment, in the folder of the work, without the lock
-    move     the passages to the reserved ids, where they are hidden, some thousand a transaction
-    swap     one transaction names the new segment instead of the merged ones
-    remove   the former passages, hidden now, some thousand a transaction
-
-Documents deleted or changed meanwhile leave tombstones in the new segment. If one of the merged
-segments was replaced meanwhile (by tune, repair or another merge), the new one is dropped. Whatever
-happens, every state between two transactions is a whole collection. If the process is killed, the
-next writer continues complete new segments and discards incomplete ones.
+How: a small merge is one transaction. The segment of a large one is built before, without the write
+lock (writer.py). One transaction names its work in `pending` first, so that nobody else merges the
+same segments; that of the merge gives the passages their new ids, a million in two or three
+seconds. Documents deleted or changed meanwhile leave tombstones in the new segment. If one of the
+merged segments was replaced meanwhile (by tune, repair or another merge), the new one is dropped.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any
-
-import numpy as np
 
 from searchengine.backends.contract import Ids
 from searchengine.backends.folder import pending
-from searchengine.backends.folder.documents.changes import Changes
-from searchengine.backends.folder.documents.database import FOLDED
 from searchengine.backends.folder.documents.store import SegmentRow, Store
-from searchengine.backends.folder.folders import beside, checksum, os_errors, segment_errors
-from searchengine.backends.folder.pending import (
-    Kind,
-    Owner,
-    Work,
-    alive,
-    here,
-    remove_abandoned,
-    who,
-)
+from searchengine.backends.folder.folders import beside, os_errors
+from searchengine.backends.folder.pending import Kind, Owner, Work
 from searchengine.backends.folder.words import writer
-from searchengine.backends.folder.writer import WritableView
+from searchengine.backends.folder.writer import (
+    BuiltSegment,
+    WritableView,
+    build_plan,
+    live_passages,
+    merged,
+)
 from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.indexer.building.build import Progress
-from searchengine.indexer.search.allowed import Allowed
-from searchengine.indexer.segment import Segment, SegmentConfig
-from searchengine.indexer.storage.durable import sync_file
 
 FAN = 4
 """Number of segments of a tier that are merged into one."""
@@ -105,25 +86,16 @@ def to_merge(
     return [i for i, (live, rows) in enumerate(segments) if 2 * live <= rows][:1]
 
 
-Part = tuple[Segment, Allowed | None]
-"""A segment to merge, and which of its rows; None: all."""
 Choose = Callable[[Sequence[SegmentRow]], Sequence[SegmentRow]]
 """The segments to merge, of those that no other process is merging."""
 
 IN_ONE = 1 << 20
 """Numbers (rows × dimensions) that are merged in one transaction: it takes less than a second."""
-SLICE = 10_000
-"""Passages moved or removed in a transaction: some hundredths of a second."""
 PATIENCE = 60.0
 """Seconds to wait for other writers at least, before a merge that is built is left to the next."""
 _POLL = 0.05  # seconds between two looks whether another merge has ended
 _PASSAGE = 64  # dimensions that cost as much time as moving a passage
-_SEGMENT, _IDS = "segment", "ids.npy"
 _log = logging.getLogger(__name__)
-
-
-class Gone(Exception):
-    """A segment that is being merged was replaced meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,34 +114,26 @@ class Merging:
     progress: Progress | None = None
     written: set[SegmentRow] = field(default_factory=set)
 
-    def merge(self, choose: Choose) -> bool:
-        """Merge the segments that `choose` picks; False if there was nothing to merge.
+    def merge_due(self, finished: int = 0) -> None:
+        """Merge segments while there are too many of those written; each merge is a commit.
 
-        Raises:
-            CollectionBusy: another process is writing; then nothing has changed, or the next
-                writer completes the merge.
-            CollectionError: a segment is damaged, or the disk is full. Nothing has changed.
+        `finished`: as for to_merge.
         """
-        chosen = choose(free(self.view.path, self.store))
-        if not chosen:
-            return False
-        if self._is_small(chosen):
-            with self.view.writing(self.store) as writer:
-                chosen = choose(free(self.view.path, self.store))
-                if self._is_small(chosen):
-                    writer.merge(chosen, progress=self.progress)
-                    self.written.update(writer.opened)
-                    return bool(chosen)
-        claimed = self._claim(choose)
-        if claimed is None:
-            return False
-        owner, work, ids = claimed
-        return self._complete(owner, work, lambda: self._build(owner, work, ids))
+        try:
+            self.go_on()
+            while self.merge(lambda rows: self._due(rows, finished)):
+                pass
+        except CollectionBusy:
+            pass  # the last process to write merges
+        except CollectionError as error:  # the change before is committed
+            _log.warning(
+                "segments were not merged, which the next change will try again: %s", error
+            )
 
     def merge_all(self) -> None:
         """Merge all segments into one.
 
-        Waits until no other thread merges, and as long as `wait` says for other processes.
+        Waits until no other thread merges, and as long as the view does for other processes.
         """
         self.go_on()
         until = monotonic() + self.view.wait
@@ -178,8 +142,8 @@ class Merging:
             return rows if len(rows) == len(self.store.segments()) else []
 
         while not self.merge(everything) and self.store.segments():
-            merges = [w for w in pending.works(self.store) if w.kind is Kind.MERGE]
-            if monotonic() > until and not all(here(work.folder) for work in merges):
+            works = [work for work in pending.works(self.store) if work.kind is Kind.MERGE]
+            if monotonic() > until and not all(pending.is_here(work) for work in works):
                 raise CollectionBusy(
                     f"the segments of {self.view.path} are being merged by another process; "
                     "try again when it has finished, or wait for it: --wait SECONDS, open(…, wait=)"
@@ -187,222 +151,107 @@ class Merging:
             sleep(_POLL)
 
     def go_on(self) -> None:
-        """Complete or discard the merges of processes that were killed."""
-        for name in dict.fromkeys(work.folder for work in pending.works(self.store)):
-            with self.store.transaction(self.view.wait):
-                works = [work for work in pending.works(self.store) if work.folder == name]
-                if not works or any(work.kind is Kind.REINDEX for work in works):
-                    continue
-                owner = Owner(self.view.path, name)
-                if not owner.take():
-                    continue
-            try:
-                merges = [work for work in works if work.kind is Kind.MERGE]
-                if merges:
-                    self._complete(owner, merges[0])
-                else:
-                    self.end(owner)
-            finally:
-                owner.release()
-        if any(self.view.path.glob("pending/*")):
-            with self.store.transaction(self.view.wait):
-                remove_abandoned(self.view.path, self.store)
+        """Drop what processes that were killed have left."""
+        path = self.view.path
+        with os_errors(path):
+            if pending.works(self.store) or any(path.glob("pending/*")):
+                with self.store.transaction(self.view.wait):
+                    pending.remove_abandoned(path, self.store)
+
+    def merge(self, choose: Choose) -> bool:
+        """Merge the segments that `choose` picks; False if there was nothing to merge.
+
+        Raises:
+            CollectionBusy: another process is writing; nothing has changed.
+            CollectionError: a segment is damaged, or the disk is full. Nothing has changed.
+        """
+        chosen = choose(self._free())
+        if not chosen:
+            return False
+        if self._is_small(chosen):
+            with self.view.writing(self.store) as writer:
+                chosen = choose(self._free())
+                if self._is_small(chosen):
+                    writer.merge(chosen, progress=self.progress)
+                    self.written.update(writer.opened)
+                    return bool(chosen)
+        with pending.scratch(self.view.path, self.store) as owner:
+            claimed = self._claim(choose, owner)
+            return claimed is not None and self._merge(owner, *claimed)
 
     def _is_small(self, rows: Sequence[SegmentRow]) -> bool:
         live = sum(row.rows - self.store.dead_count(row) for row in rows)
         dim = int(self.view.settings["encoder"]["dim"])
         return live * max(dim, _PASSAGE) <= IN_ONE
 
-    def _claim(self, choose: Choose) -> tuple[Owner, Work, Ids] | None:
+    def _free(self) -> list[SegmentRow]:
+        """The committed segments that no living process is merging."""
+        path, works = self.view.path, pending.works(self.store)
+        living = [w for w in works if w.kind is Kind.MERGE and pending.is_alive(path, w)]
+        merging = {row for work in living for row in work.inputs}
+        return [row for row in self.store.segments() if row not in merging]
+
+    def _due(self, rows: Sequence[SegmentRow], finished: int) -> list[SegmentRow]:
+        sizes = [(row.rows - self.store.dead_count(row), row.rows) for row in rows]
+        positions = [i for i, row in enumerate(rows) if row in self.written]
+        return [rows[i] for i in to_merge(sizes, written=positions, finished=finished)]
+
+    def _claim(self, choose: Choose, owner: Owner) -> tuple[Work, Ids] | None:
         """Name the work in a transaction; None if there is nothing to merge any more."""
-        path, store, owner = self.view.path, self.store, None
-        try:
-            with store.transaction(self.view.wait), beside(path, store), os_errors(path):
-                chosen = sorted(choose(free(path, store)), key=lambda row: row.base)
-                if not chosen:
-                    return None
-                live = [_live_ids(store, row) for row in chosen]
-                rows = sum(map(len, live))
-                if not rows:
-                    return None
-                first = Changes(store).take("passages", rows)
-                owner = Owner.new(path)
-                inputs = [[row.id, row.base, row.rows, row.manifest_sha256] for row in chosen]
-                details = {"inputs": inputs, "rows": rows, "moved": 0, **who()}
-                ends = first, first + rows - 1
-                work = pending.enter(store, Kind.MERGE, ends, owner.name, details)
-        except BaseException:
-            if owner is not None:
-                owner.clear()
-            raise
-        return owner, work, np.concatenate(live)
+        with self.store.transaction(self.view.wait), beside(self.view.path, self.store):
+            chosen = choose(self._free())
+            ids = live_passages(self.store, chosen)
+            if not ids.size:
+                return None
+            inputs = [[row.id, row.base, row.rows, row.manifest_sha256] for row in chosen]
+            work = pending.enter(self.store, Kind.MERGE, owner.name, {"inputs": inputs})
+        return work, ids
 
-    def _complete(self, owner: Owner, work: Work, build: Callable[[], None] | None = None) -> bool:
-        """Build, unless another process did, move and swap; discard the work if that fails.
-
-        False if a segment to merge was replaced meanwhile.
-        """
+    def _merge(self, owner: Owner, work: Work, ids: Ids) -> bool:
+        """Build without the lock, then merge; False if something else was changed meanwhile."""
         try:
-            if build is not None:
-                build()
-            elif not all((owner.folder / name).exists() for name in (_SEGMENT, _IDS)):
-                raise Gone  # its process was killed before it was complete
-            work = self._move(owner, work)
-            self._swap(owner, work)
-        except CollectionBusy:  # the next writer completes it
-            raise
+            ahead = self._built(owner.folder / "segment", work, ids)
+            with self.view.writing(self.store, max(self.view.wait, PATIENCE)) as writer:
+                self._check(work, ahead)
+                pending.leave(self.store, work)
+                writer.merge(work.inputs, ahead=ahead)
+                self.written.update(writer.opened)
         except BaseException as error:
-            self._discard(owner, work)
+            try:
+                with self.store.transaction(self.view.wait):
+                    pending.leave(self.store, work)
+            except (CollectionError, OSError) as failure:
+                _log.warning("the next change drops a merge that failed: %s", failure)
             if not isinstance(error, Gone):
                 raise
             return False
-        else:
-            self.end(owner)
-            return True
-        finally:
-            owner.release()
+        return True
 
-    def _build(self, owner: Owner, work: Work, ids: Ids) -> None:
-        """Write the passages to merge, `ids` ascending, and the new segment with their rows."""
-        view = self.view
-        with os_errors(view.path):
-            np.save(owner.folder / _IDS, ids)
-            sync_file(owner.folder / _IDS)
-        settings = self.store.settings()
+    def _built(self, path: Path, work: Work, ids: Ids) -> BuiltSegment:
+        """The merged segment of the passages `ids`."""
+        plan = build_plan(self.store, None)
+
+        def columns(_: int = 0) -> Ids:  # −1 for passages that were deleted meanwhile
+            return self.store.columns(ids)
+
         try:
-            parts, tuning = self._parts(work, ids)
-            with os_errors(view.path), segment_errors(view.path):
-                Segment.merge(
-                    owner.folder / _SEGMENT,
-                    parts,
-                    SegmentConfig.from_dict(settings["index"]),
-                    provenance={"encoder": settings["encoder"]["fingerprint"]},
-                    tuning=tuning,
-                    progress=self.progress,
-                    words=writer(self.store, partial(self._documents, ids)),
-                    passages=lambda _: self.store.columns(ids),
-                ).close()
+            with os_errors(self.view.path):
+                parts = [*self.view.opened(work.inputs).items()]
+                words = writer(self.store, lambda: columns()[0])
+                merged(path, parts, ids, plan, None, self.progress, words, columns).close()
         except CollectionError:
-            self._check_inputs(work)  # replaced and removed meanwhile: no fault
+            self._check(work)  # replaced and removed meanwhile: no fault
             raise
-        # Its checksums are computed and remembered now, not while others wait.
-        with segment_errors(view.path):
-            Segment.open(owner.folder / _SEGMENT, checksum=checksum).close()
+        return BuiltSegment.checked(self.view.path, path, plan, ids)
 
-    def _parts(self, work: Work, ids: Ids) -> tuple[list[Part], Mapping[str, Any] | None]:
-        """The segments to merge, each with its rows that `ids` names; the tuning of the first."""
-        segments = self.view.opened(work.inputs)
-        parts: list[Part] = []
-        tuning: Mapping[str, Any] | None = None
-        for row, (low, high) in zip(work.inputs, _cuts(ids, work.inputs), strict=True):
-            segment = segments[row]
-            tuning = tuning or segment.manifest.tuning
-            live = ids[low:high] - row.base
-            if len(live):
-                whole = len(live) == row.rows
-                parts.append((segment, None if whole else Allowed.from_rows(live, row.rows)))
-        return parts, tuning
-
-    def _documents(self, ids: Ids) -> Ids:
-        """The documents of passages, ascending; −1 for those that were deleted meanwhile."""
-        documents: Ids = self.store.columns(ids)[0]
-        return documents
-
-    def _move(self, owner: Owner, work: Work) -> Work:
-        """Copy the passages to their new ids."""
-        path = self.view.path
-        with beside(path, self.store), os_errors(path):  # the folder may have been replaced
-            ids = np.load(owner.folder / _IDS, mmap_mode="r")
-        done = int(work.details["moved"])
-        for low, high in _cuts(ids, work.inputs):
-            for start in range(max(low, done), high, SLICE):
-                part = np.asarray(ids[start : min(start + SLICE, high)])
-                with self.slice():
-                    self._check_inputs(work)
-                    pending.move(self.store, part, work.first + start)
-                    work = pending.note(self.store, work, moved=start + len(part))
-        return work
-
-    def _swap(self, owner: Owner, work: Work) -> None:
-        with self.view.writing(self.store, max(self.view.wait, PATIENCE)) as writer:
-            self._check_inputs(work)
-            for row in work.inputs:
-                pending.enter(self.store, Kind.REMOVE, row.ends, owner.name, {})
-            writer.changes.remove_segments(work.inputs, keep_tombstones=True)
-            pending.leave(self.store, work)
-            writer.adopt(owner.folder / _SEGMENT, work.first)
-            self.written.update(writer.opened)
-
-    def _check_inputs(self, work: Work) -> None:
+    def _check(self, work: Work, ahead: BuiltSegment | None = None) -> None:
         """Raise Gone if another process has replaced a segment to merge, or dropped the work."""
-        known = work.id in {other.id for other in pending.works(self.store)}
+        known = work in pending.works(self.store)
         if not known or not set(work.inputs) <= set(self.store.segments()):
             raise Gone
-
-    def _discard(self, owner: Owner, work: Work) -> None:
-        """Drop a merge; what cannot be done now, the next writer does."""
-        try:
-            with self.slice():
-                pending.give_up(self.store, work)
-        except (CollectionError, OSError) as error:
-            _log.warning("the remains of a merge were not removed: %s", error)
-        else:
-            self.end(owner)
-
-    @contextmanager
-    def slice(self) -> Iterator[None]:
-        """A short transaction, after which other writers have as much time as it took."""
-        with self.store.transaction(max(self.view.wait, PATIENCE)):
-            begun = monotonic()
-            yield
-        if self.store.log_bytes > FOLDED:
-            self.store.fold_log()
-        sleep(min(1.0, monotonic() - begun))
-
-    def end(self, owner: Owner) -> None:
-        """Remove the passages that are hidden, and the folder."""
-        try:
-            for work in pending.works(self.store):
-                done = work.folder != owner.name
-                while not done:
-                    with self.slice():
-                        done = pending.remove(self.store, work, SLICE)
-            owner.clear()
-        except (CollectionError, OSError) as error:
-            _log.warning("replaced passages were not removed; the next change does it: %s", error)
+        if ahead is not None and ahead.plan != build_plan(self.store, None):
+            raise Gone
 
 
-def due(
-    store: Store, committed: Sequence[SegmentRow], written: Collection[SegmentRow], finished: int
-) -> list[SegmentRow]:
-    """The segments of these to merge by `to_merge`, with `written` and `finished` as there."""
-    sizes = [(row.rows - store.dead_count(row), row.rows) for row in committed]
-    positions = [i for i, row in enumerate(committed) if row in written]
-    return [committed[i] for i in to_merge(sizes, written=positions, finished=finished)]
-
-
-def free(path: Path, store: Store) -> list[SegmentRow]:
-    """The committed segments that no living process is merging."""
-    merges = [work for work in pending.works(store) if work.kind is Kind.MERGE]
-    living = alive(path, [work.folder for work in merges])
-    merging = {row for work in merges if work.folder in living for row in work.inputs}
-    return [row for row in store.segments() if row not in merging]
-
-
-def _live_ids(store: Store, row: SegmentRow) -> Ids:
-    """The ids of a segment's passages. Raises CollectionError if they do not match its rows."""
-    live = np.ones(row.rows, bool)
-    live[store.dead(row)] = False
-    ids = np.flatnonzero(live).astype(np.int64) + row.base
-    sql = "SELECT count(*) FROM passages WHERE id BETWEEN ? AND ?"
-    passages = store.read(sql, row.ends)[0][0]
-    if passages != len(ids):
-        raise store.damaged(f"segment {row.id} has {len(ids)} live rows and {passages} passages")
-    return ids
-
-
-def _cuts(ids: Any, inputs: Sequence[SegmentRow]) -> list[tuple[int, int]]:
-    """The positions among `ids`, ascending, where each segment's begin and end."""
-    lows = np.searchsorted(ids, [row.base for row in inputs]).tolist()
-    highs = np.searchsorted(ids, [row.base + row.rows for row in inputs]).tolist()
-    return list(zip(lows, highs, strict=True))
+class Gone(Exception):
+    """What a merge depends on was replaced meanwhile."""

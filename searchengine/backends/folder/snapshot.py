@@ -137,7 +137,7 @@ class Snapshot(contract.Snapshot):
             self._files = [(row, p.passages) for row, p in parts if p.passages is not None]
             if len(self._files) < len(parts):
                 raise self.store.damaged("a segment has no file of passages")
-            if not parts and self.store.read("SELECT EXISTS (SELECT 1 FROM live_passages)")[0][0]:
+            if not parts and self.store.read("SELECT EXISTS (SELECT 1 FROM passages)")[0][0]:
                 raise self.store.damaged("it has passages and no segments")
         except BaseException:
             self.store.close()

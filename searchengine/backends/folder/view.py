@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Any
 
 from searchengine.backends.contract import Backend
-from searchengine.backends.folder.documents.connections import Identity
+from searchengine.backends.folder.documents.connections import Identity, exhausted
 from searchengine.backends.folder.documents.database import FOLDED, REOPENED
 from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.folders import (
@@ -69,11 +69,11 @@ class View(Backend):
     @reading_errors()
     def __init__(self, path: Path, wait: float = 0, device: str = Device.CPU) -> None:
         """Open. Raises CollectionError (no collection, damaged files), SegmentError (no GPU)."""
+        check_name(path)
         if not path.is_dir():
             raise CollectionError(
                 f"{path}: no such collection; make one with: searchengine index SOURCE {path}"
             )
-        check_name(path)
         if not 0 <= wait <= _MAX_WAIT:
             raise QueryError(f"wait must be between 0 and {_MAX_WAIT} seconds, got {wait}")
         if device not in tuple(Device):
@@ -258,10 +258,13 @@ class View(Backend):
     def named_segment(self, row: SegmentRow) -> Iterator[None]:
         """Raise the error of a segment as CollectionError, with the way to repair it."""
         try:
-            yield
+            with reading_errors():
+                yield
         except SegmentFormatError as error:
             raise CollectionError(str(error)) from error
         except SegmentError as error:
+            if limit := exhausted(error):
+                raise CollectionError(f"{self.path}: {limit}") from error
             raise CollectionError(
                 f"{error}; the texts are in {self.path / 'documents.db'}: restore the folder "
                 f"{folder_of(self.path, row.id)} from a copy, or encode it again with: "

@@ -75,7 +75,7 @@ class WordIndex:
         alone: list[tuple[int, bytes]] = []
         if sum(part.documents for part in parts.values()) != store.count():
             sql = "SELECT id, digest FROM documents WHERE id NOT IN "
-            alone = store.read(f"{sql}(SELECT document FROM live_passages) ORDER BY id")
+            alone = store.read(f"{sql}(SELECT document FROM passages) ORDER BY id")
         ids, known = np.array([i for i, _ in alone], np.int64), (used.label, *alone)
         if alone:
             row = SegmentRow(-1, _BASE, len(alone), "")

@@ -1,28 +1,29 @@
-"""One commit: tables and segments change together, in one transaction, or not at all.
+"""The road of a commit: tables and segments change together, in one transaction, or not at all.
 
-A segment's files are complete and synced before the transaction names it; until then its folder is
-garbage, which is removed after another commit. So at every instant a reader sees all of a commit
-or nothing of it.
+    build       a segment that takes long is built in a scratch folder, without the write lock
+    write       one transaction changes the tables and names segments, whose files are complete and
+                synced; until then a segment's folder is garbage, which another commit removes
+    show        the commit is shown, also after Ctrl-C
+    clear away  the folders that no commit names any more are removed
 
-The graph and the words file of a segment take most of the time of a large commit. `built_ahead`
-builds them before the transaction, in a folder of pending work, from the rows that the commit is
-expected to add. Should another writer change what that depends on meanwhile, the segment is
-dropped, and the transaction builds its own.
+So at every instant a reader sees all of a commit or nothing of it, and a killed process leaves
+nothing but garbage. Additions and merges take this road alike. Should another writer change what a
+segment that was built depends on, it is dropped: an addition builds its own in the transaction,
+and a merge is left to the next change.
 """
 
 import logging
-import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.backends import terms
+from searchengine.backends.contract import Ids
 from searchengine.backends.folder.documents.changes import Changes
 from searchengine.backends.folder.documents.connections import Identity
 from searchengine.backends.folder.documents.store import SegmentRow, Store
@@ -33,10 +34,8 @@ from searchengine.backends.folder.folders import (
     os_errors,
     refuse_network,
     remove_unnamed,
-    segment_errors,
     segment_folders,
 )
-from searchengine.backends.folder.pending import Owner
 from searchengine.backends.folder.view import View
 from searchengine.backends.folder.words import analyzer, writer
 from searchengine.corpus.analyzer import Analyzer
@@ -54,6 +53,7 @@ Measured = Mapping[SegmentRow, tuple[Segment, Allowed | None]]
 """Segments that were measured, each with the rows that could be found; None for all."""
 SCANNED = 1 << 13  # rows that are scanned in about 0.1 ms (192 dimensions); a graph saves half
 _log = logging.getLogger(__name__)
+_NONE: Ids = np.empty(0, np.int64)
 TUNED = "tuned"
 """The setting that names the segments of the last tuning: see upkeep.tuning."""
 
@@ -72,10 +72,21 @@ class BuildPlan(NamedTuple):
 
 
 class BuiltSegment(NamedTuple):
-    """A segment that was built before the transaction that adds it."""
+    """A segment that was built before the transaction that adds it.
+
+    `merged`: of a merge: the passages of its rows, ascending, which get new ids.
+    """
 
     path: Path
     plan: BuildPlan
+    merged: Ids = _NONE
+
+    @classmethod
+    def checked(cls, collection: Path, path: Path, plan: BuildPlan, merged: Ids = _NONE) -> Self:
+        """With its checksums computed and remembered now, not while others wait."""
+        with os_errors(collection):
+            Segment.open(path, checksum=checksum).close()
+        return cls(path, plan, merged)
 
 
 class Writer:
@@ -117,7 +128,7 @@ class Writer:
         base = self.changes.next_passage()
         plan = build_plan(self.store, rows)
         if ahead is not None and ahead.plan == plan:
-            with os_errors(self.path), segment_errors(self.path):
+            with os_errors(self.path):
                 Segment.add_passages(ahead.path, self._passages(base))
             self.adopt(ahead.path, base)
             return
@@ -143,43 +154,27 @@ class Writer:
         *,
         tuning: Mapping[str, Any] | None = None,
         progress: Progress | None = None,
+        ahead: BuiltSegment | None = None,
     ) -> None:
         """Merge segments into one, without deleted rows; its passages get new ids.
 
-        `tuning`: for the manifest; None keeps that of the first segment that has one.
+        `tuning`: for the manifest; None keeps that of the first segment that has one. `ahead`: the
+        merged segment. Passages that were deleted since it was built become tombstones of it.
         """
-        parts, base = [], self.changes.next_passage()
-        next_id = base
-        for row in sorted(segments, key=lambda row: row.base):
-            segment = self._open_segment(row)
-            dead = self.store.dead(row)
-            moved = self.changes.move_passages(row, next_id)
-            if moved != row.rows - dead.size:
-                raise self.store.damaged(
-                    f"segment {row.id} has {row.rows - dead.size} live rows and {moved} passages"
-                )
-            next_id += moved
-            tuning = tuning or segment.manifest.tuning
-            if moved:
-                live = Allowed.without(dead, row.rows) if dead.size else None
-                parts.append((segment, live))
+        base = self.changes.next_passage()
+        ids = live_passages(self.store, segments) if ahead is None else ahead.merged
+        self.changes.move_passages(ids, base)
         self.changes.remove_segments(segments)
+        if ahead is not None:
+            self.adopt(ahead.path, base)
+        elif ids.size:
+            parts = [(row, self._open_segment(row)) for row in segments]
 
-        plan = build_plan(self.store, None)
+            def build(path: Path) -> Segment:
+                plan = build_plan(self.store, None)
+                words, passages = self._words(base), self._passages(base)
+                return merged(path, parts, ids, plan, tuning, progress, words, passages)
 
-        def build(path: Path) -> Segment:
-            return Segment.merge(
-                path,
-                parts,
-                plan.config,
-                provenance=plan.provenance,
-                tuning=tuning,
-                progress=progress,
-                words=self._words(base),
-                passages=self._passages(base),
-            )
-
-        if parts:
             self._add(base, build)
 
     def rebuild(
@@ -235,21 +230,19 @@ class Writer:
 
     def adopt(self, built: Path, base: int) -> None:
         """Take a segment that was built in another folder of the collection, and record it."""
-        self._numbers += 1
-        target = folder_of(self.path, self._numbers)
-        with os_errors(self.path), segment_errors(self.path):
+
+        def build(target: Path) -> Segment:
             built.rename(target)
             sync_folder(target.parent)
             sync_folder(built.parent)
-            segment = Segment.open(target, checksum=checksum)
-        row = SegmentRow(self._numbers, base, segment.rows, segment.manifest_sha256)
-        self.opened[row] = segment
-        self.changes.add_segment(row)
+            return Segment.open(target, checksum=checksum)
+
+        self._add(base, build)
 
     def _add(self, base: int, build: Callable[[Path], Segment]) -> None:
         """Build, sync, open and record a segment."""
         self._numbers += 1
-        with os_errors(self.path), segment_errors(self.path):
+        with os_errors(self.path):
             segment = build(folder_of(self.path, self._numbers))
         row = SegmentRow(self._numbers, base, segment.rows, segment.manifest_sha256)
         self.opened[row] = segment
@@ -261,7 +254,7 @@ class Writer:
 
     def _words(self, base: int) -> WriteWords | None:
         """Writes the words of the passages from `base` on."""
-        sql = "SELECT document FROM live_passages WHERE id >= ? ORDER BY id"
+        sql = "SELECT document FROM passages WHERE id >= ? ORDER BY id"
         documents = partial(self.store.numbers, sql, (base,))
         return writer(self.store, documents)
 
@@ -280,6 +273,51 @@ def build_plan(store: Store, rows: int | None) -> BuildPlan:
     return BuildPlan(config, settings["encoder"]["fingerprint"], analyzer(store))
 
 
+def live_passages(store: Store, segments: Sequence[SegmentRow]) -> Ids:
+    """The ids of segments' passages, ascending. CollectionError if they do not match their rows."""
+    ids = [np.empty(0, np.int64)]
+    for row in sorted(segments, key=lambda row: row.base):
+        live = np.setdiff1d(np.arange(row.rows), store.dead(row), assume_unique=True) + row.base
+        sql = "SELECT count(*) FROM passages WHERE id BETWEEN ? AND ?"
+        passages = store.read(sql, row.ends)[0][0]
+        if passages != live.size:
+            raise store.damaged(
+                f"segment {row.id} has {live.size} live rows and {passages} passages"
+            )
+        ids.append(live)
+    return np.concatenate(ids)
+
+
+def merged(
+    path: Path,
+    segments: Sequence[tuple[SegmentRow, Segment]],
+    ids: Ids,
+    plan: BuildPlan,
+    tuning: Mapping[str, Any] | None,
+    progress: Progress | None,
+    words: WriteWords | None,
+    passages: Passages,
+) -> Segment:
+    """Build a segment of the rows of the passages `ids`, ascending. Raises as Segment.merge."""
+    parts: list[tuple[Segment, Allowed | None]] = []
+    for row, segment in sorted(segments, key=lambda part: part[0].base):
+        tuning = tuning or segment.manifest.tuning
+        live = row.part_of(ids)
+        if live.size:
+            allowed = None if live.size == row.rows else Allowed.from_rows(live, row.rows)
+            parts.append((segment, allowed))
+    return Segment.merge(
+        path,
+        parts,
+        plan.config,
+        provenance=plan.provenance,
+        tuning=tuning,
+        progress=progress,
+        words=words,
+        passages=passages,
+    )
+
+
 @contextmanager
 def writing(
     path: Path, store: Store, open_segment: OpenSegment, wait: float = 0
@@ -293,12 +331,12 @@ def writing(
     with store.transaction(wait), beside(path, store) as folder:
         with os_errors(path):
             before = segment_folders(folder)
-        writer, process = Writer(path, store, open_segment, before), os.getpid()
+        writer = Writer(path, store, open_segment, before)
         try:
             yield writer
             writer.changes.count_commit()
         except BaseException as error:
-            if process != os.getpid():  # forked during the block, which belongs to the parent
+            if store.inherited:  # forked during the block, which belongs to the parent
                 raise
             for segment in writer.opened.values():
                 segment.close()
@@ -323,20 +361,10 @@ class WritableView(View):
             self.follow()  # raises for a closed collection, and for one of another encoder
             identity = self._current().store.identity
         refuse_network(self.path)
-        with self._same(Store(self.path / "documents.db"), identity) as store:
+        with Store(self.path / "documents.db") as store:
+            if store.identity != identity:
+                raise store.replaced()
             yield store
-
-    def reader(self, identity: Identity | None = None) -> Store:
-        """A connection to read the newest state; `identity`: None: of the database shown now."""
-        identity = self.identity if identity is None else identity
-        return self._same(Store(self.path / "documents.db", readers=1), identity)
-
-    @staticmethod
-    def _same(store: Store, identity: Identity) -> Store:
-        if store.identity != identity:
-            store.close()
-            raise store.replaced()
-        return store
 
     def opened(self, rows: Sequence[SegmentRow]) -> dict[SegmentRow, Segment]:
         """Committed segments, open; they stay so whatever becomes of their folders."""
@@ -358,8 +386,7 @@ class WritableView(View):
 
         def open_segment(row: SegmentRow) -> Segment:
             if row not in opened:
-                held = self._current().segments
-                opened[row] = held.get(row) or self._open_segment(row, held)
+                opened.update(self.opened([row]))
             return opened[row]
 
         wait = self.wait if wait is None else wait
@@ -378,7 +405,7 @@ class WritableView(View):
                     f"{self.path}: the change is committed, but cannot be shown ({error}); "
                     "open the collection again"
                 ) from error
-        except BaseException as error:
+        except BaseException as error:  # Ctrl-C may come between any two steps
             self._interrupted |= not isinstance(error, Exception)
             raise
         self._clear_away(store, writer.before)
@@ -389,18 +416,13 @@ class WritableView(View):
         What this view shows does not count: another thread may have moved it since.
         """
         stored = store.settings()
-        if made_by is not None and self._making(made_by) != self._making(stored):
+        if made_by is not None and _making(made_by) != _making(stored):
             now = stored["encoder"]
             name = now["source"] or now.get("name") or now["fingerprint"][:12]
             raise EncoderMismatch(
                 f"{self.path} was reindexed by the encoder {name} after these vectors were made; "
                 "they were not added, make them again by that encoder"
             )
-
-    def _making(self, settings: Mapping[str, Any]) -> tuple[Any, ...]:
-        """What passages and vectors depend on."""
-        encoder = settings["encoder"]
-        return encoder["fingerprint"], encoder["dim"], settings.get("passages")
 
     def _clear_away(self, store: Store, before: Mapping[str, int]) -> None:
         """Remove replaced folders, unless another process is writing.
@@ -417,58 +439,7 @@ class WritableView(View):
             )
 
 
-MIN_ROWS = 1000
-"""Rows from which it is worth while: fewer, with their words, take 0.1 s."""
-
-
-@contextmanager
-def built_ahead(
-    view: WritableView,
-    store: Store,
-    made_by: Mapping[str, Any],
-    rows: int,
-    vectors: Callable[[], Blocks],
-    texts: Callable[[], Iterable[tuple[int, terms.Text]]],
-    progress: Progress | None = None,
-) -> Iterator[BuiltSegment | None]:
-    """Build a segment that `Writer.append` can take; it is removed at the end if it was not.
-
-    None: it is small, or the first of the collection, for which nothing is chosen yet.
-
-    Args:
-        view, store: the collection, and its connection for writing.
-        made_by: the settings they were made with.
-        rows: number of vectors.
-        vectors: returns the vectors, (rows, D) in all.
-        texts: returns the first row of each of their documents, and its text.
-        progress: progress callback, as for `add`.
-
-    Raises as `Writer.append`; also CollectionBusy and EncoderMismatch, as `WritableView.writing`.
-    """
-    if rows < MIN_ROWS:
-        yield None
-        return
-    plan = build_plan(store, rows)
-    view.check_made_by(made_by, store)
-    if not store.segments():
-        yield None
-        return
-    with store.transaction(view.wait), beside(view.path, store), os_errors(view.path):
-        owner = Owner.new(view.path)
-    folder = owner.folder / "segment"
-    try:
-        with os_errors(view.path), segment_errors(view.path):
-            Segment.build(
-                folder,
-                vectors(),
-                plan.config,
-                like=max(view.segments.values(), key=lambda segment: segment.rows, default=None),
-                provenance=plan.provenance,
-                progress=progress,
-                words=terms.writer(plan.analyzer, lambda: (rows, texts())),
-            ).close()
-            # Its checksums are computed and remembered now, not while others wait.
-            Segment.open(folder, checksum=checksum).close()
-        yield BuiltSegment(folder, plan)
-    finally:
-        owner.clear()
+def _making(settings: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What passages and vectors depend on."""
+    encoder = settings["encoder"]
+    return encoder["fingerprint"], encoder["dim"], settings.get("passages")

@@ -5,9 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
-from searchengine.backends.contract import Entry, Known, Span, as_json
+import numpy as np
+
+from searchengine.backends.contract import Entry, Ids, Known, Span, as_json
 from searchengine.backends.filters import fields
-from searchengine.backends.folder.documents import schema
 from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.corpus.documents import Document
 
@@ -19,21 +20,25 @@ class Changes:
         self.store = store
 
     def next_passage(self) -> int:
-        """The id of the next passage: beyond all rows that any segment has had.
-
-        A new encoder's passages have ids far beyond: see schema.SPACE.
-        """
+        """The id of the next passage: beyond all rows that any segment has had."""
         return self.upcoming("passages")
 
     def upcoming(self, kind: str) -> int:
         """The next id. Kinds: see searchengine.backends.folder.documents.schema."""
-        with self.store.writing() as connection:
-            return schema.upcoming(connection, kind)
+        found = self.store.read("SELECT next FROM ids WHERE kind = ?", (kind,))
+        if not found or type(found[0][0]) is not int:
+            raise self.store.damaged(f"the next id of {kind} is missing")
+        return int(found[0][0])
 
     def take(self, kind: str, count: int = 1) -> int:
-        """Take new ids; returns the first."""
-        with self.store.writing() as connection:
-            return schema.take(connection, kind, count)
+        """Take new ids, one after the other; returns the first."""
+        first = self.upcoming(kind)
+        self._skip(kind, first + count)
+        return first
+
+    def _skip(self, kind: str, following: int) -> None:
+        """Go on with the id `following`, unless a larger one is next."""
+        self._many("UPDATE ids SET next = max(next, ?) WHERE kind = ?", [(following, kind)])
 
     def write(
         self, entries: Sequence[Entry], known: Mapping[str, Known], first_passage: int
@@ -99,20 +104,28 @@ class Changes:
         self._bury(documents)
         self._many("DELETE FROM documents WHERE id = ?", ((i,) for i in documents))
 
-    def move_passages(self, segment: SegmentRow, first: int) -> int:
-        """Give the passages of a segment new ids, in their order, from `first` on; their number.
+    def move_passages(self, ids: Ids, first: int) -> None:
+        """Give passages, ids (n,) ascending, new ids from `first` on, which is beyond all in use.
 
-        `first` is beyond every id in use.
+        Those that are not stored become tombstones.
         """
-        with self.store.writing() as connection:
-            moved = connection.execute(
-                "INSERT INTO passages (id, document, start, end) "
-                "SELECT row_number() OVER (ORDER BY id) - 1 + ?, document, start, end "
-                "FROM passages WHERE id BETWEEN ? AND ?",
-                (first, *segment.ends),
-            ).rowcount
-            connection.execute("DELETE FROM passages WHERE id BETWEEN ? AND ?", segment.ends)
-        return moved
+        if not ids.size:
+            return
+        starts = np.flatnonzero(np.diff(ids, prepend=ids[:1] - 2) != 1)  # of consecutive ids
+        lows, highs = ids[starts].tolist(), ids[np.append(starts[1:], ids.size) - 1].tolist()
+        further = (first + starts - ids[starts]).tolist()
+        sql = (
+            "INSERT INTO passages (id, document, start, end) SELECT id + ?, document, start, end "
+            "FROM passages WHERE id BETWEEN ? AND ? ORDER BY id"
+        )
+        moved = self._many(sql, zip(further, lows, highs, strict=True))
+        sql = "DELETE FROM passages WHERE id BETWEEN ? AND ?"
+        self._many(sql, zip(lows, highs, strict=True))
+        if moved < ids.size:
+            new = np.arange(first, first + ids.size)
+            sql = "SELECT id FROM passages WHERE id >= ?"
+            dead = np.setdiff1d(new, self.store.numbers(sql, (first,)))
+            self._many("INSERT INTO tombstones (passage) VALUES (?)", ((i,) for i in dead.tolist()))
 
     def add_segment(self, segment: SegmentRow) -> None:
         """Record a segment whose files are complete and synced."""
@@ -120,9 +133,8 @@ class Changes:
             "INSERT INTO segments (id, base, rows, manifest_sha256) VALUES (?, ?, ?, ?)",
             [(segment.id, segment.base, segment.rows, segment.manifest_sha256)],
         )
-        with self.store.writing() as connection:
-            schema.skip(connection, "segments", segment.id + 1)
-            schema.skip(connection, "passages", segment.base + segment.rows)
+        self._skip("segments", segment.id + 1)
+        self._skip("passages", segment.base + segment.rows)
 
     def remove_segments(
         self, segments: Iterable[SegmentRow], *, keep_tombstones: bool = False
@@ -179,6 +191,7 @@ class Changes:
         self._many("DELETE FROM passages WHERE document = ?", rows)
         self.set("tombstones_id", uuid4().hex)
 
-    def _many(self, sql: str, parameters: Iterable[Sequence[Any]]) -> None:
+    def _many(self, sql: str, parameters: Iterable[Sequence[Any]]) -> int:
+        """Run a statement for each; returns the number of rows changed."""
         with self.store.writing() as connection:
-            connection.executemany(sql, parameters)
+            return connection.executemany(sql, parameters).rowcount

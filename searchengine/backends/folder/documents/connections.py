@@ -24,12 +24,12 @@ import errno
 import os
 import resource
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from threading import Lock, RLock
+from threading import RLock
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from searchengine.errors import CollectionError
 
@@ -112,7 +112,7 @@ def _in_child() -> None:
             # Never closed, nor at the interpreter's end.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
     _open.clear()
-    turns.forget()
+    _turns.clear()  # no thread is writing here
     for user, after_fork in list(_inherited.items()):
         after_fork(user)
     _in_parent()
@@ -175,42 +175,15 @@ def _shared(path: Path) -> Path:
     return path.with_name(path.name + "-shm")
 
 
-class Turns:
-    """Lets the threads of this process write to a file one at a time."""
-
-    def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        """In a forked child: no thread is writing."""
-        self._lock = Lock()
-        self._files: WeakValueDictionary[Identity, _Turn] = WeakValueDictionary()
-
-    @contextmanager
-    def hold(self, identity: Identity, *, wait: bool = True) -> Iterator[bool]:
-        """Hold a file's turn during the block; yields False if it is taken and `wait` is False.
-
-        A thread that has the turn already gets it again.
-        """
-        with self._lock:
-            turn = self._files.setdefault(identity, _Turn())
-        acquired = turn.lock.acquire(blocking=wait)
-        try:
-            yield acquired
-        finally:
-            if acquired:
-                turn.lock.release()
+_turns: dict[Identity, Any] = {}
 
 
-class _Turn:
-    def __init__(self) -> None:
-        self.lock = RLock()
+def turn(identity: Identity) -> Any:
+    """The lock by which the threads of this process write to a file one at a time."""
+    return _turns.setdefault(identity, RLock())
 
 
-turns = Turns()
-"""The turns of this process."""
-
-
+_NO_MAPPING = (sqlite3.SQLITE_IOERR_SHMMAP, sqlite3.SQLITE_IOERR_NOMEM)
 _LIMITS = {
     errno.EMFILE: "this process has as many files open as it may ({} of ulimit -n): close some "
     "collections, or raise the limit",
@@ -220,19 +193,20 @@ _LIMITS = {
 }
 
 
-def exhausted(error: BaseException | None = None) -> str | None:
-    """The limit of this process or machine that was reached, and the way out; None: none was.
-
-    `error`: None: SQLite does not say; whether a file can be opened now is tried.
-    """
-    if error is None:
-        try:
-            os.close(os.open(os.devnull, os.O_RDONLY))
-        except OSError as refused:
-            error = refused
-    for cause in (error, getattr(error, "__cause__", None)):
-        number = errno.ENOMEM if isinstance(cause, MemoryError) else getattr(cause, "errno", None)
-        if number is None:  # faiss has no numbers
+def exhausted(error: BaseException) -> str | None:
+    """The limit of this process or machine that was reached, and the way out; None: none was."""
+    for cause in filter(None, (error, error.__cause__)):
+        number, code = getattr(cause, "errno", None), getattr(cause, "sqlite_errorcode", 0)
+        if isinstance(cause, MemoryError) or code in _NO_MAPPING:
+            number = errno.ENOMEM
+        elif code & 0xFF in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR):  # it does not say why
+            with ExitStack() as stack:
+                try:
+                    for _ in range(4):  # as the database, its log, and the memory they share
+                        stack.enter_context(open(os.devnull))
+                except OSError as refused:
+                    number = refused.errno
+        elif number is None:  # faiss has no numbers
             number = next((n for n in _LIMITS if os.strerror(n) in str(cause)), None)
         if number in _LIMITS:
             return _LIMITS[number].format(resource.getrlimit(resource.RLIMIT_NOFILE)[0])

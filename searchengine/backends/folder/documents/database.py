@@ -22,13 +22,12 @@ from searchengine.backends.folder.documents.connections import (
     log_of,
     refuse_if_lost,
     share_as_folder,
-    turns,
+    turn,
     way_out,
 )
 from searchengine.errors import CollectionBusy, CollectionError
 
 _OPENED: set[Identity] = set()  # files that were found to be of this format
-_NO_MAPPING = (sqlite3.SQLITE_IOERR_SHMMAP, sqlite3.SQLITE_IOERR_NOMEM)
 _BUSY_MS = 5_000  # for readers, while another process recovers the log after a crash
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.1  # seconds between two tries to begin to write
 # A file is rewritten if more than a fourth is free, and if that takes others less than a second.
@@ -64,24 +63,28 @@ class Database:
         # A frozen file is read without locks: it must not change meanwhile.
         self._frozen = frozen_state(path) if not create and is_frozen(path) else None
         self.connections: list[Connection] = []
-        with guard, self.named_errors():
+        with guard:
             try:
-                if not create:
-                    self.identity = _identity(path)
-                    refuse_if_lost(self.identity, path)
-                    self._refuse_unread()
-                for _ in range(max(1, readers)):
-                    self._connect(create)
-                if create:
-                    self.identity = _identity(path)
-                if not self.in_place:
-                    raise self.replaced()
-                if not self._read_only and self._frozen is None:
-                    self.connection.written = self.identity
-                self._begin(create)
+                with self.named_errors():
+                    self._open(create, readers)
             except BaseException:
                 self.close()
                 raise
+
+    def _open(self, create: bool, readers: int) -> None:
+        if not create:
+            self.identity = _identity(self.path)
+            refuse_if_lost(self.identity, self.path)
+            self._refuse_unread()
+        for _ in range(max(1, readers)):
+            self._connect(create)
+        if create:
+            self.identity = _identity(self.path)
+        if not self.in_place:
+            raise self.replaced()
+        if not self._read_only and self._frozen is None:
+            self.connection.written = self.identity
+        self._begin(create)
 
     def _refuse_unread(self) -> None:
         """Leave a file of another format as it is: SQLite would make others beside it.
@@ -172,12 +175,7 @@ class Database:
             code = getattr(error, "sqlite_errorcode", 0)  # the module's own errors have none
             if code == sqlite3.SQLITE_INTERRUPT and call is not None:
                 raise call.exceeded() from None
-            limit = None
-            if isinstance(error, MemoryError) or code in _NO_MAPPING:
-                limit = exhausted(MemoryError())
-            elif code & 0xFF in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR):
-                limit = exhausted()
-            if limit is not None:
+            if limit := exhausted(error):
                 raise CollectionError(f"{self.path}: {limit}") from error
             if "locked" in str(error):
                 raise CollectionBusy(
@@ -221,9 +219,10 @@ class Database:
         Raises CollectionBusy if another process is still writing after `wait` seconds, and
         CollectionError if the folder was replaced meanwhile.
         """
-        with turns.hold(self.identity, wait=queue) as acquired:
-            if not acquired:
-                raise CollectionBusy(f"{self.path.parent} is being written to by another thread")
+        lock = turn(self.identity)
+        if not lock.acquire(blocking=queue):
+            raise CollectionBusy(f"{self.path.parent} is being written to by another thread")
+        try:
             self._begin_writing(wait)
             before = self.connection.total_changes
             try:
@@ -235,6 +234,8 @@ class Database:
                 if not self.inherited and self.connection.in_transaction:
                     self.execute("ROLLBACK")
                 raise
+        finally:
+            lock.release()
 
     def _begin_writing(self, wait: float) -> None:
         """Try for `wait` seconds. If SQLite did the waiting, a fork would have to wait as well."""
@@ -312,19 +313,17 @@ class Database:
         With `follow`, which begins this process's reading again, waits up to a second for readers,
         and then until they may have begun again. The next commit writes the log from its start.
         """
-        begun, passed, complete = monotonic(), 0.0, False
-        with suppress(CollectionError), turns.hold(self.identity, wait=False) as acquired:
-            while acquired and not complete and passed <= (_PATIENCE if follow else 0):
+        begun, complete = monotonic(), False
+        until = begun + (_PATIENCE if follow else 0)
+        with suppress(CollectionError):
+            while not complete and monotonic() <= until:
                 # Begun again each time: SQLite has four marks for those that read, this connection
                 # too, and one that finds none free shares an older one.
-                self.execute("BEGIN IMMEDIATE")
-                try:
-                    complete, passed = self._fold(), monotonic() - begun
+                with self.transaction(queue=False):
+                    complete = self._fold()
                     if follow is not None:
                         follow()
-                        sleep(REOPENED + 2 * passed if complete else _POLL)
-                finally:
-                    self.execute("ROLLBACK")
+                        sleep(REOPENED + 2 * (monotonic() - begun) if complete else _POLL)
         return complete
 
     def _fold(self) -> bool:

@@ -72,7 +72,7 @@ class Store(Database):
 
     def passages_of(self, documents: Iterable[int]) -> list[Passage]:
         """All passages of these documents, by id."""
-        sql = "SELECT id, document, start, end FROM live_passages WHERE document IN ({})"
+        sql = "SELECT id, document, start, end FROM passages WHERE document IN ({})"
         return sorted(self._passages(self._rows(sql, list(documents))))
 
     def documents(self, ids: Iterable[int], *, texts: bool = True) -> list[Document]:
@@ -163,16 +163,6 @@ class Store(Database):
                 yield number, key
             compared, after = ">", rows[-1][1]
 
-    def keys(self, passage_ids: Iterable[int]) -> list[str]:
-        """The keys of these passages' documents, in the order of the ids."""
-        order = [int(i) for i in passage_ids]
-        sql = (
-            "SELECT passages.id, key FROM passages "
-            "JOIN documents ON documents.id = passages.document WHERE passages.id IN ({})"
-        )
-        keys = dict(self._rows(sql, _distinct(order)))
-        return self._in_order(keys, order, self._lost_passage)
-
     def values(self, documents: Iterable[int], name: str) -> dict[int, Hashable]:
         path = json_path(field_named(name))
         sql = (
@@ -198,7 +188,7 @@ class Store(Database):
         """Ids of the passages of matching documents, see `condition`, ascending, int64."""
         condition, parameters = self.condition(where)
         sql = (
-            "SELECT p.id FROM live_passages AS p JOIN documents ON documents.id = p.document "
+            "SELECT p.id FROM passages AS p JOIN documents ON documents.id = p.document "
             f"WHERE {condition} ORDER BY p.id"
         )
         return self.numbers(sql, parameters)
@@ -243,7 +233,7 @@ class Store(Database):
         return self.scan(sql, (*paths, *parameters))
 
     def columns(self, ids: Ids) -> Ids:
-        """Document, start and end of passages, hidden ones too: ids (n,), rising, to (3, n).
+        """Document, start and end of passages: ids (n,), rising, to (3, n).
 
         −1 for those that are not stored.
         """
@@ -261,7 +251,7 @@ class Store(Database):
     def counts(self) -> tuple[int, int]:
         """The numbers of documents and passages; reads all ids."""
         documents, passages = self.scan(
-            "SELECT (SELECT count(*) FROM documents), (SELECT count(*) FROM live_passages)"
+            "SELECT (SELECT count(*) FROM documents), (SELECT count(*) FROM passages)"
         )[0]
         return documents, passages
 

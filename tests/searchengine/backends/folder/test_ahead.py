@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from searchengine import SearchEngine
-from searchengine.backends.folder import writer as ahead
+from searchengine.backends.folder import collection as ahead
 from searchengine.backends.folder.writer import Writer
 from searchengine.errors import CollectionError
 
@@ -26,14 +26,16 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 def taken(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     """For each segment that was added: was it built before the lock was taken?"""
     found: list[bool] = []
+    adopting: list[bool] = []
     adopt, add = Writer.adopt, Writer._add
 
     def adopted(self: Writer, *args: object) -> None:
-        found.append(True)
+        adopting.append(True)
         adopt(self, *args)  # type: ignore[arg-type]
 
     def added(self: Writer, *args: object) -> None:
-        found.append(False)
+        found.append(bool(adopting))
+        adopting.clear()
         add(self, *args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Writer, "adopt", adopted)

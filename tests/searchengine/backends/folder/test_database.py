@@ -16,7 +16,7 @@ from scenarios import open_files
 from searchengine.backends.contract import Entry, Known
 from searchengine.backends.folder.documents import database
 from searchengine.backends.folder.documents.changes import Changes
-from searchengine.backends.folder.documents.connections import turns
+from searchengine.backends.folder.documents.connections import turn
 from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.folders import os_errors, remove_unnamed, segment_folders
 from searchengine.corpus.files import Document
@@ -256,7 +256,7 @@ def test_replaced_segments_are_cleared_away_without_waiting_for_a_thread(store: 
     taken, end = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with turns.hold(store.identity):
+        with turn(store.identity):
             taken.set()
             end.wait(2)
 

@@ -8,7 +8,7 @@ from conftest import WordLengths
 
 from searchengine import SearchEngine
 from searchengine.backends.folder import folders as filesystem
-from searchengine.backends.folder.folders import is_network, kind_of, network_kind
+from searchengine.backends.folder.folders import network_kind
 from searchengine.errors import CollectionError
 
 MOUNTS = r"""22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
@@ -21,6 +21,7 @@ MOUNTS = r"""22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
 35 34 0:43 / /home rw - nfs server:/home rw
 36 22 0:44 / /media/s rw - fuse.sshfs me@server: rw
 37 22 0:45 / /media/n rw - fuse.ntfs-3g /dev/sdb1 rw
+39 22 0:47 / /media/j rw - FUSE.JuiceFS /dev/j rw
 38 22 0:46 / /var/lib/c rw - overlay overlay rw,lowerdir=/a,upperdir=/b
 """
 
@@ -28,33 +29,28 @@ MOUNTS = r"""22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
 @pytest.mark.parametrize(
     ("path", "kind"),
     [
-        ("/", "ext4"),
-        ("/srv", "ext4"),
+        ("/", None),
+        ("/srv", None),
         ("/srv/my data", "nfs4"),
         ("/srv/my data/c.index", "nfs4"),
-        ("/srv/my data2", "ext4"),
-        ("/srv/my data/local/c.index", "xfs"),
+        ("/srv/my data2", None),
+        ("/srv/my data/local/c.index", None),
         ("/mnt/tab\tback\\slash/c", "cifs"),
         ("/bound/deep/er", "nfs4"),
         ("/home/me/c", "nfs"),
         ("/media/s/c", "fuse.sshfs"),
-        ("/var/lib/c/x", "overlay"),
+        ("/media/n/c", None),
+        ("/media/j/c", "FUSE.JuiceFS"),
+        ("/var/lib/c/x", None),
     ],
 )
-def test_the_type_of_the_longest_mount_point(path: str, kind: str) -> None:
-    assert kind_of(Path(path), MOUNTS) == kind
-
-
-def test_lines_that_are_no_mounts_are_passed_over() -> None:
-    assert kind_of(Path("/a"), "") is None
-    assert kind_of(Path("/a"), "nonsense\n\n22 1 254:0 / / rw\n") is None
-
-
-def test_network_types() -> None:
-    network = "nfs nfs4 cifs smb3 9p ceph lustre fuse.sshfs fuse.glusterfs fuse.JuiceFS FUSE.s3fs"
-    local = "ext4 xfs btrfs tmpfs overlay apfs zfs fuse fuseblk fuse.ntfs-3g ext4.nfs sshfs fuse."
-    assert [kind for kind in network.split() if not is_network(kind)] == []
-    assert [kind for kind in local.split() if is_network(kind)] == []
+def test_the_type_of_the_longest_mount_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, kind: str | None
+) -> None:
+    (tmp_path / "mountinfo").write_text(f"nonsense\n\n22 1 254:0 / / rw\n{MOUNTS}")
+    monkeypatch.setattr(filesystem, "_MOUNTS", tmp_path / "mountinfo")
+    monkeypatch.delenv(filesystem.ALLOW, raising=False)
+    assert network_kind(Path(path)) == kind
 
 
 @pytest.fixture

@@ -204,7 +204,7 @@ class Living(RuleBasedStateMachine):
             vectors = {key: ENCODER.encode([d.full_text])[0] for key, d in self.model.items()}
             with self.engine.collection.reading() as snapshot:
                 passages = snapshot.store.passages_of(range(10_000))
-                names = snapshot.store.keys(passage.id for passage in passages)
+                names = snapshot.store.keys_of(passage.document for passage in passages)
                 if passages:
                     found = snapshot.vectors(np.array([passage.id for passage in passages]))
                     for name, vector in zip(names, found, strict=True):

@@ -1,16 +1,16 @@
-"""Merges that do not hold the write lock: what others do meanwhile, and where they are killed."""
+"""Merges that are built without the write lock: what others do meanwhile, where they are killed."""
 
 import os
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
-from concurrent_writers import during, killed_after, writers
+from concurrent_writers import killed_after, writers
 from conftest import WordLengths
 from faults import in_child
 from scenarios import answers_as_brute_force, document, stored, strays
@@ -19,7 +19,7 @@ from searchengine import SearchEngine
 from searchengine.backends.folder import merging, pending
 from searchengine.backends.folder.documents.store import Store
 from searchengine.backends.folder.merging import Merging
-from searchengine.backends.folder.pending import Kind, Owner, held
+from searchengine.backends.folder.pending import Kind, Owner
 from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.indexer.segment import SegmentConfig
 
@@ -28,9 +28,8 @@ CONFIG = SegmentConfig(prefix=8)
 
 @pytest.fixture(autouse=True)
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every merge counts as a large one, in slices of three passages."""
+    """Every merge counts as a large one."""
     monkeypatch.setattr(merging, "IN_ONE", 0)
-    monkeypatch.setattr(merging, "SLICE", 3)
 
 
 @pytest.fixture
@@ -41,18 +40,37 @@ def engine(tmp_path: Path) -> Iterator[SearchEngine]:
         yield engine
 
 
+def during(
+    monkeypatch: pytest.MonkeyPatch, moment: str, act: Callable[[], object], owner: type = Merging
+) -> None:
+    """Call `act` once before a method, or after it."""
+    when, step = moment.split()
+    original, done = getattr(owner, step), list[bool]()
+
+    def stepped(self: Any, *arguments: Any) -> Any:
+        first = not done
+        done.append(True)
+        if first and when == "before":
+            act()
+        result = original(self, *arguments)
+        if first and when == "after":
+            act()
+        return result
+
+    monkeypatch.setattr(owner, step, stepped)
+
+
 def test_a_folder_that_is_replaced_after_the_build_is_named(
     engine: SearchEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, build = engine.collection.path, Merging._build
+    path = engine.collection.path
     engine.backup(tmp_path / "copy")
 
-    def replaced(self: Merging, *arguments: Any) -> None:
-        build(self, *arguments)
+    def act() -> None:
         path.rename(tmp_path / "former")
         (tmp_path / "copy").rename(path)
 
-    monkeypatch.setattr(Merging, "_build", replaced)
+    during(monkeypatch, "after _built", act)
     with pytest.raises(CollectionError, match="replaced"):
         engine.optimize()
 
@@ -81,19 +99,19 @@ def test_a_large_merge_keeps_documents_and_order(engine: SearchEngine) -> None:
     engine.optimize()
     assert engine.stats().segments == 1 and engine.stats().tombstones == 0
     with engine.collection.reading() as snapshot:
-        assert snapshot.store.keys(range(15, 28)) == [
+        assert snapshot.store.keys_of(snapshot.documents_of(np.arange(15, 28))) == [
             f"d{i}" for i in range(15) if i not in (3, 11)
         ]
     check(engine.collection.path, KEYS - {"d3", "d11"})
 
 
-MOMENTS = [("_build", 1), ("_move", 1), ("slice", 2), ("slice", 4), ("_swap", 1), ("end", 1)]
-"""Before the n-th call of a method: before it builds, between transactions, before it swaps, …"""
+MOMENTS = ["before _claim", "before _built", "after _built"]
+"""When others act: what is to be merged is chosen, claimed, and built."""
 
 
-@pytest.mark.parametrize(("step", "when"), MOMENTS)
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_others_change_what_is_being_merged(
-    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, step: str, when: int
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     path = engine.collection.path
 
@@ -107,18 +125,18 @@ def test_others_change_what_is_being_merged(
             other.verify()
 
     with monkeypatch.context() as patch:
-        during(patch, Merging, step, act, when)
+        during(patch, moment, act)
         engine.optimize()
     engine.refresh()
-    assert engine.stats().segments == 2
+    assert engine.stats().segments == (1 if moment == "before _claim" else 2)
     engine.add([document(21)])
     check(path, (KEYS - {"d0", "d7"}) | {"d20", "d21"})
 
 
-@pytest.mark.parametrize(("step", "when"), MOMENTS[:-1])
+@pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("replace", ["optimize", "tune"])
 def test_a_merge_whose_segments_were_replaced_is_dropped(
-    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, step: str, when: int, replace: str
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, moment: str, replace: str
 ) -> None:
     path = engine.collection.path
 
@@ -136,7 +154,7 @@ def test_a_merge_whose_segments_were_replaced_is_dropped(
             writer.rebuild(measured, SegmentConfig(prefix=12), {"goal": {"recall": 0.9}})
 
     with monkeypatch.context() as patch:
-        during(patch, Merging, step, act, when)
+        during(patch, moment, act)
         engine.optimize()
     assert engine.stats().segments == 1
     check(path, KEYS)
@@ -159,64 +177,64 @@ def test_a_segment_that_is_gone_before_it_is_opened_drops_the_merge(
                 writer.merge(store.segments())
 
         with monkeypatch.context() as patch:
-            during(patch, Merging, "_build", act)
+            during(patch, "before _built", act)
             engine.optimize()
     assert engine.stats().segments == 1
     check(path, KEYS | {"d15"})
 
 
-@pytest.mark.parametrize(("step", "when"), MOMENTS)
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_a_backup_during_a_merge_holds_no_pending_work(
     engine: SearchEngine,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
-    step: str,
-    when: int,
+    moment: str,
 ) -> None:
     def act() -> None:
         with SearchEngine.open(engine.collection.path, WordLengths()) as other:
             other.backup(tmp_path / "copy")
             other.export(tmp_path / "export")
 
-    during(monkeypatch, Merging, step, act, when)
+    during(monkeypatch, moment, act)
     engine.optimize()
     check(tmp_path / "copy", KEYS)
     assert len(np.load(tmp_path / "export" / "vectors.npy")) == 15
 
 
-@pytest.mark.parametrize(("step", "when"), MOMENTS)
+@pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_a_merge_that_fails_leaves_nothing(
     engine: SearchEngine,
     monkeypatch: pytest.MonkeyPatch,
-    step: str,
-    when: int,
+    moment: str,
     error: BaseException,
 ) -> None:
     def act() -> None:
         raise error
 
     with monkeypatch.context() as patch:
-        during(patch, Merging, step, act, when)
+        during(patch, moment, act)
         with pytest.raises(type(error)):
             engine.optimize()
     engine.add([document(20)])
     check(engine.collection.path, KEYS | {"d20"})
 
 
-@pytest.mark.parametrize(("step", "when"), MOMENTS)
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_the_next_writer_goes_on_for_a_killed_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, when: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """The child is killed before a step; the next writer completes the merge or discards it."""
+    """The child is killed; the next writer drops the merge, and may merge the same segments."""
     path = tmp_path / "c"
-    abandoned(path, monkeypatch, step, when)
+    abandoned(path, monkeypatch, moment)
     kinds = [work.kind for work in works(path)]
-    assert kinds == ([Kind.REMOVE] * 3 if step == "end" else [Kind.MERGE])
+    assert kinds == ([] if moment == "before _claim" else [Kind.MERGE])
     with SearchEngine.open(path, WordLengths()) as engine:
         engine.verify()
         engine.delete(["d1"])
-        assert engine.stats().segments == (3 if step == "_build" else 1)
+        assert works(path) == [] and strays(path) == []
+        engine.optimize()
+        assert engine.stats().segments == 1
     check(path, KEYS - {"d1"})
 
 
@@ -234,21 +252,23 @@ def test_segments_of_a_living_merge_are_left_alone(
             merged.append(other.stats().segments)
 
     with monkeypatch.context() as patch:
-        during(patch, Merging, "_build", act)
+        during(patch, "before _built", act)
         engine.optimize()
     assert merged == [3 + 2]  # three taken ones, and eight added ones merged by fours
     check(path, KEYS | {f"d{i}" for i in range(20, 28)})
 
 
-def test_an_optimize_waits_for_another_process(engine: SearchEngine) -> None:
+def test_an_optimize_waits_for_another_process(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = engine.collection.path
+    monkeypatch.setattr(pending, "who", lambda: {"by": "elsewhere:1", "started": "then"})
+    owner = Owner.new(path)
     with engine.collection.own_store() as store, store.transaction():
         rows = [[r.id, r.base, r.rows, r.manifest_sha256] for r in store.segments()]
-        name = "0" * 32
-        pending.enter(store, Kind.MERGE, (15, 29), name, {"inputs": rows[:2]})
-    owner = Owner(path, name)
-    assert owner.take()
-    held.names.discard(name)  # as if another process had it
+        pending.enter(store, Kind.MERGE, owner.name, {"inputs": rows[:2]})
+    monkeypatch.undo()
+    monkeypatch.setattr(merging, "IN_ONE", 0)
     with pytest.raises(CollectionBusy, match="being merged by another process"):
         engine.optimize()
     owner.release()
@@ -268,7 +288,7 @@ def test_a_folder_that_is_replaced_during_a_merge_is_not_touched(
             other.add([document(30)])
 
     with monkeypatch.context() as patch:
-        during(patch, Merging, "_build", act)
+        during(patch, "before _built", act)
         with pytest.raises((CollectionError, OSError)):
             engine.optimize()
     check(path, {"d30"})
@@ -289,7 +309,7 @@ def test_folders_that_no_row_names_are_removed(engine: SearchEngine) -> None:
     check(path, KEYS - {"d0", "d1"})
 
 
-def abandoned(path: Path, monkeypatch: pytest.MonkeyPatch, step: str, when: int) -> None:
+def abandoned(path: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
     """A collection of three segments whose merge was killed before a step."""
     with SearchEngine.create(path, WordLengths(), CONFIG) as engine:
         for first in (0, 5, 10):
@@ -300,29 +320,21 @@ def abandoned(path: Path, monkeypatch: pytest.MonkeyPatch, step: str, when: int)
             engine.optimize()
 
     with monkeypatch.context() as patch:
-        during(patch, Merging, step, lambda: os.kill(os.getpid(), signal.SIGKILL), when)
+        during(patch, moment, lambda: os.kill(os.getpid(), signal.SIGKILL))
         assert in_child(merge).signal == signal.SIGKILL
 
 
 def test_info_shows_pending_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    abandoned(tmp_path / "c", monkeypatch, "slice", 3)
+    abandoned(tmp_path / "c", monkeypatch, "after _built")
     with SearchEngine.open(tmp_path / "c", WordLengths()) as engine:
         (line,) = engine.stats().pending
-    assert re.fullmatch(
-        r"merge of 3 segments: 5 of 15 passages moved; started 20.+ by .+:\d+", line
-    )
-    assert "removal" not in line
+    assert re.fullmatch(r"merge of 3 segments; started 20.+ by .+:\d+", line)
 
 
-@pytest.mark.parametrize(("step", "when"), [("slice", 3), ("end", 1)])
-def test_repair_drops_pending_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, when: int
-) -> None:
+def test_repair_drops_pending_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "c"
-    abandoned(path, monkeypatch, step, when)
+    abandoned(path, monkeypatch, "after _built")
     file = path / "segments" / "000002" / "coarse.faiss"
-    if not file.exists():  # the segments are merged
-        file = path / "segments" / "000004" / "coarse.faiss"
     content = bytearray(file.read_bytes())
     content[39] ^= 0xFF
     file.write_bytes(content)

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine import SearchEngine
-from searchengine.backends.folder import writer as ahead
+from searchengine.backends.folder import collection as ahead
 from searchengine.backends.folder.documents.store import Store
 from searchengine.backends.folder.snapshot import Snapshot
+from searchengine.backends.folder.writer import Writer
 from searchengine.errors import CollectionError
 from searchengine.ingest.passages import PassageConfig
 from searchengine.upkeep.repair import repair
@@ -33,7 +34,7 @@ def add(engine: SearchEngine, *numbers: int, suffix: str = "") -> None:
 def agree(snapshot: Snapshot) -> None:
     """What the files tell is what the tables hold."""
 
-    stored = snapshot.store.scan("SELECT id, document FROM live_passages ORDER BY id")
+    stored = snapshot.store.scan("SELECT id, document FROM passages ORDER BY id")
     ids = [passage for passage, _ in stored]
     first = {document: passage for passage, document in reversed(stored)}
     assert snapshot.documents_of(np.array(ids, np.int64)) == [document for _, document in stored]
@@ -99,13 +100,13 @@ def test_a_segment_built_ahead_gets_its_file(
     """Documents are numbered when they are committed: later than it is built."""
     monkeypatch.setattr(ahead, "MIN_ROWS", 1)
     adopted: list[Path] = []
-    adopt = ahead.Writer.adopt
+    adopt = Writer.adopt
 
-    def noted(writer: ahead.Writer, built: Path, base: int) -> None:
+    def noted(writer: Writer, built: Path, base: int) -> None:
         adopted.append(built)
         adopt(writer, built, base)
 
-    monkeypatch.setattr(ahead.Writer, "adopt", noted)
+    monkeypatch.setattr(Writer, "adopt", noted)
     with create(tmp_path / "c") as engine:
         add(engine, *range(4))
         add(engine, 2, 7, 8, suffix=" new")

@@ -13,7 +13,7 @@ from conftest import Remainders, WordLengths
 from scenarios import document
 
 from searchengine import Document, SearchEngine
-from searchengine.backends.folder import writer as ahead
+from searchengine.backends.folder import collection as ahead
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.pending import Owner
 from searchengine.backends.folder.writer import WritableView

@@ -24,7 +24,7 @@ from conftest import REPOSITORY, WordLengths
 from faults import in_child
 
 from searchengine import Document, SearchEngine
-from searchengine.backends.folder.documents.connections import turns
+from searchengine.backends.folder.documents.connections import turn
 from searchengine.backends.folder.documents.store import Store
 from searchengine.errors import (
     CollectionBusy,
@@ -376,7 +376,7 @@ def test_a_child_waits_for_no_thread_of_its_parent(path: Path) -> None:
         begun, end = threading.Event(), threading.Event()
 
         def hold() -> None:
-            with turns.hold(engine.collection.store.identity):
+            with turn(engine.collection.store.identity):
                 begun.set()
                 end.wait(60)
 

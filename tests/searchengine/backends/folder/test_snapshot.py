@@ -36,7 +36,7 @@ def test_results_are_no_wider_than_the_rows_that_are_there(
         left = [key for key in left if key not in deleted]
         with engine.collection.reading() as snapshot:
             result = snapshot.search(query, 9, exact=exact)
-            keys = snapshot.store.keys(result.rows[0])
+            keys = snapshot.store.keys_of(snapshot.documents_of(result.rows[0]))
             assert keys[0] == "ccc" and sorted(keys) == left
     with Store(engine.collection.path / "documents.db") as store, store.transaction():
         changes = Changes(store)
