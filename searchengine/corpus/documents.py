@@ -298,11 +298,17 @@ def batch_rows(batch: Any) -> Iterator[dict[str, Any]]:
         try:
             yield from part.to_pylist()
         except (ValueError, OverflowError):
-            is_time = [str(kind).startswith(("timestamp", "date")) for kind in part.schema.types]
-            columns = zip(part.columns, is_time, strict=True)
-            values = [(c.cast("string") if t else c).to_pylist() for c, t in columns]
+            values = [column.to_pylist() for column in map(_held, part.columns)]
             for row in zip(*values, strict=True):
                 yield dict(zip(part.schema.names, row, strict=True))
+
+
+def _held(column: Any) -> Any:
+    """A column of Arrow, with times that Python's types can hold."""
+    kind = str(column.type).partition("[")[0]
+    other = {"timestamp": "string", "date32": "string", "date64": "string"}.get(kind, kind)
+    other = {"time64": "time64[us]", "duration": "duration[us]"}.get(kind, other)
+    return column if other == kind else column.cast(other, safe=False)
 
 
 # ---------------------------------------------------------------------------------- values as JSON

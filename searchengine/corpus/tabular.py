@@ -26,6 +26,7 @@ _ANY_CASE = ("title", "text", "_id", "id")  # default names, which may be writte
 _NO_NAME = re.compile(r"\s*|Unnamed: \d+")  # of a column: pandas writes its index so
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
 _SEPARATOR = re.compile(r'"?sep=(.)"?\s*')  # the first line of a table that Excel reads
+_LINE = re.compile(r"[^\r]+(?:\r\n?)?|\r\n?")
 _LINE_OVERHEAD = 100  # bytes of memory per line besides its text
 
 
@@ -148,6 +149,7 @@ def read_table(
     header: list[str] = []
     for place, row in _table_rows(path, leave):
         if not header:
+            row = [name.strip() for name in row]
             width, named = (
                 len(row),
                 [i for i, name in enumerate(row) if not _NO_NAME.fullmatch(name)],
@@ -175,13 +177,16 @@ def _table_rows(
             raise error  # without its header a table cannot be read
         leave(error)
 
-    numbered, format_ = read_lines(path, skip), kind(path)[1:].upper()
-    if (first := next(numbered, None)) is None:
+    read, format_ = read_lines(path, skip), kind(path)[1:].upper()
+    # A carriage return alone ends a line of old Macs.
+    numbered = ((n + i, part) for n, line in read for i, part in enumerate(_LINE.findall(line)))
+    if (first := next((line for line in numbered if line[1].strip()), None)) is None:
         return
     dialect = table_dialect(format_, first[1])
     if named := _SEPARATOR.fullmatch(first[1]):
         dialect["delimiter"] = named[1]
         first = next(numbered, (1, ""))
+    dialect["skipinitialspace"] = f"{dialect['delimiter']} " in first[1]
     for number, row in _rows(chain([first], numbered), dialect):
         if isinstance(row, csv.Error):
             skip(bad(f"{path}:{number}", f"not {format_} ({row})"))

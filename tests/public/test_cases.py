@@ -3,6 +3,8 @@
 import os
 import re
 import shlex
+import shutil
+import sqlite3
 import subprocess
 import sys
 import zipfile
@@ -155,6 +157,17 @@ def test_records_of_odd_tables(source: str, keys: list[str], tmp_path: Path) -> 
     assert [each["_id"] for each in command("list", tmp_path / "x.index")] == keys
 
 
+def test_a_text_of_a_database_that_is_not_utf8(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "a.db") as connection:
+        connection.execute("CREATE TABLE notes (id, text)")
+        connection.execute("INSERT INTO notes VALUES (1, CAST(x'636166e9' AS TEXT)), (2, 'b')")
+    connection.close()
+    source = f"sqlite:///{tmp_path}/a.db?table=notes"
+    command("index", source, tmp_path / "x.index", "--encoder", "starter")
+    listed = {each["_id"]: each["text"] for each in command("list", tmp_path / "x.index")}
+    assert listed == {"1": "caf\ufffd", "2": "b"}
+
+
 def rewrite(path: Path, change: Callable[[str, bytes], bytes]) -> None:
     """Change the members of an archive; an empty one goes."""
     with zipfile.ZipFile(path) as archive:
@@ -205,14 +218,41 @@ def write_odd_files(folder: Path) -> None:
         book.create_sheet(title).append([title])
     book.remove(book.worksheets[0])
     book.save(folder / "cut.xlsx")
+    book.save(folder / "whole.xlsx")
     rewrite(folder / "cut.xlsx", lambda name, data: data[: 300 if "sheet2" in name else None])
     write_epub(folder / "cut.epub", "Book", ["<p>One", "<p>Two", "<p>Three"])
-    rewrite(folder / "cut.epub", lambda name, data: b"" if "c1.xhtml" in name else data)
+    write_missing_parts(folder)
     times = pyarrow.array([2**40, 0], "timestamp[s]")
     table = pyarrow.table(
         {"text": [None, "seen"], "at": times, "took": pyarrow.array([5, 7], "duration[ms]")}
     )
     pyarrow.parquet.write_table(table.append_column("_id", [["a", "b"]]), folder / "times.parquet")
+
+
+def without(part: str) -> Callable[[str, bytes], bytes]:
+    """Empties a member of an archive."""
+    return lambda name, data: b"" if part in name else data
+
+
+def write_missing_parts(folder: Path) -> None:
+    """Files of parts, of which one is empty or not there."""
+    parts = {"cut.epub": "c1.xhtml", "gone.epub": "c1.xhtml", "gone.xlsx": "sheet2"}
+    write_epub(folder / "gone.epub", "Book", ["<p>One", "<p>Two", "<p>Three"])
+    shutil.copy(folder / "whole.xlsx", folder / "gone.xlsx")
+    for file, part in parts.items():
+        rewrite(folder / file, without(part))
+    href = b'.xhtml" media'
+    rewrite(folder / "gone.epub", lambda _, data: data.replace(href, b'.xhtml#top" media'))
+    document = docx.Document()
+    document.add_paragraph("A picture is missing")
+    document.save(str(folder / "gone.docx"))
+    picture = b'<Relationship Id="rId99" Type="image" Target="NULL"/></Relationships>'
+    rewrite(
+        folder / "gone.docx",
+        lambda name, data: data.replace(b"</Relationships>", picture) if "word/" in name else data,
+    )
+    (folder / "whole.xlsx").unlink()
+    (folder / "utf16.txt").write_bytes("Käse, Brot\r\n".encode("utf-16-le"))
 
 
 # Name of a file → its content, and the text that is stored; in Markdown also its title.
@@ -229,6 +269,22 @@ ODD = {
     "colon.md": ("---\ntitle: Kiwi: a bird\nyear 5\n---\nIt runs.", "It runs."),
     "sep.csv": ("sep=|\nid|text\n1|bars, commas\n", "bars, commas"),
     "commas.csv": ("id,text\n1,more commas,,\n", "more commas"),
+    "spaces.csv": ('id, text\n1, "a comma, in quotes"\n', "a comma, in quotes"),
+    "mac.csv": ("id,text\r1,a Mac\r2,of old\r", "a Mac"),
+    "blank.csv": ("\n\nid;text\n1;blank, then semicolons\n", "blank, then semicolons"),
+    "old.html": ("a<!--[if !IE]><!--> b <!--<![endif]--><!--[if IE]> c <![endif]-->d", "a b d"),
+    "open.html": ("a<script>if (b</script c>d<!-- e", "ad"),
+    "endless.html": ("a<style>p{}</style><script>b</scr<p>c", "a"),
+    "quotes.md": ("---\ntitle: 'Owls'\ntags: [a, b]\nx: y: z\nn: 7\r\n---\nhoot", "hoot"),
+    "odd.md": (
+        "---\ntitle: x\nday: 2024-02-30\nn: .inf\n---\n# Owls <!-- ? -->",
+        "# Owls <!-- ? -->",
+    ),
+    "blank.eml": (
+        "Subject: s\nContent-Type: multipart/alternative; boundary=b\n\n--b\nContent-Type: "
+        "text/plain; charset=utf-8\n\n\u200b\xa0\n--b\nContent-Type: text/html\n\n<p>HTML\n--b--\n",
+        "HTML",
+    ),
     "formula.docx": (None, "So x=(a+b)/2y₁√z\n\nshown"),
     "strict.docx": (None, "The harbour"),
     "strict.pptx#slide=1": (None, "A strict slide"),
@@ -236,13 +292,19 @@ ODD = {
     "cut.docx": (None, "The harbour"),
     "cut.xlsx#sheet=last": (None, "last"),
     "cut.epub#text/c2.xhtml": (None, "Three"),
+    "gone.epub#text/c2.xhtml": (None, "Three"),
+    "gone.docx": (None, "A picture is missing"),
+    "gone.xlsx#sheet=last": (None, "last"),
     "times.parquet#b": (None, "seen"),
+    "utf16.txt": (None, "Käse, Brot\r\n"),
 }
 DATES = {
     "2024-03-05 10:00:00 +0900": "2024-03-05T10:00:00+09:00",
     "2024/3/5": "2024-03-05",
     "05.03.2024": "2024-03-05",
     "March 5th, 2024": "2024-03-05",
+    "Mar 5 2024": "2024-03-05",
+    "2024-03-05T10:00Z": "2024-03-05T10:00:00+00:00",
     "Tue, 5 Mar 2024 10:00 +0000": "2024-03-05T10:00:00+00:00",
     "5 March 2024 or so": "5 March 2024 or so",
 }
@@ -283,14 +345,18 @@ def test_what_is_read_beside_the_texts(odd: Any) -> None:
     assert [engine[f"{n}.md"].metadata["date"] for n in range(len(DATES))] == [*DATES.values()]
     assert (engine["comment.md"].title, engine["colon.md"].title) == ("Owls", "Kiwi: a bird")
     assert engine["times.parquet#b"].metadata["took"] == 0.007
+    assert (engine["quotes.md"].title, engine["gone.docx"].title) == ("Owls", "gone")
+    metadata = engine["quotes.md"].metadata | engine["odd.md"].metadata
+    assert [metadata[name] for name in ("tags", "x", "day")] == [["a", "b"], "y: z", "2024-02-30"]
+    assert (engine["quotes.md"].metadata["n"], metadata["headings"][0]["title"]) == (7, "Owls")
     assert engine["ruby.html"].metadata.get("modified", "2024") < "9999"
     assert "tmp.md" not in str(engine.keys()) and "ignored/b.md" not in engine
     lost = " ".join(said["unreadable"]["first"])
-    assert said["unreadable"]["count"] == 5
-    parts = ("sheet 'lost'", "text/c1.xhtml", "front matter", "slide 2", "word/comments.xml")
-    assert all(part in lost for part in parts)
-    assert engine.count("exists(unreadable)") == 5
-    assert "5 documents" in command("info", engine.stats().path)["unreadable"]
+    assert said["unreadable"]["count"] == 9
+    parts = ("sheet 'lost'", "cut.epub: text/c1", "gone.epub: text/c1", "slide 2", "comments.xml")
+    assert all(part in lost for part in (*parts, "quotes.md: the front", "sheet2.xml is missing"))
+    assert engine.count("exists(unreadable)") == 9
+    assert "9 documents" in command("info", engine.stats().path)["unreadable"]
 
 
 def test_files_that_gitignore_names_can_be_read(tmp_path: Path) -> None:

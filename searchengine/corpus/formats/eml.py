@@ -61,7 +61,7 @@ def _text(part: Any, path: Path, attachments: list[str]) -> str:
         texts = [_text(each, path, attachments) for each in inner]
         if kind == "multipart/alternative":
             forms = [(f.get_content_type(), t) for f, t in zip(inner, texts, strict=True) if t]
-            plain = [text for form, text in forms if form == "text/plain"]
+            plain = [t for form, t in forms if form == "text/plain" and any(map(str.isalnum, t))]
             texts = plain[:1] or [text for _, text in forms][-1:]
         elif kind == "message/rfc822":
             texts[:0] = [_header(each, "subject", path) for each in inner]

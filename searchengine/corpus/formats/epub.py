@@ -68,7 +68,9 @@ def _chapters(
     spine = (items.get(reference.get("idref")) for reference in package.iterfind(".//{*}itemref"))
     texts = [item for item in spine if item is not None and item.get("media-type") in _TEXTS]
     hrefs = [
-        unquote(i.get("href", "")) for i in texts if "nav" not in i.get("properties", "").split()
+        unquote(i.get("href", "").partition("#")[0])
+        for i in texts
+        if "nav" not in i.get("properties", "").split()
     ]
     names = dict.fromkeys(posixpath.normpath(posixpath.join(folder, href)) for href in hrefs)
     yield from read_parts(path, ((n, partial(chapter, n)) for n in names), "holds no text")

@@ -1,5 +1,6 @@
 """Plain text, Markdown and Jupyter notebooks, as they are written; front matter is metadata."""
 
+import json
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -23,14 +24,12 @@ _COMMENT = re.compile("<!--.*?-->", re.DOTALL)
 _LINE = re.compile(r"^(\w[^:=\n]*?) *[:=][ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
 _YEAR, _ORDINAL = re.compile(r"\b\d{4}\b"), re.compile(r"(?<=\d)(st|nd|rd|th)\b")
 _LONGEST_DATE = 40  # characters
-_DATES = [
-    f"{day}{time}"
-    for day in (
-        *("%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%d %B %Y", "%d %b %Y", "%B %d, %Y", "%b %d, %Y"),
-        *("%a, %d %b %Y", "%A, %d %B %Y", "%A, %B %d, %Y"),
-    )
-    for time in ("", " %H:%M", " %H:%M:%S", " %H:%M %z", " %H:%M:%S %z", " %I:%M %p")
-]
+_DAYS = (
+    *("%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%d %B %Y", "%d %b %Y", "%B %d %Y", "%b %d %Y"),
+    *("%a %d %b %Y", "%A %d %B %Y", "%A %B %d %Y"),
+)
+_TIMES = ("", " %H:%M", " %H:%M:%S", " %H:%M %z", " %H:%M:%S %z", " %I:%M %p")
+_DATES = ["", *(f"{day}{time}" for day in _DAYS for time in _TIMES)]
 # The rules that tell a heading from a line of code. Inline markup is not parsed.
 _BLOCKS = MarkdownIt("zero", {"html": True}).enable(
     ["blockquote", "code", "fence", "heading", "html_block", "lheading", "list"]
@@ -99,13 +98,13 @@ def _front_matter(text: str) -> tuple[dict[str, Any], str, tuple[str, ...]]:
         if fields is not None and not isinstance(fields, dict):
             return {}, text, ()  # two rules with a text between them
         fields = plain_record({str(k): _dated(v) for k, v in (fields or {}).items()}, "a value")
+        json.dumps(fields, allow_nan=False)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         what = " ".join(str(error).split())
         if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
             what = f"{error.problem}, line {error.problem_mark.line + 2}"  # the first one is ---
         lost = f"the front matter is not {kind} ({what})"
-        fields = {line[1]: _dated(line[2]) for line in _LINE.finditer(written)}
-        fields = plain_record(fields, "a value")
+        fields = {line[1]: _value(line[2]) for line in _LINE.finditer(written)}
     if reserved := {"_id", "text"} & fields.keys():
         names = " and ".join(map(repr, sorted(reserved)))
         lost = lost or f"{names} in the front matter is a field of the document; rename it"
@@ -113,14 +112,23 @@ def _front_matter(text: str) -> tuple[dict[str, Any], str, tuple[str, ...]]:
     return fields, text[match.end() :].lstrip("\r\n"), (lost,) if lost else ()
 
 
+def _value(written: str) -> Any:
+    """The value on a line of broken front matter: what YAML reads, or else the text."""
+    with suppress(yaml.YAMLError, ValueError, RecursionError):
+        value = plain_record({"": _dated(yaml.safe_load(written))}, "a value").get("")
+        if json.dumps(value, allow_nan=False) and isinstance(value, str | int | float | list):
+            return value
+    return _dated(written.strip())
+
+
 def _dated(value: Any) -> Any:
     """A date as people write it: March 5, 2024; 2024-03-05 10:00 +0900. Or the value as it is."""
     if isinstance(value, str) and _YEAR.search(value) and len(value) < _LONGEST_DATE:
-        text = _ORDINAL.sub("", value.strip())
+        text = " ".join(_ORDINAL.sub("", value).replace(",", " ").split())
         for form in _DATES:
             with suppress(ValueError):
-                moment = datetime.strptime(text, form)
-                return moment if ":" in form else moment.date()
+                moment = datetime.strptime(text, form) if form else datetime.fromisoformat(text)
+                return moment if ":" in text else moment.date()
     return value
 
 
@@ -129,5 +137,5 @@ def headings_in(text: str) -> Iterator[Heading]:
     starts = [0, *(end.end() for end in re.finditer(r"\r\n?|\n", text))]
     for opening, inline in pairwise(_BLOCKS.parse(text)):
         if opening.type == "heading_open" and opening.map and inline.content.strip():
-            title = " ".join(inline.content.split())[:LONGEST_HEADING]
+            title = " ".join(_COMMENT.sub("", inline.content).split())[:LONGEST_HEADING]
             yield Heading(starts[opening.map[0]], int(opening.tag[1:]), title)

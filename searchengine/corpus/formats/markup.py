@@ -36,11 +36,11 @@ _ENDED = {
     "option": {"option"},
 }
 _HIDDEN = re.compile(r"(^|;)\s*(display\s*:\s*none|visibility\s*:\s*hidden)", re.IGNORECASE)
-# What browsers read otherwise than Python's parser.
-_MENDED = (
-    (re.compile(r"</(script|style)[\s/][^<>]*>", re.IGNORECASE), r"</\1>"),
-    (re.compile(r"<!---?>|<!\[(?!CDATA\[)[^<>]*>"), ""),
-    (re.compile("--!>"), "-->"),
+# Scripts, comments and conditions of old browsers, whose ends Python's parser reads otherwise.
+_NOT_SHOWN = re.compile(
+    r"<(script|style)\b[^>]*(?<!/)>.*?(?:</\1(?:[\s/][^>]*)?>|\Z)"
+    r"|<!--(?:-?>|.*?(?:--!?>|\Z))|<!\[(?!CDATA\[)[^<>]*>",
+    re.IGNORECASE | re.DOTALL,
 )
 _TAG = re.compile("<[a-zA-Z/!?]")
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
@@ -69,8 +69,7 @@ def decode_html(data: bytes, path: Path) -> tuple[str, str]:
 
 def parse(text: str) -> Text:
     """The text of HTML, with title, headings and metadata."""
-    for broken, mended in _MENDED:
-        text = broken.sub(mended, text)
+    text = _NOT_SHOWN.sub("", text)
     unfinished = _TAG.search(text, text.rfind(">") + 1)  # a tag in which the text ends
     text = text[: unfinished.start()] if unfinished else text
     page = _Page()

@@ -4,6 +4,7 @@ python-docx reads paragraphs without inserted text, content controls, text boxes
 notes, which are read here.
 """
 
+import posixpath
 import re
 import warnings
 import zipfile
@@ -13,6 +14,7 @@ from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 from xml.parsers.expat import ExpatError, ParserCreate
 
 from searchengine.corpus.formats.kinds import LONGEST_HEADING, Heading, Text, joined, read_parts
@@ -21,6 +23,7 @@ from searchengine.corpus.text_files import LONGEST, bad, too_long
 _OLE = bytes.fromhex("d0cf11e0")  # begins old files of Office and encrypted new ones
 _STRICT = b"http://purl.oclc.org/ooxml/"
 _ROOT = re.compile(rb"\s*(?:<\?xml[^>]*>\s*)?(<([\w:]+)[^>]*[^>/]>)")
+_RELATION = re.compile(rb"""<Relationship\b[^>]*?\bTarget=["']([^"']*)[^>]*>""")
 _STRICT_NAME = re.compile(re.escape(_STRICT) + rb"(\w+)/")
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _MARKUP = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
@@ -29,6 +32,7 @@ _LEFT_OUT = {f"{_W}del", f"{_W}moveFrom", f"{_W}rt", f"{_MARKUP}Fallback"}
 _SIGNS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 _NAME = re.compile(r"heading (\d)|(title)", re.IGNORECASE)
 _NOTES = ("/footnotes", "/endnotes", "/comments")  # ends of types of parts
+_DEFAULTS = ("Word Document", "PowerPoint Presentation", "python-docx", "python-pptx", "openpyxl")
 _MATH = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
 _SMALL = {
     "sup": str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"),
@@ -39,7 +43,7 @@ _FORMULA = {"sup": "^{1}", "sub": "_{1}", "num": "{1}", "den": "/{1}", "rad": "�
 
 def office_file(path: Path, old: str, lost: list[str]) -> BytesIO:
     """A file of Office with the names that libraries know in place of those of Strict Open XML.
-    Damaged parts are empty in it, and `lost` names them.
+    Damaged parts are empty in it, and Word files do not refer to missing ones; `lost` names them.
 
     Raises CorpusError if it is encrypted, or of the format with the suffix `old`.
     """
@@ -49,15 +53,19 @@ def office_file(path: Path, old: str, lost: list[str]) -> BytesIO:
         raise bad(path, what)
     try:
         with zipfile.ZipFile(BytesIO(content)) as archive, zipfile.ZipFile(result, "w") as written:
+            names = archive.namelist()
             is_strict = _STRICT in archive.read("_rels/.rels")
-            mended = {
-                name: _mended(name, archive.read(name), lost)
-                for name in archive.namelist()
-                if name.endswith((".xml", ".rels")) and (is_strict or "/worksheets/" not in name)
-            }
-            if not is_strict and not lost:
+            read = [
+                n for n in names if n.endswith(".xml") and (is_strict or "/worksheets/" not in n)
+            ]
+            parts = {n: archive.read(n) for n in names if n in read or n.endswith(".rels")}
+            mended = {name: _mended(name, data, lost) for name, data in parts.items()}
+            for name in (name for name in mended if name.endswith(".rels")):
+                whole = _relations(name, mended[name], names, lost)
+                mended[name] = whole if old == ".doc" else mended[name]
+            if mended == parts:
                 return BytesIO(content)
-            for name in archive.namelist():
+            for name in names:
                 written.writestr(name, mended.get(name) or archive.read(name))
     except (zipfile.BadZipFile, KeyError) as error:
         raise bad(path, f"not a file of the format {old}x, or damaged ({error})") from error
@@ -72,6 +80,22 @@ def _mended(name: str, data: bytes, lost: list[str]) -> bytes:
         lost.append(f"{name} cannot be read ({error})")
         data = b"%b</%b>" % root.groups() if (root := _ROOT.match(data)) else b""
     return _STRICT_NAME.sub(rb"http://schemas.openxmlformats.org/\1/2006/", data)
+
+
+def _relations(name: str, data: bytes, names: list[str], lost: list[str]) -> bytes:
+    """The relations of a part, without those to parts that are not in the file."""
+    folder = posixpath.dirname(posixpath.dirname(name))
+
+    def there(match: re.Match[bytes]) -> bytes:
+        target = posixpath.join("/", folder, unquote(match[1].decode("utf-8", "replace")))
+        target = posixpath.normpath(target)[1:]
+        if target in names or b"External" in match[0] or "#" in target:
+            return match[0]
+        if target.endswith(".xml") and (what := f"{target} is missing") not in lost:
+            lost.append(what)
+        return b""
+
+    return _RELATION.sub(there, data)
 
 
 def read_docx(path: Path) -> Iterator[Text]:
@@ -99,9 +123,15 @@ def read_docx(path: Path) -> Iterator[Text]:
 
     paragraphs = (each for body in bodies for each in _paragraphs(body))
     text, headings = joined((text, heading(paragraph, text)) for paragraph, text in paragraphs)
-    properties = document.core_properties
-    metadata = {"author": properties.author} if properties.author else {}
-    yield Text(text, properties.title or "", metadata, headings, lost=tuple(lost))
+    title, metadata = _properties(document.core_properties, document.core_properties.author)
+    yield Text(text, title, metadata, headings, lost=tuple(lost))
+
+
+def _properties(properties: Any, author: str | None) -> tuple[str, dict[str, Any]]:
+    """The title of a file, and metadata of its author; not what programs write of themselves."""
+    values = [value or "" for value in (properties.title, author)]
+    title, author = ("" if value in _DEFAULTS else value for value in values)
+    return title, {"author": author} if author else {}
 
 
 def _outline_level(element: Any, otherwise: int | None = None) -> int | None:
@@ -180,10 +210,10 @@ def read_pptx(path: Path) -> Iterator[Text]:
 
     lost: list[str] = []
     presentation = pptx.Presentation(office_file(path, ".ppt", lost))
-    properties = presentation.core_properties
-    fields = {"author": properties.author} if properties.author else {}
+    deck, fields = _properties(presentation.core_properties, presentation.core_properties.author)
 
-    def read(number: int, slide: Any) -> Text:
+    def read(number: int) -> Text:
+        slide = presentation.slides[number - 1]
         title = slide.shapes.title
         head = "" if title is None else _lines(title.text_frame.text)
         pieces = [head, *_shapes(s for s in slide.shapes if title is None or s != title)]
@@ -192,10 +222,10 @@ def read_pptx(path: Path) -> Iterator[Text]:
         name = " ".join(head.split())[:LONGEST_HEADING]
         headings = (Heading(0, 1, name),) if name else ()
         metadata, text = fields | {"slide": number}, "\n\n".join(filter(None, pieces))
-        return Text(text, properties.title or "", metadata, headings, f"slide={number}")
+        return Text(text, deck, metadata, headings, f"slide={number}")
 
-    slides = enumerate(presentation.slides, start=1)
-    parts = ((f"slide {number}", partial(read, number, slide)) for number, slide in slides)
+    numbers = range(1, len(presentation.slides) + 1)
+    parts = ((f"slide {number}", partial(read, number)) for number in numbers)
     lost = [part for part in lost if not part.startswith("ppt/slides/")]  # read in vain below
     empty = "has no text; if its slides are pictures, run OCR first"
     yield from read_parts(path, parts, empty, lost)
@@ -229,9 +259,7 @@ def read_xlsx(path: Path) -> Iterator[Text]:
     with warnings.catch_warnings(action="ignore"):  # about styles and extensions
         file = office_file(path, ".xls", lost)
         book = openpyxl.load_workbook(file, read_only=True, data_only=True)
-    properties = book.properties
-    author = properties.creator if properties.creator != "openpyxl" else ""
-    fields = {"author": author} if author else {}
+    title, fields = _properties(book.properties, book.properties.creator)
 
     def read(sheet: Any) -> Text:
         sheet.reset_dimensions()  # a file may declare more rows and columns than it has
@@ -243,7 +271,7 @@ def read_xlsx(path: Path) -> Iterator[Text]:
                 length += len(line) + 1
                 if length > LONGEST:
                     raise bad(path, too_long("text"))
-        title, metadata = properties.title or "", fields | {"sheet": sheet.title}
+        metadata = fields | {"sheet": sheet.title}
         return Text("\n".join(lines), title, metadata, (), f"sheet={sheet.title}")
 
     sheets = ((f"sheet {sheet.title!r}", partial(read, sheet)) for sheet in book.worksheets)

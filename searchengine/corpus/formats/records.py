@@ -4,6 +4,7 @@ import re
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ def read_sqlite(path: Path, table: str = "") -> Records:
         address = f"file:{quote(str(path))}?mode=ro"
         with closing(sqlite3.connect(address, uri=True)) as connection:
             connection.execute("PRAGMA trusted_schema = OFF")
+            connection.text_factory = partial(str, encoding="utf-8", errors="replace")
             sql = "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') ORDER BY name"
             tables = [name for (name,) in connection.execute(sql) if not name.startswith("sqlite_")]
             if table not in tables:
