@@ -70,7 +70,10 @@ def create(settings: ServerSettings, numbers: Path | None = None) -> Guard:
         app.include_router(routes.router, dependencies=[Depends(known_parameters)])
     add_handlers(app)
     _describe(app, settings)
-    guarded: Any = Guard(app, settings, shared, here.metrics, slots)
+    inner: Any = app
+    if settings.trust_proxy:
+        inner = ProxyHeadersMiddleware(inner, list(settings.trust_proxy))
+    guarded: Any = Guard(inner, settings, shared, here.metrics, slots)
     here.reload = guarded.reload
     if numbers is not None:  # a worker may begin long after the server was started
         here.reload()
@@ -82,8 +85,6 @@ def create(settings: ServerSettings, numbers: Path | None = None) -> Guard:
             allow_headers=["*"],
             expose_headers=["x-request-id", "retry-after"],
         )
-    if settings.trust_proxy:
-        guarded = ProxyHeadersMiddleware(guarded, list(settings.trust_proxy))
     guarded.here = here
     return guarded  # type: ignore[no-any-return]
 

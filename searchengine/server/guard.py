@@ -80,6 +80,7 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        scope["client"] = scope.get("client") or ("unix", 0)  # a Unix socket names no caller
         root, path = self.settings.root_path, scope["path"]
         if path == root or path.startswith(f"{root}/"):  # the proxy has not taken it off
             scope = {**scope, "path": path[len(root) :]}

@@ -1,6 +1,5 @@
 """Runs the application by uvicorn: the socket, one or several worker processes, signals."""
 
-import asyncio
 import errno
 import logging
 import os
@@ -12,12 +11,10 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
-from time import monotonic
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.supervisors import Multiprocess
 
 from searchengine.engine import SearchEngine
@@ -31,16 +28,6 @@ from searchengine.server.systemd import notify, reloading
 
 _BACKLOG = 1024  # connections that wait to be accepted
 _GRACE = 30  # seconds that requests under way have to end
-HEAD_SECONDS = 10.0
-"""Time for the first line and the headers of a request, from the connection or the first byte."""
-MAX_HEAD = 1 << 17
-"""Bytes of them."""
-BODY_SECONDS = 2.0
-"""Time for the rest of a body that nobody reads, since the request was refused."""
-WRITE_SECONDS, MIN_WRITTEN = 10.0, 4096
-"""Time in which a caller must read that many bytes of its responses."""
-MAX_CONNECTIONS, _OTHER_FILES = 16_384, 256
-"""Connections of a process, and descriptors that are kept for all else."""
 _log = logging.getLogger(__name__)
 
 
@@ -81,15 +68,6 @@ def _allow_files() -> None:
     with suppress(OSError, ValueError):
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
-@cache
-def max_connections() -> int:
-    """Connections that this process may hold, so that descriptors are left for all else."""
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if files == resource.RLIM_INFINITY:
-        return MAX_CONNECTIONS
-    return max(16, min(MAX_CONNECTIONS, files - _OTHER_FILES))
 
 
 @contextmanager
@@ -177,137 +155,6 @@ def _listen(
     return listener
 
 
-class Connection(HttpToolsProtocol):
-    """HTTP as uvicorn speaks it, with limits for what the guard does not see.
-
-    Slow callers could hold connections for ever, and endless headers fill the memory. So a
-    connection is closed if the head of a request takes too long or is too long, if the rest of a
-    body takes too long whose request is answered already, and if responses are not read. If there
-    are too many connections, the one that has been idle for the longest time is closed.
-    """
-
-    _timer: asyncio.TimerHandle | None = None  # runs while the head is incomplete
-    _head = 0  # bytes of it, and of what came with them
-    _body_open = False  # whether the body of the last request is incomplete
-    _ending: asyncio.TimerHandle | None = None  # runs while nobody reads it
-    _writing: asyncio.TimerHandle | None = None  # runs while responses wait to be read
-    _since = 0.0  # when the connection was made, or had its last response
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for the first request."""
-        super().connection_made(transport)
-        self.client = self.client or ("unix", 0)  # a Unix socket has no address of its callers
-        self._since = monotonic()
-        self.on_message_begin()
-        if len(self.connections) > max_connections():
-            self._close_oldest()
-
-    def _close_oldest(self) -> None:
-        """Close the connection that is idle, or else waits for its caller, for the longest time."""
-        others = [
-            connection
-            for connection in self.connections
-            if isinstance(connection, Connection) and connection is not self
-        ]
-        waiting = [connection for connection in others if connection.idleness is not None]
-        oldest = min(waiting, key=lambda connection: connection.idleness or (0, 0), default=self)
-        self.connections.discard(oldest)  # now: several may be made before this one is lost
-        oldest.transport.abort()
-
-    @property
-    def idleness(self) -> tuple[int, float] | None:
-        """Orders connections that wait for their callers: without a request first, then by time.
-
-        None: the server is to answer.
-        """
-        if self.cycle is None or self.cycle.response_complete:
-            return 0, self._since
-        if self._body_open or self.flow.write_paused:
-            return 1, self._since
-        return None
-
-    def on_message_begin(self) -> None:
-        """The first byte of a request has come."""
-        super().on_message_begin()
-        self._begin_head()
-
-    def on_headers_complete(self) -> None:
-        """The head is complete."""
-        self._end_head()
-        self._body_open = True
-        super().on_headers_complete()
-
-    def on_message_complete(self) -> None:
-        """The body is complete."""
-        self._body_open = False
-        if self._ending is not None:
-            self._ending.cancel()
-            self._ending = None
-        super().on_message_complete()
-
-    def on_response_complete(self) -> None:
-        """The response was handed over: the rest of the body is not read by anybody."""
-        super().on_response_complete()
-        self._since = monotonic()
-        if self._body_open and self.cycle.response_complete and self._ending is None:
-            self._ending = self.loop.call_later(BODY_SECONDS, self.transport.close)
-        self._watch_writing()
-
-    def pause_writing(self) -> None:
-        """Much waits to be read."""
-        super().pause_writing()
-        self._watch_writing()
-
-    def resume_writing(self) -> None:
-        """Most of it was read."""
-        super().resume_writing()
-        if self._writing is not None:
-            self._writing.cancel()
-            self._writing = None
-
-    def _watch_writing(self) -> None:
-        """Close the connection if its caller reads less than MIN_WRITTEN in WRITE_SECONDS."""
-        waiting = self.transport.get_write_buffer_size()
-        if waiting and self._writing is None:
-            self._writing = self.loop.call_later(WRITE_SECONDS, self._check_writing, waiting)
-
-    def _check_writing(self, before: int) -> None:
-        self._writing = None
-        if self.transport.get_write_buffer_size() > max(0, before - MIN_WRITTEN):
-            self.transport.abort()
-        else:
-            self._watch_writing()
-
-    def data_received(self, data: bytes) -> None:
-        """Parse the received bytes; the parser calls the methods above."""
-        super().data_received(data)
-        answered = self.cycle is None or self.cycle.response_complete
-        if answered and not self._body_open and self.timeout_keep_alive_task is None:
-            self._begin_head()  # with empty lines, which begin no request
-        if self._timer is not None:
-            self._head += len(data)
-            if self._head > MAX_HEAD:
-                self.transport.close()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is closed."""
-        self._end_head()
-        for timer in (self._ending, self._writing):
-            if timer is not None:
-                timer.cancel()
-        super().connection_lost(exc)
-
-    def _begin_head(self) -> None:
-        if self._timer is None:
-            self._head = 0
-            self._timer = self.loop.call_later(HEAD_SECONDS, self.transport.close)
-
-    def _end_head(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-
 def _application(settings: ServerSettings, numbers: Path | None) -> Guard:
     if settings.log == "json" and numbers is not None:  # a worker process
         log_as_json()
@@ -318,7 +165,7 @@ def _config(settings: ServerSettings, numbers: Path | None) -> uvicorn.Config:
     return uvicorn.Config(
         partial(_application, settings, numbers),
         factory=True,
-        http=Connection,
+        http="httptools",
         workers=settings.workers,
         access_log=False,
         log_level="warning",
