@@ -283,7 +283,7 @@ def test_every_response_has_an_id_and_headers(client: TestClient) -> None:
 
 
 def test_head_is_get_without_a_body(client: TestClient) -> None:
-    for path in (DOCUMENT, "/", "/page/main.js", "/healthz", "/v1/collections", "/nothing"):
+    for path in (DOCUMENT, "/", "/page/page.js", "/healthz", "/v1/collections", "/nothing"):
         got, head = client.get(path), client.head(path)
         assert head.status_code == got.status_code and head.content == b"" and got.content
         left_out = ("x-request-id",)

@@ -127,7 +127,7 @@ def test_the_words_that_the_server_lists_are_marked(page: Any) -> None:
 
     def marked(text: str, words: list[str]) -> list[str]:
         found: list[str] = page.evaluate(
-            """([text, words]) => import("./page/dom.js").then((dom) => dom
+            """([text, words]) => import("./page/page.js").then((dom) => dom
               .highlighted(text, words).filter((node) => node.tagName)
               .map((node) => node.textContent))""",
             [text, words],
@@ -209,16 +209,14 @@ def test_keyboard_alone(page: Any) -> None:
     assert page.is_checked("input[value=hybrid]")
 
 
-def test_map_cascade_and_theme(page: Any) -> None:
+def test_map_details_and_theme(page: Any) -> None:
     page.wait_for_selector("#map circle.dot")
     assert page.locator("#map circle.dot").count() == 30
     ask(page, "whale")
     page.wait_for_selector("#map circle.hit")
     assert page.locator("#map circle.hit").count() == 10
-    page.click("#cascade summary")
-    shown = page.inner_text("#stages")
-    assert "reading documents" in shown and "prefix" not in shown  # words read no vectors
-    assert page.is_hidden(".slider")
+    page.click("#hits .why >> nth=0")
+    assert page.inner_text("#hits .details >> nth=0").split()[:3] == ["rank", "1", "score"]
     before = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.click("#theme")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
@@ -345,46 +343,13 @@ def test_axe_finds_nothing(page: Any, theme: str, width: int) -> None:
     page.fill("#where", "year >= 2022")  # axe takes as long as there are hits
     page.press("#where", "Enter")
     page.wait_for_function("() => document.querySelectorAll('#hits > li').length === 3")
-    page.click("#missing summary")
-    page.fill("#why-key", "none")
-    page.press("#why-key", "Enter")
-    page.wait_for_function("() => document.querySelector('#why-text').textContent")
+    page.click("#hits .why >> nth=0")
     page.wait_for_timeout(300)
     for selector in ("html", ".modes"):  # no overflow: nothing lies on what is beside it
         element = page.locator(selector)
         assert element.evaluate("element => element.scrollWidth - element.clientWidth") <= 0
     page.evaluate("document.querySelector('#hits').setAttribute('aria-busy', true)")  # waiting
     check_access(page)
-
-
-def test_a_missing_document(page: Any) -> None:
-    assert page.is_hidden("#missing")
-    ask(page, "whale")
-    page.click("#missing summary")
-    shown = page.locator("#hits > li").first.get_attribute("data-key")
-    for key, reason in ((shown, "Found at rank 1 (rank 1 by"), ("none", "Not found: no document")):
-        page.fill("#why-key", key)
-        page.click("#why button")
-        page.wait_for_function(
-            "(reason) => document.querySelector('#why-text').textContent.startsWith(reason)",
-            arg=reason,
-        )
-    page.click("#more")
-    page.wait_for_function("() => document.querySelectorAll('#hits > li').length === 20")
-    page.fill("#why-key", page.locator("#hits > li").last.get_attribute("data-key"))
-    page.press("#why-key", "Enter")
-    page.wait_for_function(
-        "() => document.querySelector('#why-text').textContent.startsWith('Found at rank 20 (')"
-    )
-    page.fill("#where", "year >= 2030")
-    page.press("#where", "Enter")
-    page.wait_for_selector("#nothing:not([hidden])")
-    settle(page)
-    assert page.inner_text("#why-text") == ""  # it was of another search
-    page.fill("#why-key", shown)
-    page.press("#why-key", "Enter")
-    page.wait_for_function("() => document.querySelector('#why-text').textContent")
-    assert page.inner_text("#why-text").startswith("Not found: the filter ")
 
 
 def test_five_tasks(page: Any) -> None:

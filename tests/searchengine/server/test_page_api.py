@@ -40,14 +40,14 @@ def test_the_page_needs_no_token_and_no_other_host(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["other.js", "..%2Fapp.py", "%2e%2e/app.py", "/etc/passwd", "main.js%00", ""]
+    "name", ["other.js", "..%2Fapp.py", "%2e%2e/app.py", "/etc/passwd", "page.js%00", ""]
 )
 def test_no_name_reaches_the_file_system(client: TestClient, name: str) -> None:
     assert client.get(f"/page/{name}").status_code == 404
 
 
 def test_the_page_is_sent_once(client: TestClient) -> None:
-    for path in ("/", "/page/main.js"):
+    for path in ("/", "/page/page.js"):
         first = client.get(path, headers={"Accept-Encoding": "identity"})
         assert first.headers["cache-control"] == "no-cache"
         tag = first.headers["etag"]

@@ -35,9 +35,8 @@ def test_everything_is_below_a_prefix(serve: Serve, prefix: str) -> None:
     assert len(links) == 3
     for link in links:  # relative to the page
         assert client.get(f"{prefix}/{link}").status_code == 200
-    for name in ("api", "main"):  # requests too
-        script = client.get(f"{prefix}/page/{name}.js").text
-        assert not re.search(r"""["'`]/v1""", script) and ("v1/" in script or name == "api")
+    script = client.get(f"{prefix}/page/page.js").text  # requests too
+    assert not re.search(r"""["'`]/v1""", script) and "v1/" in script
     assert client.get(f"{prefix}/openapi.json").json()["servers"] == [{"url": "/search"}]
     assert client.post(f"{prefix}/v1/search", json={"query": "a bee"}).json()["hits"]
     wrong = client.get(f"{prefix}/v1/search")
@@ -144,7 +143,7 @@ def test_nginx_as_the_docs_set_it(tmp_path: Path, slash: str) -> None:
     vectors = vectors_collection(tmp_path / "vectors.index")
     with running(tmp_path, [vectors], *options.split()) as server, nginx(tmp_path, block) as url:
         assert httpx2.get(f"{url}/search/").text.startswith("<!doctype html>")
-        assert httpx2.get(f"{url}/search/page/main.js").status_code == 200
+        assert httpx2.get(f"{url}/search/page/page.js").status_code == 200
         assert httpx2.get(f"{url}/search").status_code in (301, 308)
         headers = {"Authorization": f"Bearer {TOKEN}"}
         with httpx2.Client(base_url=f"{url}/search", headers=headers, timeout=60) as client:
