@@ -16,8 +16,9 @@ from starlette.testclient import TestClient
 
 from searchengine import SearchEngine
 from searchengine.server.app import create
+from searchengine.server.auth import Token
 from searchengine.server.running import _listen
-from searchengine.server.server_settings import ServerSettings, Token
+from searchengine.server.server_settings import ServerSettings
 
 DOCUMENTS = [
     {"_id": "bee", "text": "a bee", "year": 2016, "lang": "en"},

@@ -30,7 +30,7 @@ _SUFFIX = ".index"
         {
             "Where": "host port unix_socket root_path trust_proxy workers",
             "For whom": "tokens origins log slow",
-            "Limits": "max_requests max_body timeout rate",
+            "Limits": "max_requests max_body timeout",
             "The encoder": f"encoders {RUNNING}",
         }
     )
@@ -86,7 +86,7 @@ _SUFFIX = ".index"
     "--max-requests",
     type=click.IntRange(1),
     default=64,
-    help="Requests under way at a time; others get 429.",
+    help="Requests under way at a time in a process; others get 429.",
 )
 @click.option(
     "--max-body",
@@ -100,9 +100,6 @@ _SUFFIX = ".index"
     default=30,
     metavar="SECONDS",
     help="Seconds a request may take.",
-)
-@click.option(
-    "--rate", type=click.FloatRange(1), help="Requests per second of each token [default: any]."
 )
 @click.option(
     "--wait",
@@ -153,7 +150,8 @@ def serve(
         from searchengine.server.running import serve as run
     except ImportError as error:
         raise ImportError(f"serve needs {error.name}: {install_line('serve')}") from error
-    from searchengine.server.server_settings import ServerSettings, read_tokens
+    from searchengine.server.auth import read_tokens
+    from searchengine.server.server_settings import ServerSettings
 
     named = named_collections(collections)
     settings = ServerSettings(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import inf
-from typing import Any, Self, TypedDict
+from typing import Annotated, Any, Self, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -64,23 +64,23 @@ class Options(TypedDict, total=False):
 class Query:
     """The options of a search, checked: the arguments of SearchEngine.search, described there.
 
-    Raises QueryError.
+    Those with a sentence are options of other doors too. Raises QueryError.
     """
 
-    k: int = 10
-    shortlist: int | None = None
-    where: str | None = None
-    exact: bool = False
+    k: Annotated[int, "Number of hits."] = 10
+    shortlist: Annotated[int | None, "Candidates of each segment to rerank at full width."] = None
+    where: Annotated[str | None, "Metadata filter."] = None
+    exact: Annotated[bool, "Return the true nearest documents."] = False
     rerank: Rerank | None = field(default=None, hash=False)  # which need not be hashable
     candidates: int = CANDIDATES
-    mode: Mode | str = Mode.AUTO
-    group_by: str | None = None
-    offset: int = 0
-    min_score: float | None = None
-    facets: Sequence[str] = ()
-    phrases: Phrases | str = Phrases.SCORED
-    typo_tolerance: bool = True
-    timeout: float | None = None
+    mode: Annotated[Mode | str, "Rank by vectors, by words or by both."] = Mode.AUTO
+    group_by: Annotated[str | None, "Metadata field: one hit per value."] = None
+    offset: Annotated[int, "Hits to skip."] = 0
+    min_score: Annotated[float | None, "Minimum score of a hit."] = None
+    facets: Annotated[Sequence[str], "Metadata fields whose values are counted."] = ()
+    phrases: Annotated[Phrases | str, "Phrases in quotation marks."] = Phrases.SCORED
+    typo_tolerance: Annotated[bool, "Replace unknown words by the nearest known ones."] = True
+    timeout: Annotated[float | None, "Seconds that the search may take."] = None
 
     @classmethod
     def from_options(cls, k: int, options: Options) -> Self:

@@ -1,10 +1,9 @@
 """Routes of documents: get, list, put, update, delete."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Path, Query, Request
-from pydantic_core import to_json
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.responses import Response
 
@@ -24,13 +23,12 @@ from searchengine.server.models import (
     NewDocument,
     Patch,
     PatchesRequest,
-    Route,
     UrlFilter,
     Vectors,
     Written,
 )
 from searchengine.server.refusals import RESPONSES
-from searchengine.server.responses import Content, as_json, json_response
+from searchengine.server.responses import json_list, json_object, respond
 from searchengine.server.served import collection_of, state
 from searchengine.server.server_settings import MAX_KEY, MAX_OFFSET, MAX_PAGE
 
@@ -41,26 +39,24 @@ class _AnyKey(PathConvertor):
 
 register_url_convertor("any_key", _AnyKey())
 router = APIRouter(
-    route_class=Route,
-    tags=["documents"],
-    prefix="/v1/collections/{name}/documents",
-    responses=RESPONSES,
+    tags=["documents"], prefix="/v1/collections/{name}/documents", responses=RESPONSES
 )
 Name = Annotated[str, Path(max_length=64, description="A collection.", examples=["papers"])]
 Key = Annotated[
     str, Path(min_length=1, max_length=MAX_KEY, description="A key.", examples=["whales"])
+]
+Where = Annotated[UrlFilter | None, Query(description="Metadata filter.")]
+After = Annotated[
+    int | None,
+    Query(ge=0, lt=1 << 63, description="`next` of the page before, which this one follows."),
 ]
 T = TypeVar("T")
 VECTOR = "_vector"
 """Field of a record that holds the document's vector, if it comes with one."""
 RESULTS = ("added", "changed", "metadata_updated", "unchanged")
 """Possible outcomes for a document that is put."""
-Where = Annotated[UrlFilter | None, Query(description="Metadata filter.")]
-After = Annotated[
-    int | None,
-    Query(ge=0, lt=1 << 63, description="`next` of the page before, which this one follows."),
-]
-_PAGE = 8 << 20  # bytes of a page of documents, after which the next one begins
+_PAGE = 8 << 20  # characters of a page of documents, after which the next one begins
+_NUMBER = 20  # characters of a number
 _BLOCK = 10  # documents read at a time
 
 
@@ -78,28 +74,17 @@ async def list_documents(
     A page of long documents has fewer than `limit`.
     """
 
-    def work(engine: SearchEngine) -> Content:
-        content = Content()
+    def work(engine: SearchEngine) -> bytes:
         with engine.collection.reading() as snapshot:
             ids, last = _page(snapshot, where, after, offset, limit)
-            written = 0
-
-            def records() -> Iterator[dict[str, Any]]:
-                nonlocal written
-                while written < len(ids) and content.size < _PAGE:
-                    block = ids[written : written + _BLOCK]
-                    yield from (document.as_record() for document in snapshot.documents(block))
-                    written += len(block)
-
-            content.write(b'{"documents":')
-            content.write_list(records())
-            if written < len(ids):
-                last = ids[written - 1]
+            documents = list(_page_of(snapshot.documents, ids, _length))
+            if len(documents) < len(ids):
+                last = ids[len(documents) - 1]
             total = snapshot.count(where) if after is None else None
-        content.write(b"," + to_json({"total": total, "next": last})[1:])
-        return content
+        records = json_list(document.as_record() for document in documents)
+        return json_object(documents=records, total=total, next=last)
 
-    return json_response(await collection_of(request, name).read(work))
+    return await respond(request, await collection_of(request, name).read(work))
 
 
 @router.get(":keys", response_model=KeyList)
@@ -112,13 +97,13 @@ async def list_keys(
 ) -> Response:
     """Keys of documents in the order in which they were first added."""
 
-    def work(engine: SearchEngine) -> dict[str, Any]:
+    def work(engine: SearchEngine) -> bytes:
         with engine.collection.reading() as snapshot:
             ids, last = _page(snapshot, where, after, 0, limit)
             keys = [each.key for each in snapshot.documents(ids, texts=False)]
-            return {"keys": keys, "next": last}
+            return json_object(keys=keys, next=last)
 
-    return as_json(await collection_of(request, name).read(work))
+    return await respond(request, await collection_of(request, name).read(work))
 
 
 @router.get(":sample", response_model=Documents)
@@ -131,51 +116,41 @@ async def sample(
 ) -> Response:
     """Different documents drawn at random; the same for the same commit and seed."""
 
-    def work(engine: SearchEngine) -> Content:
-        content = Content()
-        content.write(b'{"documents":')
-        content.write_list(each.as_record() for each in engine.sample(n, where, seed=seed))
-        content.write(b"}")
-        return content
+    def work(engine: SearchEngine) -> bytes:
+        drawn = engine.sample(n, where, seed=seed)
+        return json_object(documents=json_list(each.as_record() for each in drawn))
 
-    return json_response(await collection_of(request, name).read(work))
+    return await respond(request, await collection_of(request, name).read(work))
 
 
 @router.post(":get", response_model=Documents)
 async def get_documents(request: Request, name: Name, body: KeysRequest) -> Response:
     """The documents of several keys, in their order."""
 
-    def work(engine: SearchEngine) -> Content:
-        content = Content()
-        content.write(b'{"documents":')
-        documents = _in_blocks(engine.get, body.keys, content)
-        content.write_list(each if each is None else each.as_record() for each in documents)
-        content.write(b"}")
-        return content
+    def work(engine: SearchEngine) -> bytes:
+        documents = _page_of(engine.get, body.keys, _length)
+        return json_object(documents=json_list(each and each.as_record() for each in documents))
 
-    return json_response(await collection_of(request, name).read(work))
+    return await respond(request, await collection_of(request, name).read(work))
 
 
 @router.post(":vectors", response_model=Vectors)
 async def get_vectors(request: Request, name: Name, body: KeysRequest) -> Response:
     """The stored vectors of documents, one of each passage."""
 
-    def work(engine: SearchEngine) -> Content:
-        content = Content()
-        content.write(b'{"vectors":')
-        vectors = _in_blocks(engine.vectors, body.keys, content)
-        content.write_list(None if rows is None else rows.tolist() for rows in vectors)
-        content.write(b',"dim":%d}' % engine.collection.settings["encoder"]["dim"])
-        return content
+    def work(engine: SearchEngine) -> bytes:
+        vectors = _page_of(engine.vectors, body.keys, _digits)
+        listed = json_list(None if rows is None else rows.tolist() for rows in vectors)
+        return json_object(vectors=listed, dim=engine.collection.settings["encoder"]["dim"])
 
-    return json_response(await collection_of(request, name).read(work))
+    return await respond(request, await collection_of(request, name).read(work))
 
 
 @router.post(":delete", response_model=Deleted)
 async def delete_keys(request: Request, name: Name, body: KeysRequest) -> Response:
     """Delete documents by their keys, those that are stored."""
-    served = collection_of(request, name)
-    return as_json({"deleted": await served.write(lambda engine: engine.delete(body.keys))})
+    deleted = await collection_of(request, name).write(lambda engine: engine.delete(body.keys))
+    return await respond(request, json_object(deleted=deleted))
 
 
 @router.patch("", status_code=204)
@@ -194,7 +169,7 @@ async def delete_documents(
     """Delete all documents that match a filter."""
     served = collection_of(request, name)
     deleted = await served.write(lambda engine: engine.delete(where=where), limited=True)
-    return as_json({"deleted": deleted})
+    return await respond(request, json_object(deleted=deleted))
 
 
 @router.get("/{key:any_key}", response_model=DocumentModel)
@@ -203,7 +178,7 @@ async def get_document(request: Request, name: Name, key: Key) -> Response:
     document = await collection_of(request, name).read(lambda engine: engine.get(key))
     if document is None:
         raise _unknown(key)
-    return as_json(document.as_record())
+    return await respond(request, json_list([document.as_record()])[1:-1])
 
 
 @router.put("/{key:any_key}", response_model=Written)
@@ -212,26 +187,25 @@ async def put_document(request: Request, name: Name, key: Key, new: NewDocument)
 
     `_vector`: the document's vector, in place of its encoding.
     """
-    here, served = state(request), collection_of(request, name)
+    served = collection_of(request, name)
     dim = served.engine.collection.settings["encoder"]["dim"]
     document, vector = _checked(new.model_dump(), f"document {key!r:.80}", dim, key)
     result = await served.write(lambda engine: _add(engine, document, vector))
-    here.metrics.documents.labels(served.name).inc()
-    return as_json({"key": key, "result": result})
+    state(request).metrics.documents.labels(served.name).inc()
+    return await respond(request, json_object(key=key, result=result))
 
 
 @router.patch("/{key:any_key}", response_model=DocumentModel)
 async def update_document(request: Request, name: Name, key: Key, patch: Patch) -> Response:
     """Merge into the metadata of a document (RFC 7396): null removes a field."""
-    served = collection_of(request, name)
 
-    def work(engine: SearchEngine) -> dict[str, Any]:
+    def work(engine: SearchEngine) -> bytes:
         if key not in engine:
             raise _unknown(key)
         engine.update({key: patch.model_dump()})
-        return engine[key].as_record()
+        return json_list([engine[key].as_record()])[1:-1]
 
-    return as_json(await served.write(work))
+    return await respond(request, await collection_of(request, name).write(work))
 
 
 @router.delete("/{key:any_key}", response_model=Deleted)
@@ -240,7 +214,7 @@ async def delete_document(request: Request, name: Name, key: Key) -> Response:
     deleted = await collection_of(request, name).write(lambda engine: engine.delete([key]))
     if not deleted:
         raise _unknown(key)
-    return as_json({"deleted": deleted})
+    return await respond(request, json_object(deleted=deleted))
 
 
 def _page(
@@ -252,14 +226,25 @@ def _page(
     return page, page[-1] if page and len(ids) > offset + limit else None
 
 
-def _in_blocks(
-    read: Callable[[list[str]], list[T]], keys: list[str], content: Content
+def _page_of(
+    read: Callable[[list[Any]], Sequence[T]], keys: list[Any], size: Callable[[T], int]
 ) -> Iterator[T]:
-    """What is read by keys, a few at a time, until the content is as long as a page."""
+    """What is read by keys, a few at a time, until its sizes fill a page."""
+    filled = 0
     for start in range(0, len(keys), _BLOCK):
-        if content.size >= _PAGE:
+        if filled >= _PAGE:
             return
-        yield from read(keys[start : start + _BLOCK])
+        for item in read(keys[start : start + _BLOCK]):
+            filled += size(item)
+            yield item
+
+
+def _length(document: Document | None) -> int:
+    return 0 if document is None else len(document.text)
+
+
+def _digits(rows: Floats | None) -> int:
+    return 0 if rows is None else _NUMBER * rows.size
 
 
 def _checked(

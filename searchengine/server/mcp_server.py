@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
-from pydantic import BaseModel, ValidationError
-from pydantic import Field as Described
+from pydantic import Field, ValidationError
+from typing_extensions import TypedDict
 
 from searchengine.engine import Hit, Hits, SearchEngine, field_name
 from searchengine.errors import EncoderMismatch, SearchEngineError
@@ -29,15 +29,15 @@ _SAMPLE = 50  # documents whose fields are named to the assistant
 
 Where = Annotated[
     str | None,
-    Described(
+    Field(
         description="Metadata filter, such as: year >= 2015 and lang in ('en', 'ko') and "
         "tags contains 'whales' and not draft"
     ),
 ]
-Count = Annotated[int, Described(ge=1, le=100, description="Number of hits.")]
+Count = Annotated[int, Field(ge=1, le=100, description="Number of hits.")]
 
 
-class HitModel(BaseModel):
+class ToolHit(TypedDict):
     """A document found: its best passage, which begins at the character `start` of its text.
 
     `scores`: the parts of the score, and those of earlier stages.
@@ -53,18 +53,18 @@ class HitModel(BaseModel):
     scores: dict[str, float]
 
 
-class Results(BaseModel):
+class Results(TypedDict):
     """Documents, best first; `notes`: why there are none.
 
     `replaced`: unknown words of the question, and the words searched for instead.
     """
 
-    hits: list[HitModel]
+    hits: list[ToolHit]
     notes: list[str]
     replaced: dict[str, str]
 
 
-class Stored(BaseModel):
+class Part(TypedDict):
     """A document, with a part of its text; `length` of the whole text, in characters."""
 
     key: str
@@ -75,21 +75,21 @@ class Stored(BaseModel):
     metadata: dict[str, Any]
 
 
-class Documents(BaseModel):
+class Parts(TypedDict):
     """Documents in the order of their keys, and the keys that no document has."""
 
-    documents: list[Stored]
+    documents: list[Part]
     unknown: list[str]
 
 
-class Value(BaseModel):
+class Value(TypedDict):
     """A value of a field, and the number of documents that have it."""
 
     value: str | int | float | bool | None
     count: int
 
 
-class Facets(BaseModel):
+class Facets(TypedDict):
     """Number of matching documents; field → most frequent values; field → number of values."""
 
     documents: int
@@ -106,16 +106,16 @@ class Tools:
 
     def search(
         self,
-        query: Annotated[str, Described(description="A question, or words to find.")],
+        query: Annotated[str, Field(description="A question, or words to find.")],
         k: Count = 10,
         where: Where = None,
         mode: Annotated[
             Literal["auto", "vector", "text", "hybrid"],
-            Described(description="Rank by meaning (vector), by words (text), by both (hybrid)."),
+            Field(description="Rank by meaning (vector), by words (text), by both (hybrid)."),
         ] = "auto",
-        offset: Annotated[int, Described(ge=0, description="Number of hits to skip.")] = 0,
+        offset: Annotated[int, Field(ge=0, description="Number of hits to skip.")] = 0,
         typo_tolerance: Annotated[
-            bool, Described(description="Replace words that no document has by the nearest ones.")
+            bool, Field(description="Replace words that no document has by the nearest ones.")
         ] = True,
     ) -> Results:
         """Find the documents that answer a question best, with the passage that does so.
@@ -124,39 +124,36 @@ class Tools:
         must have it with a plus sign before: +"half a brain". The tool `get` returns the whole text
         of a document.
         """
-        hits = self._current().search(
-            query, k, where=where, mode=mode, offset=offset, typo_tolerance=typo_tolerance
-        )
-        return _results(hits)
+        options: dict[str, Any] = {"where": where, "mode": mode, "offset": offset}
+        return _results(self._current().search(query, k, typo_tolerance=typo_tolerance, **options))
 
     def get(
         self,
-        keys: Annotated[list[str], Described(min_length=1, max_length=100, description="Keys.")],
-        start: Annotated[int, Described(ge=0, description="First character of each text.")] = 0,
+        keys: Annotated[list[str], Field(min_length=1, max_length=100, description="Keys.")],
+        start: Annotated[int, Field(ge=0, description="First character of each text.")] = 0,
         characters: Annotated[
-            int, Described(ge=1, le=200_000, description="Maximum characters of each text.")
+            int, Field(ge=1, le=200_000, description="Maximum characters of each text.")
         ] = 20_000,
-    ) -> Documents:
+    ) -> Parts:
         """Return documents by key: text, title and metadata."""
-        stored = self._current().get(keys)
-        documents = [
-            Stored(
-                key=document.key,
-                title=document.title,
-                text=document.text[start : start + characters],
-                start=start,
-                length=len(document.text),
-                metadata=dict(document.metadata),
-            )
-            for document in stored
+        stored = dict(zip(keys, self._current().get(keys), strict=True))
+        documents: list[Part] = [
+            {
+                "key": document.key,
+                "title": document.title,
+                "text": document.text[start : start + characters],
+                "start": start,
+                "length": len(document.text),
+                "metadata": dict(document.metadata),
+            }
+            for document in map(stored.get, keys)
             if document is not None
         ]
-        unknown = [key for key, doc in zip(keys, stored, strict=True) if doc is None]
-        return Documents(documents=documents, unknown=unknown)
+        return {"documents": documents, "unknown": [key for key in keys if stored[key] is None]}
 
     def similar(
         self,
-        key: Annotated[str, Described(description="Key of a document.")],
+        key: Annotated[str, Field(description="Key of a document.")],
         k: Count = 10,
         where: Where = None,
     ) -> Results:
@@ -167,22 +164,22 @@ class Tools:
         self,
         fields: Annotated[
             list[str],
-            Described(min_length=1, max_length=20, description="Fields, such as author.name"),
+            Field(min_length=1, max_length=20, description="Fields, such as author.name"),
         ],
         where: Where = None,
         most: Annotated[
-            int, Described(ge=1, le=1000, description="Maximum values of each field.")
+            int, Field(ge=1, le=1000, description="Maximum values of each field.")
         ] = 20,
     ) -> Facets:
         """Count the values of metadata fields, most frequent first, over all matching documents."""
         engine = self._current()
         counted = engine.facets(*fields, where=where)
-        facets = {
-            field: [Value(value=value, count=n) for value, n in islice(counts.items(), most)]
+        facets: dict[str, list[Value]] = {
+            field: [{"value": value, "count": n} for value, n in islice(counts.items(), most)]
             for field, counts in counted.items()
         }
         values = {field: len(counts) for field, counts in counted.items()}
-        return Facets(documents=engine.count(where), facets=facets, values=values)
+        return {"documents": engine.count(where), "facets": facets, "values": values}
 
     def instructions(self) -> str:
         """What an assistant should know of the collection before it calls a tool."""
@@ -276,26 +273,27 @@ def serve(path: str | Path, **options: Any) -> None:
 
 
 def _results(hits: Hits) -> Results:
-    return Results(
-        hits=[_hit(hit) for hit in hits], notes=list(hits.notes), replaced=dict(hits.replaced)
-    )
+    return {
+        "hits": [_hit(hit) for hit in hits],
+        "notes": list(hits.notes),
+        "replaced": dict(hits.replaced),
+    }
 
 
-def _hit(hit: Hit) -> HitModel:
-    passage = hit.passage
+def _hit(hit: Hit) -> ToolHit:
     metadata = dict(hit.metadata)
     if hit.heading:
         del metadata["headings"]  # all of a file's
-    return HitModel(
-        key=hit.key,
-        score=hit.score,
-        title=hit.title,
-        heading=hit.heading,
-        text=passage if len(passage) <= _LONGEST else hit.snippet,
-        start=hit.start,
-        metadata=metadata,
-        scores=dict(hit.scores),
-    )
+    return {
+        "key": hit.key,
+        "score": hit.score,
+        "title": hit.title,
+        "heading": hit.heading,
+        "text": hit.passage if len(hit.passage) <= _LONGEST else hit.snippet,
+        "start": hit.start,
+        "metadata": metadata,
+        "scores": dict(hit.scores),
+    }
 
 
 def _names(metadata: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[str]:

@@ -1,12 +1,9 @@
-"""Requests and responses as JSON, with examples for OpenAPI."""
+"""Requests and responses as JSON, with examples; the options of a search are those of Query."""
 
-import asyncio
-import json
-from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from fastapi import Request
-from fastapi.routing import APIRoute
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -15,44 +12,12 @@ from pydantic import (
     Field,
     RootModel,
     Tag,
+    create_model,
     model_validator,
 )
 
-from searchengine.server import server_settings as limits
-
-_MANY = 1 << 18  # values in a body, whose reading at once would hold up every other request
-
-
-class _Reader(json.JSONDecoder):
-    """Reads JSON in Python's own code, which lets other threads run; ten times as slow."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.parse_object = json.decoder.JSONObject  # type: ignore[attr-defined]
-        self.parse_string = json.decoder.py_scanstring  # type: ignore[attr-defined]
-        self.scan_once = json.scanner.py_make_scanner(self)  # type: ignore[attr-defined]
-
-
-class _Request(Request):
-    async def json(self) -> Any:
-        body = await self.body()
-        if body.count(b",") < _MANY:
-            return await super().json()
-        text = body.decode(json.detect_encoding(body), "surrogatepass")  # as json.loads
-        return await asyncio.to_thread(_Reader().decode, text)
-
-
-class Route(APIRoute):
-    """A route whose requests may have millions of values: they are read beside other requests."""
-
-    def get_route_handler(self) -> Callable[..., Any]:
-        """The handler of requests, with their bodies read as above."""
-        handle = super().get_route_handler()
-
-        async def read_beside(request: Request) -> Any:
-            return await handle(_Request(request.scope, request.receive))
-
-        return read_beside
+from searchengine.query.request import Query
+from searchengine.server import server_settings as most
 
 
 def _whole(value: Any) -> Any:
@@ -60,25 +25,24 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _between(least: int, most: int) -> Any:
-    return Field(ge=least, le=most)
-
-
 _WHOLE = BeforeValidator(_whole)
-Shortlist = Annotated[int, _between(1, limits.MAX_SHORTLIST), _WHOLE]
-Dimensions = Annotated[int, _between(1, limits.MAX_DIMENSIONS), _WHOLE]
-_QUESTION = Field(
-    min_length=1, max_length=limits.MAX_QUERY, pattern=r"\S", description="A question."
-)
-Question = Annotated[str, _QUESTION]
+Dimensions = Annotated[int, Field(ge=1, le=most.MAX_DIMENSIONS), _WHOLE]
+Question = Annotated[
+    str,
+    Field(min_length=1, max_length=most.MAX_QUERY, pattern=r"\S", description="A question."),
+]
 Number = Annotated[float, Field(allow_inf_nan=False)]
-Vector = Annotated[list[Number], Field(min_length=1, max_length=limits.MAX_DIMENSIONS)]
-Filter = Annotated[str, Field(max_length=limits.MAX_FILTER)]
-UrlFilter = Annotated[str, Field(max_length=limits.MAX_URL_FILTER)]
-FieldName = Annotated[str, Field(max_length=limits.MAX_FIELD)]
-StoredKey = Annotated[str, Field(max_length=limits.MAX_KEY)]
+Vector = Annotated[list[Number], Field(min_length=1, max_length=most.MAX_DIMENSIONS)]
+Filter = Annotated[str, Field(max_length=most.MAX_FILTER)]
+UrlFilter = Annotated[str, Field(max_length=most.MAX_URL_FILTER)]
+FieldName = Annotated[str, Field(max_length=most.MAX_FIELD)]
+StoredKey = Annotated[str, Field(max_length=most.MAX_KEY)]
 Name = Annotated[str, Field(max_length=64)]
-_SEVERAL = Field(min_length=1, max_length=limits.MAX_EXAMPLES)
+_SEVERAL = Field(min_length=1, max_length=most.MAX_BATCH)
+
+
+def _examples(*examples: Any, **config: Any) -> Any:
+    return {"json_schema_extra": {"examples": list(examples)}, **config}
 
 
 class Strict(BaseModel):
@@ -87,117 +51,115 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class SearchOptions(Strict):
+# ------------------------------------------------------------------------------------------- search
+
+_BOUNDS = {
+    "k": Field(le=most.MAX_K, ge=1),
+    "offset": Field(le=most.MAX_OFFSET, ge=0),
+    "shortlist": Field(le=most.MAX_SHORTLIST, ge=1),
+    "where": Field(max_length=most.MAX_FILTER, examples=["year >= 2015 and lang in ('en', 'ko')"]),
+    "group_by": Field(max_length=most.MAX_FIELD),
+    "facets": Field(max_length=most.MAX_FACETS),
+    "min_score": Field(allow_inf_nan=False),
+    "timeout": Field(allow_inf_nan=False, gt=0),
+}
+"""What a server allows of the options of a search."""
+
+
+def _in_json(kind: Any) -> Any:
+    """A type of Query as JSON has it: of an enumeration its values, a sequence as a list."""
+    for part in get_args(kind):
+        if isinstance(part, type) and issubclass(part, StrEnum):
+            return Literal[tuple(each.value for each in part)]
+    return list[FieldName] if get_origin(kind) is Sequence else kind
+
+
+def _options() -> dict[str, Any]:
+    """The fields of Query as those of a model, with their sentences and defaults."""
+    options: dict[str, Any] = {}
+    for name, hint in get_type_hints(Query, include_extras=True).items():
+        if get_origin(hint) is not Annotated:  # JSON has no functions to rerank by
+            continue
+        kind, sentence = get_args(hint)
+        default = getattr(Query(), name)
+        default = list(default) if isinstance(default, tuple) else default
+        bounds = [_BOUNDS[name]] if name in _BOUNDS else []
+        typed = Annotated[(_in_json(kind), *bounds, _WHOLE)]  # type: ignore[valid-type]
+        options[name] = (typed, Field(default, description=sentence))
+    return options
+
+
+_OPTIONS = _options()
+_Options: Any = create_model("_Options", __base__=Strict, **_OPTIONS)
+
+
+class SearchOptions(_Options):  # type: ignore[misc]
     """What a search may ask for, besides its questions."""
 
     collection: Name | None = Field(None, description="Needed if the server has several.")
-    k: Annotated[int, _between(1, limits.MAX_K), _WHOLE] = Field(10, description="Number of hits.")
-    where: Filter | None = Field(
-        None, description="Metadata filter.", examples=["year >= 2015 and lang in ('en', 'ko')"]
-    )
-    mode: Literal["auto", "vector", "text", "hybrid"] = Field(
-        "auto", description="Rank by vectors, by words, by both, or as the collection was made for."
-    )
-    shortlist: Shortlist | None = Field(
-        None, description="Candidates of each segment to rerank at full width."
-    )
-    exact: bool = Field(False, description="Return the true nearest documents.")
-    group_by: FieldName | None = Field(None, description="One hit per value of a field.")
-    offset: Annotated[int, _between(0, limits.MAX_OFFSET), _WHOLE] = Field(
-        0, description="Hits to skip."
-    )
-    min_score: Number | None = Field(None, description="Minimum score of a hit.")
-    facets: list[FieldName] = Field(
-        [], max_length=limits.MAX_FACETS, description="Fields whose values are counted."
-    )
-    phrases: Literal["scored", "required"] = Field(
-        "scored", description="Rank documents with phrases in quotation marks higher, or no others."
-    )
-    typo_tolerance: bool = Field(
-        True, description="Replace words that no document has by the nearest that documents have."
-    )
     texts: bool = Field(True, description="Whether hits come with the text of their document.")
-    timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
-        None, description="Seconds that the search may take; null: as many as the server allows."
-    )
 
     def options(self) -> dict[str, Any]:
         """The keywords of SearchEngine.search that differ from their defaults."""
-        left_out = {"collection", "k", "texts", "query", "vector", "queries", "vectors"}
-        left_out |= {"key", "keys", "timeout"}
-        return self.model_dump(exclude=left_out, exclude_defaults=True)
+        options = set(_OPTIONS) - {"k", "timeout"}
+        chosen: dict[str, Any] = self.model_dump(include=options, exclude_defaults=True)
+        return chosen
+
+    def one_of(self, name: str, other: str) -> "SearchOptions":
+        """This request. Raises ValueError unless it has exactly one of two fields."""
+        if (getattr(self, name) is None) == (getattr(self, other) is None):
+            raise ValueError(f"give either {name} or {other}")
+        return self
 
 
 class SearchRequest(SearchOptions):
     """A question, as text or as a vector."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"query": "how do whales sleep", "k": 5},
-                {"query": "whales", "mode": "hybrid", "where": "year >= 2015", "facets": ["lang"]},
-            ]
-        }
+    model_config = _examples(
+        {"query": "how do whales sleep", "k": 5},
+        {"query": "whales", "mode": "hybrid", "where": "year >= 2015", "facets": ["lang"]},
     )
     query: Question | None = None
     vector: Vector | None = Field(None, description="In place of `query`.")
 
     @model_validator(mode="after")
-    def _query_or_vector(self) -> "SearchRequest":
-        if (self.query is None) == (self.vector is None):
-            raise ValueError("give either query or vector")
-        return self
+    def _one(self) -> "SearchOptions":
+        return self.one_of("query", "vector")
 
 
 class ExplainRequest(SearchRequest):
     """A search, and the key of a document that it may not find."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"query": "how do whales sleep", "key": "whales", "k": 5}]}
-    )
+    model_config = _examples({"query": "how do whales sleep", "key": "whales", "k": 5})
     key: StoredKey
 
 
 class BatchRequest(SearchOptions):
     """Several questions with the same options."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"queries": ["how do whales sleep", "when do owls hunt"], "k": 3}]
-        }
-    )
-    queries: Annotated[list[Question], Field(min_length=1, max_length=limits.MAX_BATCH)] | None = (
-        None
-    )
-    vectors: Annotated[list[Vector], Field(min_length=1, max_length=limits.MAX_BATCH)] | None = (
-        Field(None, description="In place of `queries`.")
+    model_config = _examples({"queries": ["how do whales sleep", "when do owls hunt"], "k": 3})
+    queries: Annotated[list[Question], _SEVERAL] | None = None
+    vectors: Annotated[list[Vector], _SEVERAL] | None = Field(
+        None, description="In place of `queries`."
     )
 
     @model_validator(mode="after")
-    def _queries_or_vectors(self) -> "BatchRequest":
-        if (self.queries is None) == (self.vectors is None):
-            raise ValueError("give either queries or vectors")
-        return self
+    def _one(self) -> "SearchOptions":
+        return self.one_of("queries", "vectors")
 
 
 class SimilarRequest(SearchOptions):
     """A stored document, or several, in place of a question."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"key": "whales", "k": 5}, {"keys": ["whales", "owls"], "k": 5}]
-        }
-    )
+    model_config = _examples({"key": "whales", "k": 5}, {"keys": ["whales", "owls"], "k": 5})
     key: StoredKey | None = None
-    keys: Annotated[list[StoredKey], _SEVERAL] | None = Field(
-        None, description="In place of `key`."
+    keys: Annotated[list[StoredKey], Field(min_length=1, max_length=most.MAX_EXAMPLES)] | None = (
+        Field(None, description="In place of `key`.")
     )
 
     @model_validator(mode="after")
-    def _key_or_keys(self) -> "SimilarRequest":
-        if (self.key is None) == (self.keys is None):
-            raise ValueError("give either key or keys")
-        return self
+    def _one(self) -> "SearchOptions":
+        return self.one_of("key", "keys")
 
 
 class HitModel(BaseModel):
@@ -251,6 +213,13 @@ class SearchResponse(BaseModel):
     )
 
 
+class BatchResponse(BaseModel):
+    """The hits of many questions, in their order."""
+
+    collection: str
+    results: list[SearchResponse]
+
+
 class ExplainResponse(BaseModel):
     """Why a search finds a document or not; null: it has no such rank."""
 
@@ -266,16 +235,11 @@ class ExplainResponse(BaseModel):
     fused: int | None = Field(description="Before group_by and min_score.")
 
 
-class BatchResponse(BaseModel):
-    """The hits of many questions, in their order."""
-
-    collection: str
-    results: list[SearchResponse]
-
+# --------------------------------------------------------------------------------------- embeddings
 
 Role = Literal["query", "document"]
-_Text = Annotated[str, Field(min_length=1, max_length=limits.MAX_INPUT, pattern=r"\S")]
-_INPUTS = Field(min_length=1, max_length=limits.MAX_INPUTS)
+_Text = Annotated[str, Field(min_length=1, max_length=most.MAX_INPUT, pattern=r"\S")]
+_Texts = Annotated[list[_Text], Field(min_length=1, max_length=most.MAX_INPUTS)]
 
 
 def _only_texts(value: Any) -> Any:
@@ -288,14 +252,9 @@ def _only_texts(value: Any) -> Any:
     return value
 
 
-def _kind(value: Any) -> str:
-    """Which of the two kinds of input is meant, so that an error is of that one alone."""
-    return "texts" if isinstance(value, list) else "text"
-
-
 Input = Annotated[
-    Annotated[_Text, Tag("text")] | Annotated[list[_Text], _INPUTS, Tag("texts")],
-    Discriminator(_kind),
+    Annotated[_Text, Tag("text")] | Annotated[_Texts, Tag("texts")],
+    Discriminator(lambda value: "texts" if isinstance(value, list) else "text"),
     BeforeValidator(_only_texts),
 ]
 
@@ -303,10 +262,8 @@ Input = Annotated[
 class EmbeddingsRequest(Strict):
     """Texts to encode, in the shape of OpenAI's API."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"model": "papers", "input": ["how do whales sleep"], "dimensions": 64}]
-        }
+    model_config = _examples(
+        {"model": "papers", "input": ["how do whales sleep"], "dimensions": 64}
     )
     model: Name | None = Field(None, description="The collection whose encoder is used.")
     input: Input = Field(description="A text or several.")
@@ -360,16 +317,14 @@ class ModelList(BaseModel):
     data: list[ModelInfo]
 
 
+# ---------------------------------------------------------------------------------------- documents
+
+
 class DocumentModel(BaseModel):
     """A stored document: its fields and, next to them, its metadata."""
 
-    model_config = ConfigDict(
-        extra="allow",
-        json_schema_extra={
-            "examples": [
-                {"_id": "whales", "title": "Sleep", "text": "A whale rests …", "year": 2016}
-            ]
-        },
+    model_config = _examples(
+        {"_id": "whales", "title": "Sleep", "text": "A whale rests …", "year": 2016}, extra="allow"
     )
     key: str = Field(alias="_id")
     title: str
@@ -394,8 +349,8 @@ class KeyList(BaseModel):
 class KeysRequest(Strict):
     """Documents by their keys."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"keys": ["whales", "owls"]}]})
-    keys: Annotated[list[StoredKey], Field(max_length=limits.MAX_PAGE)]
+    model_config = _examples({"keys": ["whales", "owls"]})
+    keys: Annotated[list[StoredKey], Field(max_length=most.MAX_PAGE)]
 
 
 class Documents(BaseModel):
@@ -417,103 +372,13 @@ class Vectors(BaseModel):
     dim: int = Field(description="Dimensions of a vector.")
 
 
-class FacetsResponse(BaseModel):
-    """Field → its values, most frequent first."""
-
-    facets: dict[str, list[FacetValue]]
-
-
-class MapRequest(Strict):
-    """What to place on a map besides a sample of the documents."""
-
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"query": "how do whales sleep", "keys": ["whales"]}]}
-    )
-    query: Question | None = None
-    keys: list[StoredKey] = Field([], max_length=100)
-    version: str | None = Field(None, max_length=64, description="The one of the last response.")
-
-
-class Place(BaseModel):
-    """A point of the map."""
-
-    x: float
-    y: float
-
-
-class DocumentPlace(Place):
-    """A document on the map."""
-
-    key: str
-    title: str
-
-
-class MapResponse(BaseModel):
-    """Documents on the first two principal components of a sample."""
-
-    version: str = Field(description="Names the points; another commit has others.")
-    points: list[DocumentPlace] | None = Field(
-        description="A sample; null if `version` is the one of the request."
-    )
-    question: Place | None
-    hits: list[DocumentPlace]
-    explained: float = Field(description="Share of the variance of the sample that is shown.")
-
-
-class PageField(BaseModel):
-    """A metadata field to filter by; `low` and `high` are of the sample, for numbers and dates."""
-
-    name: str = Field(description="As filters write it.")
-    path: list[str] = Field(description="Its place in the metadata.")
-    kind: Literal["choice", "number", "date", "text"]
-    lists: bool = Field(description="Whether it has lists, which filters test by `contains`.")
-    low: float | str | None
-    high: float | str | None
-
-
-class FieldsResponse(BaseModel):
-    """Fields to filter by, of a sample of at most 200 documents."""
-
-    fields: list[PageField]
-
-
-class CountRequest(Strict):
-    """What to count."""
-
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"query": "whales", "fields": {"lang": "year >= 2015"}}]}
-    )
-    query: Question | None = None
-    mode: Literal["auto", "vector", "text", "hybrid"] = "auto"
-    typo_tolerance: bool = True
-    where: Filter | None = None
-    fields: Annotated[dict[FieldName, Filter | None], Field(max_length=limits.MAX_FACETS)] = Field(
-        {}, description="Fields whose values are counted, each with a filter of its own."
-    )
-
-
-class CountResponse(BaseModel):
-    """How many documents match, and how many have which values."""
-
-    total: int = Field(description="By words: with a word of the question. Else: all ranked.")
-    at_least: bool = Field(description="Whether counting stopped at `total`.")
-    best: int | None = Field(
-        description="The values are of so many best documents for the question; null: of all."
-    )
-    facets: dict[str, list[FacetValue]]
-
-
 class NewDocument(BaseModel):
     """A document to store: `text` or `title`, and any metadata next to them."""
 
-    model_config = ConfigDict(
+    model_config = _examples(
+        {"title": "Sleep", "text": "A whale rests half of its brain.", "year": 2016},
         extra="allow",
         strict=True,
-        json_schema_extra={
-            "examples": [
-                {"title": "Sleep", "text": "A whale rests half of its brain.", "year": 2016}
-            ]
-        },
     )
     title: str = ""
     text: str = ""
@@ -522,18 +387,14 @@ class NewDocument(BaseModel):
 class Patch(BaseModel):
     """Metadata to merge; null removes a field."""
 
-    model_config = ConfigDict(
-        extra="allow", json_schema_extra={"examples": [{"checked": True, "year": None}]}
-    )
+    model_config = _examples({"checked": True, "year": None}, extra="allow")
 
 
 class PatchesRequest(RootModel[dict[StoredKey, dict[str, Any]]]):
     """Key → metadata to merge; null removes a field."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"whales": {"checked": True, "year": None}}]}
-    )
-    root: Annotated[dict[StoredKey, dict[str, Any]], Field(max_length=limits.MAX_PAGE)]
+    model_config = _examples({"whales": {"checked": True, "year": None}})
+    root: Annotated[dict[StoredKey, dict[str, Any]], Field(max_length=most.MAX_PAGE)]
 
 
 class Written(BaseModel):
@@ -543,23 +404,47 @@ class Written(BaseModel):
     result: Literal["added", "changed", "metadata_updated", "unchanged"]
 
 
+class Deleted(BaseModel):
+    """Documents deleted, which is committed."""
+
+    deleted: int
+
+
 class Synonyms(Strict):
     """Groups of words and short texts that mean the same."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"groups": [["heart attack", "myocardial infarction", "MI"]]}]
-        }
-    )
+    model_config = _examples({"groups": [["heart attack", "myocardial infarction", "MI"]]})
     groups: list[list[str]] = Field(
         max_length=10_000, description="2 to 50 synonyms a group, of 1 to 8 words."
     )
 
 
-class Deleted(BaseModel):
-    """Documents deleted, which is committed."""
+# --------------------------------------------------------------------------------------------- page
 
-    deleted: int
+
+class MapRequest(Strict):
+    """What to place on a map besides a sample of the documents."""
+
+    model_config = _examples({"query": "how do whales sleep", "keys": ["whales"]})
+    query: Question | None = None
+    keys: list[StoredKey] = Field([], max_length=100)
+    version: str | None = Field(None, max_length=64, description="The one of the last response.")
+
+
+class CountRequest(Strict):
+    """What to count."""
+
+    model_config = _examples({"query": "whales", "fields": {"lang": "year >= 2015"}})
+    query: Question | None = None
+    mode: Literal["auto", "vector", "text", "hybrid"] = "auto"
+    typo_tolerance: bool = True
+    where: Filter | None = None
+    fields: Annotated[dict[FieldName, Filter | None], Field(max_length=most.MAX_FACETS)] = Field(
+        {}, description="Fields whose values are counted, each with a filter of its own."
+    )
+
+
+# ------------------------------------------------------------------------------------------- server
 
 
 class CollectionModel(BaseModel):
@@ -581,37 +466,3 @@ class Health(BaseModel):
 
     status: str
     problems: dict[str, str] = {}
-
-
-class ErrorDetail(BaseModel):
-    """An error. `id` is in the log of the server and in the header X-Request-Id.
-
-    `code`: the error of the engine, such as filter_error; null: another. `param`: the field.
-    """
-
-    type: str
-    message: str
-    param: str | None = None
-    code: str | None = None
-    id: str
-
-
-class ErrorModel(BaseModel):
-    """An error."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "error": {
-                        "type": "invalid",
-                        "message": "k: Input should be less than or equal to 1000",
-                        "param": "k",
-                        "code": None,
-                        "id": "5f0e8a1c9b2d4e37",
-                    }
-                }
-            ]
-        }
-    )
-    error: ErrorDetail

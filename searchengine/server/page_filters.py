@@ -11,6 +11,7 @@ from searchengine.corpus.documents import Document
 from searchengine.engine import Mode, SearchEngine, field_name, listing
 from searchengine.query.typing_errors import Searched
 from searchengine.server.models import CountRequest
+from searchengine.server.responses import facet_lists
 from searchengine.server.server_settings import MAX_FACETS, MAX_OFFSET
 
 BEST = 100
@@ -31,6 +32,18 @@ def sample_ids(store: Any, n: int) -> list[int]:
     return [int(i) for i in ids[chosen]]
 
 
+def fields(engine: SearchEngine) -> list[dict[str, Any]]:
+    """The fields of a sample with values that can be shown, in the order of its documents."""
+    with engine.collection.reading() as snapshot:
+        documents = list(_read_some(snapshot, sample_ids(snapshot, _SAMPLE)))
+    values: dict[tuple[str, ...], list[Any]] = {}
+    for document in documents:
+        for path, value in _leaves(document.metadata):
+            values.setdefault(path, []).append(value)
+    described = (_described(path, listed) for path, listed in values.items())
+    return [field for field in described if field is not None][:MAX_FACETS]
+
+
 def _read_some(store: Any, ids: Iterable[int]) -> Iterator[Document]:
     """Documents, in the order of the ids, until they have _CHARACTERS of text."""
     read = 0
@@ -40,83 +53,6 @@ def _read_some(store: Any, ids: Iterable[int]) -> Iterator[Document]:
         (document,) = store.documents([i])
         read += len(document.text)
         yield document
-
-
-def fields(engine: SearchEngine) -> dict[str, Any]:
-    """The fields of a sample of documents."""
-    with engine.collection.reading() as snapshot:
-        documents = list(_read_some(snapshot, sample_ids(snapshot, _SAMPLE)))
-    return {"fields": _fields(documents)}
-
-
-def count(engine: SearchEngine, request: CountRequest) -> dict[str, Any]:
-    """How many documents match, and the values of fields: of the best ones for a question."""
-    mode = engine.default_mode if request.mode == "auto" else Mode(request.mode)
-    if mode == Mode.HYBRID and not engine.encodes:
-        mode = Mode.TEXT
-    groups: dict[str | None, list[str]] = {}  # fields by their filter: few are ranked twice
-    for field, where in request.fields.items():
-        groups.setdefault(where, []).append(field)
-    facets: dict[str, Any] = {}
-    best = searched = None
-    if request.query is not None:
-        typo_tolerance = request.typo_tolerance
-        searched = engine.searched(request.query, mode=mode, typo_tolerance=typo_tolerance)
-    for where, fields in groups.items():
-        among = where
-        if searched is not None:
-            keys = _best(engine, searched, mode, where)
-            among = _among(keys)
-            best = BEST if len(keys) == BEST else best  # else they are all that match
-        for field, values in engine.facets(*fields, where=among).items():
-            facets[field] = [
-                {"value": value, "count": number}
-                for value, number in list(values.items())[:_VALUES]
-            ]
-    total = engine.count(request.where)
-    if searched is not None and mode == Mode.TEXT:
-        with engine.collection.reading() as snapshot:
-            required = engine.required_phrases(searched.question)
-            total = len(
-                snapshot.by_words(
-                    searched.question,
-                    MAX_OFFSET,
-                    request.where,
-                    required=required,
-                )
-            )
-    at_least = mode == Mode.TEXT and request.query is not None and total == MAX_OFFSET
-    return {
-        "total": total,
-        "at_least": at_least,
-        "best": best,
-        "facets": facets,
-    }
-
-
-def _best(engine: SearchEngine, read: Searched, mode: Mode, where: str | None) -> Sequence[str]:
-    """The keys of the best documents for a question, at most BEST."""
-    texts = [] if mode == Mode.TEXT else engine.to_encode([read.question], mode)
-    vectors = engine.encode_questions(texts) if texts else np.zeros((0, 0), np.float32)
-    with engine.collection.reading() as snapshot:
-        (keys,) = engine.rank(snapshot, [read.question], vectors, BEST, mode=mode, where=where)
-    return keys
-
-
-def _among(keys: Sequence[str]) -> str:
-    """A filter for the documents with these keys."""
-    quoted = ("'{}'".format(key.replace("'", "''")) for key in keys)
-    return f"_id in ({', '.join(quoted)})" if keys else "_id = ''"
-
-
-def _fields(documents: Sequence[Document]) -> list[dict[str, Any]]:
-    """The fields with values that can be shown, in the order of the documents."""
-    values: dict[tuple[str, ...], list[Any]] = {}
-    for document in documents:
-        for path, value in _leaves(document.metadata):
-            values.setdefault(path, []).append(value)
-    described = (_described(path, listed) for path, listed in values.items())
-    return [field for field in described if field is not None][:MAX_FACETS]
 
 
 def _leaves(metadata: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -129,13 +65,9 @@ def _leaves(metadata: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]
 
 
 def _described(path: tuple[str, ...], values: Sequence[Any]) -> dict[str, Any] | None:
-    """A field as `FieldModel`; None: its values are neither texts, numbers nor truth values."""
-    atoms = [
-        atom
-        for value in values
-        for atom in (value if isinstance(value, list) else [value])
-        if atom is not None
-    ]
+    """A field for the page; None: its values are neither texts, numbers nor truth values."""
+    lists = [value if isinstance(value, list) else [value] for value in values]
+    atoms = [atom for listed in lists for atom in listed if atom is not None]
     if not atoms or not all(isinstance(atom, str | int | float) for atom in atoms):
         return None
     texts = [atom for atom in atoms if isinstance(atom, str)]
@@ -156,3 +88,54 @@ def _described(path: tuple[str, ...], values: Sequence[Any]) -> dict[str, Any] |
         "low": min(atoms) if ranged else None,
         "high": max(atoms) if ranged else None,
     }
+
+
+def count(engine: SearchEngine, request: CountRequest) -> dict[str, Any]:
+    """How many documents match, and the values of fields: of the best ones for a question."""
+    mode = engine.default_mode if request.mode == "auto" else Mode(request.mode)
+    if mode == Mode.HYBRID and not engine.encodes:
+        mode = Mode.TEXT
+    searched = best = None
+    if request.query is not None:
+        options: dict[str, Any] = {"mode": mode, "typo_tolerance": request.typo_tolerance}
+        searched = engine.searched(request.query, **options)
+    groups: dict[str | None, list[str]] = {}  # fields by their filter: few are ranked twice
+    for field, where in request.fields.items():
+        groups.setdefault(where, []).append(field)
+    facets: dict[str, dict[Any, int]] = {}
+    for where, names in groups.items():
+        among = where
+        if searched is not None:
+            keys = _best(engine, searched, mode, where)
+            among = _among(keys)
+            best = BEST if len(keys) == BEST else best  # else they are all that match
+        for field, values in engine.facets(*names, where=among).items():
+            facets[field] = dict(list(values.items())[:_VALUES])
+    by_words = searched is not None and mode == Mode.TEXT
+    total = engine.count(request.where)
+    if searched is not None and by_words:
+        required = engine.required_phrases(searched.question)
+        with engine.collection.reading() as snapshot:
+            question, where = searched.question, request.where
+            total = len(snapshot.by_words(question, MAX_OFFSET, where, required=required))
+    return {
+        "total": total,
+        "at_least": by_words and total == MAX_OFFSET,
+        "best": best,
+        "facets": facet_lists(facets),
+    }
+
+
+def _best(engine: SearchEngine, read: Searched, mode: Mode, where: str | None) -> Sequence[str]:
+    """The keys of the best documents for a question, at most BEST."""
+    texts = [] if mode == Mode.TEXT else engine.to_encode([read.question], mode)
+    vectors = engine.encode_questions(texts) if texts else np.zeros((0, 0), np.float32)
+    with engine.collection.reading() as snapshot:
+        (keys,) = engine.rank(snapshot, [read.question], vectors, BEST, mode=mode, where=where)
+    return keys
+
+
+def _among(keys: Sequence[str]) -> str:
+    """A filter for the documents with these keys."""
+    quoted = ("'{}'".format(key.replace("'", "''")) for key in keys)
+    return f"_id in ({', '.join(quoted)})" if keys else "_id = ''"

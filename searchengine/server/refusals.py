@@ -2,11 +2,13 @@
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -25,10 +27,9 @@ from searchengine.errors import (
     UnknownKey,
 )
 from searchengine.indexer.errors import IndexerError
-from searchengine.server.models import ErrorModel
 from searchengine.trainer.errors import TrainerError
 
-TYPES = {
+_TYPES = {
     400: "bad_request",
     401: "unauthorized",
     403: "forbidden",
@@ -43,8 +44,6 @@ TYPES = {
     502: "encoder_unreachable",
     503: "unavailable",
 }
-UNKNOWN_KEY = "unknown_key"
-"""The type and code of a 404 for a document; of another address or collection not_found."""
 INTERNAL = "internal error; the log of the server has it by this id"
 RETRY = {"Retry-After": "1"}
 """Header of a refusal before anything was done, so that any request may be sent again."""
@@ -53,6 +52,28 @@ _CODES = {
     for name, kind in vars(errors).items()
     if isinstance(kind, type) and issubclass(kind, SearchEngineError)
 }
+# The status and the message of an error of the engine; None: its own message.
+_ENGINE: tuple[tuple[type[Exception], int, str | None], ...] = (
+    (UnknownKey, 404, None),
+    (SearchTimeout, 503, None),
+    (CollectionBusy, 503, "another process is writing to the collection; try again"),
+    (BackendUnavailable, 503, "the database of the collection cannot be reached; try again"),
+    (EncoderMismatch, 503, "the collection has just been built by another encoder; try again"),
+    (
+        EncoderMissing,
+        503,
+        "the encoder of the collection cannot be loaded; search by words: mode text",
+    ),
+    (EndpointError, 502, "the encoder of the collection cannot be reached, or answers wrongly"),
+    (
+        CollectionError,
+        500,
+        "the collection cannot be read or written; the log of the server says why",
+    ),
+    (TrainerError, 500, INTERNAL),
+    (IndexerError, 500, INTERNAL),
+    (SearchEngineError, 422, None),
+)
 _MEANINGS = {
     400: "The body is not JSON.",
     401: "The token is missing or unknown.",
@@ -65,16 +86,47 @@ _MEANINGS = {
     502: "The encoder of the collection cannot be reached.",
     503: "Not ready, busy, or not answered in time; try again.",
 }
+_log = logging.getLogger(__name__)
+
+
+class ErrorDetail(BaseModel):
+    """An error. `id` is in the log of the server and in the header X-Request-Id.
+
+    `code`: the error of the engine, such as filter_error; null: another. `param`: the field.
+    """
+
+    type: str
+    message: str
+    param: str | None = None
+    code: str | None = None
+    id: str
+
+
+class ErrorModel(BaseModel):
+    """An error."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "error": {
+                        "type": "invalid",
+                        "message": "k: Input should be less than or equal to 1000",
+                        "param": "k",
+                        "code": None,
+                        "id": "5f0e8a1c9b2d4e37",
+                    }
+                }
+            ]
+        }
+    )
+    error: ErrorDetail
+
+
 RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorModel, "description": meaning} for status, meaning in _MEANINGS.items()
 }
 """The errors of a route, for OpenAPI."""
-_HTTP = {
-    400: "the body is not JSON in UTF-8",
-    404: "there is nothing at this address; GET /openapi.json lists what there is",
-    405: "this address does not take this method",
-}
-_log = logging.getLogger(__name__)
 
 
 class Refused(Exception):
@@ -85,61 +137,19 @@ class Refused(Exception):
         self.status, self.message, self.headers = status, message, headers
 
 
-def of_engine(error: SearchEngineError) -> tuple[int, str | None]:
-    """The status of an error of the engine, and the message if it is not the error's own."""
-    if isinstance(error, UnknownKey):
-        return 404, None
-    if isinstance(error, SearchTimeout):
-        return 503, None
-    if isinstance(error, CollectionBusy):
-        return 503, "another process is writing to the collection; try again"
-    if isinstance(error, BackendUnavailable):
-        return 503, "the database of the collection cannot be reached; try again"
-    if isinstance(error, EncoderMismatch):
-        return 503, "the collection has just been built by another encoder; try again"
-    if isinstance(error, EncoderMissing):
-        return 503, "the encoder of the collection cannot be loaded; search by words: mode text"
-    if isinstance(error, EndpointError):
-        return 502, "the encoder of the collection cannot be reached, or answers wrongly"
-    if isinstance(error, CollectionError):
-        return 500, "the collection cannot be read or written; the log of the server says why"
-    if isinstance(error, TrainerError | IndexerError):
-        return 500, INTERNAL
-    return 422, None
-
-
-def code_of(error: SearchEngineError) -> str | None:
-    """The name of an error of the engine in a response: filter_error; None: an internal one."""
-    return _CODES.get(type(error))
-
-
-def error_body(
-    status: int,
-    message: str,
-    identity: str,
-    *,
-    param: str | None = None,
-    code: str | None = None,
-) -> dict[str, Any]:
-    """The JSON of an error; OpenAI's clients read it too. `param`: the field that is wrong."""
-    kind = UNKNOWN_KEY if code == UNKNOWN_KEY else TYPES[status]
-    error = {"type": kind, "message": message, "param": param, "code": code, "id": identity}
-    return {"error": error}
-
-
 def error_response(
     status: int,
     message: str,
     identity: str,
     headers: Mapping[str, str] | None = None,
-    **details: str | None,
+    *,
+    param: str | None = None,
+    code: str | None = None,
 ) -> Response:
-    """The response of an error; `details` as for `error_body`."""
-    content = to_json(error_body(status, message, identity, **details))
-    return Response(content, status, dict(headers or {}), "application/json")
-
-
-# ----------------------------------------------------------------------------------------- handlers
+    """The response of an error; OpenAI's clients read it too. `param`: the field that is wrong."""
+    kind = code if code == "unknown_key" else _TYPES[status]  # a document, not an address
+    error = {"type": kind, "message": message, "param": param, "code": code, "id": identity}
+    return Response(to_json({"error": error}), status, dict(headers or {}), "application/json")
 
 
 def add_handlers(app: FastAPI) -> None:
@@ -153,11 +163,16 @@ def add_handlers(app: FastAPI) -> None:
 
 async def known_parameters(request: Request) -> None:
     """A dependency of routes: parameters that a route does not have are refused."""
-    if request.scope["query_string"]:
-        known = {parameter.alias for parameter in request.scope["route"].dependant.query_params}
-        for name in request.query_params:
-            if name not in known:
-                raise RequestValidationError([{"type": "extra_forbidden", "loc": ("query", name)}])
+    if not request.scope["query_string"]:
+        return
+    known = _parameters(request)
+    for name in request.query_params:
+        if name not in known:
+            raise RequestValidationError([{"type": "extra_forbidden", "loc": ("query", name)}])
+
+
+def _parameters(request: Request) -> list[str]:
+    return [parameter.alias for parameter in request.scope["route"].dependant.query_params]
 
 
 def _refused(request: Request, error: Any) -> Response:
@@ -166,10 +181,15 @@ def _refused(request: Request, error: Any) -> Response:
 
 def _http(request: Request, error: Any) -> Response:
     """An error of the framework: a route, a method, a body that is not JSON."""
-    status = error.status_code if error.status_code in TYPES else 400
-    if status == 405 and (methods := _methods(request)):
+    status, message = error.status_code, str(error.detail)
+    if status == 404:
+        message = "there is nothing at this address; /docs lists what there is"
+    elif status == 405:
+        methods = _methods(request)
         error.headers = {"Allow": ", ".join(methods)}
-    message = _HTTP.get(status, str(error.detail))
+        message = f"this address takes {' or '.join(methods)}, got {request.scope['sent_as']}"
+    elif status not in _TYPES or status == 400:
+        status, message = 400, "the body is not JSON in UTF-8"
     return error_response(status, message, request.scope["id"], error.headers)
 
 
@@ -181,41 +201,57 @@ def _methods(request: Request) -> list[str]:
         if compile_path(path.replace("{key}", "{key:any_key}"))[0].match(request.scope["path"])
         for method in operations
     }
-    return sorted(methods | ({"HEAD"} if "GET" in methods else set()))
+    return sorted(methods | ({"HEAD"} if "GET" in methods else set())) or ["GET", "HEAD"]
 
 
 def _invalid(request: Request, error: Any) -> Response:
     """A value that does not fit its model. The message does not quote it: it may be large."""
     first = error.errors()[0]
-    if first["type"] == "json_invalid":
-        return error_response(400, "the body is not JSON", request.scope["id"])
+    kind, identity = first["type"], request.scope["id"]
+    if kind == "json_invalid":
+        return error_response(400, "the body is not JSON", identity)
     if isinstance(first.get("input"), bytes):  # a body of another type, which nobody has parsed
         message = "send the header Content-Type: application/json with the body"
-        return error_response(422, message, request.scope["id"])
+        return error_response(422, message, identity)
     place = ".".join(str(part) for part in first["loc"][1:])
-    if first["type"] == "extra_forbidden":
-        kind = "parameter" if first["loc"][0] == "query" else "field"
-        message = f"{place:.80}: no such {kind}"
-        return error_response(422, message, request.scope["id"], param=f"{place:.80}")
-    message = str(first["msg"]).removeprefix("Value error, ")
-    message = f"{place}: {message}" if place else message
-    param = f"{place:.80}" or None
-    return error_response(422, f"{message:.500}", request.scope["id"], param=param)
+    message = str(first["msg"]).removeprefix("Value error, ") if "msg" in first else ""
+    if kind == "extra_forbidden":
+        in_url = first["loc"][0] == "query"
+        known = _parameters(request) if in_url else _fields(request)
+        message = f"no such {'parameter' if in_url else 'field'}{_hint(place, known)}"
+    message = f"{place:.80}: {message}" if place else message
+    return error_response(422, f"{message:.500}", identity, param=f"{place:.80}" or None)
+
+
+def _fields(request: Request) -> list[str]:
+    """The fields of the body that a route takes."""
+    body = request.scope["route"].dependant.body_params
+    return list(getattr(body[0].field_info.annotation, "model_fields", ())) if body else []
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    """The known name that was meant: a near one, or one that begins so."""
+    names = list(known)
+    longer = [each for each in names if each.startswith(name)]
+    near = get_close_matches(name, names, 1, 0.75) or longer
+    return f"; did you mean {near[0]}?" if near and name else ""
 
 
 def _engine(request: Request, error: Any) -> Response:
-    status, message = of_engine(error)
+    status, message = next((to, text) for kind, to, text in _ENGINE if isinstance(error, kind))
+    here = request.app.state.here
     if isinstance(error, SearchTimeout):
-        request.app.state.here.metrics.refused.labels("timeout").inc()
+        here.metrics.refused.labels("timeout").inc()
     elif status >= 500 and not isinstance(error, EncoderMissing):  # logged when it is tried
         _log.error("request %s: %s", request.scope["id"], error)
     if message is None:
         message = str(error)
-        for served in request.app.state.here.collections.values():
+        for served in here.collections.values():
             message = served.without_path(message)
     retry = status == 503 and not isinstance(error, SearchTimeout)  # which would be as slow again
+    code = _CODES.get(type(error))
     headers = RETRY if retry else None
-    return error_response(status, message, request.scope["id"], headers, code=code_of(error))
+    return error_response(status, message, request.scope["id"], headers, code=code)
 
 
 def _internal(request: Request, _: Any) -> Response:

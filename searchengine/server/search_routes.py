@@ -8,70 +8,63 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from searchengine.engine import SearchEngine
+from searchengine.errors import QueryError
 from searchengine.query.hits import STAGES, Hit, Hits, Timing
 from searchengine.server.models import (
     BatchRequest,
     BatchResponse,
     ExplainRequest,
     ExplainResponse,
-    Route,
+    SearchOptions,
     SearchRequest,
     SearchResponse,
     SimilarRequest,
 )
 from searchengine.server.refusals import RESPONSES
-from searchengine.server.responses import Content, as_json, json_response
+from searchengine.server.responses import facet_lists, json_list, json_object, respond
 from searchengine.server.served import collection_of, state
+from searchengine.server.server_settings import MAX_HITS
 
-router = APIRouter(route_class=Route, tags=["search"], responses=RESPONSES)
+router = APIRouter(tags=["search"], responses=RESPONSES)
 
 
 @router.post("/v1/search", response_model=SearchResponse)
 async def search(body: SearchRequest, request: Request) -> Response:
     """The documents nearest to a question or a vector, best first."""
-    here = state(request)
     served = collection_of(request, body.collection)
     start = time.perf_counter()
     question: Any = body.query if body.query is not None else body.vector
     show = _with_texts if body.texts else _without_texts
-    options = here.options(body)
-    hits, shown = await served.search(question, body.k, options, show, body.timeout)
+    hits, shown = await served.search(question, body.k, _options(body), show, body.timeout)
     seconds = time.perf_counter() - start
-    here.metrics.searched(hits.timing, seconds)
+    state(request).metrics.searched(hits.timing, seconds)
     request.scope["timing"] = hits.timing
-    head = Content()
-    head.write(_head(served.name, hits, seconds))
-    return json_response(head, shown)
+    timing = _milliseconds(hits.timing, seconds)
+    return await respond(request, _result(served.name, timing, shown))
 
 
 @router.post("/v1/search/batch", response_model=BatchResponse)
 async def search_batch(body: BatchRequest, request: Request) -> Response:
     """The hits of many questions; faster than one by one."""
-    here = state(request)
     served = collection_of(request, body.collection)
     start = time.perf_counter()
     questions = (body.queries if body.queries is not None else body.vectors) or []
-    options = here.options(body, len(questions))
+    options = _options(body, len(questions))
+    show = _with_texts if body.texts else _without_texts
 
-    def work(engine: SearchEngine) -> tuple[list[Timing | None], Content]:
+    def work(engine: SearchEngine) -> tuple[Timing | None, bytes]:
         batch = engine.search_batch(questions, body.k, **options)
-        seconds = time.perf_counter() - start
-        content = Content()
-        content.write(b'{"collection":' + to_json(served.name) + b',"results":')
-        before = b"["
-        for hits in batch:
-            content.write(before + _head(served.name, hits, seconds))
-            _write_hits(content, hits, texts=body.texts)
-            before = b","
-        content.write(b"]}")
-        return [hits.timing for hits in batch], content
+        shared = batch[0].timing  # they were answered together
+        timing = _milliseconds(shared, time.perf_counter() - start)
+        results = json_list(_result(served.name, timing, show(hits)) for hits in batch)
+        return shared, json_object(collection=served.name, results=results)
 
-    timings, content = await served.read(work, body.timeout)
+    shared, content = await served.read(work, body.timeout)
     seconds = time.perf_counter() - start
-    request.scope["timing"] = timings[0]  # they were answered together
-    for timing in timings:
-        here.metrics.searched(timing, seconds)
-    return json_response(content)
+    request.scope["timing"] = shared
+    for _ in questions:
+        state(request).metrics.searched(shared, seconds)
+    return await respond(request, content)
 
 
 @router.post("/v1/search/similar", response_model=SearchResponse)
@@ -79,17 +72,13 @@ async def similar(body: SimilarRequest, request: Request) -> Response:
     """The documents nearest to a stored one or to several, which are left out."""
     keys = (body.keys if body.key is None else [body.key]) or []
     served = collection_of(request, body.collection)
-    options = state(request).options(body)
-    start = time.perf_counter()
+    options = _options(body)
+    show = _with_texts if body.texts else _without_texts
 
-    def work(engine: SearchEngine) -> Content:
-        hits = engine.similar(keys, body.k, **options)
-        content = Content()
-        content.write(_head(served.name, hits, time.perf_counter() - start))
-        _write_hits(content, hits, texts=body.texts)
-        return content
+    def work(engine: SearchEngine) -> bytes:
+        return _result(served.name, None, show(engine.similar(keys, body.k, **options)))
 
-    return json_response(await served.read(work, body.timeout))
+    return await respond(request, await served.read(work, body.timeout))
 
 
 @router.post("/v1/search/explain", response_model=ExplainResponse)
@@ -97,56 +86,64 @@ async def explain(body: ExplainRequest, request: Request) -> Response:
     """Why a search finds a document or not."""
     served = collection_of(request, body.collection)
     question: Any = body.query if body.query is not None else body.vector
-    options = state(request).options(body)
+    options = _options(body)
 
     def work(engine: SearchEngine) -> dict[str, Any]:
-        explanation = engine.explain(question, body.key, body.k, **options)
-        return {"collection": served.name, **explanation.as_dict()}
+        return engine.explain(question, body.key, body.k, **options).as_dict()
 
-    return as_json(await served.read(work, body.timeout))
-
-
-def _head(collection: str, hits: Hits, seconds: float) -> bytes:
-    """The beginning of a SearchResponse, which `_write_hits` completes."""
-    timing = None
-    if hits.timing is not None:
-        stages = {name: 1e3 * getattr(hits.timing, name) for name in STAGES}
-        wait = max(0.0, 1e3 * seconds - sum(stages.values()))
-        rounded = {"wait": wait, **stages, "total": 1e3 * seconds}
-        timing = {name: round(value, 3) for name, value in rounded.items()}
-        timing["questions"] = hits.timing.questions
-    return to_json({"collection": collection, "timing": timing})[:-1] + b","
+    explanation = await served.read(work, body.timeout)
+    return await respond(request, json_object(collection=served.name, **explanation))
 
 
-def _write_hits(content: Content, hits: Hits, *, texts: bool) -> None:
-    content.write(b'"hits":')
-    content.write_list(_hit(hit, texts) for hit in hits)
-    content.write(b',"facets":')
-    content.write_facets(hits.facets)
-    names = ("exact", "notes", "replaced")
-    rest = to_json({name: getattr(hits, name) for name in names})
-    content.write(b"," + rest[1:])
+def _options(body: SearchOptions, questions: int = 1) -> dict[str, Any]:
+    """The keywords of SearchEngine.search that a request means. Raises QueryError."""
+    if (hits := questions * (body.offset + body.k)) > MAX_HITS:
+        raise QueryError(
+            f"questions times offset + k must be at most {MAX_HITS:,}, got {hits:,}; send "
+            "fewer questions at a time"
+        )
+    return body.options()
 
 
-def _with_texts(hits: Hits) -> Content:
-    content = Content()
-    _write_hits(content, hits, texts=True)
-    return content
+def _milliseconds(timing: Timing | None, seconds: float) -> dict[str, float] | None:
+    """The stages of a search that took `seconds` in all, with the time before its call."""
+    if timing is None:
+        return None
+    stages = {name: getattr(timing, name) for name in STAGES}
+    wait = max(0.0, seconds - sum(stages.values()))
+    parts = {"wait": wait, **stages, "total": seconds}
+    return {name: round(1e3 * part, 3) for name, part in parts.items()} | {
+        "questions": timing.questions
+    }
 
 
-def _without_texts(hits: Hits) -> Content:
-    content = Content()
-    _write_hits(content, hits, texts=False)
-    return content
+def _result(collection: str, timing: dict[str, float] | None, shown: bytes) -> bytes:
+    """A SearchResponse; `shown`: the rest of it."""
+    return to_json({"collection": collection, "timing": timing})[:-1] + b"," + shown[1:]
 
 
-def _hit(hit: Hit, texts: bool) -> dict[str, Any]:
+def _with_texts(hits: Hits) -> bytes:
+    return _shown(hits, [hit.as_dict() for hit in hits])
+
+
+def _without_texts(hits: Hits) -> bytes:
+    return _shown(hits, [_without_text(hit) for hit in hits])
+
+
+def _shown(hits: Hits, listed: list[dict[str, Any]]) -> bytes:
+    return json_object(
+        hits=json_list(listed),
+        facets=facet_lists(hits.facets),
+        exact=hits.exact,
+        notes=hits.notes,
+        replaced=hits.replaced,
+    )
+
+
+def _without_text(hit: Hit) -> dict[str, Any]:
+    """A hit without its text, and without what only has offsets into it."""
+    offsets = ("headings", "sections")
     fields = hit.as_dict()
-    if not texts:  # nor what only has offsets into it
-        del fields["text"]
-        fields["metadata"] = {
-            name: value
-            for name, value in hit.metadata.items()
-            if name not in ("headings", "sections")
-        }
+    del fields["text"]
+    fields["metadata"] = {k: v for k, v in hit.metadata.items() if k not in offsets}
     return fields

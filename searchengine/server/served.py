@@ -11,18 +11,13 @@ from typing import Any, TypeVar
 from fastapi import Request
 
 from searchengine.engine import SearchEngine, limits, name_of
-from searchengine.errors import CollectionError, EncoderMismatch, QueryError, SearchEngineError
+from searchengine.errors import CollectionError, EncoderMismatch, SearchEngineError
 from searchengine.query.hits import Hits
-from searchengine.server.counting import Metrics, Shared
-from searchengine.server.models import SearchOptions
+from searchengine.server.auth import Token
+from searchengine.server.metrics import Metrics
 from searchengine.server.projection import Projection
 from searchengine.server.refusals import RETRY, Refused
-from searchengine.server.server_settings import (
-    MAX_HITS,
-    MAX_TEXT,
-    ServerSettings,
-    Token,
-)
+from searchengine.server.server_settings import MAX_TEXT, ServerSettings
 
 Result = TypeVar("Result")
 
@@ -45,18 +40,9 @@ class Served:
     """
 
     def __init__(
-        self,
-        name: str,
-        path: Path | str,
-        shared: Shared,
-        position: int,
-        settings: ServerSettings,
-        metrics: Metrics,
+        self, name: str, path: Path | str, settings: ServerSettings, metrics: Metrics
     ) -> None:
-        """Open it. `position`: its column in `shared`.
-
-        If it cannot be opened, `warm` tries again.
-        """
+        """Open it. If it cannot be opened, `warm` tries again."""
         self.name, self.path = name, path
         self._settings = settings
         self.projection: Projection | None = None
@@ -67,8 +53,6 @@ class Served:
             self._engine = self._open()
         except (CollectionError, OSError) as error:
             self.problem = self.away = self.without_path(str(error))
-        self._shared, self._position = shared, position
-        self._seen = shared.changes(position)
         self._readers = ThreadPoolExecutor(READERS, f"read {name}")
         self._writer = ThreadPoolExecutor(1, f"write {name}")
         self._refreshing = asyncio.Lock()
@@ -87,13 +71,8 @@ class Served:
 
     def _open(self) -> SearchEngine:
         settings = self._settings
-        engine = SearchEngine.open(
-            self.path,
-            settings.encoders.get(self.name),
-            wait=settings.wait,
-            runtime=settings.runtime,
-        )
-        return engine
+        encoder = settings.encoders.get(self.name)
+        return SearchEngine.open(self.path, encoder, wait=settings.wait, runtime=settings.runtime)
 
     def _load(self) -> None:
         if self._engine is None:
@@ -107,23 +86,15 @@ class Served:
             try:
                 await asyncio.to_thread(self._load)
             except (SearchEngineError, OSError) as error:
+                remains = "answers only searches by words (mode text); the rest"
+                self.problem = "the encoder cannot be loaded; the log of the server says why"
                 if self._engine is None:
+                    remains = "is not served until it can be opened, which"
                     self.problem = self.away = self.without_path(str(error))
-                    if str(error) != failure:
-                        _log.error(
-                            "%s is not served until it can be opened, which is tried again every "
-                            "%g seconds: %s",
-                            *(self.name, AGAIN, error),
-                        )
-                elif str(error) != failure:
-                    _log.error(
-                        "%s answers only searches by words (mode text); the rest is tried again "
-                        "every %g seconds: %s",
-                        *(self.name, AGAIN, error),
-                    )
-                if self._engine is not None:
-                    self.problem = "the encoder cannot be loaded; the log of the server says why"
-                failure = str(error)
+                if str(error) != failure:
+                    failure = str(error)
+                    message = "%s %s is tried again every %g seconds: %s"
+                    _log.error(message, self.name, remains, AGAIN, error)
                 await asyncio.sleep(AGAIN)
             else:
                 self.problem = None
@@ -140,15 +111,15 @@ class Served:
 
         With what `show` returned for them, which is called in the thread that answers.
         """
-        await self._follow()
+        options = options | {"timeout": self._seconds(timeout)}
 
-        async def answered() -> tuple[Hits, Result]:
-            answer: tuple[Hits, Result] = await self.engine.asearch_shown(
-                query, show, k, characters=MAX_TEXT, timeout=self._seconds(timeout), **options
+        async def answer() -> tuple[Hits, Result]:
+            answered: tuple[Hits, Result] = await self.engine.asearch_shown(
+                query, show, k, characters=MAX_TEXT, **options
             )
-            return answer
+            return answered
 
-        return await self._by_new_encoder(answered)
+        return await self._by_new_encoder(answer)
 
     async def read(
         self, function: Callable[[SearchEngine], Result], timeout: float | None = None
@@ -157,26 +128,37 @@ class Served:
 
         Or for `timeout` seconds, if they are fewer. Returns its result.
         """
-        await self._follow()
-        loop = asyncio.get_running_loop()
         limited = self._limited(function, timeout)
 
-        async def result() -> Result:
+        async def answer() -> Result:
+            loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._readers, limited, self.engine)
 
-        return await self._by_new_encoder(result)
+        return await self._by_new_encoder(answer)
 
-    async def _by_new_encoder(self, answered: Callable[[], Awaitable[Result]]) -> Result:
+    async def write(
+        self, function: Callable[[SearchEngine], Result], *, limited: bool = False
+    ) -> Result:
+        """Run a function that changes the collection; its result.
+
+        It goes on if the caller is cancelled. Writes run one at a time. `limited`: for as long as a
+        request may take.
+        """
+        function = self._limited(function) if limited else function
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._writer, function, self.engine)
+
+    async def _by_new_encoder(self, answer: Callable[[], Awaitable[Result]]) -> Result:
         """What this returns; again if a reindex on a server, which all see at once, came before."""
         before = self.engine
         try:
-            return await answered()
+            return await answer()
         except EncoderMismatch:
             if self.engine is before:
                 await self.refresh()
             if self.engine is before:
                 raise
-            return await answered()
+            return await answer()
 
     def _seconds(self, timeout: float | None) -> float:
         """How long a request may take, of which its caller grants `timeout` seconds."""
@@ -194,34 +176,11 @@ class Served:
 
         return call
 
-    async def write(
-        self,
-        function: Callable[[SearchEngine], Result],
-        *,
-        limited: bool = False,
-    ) -> Result:
-        """Run a function that changes the collection; its result.
-
-        It goes on if the caller is cancelled. Writes run one at a time. `limited`: for as long as a
-        request may take.
-        """
-        loop = asyncio.get_running_loop()
-        function = self._limited(function) if limited else function
-        result = await loop.run_in_executor(self._writer, function, self.engine)
-        self._shared.changed(self._position)
-        return result
-
-    async def _follow(self) -> None:
-        """Show what another worker has just changed."""
-        if self._shared.changes(self._position) != self._seen:
-            await self.refresh()
-
     async def refresh(self) -> None:
         """Show the newest commit; open the collection again if its encoder was replaced."""
         if self._engine is None:
             return
         async with self._refreshing:
-            changes = self._shared.changes(self._position)
             try:
                 try:
                     await asyncio.to_thread(self.engine.refresh)
@@ -232,8 +191,8 @@ class Served:
                     _log.error("%s keeps its commit: %s", self.name, error)
                 self.away = reason
                 self._failed.inc()
-                return
-            self._seen, self.away = changes, None
+            else:
+                self.away = None
 
     async def _reopen(self) -> None:
         """Open the collection with its new encoder; the former engine ends its searches."""
@@ -285,20 +244,8 @@ class State:
     """The state that the routes share."""
 
     settings: ServerSettings
-    shared: Shared
     metrics: Metrics
     collections: Mapping[str, Served] = field(default_factory=dict)
-    stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    reload: Callable[[], None] = lambda: None
-
-    def options(self, body: SearchOptions, questions: int = 1) -> dict[str, Any]:
-        """The keywords of SearchEngine.search that a request means. Raises QueryError."""
-        if (hits := questions * (body.offset + body.k)) > MAX_HITS:
-            raise QueryError(
-                f"questions times offset + k must be at most {MAX_HITS:,}, got {hits:,}; send "
-                "fewer questions at a time"
-            )
-        return body.options()
 
 
 def state(request: Request) -> State:

@@ -8,11 +8,11 @@ from starlette.responses import Response
 
 from searchengine.engine import SearchEngine, Stats
 from searchengine.errors import SearchEngineError
-from searchengine.server.counting import CONTENT_TYPE
 from searchengine.server.document_routes import Name
+from searchengine.server.metrics import CONTENT_TYPE
 from searchengine.server.models import CollectionList, Health, Synonyms
 from searchengine.server.refusals import RESPONSES, Refused
-from searchengine.server.responses import Compressible, as_json
+from searchengine.server.responses import json_list, json_object, respond
 from searchengine.server.served import Served, collection_of, readable, state
 
 router = APIRouter(tags=["server"])
@@ -29,22 +29,18 @@ async def collections(request: Request) -> Response:
         }
         for served in readable(request).values()
     ]
-    return as_json({"collections": listed})
+    return await respond(request, json_object(collections=listed))
 
 
 @router.get("/v1/collections/{name}/stats", response_model=dict[str, Any], responses=RESPONSES)
 async def stats(request: Request, name: Name) -> Response:
     """Size and settings of a collection, as `searchengine info` shows them."""
     served = collection_of(request, name)
-
-    def work(engine: SearchEngine) -> dict[str, Any]:
-        shown = asdict(engine.stats())
-        encoder = shown["encoder"]
-        shown["encoder"] = None if encoder is None else str(encoder).rsplit("/", 1)[-1]
-        shown["pending"] = [served.without_path(line) for line in shown["pending"]]
-        return {**shown, "path": served.name}
-
-    return as_json(await served.read(work))
+    shown = asdict(await served.read(SearchEngine.stats)) | {"path": served.name}
+    encoder = shown["encoder"]
+    shown["encoder"] = None if encoder is None else str(encoder).rsplit("/", 1)[-1]
+    shown["pending"] = [served.without_path(line) for line in shown["pending"]]
+    return await respond(request, json_object(**shown))
 
 
 @router.get(
@@ -55,8 +51,8 @@ async def stats(request: Request, name: Name) -> Response:
 )
 async def get_synonyms(request: Request, name: Name) -> Response:
     """The groups of synonyms that searches by words use."""
-    served = collection_of(request, name)
-    return as_json({"groups": await served.read(SearchEngine.synonyms)})
+    groups = await collection_of(request, name).read(SearchEngine.synonyms)
+    return await respond(request, json_object(groups=json_list(groups)))
 
 
 @router.put(
@@ -69,25 +65,18 @@ async def put_synonyms(request: Request, name: Name, body: Synonyms) -> Response
 
 
 @router.get("/healthz", response_model=Health)
-async def healthz() -> Response:
+async def healthz(request: Request) -> Response:
     """Whether the process answers."""
-    return as_json({"status": "ok", "problems": {}})
+    return await respond(request, json_object(status="ok", problems={}))
 
 
 @router.get("/readyz", response_model=Health, responses={503: {"model": Health}})
 async def readyz(request: Request) -> Response:
-    """Whether all collections are ready; 503 if not, or when the server stops."""
-    here = state(request)
-    problems = {
-        served.name: served.unready
-        for served in here.collections.values()
-        if served.unready is not None
-    }
-    ready = not problems and not here.stopping.is_set()
-    status = "ok" if ready else "stopping" if here.stopping.is_set() else "not ready"
-    response = as_json({"status": status, "problems": problems})
-    response.status_code = 200 if ready else 503
-    return response
+    """Whether all collections are ready; 503 if not."""
+    unready = {each.name: each.unready for each in state(request).collections.values()}
+    problems = {name: problem for name, problem in unready.items() if problem is not None}
+    content = json_object(status="not ready" if problems else "ok", problems=problems)
+    return await respond(request, content, status=503 if problems else 200)
 
 
 @router.get(
@@ -105,8 +94,7 @@ async def metrics(request: Request) -> Response:
         (served.name, served.problem is None, await _stats(served))
         for served in here.collections.values()
     ]
-    content = here.metrics.page(here.shared.requests(), gathered)
-    return Compressible(content, headers={"Content-Type": CONTENT_TYPE})
+    return await respond(request, here.metrics.page(gathered), CONTENT_TYPE)
 
 
 async def _stats(served: Served) -> Stats | None:

@@ -1,9 +1,7 @@
 """Who may do what: tokens, scopes, hosts, limits; what is logged and sent with every response."""
 
-import errno
 import json
-import subprocess
-import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,14 +11,10 @@ from starlette.testclient import TestClient
 
 from searchengine.cli.serve import named_collections
 from searchengine.errors import QueryError
-from searchengine.server import counting
-from searchengine.server.counting import Shared
-from searchengine.server.server_settings import (
-    ServerSettings,
-    is_loopback,
-    read_tokens,
-    token_position,
-)
+from searchengine.server import app
+from searchengine.server.auth import Access, is_loopback, read_tokens
+from searchengine.server.refusals import Refused
+from searchengine.server.server_settings import ServerSettings
 
 Serve = Callable[..., TestClient]
 SEARCH = {"query": "a bee"}
@@ -50,6 +44,9 @@ def test_without_a_token_nothing_is_read(serve: Serve) -> None:
             response = client.request(method, path, json=SEARCH, headers=headers)
             assert response.status_code == 401, path
             assert response.headers["www-authenticate"] == "Bearer"
+            is_token = headers.get("Authorization", "").startswith("Bearer ")
+            message = "does not know this token" if is_token else "a token is needed"
+            assert message in response.json()["error"]["message"]
             assert READER not in response.text
         for path in ("/healthz", "/readyz", "/openapi.json"):
             assert client.get(path, headers=headers).status_code in (200, 503)
@@ -106,18 +103,27 @@ def test_other_addresses_need_tokens(tmp_path: Path) -> None:
         ServerSettings({"a": tmp_path}, origins=("*",))
 
 
+def owner(path: Path, header: bytes) -> str | None:
+    """The name of the token in a header; None: it is refused."""
+    access = Access(read_tokens(path))
+    try:
+        token = access.admit("GET", "/v1/collections", {b"authorization": header})
+    except Refused:
+        return None
+    return None if token is None else token.name
+
+
 def test_a_file_of_tokens(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     path.write_text("# who\nme write 0123456789abcdef # comment\n\nyou read fedcba9876543210\n")
     tokens = read_tokens(path)
     assert [(token.name, token.writes) for token in tokens] == [("me", True), ("you", False)]
-    assert token_position(tokens, b"bearer fedcba9876543210") == 1
-    assert token_position(tokens, b"Bearer 0123456789abcdef") == 0
+    assert owner(path, b"bearer fedcba9876543210") == "you"
+    assert owner(path, b"Bearer 0123456789abcdef") == "me"
     assert "0123456789abcdef" not in repr(tokens)
     path.write_text("#\nme read 0123456789abcdef#rest # comment\n")
-    assert token_position(read_tokens(path), b"Bearer 0123456789abcdef#rest") == 0
-    assert token_position(read_tokens(path), b"Bearer 0123456789abcdef") is None
-    assert {token_position(tokens, b"Bearer wrong%d" % i) for i in range(2000)} == {None}
+    assert owner(path, b"Bearer 0123456789abcdef#rest") == "me"
+    assert owner(path, b"Bearer 0123456789abcdef") is None
     for text, message in (
         ("me write", "expected NAME SCOPE TOKEN"),
         ("me both 0123456789abcdef", "expected NAME SCOPE TOKEN"),
@@ -199,69 +205,28 @@ def test_a_body_has_a_limit(serve: Serve) -> None:
         assert response.status_code == 413 and "at most 1000 bytes" in response.text
 
 
-def test_a_rate_for_each_token(serve: Serve) -> None:
-    client = serve(rate=5)
-    statuses = [client.post("/v1/search", json=SEARCH).status_code for _ in range(12)]
-    assert statuses[:5] == [200] * 5 and set(statuses[5:]) <= {200, 429} and 429 in statuses
-    client.headers["Authorization"] = f"Bearer {READER}"
-    assert client.post("/v1/search", json=SEARCH).status_code == 200
-    client.headers.pop("Authorization")
-    assert client.post("/v1/search", json=SEARCH).status_code == 401
-
-
-def test_a_rate_is_counted_over_a_second(tmp_path: Path) -> None:
-    Shared.create(tmp_path / "numbers", 2, 1, 2)
-    shared = Shared(1, 2, tmp_path / "numbers")
-    assert [shared.within_rate(0, 3, 10.5) for _ in range(4)] == [True, True, True, False]
-    assert shared.within_rate(1, 3, 10.5)
-    # At 11.5 half of the second before counts: 1.5 of 3.
-    assert [shared.within_rate(0, 3, 11.5) for _ in range(2)] == [True, False]
-    assert [shared.within_rate(0, 3, 20.0) for _ in range(4)] == [True, True, True, False]
-
-
-OTHER = """
-import sys
-from pathlib import Path
-from searchengine.server.counting import Shared
-shared = Shared(1, 1, Path(sys.argv[1]))
-shared.enter(9), shared.enter(9), shared.changed(0), shared.within_rate(0, 9, 10.5)
-print(shared.requests(), flush=True)
-sys.stdin.read()
-"""
-
-
-def test_limits_hold_over_processes(tmp_path: Path) -> None:
-    """Each has a row of its own; the requests of a killed one are forgotten, its changes not."""
-    path = tmp_path / "numbers"
-    Shared.create(path, 2, 1, 1)
-    first = Shared(1, 1, path)
-    assert first.enter(3)
-    command, pipe = [sys.executable, "-c", OTHER, str(path)], subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as other:
-        assert other.stdout is not None and other.stdout.readline() == "3\n"
-        assert first.requests() == 3 and not first.enter(3) and first.changes(0) == 1
-        assert first.within_rate(0, 2, 10.6) and not first.within_rate(0, 2, 10.7)
-        other.kill()
-    command[2] = OTHER.replace("sys.stdin.read()", "")
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == "3\n"  # those of the killed process are not among them
-    assert first.changes(0) == 2
-
-
-@pytest.mark.parametrize("full", ["counter", "histogram"])
-def test_a_worker_that_finds_the_disk_full_leaves_no_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str
+def test_the_file_of_tokens_is_followed(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def reserve(path: Path, size: int) -> None:
-        path.write_bytes(bytes(size))
-        if path.name.startswith(full):
-            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+    """No request fails meanwhile; an error in the file changes nothing."""
+    monkeypatch.setattr(app, "REFRESH", 0.01)
+    path, new = tmp_path / "tokens", "0123456789abcdef-new"
+    path.write_text(text := f"me write {TOKEN}\n")
+    client = serve(tokens=read_tokens(path), tokens_file=path)
 
-    monkeypatch.setattr(counting, "reserve", reserve)
-    monkeypatch.setenv(counting.FOLDER, str(tmp_path))
-    with pytest.raises(OSError, match="No space left"):
-        counting.Metrics(ServerSettings({}))
-    assert not list(tmp_path.iterdir())
+    def wait_for(token: str, status: int) -> None:
+        end, headers = time.monotonic() + 30, {"Authorization": f"Bearer {token}"}
+        while client.get(DOCUMENT, headers=headers).status_code != status:
+            assert time.monotonic() < end and client.get(DOCUMENT).status_code == 200
+
+    wait_for(new, 401)
+    path.write_text(f"{text}you read {new}\n")
+    wait_for(new, 200)
+    path.write_text("not a token\n")
+    while not any("stay as they are" in each and new not in each for each in caplog.messages):
+        wait_for(new, 200)
+    path.write_text(text)
+    wait_for(new, 401)
 
 
 def test_every_response_has_an_id_and_headers(client: TestClient) -> None:
@@ -277,13 +242,23 @@ def test_every_response_has_an_id_and_headers(client: TestClient) -> None:
         assert response.headers["cache-control"] == "no-store"
     response = client.get("/v1/search")
     assert response.status_code == 405 and response.headers["allow"] == "POST"
+    message = response.json()["error"]["message"]
+    assert message == "this address takes POST, got GET"
     several = client.options(DOCUMENT).headers["allow"]
     assert several == "DELETE, GET, HEAD, PATCH, PUT"
     assert "access-control-allow-origin" not in response.headers
 
 
 def test_head_is_get_without_a_body(client: TestClient) -> None:
-    for path in (DOCUMENT, "/", "/page/page.js", "/healthz", "/v1/collections", "/nothing"):
+    for path in (
+        DOCUMENT,
+        "/",
+        "/docs",
+        "/page/page.js",
+        "/healthz",
+        "/v1/collections",
+        "/nothing",
+    ):
         got, head = client.get(path), client.head(path)
         assert head.status_code == got.status_code and head.content == b"" and got.content
         left_out = ("x-request-id",)

@@ -200,8 +200,8 @@ def test_a_long_passage_is_shown_as_its_snippet(tmp_path: Path) -> None:
     with SearchEngine.create(tmp_path / "long.index", None, dim=2) as engine:
         engine.add([{"_id": "long", "text": text}], [[1, 0]])
     with opened(tmp_path / "long.index") as tools:
-        (hit,) = tools.search("whale", mode="text").hits
-        assert "whale" in hit.text and len(hit.text) < 2000
+        (hit,) = tools.search("whale", mode="text")["hits"]
+        assert "whale" in hit["text"] and len(hit["text"]) < 2000
 
 
 @pytest.mark.parametrize(

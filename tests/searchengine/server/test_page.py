@@ -302,6 +302,23 @@ def check_access(page: Any) -> None:
     assert [(each["id"], each["nodes"][0]["html"]) for each in result["violations"]] == []
 
 
+def test_the_documentation_works_without_the_internet(browser: Any, server: Server) -> None:
+    """Nothing is loaded from elsewhere, the policy allows all of it, and a request can be sent."""
+    context = browser.new_context()
+    page = context.new_page()
+    errors: list[str] = []
+    asked: list[str] = []
+    page.on("console", lambda each: errors.append(each.text) if each.type == "error" else None)
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(f"{server.url}/docs")
+    page.click("#operations-server-healthz_healthz_get .opblock-summary-control")
+    page.click("text=Try it out")
+    page.click("button.execute")
+    page.wait_for_selector(".live-responses-table .response-col_status:has-text('200')")
+    assert all(url.startswith((server.url, "data:")) for url in asked) and not errors
+    context.close()
+
+
 def test_the_page_asks_for_a_token(browser: Any, server: Server) -> None:
     context = browser.new_context()
     page = context.new_page()

@@ -106,6 +106,8 @@ HOSTILE: list[tuple[bytes, int, str]] = [
     (b'{"query": "x", "vector": [1]}', 422, "either query or vector"),
     (b'{"query": "x", "sise": 1}', 422, "sise: no such field"),
     (b'{"query": "x", "top_k": 1}', 422, "top_k: no such field"),
+    (b'{"q": "x"}', 422, "q: no such field; did you mean query?"),
+    (b'{"query": "x", "typo_tolerence": true}', 422, "did you mean typo_tolerance?"),
     (b'{"query": "x", "where": "year >"}', 422, "in the filter"),
     (b'{"query": "x", "exact": true, "shortlist": 3}', 422, "takes no shortlist"),
     (b'{"query": "x", "facets": ["a b"]}', 422, "in the filter"),
@@ -148,10 +150,10 @@ def test_a_compressed_body_is_refused(client: TestClient) -> None:
 @pytest.mark.parametrize(
     "path, message",
     [
-        ("documents?wher=year%3D1", "wher: no such parameter"),
+        ("documents?wher=year%3D1", "wher: no such parameter; did you mean where?"),
         ("documents?where=year%3D1&filter=x", "filter: no such parameter"),
         ("documents/bee?where=x", "where: no such parameter"),
-        ("facets?field=year&fields=lang", "fields: no such parameter"),
+        ("facets?field=year&fields=lang", "fields: no such parameter; did you mean field?"),
     ],
 )
 def test_a_misspelt_parameter_is_named(client: TestClient, path: str, message: str) -> None:

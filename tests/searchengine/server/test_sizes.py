@@ -1,18 +1,15 @@
 """What one request may ask for, and that no work goes on after its time."""
 
-import json
 import threading
 import time
 from collections.abc import Callable
-from json.decoder import py_scanstring  # type: ignore[attr-defined]
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 from starlette.testclient import TestClient
 
 from searchengine.backends import limits
-from searchengine.server import models, responses, served
+from searchengine.server import responses, served
 
 Serve = Callable[..., TestClient]
 AT = "/v1/collections/words/documents"
@@ -28,23 +25,6 @@ def test_a_batch_has_a_number_of_hits(client: TestClient) -> None:
     assert response.status_code == 422
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
-def test_many_values_are_read_alike_beside_other_requests(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch, encoding: str
-) -> None:
-    values = {"n": [1, -2.5, 1e9, True, None], "deep": {'é \\ "': ["🙂 \n", {}, []]}}
-    body = json.dumps({"text": "a bee", **values}).encode(encoding)
-    headers = {"content-type": "application/json"}
-    monkeypatch.setattr(models, "_MANY", 0)
-    monkeypatch.setattr(json.decoder, "py_scanstring", read := Mock(wraps=py_scanstring))
-    assert client.put(f"{AT}/many", content=body, headers=headers).status_code == 200
-    assert {k: client.get(f"{AT}/many").json()[k] for k in values} == values
-    assert read.called
-    for broken in (b'{"text": "a', b'{"text": 1,}', b"[" * 5000, b"\xff\xfe,"):
-        response = client.put(f"{AT}/many", content=broken, headers=headers)
-        assert response.status_code == 400, response.text
-
-
 def test_a_response_has_a_size(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than that is refused, whoever asks; a smaller part of it is not."""
     text = "bee " * 2000
@@ -56,7 +36,6 @@ def test_a_response_has_a_size(client: TestClient, monkeypatch: pytest.MonkeyPat
         ("GET", AT, None),
         ("POST", "/v1/embeddings", {"input": ["x"] * 200}),
     ]
-    monkeypatch.setattr(responses, "_SENT", 1000)  # so that they are sent in parts
     for method, path, body in requests:
         plain = {"Accept-Encoding": "identity"}
         response = client.request(method, path, json=body, headers=plain)
@@ -100,12 +79,8 @@ def test_work_ends_when_the_time_of_its_request_is_over(
     assert 'searchengine_refused_total{reason="timeout"} 2.0' in text
 
 
-@pytest.mark.parametrize("sent", [responses._SENT, 500], ids=["whole", "in parts"])
-def test_a_response_is_compressed(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch, sent: int
-) -> None:
+def test_a_response_is_compressed(client: TestClient) -> None:
     """For who accepts it, in a thread, if it is worth it."""
-    monkeypatch.setattr(responses, "_SENT", sent)
     address = "/v1/collections/words/documents"
     assert client.put(f"{address}/long", json={"text": "a bee or two " * 500}).status_code == 200
     small = client.get("/healthz")

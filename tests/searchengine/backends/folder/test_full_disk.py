@@ -1,4 +1,4 @@
-"""Commands on a disk that fills: tests/full_disk.py. And what is mapped while it is written."""
+"""Commands on a disk that fills: tests/full_disk.py."""
 
 import errno
 import os
@@ -18,7 +18,6 @@ from searchengine.backends.folder.documents import schema
 from searchengine.corpus import language_traits
 from searchengine.errors import CorpusError
 from searchengine.indexer.faiss_calls import faiss, write_index
-from searchengine.server.counting import reserve
 
 small_disk = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 
@@ -58,14 +57,6 @@ def test_faiss_passes_over_no_error_of_a_small_file() -> None:
     index.add(np.ones((3, 8), np.float32))
     with pytest.raises(OSError, match="No space left"):
         write_index(index, Path("/dev/full"))
-
-
-def test_what_the_server_maps_has_its_room(tmp_path: Path) -> None:
-    reserve(tmp_path / "numbers", 1 << 16)
-    assert (tmp_path / "numbers").stat().st_blocks * 512 >= 1 << 16
-    with pytest.raises(OSError, match="/dev/full") as caught:
-        reserve(Path("/dev/full"), 8)
-    assert caught.value.errno == errno.ENOSPC
 
 
 def test_no_room_to_identify_languages(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 from fastapi import APIRouter, Path, Request
-from pydantic_core import to_json
 from starlette.responses import Response
 
 from searchengine.engine import SearchEngine, limits
@@ -18,23 +17,22 @@ from searchengine.server.models import (
     ModelInfo,
     ModelList,
     Role,
-    Route,
 )
 from searchengine.server.refusals import RESPONSES, Refused
-from searchengine.server.responses import Content, as_json, json_response
+from searchengine.server.responses import json_list, json_object, respond
 from searchengine.server.served import Served, collection_of, readable
 
-router = APIRouter(route_class=Route, tags=["openai"], responses=RESPONSES)
+router = APIRouter(tags=["openai"], responses=RESPONSES)
 _BLOCK = 256  # texts encoded at a time; between blocks the time limit is checked
 
 
 @router.get("/v1/models", response_model=ModelList)
 async def models(request: Request) -> Response:
     """What an embeddings request may name as `model`: the collections that have an encoder."""
-    listed = [
+    served = [
         each for each in readable(request).values() if each.away is None and each.engine.encodes
     ]
-    return as_json({"object": "list", "data": [_model(served) for served in listed]})
+    return await respond(request, json_object(object="list", data=[*map(_model, served)]))
 
 
 @router.get("/v1/models/{name}", response_model=ModelInfo)
@@ -46,16 +44,12 @@ async def model(
     served = collection_of(request, name)
     if not served.engine.encodes:
         raise Refused(404, f"the collection {name!r} has no encoder; GET /v1/models lists models")
-    return as_json(_model(served))
+    return await respond(request, json_object(**_model(served)))
 
 
 def _model(served: Served) -> dict[str, Any]:
-    return {
-        "id": served.name,
-        "object": "model",
-        "created": 0 if isinstance(served.path, str) else int(served.path.stat().st_mtime),
-        "owned_by": "searchengine",
-    }
+    created = 0 if isinstance(served.path, str) else int(served.path.stat().st_mtime)
+    return {"id": served.name, "object": "model", "created": created, "owned_by": "searchengine"}
 
 
 @router.post("/v1/embeddings", response_model=EmbeddingsResponse)
@@ -66,31 +60,29 @@ async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
     inputs of which the encoder has read the beginning only.
     """
     served = collection_of(request, body.model)
+    texts = [body.input] if isinstance(body.input, str) else body.input
 
-    def work(engine: SearchEngine) -> Content:
+    def work(engine: SearchEngine) -> bytes:
         if not engine.encodes:
             raise QueryError("the collection has no encoder; its documents come with vectors")
-        texts = [body.input] if isinstance(body.input, str) else body.input
         tokens, cut, room = _read_tokens(engine, texts, body.input_type)
-        content = Content()
-        head = {
-            "object": "list",
-            "model": served.name,
-            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-            "truncated": cut,
-            "max_tokens": room,
-        }
-        content.write(to_json(head)[:-1] + b',"data":')
         vectors = _encoded(engine, texts, body.input_type, body.dimensions)
         in_base64 = body.encoding_format == "base64"
-        content.write_list(
+        data = json_list(
             {"object": "embedding", "index": i, "embedding": _written(row, in_base64)}
             for i, row in enumerate(vectors)
         )
-        content.write(b"}")
-        return content
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        return json_object(
+            object="list",
+            model=served.name,
+            usage=usage,
+            truncated=cut,
+            max_tokens=room,
+            data=data,
+        )
 
-    return json_response(await served.read(work))
+    return await respond(request, await served.read(work))
 
 
 def _read_tokens(
@@ -122,17 +114,15 @@ def _encoded(
         limits.check()
         blocks.append(encode(texts[start : start + _BLOCK]))
     vectors: npt.NDArray[np.float32] = np.concatenate(blocks)
-    if dimensions is not None:
-        vectors = vectors[:, :dimensions]
-        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        if not lengths.all():
-            raise QueryError(f"a vector has only zeros in its first {dimensions} dimensions")
-        vectors = vectors / lengths
+    if dimensions is None:
+        return vectors
+    vectors = vectors[:, :dimensions]
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    if not lengths.all():
+        raise QueryError(f"a vector has only zeros in its first {dimensions} dimensions")
+    vectors /= lengths
     return vectors
 
 
-def _written(row: npt.NDArray[np.float32], in_base64: bool) -> list[float] | str:
-    if in_base64:
-        return base64.b64encode(row.astype("<f4").tobytes()).decode()
-    numbers: list[float] = row.tolist()
-    return numbers
+def _written(row: npt.NDArray[np.float32], in_base64: bool) -> Any:
+    return base64.b64encode(row.astype("<f4").tobytes()).decode() if in_base64 else row.tolist()
