@@ -110,7 +110,7 @@ HOSTILE: list[tuple[bytes, int, str]] = [
     (b'{"query": "x", "typo_tolerence": true}', 422, "did you mean typo_tolerance?"),
     (b'{"query": "x", "where": "year >"}', 422, "in the filter"),
     (b'{"query": "x", "exact": true, "shortlist": 3}', 422, "takes no shortlist"),
-    (b'{"query": "x", "facets": ["a b"]}', 422, "in the filter"),
+    (b'{"query": "x", "facets": ["a b"]}', 422, "the name of a field"),
     (b"[" * 100_000, 400, "not JSON"),
     (b"", 422, "Field required"),
     (b'{"query": "x", "collection": "../words.index"}', 404, "no collection '../words.index'"),
