@@ -117,7 +117,7 @@ def agreement(options: dict[str, Any], rows: int, questions: int) -> None:
                     "agreement": _overlap(ours, theirs),
                     "recall, folder": _overlap(true, ours),
                     "recall, server": _overlap(true, theirs),
-                    "index": "_hnsw" in plan,
+                    "index": "passages_prefix" in plan,
                     "fewest": min(map(len, theirs)),
                 }
                 click.echo(json.dumps({str(where): figures[str(where)]}))
@@ -150,7 +150,7 @@ def speed(options: dict[str, Any], rows: int, questions: int) -> None:
                     "p50 ms": round(float(np.median(times)), 2),
                     "p50 ms of the server's processor": round(float(np.median(works)), 2),
                     "agreement": float(np.mean(agreed)),
-                    "graph": "_hnsw" in remote.collection.explain(queries[0], 10, where),
+                    "graph": "passages_prefix" in remote.collection.explain(queries[0], 10, where),
                 }
                 click.echo(json.dumps({percent: figures[percent]}))
             figures["server bytes"] = remote.stats().bytes
@@ -177,7 +177,7 @@ def load(options: dict[str, Any], rows: int, readers: int, seconds: float, round
         click.echo(json.dumps(figures))
         with SearchEngine.open(path) as embedded, SearchEngine.open(f"{uri}#load") as remote:
             assert isinstance(remote.collection, PostgresCollection)
-            figures["index"] = "_hnsw" in remote.collection.explain(queries[0])
+            figures["index"] = "passages_prefix" in remote.collection.explain(queries[0])
             figures["server bytes"] = remote.stats().bytes
             figures["folder bytes"] = embedded.stats().bytes
             for number in range(rounds):

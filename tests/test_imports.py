@@ -23,7 +23,7 @@ from tiny_model import write_model2vec
 
 PACKAGES = ("searchengine", "trainer", "indexer")
 MODULES = {
-    "searchengine/backends/postgresql/pool.py": "postgresql",
+    "searchengine/backends/postgresql/": "postgresql",
     "searchengine/corpus/formats/office.py": "formats",
     "searchengine/corpus/formats/pdf.py": "formats",
     "searchengine/corpus/formats/records.py": "formats",
@@ -47,7 +47,7 @@ MODULES = {
 }
 """File, or folder → the extra whose packages it imports at its head."""
 FUNCTIONS = {
-    "searchengine/backends/postgresql/": "postgresql",
+    "searchengine/backends/opening.py": "postgresql",
     "searchengine/cli/demo.py": "train",
     "searchengine/cli/measuring/evaluate.py": "mteb train",
     "searchengine/cli/serve.py": "serve mcp",

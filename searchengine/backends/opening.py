@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 from searchengine.backends.contract import Backend, folders_only
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.folders import check_name
-from searchengine.backends.postgresql.connections import shown
+from searchengine.backends.postgresql import shown
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.errors import CollectionError
+from searchengine.trainer.errors import install_line
 
 if TYPE_CHECKING:
     from searchengine.backends.postgresql.collection import PostgresCollection
@@ -33,7 +34,7 @@ def open_backend(path: str | Path, wait: float = 0, device: str = "cpu") -> Back
         raise CollectionError(
             f"{name_of(path)}: a server scans vectors itself; leave the device out"
         )
-    return backend(str(path), wait)
+    return backend(str(path))
 
 
 def in_folder(backend: Backend, instead: str = "") -> Collection:
@@ -68,7 +69,7 @@ def create_backend(
     """Create an empty collection in a folder, or on the server of a URL."""
     if not is_url(path):
         return Collection.create(Path(path), settings, analyzer, wait)
-    return _server_backend(path).create(str(path), settings, analyzer, wait)
+    return _server_backend(path).create(str(path), settings, analyzer)
 
 
 def _server_backend(path: str | Path) -> "type[PostgresCollection]":
@@ -78,6 +79,10 @@ def _server_backend(path: str | Path) -> "type[PostgresCollection]":
             f"{name_of(path)}: no backend has this scheme; a collection is a folder, or a URL of "
             "PostgreSQL (postgresql://USER@HOST/DATABASE#COLLECTION)"
         )
-    from searchengine.backends.postgresql.collection import PostgresCollection
-
+    try:
+        from searchengine.backends.postgresql.collection import PostgresCollection
+    except ImportError as error:
+        raise ImportError(
+            f"collections on PostgreSQL need {error.name}: {install_line('postgresql')}"
+        ) from error
     return PostgresCollection

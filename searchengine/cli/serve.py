@@ -197,7 +197,7 @@ def named_collections(arguments: Iterable[str]) -> dict[str, Path | str]:
     A folder's name is that of the collection, without `.index`; a URL's follows its #.
     """
     from searchengine.backends.opening import is_url, name_of
-    from searchengine.backends.postgresql.connections import split_url
+    from searchengine.backends.postgresql import split_url
 
     named: dict[str, Path | str] = {}
     for argument in arguments:

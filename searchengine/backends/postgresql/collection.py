@@ -1,37 +1,49 @@
 """A collection in PostgreSQL, as a backend."""
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
+
+import numpy as np
+from pgvector import HalfVector
+from psycopg.types.json import Json, Jsonb
 
 from searchengine.backends.contract import (
     Backend,
     Changed,
     Entry,
     Known,
+    as_json,
     check_unchanged,
     checked,
 )
-from searchengine.backends.entries import entries as entries_of_keys
-from searchengine.backends.filters.parser import field_named
 from searchengine.backends.mode import Mode
-from searchengine.backends.postgresql import prefixes, schema, statistics, writing
-from searchengine.backends.postgresql.connections import Connections
-from searchengine.backends.postgresql.prefixes import IN_USE, NEXT, Prefixes, State
-from searchengine.backends.postgresql.snapshot import SHORTLIST, PostgresSnapshot
-from searchengine.backends.postgresql.words import postings_of
+from searchengine.backends.postgresql import schema
+from searchengine.backends.postgresql.connections import Connection, Connections, run
+from searchengine.backends.postgresql.filters import condition, dates_of
+from searchengine.backends.postgresql.schema import State, set_value
+from searchengine.backends.postgresql.snapshot import (
+    SHORTLIST,
+    PostgresSnapshot,
+    known_of,
+    storable_keys,
+)
+from searchengine.backends.postgresql.words import vector_of
 from searchengine.backends.unrelated import MeanCosine
 from searchengine.corpus.analyzer import DEFAULT, Analyzer, Tokenizer
-from searchengine.errors import CollectionError, EncoderMismatch
-from searchengine.indexer.arrays import Floats
-from searchengine.indexer.config import FLAT_BELOW, SegmentConfig
+from searchengine.errors import CollectionError, CorpusError, EncoderMismatch
+from searchengine.indexer.arrays import Floats, unit_rows
+from searchengine.indexer.config import FLAT_BELOW
+from searchengine.indexer.storage.rotation import fit
 
-if TYPE_CHECKING:
-    from searchengine.backends.postgresql.pool import Connection, Transaction
-
-_POLL = 0.1  # seconds between two looks at a lock
+_PASSAGE = {
+    "id": "int8", "document": "int8", "first": "int4", "last": "int4", "vector": "halfvec",
+    "prefix": "halfvec",
+}  # fmt: skip
+_SAMPLE = 20_000  # rows that a rotation is fitted on
+_GROWTH = 8  # times the rows of the last fit: then the rotation is fitted again
+_BLOCK = 5_000  # passages whose prefixes are written at a time
+_MAX_TOTALS = 500  # rows of word_totals until a writer adds them up
 
 
 class PostgresCollection(Backend):
@@ -39,26 +51,19 @@ class PostgresCollection(Backend):
 
     Members without a description: see Backend.
 
-    It has no state of its own but the settings: every search sees the last commit. Until the index
-    of vectors is built, searches compare all rows. `wait_ready` fits the rotation and builds it,
-    once there are FLAT_BELOW passages; when the collection has grown to eight times those that the
-    rotation was fitted to, up to the sample of a fit, it does both again.
-
-    Attributes:
-        address: the URL, with its password.
+    Every search sees the last commit. Until the graph is built, searches compare all rows. Once
+    there are FLAT_BELOW passages, `upsert` fits the rotation, and at the end of an `add` it builds
+    the graph. When the collection has grown to eight times those that the rotation was fitted to,
+    up to the sample of a fit, it is fitted again.
     """
 
     path: str
 
-    def __init__(self, url: str, wait: float = 0) -> None:
+    def __init__(self, url: str) -> None:
         """Open. Raises CollectionError, BackendUnavailable and ImportError (missing extra)."""
-        self.address = url
         self.accepts: Callable[[Mapping[str, Any]], None] = lambda _: None
-        self._connections = Connections(url)
-        self.path = self._connections.name
-        self._added = FLAT_BELOW  # passages since the number of all was known; at first it is not
-        self._state: State | None = None
-        self._cosine = MeanCosine()
+        self._url, self._connections = url, Connections(url)
+        self.path, self._cosine = self._connections.name, MeanCosine()
         try:
             with self._connections.borrow(replica=True) as connection:
                 if not schema.exists(connection, self._connections.schema):
@@ -66,19 +71,16 @@ class PostgresCollection(Backend):
                         f"{self.path}: no such collection; make one with: searchengine copy FOLDER "
                         "URL, or searchengine index CORPUS URL"
                     )
-                self._load(connection)
+                self._state = State.read(connection, self.path)
         except BaseException:
             self._connections.close()
             raise
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._url,)
+
     @classmethod
-    def create(
-        cls,
-        url: str,
-        settings: dict[str, Any],
-        analyzer: Analyzer | None,
-        wait: float = 0,
-    ) -> Self:
+    def create(cls, url: str, settings: dict[str, Any], analyzer: Analyzer | None) -> Self:
         """Create an empty collection, whole or not at all, and open it.
 
         `settings`: as of a folder, and of a copy the measured SHORTLIST, or None; `analyzer`: None
@@ -90,50 +92,36 @@ class PostgresCollection(Backend):
                 "a collection on a server does not read the languages of its stems from the first "
                 "documents: name them, such as stem:en or stem:de,ru, or copy a folder"
             )
-        connections = Connections(url)
         stored = settings | {"tokenizer": str(analyzer or DEFAULT)}
-        if schema.words_config(stored) is None:
+        if stored["tokenizer"] == Tokenizer.NONE:
             stored["mode"] = Mode.VECTOR
+        connections = Connections(url)
         try:
-            with connections.borrow() as connection, connection.transaction():
-                schema.create(connection, connections, stored)
+            schema.create(connections, stored)
         finally:
             connections.close()
-        return cls(url, wait)
+        return cls(url)
 
     @classmethod
     def exists(cls, url: str) -> bool:
         """Whether there is a collection. Raises as opening it, if the server cannot be asked."""
         connections = Connections(url)
         try:
-            with connections.borrow() as connection:
+            with connections.single() as connection:
                 return schema.exists(connection, connections.schema)
         finally:
             connections.close()
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        assert self._state is not None
         return self._state.settings
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.address,)
 
     @contextmanager
     def reading(self, *, newest: bool = False) -> Iterator[PostgresSnapshot]:
         """`newest`: of the primary, on which a write is based."""
-        assert self._state is not None
-        shown = self._state
-        with self._connections.reading(replica=not newest) as transaction:
-            snapshot = PostgresSnapshot(transaction, self.path, shown, self._cosine)
-
-            def began(revision: str) -> None:
-                state = self._current(transaction.connection, revision)
-                if state is not shown:
-                    snapshot.show(state)
-
-            transaction.began = began
-            yield snapshot
+        with self._connections.reading(replica=not newest) as (connection, revision):
+            state = self._current(connection, revision)
+            yield PostgresSnapshot(connection, self.path, state, self._cosine)
 
     def upsert(
         self,
@@ -145,108 +133,77 @@ class PostgresCollection(Backend):
         finished: int | None = None,
         **_: Any,
     ) -> None:
-        if entries or metadata:
-            self._write(entries, expected, made_by, metadata)
-        if finished is not None:
-            self.wait_ready()
-
-    def _write(
-        self,
-        entries: Sequence[Entry],
-        expected: Mapping[str, Known] | None,
-        made_by: Mapping[str, Any] | None,
-        metadata: Sequence[Entry],
-    ) -> None:
-        """A commit of `upsert`."""
         made_by = self.settings if made_by is None else made_by
-        kept = entries_of_keys(self, [entry.document.key for entry in metadata])
-        if len(kept) < len(metadata):
-            raise Changed
-        patched = zip(kept, metadata, strict=True)
-        new = [
-            replace(
-                k,
-                document=replace(k.document, metadata=e.document.metadata, root=e.document.root),
-                source=e.source,
-            )
-            for k, e in patched
-        ]
-        entries = [*entries, *new]
         last = checked(entries, int(made_by["encoder"]["dim"]))
-        used = Analyzer.parse(self.settings["tokenizer"])
-        terms = postings_of(list(last.values()), used)
+        rows = {key: _row(entry, self.settings) for key, entry in last.items()}
+        patched = {entry.document.key: _patch(entry) for entry in metadata}
 
-        def work(transaction: "Transaction") -> None:
-            # Until this commits, nobody may change the tables of prefixes that it writes to.
-            seen: list[State] = []
-            transaction.began = lambda revision: seen.append(
-                self._current(transaction.connection, revision)
-            )
-            known, numbers = writing.prepare(transaction, last)
-            if _making(seen[0].settings) != _making(made_by):
+        def work(connection: Connection, revision: str) -> None:
+            state = self._current(connection, revision)
+            if _making(state.settings) != _making(made_by):
                 raise EncoderMismatch(
                     f"{self.path}: it was reindexed while the documents were encoded; open the "
                     "collection again and add them again"
                 )
-            check_unchanged(expected, known, last)
-            writing.upsert(transaction, last, known, numbers, seen[0].tables, terms, self._spread)
+            keys = [*last, *patched]
+            known = {row[0]: Known(*row[1:]) for row in run(connection, known_of(keys))[0]}
+            check_unchanged(expected, known, keys)
+            if not known.keys() >= patched.keys():
+                raise Changed
+            if rows:
+                _write(connection, rows, last, known, state)
+            with connection.pipeline():
+                _change(connection, {known[key].id: columns for key, columns in patched.items()})
 
-        self._connections.write(work)
-        self._added += sum(len(entry.spans) for entry in entries)
+        if last or patched:
+            self._connections.write(work)
+            self._fit_if_due()
+        if finished is not None:
+            self.build_graph()
 
     def delete(self, keys: Sequence[str] | None, where: str | None) -> int:
-        return self._connections.write(lambda t: writing.delete(t, keys, where, self._spread))
+        def work(connection: Connection, _: str) -> int:
+            matches, values = condition(where)
+            if keys is not None:
+                matches, values = "key = ANY(%s)", (storable_keys(keys),)
+            sql = f"DELETE FROM documents WHERE {matches} RETURNING tokens"
+            gone = connection.execute(sql, values).fetchall()
+            _count(connection, -len(gone), -sum(tokens for (tokens,) in gone))
+            return len(gone)
+
+        return self._connections.write(work)
 
     def configure(self, values: Mapping[str, Any], *, fields: Iterable[str] = ()) -> None:
         """As Backend. Equality and `contains` have an index without `fields`, comparisons not."""
-        for name in fields:
-            with self._connections.single() as connection, connection.transaction():
-                schema.index_field(connection, field_named(name), name)
+        with self._connections.single() as connection:
+            for name in fields:
+                schema.index_field(connection, name)
+            if fields:
                 connection.execute("ANALYZE documents")  # which collects those of the index
 
-        def work(transaction: "Transaction") -> None:
+        def work(connection: Connection, _: str) -> None:
             for name, value in values.items():
-                schema.set_value(transaction.connection, name, value)
+                set_value(connection, name, value)
 
         if values:
-            self._connections.write(work, "FOR UPDATE")
+            self._connections.write(work, alone=True)
             self.refresh()
 
-    def wait_ready(self, timeout: float | None = None) -> None:
-        """Build the index of vectors if it is missing and there are FLAT_BELOW passages.
+    def build_graph(self) -> None:
+        """Build the graph if it is missing and there are prefixes; others search and write.
 
-        If the collection has outgrown its rotation, fit it again, and the index with it. Others
-        search and write meanwhile. Raises CollectionError after `timeout` seconds.
+        Searches do without meanwhile, and if another process is at work.
         """
-        assert self._state is not None
-        in_use = self._state.in_use
-        if in_use is not None and self._added < FLAT_BELOW:
-            return
-        self._added = 0
-        with self._connections.borrow() as connection:
-            few = f"(SELECT count(*) FROM (SELECT 1 FROM passages LIMIT {FLAT_BELOW}) AS first)"
-            extent = "(SELECT coalesce(max(id) - min(id) + 1, 0) FROM passages)"
-            (((rows, most),),) = connection.run((f"SELECT {few}, {extent}", ()))
-        if rows < FLAT_BELOW or (in_use is not None and not in_use.is_outgrown(most)):
+        if not self._state.indexed:
+            self.refresh()
+        if self._state.indexed or not self._state.fitted:
             return
         with self._connections.single() as connection:
-            if timeout is not None:
-                connection.execute(f"SET statement_timeout = {max(1, int(1000 * timeout))}")
-            if in_use is None:
-                self._wait_alone(connection, timeout)
-            elif not self._is_alone(connection):  # searches do without, and another one is at work
-                return
-            self._arrange(connection)
-
-    @property
-    def _spread(self) -> bool:
-        """Whether the tables are spread over the nodes of a cluster."""
-        return bool(self.settings.get(schema.CITUS))
-
-    def is_indexed(self) -> bool:
-        """Whether the index of vectors serves searches."""
-        with self._connections.borrow(replica=True) as connection:
-            return self._load(connection).in_use is not None
+            sql = "SELECT pg_try_advisory_lock(hashtextextended(%s, 1))"
+            if connection.execute(sql, (self._connections.schema,)).fetchone() == (True,):
+                schema.index_frequent_fields(connection)
+                schema.build_graph(connection, self._state.config)
+        self.refresh()
 
     def explain(self, vector: Floats, k: int = 10, where: str | None = None) -> str:
         """The server's plan (EXPLAIN) of a search for a vector (D,)."""
@@ -255,64 +212,168 @@ class PostgresCollection(Backend):
 
     def refresh(self) -> None:
         """Read the settings again. Raises EncoderMismatch if another encoder built them."""
-        self._added = FLAT_BELOW
-        with self._connections.borrow(replica=True) as connection:
+        with self._connections.borrow() as connection:
             self._load(connection)
 
     def close(self) -> None:
         self._connections.close()
 
-    def _wait_alone(self, connection: "Connection", timeout: float | None) -> None:
-        """Keep others from building the index until the connection is closed.
-
-        A statement that waits for the lock would keep a snapshot, and the index that another
-        process builds would wait for this statement.
-        """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while not self._is_alone(connection):
-            if deadline is not None and time.monotonic() > deadline:
-                raise CollectionError(
-                    f"{self.path}: another process did not finish the index of vectors within "
-                    f"{timeout} seconds; searches work meanwhile, wait longer"
-                )
-            time.sleep(_POLL)
-
-    def _is_alone(self, connection: "Connection") -> bool:
-        """Take that lock; False if another process has it."""
-        sql = "SELECT pg_try_advisory_lock(hashtextextended(%s, 1))"
-        return connection.execute(sql, (self._connections.schema,)).fetchone() == (True,)
-
-    def _current(self, connection: "Connection", revision: str) -> State:
+    def _current(self, connection: Connection, revision: str) -> State:
         """The state of the commit that a connection sees."""
         state = self._state
-        if state is None or state.settings["revision"] != revision:
-            state = self._load(connection)
+        return state if state.settings["revision"] == revision else self._load(connection)
+
+    def _load(self, connection: Connection) -> State:
+        state = State.read(connection, self.path)
+        self.accepts(state.settings)
+        self._state = state
         return state
 
-    def _load(self, connection: "Connection") -> State:
-        settings = schema.read_settings(connection, self.path)
-        self.accepts(settings)
-        tables = [Prefixes.parse(settings.pop(name, None)) for name in (IN_USE, NEXT)]
-        self._state = State(settings, *tables)
-        return self._state
+    def _fit_if_due(self) -> None:
+        """Fit the rotation if it is time, and write the prefixes of all passages.
 
-    def _arrange(self, connection: "Connection") -> None:
-        """Fit the rotation if it is time, and build the index of vectors, as others may have."""
-        settings, in_use, following = self._load(connection)
-        ((passages,),) = connection.execute("SELECT count(*) FROM passages").fetchall()
-        if in_use is None or in_use.is_outgrown(passages):
-            following = following or prefixes.begin(connection, settings, passages)
-            prefixes.fill(connection, following)
-            config = SegmentConfig.from_dict(settings["index"])
-            prefixes.build_index(connection, following, config)
-            if in_use is None:
-                statistics.create(connection)
-            prefixes.replace(connection, following)
-            self._load(connection)
-            prefixes.drop_former(connection, following)
+        Other writers wait. Searches go on, and compare all rows until the graph is built again.
+        """
+        if (fitted := self._state.fitted) >= _SAMPLE:
+            return
+        least = _GROWTH * fitted or FLAT_BELOW
+        sql = (
+            "SELECT max(id) - min(id) >= %s AND (SELECT pg_has_role(relowner, 'USAGE') "
+            "FROM pg_class WHERE oid = 'passages'::regclass) FROM passages"
+        )
+        with self._connections.borrow() as connection:
+            if connection.execute(sql, (least - 1,)).fetchone() != (True,):
+                return
+        if fitted:
+            with self._connections.single() as connection:
+                set_value(connection, schema.GRAPH, None)
+                connection.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {schema.GRAPH}")
+
+        def work(connection: Connection, revision: str) -> None:
+            ((count,),) = connection.execute("SELECT count(*) FROM passages").fetchall()
+            if self._current(connection, revision).fitted != fitted or count < least:
+                return  # another process has done it
+            sql = f"SELECT vector FROM passages ORDER BY random() LIMIT {_SAMPLE}"
+            sample = _vectors(connection.cursor(binary=True).execute(sql).fetchall())
+            schema.set_rotation(connection, fit([sample], self._state.config), count)
+            state, last = State.read(connection, self.path), -1
+            sql = f"SELECT vector, id FROM passages WHERE id > %s ORDER BY id LIMIT {_BLOCK}"
+            while rows := connection.cursor(binary=True).execute(sql, (last,)).fetchall():
+                last = rows[-1][1]
+                prefixes = _halves(state.prefixes(_vectors(rows)))
+                with connection.cursor() as cursor:
+                    pairs = zip(prefixes, (row[1] for row in rows), strict=True)
+                    cursor.executemany("UPDATE passages SET prefix = %s WHERE id = %s", pairs)
+
+        self._connections.write(work, alone=True)
+        self.refresh()
 
 
 def _making(settings: Mapping[str, Any]) -> tuple[Any, ...]:
     """What passages and vectors depend on."""
     encoder = settings["encoder"]
     return encoder["fingerprint"], encoder["dim"], settings.get("passages")
+
+
+def _row(entry: Entry, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of a document. Raises CorpusError for the only text that cannot be stored."""
+    document, patch = entry.document, _patch(entry)
+    written = as_json(document.metadata) + (entry.source or "")
+    has_nul = "\\u0000" in written.replace("\\\\", "")
+    for name in ("key", "title", "text"):
+        has_nul |= "\0" in getattr(document, name)
+    if has_nul:
+        raise CorpusError(
+            f"document {document.key!r:.80} holds the character U+0000, which PostgreSQL cannot "
+            "store; remove it, nothing was changed"
+        )
+    words, tokens = vector_of(document, Analyzer.parse(settings["tokenizer"]))
+    texts = {name: getattr(document, name) for name in ("key", "title", "text", "digest")}
+    return {**texts, **patch, "vectors": entry.supplied, "tokens": tokens, "words": words}
+
+
+def _patch(entry: Entry) -> dict[str, Any]:
+    """The columns of metadata: as JSON, as JSONB, the shadow of its dates; source and root."""
+    text, dates = as_json(entry.document.metadata), dates_of(dict(entry.document.metadata))
+    return {
+        "metadata": Json(text, dumps=str),
+        "fields": Jsonb(text, dumps=str),
+        "dates": None if dates is None else Jsonb(dates),
+        "source": None if entry.source is None else Json(entry.source, dumps=str),
+        "root": entry.document.root or None,
+    }
+
+
+def _write(
+    connection: Connection,
+    rows: Mapping[str, Mapping[str, Any]],
+    entries: Mapping[str, Entry],
+    known: Mapping[str, Known],
+    state: State,
+) -> None:
+    """Store entries (by key) and their rows in place of those that are `known`."""
+    new = [key for key in rows if key not in known]
+    ids = {key: known[key].id for key in rows if key in known}
+    replaced, count = [*ids.values()], sum(len(entry.spans) for entry in entries.values())
+    sql = "SELECT coalesce(sum(tokens), 0)::int8 FROM documents WHERE id = ANY(%s)"
+    free, numbers, ((before,),) = run(
+        connection, _new_ids("documents", len(new)), _new_ids("passages", count), (sql, (replaced,))
+    )
+    ids |= {key: i for key, (i,) in zip(new, sorted(free), strict=True)}
+    with connection.pipeline():
+        _count(connection, len(new), sum(row["tokens"] for row in rows.values()) - before)
+        _change(connection, {ids[key]: rows[key] for key in rows if key in known})
+        connection.execute("DELETE FROM passages WHERE document = ANY(%s)", (replaced,))
+    if new:
+        names = ", ".join(["id", *rows[new[0]]])
+        sql = f"COPY documents ({names}) FROM STDIN"
+        with connection.cursor() as cursor, cursor.copy(sql) as copy:
+            for key in new:
+                copy.write_row((ids[key], *rows[key].values()))
+    if not count:
+        return
+    vectors = unit_rows(np.concatenate([entry.vectors for entry in entries.values()]))
+    prefixes = _halves(state.prefixes(vectors)) if state.fitted else [None] * count
+    spans = [(ids[key], *span) for key, entry in entries.items() for span in entry.spans]
+    sql = f"COPY passages ({', '.join(_PASSAGE)}) FROM STDIN WITH (FORMAT binary)"
+    with connection.cursor() as cursor, cursor.copy(sql) as copy:
+        copy.set_types([*_PASSAGE.values()])
+        rows_ = zip(sorted(numbers), spans, _halves(vectors), prefixes, strict=True)
+        for (i,), span, vector, prefix in rows_:
+            copy.write_row((i, *span, vector, prefix))
+
+
+def _change(connection: Connection, changes: Mapping[int, Mapping[str, Any]]) -> None:
+    """Change columns of documents, by id: passages refer to a row, so it is not replaced."""
+    for i, columns in changes.items():
+        sets = ", ".join(f"{name} = %s" for name in columns)
+        connection.execute(f"UPDATE documents SET {sets} WHERE id = %s", (*columns.values(), i))
+
+
+def _count(connection: Connection, documents: int, tokens: int) -> None:
+    """Count documents and their tokens in, or out."""
+    connection.execute("INSERT INTO word_totals VALUES (%s, %s)", (documents, tokens))
+    connection.execute(
+        "WITH gone AS (DELETE FROM word_totals WHERE (SELECT count(*) FROM word_totals) > %s "
+        "RETURNING documents, tokens) INSERT INTO word_totals "
+        "SELECT sum(documents), sum(tokens) FROM gone HAVING count(*) > 0",
+        (_MAX_TOTALS,),
+    )
+
+
+def _new_ids(table: str, count: int) -> tuple[str, tuple[Any, ...]]:
+    sql = (
+        "SELECT nextval(sequence) FROM (SELECT pg_get_serial_sequence(%s, 'id')::regclass AS "
+        "sequence) AS of_table, generate_series(1, %s)"
+    )
+    return sql, (table, count)
+
+
+def _vectors(rows: Sequence[tuple[Any, ...]]) -> Floats:
+    """The vectors that rows begin with, (n, D)."""
+    return np.array([row[0].to_numpy() for row in rows], np.float32)
+
+
+def _halves(rows: Floats) -> list[HalfVector]:
+    """Rows (n, d) as float16, for the database."""
+    return [HalfVector(row) for row in rows.astype(np.float16)]

@@ -7,7 +7,7 @@ function, in Python, when a document is stored.
 Tests for equality and `contains` are written with @>, which the GIN index of `fields` answers.
 
 The planner uses the index of vectors only if it expects many matches, so each test is written in a
-form that it has statistics of (statistics.py), or a high default for. JSONB orders values by kind:
+form that it has statistics of, by an index, or a high default for. JSONB orders values by kind:
 
     empty array < null < texts < numbers < booleans < other arrays < objects
 

@@ -1,13 +1,10 @@
 """One commit of a collection in PostgreSQL, searched coarse to fine in one statement.
 
-    inner   the rows that match, by the cosine of the prefix, up to the shortlist: an HNSW index
-            over the prefix, in an iterative scan, which goes on until enough rows match
+    inner   the rows that match, by the cosine of the prefix, up to the shortlist: an HNSW index,
+            in an iterative scan, which goes on until enough rows match
     outer   those by the full-width cosine, and the documents of the first ones
 
 Without an index, all rows that match are compared at full width.
-
-It is sent together with what begins the transaction, so a search is one round trip. The settings
-are those that this process knows; if they turn out to have changed, it is sent again.
 
 An HNSW scan may end too soon, behind a filter that few rows meet. Where it returns fewer rows than
 the shortlist, all rows that match are compared at full width instead. So `shortlist` is a lower
@@ -15,36 +12,28 @@ bound, and a filter never under-fills.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from pgvector import HalfVector, Vector
+from psycopg import ClientCursor
 
 from searchengine.backends import lexical
-from searchengine.backends.contract import (
-    Ids,
-    Known,
-    Passages,
-    Reindexed,
-    Snapshot,
-    WordScores,
-)
+from searchengine.backends.contract import Ids, Known, Passages, Snapshot, WordScores, has_words
 from searchengine.backends.filters.parser import field_named
 from searchengine.backends.postgresql import schema, words
+from searchengine.backends.postgresql.connections import Connection, Rows, Statement, run
 from searchengine.backends.postgresql.filters import condition
-from searchengine.backends.postgresql.prefixes import State, half_vectors
+from searchengine.backends.postgresql.schema import State
 from searchengine.backends.quotes import phrases as phrases_of
 from searchengine.backends.synonyms import added as synonyms_of
 from searchengine.backends.unrelated import SAMPLE, MeanCosine, Unrelated, spread
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.corpus.documents import Document
-from searchengine.corpus.normalization import normalized
 from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.arrays import Floats, unit_rows
 from searchengine.indexer.config import ALL_ROWS, FLAT_BELOW
 from searchengine.indexer.search.cascade import SearchResult
-
-if TYPE_CHECKING:
-    from searchengine.backends.postgresql.pool import Connection, Rows, Statement, Transaction
 
 SHORTLIST = "shortlist"
 """The setting with the shortlist that the copied collection had measured."""
@@ -63,22 +52,217 @@ _BROUGHT = 100  # documents that a search brings along at most
 _Matches = tuple[str, str, tuple[Any, ...]]  # a join with documents, condition, its parameters
 
 
-class PostgresTables:
-    """The tables, as a transaction sees them. Members: see contract.Snapshot.
+class PostgresSnapshot(Snapshot):
+    """One commit. Members: see backends.contract.Snapshot.
 
-    Rows that another statement has brought along are not read again.
+    Rows that a search has brought along are not read again.
     """
 
-    def __init__(self, transaction: "Transaction", name: str) -> None:
-        self._transaction = transaction
-        self._name = name
+    def __init__(self, connection: Connection, name: str, state: State, cosine: MeanCosine) -> None:
+        """`connection`: in a transaction. `cosine`: as measured by the snapshots before."""
+        self.settings, self._state, self._name = state.settings, state, name
+        self._connection, self._cosine = connection, cosine
+        self._dim = int(state.settings["encoder"]["dim"])
         self._passages: dict[int, tuple[int, ...]] = {}
         self._documents: dict[int, Document] = {}
+        self._count: int | None = None  # of documents, if it is known
 
-    def keep(self, passages: Iterable[tuple[int, ...]], documents: Mapping[int, Document]) -> None:
-        """Keep rows that a search has brought along, until the transaction ends."""
-        self._passages.update((passage[0], passage) for passage in passages)
-        self._documents.update(documents)
+    def read(self, sql: str, parameters: Sequence[Any] = ()) -> Rows:
+        """All rows of a statement."""
+        return run(self._connection, (sql, parameters))[0]
+
+    # --------------------------------------------------------------------------------- by vectors
+
+    @property
+    def shortlist(self) -> int:
+        configured = self.settings["index"]["shortlist"] or self.settings.get(SHORTLIST)
+        return int(configured or (_DEFAULT_SHORTLIST if self._state.indexed else FLAT_BELOW))
+
+    @property
+    def unrelated(self) -> Unrelated:
+        """As of a folder; measured again when the number of documents has changed by an eighth."""
+        if self._count is None:
+            self._count = words.Index(self._connection).documents
+        state = self.settings["revision"], self._count
+        if not self._cosine.holds(*state):
+            sample = self._sample()
+            measured = Unrelated.of(self.vectors(sample)) if sample.size else Unrelated()
+            self._cosine.measured = *state, measured
+        return self._cosine.measured[2]
+
+    def _sample(self) -> Ids:
+        """Passages of different documents, evenly spread over the ids."""
+        sql = "SELECT coalesce(min(id), 0), coalesce(max(id), 0) FROM passages"
+        ((first, last),) = self.read(sql)
+        asked = first + spread(last - first + 1, _ASKED)
+        sql = "SELECT id, document FROM passages WHERE id = ANY(%s) ORDER BY id"
+        stored = np.array(self.read(sql, (asked.tolist(),)), np.int64).reshape(-1, 2)
+        sample = stored[spread(len(stored))] if len(stored) else stored
+        chosen: Ids = sample[np.unique(sample[:, 1], return_index=True)[1], 0]
+        return chosen
+
+    def search(
+        self,
+        queries: Floats,
+        k: int,
+        *,
+        shortlist: int | None = None,
+        where: str | None = None,
+        phrases: tuple[str, ...] = (),
+        exact: bool = False,
+        shown: int = 0,
+    ) -> SearchResult:
+        k = min(k, _MAX_ROWS)
+        size = min(max(k, shortlist or self.shortlist), _MAX_ROWS)
+        walks = self._state.indexed and not exact and size < ALL_ROWS
+        unit, matches = unit_rows(queries, dim=self._dim), self._matches(where, phrases)
+        chosen = [
+            self._shortlist(query, size, matches) if walks else self._exact(query, k, matches)
+            for query in unit
+        ]
+        before = self._parameters(size) if walks else []
+        results = run(self._connection, *before, *(_best(*each, k, shown) for each in chosen))
+        results = results[len(before) :]
+        if walks:  # the graph may have missed rows
+            few = [i for i, rows in enumerate(results) if not rows or rows[0][2] < size]
+            again = [_best(*self._exact(unit[i], k, matches), k, shown) for i in few]
+            for i, best in zip(few, run(self._connection, *again) if few else (), strict=True):
+                results[i] = best
+        widest = max(map(len, results), default=0)
+        rows = np.full((len(queries), widest), -1, np.int64)
+        scores = np.full((len(queries), widest), -np.inf, np.float32)
+        for i, best in enumerate(results):
+            rows[i, : len(best)] = [row[0] for row in best]
+            scores[i, : len(best)] = [row[1] for row in best]
+            self._passages.update((row[0], (row[0], *row[3:6])) for row in best)
+            brought = (row for row in best if row[6] is not None)
+            self._documents.update((row[3], Document.stored(*row[6:])) for row in brought)
+        return SearchResult(rows, scores, not walks)
+
+    def _parameters(self, size: int) -> list[Statement]:
+        """Set the parameters of HNSW for this transaction, so that a scan returns `size` rows."""
+        effort = max(size, int(self.settings["index"].get("effort") or _EFFORT))
+        parameters = (
+            f"hnsw.ef_search = {min(effort, _MAX_EF)}",
+            "hnsw.iterative_scan = relaxed_order",
+        )
+        return [(f"SET LOCAL {parameter}", ()) for parameter in parameters]
+
+    def explain(self, query: Floats, k: int, where: str | None) -> str:
+        """The server's plan of a search for a vector (D,)."""
+        size, unit = max(k, self.shortlist), unit_rows(query[None], dim=self._dim)[0]
+        matches = self._matches(where, ())
+        chosen = self._exact(unit, k, matches)
+        if self._state.indexed:
+            chosen = self._shortlist(unit, size, matches)
+        # A node of a cluster does not know the types of parameters.
+        bound = ClientCursor(self._connection).mogrify(f"EXPLAIN {chosen[0]}", chosen[1])
+        *_, plan = run(self._connection, *self._parameters(size), (bound, ()))
+        return "\n".join(row[0] for row in plan)
+
+    def _shortlist(self, query: Floats, size: int, matches: _Matches) -> Statement:
+        """The shortlist for a unit query (D,), by the cosine of the prefix."""
+        join, holds, values = matches
+        holds += f" AND {_RARE}" if join else ""
+        sql = (
+            f"SELECT passages.id, {self._score} AS score, document, first, last FROM "
+            f"passages{join} WHERE {holds} ORDER BY prefix <#> %s::halfvec LIMIT %s"
+        )
+        return sql, (Vector(query), *values, self._prefix(query), size)
+
+    def _exact(self, query: Floats, k: int, matches: _Matches) -> Statement:
+        """The k best rows for a unit query (D,), of all that match."""
+        join, holds, values = matches
+        sql = (
+            f"SELECT passages.id, {self._score} AS score, document, first, last "
+            f"FROM passages{join} WHERE {holds} ORDER BY 2 DESC, 1 LIMIT %s"
+        )
+        return sql, (Vector(query), *values, k)
+
+    def _prefix(self, query: Floats) -> HalfVector:
+        """The prefix of a unit query (D,)."""
+        return HalfVector(self._state.prefixes(query[None])[0].astype(np.float16))
+
+    @property
+    def _score(self) -> str:
+        """The full-width cosine of a row; the query is not rounded to float16."""
+        return f"-(vector::vector({self._dim}) <#> %s::vector)"
+
+    def prefix_ranks(
+        self, query: Floats, passages: Ids, where: str | None, shortlist: int | None
+    ) -> list[int]:
+        if not self._state.indexed:
+            return []
+        join, holds, values = self._matches(where, ())
+        prefix = self._prefix(unit_rows(query[None], dim=self._dim)[0])
+        sql = "SELECT prefix <#> %s::halfvec FROM passages WHERE id = ANY(%s)"
+        rows = self.read(sql, (prefix, passages.tolist()))
+        sql = f"SELECT count(*) FROM passages{join} WHERE {holds} AND prefix <#> %s::halfvec < %s"
+        counts = run(self._connection, *((sql, (*values, prefix, far)) for (far,) in rows))
+        return [1 + int(count) for ((count,),) in counts]
+
+    def cosines(self, query: Floats, passages: Ids) -> SearchResult:
+        unit = unit_rows(query[None], dim=self._dim)[0]
+        sql = f"SELECT id, {self._score} FROM passages WHERE id = ANY(%s) ORDER BY 2 DESC, 1"
+        listed = self.read(sql, (Vector(unit), passages.tolist()))
+        rows = np.array([[row for row, _ in listed]], np.int64)
+        return SearchResult(rows, np.array([[score for _, score in listed]], np.float32))
+
+    def vectors(self, passages: Ids) -> Floats:
+        sql = "SELECT id, vector FROM passages WHERE id = ANY(%s)"
+        cursor = self._connection.cursor(binary=True)
+        stored: dict[int, Any] = dict(cursor.execute(sql, (passages.tolist(),)).fetchall())
+        return np.array([stored[int(i)].to_numpy() for i in passages], np.float32)
+
+    # ----------------------------------------------------------------------------------- by words
+
+    def by_words(
+        self,
+        question: str,
+        k: int,
+        where: str | None = None,
+        *,
+        required: tuple[str, ...] = (),
+    ) -> WordScores:
+        """The k best documents with any word of the question, by BM25: (id, score).
+
+        They contain the phrases `required`. Each other phrase of the question, in quotation marks,
+        adds a share of the score, all of them as much as the score itself.
+        """
+        _, holds, values = self._matches(where, required)
+        others = [text for text, _ in phrases_of(question) if text not in required]
+        share = " + ".join(["(words @@ %s::tsquery)::int"] * len(others))
+        factor = f"(1 + ({share}) / {len(others)}.0)" if others else "1"
+        added = tuple(self._phrase(text) for text in others)
+        index = words.Index(self._connection, (factor, added), (holds, values))
+        self._count, question = index.documents, words.storable(question)
+        return lexical.search(
+            index, question, [self._analyzer], k, synonyms_of(question, self.settings)
+        )
+
+    def replacements(self, question: str) -> Mapping[tuple[int, int], str]:
+        return {}
+
+    @property
+    def _analyzer(self) -> Analyzer:
+        """Raises QueryError if there is no index of words."""
+        if not has_words(self.settings):
+            raise QueryError(lexical.MISSING)
+        return Analyzer.parse(self.settings["tokenizer"])
+
+    def _phrase(self, phrase: str) -> str:
+        return words.phrase_query(words.storable(phrase), self._analyzer)
+
+    def _matches(self, where: str | None, phrases: tuple[str, ...]) -> _Matches:
+        """The condition that a filter and phrases set."""
+        if where is None and not phrases:
+            return "", "true", ()
+        holds, values = condition(where)
+        holds = " AND ".join([holds, *["words @@ %s::tsquery"] * len(phrases)])
+        join = " JOIN documents ON documents.id = document"
+        return join, holds, (*values, *map(self._phrase, phrases))
+
+    # ----------------------------------------------------------------------------------- the rows
 
     def passages(
         self,
@@ -98,20 +282,14 @@ class PostgresTables:
 
     def documents(self, ids: Iterable[int], *, texts: bool = True) -> list[Document]:
         order = [int(i) for i in ids]
-        if not texts:
-            sql = "SELECT id, key, title FROM documents WHERE id = ANY(%s)"
-            rows = self.read(sql, (order,)) if order else []
-            named = {i: Document.stored(key, "", title, {}) for i, key, title in rows}
-            return self._in_order(named, order, "document")
-        sql = "SELECT id, key, text, title, metadata FROM documents WHERE id = ANY(%s)"
-        stored = {i: self._documents[i] for i in order if i in self._documents}
-        if missing := [i for i in order if i not in stored]:
-            stored |= {row[0]: Document.stored(*row[1:]) for row in self.read(sql, (missing,))}
-        return self._in_order(stored, order, "document")
+        kept = dict(self._documents) if texts else {}
+        if missing := [i for i in order if i not in kept]:
+            columns = "text, title, metadata" if texts else "'', title, '{}'::json"
+            sql = f"SELECT id, key, {columns} FROM documents WHERE id = ANY(%s)"
+            kept |= {row[0]: Document.stored(*row[1:]) for row in self.read(sql, (missing,))}
+        return self._in_order(kept, order, "document")
 
     def known(self, keys: Iterable[str]) -> dict[str, Known]:
-        if not (keys := list(keys)):
-            return {}
         return {row[0]: Known(*row[1:]) for row in self.read(*known_of(keys))}
 
     def ids_after(self, after: int, where: str | None, limit: int) -> Ids:
@@ -154,9 +332,28 @@ class PostgresTables:
         rows = self.read(sql, (*field, *parameters))
         return [(_kind(value), value, number) for value, number in rows]
 
-    def read(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """All rows of a statement."""
-        return self._transaction.run((sql, parameters))[0]
+    def sizes(self) -> dict[str, Any]:
+        ((passages,),) = self.read("SELECT count(*) FROM passages")
+        ((total,),) = self.read(
+            "SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class "
+            "WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'"
+        )
+        waiting = "the index of vectors is not built; searches read all rows"
+        return {
+            "passages": passages,
+            "segments": 0,
+            "tombstones": 0,
+            "commit": 0,
+            "scanned": 0,
+            "hot_row": None,
+            "cold_row": None,
+            "words": "BM25" if has_words(self.settings) else None,
+            "fields": schema.indexed_fields(self._connection),
+            "shortlist": self.shortlist,
+            "exact": not self._state.indexed or self.shortlist >= passages,
+            "bytes": total,
+            "pending": () if self._state.indexed else (waiting,),
+        }
 
     def _in_order(self, stored: Mapping[int, Any], order: Sequence[int], what: str) -> list[Any]:
         for i in order:
@@ -168,306 +365,18 @@ class PostgresTables:
         return [stored[i] for i in order]
 
 
-class PostgresSnapshot(PostgresTables, Snapshot):
-    """One commit. Members: see backends.contract.Snapshot."""
-
-    def __init__(
-        self,
-        transaction: "Transaction",
-        name: str,
-        state: State,
-        cosine: MeanCosine,
-    ) -> None:
-        """`transaction`: the caller ends it. `cosine`: as measured by the snapshots before."""
-        PostgresTables.__init__(self, transaction, name)
-        self.path = name
-        self.transaction = transaction
-        self._encoder = state.settings["encoder"]
-        self._cosine = cosine
-        self._all_documents: int | None = None
-        self.show(state)
-
-    def show(self, state: State) -> None:
-        """The state that the transaction sees."""
-        self.settings, self._prefixes = state.settings, state.in_use
-        self._dim = int(state.settings["encoder"]["dim"])
-
-    @property
-    def connection(self) -> "Connection":
-        """The connection, in the transaction."""
-        return self.transaction.connection
-
-    @property
-    def shortlist(self) -> int:
-        configured = self.settings["index"]["shortlist"] or self.settings.get(SHORTLIST)
-        return int(configured or (_DEFAULT_SHORTLIST if self._prefixes else FLAT_BELOW))
-
-    @property
-    def unrelated(self) -> Unrelated:
-        """As of a folder; measured again when the number of documents has changed by an eighth."""
-        if self._all_documents is None:
-            self._all_documents = words.Index(self.transaction).documents
-        state = self.settings["revision"], self._all_documents
-        if not self._cosine.holds(*state):
-            sample = self._sample()
-            measured = Unrelated.of(self.vectors(sample)) if sample.size else Unrelated()
-            self._cosine.measured = *state, measured
-        return self._cosine.measured[2]
-
-    def _sample(self) -> Ids:
-        """Passages of different documents, evenly spread over the ids."""
-        sql = "SELECT coalesce(min(id), 0), coalesce(max(id), 0) FROM passages"
-        ((first, last),) = self.read(sql)
-        asked = first + spread(last - first + 1, _ASKED)
-        sql = "SELECT id, document FROM passages WHERE id = ANY(%s) ORDER BY id"
-        stored = np.array(self.read(sql, (asked.tolist(),)), np.int64).reshape(-1, 2)
-        sample = stored[spread(len(stored))] if len(stored) else stored
-        chosen: Ids = sample[np.unique(sample[:, 1], return_index=True)[1], 0]
-        return chosen
-
-    def search(
-        self,
-        queries: Floats,
-        k: int,
-        *,
-        shortlist: int | None = None,
-        where: str | None = None,
-        phrases: tuple[str, ...] = (),
-        exact: bool = False,
-        shown: int = 0,
-    ) -> SearchResult:
-        k = min(k, _MAX_ROWS)
-        size = min(max(k, shortlist or self.shortlist), _MAX_ROWS)
-        exact = exact or size >= ALL_ROWS
-        found = self._best(queries, k, size, where, phrases, exact, shown)
-        widest = max(map(len, found), default=0)
-        rows = np.full((len(queries), widest), -1, np.int64)
-        scores = np.full((len(queries), widest), -np.inf, np.float32)
-        for i, best in enumerate(found):
-            rows[i, : len(best)] = [row for row, _ in best]
-            scores[i, : len(best)] = [score for _, score in best]
-        return SearchResult(rows, scores, exact or self._prefixes is None)
-
-    def _best(
-        self,
-        queries: Floats,
-        k: int,
-        size: int,
-        where: str | None,
-        phrases: tuple[str, ...],
-        exact: bool,
-        shown: int,
-    ) -> list[list[tuple[int, float]]]:
-        """The k best passages for each query (q, D), and their cosines."""
-        while True:
-            settings = self.settings
-            matches, unit = self._matches(where, phrases), self._unit(queries)
-            walks = not exact and self._prefixes is not None
-            chosen = [
-                self._shortlist(query, size, matches) if walks else self._exact(query, k, matches)
-                for query in unit
-            ]
-            before = self._parameters(size) if walks else []
-            best = [_best(*statement, k, shown) for statement in chosen]
-            try:
-                results = self.transaction.run(*before, *best)[len(before) :]
-            except Exception:
-                if self.settings is settings:
-                    raise
-            if self.settings is settings:
-                break
-        if walks:  # the graph may have missed rows
-            few = [i for i, rows in enumerate(results) if not rows or rows[0][2] < size]
-            again = [_best(*self._exact(unit[i], k, matches), k, shown) for i in few]
-            for i, rows in zip(few, self.transaction.run(*again) if again else (), strict=True):
-                results[i] = rows
-        return [self._received(rows) for rows in results]
-
-    def _received(self, rows: "Rows") -> list[tuple[int, float]]:
-        """The passages and cosines in the rows of a search; keeps what they bring along."""
-        brought = {row[3]: Document.stored(*row[6:]) for row in rows if row[6] is not None}
-        self.keep(((row[0], *row[3:6]) for row in rows), brought)
-        return [row[:2] for row in rows]
-
-    def _parameters(self, size: int) -> "list[Statement]":
-        """Set the parameters of HNSW for this transaction, so that a scan returns `size` rows."""
-        effort = max(size, int(self.settings["index"].get("effort") or _EFFORT))
-        parameters = [
-            f"hnsw.ef_search = {min(effort, _MAX_EF)}",
-            "hnsw.iterative_scan = relaxed_order",
-        ]
-        return [(f"SET LOCAL {parameter}", ()) for parameter in parameters]
-
-    def explain(self, query: Floats, k: int, where: str | None) -> str:
-        """The server's plan of a search for a vector (D,)."""
-        from psycopg import ClientCursor
-
-        size, unit = max(k, self.shortlist), self._unit(query[None])[0]
-        matches = self._matches(where, ())
-        chosen = self._exact(unit, k, matches)
-        if self._prefixes is not None:
-            chosen = self._shortlist(unit, size, matches)
-        sql, parameters = chosen
-        # A node of a cluster does not know the types of parameters.
-        bound = ClientCursor(self.connection).mogrify(f"EXPLAIN {sql}", parameters)
-        *_, plan = self.transaction.run(*self._parameters(size), (bound, ()))
-        return "\n".join(row[0] for row in plan)
-
-    def _shortlist(self, query: Floats, size: int, matches: _Matches) -> "Statement":
-        """The shortlist for a unit query (D,), by the cosine of the prefix."""
-        assert self._prefixes is not None
-        join, holds, values = matches
-        holds += f" AND {_RARE}" if join else ""
-        table = self._prefixes.table
-        sql = (
-            f"SELECT passages.id, {self._score} AS score, passages.document, first, last FROM "
-            f"(SELECT {table}.id, {table}.document FROM {table}{join} WHERE {holds} "
-            "ORDER BY prefix <#> %s::halfvec LIMIT %s) AS nearest JOIN passages "
-            "ON passages.id = nearest.id AND passages.document = nearest.document LIMIT %s"
-        )
-        return sql, (_vector(query), *values, self._prefix(query), size, size)
-
-    def _exact(self, query: Floats, k: int, matches: _Matches) -> "Statement":
-        """The k best rows for a unit query (D,), of all that match."""
-        join, holds, values = matches
-        sql = (
-            f"SELECT passages.id, {self._score} AS score, document, first, last "
-            f"FROM passages{join} WHERE {holds} ORDER BY 2 DESC, 1 LIMIT %s"
-        )
-        return sql, (_vector(query), *values, k)
-
-    def _prefix(self, query: Floats) -> Any:
-        """The prefix of a unit query (D,)."""
-        assert self._prefixes is not None
-        return half_vectors(self._prefixes.of(query[None]))[0]
-
-    @property
-    def _score(self) -> str:
-        """The full-width cosine of a row; the query is not rounded to float16."""
-        return f"-(vector::vector({self._dim}) <#> %s::vector)"
-
-    def prefix_ranks(
-        self, query: Floats, passages: Ids, where: str | None, shortlist: int | None
-    ) -> list[int]:
-        if self._prefixes is None:
-            return []
-        table, (join, holds, values) = self._prefixes.table, self._matches(where, ())
-        prefix = self._prefix(self._unit(query[None])[0])
-        sql = f"SELECT prefix <#> %s::halfvec FROM {table} WHERE id = ANY(%s)"
-        rows = self.read(sql, (prefix, passages.tolist()))
-        nearer = f"SELECT count(*) FROM {table}{join} WHERE {holds} AND prefix <#> %s::halfvec < %s"
-        counts = self.transaction.run(*((nearer, (*values, prefix, far)) for (far,) in rows))
-        return [1 + int(count) for ((count,),) in counts]
-
-    def cosines(self, query: Floats, passages: Ids) -> SearchResult:
-        self.transaction.begin()
-        sql = f"SELECT id, {self._score} FROM passages WHERE id = ANY(%s) ORDER BY 2 DESC, 1"
-        listed = self.read(sql, (_vector(self._unit(query[None])[0]), passages.tolist()))
-        rows = np.array([[row for row, _ in listed]], np.int64)
-        return SearchResult(rows, np.array([[score for _, score in listed]], np.float32))
-
-    def vectors(self, passages: Ids) -> Floats:
-        sql = "SELECT id, vector FROM passages WHERE id = ANY(%s)"
-        cursor = self.connection.cursor(binary=True)
-        stored: dict[int, Any] = dict(cursor.execute(sql, (passages.tolist(),)).fetchall())
-        return np.array([stored[int(i)].to_numpy() for i in passages], np.float32)
-
-    def by_words(
-        self,
-        question: str,
-        k: int,
-        where: str | None = None,
-        *,
-        required: tuple[str, ...] = (),
-    ) -> WordScores:
-        """The k best documents with any word of the question, by BM25: (id, score).
-
-        They contain the phrases `required`. Each other phrase of the question, in quotation marks,
-        adds a share of the score, all of them as much as the score itself.
-        """
-        config = self._words_config
-        added = [storable(text) for text, _ in phrases_of(question) if text not in required]
-        _, holds, values = self._matches(where, required)
-        phrase = f"(words @@ phraseto_tsquery('pg_catalog.{config}', %s))::int"
-        share = f"(1 + ({' + '.join([phrase] * len(added))}) / {len(added)}.0)" if added else "1"
-        question = storable(question)
-        while True:
-            settings = self.settings
-            used = Analyzer.parse(settings["tokenizer"])
-            synonyms = synonyms_of(question, settings)
-            index = words.Index(self.transaction, share, holds, (*added, *values))
-            scored = lexical.search(index, question, [used], k, synonyms)
-            if self.settings is settings:  # they are seen when the transaction begins
-                self._all_documents = index.documents
-                return scored
-
-    def replacements(self, question: str) -> Mapping[tuple[int, int], str]:
-        return {}
-
-    def _hot(self) -> tuple[str, ...]:
-        """The table of prefixes, and its graph."""
-        used = self._prefixes
-        return () if used is None else (used.table, used.index)
-
-    def sizes(self) -> dict[str, Any]:
-        passages = self.read("SELECT count(*) FROM passages")[0][0]
-        spread = bool(self.settings.get(schema.CITUS))
-        total = schema.stored_bytes(self.connection, spread)
-        hot = None
-        if passages and not spread:
-            hot = schema.hot_bytes(self.connection, self._hot())
-        waiting = "the index of vectors is not built; searches read all rows"
-        return {
-            "passages": passages,
-            "segments": 0,
-            "tombstones": 0,
-            "commit": 0,
-            "scanned": 0,
-            "hot_row": None if hot is None else hot / passages,
-            "cold_row": None if hot is None else (total - hot) / passages,
-            "words": schema.WORDS_RANKER if schema.words_config(self.settings) else None,
-            "fields": schema.indexed_fields(self.connection),
-            "shortlist": self.shortlist,
-            "exact": self._prefixes is None or self.shortlist >= passages,
-            "bytes": total,
-            "pending": () if self._prefixes else (waiting,),
-        }
-
-    @property
-    def _words_config(self) -> str:
-        """The text search configuration. Raises QueryError if there is none."""
-        config = schema.words_config(self.settings)
-        if config is None:
-            raise QueryError(
-                f"{self.path} has no index of words, because its tokenizer is "
-                f"{self.settings['tokenizer']}; search by vectors: mode='vector'"
-            )
-        return config
-
-    def _matches(self, where: str | None, phrases: tuple[str, ...]) -> _Matches:
-        """The condition that a filter and phrases set."""
-        if where is None and not phrases:
-            return "", "true", ()
-        holds, values = condition(where)
-        if phrases:
-            phrase = f"words @@ phraseto_tsquery('pg_catalog.{self._words_config}', %s)"
-            holds = " AND ".join([holds, *[phrase] * len(phrases)])
-            phrases = tuple(map(storable, phrases))
-        return " JOIN documents ON documents.id = document", holds, (*values, *phrases)
-
-    def _unit(self, queries: Floats) -> Floats:
-        """Unit queries (q, D). Raises Reindexed."""
-        if self.settings["encoder"] != self._encoder:
-            raise Reindexed(f"{self.path}: another encoder indexed it just now")
-        return unit_rows(queries, dim=self._dim)
+def known_of(keys: Iterable[str]) -> Statement:
+    """Reads the stored state of documents: the key, and what Known has."""
+    columns = "key, id, digest, metadata::text, source::text, root, vectors"
+    return f"SELECT {columns} FROM documents WHERE key = ANY(%s)", (storable_keys(keys),)
 
 
-def storable(question: str) -> str:
-    """A question, normalized, without the characters that no stored text has."""
-    return normalized(question).encode("utf-8", "replace").decode().replace("\0", " ")
+def storable_keys(keys: Iterable[str]) -> list[str]:
+    """The keys that PostgreSQL can store."""
+    return [key for key in keys if "\0" not in key]
 
 
-def _best(inner: str, parameters: Sequence[Any], k: int, shown: int) -> "Statement":
+def _best(inner: str, parameters: Sequence[Any], k: int, shown: int) -> Statement:
     """The k best rows of a statement, by full-width cosine.
 
     Rows: id, full-width cosine, number of rows that were scored; document, offsets; and key, text,
@@ -484,23 +393,6 @@ def _best(inner: str, parameters: Sequence[Any], k: int, shown: int) -> "Stateme
         "CASE WHEN place <= %s AND of_document = 1 THEN document END ORDER BY score DESC, best.id"
     )
     return sql, (*parameters, k, min(shown, _BROUGHT))
-
-
-def _vector(query: Floats) -> Any:
-    from pgvector import Vector
-
-    return Vector(query)
-
-
-def known_of(keys: Iterable[str]) -> "Statement":
-    """Reads the stored state of documents: the key, and what Known has."""
-    columns = "key, id, digest, metadata::text, source::text, root, vectors"
-    return f"SELECT {columns} FROM documents WHERE key = ANY(%s)", (storable_keys(keys),)
-
-
-def storable_keys(keys: Iterable[str]) -> list[str]:
-    """The keys that PostgreSQL can store."""
-    return [key for key in keys if "\0" not in key]
 
 
 def _kind(value: Any) -> str:

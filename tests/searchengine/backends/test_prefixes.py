@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +13,8 @@ from postgres_server import new_cluster_url, new_url
 from searchengine import Document, SearchEngine
 from searchengine.backends.contract import Entry
 from searchengine.backends.entries import entries as stored_entries
-from searchengine.backends.postgresql import prefixes, schema
-from searchengine.backends.postgresql.prefixes import Prefixes
+from searchengine.backends.postgresql import collection as collections
+from searchengine.backends.postgresql import schema
 from searchengine.indexer.config import FLAT_BELOW
 
 DIM = 32
@@ -49,20 +49,13 @@ def entries(n: int, seed: int = 0, start: int = 0) -> list[Entry]:
     ]
 
 
-def table(engine: SearchEngine) -> Prefixes:
-    """The one that searches use."""
-    used: Prefixes = engine.collection._state.in_use  # type: ignore[attr-defined]
-    return used
-
-
 def refit(engine: SearchEngine) -> None:
     """Let the rotation be outgrown, and fit another."""
     collection: Any = engine.collection
-    with collection._connections.borrow() as connection, connection.transaction():
-        stored = schema.read_settings(connection, "")[prefixes.IN_USE]
-        schema.set_value(connection, prefixes.IN_USE, stored | {"passages": 1})
+    with collection._connections.borrow() as connection:
+        schema.set_rotation(connection, collection._state.rotation, 100)
     collection.refresh()
-    collection.wait_ready(DEADLINE)
+    collection.upsert(entries(1), finished=0)
 
 
 @contextmanager
@@ -102,17 +95,16 @@ def found(engine: SearchEngine, queries: Any) -> float:
 def test_vectors_are_stored_as_given(engine: SearchEngine) -> None:
     """Of length one, rounded to float16, before and after a rotation is fitted."""
     stored = entries(1100)
-    engine.collection.upsert([replace(each, vectors=3 * each.vectors) for each in stored])
     expected = units(1100).astype(np.float16)
-    for _ in range(2):
-        back = stored_entries(engine.collection, [entry.document.key for entry in stored])
+    for count in (900, 1100):
+        first = [replace(each, vectors=3 * each.vectors) for each in stored[:count]]
+        engine.collection.upsert(first, finished=0)
+        back = stored_entries(engine.collection, [entry.document.key for entry in first])
         vectors = np.concatenate([entry.vectors for entry in back])
-        np.testing.assert_allclose(vectors, expected.astype(np.float32), rtol=1e-3, atol=1e-7)
-        assert (vectors == expected).mean() > 0.99  # but where float32 rounds another way
-        engine.collection.wait_ready(DEADLINE)
-    assert (table(engine).rotation @ table(engine).rotation.T).round(5).tolist() == np.eye(
-        8
-    ).tolist()
+        np.testing.assert_allclose(vectors, expected[:count].astype(float), rtol=1e-3, atol=1e-7)
+        assert (vectors == expected[:count]).mean() > 0.99  # but where float32 rounds another way
+    rotation: Any = engine.collection._state.rotation
+    assert (rotation @ rotation.T).round(5).tolist() == np.eye(8).tolist()
 
 
 @pytest.mark.parametrize("rotation", ["pca", "identity"])
@@ -120,18 +112,16 @@ def test_prefixes_are_those_of_the_rotation(url: str, rotation: str) -> None:
     """Of all passages: those before the rotation, added, replaced and deleted after it."""
     config = {"prefix": 8, "rotation": rotation}
     with SearchEngine.create(url, None, config, dim=DIM, tokenizer="stem:en") as engine:
-        engine.collection.upsert(entries(1100))
-        engine.collection.wait_ready(DEADLINE)
+        engine.collection.upsert(entries(700))
+        engine.collection.upsert(entries(400, start=700), finished=0)
         engine.collection.upsert(entries(300, seed=1, start=1000))
         engine.delete([f"k{i}" for i in range(0, 40, 3)])
-        used: Any = table(engine)
+        used: Any = engine.collection._state
         assert (used.rotation is None) == (rotation == "identity")
         matrix = np.eye(8, DIM) if used.rotation is None else used.rotation
         with engine.collection._connections.borrow() as connection:
-            sql = f"SELECT vector, prefix, p.document = q.document FROM {used.table} p "
-            sql += "FULL JOIN passages q USING (id)"
-            rows = connection.execute(sql).fetchall()
-        assert len(rows) == 1300 - 14 and all(same for *_, same in rows)
+            rows = connection.execute("SELECT vector, prefix FROM passages").fetchall()
+        assert len(rows) == 1300 - 14
         vectors, prefixes = (np.array([row[i].to_list() for row in rows]) for i in (0, 1))
         expected = vectors @ matrix.T
         expected /= np.linalg.norm(expected, axis=1, keepdims=True)
@@ -143,43 +133,29 @@ def test_prefixes_are_those_of_the_rotation(url: str, rotation: str) -> None:
 
 def test_a_collection_that_has_grown_gets_another_rotation(engine: SearchEngine) -> None:
     collection: Any = engine.collection
-    collection.upsert(entries(FLAT_BELOW))
-    collection.wait_ready(DEADLINE)
-    first = table(engine)
-    assert first.passages == FLAT_BELOW
-    stored = entries(7 * FLAT_BELOW - 1, seed=1, start=FLAT_BELOW)
-    collection.upsert(stored)
-    collection.wait_ready(DEADLINE)
-    assert table(engine).table == first.table  # not eight times as many yet
+    collection.upsert(entries(FLAT_BELOW), finished=0)
+    first = collection._state
+    assert first.fitted == FLAT_BELOW
+    collection.upsert(entries(7 * FLAT_BELOW - 1, seed=1, start=FLAT_BELOW), finished=0)
+    assert (collection._state.rotation == first.rotation).all()  # not eight times as many yet
     queries = units(20, seed=1)
     before = found(engine, queries)
-    collection.upsert(entries(1001, seed=1, start=8 * FLAT_BELOW - 1))
-    sql = "SELECT ctid::text, xmin::text FROM passages ORDER BY id"
-    with collection._connections.borrow() as connection:
-        written = connection.execute(sql).fetchall()
-        collection.wait_ready(DEADLINE)
-        assert connection.execute(sql).fetchall() == written  # no vector is written again
-    assert table(engine).passages == 9 * FLAT_BELOW
-    assert not (table(engine).rotation == first.rotation).all()
+    collection.upsert(entries(1001, seed=1, start=8 * FLAT_BELOW - 1), finished=0)
+    assert collection._state.fitted == 9 * FLAT_BELOW
+    assert not (collection._state.rotation == first.rotation).all()
     assert found(engine, queries) > before + 0.1
-    assert collection.is_indexed() and engine.stats().passages == 9 * FLAT_BELOW
-    (entry,) = stored_entries(collection, [stored[7].document.key])
-    np.testing.assert_allclose(entry.vectors, stored[7].vectors, atol=1e-3)
-    collection.wait_ready(DEADLINE)
-    with collection._connections.borrow() as connection:
-        assert schema.prefix_tables(connection) == [table(engine).table]
+    assert engine.stats().pending == () and engine.stats().passages == 9 * FLAT_BELOW
 
 
 def test_readers_and_writers_go_on(engine: SearchEngine) -> None:
     """While the rotation is fitted four times, writers add, replace and delete."""
     collection: Any = engine.collection
-    collection.upsert(entries(1200))
-    collection.wait_ready(DEADLINE)
+    collection.upsert(entries(1200), finished=0)
     expected = {entry.document.key: entry.vectors[0] for entry in entries(1200)}
     vectors = iter(units(100_000, seed=2))
 
     def read(rng: np.random.Generator) -> None:
-        key = f"k{rng.integers(200)}"
+        key = f"k{rng.integers(1, 200)}"
         hits = engine.search(expected[key], 3)
         assert hits[0].key == key and hits[0].score > 0.995
         (entry,) = stored_entries(collection, [key])
@@ -204,93 +180,39 @@ def test_readers_and_writers_go_on(engine: SearchEngine) -> None:
         np.testing.assert_allclose(entry.vectors[0], expected[entry.document.key], atol=2e-3)
 
 
-def test_rights_of_others_are_kept(engine: SearchEngine) -> None:
-    engine.collection.upsert(entries(1100))
-    collection: Any = engine.collection
-    with collection._connections.borrow() as connection:
-        connection.execute("GRANT SELECT ON passages TO PUBLIC")
-    collection.wait_ready(DEADLINE)
-    with collection._connections.borrow() as connection:
-        sql = "SELECT relacl::text FROM pg_class WHERE oid = to_regclass(%s)"
-        assert ",=r/" in connection.execute(sql, (table(engine).table,)).fetchone()[0]
-
-
-@pytest.mark.parametrize("step", ["fill", "build_index", "replace", "drop_former"])
-def test_an_interrupted_build_goes_on(
+@pytest.mark.parametrize("step", ["fit", "build"])
+def test_an_interrupted_step_is_done_again(
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """Others search and write between; nothing is fitted twice."""
-    engine.collection.upsert(entries(1100))
-    engine.collection.wait_ready(DEADLINE)
-    former, work = table(engine), getattr(prefixes, step)
+    """Others search and write between."""
+    engine.collection.upsert(entries(1100), finished=0)
 
-    def interrupted(*arguments: Any) -> None:
-        if step == "build_index":
-            connection, following, _ = arguments
-            sql = f"CREATE INDEX {following.index} ON {following.table} (document)"
-            connection.execute(sql)
-            sql = "UPDATE pg_index SET indisvalid = false WHERE indexrelid = to_regclass(%s)"
-            connection.execute(sql, (following.index,))
+    def interrupted(connection: Any, *_: Any) -> None:
+        if step == "build":
+            connection.execute(f"CREATE INDEX {schema.GRAPH} ON passages (document)")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(prefixes, step, interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        refit(engine)
+    target = (collections, "fit") if step == "fit" else (schema, "build_graph")
+    with monkeypatch.context() as context:
+        context.setattr(*target, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            refit(engine)
     engine.collection.refresh()
-    following = engine.collection._state.following
-    assert (following is None) == (step == "drop_former")
-    assert (table(engine).table == former.table) == (step != "drop_former")
+    assert "not built" in engine.stats().pending[0]
+    assert engine.search(units(1100)[6], 1)[0].key == "k6"
     added = entries(3, seed=2, start=5000)
-    engine.collection.upsert(added)
-    engine.delete(["k3"])
-    monkeypatch.setattr(prefixes, step, work)
-    refit(engine)
-    if following is not None:
-        assert table(engine).table == following.table
-    with engine.collection._connections.borrow() as connection:
-        assert schema.prefix_tables(connection) == [table(engine).table]
-        sql = f"SELECT count(*), count(prefix) FROM passages LEFT JOIN {table(engine).table} USING "
-        assert connection.execute(sql + "(id)").fetchone() == (1102, 1102)
+    engine.collection.upsert(added, finished=0)
+    assert engine.stats().pending == ()
     (hit,) = engine.search(added[1].vectors[0], 1)
     assert hit.key == added[1].document.key and hit.score > 0.998
 
 
-def test_a_reader_that_lasts_is_not_disturbed(
-    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(prefixes, "_PATIENCE", "100ms")
-    monkeypatch.setattr(prefixes, "_TRIES", 2)
-    engine.collection.upsert(entries(1200))
-    engine.collection.wait_ready(DEADLINE)
-    query, replace_table = units(1200)[7:8], prefixes.replace
-    with ExitStack() as lasting:
-        readers = []
-
-        def begin_before(*arguments: Any) -> None:
-            readers.append(lasting.enter_context(engine.collection.reading()))
-            assert readers[0].count() == 1200
-            replace_table(*arguments)
-
-        monkeypatch.setattr(prefixes, "replace", begin_before)
-        refit(engine)
+def test_a_reader_that_lasts_is_not_disturbed(engine: SearchEngine) -> None:
+    engine.collection.upsert(entries(1200), finished=0)
+    query = units(1200)[7:8]
+    with engine.collection.reading() as snapshot:
+        assert snapshot.count() == 1200
         engine.collection.upsert(entries(1, start=7, seed=3))
-        result = readers[0].search(query, 1)
-        assert result.scores[0, 0] > 0.998 and not result.exact
+        assert snapshot.search(query, 1).scores[0, 0] > 0.998
         (hit,) = engine.search(query[0], 1)
         assert hit.key != "k7"
-        with engine.collection._connections.borrow() as connection:
-            assert len(schema.prefix_tables(connection)) == 2
-    monkeypatch.setattr(prefixes, "replace", replace_table)
-    refit(engine)
-    with engine.collection._connections.borrow() as connection:
-        assert schema.prefix_tables(connection) == [table(engine).table]
-
-
-def test_a_search_that_names_a_former_table_begins_again(engine: SearchEngine, url: str) -> None:
-    engine.collection.upsert(entries(1100))
-    engine.collection.wait_ready(DEADLINE)
-    with SearchEngine.open(url) as other:
-        former = table(other)
-        refit(engine)
-        (hit,) = other.search(units(1100)[6], 1)
-        assert hit.key == "k6" and table(other).table != former.table

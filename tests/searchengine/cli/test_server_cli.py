@@ -92,19 +92,6 @@ def test_a_whole_collection_is_verified(url: str) -> None:
             "UPDATE passages SET vector = vector + vector WHERE document = {k7}",
             "'k7' has a vector that is not of unit length",
         ),
-        (
-            "DELETE FROM postings WHERE document = {k7} AND term = "
-            "(SELECT min(term) FROM postings WHERE document = {k7})",
-            "postings has other terms for the document 'k7'",
-        ),
-        (
-            "UPDATE postings SET frequency = 9 WHERE document = {k7}",
-            "postings has other terms for the document 'k7'",
-        ),
-        (
-            "INSERT INTO word_totals VALUES (2, 5)",
-            r"word_totals has 60\d documents and \d+ tokens, not",
-        ),
     ],
 )
 def test_damage_is_found(url: str, sql: str, expected: str) -> None:

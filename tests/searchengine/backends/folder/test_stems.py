@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from searchengine import SearchEngine
-from searchengine.backends.postgresql.schema import words_config
 from searchengine.errors import CollectionError
 
 TEXTS = [
@@ -151,19 +150,3 @@ def test_other_tokenizers_are_refused_in_one_sentence(tmp_path: Path) -> None:
         with pytest.raises(CollectionError, match=r"tokenizer must be one of .* stem:de,ru; got"):
             SearchEngine.create(tmp_path / "c", WordLengths(), tokenizer=name)
     assert not (tmp_path / "c").exists()
-
-
-@pytest.mark.parametrize(
-    ("tokenizer", "config"),
-    [
-        ("stem:de,en", "german"),
-        ("stem:vi,fr", "french"),
-        ("stem:xx", "simple"),
-        ("stem", "simple"),
-        ("stem:en,zh", None),
-        ("unicode", "simple"),
-        ("stem:en", "english"),
-    ],
-)
-def test_postgresql_has_a_configuration_for_stems(tokenizer: str, config: str | None) -> None:
-    assert words_config({"tokenizer": tokenizer}) == config
