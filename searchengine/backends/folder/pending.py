@@ -59,15 +59,20 @@ class Work:
         return [SegmentRow(*row) for row in self.details["inputs"]]
 
 
+_DETAILS = {Kind.MERGE: {"by", "started", "inputs"}, Kind.REINDEX: {"by", "started", "settings"}}
+
+
 def works(store: Store) -> list[Work]:
     """All rows, by id. Raises CollectionError for one that makes no sense."""
-    rows = store.read("SELECT id, kind, folder, details FROM pending ORDER BY id")
-    try:
-        works = [Work(i, Kind(kind), name, json.loads(more)) for i, kind, name, more in rows]
-        for work in works:
-            _by(work.details), work.kind is Kind.REINDEX or work.inputs
-    except (KeyError, TypeError, ValueError) as error:
-        raise store.damaged(f"in its pending work: {error}") from error
+    works = []
+    for i, kind, name, text in store.read("SELECT id, kind, folder, details FROM pending"):
+        if kind not in tuple(Kind):
+            raise store.damaged(f"pending work {i} is of the kind {kind!r}")
+        with store.named_errors():
+            details = json.loads(text)
+        if lacking := _DETAILS[kind] - (details.keys() if isinstance(details, dict) else set()):
+            raise store.damaged(f"pending work {i} lacks {', '.join(sorted(lacking))}")
+        works.append(Work(i, Kind(kind), name, details))
     return works
 
 
