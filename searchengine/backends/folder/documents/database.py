@@ -29,6 +29,7 @@ from searchengine.errors import CollectionBusy, CollectionError
 
 _OPENED: set[Identity] = set()  # files that were found to be of this format
 _BUSY_MS = 5_000  # for readers, while another process recovers the log after a crash
+_UPGRADING = 10  # seconds to wait for another process that upgrades the file
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.1  # seconds between two tries to begin to write
 # A file is rewritten if more than a fourth is free, and if that takes others less than a second.
 _FREE, _REWRITTEN = 4, 64 << 20
@@ -113,16 +114,21 @@ class Database:
         """Create the tables, or migrate existing ones to this version."""
         if create:
             self.connection.execute("PRAGMA journal_mode = wal")
-            schema.upgrade(self.connection, str(self.path))
+        elif self._frozen is not None:
+            self.connection.execute("PRAGMA query_only = 1")
+        if not create and not self._check_tables(self.connection):
             return
         if self._frozen is not None:
-            self.connection.execute("PRAGMA query_only = 1")
-        if not self._check_tables(self.connection):
-            return
-        if self._read_only and self._frozen is None:
+            raise CollectionError(
+                f"{self.path} was written by an older version of searchengine and must be upgraded "
+                "once; make the folder writable and open it again"
+            )
+        if self._read_only:
             Database(self.path).close()  # a connection that can write upgrades the file
-        else:
-            schema.upgrade(self.connection, str(self.path))
+            return
+        # If two processes open it at the same time, one upgrades, and the other finds it done.
+        with self.transaction(_UPGRADING, queue=False):
+            schema.upgrade(self.connection)
 
     def _check_tables(self, connection: sqlite3.Connection) -> bool:
         """Whether migrations are pending. CollectionError for a file of another kind or version."""
@@ -356,18 +362,9 @@ class Database:
 
     def warm(self) -> int:
         """Read every page of the tables and indexes; returns bytes. Look-ups do not wait."""
-        sql = (
-            "SELECT name FROM sqlite_master WHERE type = 'table' "
-            "AND sql NOT LIKE 'CREATE VIRTUAL%' AND name NOT LIKE 'sqlite_%'"
-        )
-        for (name,) in self.read(sql):
-            complaint = self.scan(f"PRAGMA quick_check('{name}')")[0][0]
-            if complaint != "ok":
-                raise self.damaged(" ".join(complaint.split()))
-        (size,) = self.read(
-            "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
-        )
-        return int(size[0])
+        if (complaint := self.scan("PRAGMA quick_check")[0][0]) != "ok":
+            raise self.damaged(" ".join(complaint.split()))
+        return self.path.stat().st_size
 
     def copy_to(self, path: Path) -> None:
         """Write the database as this connection sees it to a new file."""

@@ -84,7 +84,6 @@ def m003_words(_: "sqlite_utils.Database") -> None:
 
 MIGRATIONS = {function.__name__: function for function in (m001_tables, m003_words)}
 """Name → migration, in the order in which they are applied."""
-_PATIENCE_MS = 10_000  # to wait for another process, which may be upgrading
 
 
 def outdated(connection: sqlite3.Connection, name: str) -> bool:
@@ -108,36 +107,16 @@ def outdated(connection: sqlite3.Connection, name: str) -> bool:
     return applied != MIGRATIONS.keys()
 
 
-def upgrade(connection: sqlite3.Connection, name: str) -> None:
-    """Apply the pending migrations in one transaction; to a new database, all of them.
-
-    Raises CollectionError if the file `name` cannot be written.
-    """
-    if connection.execute("PRAGMA query_only").fetchone()[0]:
-        raise CollectionError(
-            f"{name} was written by an older version of searchengine and must be upgraded "
-            "once; make the folder writable and open it again"
-        )
+def upgrade(connection: sqlite3.Connection) -> None:
+    """Apply the pending migrations in the present transaction; to a new database, all of them."""
     import sqlite_utils
 
     migrations = sqlite_utils.Migrations("searchengine")
     for migration in MIGRATIONS.values():
         migrations()(migration)
-    db = sqlite_utils.Database(connection, recursive_triggers=False, execute_plugins=False)
-    # If two processes open it at the same time, one upgrades, and the other finds it done.
-    timeout = connection.execute("PRAGMA busy_timeout").fetchone()[0]
-    connection.execute(f"PRAGMA busy_timeout = {_PATIENCE_MS}")
-    try:
-        db.execute("BEGIN IMMEDIATE")
-    finally:
-        connection.execute(f"PRAGMA busy_timeout = {timeout}")
-    try:
-        migrations.apply(db)
-        db.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:  # SQLite ends it by itself where the disk is full
-            db.execute("ROLLBACK")
-        raise
+    migrations.apply(
+        sqlite_utils.Database(connection, recursive_triggers=False, execute_plugins=False)
+    )
 
 
 def catch_up(connection: sqlite3.Connection) -> None:

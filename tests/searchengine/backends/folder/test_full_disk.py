@@ -3,7 +3,6 @@
 import errno
 import os
 import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import full_disk
@@ -15,8 +14,9 @@ from small_disk import Case, campaign, missing
 
 from searchengine import SearchEngine
 from searchengine.backends.folder.documents import schema
+from searchengine.backends.folder.documents.store import Store
 from searchengine.corpus import language_traits
-from searchengine.errors import CorpusError
+from searchengine.errors import CollectionError, CorpusError
 from searchengine.indexer.faiss_calls import faiss, write_index
 
 small_disk = pytest.mark.skipif(missing() is not None, reason=missing() or "")
@@ -79,6 +79,5 @@ def test_a_database_that_finds_no_room_for_its_tables(
         raise sqlite3.OperationalError("database or disk is full")
 
     monkeypatch.setattr(schema, "catch_up", full)
-    with closing(sqlite3.connect(tmp_path / "documents.db", isolation_level=None)) as connection:
-        with pytest.raises(sqlite3.OperationalError, match="database or disk is full"):
-            schema.upgrade(connection, "documents.db")
+    with pytest.raises(CollectionError, match="database or disk is full"):
+        Store(tmp_path / "documents.db", create=True)
