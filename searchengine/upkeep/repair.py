@@ -8,8 +8,9 @@ move the passages meanwhile; readers go on. All is one commit: a killed process 
 Where SQLite itself finds documents.db damaged, nothing is changed: its own program recovers rows.
 """
 
+import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
@@ -19,16 +20,20 @@ from typing import Any
 
 import numpy as np
 
+from searchengine.backends.contract import Ids
 from searchengine.backends.filters import fields
+from searchengine.backends.folder import pending
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents.changes import Changes
-from searchengine.backends.folder.documents.connections import connect
+from searchengine.backends.folder.documents.connections import connect, exhausted
 from searchengine.backends.folder.documents.schema import BEHIND, catch_up, outdated
 from searchengine.backends.folder.documents.store import SegmentRow, Store
-from searchengine.backends.folder.folders import check_name, remove_unnamed
-from searchengine.backends.folder.pending import Kind, drop_all, works
+from searchengine.backends.folder.folders import check_name, folder_of, remove_unnamed
+from searchengine.backends.folder.snapshot import setting_faults
 from searchengine.backends.folder.view import has_vectors, open_committed
 from searchengine.backends.folder.writer import Vectors, Writer, writing
+from searchengine.backends.mode import Mode
+from searchengine.corpus.analyzer import DEFAULT, Tokenizer
 from searchengine.corpus.documents import Document
 from searchengine.encoders.loading import (
     EncoderArgument,
@@ -39,318 +44,19 @@ from searchengine.encoders.loading import (
 from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.errors import SegmentError, SegmentFormatError
+from searchengine.indexer.search.segment_files import read_manifest
 from searchengine.indexer.segment import Segment
-from searchengine.indexer.storage.passages_file import PASSAGES
-from searchengine.ingest.passages import PassageReader
+from searchengine.indexer.storage.passages_file import PASSAGES, RowPassages
+from searchengine.ingest.passages import PassageConfig, PassageReader
 from searchengine.ingest.pipeline import encoded, in_batches
 from searchengine.ingest.settings import CollectionSettings
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
-from searchengine.upkeep import verify
+from searchengine.upkeep.verify import MALFORMED, OUTSIDE, differing, verify
 
+_BATCH = 512  # documents read or encoded at a time
 _MAX_NAMES = 20  # documents named in a report; the others are counted
-_OUTSIDE = (
-    "typeof(start) || typeof(end) <> 'integerinteger' OR start < 0 OR start > end "
-    "OR end > length(CAST(text AS BLOB))"
-)
+_NO_INTEGERS = "typeof(document) || typeof(start) || typeof(end) <> 'integerintegerinteger'"
 _PLACED = "EXISTS (SELECT 1 FROM segments AS s WHERE {} BETWEEN s.base AND s.base + s.rows - 1)"
-
-
-@dataclass(slots=True)
-class Report:
-    """Messages on the damage, the repairs, and lost data."""
-
-    damage: list[str] = field(default_factory=list)
-    repaired: list[str] = field(default_factory=list)
-    lost: list[str] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Plan:
-    """The damage found in the tables, and what remains to be done.
-
-    Attributes:
-        report: messages.
-        opened: the intact segments.
-        restored: the others whose vectors are intact: all else is to be made of these again.
-        documents: ids of the documents to encode again.
-        counts: numbers of documents, passages and segments checked.
-    """
-
-    report: Report = field(default_factory=Report)
-    opened: dict[SegmentRow, Segment] = field(default_factory=dict)
-    restored: list[SegmentRow] = field(default_factory=list)
-    documents: set[int] = field(default_factory=set)
-    counts: tuple[int, int, int] = (0, 0, 0)
-
-    def close(self) -> None:
-        """Close the segments."""
-        for segment in self.opened.values():
-            segment.close()
-
-
-def reconcile(path: Path, store: Store) -> Plan:
-    """Make the tables consistent with each other and with the segments that can be read.
-
-    Call it in a transaction of the store. Passages without a row are removed; the plan names the
-    documents that have lost one. Pending work is dropped.
-    """
-    plan = Plan()
-    with store.named_errors(), _lenient(store):
-        reindexing = any(work.kind is Kind.REINDEX for work in works(store))
-        drop_all(store)
-        _indexes(store, plan)
-        _documents(store, plan)
-        segments = _segments(path, store, plan)
-        _moved(store, plan)
-        _passages(store, plan)
-        _spans(store, plan)
-        if store.read(BEHIND)[0][0]:
-            catch_up(store.connection)
-            plan.report.damage.append(f"{store.path.name}: next ids are used already")
-            plan.report.repaired.append("the next ids are larger than all that are stored")
-        lacking = _numbers(
-            store,
-            "SELECT id FROM documents WHERE vectors IS NOT x'' "
-            "AND id NOT IN (SELECT document FROM passages)",
-        )
-        new = lacking - plan.documents
-        if new:
-            _report_damage(plan, store, new, "has no passage", "have no passage")
-        plan.documents |= lacking
-        _without_encoder(store, plan)
-        if reindexing and plan.report.damage:  # without damage, nothing is repaired or dropped
-            plan.report.lost.append("the pending reindex was dropped; start it again")
-        documents, passages = store.counts()
-        plan.counts = documents, passages, segments
-        if plan.documents:
-            plan.report.repaired.append(f"{len(plan.documents)} documents were encoded again")
-    return plan
-
-
-def _without_encoder(store: Store, plan: Plan) -> None:
-    """Take documents with supplied vectors out of the plan: they cannot be encoded again.
-
-    They are kept, with the vectors that are left.
-    """
-    supplied = plan.documents & _numbers(store, "SELECT id FROM documents WHERE vectors NOT NULL")
-    if not supplied:
-        return
-    plan.documents -= supplied
-    intact = _numbers(store, "SELECT document FROM passages")
-    for number in supplied:
-        # Another checksum than that of any vectors: if they come again, they are written.
-        digest = b"incomplete" if number in intact else b""
-        sql = "UPDATE documents SET vectors = ? WHERE id = ?"
-        store.connection.execute(sql, (digest, number))
-    sql = (
-        "UPDATE passages SET start = 0, end = (SELECT length(text) FROM documents "
-        "WHERE id = passages.document) WHERE id IN (SELECT passages.id FROM passages "
-        f"JOIN documents ON documents.id = passages.document WHERE document = ? AND ({_OUTSIDE}))"
-    )
-    store.connection.executemany(sql, ((number,) for number in supplied))
-    plan.report.lost.append(
-        f"vectors of {_keys(store, supplied)}, which came with them; add them again with vectors"
-    )
-
-
-def _indexes(store: Store, plan: Plan) -> None:
-    complaint = store.index_complaint()
-    if complaint is None:
-        return
-    plan.report.damage.append(f"{store.path.name}: {complaint}")
-    for name in store.fields():
-        fields.drop_field(store.connection, name)
-        fields.index_field(store.connection, name)
-    plan.report.repaired.append("the indexes of fields were built again")
-
-
-def _documents(store: Store, plan: Plan) -> None:
-    """Check texts against their digests; remove documents without text."""
-    after, altered, empty = -1, [], []
-    to_encode: set[int] = set()  # altered, and encoded from its text
-    sql = (
-        "SELECT id, key, title, text, digest, vectors FROM documents WHERE id > ? "
-        "ORDER BY id LIMIT 500"
-    )
-    while rows := store.read(sql, (after,)):
-        for number, key, title, text, digest, vectors in rows:
-            document = Document(key, text, title)
-            if not document.full_text and not vectors:
-                empty.append(number)
-            elif document.digest != digest:
-                altered.append(number)
-                to_encode |= {number} if vectors is None else set()
-                store.connection.execute(
-                    "UPDATE documents SET title = ?, text = ?, digest = ? WHERE id = ?",
-                    (title, text, document.digest, number),
-                )
-        after = rows[-1][0]
-    if altered:
-        _report_damage(
-            plan,
-            store,
-            set(altered),
-            "has a text that differs from what was stored; it was kept",
-            "have texts that differ from what was stored; they were kept",
-        )
-        plan.documents |= to_encode
-    if empty:
-        keys = _keys(store, set(empty))
-        plan.report.damage.append(f"no text is left of {keys}")
-        plan.report.lost.append(f"the text of {keys}")
-        Changes(store).remove(empty)
-
-
-def _segments(path: Path, store: Store, plan: Plan) -> int:
-    """Verify every segment; plans what is made again, and removes those without vectors."""
-    connection = store.connection
-    connection.execute(
-        "DELETE FROM segments WHERE typeof(id) || typeof(base) || typeof(rows) "
-        "<> 'integerintegerinteger'"
-    )
-    committed = store.segments()
-    shifted = _shifted(store, committed)
-    for row in committed:
-        try:
-            if row in shifted:
-                raise SegmentError(f"segment {row.id:06d}: its rows do not match its passages")
-            plan.opened[row] = _verified(path, row)
-        except SegmentFormatError as error:
-            raise CollectionError(f"{error}; nothing was changed") from error
-        except (SegmentError, OSError) as error:
-            plan.report.damage.append(str(error))
-            if row not in shifted and has_vectors(path, row):
-                plan.restored.append(row)
-                plan.report.repaired.append(f"segment {row.id:06d} was made again from its vectors")
-                continue
-            sql = "SELECT DISTINCT document FROM passages WHERE id BETWEEN ? AND ?"
-            plan.documents |= _numbers(store, sql, row.ends)
-            connection.execute("DELETE FROM passages WHERE id BETWEEN ? AND ?", row.ends)
-            Changes(store).remove_segments([row])
-            plan.report.repaired.append(f"segment {row.id:06d} was replaced")
-    plan.documents &= _numbers(store, "SELECT id FROM documents")
-    return len(committed)
-
-
-def _shifted(store: Store, committed: Sequence[SegmentRow]) -> set[SegmentRow]:
-    """Segments with rows that cannot be assigned to passages.
-
-    They overlap another segment, or lack passages while there are passages without a row. If
-    passages are merely lost, the others keep their rows.
-    """
-    shifted = set()
-    for before, row in pairwise(committed):
-        if row.base <= before.ends[1]:
-            shifted |= {before, row}
-    ids = "SELECT id FROM passages UNION SELECT passage FROM tombstones"
-    unplaced = f"SELECT count(*) FROM ({ids}) AS p WHERE NOT {_PLACED.format('p.id')}"
-    if store.read(unplaced)[0][0]:
-        count = f"SELECT count(*) FROM ({ids}) WHERE id BETWEEN ? AND ?"
-        shifted |= {row for row in committed if store.read(count, row.ends)[0][0] != row.rows}
-    return shifted
-
-
-def _verified(path: Path, row: SegmentRow) -> Segment:
-    """Open a segment and read all of it. Raises SegmentError and OSError."""
-    segment = open_committed(path, row)
-    for _ in segment.verified():  # the vectors, the only file that was not read
-        pass
-    return segment
-
-
-def _passages(store: Store, plan: Plan) -> None:
-    """Repair passages without a row, a document or valid offsets, and rows without a passage."""
-    connection, placed = store.connection, _PLACED.format("passages.id")
-    for where, singular, plural in (
-        (f"NOT {placed}", "has a passage without a row", "have passages without a row"),
-        (_OUTSIDE, "has a passage outside of its text", "have passages outside of their text"),
-    ):
-        sql = (
-            "SELECT DISTINCT document FROM passages JOIN documents "
-            f"ON documents.id = passages.document WHERE {where}"
-        )
-        wrong = _numbers(store, sql)
-        if wrong:
-            _report_damage(plan, store, wrong, singular, plural)
-            plan.documents |= wrong
-    connection.execute(f"DELETE FROM passages WHERE NOT {placed}")
-    connection.execute(f"DELETE FROM tombstones WHERE NOT {_PLACED.format('passage')}")
-    orphaned = "document NOT IN (SELECT id FROM documents)"
-    _count(plan, connection, f"DELETE FROM passages WHERE {orphaned}", "passages of no document")
-    sql = "DELETE FROM tombstones WHERE passage IN (SELECT id FROM passages)"
-    _count(plan, connection, sql, "passages that were marked as deleted")
-    unknown = []
-    for row in (*plan.opened, *plan.restored):
-        sql = (
-            "SELECT id FROM passages WHERE id BETWEEN ? AND ? UNION ALL "
-            "SELECT passage FROM tombstones WHERE passage BETWEEN ? AND ?"
-        )
-        known = store.numbers(sql, (*row.ends, *row.ends))
-        unknown += np.setdiff1d(np.arange(row.base, row.base + row.rows), known).tolist()
-    if unknown:
-        plan.report.damage.append(f"{len(unknown)} rows of segments have no passage")
-        plan.report.repaired.append(f"{len(unknown)} rows without a passage were marked as deleted")
-    for number in unknown:
-        # The passages of a document follow each other: its neighbours may be of the same document.
-        sql = "SELECT document FROM passages WHERE id IN (?, ?)"
-        plan.documents |= _numbers(store, sql, (number - 1, number + 1))
-    connection.executemany("INSERT INTO tombstones (passage) VALUES (?)", ((i,) for i in unknown))
-
-
-def _moved(store: Store, plan: Plan) -> None:
-    """Remove passages that are of another document in their segment's file; encode both again."""
-    documents = _numbers(store, "SELECT id FROM documents")
-    for row, segment in plan.opened.items():
-        for passage, *owners in verify.differing(store, row, segment).tolist():
-            if owners[0] != owners[1] and owners[0] in documents:
-                store.connection.execute("DELETE FROM passages WHERE id = ?", (passage,))
-                plan.documents |= {*owners} & documents
-
-
-def _spans(store: Store, plan: Plan) -> None:
-    """Report segments whose passages files have other offsets than the table, which counts."""
-    for row, segment in plan.opened.items():
-        if set(verify.differing(store, row, segment)[:, 1].tolist()) - plan.documents:
-            plan.report.damage.append(f"segment {row.id:06d} has other passages in {PASSAGES}")
-            plan.report.repaired.append(f"segment {row.id:06d} was written again")
-
-
-def _count(plan: Plan, connection: Any, sql: str, what: str) -> None:
-    removed = connection.execute(sql).rowcount
-    if removed:
-        plan.report.damage.append(f"{removed} {what}")
-        plan.report.repaired.append(f"{removed} {what} were removed")
-
-
-def _numbers(store: Store, sql: str, parameters: Sequence[Any] = ()) -> set[int]:
-    return {row[0] for row in store.read(sql, parameters) if isinstance(row[0], int)}
-
-
-def _report_damage(plan: Plan, store: Store, ids: set[int], singular: str, plural: str) -> None:
-    plan.report.damage.append(f"{_keys(store, ids)} {singular if len(ids) == 1 else plural}")
-
-
-def _keys(store: Store, ids: set[int]) -> str:
-    shown = sorted(ids)[:_MAX_NAMES]
-    marks = ", ".join("?" * len(shown))
-    sql = f"SELECT key FROM documents WHERE id IN ({marks}) ORDER BY id"
-    keys = ", ".join(repr(row[0]) for row in store.read(sql, shown))
-    more = f" and {len(ids) - len(shown)} more" if len(ids) > len(shown) else ""
-    return f"{'document' if len(ids) == 1 else 'documents'} {keys}{more}"
-
-
-@contextmanager
-def _lenient(store: Store) -> Iterator[None]:
-    """Read texts with invalid UTF-8, with replacement characters."""
-    before = store.connection.text_factory
-    store.connection.text_factory = lambda data: data.decode("utf-8", "replace")
-    try:
-        yield
-    finally:
-        store.connection.text_factory = before
-
-
-_BATCH = 512  # documents encoded at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,11 +115,27 @@ def repair(
         raise CollectionError(f"{database} is missing, so {path} is not a collection")
     _check_database(database, dry_run)
     plan = _trial(path, database)
-    if plan.report.damage and not dry_run:
-        plan = _mend(path, database, encoder, bool(plan.documents), wait, runtime, progress)
-    if dry_run:
-        plan.report.repaired.clear()
-    return _result(path, plan, dry_run)
+    if plan.damage and not dry_run:
+        plan = _mend(path, plan, encoder, wait, runtime, progress)
+    complaint = None
+    try:
+        with closing(Collection(path)) as collection:
+            verify(collection)
+    except CollectionBusy:
+        raise
+    except CollectionError as error:
+        complaint = str(error)
+    return Repair(
+        str(path),
+        dry_run,
+        *plan.counts,
+        tuple(plan.damage),
+        () if dry_run else tuple(plan.repaired),
+        tuple(plan.lost),
+        len(plan.documents),
+        complaint is None,
+        complaint,
+    )
 
 
 def _check_database(path: Path, read_only: bool) -> None:
@@ -431,8 +153,7 @@ def _check_database(path: Path, read_only: bool) -> None:
         if not _is_damage(error):
             raise CollectionError(f"{path} cannot be read: {error}") from error
         lines = [str(error)]
-    wrong = [line for line in lines if line != "ok"]
-    if wrong:
+    if wrong := [line for line in lines if line != "ok"]:
         raise _torn(path, wrong[0])
 
 
@@ -450,29 +171,7 @@ def _torn(path: Path, how: str) -> CollectionError:
     )
 
 
-def _result(path: Path, plan: Plan, dry_run: bool) -> Repair:
-    complaint = None
-    try:
-        with closing(Collection(path)) as collection:
-            verify.verify(collection)
-    except CollectionBusy:
-        raise
-    except CollectionError as error:
-        complaint = str(error)
-    return Repair(
-        str(path),
-        dry_run,
-        *plan.counts,
-        tuple(plan.report.damage),
-        tuple(plan.report.repaired),
-        tuple(plan.report.lost),
-        len(plan.documents),
-        complaint is None,
-        complaint,
-    )
-
-
-def _trial(path: Path, database: Path) -> Plan:
+def _trial(path: Path, database: Path) -> "Plan":
     """Plan the repair on a copy of the tables: takes no lock and changes nothing."""
     try:
         with TemporaryDirectory() as scratch:
@@ -480,7 +179,7 @@ def _trial(path: Path, database: Path) -> Plan:
             with Store(database, readers=1) as store:
                 store.copy_to(copy)
             with Store(copy) as store, store.transaction():
-                plan = reconcile(path, store)
+                plan = Plan.of(path, store)
             plan.close()
     except CollectionError as error:
         if _is_damage(error.__cause__):
@@ -491,44 +190,38 @@ def _trial(path: Path, database: Path) -> Plan:
 
 def _mend(
     path: Path,
-    database: Path,
+    trial: "Plan",
     encoder: EncoderArgument | None,
-    needs_encoder: bool,
     wait: float,
     runtime: RuntimeConfig | None,
     progress: Progress | None,
-) -> Plan:
-    with Store(database) as store:
-        reader = None
+) -> "Plan":
+    def load_reader(settings: Mapping[str, Any]) -> PassageReader:
+        described = settings["encoder"]
+        if encoder is None:
+            loaded = load_built_by(described, path, runtime)
+        else:
+            loaded = load_given(encoder, runtime)
+        check_built_by(loaded, described, path)
+        return PassageReader(loaded, CollectionSettings.from_stored(settings).passages, settings)
 
-        def load_reader() -> PassageReader:
-            settings = store.settings()
-            described = settings["encoder"]
-            if encoder is None:
-                loaded = load_built_by(described, path, runtime)
-            else:
-                loaded = load_given(encoder, runtime)
-            check_built_by(loaded, described, path)
-            cut = CollectionSettings.from_stored(settings).passages
-            return PassageReader(loaded, cut, settings)
-
-        if needs_encoder:
-            reader = load_reader()  # before the lock is taken: it can take seconds
-        (path / "segments").mkdir(exist_ok=True)
-        opened: dict[SegmentRow, Segment] = {}
+    reader = load_reader(trial.settings) if trial.documents else None  # it can take seconds
+    (path / "segments").mkdir(exist_ok=True)
+    opened: dict[SegmentRow, Segment] = {}
+    with Store(path / "documents.db") as store:
         with writing(path, store, opened.__getitem__, wait) as writer:
-            plan = reconcile(path, store)
+            plan = Plan.of(path, store)
             for row in plan.restored:
                 writer.restore(row)
             opened.update(plan.opened | writer.opened)
             if plan.documents:
-                if reader is None or reader.settings != store.settings():  # changed meanwhile
-                    reader = load_reader()
+                if reader is None or reader.settings != plan.settings:  # changed meanwhile
+                    reader = load_reader(plan.settings)
                 vectors = _encoded(writer, plan, reader, progress)
                 if (first := next(vectors, None)) is not None:
                     writer.append(chain([first], vectors))
             for row, segment in plan.opened.items():
-                if verify.differing(store, row, segment).size:
+                if differing(store, row, segment).size:
                     writer.merge([row])
         plan.opened |= writer.opened
         plan.close()
@@ -538,7 +231,7 @@ def _mend(
 
 
 def _encoded(
-    writer: Writer, plan: Plan, reader: PassageReader, progress: Progress | None
+    writer: Writer, plan: "Plan", reader: PassageReader, progress: Progress | None
 ) -> Iterator[Vectors]:
     """Write the passages of the documents again, and yield their vectors."""
     passage = writer.changes.next_passage()
@@ -551,3 +244,333 @@ def _encoded(
         yield from block.batches
         if progress is not None:
             progress("Encoding", len(batch), len(ids))
+
+
+@dataclass(slots=True)
+class Plan:
+    """The damage found in the tables, and what remains to be done.
+
+    Attributes:
+        path, store: the collection's folder, and the tables, in a transaction.
+        damage, repaired, lost: messages.
+        opened: the intact segments.
+        restored: the others whose vectors are intact: all else is to be made of these again.
+        documents: ids of the documents to encode again.
+        settings: the collection settings.
+        counts: numbers of documents, passages and segments checked.
+    """
+
+    path: Path
+    store: Store
+    damage: list[str] = field(default_factory=list)
+    repaired: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    opened: dict[SegmentRow, Segment] = field(default_factory=dict)
+    restored: list[SegmentRow] = field(default_factory=list)
+    documents: set[int] = field(default_factory=set)
+    settings: dict[str, Any] = field(default_factory=dict)
+    counts: tuple[int, int, int] = (0, 0, 0)
+
+    @classmethod
+    def of(cls, path: Path, store: Store) -> "Plan":
+        """Make the tables consistent with each other and with the segments that can be read.
+
+        Passages without a row are removed; the plan names the documents that have lost one.
+        """
+        plan = cls(path, store)
+        with store.named_errors(), _lenient(store):
+            plan._end_works()
+            plan._mend_metadata()
+            plan._mend_fields()
+            plan._mend_texts()
+            segments = plan._open_segments()
+            plan._mend_settings()
+            plan._mend_passages()
+            if store.read(BEHIND)[0][0]:
+                catch_up(store.connection)
+                plan._note(
+                    "next ids are used already", "the next ids are larger than all that are stored"
+                )
+            sql = "SELECT id FROM documents WHERE vectors IS NOT x'' AND id NOT IN "
+            lacking = plan._ids(f"{sql}(SELECT document FROM passages)")
+            plan._name(lacking - plan.documents, "no passage")
+            plan.documents |= lacking
+            plan._keep_supplied()
+            plan.counts = *store.counts(), segments
+            if plan.documents:
+                plan.repaired.append(f"{len(plan.documents)} documents were encoded again")
+        return plan
+
+    def close(self) -> None:
+        """Close the segments."""
+        for segment in self.opened.values():
+            segment.close()
+
+    def _end_works(self) -> None:
+        """Drop pending work, but for a reindex, which is a collection of its own."""
+        for number, kind, folder, details in self.store.read(
+            "SELECT id, kind, folder, details FROM pending"
+        ):
+            try:
+                work = pending.Work(number, pending.Kind(kind), folder, json.loads(details))
+                pending.described(self.path, work)
+            except (KeyError, TypeError, ValueError):
+                self._note(f"pending work {number} of the kind {kind!r}", "it was dropped")
+            else:
+                if work.kind is pending.Kind.REINDEX:
+                    continue
+            self._change("DELETE FROM pending WHERE id = ?", (number,))
+
+    def _mend_metadata(self) -> None:
+        """Mend columns that are not text, and metadata that are no JSON object."""
+        wrong = self._ids(f"SELECT id FROM documents WHERE {MALFORMED}")
+        if not wrong:
+            return
+        indexed = self.store.fields()
+        for name in indexed:  # their triggers read the metadata
+            fields.drop_field(self.store.connection, name)
+        self._name(wrong, "a title or text that is not text, or metadata that are no JSON object")
+        self._change(
+            "UPDATE documents SET key = CAST(key AS TEXT), title = CAST(title AS TEXT), "
+            f"text = CAST(text AS TEXT) WHERE {MALFORMED}"
+        )
+        if without := self._ids(f"SELECT id FROM documents WHERE {MALFORMED}"):
+            self.lost.append(f"metadata of {self._keys(without)}")
+            valid = "json_valid(ifnull(source, 'x')) AND json_type(source) = 'object'"
+            self._change(
+                f"UPDATE documents SET metadata = CASE WHEN {valid} THEN source ELSE '{{}}' END, "
+                f"source = NULL WHERE {MALFORMED}"
+            )
+        for name in indexed:
+            fields.index_field(self.store.connection, name)
+
+    def _mend_fields(self) -> None:
+        if complaint := self.store.index_complaint():
+            self._note(complaint, "the indexes of fields were built again")
+            for name in self.store.fields():
+                fields.drop_field(self.store.connection, name)
+                fields.index_field(self.store.connection, name)
+
+    def _mend_texts(self) -> None:
+        """Check texts against their digests; remove documents without text."""
+        after, altered, empty = -1, set[int](), set[int]()
+        sql = (
+            "SELECT id, key, title, text, digest, vectors FROM documents WHERE id > ? "
+            f"ORDER BY id LIMIT {_BATCH}"
+        )
+        update = "UPDATE documents SET title = ?, text = ?, digest = ? WHERE id = ?"
+        while rows := self.store.read(sql, (after,)):
+            for number, key, title, text, digest, vectors in rows:
+                document = Document(key, text, title)
+                if not document.full_text and not vectors:
+                    empty.add(number)
+                elif document.digest != digest:
+                    altered.add(number)
+                    self.documents |= {number} if vectors is None else set()
+                    self._change(update, (title, text, document.digest, number))
+            after = rows[-1][0]
+        self._name(altered, "a text that differs from what was stored; it was kept")
+        if empty:
+            self.damage.append(f"no text is left of {self._keys(empty)}")
+            self.lost.append(f"the text of {self._keys(empty)}")
+            Changes(self.store).remove(sorted(empty))
+
+    def _open_segments(self) -> int:
+        """Verify every segment; plans what is made again, and removes those without vectors."""
+        self._change(
+            "DELETE FROM segments WHERE typeof(id) || typeof(base) || typeof(rows) "
+            "<> 'integerintegerinteger'"
+        )
+        committed = self.store.segments()
+        overlap = [(a, b) for a, b in pairwise(committed) if b.base <= a.ends[1]]
+        shifted = {row for pair in overlap for row in pair}
+        for row in committed:
+            try:
+                if row in shifted:
+                    raise SegmentError(f"segment {row.id:06d}: it has the rows of another one")
+                segment = self.opened[row] = open_committed(self.path, row)
+                for _ in segment.verified():
+                    pass
+            except SegmentFormatError as error:
+                raise CollectionError(f"{error}; nothing was changed") from error
+            except (SegmentError, OSError) as error:
+                self.opened.pop(row, None)
+                if limit := exhausted(error):  # no damage
+                    raise CollectionError(f"{self.path}: {limit}") from error
+                if row not in shifted and has_vectors(self.path, row):
+                    self.restored.append(row)
+                    self._note(error, f"segment {row.id:06d} was made again from its vectors")
+                    continue
+                sql = "SELECT DISTINCT document FROM passages WHERE id BETWEEN ? AND ?"
+                self.documents |= self._ids(sql, row.ends)
+                self._change("DELETE FROM passages WHERE id BETWEEN ? AND ?", row.ends)
+                Changes(self.store).remove_segments([row])
+                self._note(error, f"segment {row.id:06d} was replaced")
+        self.documents &= self._ids("SELECT id FROM documents")
+        return len(committed)
+
+    def _mend_settings(self) -> None:
+        """Replace settings that make no sense by what segments say, or by the defaults."""
+        settings, faults = self.settings, dict[str, str]()
+        for name, value in self.store.read("SELECT name, value FROM settings"):
+            try:
+                settings[name] = json.loads(value)
+            except (TypeError, ValueError) as error:
+                faults[name] = str(error)
+        faults |= setting_faults(settings)
+        if not faults:
+            try:
+                CollectionSettings.from_stored(settings)
+            except CollectionError as error:
+                faults["passages"] = str(error)
+        if not faults:
+            return
+        defaults, changes = self._defaults(settings.get("encoder")), Changes(self.store)
+        if lost := {"encoder", "index"} & faults.keys() - defaults.keys():
+            raise CollectionError(
+                f"{self.store.path} has lost its setting {min(lost)}, and no segment can be read "
+                "that shows it; restore the folder from a backup, or index the documents again"
+            )
+        for name, fault in faults.items():
+            settings.pop(name, None)
+            changes.unset(name)
+            if name in defaults:
+                settings[name] = defaults[name]
+                changes.set(name, defaults[name])
+            now = f"is {defaults[name]} now" if name in defaults else "was removed"
+            self._note(f"setting {name}: {fault}", f"setting {name} {now}")
+
+    def _defaults(self, former: Any) -> dict[str, Any]:
+        """The settings that segments show, or of a new collection. `former`: the encoder's."""
+        words = [segment.words for segment in self.opened.values()]
+        terms = [each.notes["terms"].partition(" ")[0] for each in words if each is not None]
+        tokenizer = max(terms, default=Tokenizer.NONE if words else str(DEFAULT))
+        cut = "SELECT 1 FROM passages GROUP BY document HAVING count(*) > 1 LIMIT 1"
+        defaults = {
+            "tokenizer": tokenizer,
+            "passages": PassageConfig().as_dict() if self.store.read(cut) else None,
+            "mode": Mode.VECTOR if tokenizer == Tokenizer.NONE else Mode.HYBRID,
+        }
+        if rows := sorted((*self.opened, *self.restored), key=lambda row: row.rows):
+            manifest, _ = read_manifest(folder_of(self.path, rows[-1].id))
+            encoder = {"source": None, **(former if isinstance(former, dict) else {})}
+            encoder |= {"dim": manifest.dim, "fingerprint": manifest.provenance["encoder"]}
+            return defaults | {"encoder": encoder, "index": manifest.config.as_dict()}
+        return defaults
+
+    def _mend_passages(self) -> None:
+        """Have the table of passages follow the files of the segments; encode what has no row."""
+        documents, placed = self._ids("SELECT id FROM documents"), _PLACED.format("passages.id")
+        wrong = self._ids(f"SELECT DISTINCT document FROM passages WHERE NOT {placed}") & documents
+        self._name(wrong, "a passage without a row")
+        self.documents |= wrong
+        self._change(f"DELETE FROM passages WHERE NOT {placed} OR {_NO_INTEGERS}")
+        self._change(f"DELETE FROM tombstones WHERE NOT {_PLACED.format('passage')}")
+        marked = "DELETE FROM tombstones WHERE passage IN (SELECT id FROM passages)"
+        if count := self._change(marked):
+            self._note(f"{count} passages are marked as deleted", f"{count} marks were removed")
+        for row in (*self.opened, *self.restored):
+            self._mend_rows(row, np.array(sorted(documents), np.int64))
+        wrong = self._ids(
+            "SELECT DISTINCT document FROM passages JOIN documents "
+            f"ON documents.id = passages.document WHERE {OUTSIDE}"
+        )
+        self._name(wrong - self.documents, "a passage outside of its text")
+        self.documents |= wrong
+
+    def _mend_rows(self, row: SegmentRow, documents: Ids) -> None:
+        """Compare the passages of a segment with its file, which tells them of each row."""
+        ids, name = np.arange(row.base, row.base + row.rows), f"segment {row.id:06d}"
+        stored, live = self.store.columns(ids), np.ones(row.rows, bool)
+        live[self.store.dead(row)] = False
+        lost, file = live & (stored[0] < 0), self._file(row)
+        if file is None:  # damaged too: nothing tells whose rows are lost
+            file, live = stored, live & ~lost.any()
+        known = np.isin(file[0], documents)
+        other = live & known & ~lost & (stored != file).any(axis=0)
+        gone = lost | live & ~known | (stored[0] >= 0) & ~live
+        sql = "UPDATE passages SET document = ?, start = ?, end = ? WHERE id = ?"
+        columns = zip(*file[:, other].tolist(), ids[other].tolist(), strict=True)
+        self.store.connection.executemany(sql, columns)
+        for number in ids[gone].tolist():
+            self._change("DELETE FROM passages WHERE id = ?", (number,))
+            self._change("INSERT INTO tombstones (passage) VALUES (?)", (number,))
+        self.documents |= {*file[0, gone & known].tolist()}
+        if other.any():
+            self._note(
+                f"{name} has other passages in {PASSAGES}", f"{other.sum()} passages are as there"
+            )
+        if gone.any():
+            count = f"{gone.sum()} rows"
+            self._note(f"{name}: {count} have no passage", f"{count} were marked as deleted")
+
+    def _file(self, row: SegmentRow) -> Ids | None:
+        """The passages file of a segment that is kept: (3, rows); None: it is damaged."""
+        if row in self.opened:
+            file = self.opened[row].passages
+            return None if file is None else file.columns
+        folder = folder_of(self.path, row.id)
+        with suppress(SegmentError, OSError, KeyError):
+            read_manifest(folder)[0].files[PASSAGES].check(folder / PASSAGES)
+            return RowPassages.open(folder / PASSAGES, row.rows).columns
+        return None
+
+    def _keep_supplied(self) -> None:
+        """Take documents with supplied vectors out of the plan: they cannot be encoded again.
+
+        They are kept, with the vectors that are left.
+        """
+        sql = "SELECT id FROM documents WHERE vectors NOT NULL"
+        if not (supplied := self.documents & self._ids(sql)):
+            return
+        self.documents -= supplied
+        intact = self._ids("SELECT document FROM passages")
+        for number in supplied:
+            # Another checksum than that of any vectors: if they come again, they are written.
+            digest = b"incomplete" if number in intact else b""
+            self._change("UPDATE documents SET vectors = ? WHERE id = ?", (digest, number))
+            self._change(
+                "UPDATE passages SET start = 0, end = (SELECT length(text) FROM documents "
+                "WHERE id = passages.document) WHERE id IN (SELECT passages.id FROM passages "
+                "JOIN documents ON documents.id = passages.document "
+                f"WHERE document = ? AND ({OUTSIDE}))",
+                (number,),
+            )
+        keys = self._keys(supplied)
+        self.lost.append(f"vectors of {keys}, which came with them; add them again with vectors")
+
+    def _note(self, damage: object, repaired: str) -> None:
+        self.damage.append(str(damage))
+        self.repaired.append(repaired)
+
+    def _name(self, ids: set[int], what: str) -> None:
+        """Report what documents have, if there are any."""
+        if ids:
+            verb = "has" if len(ids) == 1 else "have"
+            self.damage.append(f"{self._keys(ids)} {verb} {what}")
+
+    def _keys(self, ids: set[int]) -> str:
+        shown = sorted(ids)[:_MAX_NAMES]
+        marks = ", ".join("?" * len(shown))
+        sql = f"SELECT key FROM documents WHERE id IN ({marks}) ORDER BY id"
+        keys = ", ".join(repr(row[0]) for row in self.store.read(sql, shown))
+        more = f" and {len(ids) - len(shown)} more" if len(ids) > len(shown) else ""
+        return f"{'document' if len(ids) == 1 else 'documents'} {keys}{more}"
+
+    def _ids(self, sql: str, parameters: Sequence[Any] = ()) -> set[int]:
+        return {row[0] for row in self.store.read(sql, parameters) if isinstance(row[0], int)}
+
+    def _change(self, sql: str, parameters: Sequence[Any] = ()) -> int:
+        """Run a statement; returns how many rows it changed."""
+        return self.store.connection.execute(sql, parameters).rowcount
+
+
+@contextmanager
+def _lenient(store: Store) -> Iterator[None]:
+    """Read texts with invalid UTF-8, with replacement characters."""
+    before = store.connection.text_factory
+    store.connection.text_factory = lambda data: data.decode("utf-8", "replace")
+    try:
+        yield
+    finally:
+        store.connection.text_factory = before

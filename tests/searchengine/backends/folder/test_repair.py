@@ -131,6 +131,10 @@ def flip_shared_rotation(path: Path) -> None:
         os.link(path / "segments" / "000001" / "rotation.npy", target)
 
 
+def setting(name: str, value: str) -> Callable[[Path], object]:
+    return sql(f"INSERT OR REPLACE INTO settings VALUES ('{name}', '{value}')")
+
+
 def both(*acts: Callable[[Path], object]) -> Callable[[Path], object]:
     return lambda path: [act(path) for act in acts]
 
@@ -162,7 +166,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], int]] = {
     ),
     "coarse flipped, passage missing": (
         both(in_segment(0, "coarse.faiss", flip), sql("DELETE FROM passages WHERE id = 20")),
-        3,
+        1,
     ),
     "vectors cut": (in_segment(0, "vectors.faiss", lambda f: os.truncate(f, 700)), 39),
     "a segment missing": (in_segment(2, "", shutil.rmtree), 20),
@@ -170,15 +174,39 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], int]] = {
     "all segments missing": (lambda path: shutil.rmtree(path / "segments"), 88),
     "fields damaged": (sql("DELETE FROM field_values WHERE document < 9"), 0),
     "digest changed": (sql("UPDATE documents SET digest = x'00' WHERE key = 'd7'"), 1),
-    "passage missing": (sql("DELETE FROM passages WHERE id = 20"), 3),
-    "passage outside": (sql("UPDATE passages SET end = 99999 WHERE id = 20"), 1),
-    "passage without row": (sql("UPDATE passages SET id = 5000 WHERE id = 20"), 39),
+    "passage missing": (sql("DELETE FROM passages WHERE id = 20"), 1),
+    "passage outside": (sql("UPDATE passages SET end = 99999 WHERE id = 20"), 0),
+    "passage without row": (sql("UPDATE passages SET id = 5000 WHERE id = 20"), 1),
     "passage of nobody": (
         sql("PRAGMA foreign_keys = OFF", "UPDATE passages SET document = 7777 WHERE id = 20"),
-        3,
+        0,
     ),
     "live and deleted": (sql("INSERT INTO tombstones VALUES (20)"), 0),
-    "the last segment elsewhere": (sql("UPDATE segments SET base = base + 7 WHERE id = 3"), 20),
+    "the last segment elsewhere": (sql("UPDATE segments SET base = base + 7 WHERE id = 3"), 14),
+    "passages file damaged, passage missing": (
+        both(in_segment(0, "passages.npy", flip), sql("DELETE FROM passages WHERE id = 20")),
+        39,
+    ),
+    "segments not named": (sql("DELETE FROM segments"), 88),
+    "a mode that is none": (setting("mode", '"nearly"'), 0),
+    "a tokenizer that is none": (setting("tokenizer", '"nearly"'), 0),
+    "a tokenizer that is no text": (setting("tokenizer", "7"), 0),
+    "settings that are no JSON": (setting("mode", "{"), 0),
+    "an index config that is none": (setting("index", '{"prefix": -3}'), 0),
+    "an encoder without a fingerprint": (setting("encoder", '{"dim": 16}'), 0),
+    "passages that are none": (setting("passages", '{"tokens": -1}'), 0),
+    "pending work of an unknown kind": (
+        sql("INSERT INTO pending VALUES (7, 'dream', 999, 1000, 'f', '{}')"),
+        0,
+    ),
+    "pending work without details": (
+        sql("INSERT INTO pending VALUES (7, 'merge', 999, 1000, 'f', '[]')"),
+        0,
+    ),
+    "a title that is a blob": (
+        sql("UPDATE documents SET title = CAST(title AS BLOB) WHERE key = 'd7'"),
+        0,
+    ),
     "segment elsewhere": (sql("UPDATE segments SET base = base + 7 WHERE id = 1"), 68),
 }
 
@@ -278,6 +306,22 @@ def test_a_document_of_which_nothing_is_left_is_named(path: Path) -> None:
     sql("UPDATE documents SET text = '', title = '' WHERE key = 'd7'")(path)
     done = repair(path, WordLengths())
     assert done.whole and done.lost == ("the text of document 'd7'",)
+
+
+def test_metadata_that_are_no_json_are_reported_as_lost(path: Path) -> None:
+    with SearchEngine.open(path, WordLengths()) as engine:
+        engine.update({"d8": {"seen": True}})
+    drop = "SELECT name FROM sqlite_master WHERE type = 'trigger'"
+    with closing(sqlite3.connect(path / "documents.db")) as db:
+        triggers = [name for (name,) in db.execute(drop)]
+    sql(*(f"DROP TRIGGER {name}" for name in triggers))(path)
+    sql("UPDATE documents SET metadata = '{\"year' WHERE key IN ('d7', 'd8')")(path)
+    done = repair(path, WordLengths())
+    assert done.whole and done.encoded == 0
+    assert done.lost == ("metadata of documents 'd7', 'd8'",)
+    with SearchEngine.open(path, WordLengths()) as engine:
+        assert engine["d7"].metadata == {} and engine["d8"].metadata == {"year": 1998}
+        assert {hit.key for hit in engine.search("x", where="year = 1998")} == {"d8"}
 
 
 def damage_database(path: Path) -> bytes:
