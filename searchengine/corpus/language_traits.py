@@ -99,19 +99,19 @@ def traits(texts: Sequence[str]) -> list[Traits]:
 
     Short texts are judged together with the next ones, so titles in one language are recognised.
     """
-    result: list[Traits] = []
-    pending: list[int] = []  # positions of texts whose language py3langid tells
-    joined = ""
-    for position, text in enumerate(texts):
-        result.append(_by_script(text))
-        if result[-1] == Traits():
-            pending.append(position)
-            joined += f"{text}\n"
-            if _letters(joined) >= _ENOUGH:
-                _tell(result, pending, joined)
-                pending, joined = [], ""
-    if pending and _letters(joined) >= _MIN_LETTERS:
-        _tell(result, pending, joined)
+    result = [*map(_by_script, texts)]
+    unclear = [position for position, found in enumerate(result) if found == Traits()]
+    pending: list[int] = []  # positions of texts that py3langid is shown together
+    for position in unclear:
+        pending.append(position)
+        joined = "".join(f"{texts[i]}\n" for i in pending)
+        enough = _MIN_LETTERS if position == unclear[-1] else _ENOUGH
+        if _letters(joined) >= enough:
+            language, probability = _identifier().classify(joined)
+            if probability >= _SURE and language != "zxx":  # zxx: no language
+                for i in pending:
+                    result[i] = Traits(language)
+            pending = []
     return result
 
 
@@ -166,14 +166,6 @@ def _by_script(text: str) -> Traits:
         language = next((name for name, count in scripts if count >= _SHARE * parts), None)
         return Traits(language, parts=True)
     return Traits()
-
-
-def _tell(result: list[Traits], positions: Sequence[int], text: str) -> None:
-    """Set the language of the texts at these positions, which `text` joins."""
-    language, probability = _identifier().classify(text)
-    if probability >= _SURE and language != "zxx":  # zxx: no language
-        for position in positions:
-            result[position] = Traits(language)
 
 
 def language_probabilities(text: str) -> dict[str, float]:

@@ -13,17 +13,16 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], caption: str =
     Every cell is escaped and cut to 600 characters. Numbers with decimals have three.
     """
     head = "".join(f'<th scope="col" style="{_CELL}">{escape(name)}</th>' for name in heads)
-    body = "".join(f"<tr>{_row(cells)}</tr>" for cells in rows)
     top = f"<thead><tr>{head}</tr></thead>" if heads else ""
     above = f'<p dir="auto">{escape(caption)}</p>' if caption else ""
-    return f"{above}<table>{top}<tbody>{body}</tbody></table>"
-
-
-def _row(cells: Sequence[object]) -> str:
-    first, *others = map(_text, cells)
     # dir: a text that overrides the direction does so in its own cell only
-    row = f'<th scope="row" dir="auto" style="{_CELL}">{first}</th>'
-    return row + "".join(f'<td dir="auto" style="{_CELL}">{text}</td>' for text in others)
+    body = "".join(
+        f'<tr><th scope="row" dir="auto" style="{_CELL}">{_text(first)}</th>'
+        + "".join(f'<td dir="auto" style="{_CELL}">{_text(cell)}</td>' for cell in others)
+        + "</tr>"
+        for first, *others in rows
+    )
+    return f"{above}<table>{top}<tbody>{body}</tbody></table>"
 
 
 def _text(value: object) -> str:

@@ -16,10 +16,8 @@ from searchengine.errors import QueryError
 
 SETTING = "synonyms"
 """The setting of a collection, a text as `stored` writes it."""
-MAX_GROUPS, MAX_SYNONYMS, MAX_WORDS = 10_000, 50, 8
-"""Maximum groups, synonyms of a group, and words of a synonym."""
-MAX_LETTERS = 200
-"""Maximum characters of a synonym."""
+MAX_GROUPS, MAX_SYNONYMS, MAX_WORDS, MAX_LETTERS = 10_000, 50, 8, 200
+"""Maximum groups, synonyms of a group, and words and characters of a synonym."""
 
 Groups = tuple[tuple[str, ...], ...]
 
@@ -60,30 +58,22 @@ def groups_of(settings: Mapping[str, Any]) -> Groups:
 
 
 def _checked(group: Iterable[Any]) -> tuple[str, ...]:
-    synonyms = []
+    synonyms: dict[str, str] = {}
     for synonym in group:
+        text = " ".join(synonym.split()) if isinstance(synonym, str) else ""
+        what = ""
         if not isinstance(synonym, str):
-            raise QueryError(f"a synonym must be text, got {synonym!r:.80}")
-        if re.search("[\ud800-\udfff]", synonym):
-            raise QueryError(
-                f"a synonym must be valid UTF-8, got half a surrogate pair: {synonym!r:.80}"
-            )
-        text = " ".join(synonym.split())
-        if not 1 <= len(runs(text)) <= MAX_WORDS or len(text) > MAX_LETTERS:
-            raise QueryError(
-                f"a synonym must have 1 to {MAX_WORDS} words and at most {MAX_LETTERS} characters, "
-                f"got {synonym!r:.80}"
-            )
-        if "," in text or "=>" in text:
-            raise QueryError(
-                f"a synonym must have no comma and no =>, got {synonym!r:.80}; all synonyms of a "
-                "group stand for each other"
-            )
-        synonyms.append(text)
-    distinct = tuple({text.casefold(): text for text in reversed(synonyms)}.values())[::-1]
-    if not 2 <= len(distinct) <= MAX_SYNONYMS:
-        raise QueryError(
-            f"a group must have 2 to {MAX_SYNONYMS} different synonyms, got {len(distinct)}: "
-            f"{', '.join(distinct)!r:.80}"
-        )
-    return distinct
+            what = "must be text, got"
+        elif re.search("[\ud800-\udfff]", text):
+            what = "must be valid UTF-8, got half a surrogate pair:"
+        elif not 1 <= len(runs(text)) <= MAX_WORDS or len(text) > MAX_LETTERS:
+            what = f"must have 1 to {MAX_WORDS} words and at most {MAX_LETTERS} characters, got"
+        elif "," in text or "=>" in text:
+            what = "must have no comma and no =>, got"  # all of a group stand for each other
+        if what:
+            raise QueryError(f"a synonym {what} {synonym!r:.80}")
+        synonyms.setdefault(text.casefold(), text)
+    if not 2 <= len(synonyms) <= MAX_SYNONYMS:
+        listed = f"{len(synonyms)}: {', '.join(synonyms.values())!r:.80}"
+        raise QueryError(f"a group must have 2 to {MAX_SYNONYMS} different synonyms, got {listed}")
+    return tuple(synonyms.values())
