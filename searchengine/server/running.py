@@ -25,7 +25,7 @@ from searchengine.server.logs import log_as_json
 from searchengine.server.metrics import FOLDER
 from searchengine.server.server_settings import ServerSettings
 
-_BACKLOG = 1024  # connections that wait to be accepted
+_BACKLOG = 4096  # connections that wait to be accepted: what Linux allows
 GRACE = 30
 """Seconds that requests under way have to end."""
 _UNRESPONSIVE = 30  # seconds after which a worker that does not answer its parent is replaced
