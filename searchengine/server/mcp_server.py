@@ -17,7 +17,6 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 from pydantic import Field, ValidationError
-from typing_extensions import TypedDict
 
 from searchengine.engine import Hit, Hits, SearchEngine, field_name
 from searchengine.errors import EncoderMismatch, SearchEngineError
@@ -37,64 +36,7 @@ Where = Annotated[
 Count = Annotated[int, Field(ge=1, le=100, description="Number of hits.")]
 
 
-class ToolHit(TypedDict):
-    """A document found: its best passage, which begins at the character `start` of its text.
-
-    `scores`: the parts of the score, and those of earlier stages.
-    """
-
-    key: str
-    score: float
-    title: str
-    heading: str
-    text: str
-    start: int
-    metadata: dict[str, Any]
-    scores: dict[str, float]
-
-
-class Results(TypedDict):
-    """Documents, best first; `notes`: why there are none.
-
-    `replaced`: unknown words of the question, and the words searched for instead.
-    """
-
-    hits: list[ToolHit]
-    notes: list[str]
-    replaced: dict[str, str]
-
-
-class Part(TypedDict):
-    """A document, with a part of its text; `length` of the whole text, in characters."""
-
-    key: str
-    title: str
-    text: str
-    start: int
-    length: int
-    metadata: dict[str, Any]
-
-
-class Parts(TypedDict):
-    """Documents in the order of their keys, and the keys that no document has."""
-
-    documents: list[Part]
-    unknown: list[str]
-
-
-class Value(TypedDict):
-    """A value of a field, and the number of documents that have it."""
-
-    value: str | int | float | bool | None
-    count: int
-
-
-class Facets(TypedDict):
-    """Number of matching documents; field → most frequent values; field → number of values."""
-
-    documents: int
-    facets: dict[str, list[Value]]
-    values: dict[str, int]
+Result = dict[str, Any]  # JSON, which the description of each tool explains
 
 
 class Tools:
@@ -117,12 +59,16 @@ class Tools:
         typo_tolerance: Annotated[
             bool, Field(description="Replace words that no document has by the nearest ones.")
         ] = True,
-    ) -> Results:
+    ) -> Result:
         """Find the documents that answer a question best, with the passage that does so.
 
         In the modes text and hybrid, documents with a phrase in quotation marks rank higher, and
         must have it with a plus sign before: +"half a brain". The tool `get` returns the whole text
         of a document.
+
+        Each of `hits` has the best passage as `text`, which begins at the character `start`, the
+        headings above it, and the parts of its score as `scores`. `notes` says why there are none;
+        `replaced` has unknown words of the question, with the words searched for instead.
         """
         options: dict[str, Any] = {"where": where, "mode": mode, "offset": offset}
         return _results(self._current().search(query, k, typo_tolerance=typo_tolerance, **options))
@@ -134,10 +80,13 @@ class Tools:
         characters: Annotated[
             int, Field(ge=1, le=200_000, description="Maximum characters of each text.")
         ] = 20_000,
-    ) -> Parts:
-        """Return documents by key: text, title and metadata."""
+    ) -> Result:
+        """Return documents by key: text, title and metadata.
+
+        `length`: characters of the whole text. `unknown`: the keys that no document has.
+        """
         stored = dict(zip(keys, self._current().get(keys), strict=True))
-        documents: list[Part] = [
+        documents = [
             {
                 "key": document.key,
                 "title": document.title,
@@ -156,8 +105,8 @@ class Tools:
         key: Annotated[str, Field(description="Key of a document.")],
         k: Count = 10,
         where: Where = None,
-    ) -> Results:
-        """Find the documents nearest in meaning to a stored one."""
+    ) -> Result:
+        """Find the documents nearest in meaning to a stored one, as `search` shows them."""
         return _results(self._current().similar(key, k, where=where))
 
     def facets(
@@ -170,11 +119,14 @@ class Tools:
         most: Annotated[
             int, Field(ge=1, le=1000, description="Maximum values of each field.")
         ] = 20,
-    ) -> Facets:
-        """Count the values of metadata fields, most frequent first, over all matching documents."""
+    ) -> Result:
+        """Count the values of metadata fields, most frequent first, over all matching documents.
+
+        `documents`: how many match. `values`: how many values each field has.
+        """
         engine = self._current()
         counted = engine.facets(*fields, where=where)
-        facets: dict[str, list[Value]] = {
+        facets = {
             field: [{"value": value, "count": n} for value, n in islice(counts.items(), most)]
             for field, counts in counted.items()
         }
@@ -272,7 +224,7 @@ def serve(path: str | Path, **options: Any) -> None:
         Server(Tools(opened.current)).run("stdio")
 
 
-def _results(hits: Hits) -> Results:
+def _results(hits: Hits) -> Result:
     return {
         "hits": [_hit(hit) for hit in hits],
         "notes": list(hits.notes),
@@ -280,7 +232,7 @@ def _results(hits: Hits) -> Results:
     }
 
 
-def _hit(hit: Hit) -> ToolHit:
+def _hit(hit: Hit) -> Result:
     metadata = dict(hit.metadata)
     if hit.heading:
         del metadata["headings"]  # all of a file's

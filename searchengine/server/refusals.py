@@ -29,20 +29,21 @@ from searchengine.errors import (
 from searchengine.indexer.errors import IndexerError
 from searchengine.trainer.errors import TrainerError
 
-_TYPES = {
-    400: "bad_request",
-    401: "unauthorized",
-    403: "forbidden",
-    404: "not_found",
-    405: "method_not_allowed",
-    413: "too_large",
-    415: "unsupported_media_type",
-    421: "wrong_host",
-    422: "invalid",
-    429: "too_many_requests",
-    500: "internal",
-    502: "encoder_unreachable",
-    503: "unavailable",
+# The type of an error, and what it means in OpenAPI, where routes name it.
+_STATUSES = {
+    400: ("bad_request", "The body is not JSON."),
+    401: ("unauthorized", "The token is missing or unknown."),
+    403: ("forbidden", "The token may not write, or the request has no token."),
+    404: ("not_found", "There is no such collection or document."),
+    405: ("method_not_allowed", None),
+    413: ("too_large", "The request is too large."),
+    415: ("unsupported_media_type", None),
+    421: ("wrong_host", None),
+    422: ("invalid", "A value does not make sense."),
+    429: ("too_many_requests", "Too many requests; Retry-After says when to try again."),
+    500: ("internal", "An error of the server; its log has it by the id."),
+    502: ("encoder_unreachable", "The encoder of the collection cannot be reached."),
+    503: ("unavailable", "Not ready, busy, or not answered in time; try again."),
 }
 INTERNAL = "internal error; the log of the server has it by this id"
 RETRY = {"Retry-After": "1"}
@@ -53,39 +54,21 @@ _CODES = {
     if isinstance(kind, type) and issubclass(kind, SearchEngineError)
 }
 # The status and the message of an error of the engine; None: its own message.
+_NO_ENCODER = "the encoder of the collection cannot be loaded; search by words: mode text"
+_UNREADABLE = "the collection cannot be read or written; the log of the server says why"
 _ENGINE: tuple[tuple[type[Exception], int, str | None], ...] = (
     (UnknownKey, 404, None),
     (SearchTimeout, 503, None),
     (CollectionBusy, 503, "another process is writing to the collection; try again"),
     (BackendUnavailable, 503, "the database of the collection cannot be reached; try again"),
     (EncoderMismatch, 503, "the collection has just been built by another encoder; try again"),
-    (
-        EncoderMissing,
-        503,
-        "the encoder of the collection cannot be loaded; search by words: mode text",
-    ),
+    (EncoderMissing, 503, _NO_ENCODER),
     (EndpointError, 502, "the encoder of the collection cannot be reached, or answers wrongly"),
-    (
-        CollectionError,
-        500,
-        "the collection cannot be read or written; the log of the server says why",
-    ),
+    (CollectionError, 500, _UNREADABLE),
     (TrainerError, 500, INTERNAL),
     (IndexerError, 500, INTERNAL),
     (SearchEngineError, 422, None),
 )
-_MEANINGS = {
-    400: "The body is not JSON.",
-    401: "The token is missing or unknown.",
-    403: "The token may not write, or the request has no token.",
-    404: "There is no such collection or document.",
-    413: "The request is too large.",
-    422: "A value does not make sense.",
-    429: "Too many requests; Retry-After says when to try again.",
-    500: "An error of the server; its log has it by the id.",
-    502: "The encoder of the collection cannot be reached.",
-    503: "Not ready, busy, or not answered in time; try again.",
-}
 _log = logging.getLogger(__name__)
 
 
@@ -102,29 +85,26 @@ class ErrorDetail(BaseModel):
     id: str
 
 
+_EXAMPLE: Any = {
+    "type": "invalid",
+    "message": "k: Input should be less than or equal to 1000",
+    "param": "k",
+    "code": None,
+    "id": "5f0e8a1c9b2d4e37",
+}
+
+
 class ErrorModel(BaseModel):
     """An error."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "error": {
-                        "type": "invalid",
-                        "message": "k: Input should be less than or equal to 1000",
-                        "param": "k",
-                        "code": None,
-                        "id": "5f0e8a1c9b2d4e37",
-                    }
-                }
-            ]
-        }
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [{"error": _EXAMPLE}]})
     error: ErrorDetail
 
 
 RESPONSES: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorModel, "description": meaning} for status, meaning in _MEANINGS.items()
+    status: {"model": ErrorModel, "description": meaning}
+    for status, (_, meaning) in _STATUSES.items()
+    if meaning is not None
 }
 """The errors of a route, for OpenAPI."""
 
@@ -147,7 +127,7 @@ def error_response(
     code: str | None = None,
 ) -> Response:
     """The response of an error; OpenAI's clients read it too. `param`: the field that is wrong."""
-    kind = code if code == "unknown_key" else _TYPES[status]  # a document, not an address
+    kind = code if code == "unknown_key" else _STATUSES[status][0]  # a document, not an address
     error = {"type": kind, "message": message, "param": param, "code": code, "id": identity}
     return Response(to_json({"error": error}), status, dict(headers or {}), "application/json")
 
@@ -188,7 +168,7 @@ def _http(request: Request, error: Any) -> Response:
         methods = _methods(request)
         error.headers = {"Allow": ", ".join(methods)}
         message = f"this address takes {' or '.join(methods)}, got {request.scope['sent_as']}"
-    elif status not in _TYPES or status == 400:
+    elif status not in _STATUSES or status == 400:
         status, message = 400, "the body is not JSON in UTF-8"
     return error_response(status, message, request.scope["id"], error.headers)
 
