@@ -34,7 +34,7 @@ from searchengine.corpus.documents import Document
 from searchengine.encoders.loading import (
     CollectionEncoder,
     EncoderArgument,
-    check_built_by,
+    has_built,
     load_built_by,
     load_given,
     title,
@@ -379,12 +379,8 @@ def _check_same(
         for identity in (planned["encoder"], settings["encoder"])
     )
     advice = f"finish that one, or drop it: searchengine reindex {path} --discard"
-    try:
-        check_built_by(encoder, planned["encoder"], path)
-    except EncoderMismatch as error:
-        raise EncoderMismatch(
-            f"a reindex of {path} by {source} is pending, got {got}; {advice}"
-        ) from error
+    if not has_built(encoder, planned["encoder"]):
+        raise EncoderMismatch(f"a reindex of {path} by {source} is pending, got {got}; {advice}")
     if planned["passages"] != settings["passages"]:
         raise CollectionError(
             f"a reindex of {path} with passages {planned['passages']} is pending, "

@@ -132,74 +132,51 @@ class Stats:
     query_map: Mapping[str, Any] | None = None
     pending: tuple[str, ...] = ()
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Stats":
-        """The inverse of dataclasses.asdict, after JSON."""
-        guarantee = values["guarantee"]
-        return cls(
-            **{
-                **values,
-                "guarantee": None if guarantee is None else Guarantee(**guarantee),
-                "fields": tuple(values["fields"]),
-                "pending": tuple(values["pending"]),
-            }
-        )
-
     def described(self) -> dict[str, str]:
         """The statistics as text: name → value."""
         config = self.index_config
-        scanned = (
-            f" ({self.scanned} too small for the structure and scanned)" if self.scanned else ""
-        )
+        scanned = f" ({self.scanned} too small for the structure and scanned)"
         cut = "whole documents"
-        if self.cut is not None and self.fingerprint == NO_ENCODER:
-            cut = "as they come with the vectors"
-        elif self.cut is not None:
-            size, overlap = self.cut["tokens"], self.cut["overlap"]
-            overlapping = "an eighth" if overlap is None else overlap
-            cut = f"of {size or 'as many tokens as fit'}, overlapping by {overlapping}"
-        advice = "; searchengine optimize removes them" if self.tombstones else ""
-        mode, search = self.mode, "exact: every row is scored at full width"
-        if mode == Mode.HYBRID:
-            mode += f" ({self.weight:g} of vectors, {1 - self.weight:.2g} of words)"
-        if not self.exact:
-            search = (
-                f"by prefix, a shortlist of up to {self.shortlist} rows a segment at full width"
-            )
-        ranked = f", ranked by {self.words}" if self.words else ""
+        if self.cut is not None:
+            size, overlap = self.cut["tokens"] or "as many tokens as fit", self.cut["overlap"]
+            cut = f"of {size}, overlapping by {'an eighth' if overlap is None else overlap}"
+            if self.fingerprint == NO_ENCODER:
+                cut = "as they come with the vectors"
+        search = f"by prefix, a shortlist of up to {self.shortlist} rows a segment at full width"
+        if self.exact:
+            search = "exact: every row is scored at full width"
+        parts = f" ({self.weight:g} of vectors, {1 - self.weight:.2g} of words)"
         groups = "1 group" if self.synonyms == 1 else f"{self.synonyms:,} groups"
-        synonyms = f", {groups} of synonyms" if self.synonyms else ""
-        lines = {
+        tuning = "none; searchengine tune finds the best index config for a recall target"
+        if self.tuning is not None and self.guarantee is not None:
+            tuning = founded_on(self.tuning, self.guarantee)
+        advice = "; searchengine optimize removes them"
+        lines: dict[str, Any] = {
             "path": self.path,
             "documents": str(self.documents),
             "passages": f"{self.passages} ({cut})",
-            "segments": f"{self.segments}{scanned}",
-            "tombstones": f"{self.tombstones}{advice}",
+            "segments": f"{self.segments}{scanned if self.scanned else ''}",
+            "tombstones": f"{self.tombstones}{advice if self.tombstones else ''}",
             "commit": str(self.commit),
             "index config": in_words(config, self.dim),
             "search": search,
             "rotation": config["rotation"],
             "storage": config["storage"],
-            "mode": mode,
-            "words": self.tokenizer + ranked + synonyms,
+            "mode": self.mode + (parts if self.mode == Mode.HYBRID else ""),
+            "words": self.tokenizer
+            + (f", ranked by {self.words}" if self.words else "")
+            + (f", {groups} of synonyms" if self.synonyms else ""),
             "fields": ", ".join(self.fields) or "none indexed",
-        }
-        if self.hot_row is not None and self.cold_row is not None:
-            lines["hot"] = f"{self.hot_row:.0f} bytes per row, should stay in memory"
-            lines["cold"] = f"{self.cold_row:.0f} bytes per row, may stay on the disk"
-        if self.query_map is not None:
-            lines["questions"] = describe(self.query_map)
-        if self.pending:
-            lines["pending"] = "; ".join(self.pending)
-        tuning = "none; searchengine tune finds the best index config for a recall target"
-        if self.tuning is not None and self.guarantee is not None:
-            tuning = founded_on(self.tuning, self.guarantee)
-        return lines | {
+            "hot": self.hot_row and f"{self.hot_row:.0f} bytes per row, should stay in memory",
+            "cold": self.cold_row and f"{self.cold_row:.0f} bytes per row, may stay on the disk",
+            "questions": self.query_map and describe(self.query_map),
+            "pending": "; ".join(self.pending),
             "tuning": tuning,
             "encoder": self._encoder,
             "fingerprint": self.fingerprint,
             "bytes": str(self.bytes),
         }
+        return {name: line for name, line in lines.items() if line}
 
     @property
     def _encoder(self) -> str:
