@@ -121,9 +121,9 @@ def repair(
     try:
         with closing(Collection(path)) as collection:
             verify(collection)
-    except CollectionBusy:
-        raise
     except CollectionError as error:
+        if isinstance(error, CollectionBusy) or exhausted(error):
+            raise
         complaint = str(error)
     return Repair(
         str(path),
@@ -151,7 +151,7 @@ def _check_database(path: Path, read_only: bool) -> None:
                 connection.execute("PRAGMA journal_mode = wal")  # a recovered file has another
     except sqlite3.DatabaseError as error:
         if not _is_damage(error):
-            raise CollectionError(f"{path} cannot be read: {error}") from error
+            raise CollectionError(f"{path} cannot be read: {exhausted(error) or error}") from error
         lines = [str(error)]
     if wrong := [line for line in lines if line != "ok"]:
         raise _torn(path, wrong[0])

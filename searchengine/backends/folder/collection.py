@@ -106,7 +106,7 @@ class Collection(WritableView):
             if writes:
                 with (
                     self._built(store, made_by, entries, rows, progress) as ahead,
-                    self.writing(store, made_by=made_by) as writer,
+                    self.writing(store, made_by=made_by if entries else None) as writer,
                 ):
                     before = store.known(keys)
                     check_unchanged(expected, before, keys)
