@@ -51,7 +51,7 @@ from searchengine.corpus.text_files import (
     report,
     unreadable,
 )
-from searchengine.errors import CorpusError, EmptyCorpus
+from searchengine.errors import CorpusError, EmptyCorpus, UnreadableFile
 
 _QUICK_BYTES = 1 << 28  # a file of this size is counted without a noticeable delay
 _HASH_DIGITS = 32  # of SHA-256: 128 bits
@@ -463,7 +463,10 @@ def _utf8(path: Path, what: str) -> str:
 
 
 def _parts(file: Path, format_: Kind, parser: Parser) -> Iterator[Text]:
-    """The texts of a file. Plain text in UTF-8 needs no parser."""
+    """The texts of a file. Plain text in UTF-8 needs no parser.
+
+    If reading ends at a damaged part, the last text names the loss of what follows.
+    """
     if format_ is TEXT:
         data = read_bytes(file)
         with suppress(UnicodeDecodeError):
@@ -471,7 +474,19 @@ def _parts(file: Path, format_: Kind, parser: Parser) -> Iterator[Text]:
             if "\0" not in text and "\x1b" not in text:  # neither binary nor ISO-2022
                 yield Text(text)
                 return
-    yield from parser.texts(file, format_)
+    last: Text | None = None
+    try:
+        for part in parser.texts(file, format_):
+            if last is not None:
+                yield last
+            last = part
+    except UnreadableFile as error:
+        if last is None:
+            raise
+        what = str(error).removeprefix(f"{file}: ")
+        last = replace(last, lost=(*last.lost, f"what follows was not read: {what}"))
+    if last is not None:
+        yield last
 
 
 def _stat(file: Path) -> dict[str, Any]:

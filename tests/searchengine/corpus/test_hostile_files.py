@@ -11,7 +11,7 @@ from reportlab.lib.pdfencrypt import StandardEncryption
 from reportlab.pdfgen.canvas import Canvas
 
 from searchengine.corpus.files import Unread, read_corpus
-from searchengine.corpus.formats.kinds import Kind
+from searchengine.corpus.formats.kinds import KINDS, Kind
 from searchengine.corpus.formats.reading_process import Parser
 from searchengine.errors import UnreadableFile
 
@@ -198,6 +198,19 @@ def test_a_reader_that_fails(
                 texts.append(part.text)
         assert texts == ["first"] * read
         assert [part.text for part in parser.texts(path, kinds["good"])] == ["good"]
+
+
+def test_what_follows_a_crash_is_named(
+    kinds: dict[str, Kind], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(KINDS, ".pdf", kinds["crashing"])
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.pdf").write_text("")
+    unread = Unread()
+    (document,) = read_corpus(tmp_path / "notes", unread=unread)
+    (lost,) = document.metadata["unreadable"]
+    assert document.text == "first" and "its reader ended (SIGSEGV)" in lost
+    assert unread.failed.first == [f"{tmp_path}/notes/a.pdf: {lost}"]
 
 
 @pytest.mark.long
