@@ -1,10 +1,10 @@
 """Fill a collection: searchengine index and encode."""
 
-import functools
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from searchengine.cli.options import (
     AS_JSON,
     COLLECTION,
     INDEXED,
+    MODEL,
     RUNNING,
     SHORTLIST,
     WAIT,
@@ -50,171 +51,170 @@ from searchengine.errors import (
 from searchengine.indexer.config import MAX_LINKS, Code, RotationKind, Structure
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from searchengine.corpus.documents import Document
     from searchengine.corpus.files import Unread
-    from searchengine.corpus.formats.kinds import FileChoice
-    from searchengine.corpus.tabular import Columns
-    from searchengine.ingest.folder_sync import MirrorOptions, Pass
-    from searchengine.ingest.settings import AddSummary
+    from searchengine.ingest.folder_sync import MirrorOptions
 
 PATIENCE = 60.0
 """Seconds to wait for another writer while a folder is watched, unless --wait says more."""
+_option = click.option
+_FILE = click.Path(path_type=Path)
 _VECTORS = "numbers of shape (n, D), one row per document"
 
 _CUTS = (
-    click.option(
-        "--overlap",
-        type=click.IntRange(0),
-        help="Tokens that passages share [default: an eighth of a passage].",
-    ),
-    click.option(
-        "--passage-tokens",
-        type=click.IntRange(0),
-        help="Tokens per passage [default: as many as fit].",
-    ),
-    click.option(
+    _option(
         "--passages/--no-passages",
         default=None,
         help="Cut long documents into passages, or keep them whole [default: cut].",
     ),
+    _option(
+        "--passage-tokens",
+        type=click.IntRange(0),
+        help="Tokens per passage [default: as many as fit].",
+    ),
+    _option(
+        "--overlap",
+        type=click.IntRange(0),
+        help="Tokens that passages share [default: an eighth of a passage].",
+    ),
 )
 _READS = (
-    click.option(
-        "--ignore",
-        type=suffixes(),
-        default=(),
-        help="Suffixes or names of files, or names of folders, to leave out: .log,node_modules.",
-    ),
-    click.option(
+    _option("--text-field", metavar="NAME", help="Name of the text field [default: text]."),
+    _option("--title-field", metavar="NAME", help="Name of the title field [default: title]."),
+    _option("--id-field", metavar="NAME", help="Name of the key field [default: _id or id]."),
+    _option("--skip-bad", is_flag=True, help="Skip malformed records and count them."),
+    _option("--no-gitignore", is_flag=True, help="Read what a .gitignore names too."),
+    _option(
         "--as-text",
         type=suffixes(),
         default=(),
         help="Suffixes or names of files to read as plain text: .foo,Makefile.",
     ),
-    click.option("--no-gitignore", is_flag=True, help="Read what a .gitignore names too."),
-    click.option("--skip-bad", is_flag=True, help="Skip malformed records and count them."),
-    click.option("--id-field", metavar="NAME", help="Name of the key field [default: _id or id]."),
-    click.option("--title-field", metavar="NAME", help="Name of the title field [default: title]."),
-    click.option("--text-field", metavar="NAME", help="Name of the text field [default: text]."),
+    _option(
+        "--ignore",
+        type=suffixes(),
+        default=(),
+        help="Suffixes or names of files, or names of folders, to leave out: .log,node_modules.",
+    ),
+)
+_FILLS = (
+    _option(
+        "--encoder",
+        metavar="PATH",
+        shell_complete=complete_path,
+        help="Model folder, hub name, name of the table in docs/encoding.md, or URL#MODEL of an "
+        "endpoint [default: starter if it is installed, else leaf; multilingual if it is "
+        "installed, and the other does not read most documents].",
+    ),
+    _option("--prefix", type=click.IntRange(1), help="Dimensions of the prefix [default: 128]."),
+    _option("--structure", type=choice(Structure), help="Index structure [default: flat]."),
+    _option("--code", type=choice(Code), help="Number format of the prefix [default: fp16]."),
+    _option(
+        "--rotation",
+        type=choice(RotationKind),
+        help="Rotation that makes the prefix [default: pca].",
+    ),
+    SHORTLIST,
+    _option(
+        "--effort",
+        type=click.IntRange(0),
+        help="Search effort: ef_search of HNSW, nprobe of IVF [default: set by the shortlist].",
+    ),
+    _option(
+        "--links",
+        "hnsw_m",
+        type=click.IntRange(2, MAX_LINKS),
+        help="HNSW links per row [default: 16].",
+    ),
+    _option(
+        "--candidates",
+        "ef_construction",
+        type=click.IntRange(2),
+        help="Rows that the HNSW links of a row are chosen from: more take longer and make "
+        "searches faster [default: 100].",
+    ),
+    _option(
+        "--funnel",
+        "stages",
+        type=stages(),
+        help="Reranking stages between prefix and full width: 256:50 reranks the shortlist by "
+        "the encoder's first 256 dimensions and keeps 50.",
+    ),
+    *_CUTS,
+    _option(
+        "--tokenizer",
+        metavar="[" + "|".join(Tokenizer) + "|stem:LANGUAGES]",
+        help="Tokenizer for --mode text, such as stem:de,ru [default: by the language of the "
+        "first documents].",
+    ),
+    _option(
+        "--mode",
+        type=choice([Mode.VECTOR, Mode.TEXT, Mode.HYBRID]),
+        help="Default mode of searches [default: hybrid; as it is, for an existing collection].",
+    ),
+    _option(
+        "--synonyms",
+        type=_FILE,
+        metavar="FILE",
+        help="Synonyms for searches by words, a group on each line: car, automobile. They replace "
+        "those that the collection has; an empty file removes them.",
+    ),
+    INDEXED,
+    _option(
+        "--commit-every",
+        type=click.IntRange(1),
+        help="Documents per commit; a commit survives an interruption [default: what takes half "
+        "a minute, at most 20,000 passages].",
+    ),
+    _option(
+        "--key-prefix",
+        metavar="TEXT",
+        help="Text to put before generated keys: of files, of records without a key, and of the "
+        "rows of a .npy file.",
+    ),
+    *_READS,
+    _option(
+        "--strict",
+        is_flag=True,
+        help="Skip as --skip-bad does, and exit with status 1 if anything was left out.",
+    ),
+    _option(
+        "--vectors",
+        "vector_file",
+        type=_FILE,
+        metavar="FILE",
+        help="Vectors of the documents, which are then not encoded: a .npy file (one row per "
+        "document; without --encoder, a new collection has none).",
+    ),
+    _option(
+        "--passages-from",
+        "passage_file",
+        type=_FILE,
+        metavar="FILE",
+        help="Key, start and end of the passage of each row of --vectors (.jsonl, as `export` and "
+        "`encode` write it).",
+    ),
+    _option(
+        "--prune",
+        is_flag=True,
+        help="Remove the documents of files that are gone from the folder CORPUS.",
+    ),
+    _option(
+        "--watch",
+        is_flag=True,
+        help="Do as --prune, and again whenever the folder changes, until Ctrl-C.",
+    ),
+    _option(
+        "--allow-empty",
+        is_flag=True,
+        help="With --prune and --watch, let an empty folder remove all its documents.",
+    ),
 )
 
 
-def cuts(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that `passages_of` reads."""
-    for option in _CUTS:
-        command = option(command)
-    return command
-
-
-def reads(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that `columns_of` and `choice_of` read, and `skip_bad`."""
-    for option in _READS:
-        command = option(command)
-    return command
-
-
-def columns_of(options: dict[str, Any], needs_text: bool) -> "Columns":
-    """Take the fields of records from the options of a command."""
-    from searchengine.corpus.tabular import Columns
-
-    names = {name: options.pop(f"{name}_field") for name in ("text", "title", "id")}
-    return Columns(**names, needs_text=needs_text)
-
-
-def choice_of(options: dict[str, Any]) -> "FileChoice":
-    """Take the files that are read in another way from the options of a command."""
-    from searchengine.corpus.formats.kinds import FileChoice
-
-    as_text, ignored = (frozenset(options.pop(name)) for name in ("as_text", "ignore"))
-    return FileChoice(as_text, ignored, gitignore=not options.pop("no_gitignore"))
-
-
-def passages_of(options: dict[str, Any]) -> Any:
-    """Take the passages from the options of a command; None: no preference."""
-    from searchengine.ingest.passages import PassageConfig
-
-    wanted = options.pop("passages")
-    sizes = {"tokens": options.pop("passage_tokens"), "overlap": options.pop("overlap")}
-    sizes = {name: value for name, value in sizes.items() if value is not None}
-    if sizes and wanted is False:
-        raise click.UsageError(
-            "--no-passages keeps documents whole; leave out --passage-tokens and --overlap"
-        )
-    return PassageConfig(**sizes) if sizes else wanted
-
-
-@dataclass(frozen=True, slots=True)
-class Mirror:
-    """How `index` mirrors a folder.
-
-    Attributes:
-        watch: go on until Ctrl-C.
-        allow_empty: an empty folder empties its part of the collection.
-    """
-
-    watch: bool
-    allow_empty: bool
-
-    def options(
-        self,
-        key_prefix: str,
-        columns: "Columns",
-        choice: "FileChoice",
-        commit_every: int | None,
-        **how: Any,
-    ) -> "MirrorOptions":
-        """For SearchEngine.mirror and watch; `how` as AddOptions has it."""
-        from searchengine.ingest.folder_sync import MirrorOptions
-        from searchengine.ingest.settings import AddOptions
-
-        add = AddOptions(commit_every=commit_every, **how)
-        return MirrorOptions(key_prefix, columns, self.allow_empty, add, choice)
-
-
-def patience(mirror: Mirror | None, corpus: str, vectors: Any, wait: float) -> float:
-    """Seconds to wait for another writer. Raises UsageError if the corpus is no folder of files."""
-    if mirror is None:
-        return wait
-    name = "--watch" if mirror.watch else "--prune"
-    if vectors is not None or not Path(corpus).is_dir():
-        raise click.UsageError(
-            f"{name} needs a folder of files, got {corpus}; leave {name} out, or name a folder"
-        )
-    return max(wait, PATIENCE) if mirror.watch else wait
-
-
-def mirrors(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that mirror a folder; the command gets `mirror`, None without them."""
-
-    @functools.wraps(command)
-    def with_mirror(prune: bool, watch: bool, allow_empty: bool, **options: Any) -> None:
-        if allow_empty and not (prune or watch):
-            raise click.UsageError("--allow-empty needs --prune or --watch")
-        if watch and options["strict"]:
-            raise click.UsageError("--strict is for a run that ends; leave out --strict or --watch")
-        command(mirror=Mirror(watch, allow_empty) if prune or watch else None, **options)
-
-    for option in (
-        click.option(
-            "--allow-empty",
-            is_flag=True,
-            help="With --prune and --watch, let an empty folder remove all its documents.",
-        ),
-        click.option(
-            "--watch",
-            is_flag=True,
-            help="Do as --prune, and again whenever the folder changes, until Ctrl-C.",
-        ),
-        click.option(
-            "--prune",
-            is_flag=True,
-            help="Remove the documents of files that are gone from the folder CORPUS.",
-        ),
-    ):
-        with_mirror = option(with_mirror)
-    return with_mirror
+def _with(*options: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator that adds options to a command, in this order."""
+    return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
 
 
 @click.command(
@@ -233,111 +233,12 @@ def mirrors(command: Callable[..., None]) -> Callable[..., None]:
 )
 @click.argument("corpus", shell_complete=complete_path)
 @COLLECTION
-@click.option(
-    "--encoder",
-    metavar="PATH",
-    shell_complete=complete_path,
-    help="Model folder, hub name, name of the table in docs/encoding.md, or URL#MODEL of an "
-    "endpoint [default: starter if it is installed, else leaf; multilingual if it is installed, "
-    "and the other does not read most documents].",
-)
-@click.option("--prefix", type=click.IntRange(1), help="Dimensions of the prefix [default: 128].")
-@click.option("--structure", type=choice(Structure), help="Index structure [default: flat].")
-@click.option("--code", type=choice(Code), help="Number format of the prefix [default: fp16].")
-@click.option(
-    "--rotation",
-    type=choice(RotationKind),
-    help="Rotation that makes the prefix [default: pca].",
-)
-@SHORTLIST
-@click.option(
-    "--effort",
-    type=click.IntRange(0),
-    help="Search effort: ef_search of HNSW, nprobe of IVF [default: set by the shortlist].",
-)
-@click.option(
-    "--links",
-    "hnsw_m",
-    type=click.IntRange(2, MAX_LINKS),
-    help="HNSW links per row [default: 16].",
-)
-@click.option(
-    "--candidates",
-    "ef_construction",
-    type=click.IntRange(2),
-    help="Rows that the HNSW links of a row are chosen from: more take longer and make searches "
-    "faster [default: 100].",
-)
-@click.option(
-    "--funnel",
-    "stages",
-    type=stages(),
-    help="Reranking stages between prefix and full width: 256:50 reranks the shortlist by "
-    "the encoder's first 256 dimensions and keeps 50.",
-)
-@cuts
-@click.option(
-    "--tokenizer",
-    metavar="[" + "|".join(Tokenizer) + "|stem:LANGUAGES]",
-    help="Tokenizer for --mode text, such as stem:de,ru [default: by the language of the first "
-    "documents].",
-)
-@click.option(
-    "--mode",
-    type=choice([Mode.VECTOR, Mode.TEXT, Mode.HYBRID]),
-    help="Default mode of searches [default: hybrid; as it is, for an existing collection].",
-)
-@click.option(
-    "--synonyms",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Synonyms for searches by words, a group on each line: car, automobile. They replace "
-    "those that the collection has; an empty file removes them.",
-)
-@INDEXED
-@click.option(
-    "--commit-every",
-    type=click.IntRange(1),
-    help="Documents per commit; a commit survives an interruption [default: what takes half a "
-    "minute, at most 20,000 passages].",
-)
-@click.option(
-    "--key-prefix",
-    metavar="TEXT",
-    help="Text to put before generated keys: of files, of records without a key, and of the rows "
-    "of a .npy file.",
-)
-@reads
-@click.option(
-    "--strict",
-    is_flag=True,
-    help="Skip as --skip-bad does, and exit with status 1 if anything was left out.",
-)
-@click.option(
-    "--vectors",
-    "vector_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Vectors of the documents, which are then not encoded: a .npy file (one row per "
-    "document; without --encoder, a new collection has none).",
-)
-@click.option(
-    "--passages-from",
-    "passage_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Key, start and end of the passage of each row of --vectors (.jsonl, as `export` and "
-    "`encode` write it).",
-)
-@mirrors
+@_with(*_FILLS)
 @runs
 @WAIT
 @AS_JSON
 def index(
-    corpus: str,
-    collection: Path | str,
-    encoder: str | None,
-    **options: Any,
+    corpus: str, collection: Path | str, encoder: str | None, as_json: bool, **options: Any
 ) -> None:
     """Add the documents of CORPUS to COLLECTION, which is created if needed.
 
@@ -362,61 +263,62 @@ def index(
         searchengine index "sqlite:///app.db?table=posts" posts.index --text-field body
         searchengine index papers.jsonl papers.index --vectors vectors.npy
     """
-    from searchengine.corpus.files import Unread, check_corpus, count_records
+    from searchengine.corpus.files import Unread, check_corpus, count_records, read_corpus
+    from searchengine.corpus.synonym_groups import read_synonyms
     from searchengine.engine import SearchEngine
+    from searchengine.ingest.folder_sync import MirrorOptions
+    from searchengine.ingest.settings import AddOptions
 
-    as_json, strict = options.pop("as_json"), options.pop("strict")
-    skip_bad = options.pop("skip_bad") or strict
-    fields, commit_every, wait = (options.pop(name) for name in ("fields", "commit_every", "wait"))
+    prune, watch, allow_empty, wait, strict, fields, mode, synonyms = (
+        options.pop(name)
+        for name in "prune watch allow_empty wait strict fields mode synonyms".split()
+    )
     vectors, passages = supplied(corpus, options.pop("vector_file"), options.pop("passage_file"))
+    _check_usage(corpus, prune, watch, allow_empty, vectors is not None)
+    if watch and strict:
+        raise click.UsageError("--strict is for a run that ends; leave out --strict or --watch")
     settings = {name: options.pop(name) for name in ("tokenizer", "runtime")}
-    settings["passages"] = passages_of(options)
-    mode, synonyms = options.pop("mode"), _synonyms(options.pop("synonyms"))
-    key_prefix, columns = options.pop("key_prefix"), columns_of(options, vectors is None)
-    choice = choice_of(options)
-    mirror, malformed, unread = options.pop("mirror"), LeftOut(), Unread()
+    settings |= {"passages": passages_of(options), "wait": max(wait, PATIENCE) if watch else wait}
+    settings["dim"] = None if vectors is None else vectors.shape[1]
+    groups = None if synonyms is None else read_synonyms(synonyms)
+    skip_bad, key_prefix = options.pop("skip_bad") or strict, options.pop("key_prefix")
+    add = {"skip_bad": skip_bad, "commit_every": options.pop("commit_every")}
+    reading = read_options(options, needs_text=vectors is None)
+    folder = MirrorOptions(key_prefix or "", allow_empty=allow_empty, **reading)
+    malformed, unread = LeftOut(), Unread()
     on_bad = (lambda error: malformed.add(str(error))) if skip_bad else None
-    config = {name: value for name, value in options.items() if value is not None}
+    is_new = isinstance(collection, Path) and not collection.exists()
     if isinstance(collection, Path):
         _check_apart(check_corpus(corpus), collection)
-    wait = patience(mirror, corpus, vectors, wait)
+    config = {name: value for name, value in options.items() if value is not None}
     started = time.monotonic()
-    is_new = isinstance(collection, Path) and not collection.exists()
-    settings["dim"] = None if vectors is None else vectors.shape[1]
-    total = None
-    with SearchEngine.open_or_create(collection, encoder, config, wait=wait, **settings) as engine:
+    with SearchEngine.open_or_create(collection, encoder, config, **settings) as engine:
+        path = engine.collection.path
         try:
-            total = len(vectors) if holds_vectors(corpus) else count_records(corpus, choice)
-            if vectors is None:
-                _check_encodes(engine)
-            _configure(engine, fields, mode, synonyms)
+            _configure(engine, vectors is None, mode, groups, fields)
+            is_array = holds_vectors(corpus)
+            total = len(vectors) if is_array else count_records(corpus, reading["choice"])
             if total and (stored := _stored(engine)[0]) and not as_json:
                 note(f"{counted(stored, 'document')} stored already; unchanged ones are skipped")
-            if mirror is not None and mirror.watch:
-                watched = mirror.options(key_prefix or "", columns, choice, commit_every)
-                _watch(engine, corpus, watched, as_json)
+            if watch:
+                _watch(engine, corpus, replace(folder, add=AddOptions(**add)), as_json)
                 return
             with (
                 explaining(malformed, unread.failed),
                 indexing(total, lambda: _stored(engine)[1]) as (on_read, on_step),
             ):
-                how = {"skip_bad": skip_bad, "progress": on_read, "building": on_step}
-                if mirror is not None:
-                    mirrored = mirror.options(
-                        key_prefix or "", columns, choice, commit_every, **how
-                    )
+                add |= {"progress": on_read, "building": on_step}
+                if prune:
+                    mirrored = replace(folder, add=AddOptions(**add))
                     summary = engine.mirror(corpus, mirrored, unread=unread, on_bad=on_bad)
                 else:
-                    documents = _documents(
-                        engine, corpus, vectors, on_bad, key_prefix, columns, unread, choice
-                    )
-                    summary = engine.add(
-                        documents,
-                        vectors,
-                        passages=passages,
-                        commit_every=commit_every,
-                        **how,
-                    )
+                    if is_array:
+                        documents = _numbered(engine, corpus, vectors, key_prefix)
+                    else:
+                        reading |= {"key_prefix": key_prefix or "", "unread": unread}
+                        documents = read_corpus(corpus, on_bad, **reading)
+                        documents = documents if vectors is None else _noting_textless(documents)
+                    summary = engine.add(documents, vectors, passages=passages, **add)
         except BaseException as error:
             _clean_up(engine, error, is_new)
             if vectors is None and not skip_bad and _skippable(error):
@@ -424,27 +326,36 @@ def index(
             raise
         documents_now = engine.stats().documents
     seconds = round(time.monotonic() - started, 2)
-    outcome = Outcome(engine.collection.path, documents_now, summary, malformed, unread, seconds)
-    outcome.show(as_json)
-    _exit_strict(strict and outcome.incomplete)
-
-
-def _exit_strict(incomplete: bool) -> None:
-    """Exit with status 1 after a run with --strict that has left something out."""
-    if incomplete:
+    outcome = _outcome(path, documents_now, summary, malformed, unread, seconds)
+    _show(outcome, unread.sentence(), as_json)
+    if strict and _is_incomplete(outcome):
         note("--strict: something was left out, so the exit status is 1")
         raise click.exceptions.Exit(1)
 
 
-def _synonyms(path: Path | None) -> Any:
-    """The groups of synonyms of a file, before anything is indexed; None without one."""
-    from searchengine.corpus.synonym_groups import read_synonyms
+def _check_usage(
+    corpus: str, prune: bool, watch: bool, allow_empty: bool, has_vectors: bool
+) -> None:
+    """Raise UsageError unless a corpus to be kept in step is a folder of files."""
+    if not (prune or watch):
+        if allow_empty:
+            raise click.UsageError("--allow-empty needs --prune or --watch")
+    elif has_vectors or not Path(corpus).is_dir():
+        name = "--watch" if watch else "--prune"
+        raise click.UsageError(
+            f"{name} needs a folder of files, got {corpus}; leave {name} out, or name a folder"
+        )
 
-    return None if path is None else read_synonyms(path)
 
-
-def _configure(engine: Any, fields: tuple[str, ...], mode: str | None, synonyms: Any) -> None:
-    """Index fields, set the default mode, and store synonyms."""
+def _configure(
+    engine: Any, needs_encoder: bool, mode: str | None, synonyms: Any, fields: tuple[str, ...]
+) -> None:
+    """Set the default mode, store synonyms, and index fields. Raises QueryError: no encoder."""
+    if needs_encoder and not engine.encodes:
+        raise QueryError(
+            f"{engine.collection.path} has no encoder; pass the vectors of the documents: "
+            "--vectors FILE.npy"
+        )
     if mode is not None:
         engine.set_default(mode)
     if synonyms is not None:
@@ -453,63 +364,62 @@ def _configure(engine: Any, fields: tuple[str, ...], mode: str | None, synonyms:
         engine.index_fields(*fields)
 
 
-def _documents(
-    engine: Any,
-    corpus: str,
-    vectors: Any,
-    on_bad: Any,
-    key_prefix: str | None,
-    columns: Any,
-    unread: Any,
-    choice: "FileChoice",
-) -> Iterable["Document"]:
-    """The documents of a corpus; of a file of vectors, their numbers."""
-    from searchengine.corpus.documents import Document
-    from searchengine.corpus.files import read_corpus
-    from searchengine.ingest.supplied import check_numbers
-
-    if holds_vectors(corpus):
-        if key_prefix is None:
-            check_numbers(engine.collection, vectors, corpus)
-        return (Document(f"{key_prefix or ''}{i}", "") for i in range(len(vectors)))
-    documents = read_corpus(
-        corpus,
-        on_bad,
-        key_prefix=key_prefix or "",
-        columns=columns,
-        unread=unread,
-        choice=choice,
-    )
-    return documents if columns.needs_text else _noting_textless(documents)
-
-
-def _noting_textless(documents: Iterable["Document"]) -> Iterator["Document"]:
-    """Yield the documents; at the end print how many have no text, though vectors came with them.
-
-    Their text may be in a field of another name.
-    """
-
-    textless = 0
-    for document in documents:
-        textless += not document.full_text
-        yield document
-    if textless:
-        note(f"{counted(textless, 'document')} without text; --text-field names another field")
-
-
 def _skippable(error: BaseException) -> bool:
     """Return whether --skip-bad would leave out the record that the error is about."""
     bad_record = isinstance(error, CorpusError | DuplicateKey)
     return bad_record and not isinstance(error, EmptyCorpus | UnknownFields | UnreadableFile)
 
 
-def _check_encodes(engine: Any) -> None:
-    """Raise QueryError if the collection has no encoder."""
-    if not engine.encodes:
-        raise QueryError(
-            f"{engine.collection.path} has no encoder; pass the vectors of the documents: "
-            "--vectors FILE.npy"
+def passages_of(options: dict[str, Any]) -> Any:
+    """Take the passages from the options of a command; None: no preference."""
+    from searchengine.ingest.passages import PassageConfig
+
+    wanted = options.pop("passages")
+    sizes = {"tokens": options.pop("passage_tokens"), "overlap": options.pop("overlap")}
+    sizes = {name: value for name, value in sizes.items() if value is not None}
+    if sizes and wanted is False:
+        raise click.UsageError(
+            "--no-passages keeps documents whole; leave out --passage-tokens and --overlap"
         )
+    return PassageConfig(**sizes) if sizes else wanted
+
+
+def read_options(options: dict[str, Any], *, needs_text: bool = True) -> dict[str, Any]:
+    """Take `columns` and `choice` of read_corpus from the options of a command."""
+    from searchengine.corpus.formats.kinds import FileChoice
+    from searchengine.corpus.tabular import Columns
+
+    names = {name: options.pop(f"{name}_field") for name in ("text", "title", "id")}
+    as_text, ignored = (frozenset(options.pop(name)) for name in ("as_text", "ignore"))
+    return {
+        "columns": Columns(**names, needs_text=needs_text),
+        "choice": FileChoice(as_text, ignored, gitignore=not options.pop("no_gitignore")),
+    }
+
+
+def _numbered(
+    engine: Any, corpus: str, vectors: Any, key_prefix: str | None
+) -> "Iterable[Document]":
+    """A document without text for each row of a file of vectors."""
+    from searchengine.corpus.documents import Document
+    from searchengine.ingest.supplied import check_numbers
+
+    if key_prefix is None:
+        check_numbers(engine.collection, vectors, corpus)
+    return (Document(f"{key_prefix or ''}{i}", "") for i in range(len(vectors)))
+
+
+def _noting_textless(documents: "Iterable[Document]") -> "Iterator[Document]":
+    """Yield the documents; at the end print how many have no text, though vectors came with them.
+
+    Their text may be in a field of another name.
+    """
+    textless = 0
+    for document in documents:
+        textless += not document.full_text
+        yield document
+    if textless:
+        note(f"{counted(textless, 'document')} without text; --text-field names another field")
 
 
 def _check_apart(corpus: Path, collection: Path) -> None:
@@ -538,27 +448,23 @@ def _clean_up(engine: Any, error: BaseException, is_new: bool) -> None:
     committed = _stored(engine)[0] if stopped else 0
     if is_new:
         engine.collection.remove_if_empty()
-    if stopped:
-        note(_interrupted(engine.collection.path, committed))
-        status = error.status if isinstance(error, Terminated) else INTERRUPTED
-        raise click.exceptions.Exit(status) from None
+    if not stopped:
+        return
+    message = "Interrupted before the first commit; nothing was changed"
+    if committed:
+        message = (
+            f"Interrupted; {counted(committed, 'document')} {'is' if committed == 1 else 'are'} "
+            f"committed in {named(engine.collection.path)}, the same command continues from there"
+        )
+    note(message)
+    status = error.status if isinstance(error, Terminated) else INTERRUPTED
+    raise click.exceptions.Exit(status) from None
 
 
 def _stored(engine: Any) -> tuple[int, int]:
     """Return the numbers of documents and passages that are stored."""
-    stats = engine.stats()
-    return stats.documents, stats.passages
-
-
-def _interrupted(collection: Path | str, committed: int) -> str:
-    """Describe the state after Ctrl-C or a signal ended the run."""
-    if not committed:
-        return "Interrupted before the first commit; nothing was changed"
-    are = "is" if committed == 1 else "are"
-    return (
-        f"Interrupted; {counted(committed, 'document')} {are} committed in {named(collection)}, "
-        "the same command continues from there"
-    )
+    with engine.collection.reading() as snapshot:
+        return snapshot.count(), snapshot.rows
 
 
 def holds_vectors(corpus: str) -> bool:
@@ -579,13 +485,12 @@ def supplied(corpus: str, vectors: Path | None, passages: Path | None) -> tuple[
     if vectors is None:
         return None, None
     lines = None if passages is None else (line for _, line in read_jsonl(passages))
+    # The export of a collection without vectors has passages, and no rows.
     return _read_vectors(vectors, may_be_empty=passages is not None), lines
 
 
-def _read_vectors(path: Path, *, may_be_empty: bool = False) -> "npt.NDArray[Any]":
+def _read_vectors(path: Path, *, may_be_empty: bool) -> Any:
     """The array (n, D) of a .npy file, mapped: its rows are read when they are used.
-
-    `may_be_empty`: n may be 0, as in the export of a collection without vectors.
 
     Raises CorpusError for a missing, malformed or empty file, and for anything but numbers.
     """
@@ -612,20 +517,100 @@ def _read_vectors(path: Path, *, may_be_empty: bool = False) -> "npt.NDArray[Any
     return array
 
 
+_COUNTS = ("added", "changed", "metadata_updated", "moved", "removed", "unchanged")
+
+
+def _outcome(
+    collection: Path | str,
+    documents: int,
+    summary: Any,
+    malformed: LeftOut,
+    unread: "Unread",
+    seconds: float | None = None,
+    problem: str | None = None,
+) -> dict[str, Any]:
+    """The result of a run, or of a pass of --watch, with the same keys for every one.
+
+    `summary`: an AddSummary; None if the pass failed. `seconds`: wall time; None for a pass.
+    """
+    added = LeftOut() if summary is None else summary.bad
+    left_out = {
+        "without_text": LeftOut() if summary is None else summary.without_text,
+        "repeated": LeftOut() if summary is None else summary.repeated,
+        "bad": LeftOut(malformed.count + added.count, [*malformed.first, *added.first][:1000]),
+        "unreadable": unread.failed,
+    }
+    return {
+        "collection": str(collection),
+        **{name: getattr(summary, name, 0) for name in _COUNTS},
+        "documents": documents,
+        "seconds": seconds,
+        "skipped": dict(unread.kinds),
+        "encodings": dict(unread.encodings),
+        **{name: asdict(records) for name, records in left_out.items()},
+        "problem": problem,
+    }
+
+
+def _is_incomplete(outcome: dict[str, Any]) -> bool:
+    """Whether content was left out; a record that occurs twice is stored once."""
+    lost = (outcome[name]["count"] for name in ("without_text", "bad", "unreadable"))
+    return any(lost) or bool(outcome["skipped"])
+
+
+def _show(outcome: dict[str, Any], skipped: str, as_json: bool) -> None:
+    """Print how many documents were added and left out, or all of it as JSON."""
+    if as_json:
+        show_json(outcome)
+        return
+    changes = ", ".join(f"{outcome[name]} {_words(name)}" for name in _COUNTS if outcome[name])
+    total, seconds = counted(outcome["documents"], "document"), outcome["seconds"]
+    note(f"{changes or '0 added'} in {outcome['collection']}, {total} now, in {seconds} s")
+    names = ("without_text", "repeated", "bad", "unreadable")
+    _show_left_out({name: LeftOut(**outcome[name]) for name in names}, skipped)
+    if encodings := sorted(outcome["encodings"].items(), key=lambda item: -item[1]):
+        note(f"not UTF-8 and converted: {', '.join(f'{n:,} in {name}' for name, n in encodings)}")
+
+
+def _show_left_out(left_out: dict[str, LeftOut], skipped: str) -> None:
+    """Print how many records and files were left out, with the first messages."""
+    most = 10
+    for name, records in left_out.items():
+        lines = records.first[:most]
+        if records.count > most:
+            lines.append(f"… and {records.count - most} more; --json lists the first 1000")
+        if records.count:
+            note("\n  ".join([f"{records.count} {_words(name)}, left out:", *lines]))
+    if skipped:
+        note(skipped)
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
 def _watch(engine: Any, folder: str, options: "MirrorOptions", as_json: bool) -> None:
     """Keep a collection equal to a folder, and print each pass, until Ctrl-C or SIGTERM."""
     collection, documents, shown = engine.collection.path, 0, ""
     try:
         for update in engine.watch(folder, options):
-            documents = update.documents
+            documents, summary, unread = update.documents, update.summary, update.unread
             if as_json:
                 problem = update.problem or None
-                parts = update.documents, update.summary, update.malformed, update.unread
-                show_json_line(Outcome(collection, *parts, problem=problem).as_dict())
+                parts = documents, summary, update.malformed, unread
+                show_json_line(_outcome(collection, *parts, problem=problem))
+                continue
+            if update.problem:
+                note(f"{update.problem}; trying again")
             else:
-                _show_pass(folder, collection, update)
-            skipped = update.unread.sentence()
-            if skipped not in ("", shown) and not as_json:
+                counts = ", ".join(f"{n} {_words(name)}" for name, n in update.changes.items())
+                now = f"{counted(documents, 'document')} now; watching {folder}, Ctrl-C ends"
+                note(f"{counts or 'nothing new'} in {collection}, {now}")
+                bad = [] if summary is None else summary.bad.first
+                for message in (*unread.failed.first, *update.malformed.first, *bad):
+                    note(f"left out: {message}")
+            skipped = unread.sentence()
+            if skipped not in ("", shown):
                 note(skipped)
                 shown = skipped
     except (KeyboardInterrupt, Terminated) as stop:
@@ -635,108 +620,6 @@ def _watch(engine: Any, folder: str, options: "MirrorOptions", as_json: bool) ->
         )
         status = stop.status if isinstance(stop, Terminated) else INTERRUPTED
         raise click.exceptions.Exit(status) from None
-
-
-def _show_pass(folder: str, collection: Path, update: "Pass") -> None:
-    total = counted(update.documents, "document")
-    if update.problem:
-        note(f"{update.problem}; trying again")
-        return
-    counts = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in update.changes.items())
-    note(f"{counts or 'nothing new'} in {collection}, {total} now; watching {folder}, Ctrl-C ends")
-    bad = [] if update.summary is None else update.summary.bad.first
-    for message in (*update.unread.failed.first, *update.malformed.first, *bad):
-        note(f"left out: {message}")
-
-
-_COUNTS = ("added", "changed", "metadata_updated", "moved", "removed", "unchanged")
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The result of a run of `index`, or of a pass of --watch.
-
-    Attributes:
-        collection: path or name.
-        documents: documents in the collection now.
-        summary: numbers of documents; None if the pass failed.
-        malformed: messages of records that were left out before they were documents.
-        unread: files that were skipped or could not be read.
-        seconds: wall time; None for a pass.
-        problem: why the pass failed.
-    """
-
-    collection: Path | str
-    documents: int
-    summary: "AddSummary | None"
-    malformed: LeftOut
-    unread: "Unread"
-    seconds: float | None = None
-    problem: str | None = None
-
-    @property
-    def left_out(self) -> dict[str, LeftOut]:
-        """What was left out, by kind."""
-        summary, bad = self.summary, self.malformed
-        if summary is not None:
-            first = [*bad.first, *summary.bad.first][:1000]
-            bad = LeftOut(bad.count + summary.bad.count, first)
-        return {
-            "without_text": LeftOut() if summary is None else summary.without_text,
-            "repeated": LeftOut() if summary is None else summary.repeated,
-            "bad": bad,
-            "unreadable": self.unread.failed,
-        }
-
-    @property
-    def incomplete(self) -> bool:
-        """Whether content was left out; a record that occurs twice is stored once."""
-        counts = {name: records.count for name, records in self.left_out.items()}
-        return any((counts | {"repeated": 0}).values()) or bool(self.unread.kinds)
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Kind of change → number of documents."""
-        return {name: getattr(self.summary, name, 0) for name in _COUNTS}
-
-    def as_dict(self) -> dict[str, Any]:
-        """All of it, with the same keys for every run."""
-        return {
-            "collection": str(self.collection),
-            **self.counts,
-            "documents": self.documents,
-            "seconds": self.seconds,
-            "skipped": dict(self.unread.kinds),
-            "encodings": dict(self.unread.encodings),
-            **{name: asdict(records) for name, records in self.left_out.items()},
-            "problem": self.problem,
-        }
-
-    def show(self, as_json: bool) -> None:
-        """Print the numbers of documents added and left out, or all of it as JSON."""
-        if as_json:
-            show_json(self.as_dict())
-            return
-        changes = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in self.counts.items() if n)
-        total = counted(self.documents, "document")
-        note(f"{changes or '0 added'} in {self.collection}, {total} now, in {self.seconds} s")
-        for name, records in self.left_out.items():
-            if records.count:
-                note(f"{records.count} {name.replace('_', ' ')}, left out:{first_lines(records)}")
-        if self.unread.encodings:
-            most = self.unread.encodings.most_common()
-            note(f"not UTF-8 and converted: {', '.join(f'{n:,} in {name}' for name, n in most)}")
-        if sentence := self.unread.sentence():
-            note(sentence)
-
-
-def first_lines(left_out: LeftOut) -> str:
-    """Return the first messages, one per line, and the number of further ones."""
-    most = 10
-    lines = left_out.first[:most]
-    if left_out.count > most:
-        lines.append(f"… and {left_out.count - most} more; --json lists the first 1000")
-    return "".join(f"\n  {line}" for line in lines)
 
 
 @click.command(
@@ -750,14 +633,7 @@ def first_lines(left_out: LeftOut) -> str:
 )
 @click.argument("corpus")
 @click.argument("output", type=click.Path(file_okay=False, path_type=Path))
-@click.option(
-    "--encoder",
-    default="starter",
-    metavar="PATH",
-    help="Model folder, hub name, or URL#MODEL of an endpoint.",
-)
-@cuts
-@reads
+@_with(MODEL, *_CUTS, *_READS)
 @runs
 def encode(
     corpus: str, output: Path, encoder: str, runtime: Any, skip_bad: bool, **options: Any
@@ -780,7 +656,7 @@ def encode(
     from searchengine.ingest.settings import CollectionSettings
     from searchengine.ingest.supplied import write_vectors
 
-    columns, wanted, choice = columns_of(options, True), passages_of(options), choice_of(options)
+    wanted, reading = passages_of(options), read_options(options)
     if output.resolve().is_relative_to(Path(corpus).resolve()):
         raise CorpusError(f"{output} is inside the corpus {corpus}; choose a folder elsewhere")
     malformed, unread = LeftOut(), Unread()
@@ -788,33 +664,26 @@ def encode(
     loaded = load_given(encoder, runtime)
     cut = CollectionSettings.for_encoder(loaded, passages=True if wanted is None else wanted)
     reader = PassageReader(loaded, cut.passages)
-    documents = read_corpus(corpus, on_bad, columns=columns, unread=unread, choice=choice)
+    documents = read_corpus(corpus, on_bad, unread=unread, **reading)
     with (
         explaining(malformed, unread.failed),
-        progress("Encoding", count_records(corpus, choice)) as report,
+        progress("Encoding", count_records(corpus, reading["choice"])) as report,
     ):
         count, rows = write_vectors(documents, output.absolute(), reader, report)
     note(f"{counted(count, 'document')} in {counted(rows, 'passage')} encoded in {output}")
-    for name, left_out in (("bad", malformed), ("unreadable", unread.failed)):
-        if left_out.count:
-            note(f"{left_out.count} {name}, left out:{first_lines(left_out)}")
-    if sentence := unread.sentence():
-        note(sentence)
+    _show_left_out({"bad": malformed, "unreadable": unread.failed}, unread.sentence())
 
 
 @contextmanager
 def explaining(malformed: LeftOut, unreadable: LeftOut) -> Iterator[None]:
-    """Add the number of malformed records, or of unreadable files, and the first message, to an
-    EmptyCorpus.
-    """
+    """Add the number of malformed records, or else of unreadable files, to an EmptyCorpus."""
     try:
         yield
     except EmptyCorpus as error:
-        for left_out, what in ((malformed, "record"), (unreadable, "file")):
-            if left_out.count:
-                records = f"{what} is" if left_out.count == 1 else f"{what}s are"
-                first = left_out.first[0]
-                raise EmptyCorpus(
-                    f"{error}; {left_out.count} {records} bad, the first: {first}"
-                ) from error
-        raise
+        left_out, noun = (malformed, "record") if malformed.count else (unreadable, "file")
+        if not left_out.count:
+            raise
+        records = f"{noun} is" if left_out.count == 1 else f"{noun}s are"
+        raise EmptyCorpus(
+            f"{error}; {left_out.count} {records} bad, the first: {left_out.first[0]}"
+        ) from error
