@@ -69,23 +69,22 @@ def add(
 
     Either `readers` encode them, or they come with `vectors`.
     """
-    if vectors is None:
-        assert readers is not None and documents is not None
-        with Ingestion(backend, documents, options, readers=readers) as ingestion:
-            return ingestion.run()
     if documents is None and passages is not None:
         raise QueryError("passages need documents; leave them out, or pass documents")
     backend.refresh()  # the folder may have been replaced, with other settings
-    supplied = SuppliedVectors.checked(backend, vectors, passages, options.skip_bad)
-    if documents is not None:
-        with Ingestion(backend, documents, options, supplied=supplied) as ingestion:
-            return ingestion.run()
-    highest = entries.highest_number(backend)
-    numbers = range(highest + 1, highest + 1 + supplied.documents)
-    stream = (Document(str(number), "") for number in numbers)
-    with Ingestion(backend, stream, options, supplied=supplied, numbered=True) as ingestion:
+    supplied, first = None, None
+    if vectors is not None:
+        supplied = SuppliedVectors(backend, vectors, passages, skip_bad=options.skip_bad)
+    if documents is None:
+        assert supplied is not None
+        first = entries.highest_number(backend) + 1
+        documents = (Document(str(first + i), "") for i in range(supplied.documents))
+    with Ingestion(
+        backend, documents, options, readers=readers, supplied=supplied, numbered=first is not None
+    ) as ingestion:
         summary = ingestion.run()
-    entries.remember_number(backend, highest + supplied.documents)
+    if first is not None and supplied is not None:
+        entries.remember_number(backend, first + supplied.documents - 1)
     return summary
 
 

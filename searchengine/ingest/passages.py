@@ -5,10 +5,9 @@ preferably at the ends of sentences; each passage is encoded with its document's
 How and why: docs/indexing.md.
 """
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -267,52 +266,39 @@ def cut(text: str, spans: Offsets, size: int, overlap: int) -> list[Span]:
     count = len(spans)
     if count <= size:
         return [(0, len(text))]
-    bounds = _bounds(text, spans)
+    starts, ends, ranks = _bounds(text, spans)
     passages: list[Span] = []
     first = done = 0  # tokens: the next passage begins with `first`; all before `done` are in one
     while count - first > size:
         high = min(first + size, count - size // 4)
         later = first + size // 2
         end = (
-            _last(bounds.sentences, later, high)
-            or _last(bounds.words, later, high)
-            or _last(bounds.tokens, done, high)
+            _last(ranks, later, high, _SENTENCE)
+            or _last(ranks, later, high, _WORD)
+            or _last(ranks, done, high, _TOKEN)
         )
         if not end and first < done:
             first = done  # what follows cannot be divided, and leaves no room for an overlap
             continue
-        end = end or _first(bounds.tokens, high, count) or count
-        passages.append((int(bounds.starts[first]), int(bounds.ends[end - 1])))
+        end = end or _first(ranks, high, count, (_TOKEN,)) or count
+        passages.append((int(starts[first]), int(ends[end - 1])))
         if end == count:
             return passages
-        low = max(first + 1, end - overlap)
-        first = (
-            _first(bounds.sentences, low, end)
-            or _first(bounds.words, low, end)
-            or _first(bounds.tokens, low, end)
-        )
+        first = _first(ranks, max(first + 1, end - overlap), end, (_SENTENCE, _WORD, _TOKEN))
         done = end
-    passages.append((int(bounds.starts[first]), int(bounds.ends[-1])))
+    passages.append((int(starts[first]), int(ends[-1])))
     return passages
 
 
-class _Bounds(NamedTuple):
-    """The places where a text may be cut. Bound b is before token b; all are ascending.
+_TOKEN, _WORD, _SENTENCE = 1, 2, 3
 
-    Attributes:
-        starts, ends: offsets of the tokens, both ascending.
-        tokens: bounds that divide no character between two passages.
-        words, sentences: those between two words and two sentences.
+
+def _bounds(text: str, spans: Offsets) -> tuple[Offsets, Offsets, Offsets]:
+    """Ascending starts and ends of the tokens, and the rank of each bound: b is before token b.
+
+    At a bound of rank _TOKEN no character is divided between two passages; at one of _WORD or
+    _SENTENCE a word or a sentence begins too. Elsewhere the rank is 0.
     """
-
-    starts: Offsets
-    ends: Offsets
-    tokens: list[int]
-    words: list[int]
-    sentences: list[int]
-
-
-def _bounds(text: str, spans: Offsets) -> _Bounds:
     starts = np.minimum.accumulate(spans[::-1, 0])[::-1]
     ends = np.maximum.accumulate(spans[:, 1])
     tokens = np.flatnonzero((starts[1:] >= ends[:-1]) & (starts[1:] > starts[:-1])) + 1
@@ -320,25 +306,26 @@ def _bounds(text: str, spans: Offsets) -> _Bounds:
     after = codes[np.minimum(starts[tokens], len(codes) - 1)]
     before = codes[starts[tokens] - 1]
     # Some tokenizers include the space before a word in the word.
-    spaces = _SPACE[np.minimum(before, 0x3001)] | _SPACE[np.minimum(after, 0x3001)]
-    unspaced = np.zeros_like(spaces)
+    words = _SPACE[np.minimum(before, 0x3001)] | _SPACE[np.minimum(after, 0x3001)]
     for low, high in UNSPACED:
-        unspaced |= (low <= after) & (after <= high)
+        words |= (low <= after) & (after <= high)
     stops = np.array(sentence_ends(text), dtype=np.int64)
     behind = np.searchsorted(starts, stops)
     behind, stops = behind[behind > 0], stops[behind > 0]
-    sentences = np.intersect1d(behind[ends[behind - 1] <= stops], tokens)
-    words = tokens[spaces | unspaced]
-    return _Bounds(starts, ends, tokens.tolist(), words.tolist(), sentences.tolist())
+    ranks = np.zeros(len(spans) + 1, np.int8)
+    ranks[tokens] = np.where(words, _WORD, _TOKEN)
+    ranks[np.intersect1d(behind[ends[behind - 1] <= stops], tokens)] = _SENTENCE
+    return starts, ends, ranks
 
 
-def _last(bounds: list[int], low: int, high: int) -> int:
-    """The last bound in (low, high], or 0."""
-    i = bisect_right(bounds, high)
-    return bounds[i - 1] if i and bounds[i - 1] > low else 0
+def _last(ranks: Offsets, low: int, high: int, least: int) -> int:
+    """The last bound in (low, high] of at least this rank, or 0."""
+    found = np.flatnonzero(ranks[low + 1 : high + 1] >= least)
+    return low + 1 + int(found[-1]) if found.size else 0
 
 
-def _first(bounds: list[int], low: int, high: int) -> int:
-    """The first bound in [low, high], or 0."""
-    i = bisect_left(bounds, low)
-    return bounds[i] if i < len(bounds) and bounds[i] <= high else 0
+def _first(ranks: Offsets, low: int, high: int, wanted: Sequence[int]) -> int:
+    """The first bound in [low, high] of the first of these ranks that one has, or 0."""
+    within = ranks[low : high + 1]
+    found = (np.flatnonzero(within >= least) for least in wanted)
+    return next((low + int(places[0]) for places in found if places.size), 0)

@@ -41,115 +41,72 @@ class Supplied(NamedTuple):
     checksum: bytes
 
 
-class Rows(NamedTuple):
-    """An array of vectors, and which row each document has.
-
-    Attributes:
-        array: (n, D) numbers.
-        of_document: (documents,) row of each document, −1 for none; None: row i of document i.
-    """
-
-    array: npt.NDArray[Any]
-    of_document: npt.NDArray[np.int64] | None = None
-
-    @classmethod
-    def checked(cls, vectors: VectorsArgument, dim: int) -> "Rows":
-        """Check kind and width. Raises QueryError."""
-        of_document = None
-        if isinstance(vectors, Sequence) and any(row is None for row in vectors):
-            there = np.array([row is not None for row in vectors])
-            of_document = np.where(there, np.cumsum(there) - 1, -1).astype(np.int64)
-            vectors = [row for row in vectors if row is not None] or np.empty((0, dim), np.float32)
-        try:
-            array = np.asarray(vectors)
-        except (TypeError, ValueError) as error:
-            raise QueryError(f"vectors must be an array of shape (n, {dim}): {error}") from error
-        if array.ndim != 2 or array.shape[1] != dim or array.dtype.kind not in "fiu":
-            raise QueryError(
-                f"vectors must be numbers of shape (n, {dim}), one row per document, "
-                f"got {array.dtype} of shape {array.shape}"
-            )
-        return cls(array, of_document)
-
-    @property
-    def documents(self) -> int:
-        """How many documents there must be, if each has its row."""
-        return len(self.array if self.of_document is None else self.of_document)
-
-    def read(self, rows: Sequence[int]) -> Vectors:
-        """These rows as float32. Raises QueryError for NaN, infinity and zeros."""
-        if not rows:
-            return np.empty((0, self.array.shape[1]), np.float32)
-        joined = bool((np.diff(rows) == 1).all())
-        block = self.array[rows[0] : rows[-1] + 1] if joined else self.array[list(rows)]
-        with np.errstate(over="ignore"):  # values beyond float32 become infinity, reported below
-            single: Vectors = np.ascontiguousarray(block, np.float32)
-        wrong = unusable(single)
-        if wrong.any():
-            raise QueryError(
-                f"row {rows[int(wrong.argmax())]} of the vectors (from 0) holds NaN, infinity or "
-                "only zeros; correct it, or leave it out with its document"
-            )
-        return single
-
-
 class SuppliedVectors:
     """The vectors that come with the documents of one call of `add`."""
 
-    def __init__(self, rows: Rows, passages: Iterable[Mapping[str, Any]] | None) -> None:
-        self._rows = rows
-        self._position = 0  # documents read
-        self._table = None if passages is None else _Passages(passages, len(rows.array))
-
-    @classmethod
-    def checked(
-        cls,
+    def __init__(
+        self,
         backend: Backend,
         vectors: VectorsArgument,
-        passages: Iterable[Mapping[str, Any]] | None,
-        skip_bad: bool,
-    ) -> "SuppliedVectors":
+        passages: Iterable[Mapping[str, Any]] | None = None,
+        *,
+        skip_bad: bool = False,
+    ) -> None:
         """Check that they suit the collection. Raises QueryError and CorpusError."""
         if skip_bad and passages is None:
             raise QueryError(
                 "skip_bad would shift the rows of the vectors, which belong to the documents in "
                 "their order; leave skip_bad out, or pass passages, which name the key of each row"
             )
-        rows = Rows.checked(vectors, backend.settings["encoder"]["dim"])
+        dim = backend.settings["encoder"]["dim"]
+        self._row_of: npt.NDArray[np.int64] | None = None  # of each document, −1: none
+        if isinstance(vectors, Sequence) and any(row is None for row in vectors):
+            there = np.array([row is not None for row in vectors])
+            self._row_of = np.where(there, np.cumsum(there) - 1, -1).astype(np.int64)
+            vectors = [row for row in vectors if row is not None] or np.empty((0, dim), np.float32)
+        try:
+            self._array = np.asarray(vectors)
+        except (TypeError, ValueError) as error:
+            raise QueryError(f"vectors must be an array of shape (n, {dim}): {error}") from error
+        shape, dtype = self._array.shape, self._array.dtype
+        if len(shape) != 2 or shape[1] != dim or dtype.kind not in "fiu":
+            raise QueryError(
+                f"vectors must be numbers of shape (n, {dim}), one row per document, "
+                f"got {dtype} of shape {shape}"
+            )
         if passages is not None and backend.settings.get("passages") is None:
             raise QueryError(
                 f"{backend.path} keeps documents whole, so that none has several vectors; leave "
                 "passages out, or use a collection made with passages=True"
             )
-        return cls(rows, passages)
+        self._position = 0  # documents read
+        self._table = None if passages is None else _Passages(passages, shape[0])
 
     @property
     def documents(self) -> int:
         """How many documents there must be, if each has its row."""
-        return self._rows.documents
+        return len(self._array if self._row_of is None else self._row_of)
 
     def next_for(self, documents: Sequence[Document]) -> dict[str, Supplied]:
         """Key → vectors of documents just read."""
-        first = self._position
-        self._position += len(documents)
+        first, self._position = self._position, self._position + len(documents)
         if self._table is not None:
             spans = self._table.rows_of(documents)
         else:
-            if self._position > self._rows.documents:
-                raise self._other_number(f"more than {self._rows.documents}")
-            numbers = np.arange(first, self._position)
-            if self._rows.of_document is not None:
-                numbers = self._rows.of_document[first : self._position]
+            if self._position > self.documents:
+                raise self._other_number(f"more than {self.documents}")
+            rows = range(first, self._position)
+            if self._row_of is not None:
+                rows = self._row_of[first : self._position].tolist()
             spans = [
-                (int(row), [(0, len(document.text))] if row >= 0 else [])
-                for row, document in zip(numbers, documents, strict=True)
+                (row, [(0, len(document.text))] if row >= 0 else [])
+                for row, document in zip(rows, documents, strict=True)
             ]
         supplied: dict[str, Supplied] = {}
-        for document, (row, cut), checksum in zip(
-            documents, spans, self.checksums(spans), strict=True
-        ):
+        checksums = self.checksums(spans)
+        for document, (row, cut), checksum in zip(documents, spans, checksums, strict=True):
             # The first document of a key is stored, the others are left out or refused.
-            vectors = self._rows.array[max(row, 0) : max(row, 0) + len(cut)]
+            vectors = self._array[max(row, 0) : max(row, 0) + len(cut)]
             supplied.setdefault(document.key, Supplied(cut, vectors, checksum))
         return supplied
 
@@ -158,7 +115,7 @@ class SuppliedVectors:
         if self._table is not None:
             if not skip_bad:
                 self._table.check_used(seen)
-        elif self._position != self._rows.documents:
+        elif self._position != self.documents:
             raise self._other_number(str(self._position))
 
     def is_empty_export(self, skip_bad: bool) -> bool:
@@ -168,7 +125,7 @@ class SuppliedVectors:
     def _other_number(self, documents: str) -> QueryError:
         return QueryError(
             f"every document needs one row of the vectors, got {documents} documents and "
-            f"{self._rows.documents} rows; nothing was added since the last commit"
+            f"{self.documents} rows; nothing was added since the last commit"
         )
 
     def checksums(self, spans: Sequence[tuple[int, Sequence[Span]]]) -> list[bytes]:
@@ -177,10 +134,24 @@ class SuppliedVectors:
         rows = sorted((row + j, i) for i, (row, cut) in enumerate(spans) for j in range(len(cut)))
         for start in range(0, len(rows), BLOCK_ROWS):
             part = rows[start : start + BLOCK_ROWS]
-            vectors = self._rows.read([row for row, _ in part])
+            vectors = self._read([row for row, _ in part])
             for (_, i), vector in zip(part, vectors, strict=True):
                 hashes[i].update(vector)
         return [h.digest() if cut else b"" for h, (_, cut) in zip(hashes, spans, strict=True)]
+
+    def _read(self, rows: Sequence[int]) -> Vectors:
+        """These rows as float32. Raises QueryError for NaN, infinity and zeros."""
+        joined = bool((np.diff(rows) == 1).all())
+        block = self._array[rows[0] : rows[-1] + 1] if joined else self._array[list(rows)]
+        with np.errstate(over="ignore"):  # values beyond float32 become infinity, reported below
+            single: Vectors = np.ascontiguousarray(block, np.float32)
+        wrong = unusable(single)
+        if wrong.any():
+            raise QueryError(
+                f"row {rows[int(wrong.argmax())]} of the vectors (from 0) holds NaN, infinity or "
+                "only zeros; correct it, or leave it out with its document"
+            )
+        return single
 
 
 def write_vectors(
@@ -236,7 +207,7 @@ def check_numbers(backend: Backend, vectors: npt.NDArray[Any], source: str) -> N
 
     It is the same file, in part or edited, if one of a hundred rows is as it is stored.
     """
-    supplied = SuppliedVectors(Rows.checked(vectors, backend.settings["encoder"]["dim"]), None)
+    supplied = SuppliedVectors(backend, vectors)
     sample = {str(row): int(row) for row in evenly(supplied.documents, _SAMPLE)}
     stored = known(backend, sample)
     checksums = supplied.checksums([(sample[key], [(0, 0)]) for key in stored])
