@@ -567,12 +567,14 @@ def _show(outcome: dict[str, Any], skipped: str, as_json: bool) -> None:
     total, seconds = counted(outcome["documents"], "document"), outcome["seconds"]
     note(f"{changes or '0 added'} in {outcome['collection']}, {total} now, in {seconds} s")
     names = ("without_text", "repeated", "bad", "unreadable")
-    _show_left_out({name: LeftOut(**outcome[name]) for name in names}, skipped)
+    _show_left_out({name: LeftOut(**outcome[name]) for name in names})
     if encodings := sorted(outcome["encodings"].items(), key=lambda item: -item[1]):
         note(f"not UTF-8 and converted: {', '.join(f'{n:,} in {name}' for name, n in encodings)}")
+    if skipped:
+        note(skipped)
 
 
-def _show_left_out(left_out: dict[str, LeftOut], skipped: str) -> None:
+def _show_left_out(left_out: dict[str, LeftOut]) -> None:
     """Print how many records and files were left out, with the first messages."""
     most = 10
     for name, records in left_out.items():
@@ -581,8 +583,6 @@ def _show_left_out(left_out: dict[str, LeftOut], skipped: str) -> None:
             lines.append(f"… and {records.count - most} more; --json lists the first 1000")
         if records.count:
             note("\n  ".join([f"{records.count} {_words(name)}, left out:", *lines]))
-    if skipped:
-        note(skipped)
 
 
 def _words(name: str) -> str:
@@ -671,7 +671,9 @@ def encode(
     ):
         count, rows = write_vectors(documents, output.absolute(), reader, report)
     note(f"{counted(count, 'document')} in {counted(rows, 'passage')} encoded in {output}")
-    _show_left_out({"bad": malformed, "unreadable": unread.failed}, unread.sentence())
+    _show_left_out({"bad": malformed, "unreadable": unread.failed})
+    if sentence := unread.sentence():
+        note(sentence)
 
 
 @contextmanager
