@@ -71,9 +71,9 @@ def add(
     """
     if documents is None and passages is not None:
         raise QueryError("passages need documents; leave them out, or pass documents")
-    backend.refresh()  # the folder may have been replaced, with other settings
     supplied, first = None, None
     if vectors is not None:
+        backend.refresh()  # the folder may have been replaced, with other settings
         supplied = SuppliedVectors(backend, vectors, passages, skip_bad=options.skip_bad)
     if documents is None:
         assert supplied is not None
