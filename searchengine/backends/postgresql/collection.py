@@ -119,9 +119,12 @@ class PostgresCollection(Backend):
     @contextmanager
     def reading(self, *, newest: bool = False) -> Iterator[PostgresSnapshot]:
         """`newest`: of the primary, on which a write is based."""
-        with self._connections.reading(replica=not newest) as (connection, revision):
-            state = self._current(connection, revision)
-            yield PostgresSnapshot(connection, self.path, state, self._cosine)
+        with self._connections.reading(replica=not newest) as reading:
+            snapshot = PostgresSnapshot(reading, self.path, self._state, self._cosine)
+            reading.began = lambda revision: snapshot.show(
+                self._current(reading.connection, revision)
+            )
+            yield snapshot
 
     def upsert(
         self,

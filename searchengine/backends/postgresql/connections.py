@@ -122,10 +122,10 @@ class Connections:
                 pool.putconn(connection)
 
     @contextmanager
-    def reading(self, *, replica: bool) -> Iterator[tuple[Connection, str]]:
-        """A read-only transaction, which sees one commit, and the revision of its settings."""
+    def reading(self, *, replica: bool) -> "Iterator[Reading]":
+        """A read-only transaction, which sees one commit."""
         with self.borrow(replica=replica) as connection:
-            yield connection, _begin(connection, (_READ, ()))
+            yield Reading(connection)
 
     def write(self, work: Callable[[Connection, str], T], *, alone: bool = False) -> T:
         """Run `work` in a transaction; again if another one was in its way.
@@ -141,7 +141,8 @@ class Connections:
             with self.borrow() as connection:
                 try:
                     lock = "" if alone else "FOR SHARE"
-                    result = work(connection, _begin(connection, *begin, lock=lock))
+                    *_, ((revision,),) = run(connection, *begin, *_revision(lock))
+                    result = work(connection, revision)
                     connection.execute("COMMIT")
                     return result
                 except _IN_THE_WAY:
@@ -273,14 +274,46 @@ _SAID: list[tuple[Any, str, type[Exception], str]] = [
 """Errors by their class and a word of the reason; what is raised, and what it says."""
 
 
-def _begin(connection: Connection, *begin: Statement, lock: str = "") -> str:
-    """Begin a transaction; returns the revision of the settings."""
+class Reading:
+    """A transaction that its first statements begin, in one round trip.
+
+    Attributes:
+        began: called with the revision of the settings, before any result is returned.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.began: Callable[[str], None] = lambda _: None
+        self._connection, self._is_begun = connection, False
+
+    @property
+    def connection(self) -> Connection:
+        """The connection, in the transaction."""
+        if not self._is_begun:
+            self.run()
+        return self._connection
+
+    def run(self, *statements: Statement) -> list[Rows]:
+        """The rows of each statement; one round trip for all."""
+        if self._is_begun:
+            return run(self._connection, *statements)
+        self._is_begun = True
+        before: list[Statement] = [(_READ, ()), *_revision()]
+        try:
+            rows = run(self._connection, *before, *statements)
+        except psycopg.DataError:  # vectors of another width, if settings have changed
+            *_, ((revision,),) = run(self._connection, ("ROLLBACK", ()), *before)
+            self.began(revision)
+            raise
+        self.began(rows[len(before) - 1][0][0])
+        return rows[len(before) :]
+
+
+def _revision(lock: str = "") -> list[Statement]:
+    """Limits a transaction to the time of the call, and reads the revision of the settings."""
     call, limit = limits.current(), list[Statement]()
     if call is not None and call.deadline is not None:
         limit.append((_LIMIT, (max(1, int(1e3 * (call.deadline.at - time.monotonic()))),)))
-    sql = f"SELECT value FROM settings WHERE name = 'revision' {lock}"
-    *_, rows = run(connection, *begin, *limit, (sql, ()))
-    return rows[0][0] if rows else ""
+    return [*limit, (f"SELECT value FROM settings WHERE name = 'revision' {lock}", ())]
 
 
 def _check(connection: Connection) -> None:

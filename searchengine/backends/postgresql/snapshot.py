@@ -19,10 +19,18 @@ from pgvector import HalfVector, Vector
 from psycopg import ClientCursor
 
 from searchengine.backends import lexical
-from searchengine.backends.contract import Ids, Known, Passages, Snapshot, WordScores, has_words
+from searchengine.backends.contract import (
+    Ids,
+    Known,
+    Passages,
+    Reindexed,
+    Snapshot,
+    WordScores,
+    has_words,
+)
 from searchengine.backends.filters.parser import field_named
 from searchengine.backends.postgresql import schema, words
-from searchengine.backends.postgresql.connections import Connection, Rows, Statement, run
+from searchengine.backends.postgresql.connections import Reading, Rows, Statement
 from searchengine.backends.postgresql.filters import condition
 from searchengine.backends.postgresql.schema import State
 from searchengine.backends.quotes import phrases as phrases_of
@@ -58,18 +66,24 @@ class PostgresSnapshot(Snapshot):
     Rows that a search has brought along are not read again.
     """
 
-    def __init__(self, connection: Connection, name: str, state: State, cosine: MeanCosine) -> None:
-        """`connection`: in a transaction. `cosine`: as measured by the snapshots before."""
+    def __init__(self, reading: Reading, name: str, state: State, cosine: MeanCosine) -> None:
+        """`state`: as last known. `cosine`: as measured by the snapshots before."""
         self.settings, self._state, self._name = state.settings, state, name
-        self._connection, self._cosine = connection, cosine
+        self._reading, self._run, self._cosine = reading, reading.run, cosine
         self._dim = int(state.settings["encoder"]["dim"])
         self._passages: dict[int, tuple[int, ...]] = {}
         self._documents: dict[int, Document] = {}
         self._count: int | None = None  # of documents, if it is known
 
+    def show(self, state: State) -> None:
+        """The state of the commit, when the transaction begins. Raises Reindexed."""
+        if state.settings["encoder"] != self.settings["encoder"]:
+            raise Reindexed(f"{self._name}: another encoder indexed it just now")
+        self.settings, self._state = state.settings, state
+
     def read(self, sql: str, parameters: Sequence[Any] = ()) -> Rows:
         """All rows of a statement."""
-        return run(self._connection, (sql, parameters))[0]
+        return self._run((sql, parameters))[0]
 
     # --------------------------------------------------------------------------------- by vectors
 
@@ -82,7 +96,7 @@ class PostgresSnapshot(Snapshot):
     def unrelated(self) -> Unrelated:
         """As of a folder; measured again when the number of documents has changed by an eighth."""
         if self._count is None:
-            self._count = words.Index(self._connection).documents
+            self._count = words.Index(self._run).documents
         state = self.settings["revision"], self._count
         if not self._cosine.holds(*state):
             sample = self._sample()
@@ -120,13 +134,23 @@ class PostgresSnapshot(Snapshot):
             self._shortlist(query, size, matches) if walks else self._exact(query, k, matches)
             for query in unit
         ]
-        before = self._parameters(size) if walks else []
-        results = run(self._connection, *before, *(_best(*each, k, shown) for each in chosen))
+        before, state = self._parameters(size) if walks else [], self._state
+        results = self._run(*before, *(_best(*each, k, shown) for each in chosen))
+        if self._state is not state:  # it has changed: the rotation, or the graph
+            return self.search(
+                queries,
+                k,
+                shortlist=shortlist,
+                where=where,
+                phrases=phrases,
+                exact=exact,
+                shown=shown,
+            )
         results = results[len(before) :]
         if walks:  # the graph may have missed rows
             few = [i for i, rows in enumerate(results) if not rows or rows[0][2] < size]
             again = [_best(*self._exact(unit[i], k, matches), k, shown) for i in few]
-            for i, best in zip(few, run(self._connection, *again) if few else (), strict=True):
+            for i, best in zip(few, self._run(*again) if few else (), strict=True):
                 results[i] = best
         widest = max(map(len, results), default=0)
         rows = np.full((len(queries), widest), -1, np.int64)
@@ -156,8 +180,8 @@ class PostgresSnapshot(Snapshot):
         if self._state.indexed:
             chosen = self._shortlist(unit, size, matches)
         # A node of a cluster does not know the types of parameters.
-        bound = ClientCursor(self._connection).mogrify(f"EXPLAIN {chosen[0]}", chosen[1])
-        *_, plan = run(self._connection, *self._parameters(size), (bound, ()))
+        bound = ClientCursor(self._reading.connection).mogrify(f"EXPLAIN {chosen[0]}", chosen[1])
+        *_, plan = self._run(*self._parameters(size), (bound, ()))
         return "\n".join(row[0] for row in plan)
 
     def _shortlist(self, query: Floats, size: int, matches: _Matches) -> Statement:
@@ -198,7 +222,7 @@ class PostgresSnapshot(Snapshot):
         sql = "SELECT prefix <#> %s::halfvec FROM passages WHERE id = ANY(%s)"
         rows = self.read(sql, (prefix, passages.tolist()))
         sql = f"SELECT count(*) FROM passages{join} WHERE {holds} AND prefix <#> %s::halfvec < %s"
-        counts = run(self._connection, *((sql, (*values, prefix, far)) for (far,) in rows))
+        counts = self._run(*((sql, (*values, prefix, far)) for (far,) in rows))
         return [1 + int(count) for ((count,),) in counts]
 
     def cosines(self, query: Floats, passages: Ids) -> SearchResult:
@@ -210,7 +234,7 @@ class PostgresSnapshot(Snapshot):
 
     def vectors(self, passages: Ids) -> Floats:
         sql = "SELECT id, vector FROM passages WHERE id = ANY(%s)"
-        cursor = self._connection.cursor(binary=True)
+        cursor = self._reading.connection.cursor(binary=True)
         stored: dict[int, Any] = dict(cursor.execute(sql, (passages.tolist(),)).fetchall())
         return np.array([stored[int(i)].to_numpy() for i in passages], np.float32)
 
@@ -234,7 +258,7 @@ class PostgresSnapshot(Snapshot):
         share = " + ".join(["(words @@ %s::tsquery)::int"] * len(others))
         factor = f"(1 + ({share}) / {len(others)}.0)" if others else "1"
         added = tuple(self._phrase(text) for text in others)
-        index = words.Index(self._connection, (factor, added), (holds, values))
+        index = words.Index(self._run, (factor, added), (holds, values))
         self._count, question = index.documents, words.storable(question)
         return lexical.search(
             index, question, [self._analyzer], k, synonyms_of(question, self.settings)
@@ -348,7 +372,7 @@ class PostgresSnapshot(Snapshot):
             "hot_row": None,
             "cold_row": None,
             "words": "BM25" if has_words(self.settings) else None,
-            "fields": schema.indexed_fields(self._connection),
+            "fields": schema.indexed_fields(self._reading.connection),
             "shortlist": self.shortlist,
             "exact": not self._state.indexed or self.shortlist >= passages,
             "bytes": total,

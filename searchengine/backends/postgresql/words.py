@@ -6,10 +6,10 @@ For a term that occurs f times, `ts_rank` is (1 + 1/4 + … + 1/f²) · 6/π², 
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from searchengine.backends.contract import Scored
-from searchengine.backends.postgresql.connections import Connection, Statement, run
+from searchengine.backends.postgresql.connections import Rows, Statement
 from searchengine.backends.terms import Term, file_name
 from searchengine.corpus.analyzer import Analyzer, Tokenizer, cutter, names
 from searchengine.corpus.documents import Document
@@ -83,13 +83,13 @@ class Index:
 
     def __init__(
         self,
-        connection: Connection,
+        run: Callable[..., list[Rows]],
         factor: Statement = ("1", ()),
         condition: Statement = ("true", ()),
     ) -> None:
         """`factor`: multiplies a score."""
-        self._connection, self._factor, self._condition = connection, factor, condition
-        (((self.documents, self._tokens),),) = run(connection, (_TOTALS, ()))
+        self._run, self._factor, self._condition = run, factor, condition
+        (((self.documents, self._tokens),),) = run((_TOTALS, ()))
         self._known: dict[Term, int] = {}
 
     def counts(self, terms: Sequence[Term], limit: int) -> list[int]:
@@ -100,7 +100,7 @@ class Index:
             "AS counted"
         )
         if missing:
-            rows = run(self._connection, *((sql, (_query(term), limit)) for term in missing))
+            rows = self._run(*((sql, (_query(term), limit)) for term in missing))
             found = {term: int(row[0][0]) for term, row in zip(missing, rows, strict=True)}
             if limit == 1:
                 return [found.get(term, self._known.get(term, 0)) for term in terms]
@@ -129,7 +129,7 @@ class Index:
         )
         any_of = " | ".join(map(_query, weights))
         values += [*self._factor[1], average, any_of, *self._condition[1], min(k, 1 << 62)]
-        ((*rows,),) = run(self._connection, (sql, values))
+        ((*rows,),) = self._run((sql, values))
         scored = [(int(i), float(score)) for i, score in rows]
         return sorted(scored, key=lambda each: (-each[1], each[0]))
 

@@ -569,10 +569,10 @@ def test_round_trips(url: str) -> None:
         (vector,) = engine.encode_questions(["bb"])
         engine.search(vector, 5)
         for _ in range(3):
-            assert trips(lambda: engine.search(vector, 5)) == 3
-            assert trips(lambda: engine.search("bb", 5, mode="vector", where="n >= 3")) == 3
-        assert trips(lambda: engine.get("3")) <= 4
-        assert trips(lambda: engine.search("bb", 5, mode="text")) <= 8
+            assert trips(lambda: engine.search(vector, 5)) == 2
+            assert trips(lambda: engine.search("bb", 5, mode="vector", where="n >= 3")) == 2
+        assert trips(lambda: engine.get("3")) <= 3
+        assert trips(lambda: engine.search("bb", 5, mode="text")) <= 7
         assert trips(lambda: engine.add([{"_id": "3", "text": "bb cc"}])) <= 20
         assert len(engine) == 20
 
