@@ -8,7 +8,15 @@ import pytest
 
 from searchengine import SearchEngine
 from searchengine.backends.quotes import phrases
-from searchengine.backends.terms import Term, asked_terms, counted_names, joined_terms
+from searchengine.backends.terms import (
+    JOINED,
+    Term,
+    asked_terms,
+    counted_names,
+    functions_of,
+    joined_words,
+    orders_of,
+)
 from searchengine.corpus.analyzer import Analyzer
 
 TITLE = 2.0  # the weight of a title's word (docs/hybrid.md)
@@ -39,8 +47,11 @@ def bm25(texts: Mapping[str, tuple[str, str]], used: Analyzer, question: str) ->
         return any(often(key, term) for key in texts)
 
     scores: Counter[str] = Counter()
-    asked = asked_terms(counted_names(question, [used]), question, [used], occurs)
-    for term, times in {**joined_terms(question, [used]), **asked}.items():
+    functions, orders = functions_of((used,)), orders_of(question, [used])
+    asked = asked_terms(counted_names(question, functions), orders, occurs)
+    neighbours = dict.fromkeys(joined_words(question, functions), JOINED)
+    joined = asked_terms(neighbours, orders, lambda _: False)
+    for term, times in {**joined, **asked}.items():
         frequencies = {key: often(key, term) for key in texts}
         having = sum(map(bool, frequencies.values()))
         idf = math.log((len(texts) + 1) / (having + 0.5)) if 2 * having < len(texts) else 1e-6

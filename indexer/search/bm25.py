@@ -8,7 +8,7 @@ numpy; the scores are the same.
 
 import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +35,7 @@ _ENTRIES = "entry_starts entry_windows entry_bounds lows"
 _POSTINGS = _structure("documents wide", f"{_ENTRIES} term_entries codes frequencies lengths rows")
 _UNITED = _structure("entries", f"{_ENTRIES} counts")
 
-_KEPT = 1 << 22  # postings of united terms that are kept
+_KEPT, _TERMS = 1 << 22, 1 << 16  # postings of united terms, and terms, that are kept
 _MIN_WEIGHT = 1e-6  # for a term in half of the documents or more
 
 
@@ -89,24 +89,29 @@ class Words:
             wide = postings.codes.itemsize == 2
             self._in_place = _in_place(_POSTINGS, postings, documents=postings.documents, wide=wide)
         self._counts: dict[int, int] = {}
-        self._united: dict[tuple[tuple[bytes, ...], bool], Term] = {}
+        self._found: dict[tuple[tuple[bytes, ...], bool], Term] = {}
+        self._united = 0  # their postings
         self._norms: tuple[float, Doubles] | None = None
 
-    def find(self, forms: Sequence[bytes], unfinished: bool = False) -> Term:
+    def numbers(self, terms: Iterable[tuple[tuple[bytes, ...], bool]]) -> list[Term]:
+        """As `find`, of several terms."""
+        found = self._found
+        return [found[term] if term in found else self.find(*term) for term in terms]
+
+    def find(self, forms: tuple[bytes, ...], unfinished: bool = False) -> Term:
         """A term of the segment that has several forms; `unfinished`: all that begin with them."""
-        postings = self.postings
-        if not unfinished:
-            numbers = [number for form in forms if (number := postings.find(form)) >= 0]
-            if len(numbers) < 2:
-                return numbers[0] if numbers else -1
-        kept, key = self._united, (tuple(forms), unfinished)  # another thread may begin a new one
-        if key not in kept:
-            entries = [entry for entry in list(kept.values()) if isinstance(entry, United)]
-            if sum(entry.lows.size for entry in entries) > _KEPT:
-                kept = self._united = {}
-            ranges = [postings.beginning_with(form) for form in forms]
-            kept[key] = self._unite(ranges if unfinished else [(n, n + 1) for n in numbers])
-        return kept[key]
+        if unfinished:
+            term = self._unite([self.postings.beginning_with(form) for form in forms])
+        else:
+            numbers = [number for form in forms if (number := self.postings.find(form)) >= 0]
+            term = numbers[0] if numbers else -1
+            if len(numbers) > 1:
+                term = self._unite([(number, number + 1) for number in numbers])
+        self._united += term.lows.size if isinstance(term, United) else 0
+        if len(self._found) >= _TERMS or self._united > _KEPT:
+            self._found, self._united = {}, 0  # another thread may read the former one
+        self._found[forms, unfinished] = term
+        return term
 
     def _unite(self, ranges: Sequence[tuple[int, int]]) -> Term:
         """The terms in these ranges of numbers as one; −1 if no document has any."""

@@ -16,7 +16,7 @@ import shutil
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -52,7 +52,6 @@ ARRAYS = {
 _NARROW = ARRAYS | {"codes": "|u1"}
 
 _MAX_HEADER = 1 << 14  # bytes
-_CACHED = 1 << 14  # terms whose number is remembered
 _BATCH = 1 << 22  # postings that are sorted at a time
 _MAX_FREQUENCIES = 1 << 16
 _IN_MEMORY = 1 << 22  # bytes of an array
@@ -125,7 +124,6 @@ class Postings:
     entry_bounds: npt.NDArray[np.float32]
     lows: npt.NDArray[np.uint16]
     codes: npt.NDArray[np.integer[Any]]
-    _numbers: dict[bytes, int] = field(default_factory=dict, init=False)
 
     @classmethod
     def open(cls, path: Path, rows: int) -> Self:
@@ -176,15 +174,8 @@ class Postings:
 
     def find(self, term: bytes) -> int:
         """The number of a term; -1 if no document has it."""
-        number = self._numbers.get(term)
-        if number is None:
-            number = self._first_from(term)
-            if number == self.terms or self.term(number) != term:
-                number = -1
-            if len(self._numbers) >= _CACHED:
-                self._numbers.clear()
-            self._numbers[term] = number
-        return number
+        number = self._first_from(term)
+        return number if number < self.terms and self.term(number) == term else -1
 
     def beginning_with(self, text: bytes) -> tuple[int, int]:
         """The terms that begin with a text: the number of the first, and that behind the last."""

@@ -1,7 +1,7 @@
 """Documents ranked by words: BM25 with k1 = 1.2 and b = 0.75, a word of the title counts twice."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import nlargest
 from itertools import islice
 from operator import itemgetter
@@ -9,7 +9,15 @@ from typing import Protocol
 
 from searchengine.backends.contract import EXPECTED, Scored, WordScores
 from searchengine.backends.synonyms import Added
-from searchengine.backends.terms import Term, asked_terms, counted_names, joined_terms
+from searchengine.backends.terms import (
+    JOINED,
+    Term,
+    asked_terms,
+    counted_names,
+    functions_of,
+    joined_words,
+    orders_of,
+)
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.indexer.search.bm25 import weight
 from searchengine.indexer.storage.words_file import K1
@@ -35,7 +43,7 @@ class Index(Protocol):
         """Number of documents in the collection."""
 
     def counts(self, terms: Sequence[Term], limit: int) -> list[int]:
-        """How many documents have each term, counted up to `limit`."""
+        """How many documents have each term; an index may stop counting at `limit`."""
 
     def best(self, weights: Mapping[Term, float], k: int) -> Scored:
         """The k best documents with one of the terms, by (−score, id).
@@ -47,7 +55,7 @@ class Index(Protocol):
 def search(
     index: Index,
     question: str,
-    analyzers: Sequence[Analyzer],
+    analyzers: tuple[Analyzer, ...],
     k: int,
     synonyms: Mapping[str, Added],
 ) -> WordScores:
@@ -57,28 +65,37 @@ def search(
     comparable within one result only. A question without words has no results. `analyzers`: of the
     documents. `synonyms`: other words to search for, see `synonyms`.
     """
-
-    documents = index.documents
+    functions, orders = functions_of(analyzers), orders_of(question, analyzers)
 
     def occurs(term: Term) -> bool:
-        return index.counts([term], 1) == [1]
+        return index.counts([term], 1)[0] > 0
 
-    def having(word: str) -> int:
-        found = asked_terms({word: 1.0}, question, analyzers, occurs)
-        return min(index.counts(list(found), (documents + 1) // 2), default=0)
+    words = counted_names(question, functions)
+    if synonyms:
+        words |= _weighed(index, synonyms, lambda word: asked_terms({word: 1.0}, orders, occurs))
+    joined = dict.fromkeys(joined_words(question, functions), JOINED)
+    every = asked_terms(joined, orders, lambda _: False)
+    return ranked(index, asked_terms(words, orders, occurs), k, every)
 
-    words = counted_names(question, analyzers)
-    listed = {*synonyms}.union(*(added.of for added in synonyms.values()))
-    counts = {word: having(word) for word in listed}
+
+def _weighed(
+    index: Index, synonyms: Mapping[str, Added], terms: Callable[[str], Iterable[Term]]
+) -> dict[str, float]:
+    """The words of synonyms, and how often each counts; `terms`: of a word.
+
+    One rarer than all words it stands for gains a document what the rarest of them does.
+    """
+    documents, counts = index.documents, dict[str, int]()
+    for word in {*synonyms}.union(*(added.of for added in synonyms.values())):
+        counts[word] = min(index.counts([*terms(word)], (documents + 1) // 2), default=0)
+    words = {}
     for word, (share, of) in synonyms.items():
-        # One rarer than all words it stands for gains a document what the rarest of them does.
         own = max(1, counts[word])
         rarest = min((counts[each] for each in of if counts[each]), default=0)
         if own < rarest:
             share *= weight(documents, rarest) / weight(documents, own)
         words[word] = share**2  # `ranked` takes the root
-    terms = asked_terms(words, question, analyzers, occurs)
-    return ranked(index, terms, k, joined_terms(question, analyzers))
+    return words
 
 
 def ranked(

@@ -2,7 +2,8 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from functools import lru_cache
 from itertools import count, islice, pairwise, zip_longest
 from pathlib import Path
 from typing import NamedTuple
@@ -35,8 +36,12 @@ JOINED, _MOST_JOINED = 1 / 16, 64
 _RUN = f"[^\\W\\d_{UNSPACED_OR_KOREAN}]+"
 _COMPOUND, _PAIR = re.compile(f"{_RUN}(?:-{_RUN})+"), re.compile(_RUN)
 _NAME = 2  # the column of a Text that has no length
+_KNOWN = 1 << 14  # words of questions whose terms are remembered
 _LETTERS = 1 << 25
 """Characters of text that are counted at a time; they take some hundred MB in the meantime."""
+
+
+Orders = tuple[tuple[str, ...], ...]
 
 
 class Text(NamedTuple):
@@ -160,19 +165,22 @@ def _counted(block: Sequence[tuple[int, Text]], used: Analyzer) -> Counted:
     )
 
 
-def counted_names(question: str, analyzers: Sequence[Analyzer]) -> dict[str, float]:
-    """The words of a question, and how often each counts. Equal but for case, they are one."""
+def counted_names(question: str, functions: Set[str]) -> dict[str, float]:
+    """The words of a question, and how often each counts. Equal but for case, they are one.
+
+    `functions`: function words.
+    """
     listed = names(question)
-    keys = [name.casefold() for name in listed]
+    keys = [*map(str.casefold, listed)]
     last, times = dict(zip(keys, listed, strict=True)), Counter(keys)
-    functions = functions_of(analyzers)
     return {
         name: times[key] * (FUNCTION_WORD if key in functions else 1.0)
         for key, name in islice(last.items(), NAMES)
     }
 
 
-def functions_of(analyzers: Sequence[Analyzer]) -> frozenset[str]:
+@lru_cache(8)
+def functions_of(analyzers: tuple[Analyzer, ...]) -> frozenset[str]:
     """The function words of the languages of analyzers; of none, the English ones."""
     languages = dict.fromkeys(code for used in analyzers for code in used.languages)
     return function_words(tuple(languages) or ("en",))
@@ -180,59 +188,65 @@ def functions_of(analyzers: Sequence[Analyzer]) -> frozenset[str]:
 
 def asked_terms(
     words: Mapping[str, float],
-    question: str,
-    analyzers: Sequence[Analyzer],
-    occurs: Callable[[Term], bool],
+    orders: Orders,
+    occurs: Callable[[Term], object],
 ) -> dict[Term, float]:
     """The terms of words, and how often each counts.
 
     A word is one term, whatever forms it has by language, and so are words that share a form. A
     name as a whole counts if a document has it; then its parts count less, or the whole of a word
-    with hyphens. `question`: the text that tells the language.
+    with hyphens. `orders`: of the languages, as `orders_of` gives them.
     """
-    cutters = [cutter(order) for used in analyzers for order in used.orders(question)]
-    weights, first = dict[Term, float](), dict[tuple[bytes, bool], Term]()
-
-    def add(forms: Sequence[bytes], times: float, unfinished: bool = False) -> None:
-        distinct = dict.fromkeys(forms)
-        for form in [*distinct]:
-            if (other := first.get((form, unfinished))) in weights:
-                times += weights.pop(other)
-                distinct |= dict.fromkeys(other.forms)
-        term = Term(tuple(distinct), unfinished)
-        weights[term] = times
-        for form in distinct:
-            first[form, unfinished] = term
-
+    weights, first = dict[Term, float](), dict[bytes, Term]()
     for word, times in words.items():
-        cuts = [cut(word) for cut in cutters]
-        names_in = _forms([(cut.whole, *cut.inner) for cut in cuts]) if cuts[0].whole else []
-        wholes = [forms for forms in names_in if occurs(Term(forms))]
-        less = COMPOUND * times if wholes else times
-        of_whole, of_part = (less, times) if _COMPOUND.fullmatch(word) else (times, less)
-        for forms in wholes:
-            add(forms, of_whole)
-        for forms in _forms([cut.asked for cut in cuts]):
-            add(forms, of_part, unfinished=len(forms[0].decode()) < cuts[0].size)
+        wholes, parts, is_compound = _terms_of(word, orders)
+        of_whole = of_part = times
+        if wholes and (wholes := [*filter(occurs, wholes)]):
+            less = COMPOUND * times
+            of_whole, of_part = (less, times) if is_compound else (times, less)
+        for terms, often in ((wholes, of_whole), (parts, of_part)):
+            for term in terms:
+                more = often
+                for form in () if term.unfinished else term.forms:
+                    if form in first and (other := first[form]) in weights:
+                        more += weights.pop(other)
+                        term = Term(tuple(dict.fromkeys((*term.forms, *other.forms))))
+                weights[term] = more + (weights[term] if term in weights else 0.0)
+                for form in () if term.unfinished else term.forms:
+                    first[form] = term
     return weights
 
 
-def joined_terms(question: str, analyzers: Sequence[Analyzer]) -> dict[Term, float]:
-    """The terms of `joined_words`."""
-    words = dict.fromkeys(joined_words(question, functions_of(analyzers)), JOINED)
-    return asked_terms(words, question, analyzers, lambda _: False)
+def orders_of(question: str, analyzers: Sequence[Analyzer]) -> Orders:
+    """The orders of the languages by which documents may have the terms of a question."""
+    return tuple(order for used in analyzers for order in used.orders(question))
 
 
-def joined_words(question: str, functions: frozenset[str]) -> list[str]:
+def joined_words(question: str, functions: Set[str]) -> list[str]:
     """Each two neighbouring words as one: documents may have "filename" for "file name"."""
-    listed = [name.casefold() for name in names(question)[:_MOST_JOINED]]
-    pairs = (a + b for a, b in pairwise(listed) if functions.isdisjoint((a, b)))
-    return [*filter(_PAIR.fullmatch, pairs)]
+    listed = map(str.casefold, names(question)[:_MOST_JOINED])
+    return [
+        a + b
+        for a, b in pairwise(listed)
+        if a not in functions and b not in functions and _PAIR.fullmatch(a + b)
+    ]
+
+
+@lru_cache(_KNOWN)
+def _terms_of(word: str, orders: Orders) -> tuple[Sequence[Term], Sequence[Term], bool]:
+    """The terms of a name as a whole, and of its parts; whether it is a word with hyphens."""
+    cuts = [cutter(order)(word) for order in orders]
+    wholes = _forms([(cut.whole, *cut.inner) for cut in cuts]) if cuts[0].whole else []
+    parts = _forms([cut.asked for cut in cuts])
+    return (
+        [*map(Term, wholes)],
+        [Term(forms, len(forms[0].decode()) < cuts[0].size) for forms in parts],
+        bool(_COMPOUND.fullmatch(word)),
+    )
 
 
 def _forms(columns: Sequence[tuple[str, ...]]) -> list[tuple[bytes, ...]]:
     """The forms of each part by the languages, each once."""
-    if len(columns) == 1:
-        return [(form.encode(),) for form in columns[0] if form]
     rows = zip_longest(*columns, fillvalue="")
-    return [tuple(dict.fromkeys([form.encode() for form in row if form])) for row in rows]
+    forms = [tuple(dict.fromkeys([form.encode() for form in row if form])) for row in rows]
+    return [*filter(None, forms)]

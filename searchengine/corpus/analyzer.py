@@ -173,8 +173,13 @@ class Analyzer:
     @property
     def _is_mixed(self) -> bool:
         """Whether there are several languages in one script."""
-        scripts = [ALGORITHMS[name][1] for name in self.languages if name in ALGORITHMS]
-        return len(set(scripts)) < len(scripts)
+        return _is_mixed(self.languages)
+
+
+@cache
+def _is_mixed(languages: tuple[str, ...]) -> bool:
+    scripts = [ALGORITHMS[name][1] for name in languages if name in ALGORITHMS]
+    return len(set(scripts)) < len(scripts)
 
 
 DEFAULT = Analyzer(Tokenizer.STEM, ("en",))  # where the documents do not tell another

@@ -33,7 +33,7 @@ _CHANGING = {"ga", "id", "nl", "tr"}  # languages whose stems may begin with ano
 _REST = "(?>(?<=[A-Z])[A-Z]*(?![a-z])|(?<=[0-9])[0-9]*|[a-z]*)"  # of a part, after its first letter
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class WordIndex:
     """All words of a snapshot. Safe to use from several threads.
 
@@ -96,29 +96,32 @@ class WordIndex:
 
     def count(self, term: Term) -> int:
         """How many documents have a term."""
-        count = self._counts.get(term)
-        if count is None:
-            count = sum(part.count(part.find(*term)) for part in self.parts.values())
-            if len(self._counts) >= _KEPT:  # documents do not change, questions do
-                self._counts.clear()
-            self._counts[term] = count
+        if len(self._counts) >= _KEPT:  # documents do not change, questions do
+            self._counts = {}  # another thread may read the former one
+        count = sum(part.count(*part.numbers([term])) for part in self.parts.values())
+        self._counts[term] = count
         return count
+
+    def counts(self, terms: Iterable[Term]) -> list[int]:
+        """How many documents have each term."""
+        known = self._counts
+        return [known[term] if term in known else self.count(term) for term in terms]
 
     def has(self, word: str) -> bool:
         """Whether documents have a word, in any of its forms; of a name, one of its parts."""
         forms = self.terms([word])
-        return not forms or any(map(self.count, forms))
+        return not forms or any(self.counts(forms))
 
     def terms(self, words: Iterable[str], text: str = "") -> list[Term]:
         """The terms of words, of names the parts alone; by all languages, or that of a text."""
-        asked = dict.fromkeys(words, 1.0)
-        return [*terms.asked_terms(asked, text, self.analyzers, lambda _: False)]
+        asked, orders = dict.fromkeys(words, 1.0), terms.orders_of(text, self.analyzers)
+        return [*terms.asked_terms(asked, orders, lambda _: False)]
 
     def passages_with(self, wanted: Sequence[Term]) -> Ids:
         """The first passages of documents that have all terms, the largest segment first."""
         found = [np.zeros(0, np.int64)]
         for row, part in self.parts.items():
-            found.append(row.base + in_all([part.rows_with(part.find(*term)) for term in wanted]))
+            found.append(row.base + in_all([*map(part.rows_with, part.numbers(wanted))]))
         return np.concatenate(found)
 
     def documents_of(self, passages: Ids, stored: Callable[[Ids], list[int]]) -> Ids:
@@ -153,9 +156,8 @@ class Ranker:
         """Number of documents in the collection."""
         return self.words.documents
 
-    def counts(self, terms: Sequence[Term], limit: int) -> list[int]:
-        """How many documents have each term, at most `limit`."""
-        return [min(limit, count) for count in map(self.words.count, terms)]
+    def counts(self, terms: Sequence[Term], limit: int) -> list[int]:  # all, which takes no longer
+        return self.words.counts(terms)
 
     def best(self, weights: Mapping[Term, float], k: int) -> Scored:
         """The k best documents with one of the terms: id and BM25; see `best_by_key`."""
@@ -180,7 +182,7 @@ class Ranker:
         passages, best, values = np.zeros(0, np.int64), np.zeros(0), np.array([*weights.values()])
         for row, part in self.words.parts.items():
             limits.check()
-            numbers = [part.find(*term) for term in weights]
+            numbers = part.numbers(weights)
             if numbers.count(-1) == len(numbers):
                 continue
             only = None if self.allowed is None else self.allowed[row]
