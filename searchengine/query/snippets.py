@@ -9,9 +9,10 @@ import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import repeat
 from textwrap import dedent
 from typing import NamedTuple
+
+import numpy as np
 
 from searchengine.backends.terms import joined_words
 from searchengine.corpus.analyzer import Cut, cutter, names, pieces, placed_names
@@ -112,14 +113,10 @@ def word_counts(text: str, question: str, spans: Sequence[Span]) -> list[float]:
 
     A word weighs its length, shared by the parts that have it.
     """
-    lowered, weights, asked = text.lower(), [0.0] * len(spans), _asked(question, _OTHERS)
-    starts, ends = zip(*spans, strict=True)
-    for term in sorted(asked.telling.union(*asked.parts.values())):
-        part = term[:-1] if len(term) > 3 and term[-1] == "i" else term  # "studi" of "study"
-        if part in lowered:
-            counts = [*map(lowered.count, repeat(part), starts, ends)]
-            share = len(term) / max(1, sum(counts))
-            weights = [weight + share * n for weight, n in zip(weights, counts, strict=True)]
+    lowered, beginnings, lengths = text.lower(), *_asked(question, _OTHERS).beginnings
+    listed = [[*map(lowered[start:end].count, beginnings)] for start, end in spans]
+    counts = np.array(listed, np.float64)
+    weights: list[float] = (counts @ (lengths / np.maximum(1, counts.sum(0)))).tolist()
     return weights
 
 
@@ -154,6 +151,7 @@ class _Asked:
     """The terms of a question: `telling`, without function words, and `wanted`, all.
 
     `parts`: the term of a name → those of its parts, which count where the name does not occur.
+    `beginnings`: the letters that words with the telling ones have in common, and their lengths.
     """
 
     def __init__(self, question: str, languages: tuple[str, ...]) -> None:
@@ -167,6 +165,10 @@ class _Asked:
                 is_common = name.casefold() in functions or _HIRAGANA.match(term)
                 (common if is_common else self.telling).add(term)
         self.wanted = (self.telling | common).union(*self.parts.values())
+
+        terms = sorted(self.telling.union(*self.parts.values()))
+        cut_short = [t[:-1] if len(t) > 3 and t[-1] == "i" else t for t in terms]  # "studi": study
+        self.beginnings = cut_short, np.array([*map(len, terms)], np.float64)
 
     def spans(self, name: str, cut: Cut) -> list[tuple[int, int, str]]:
         """Where a name has terms that are wanted: offsets in it, term."""
