@@ -88,15 +88,16 @@ from searchengine.query.request import (
     Options,
     Phrases,
     Query,
+    Question,
     Questions,
     Rerank,
     as_vector,
     check_count,
     check_filter,
     check_questions,
+    corrected,
     split,
 )
-from searchengine.query.typing_errors import Searched, searched, tell
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.trainer.sources.multilingual import MULTILINGUAL
 from searchengine.trainer.sources.source import default_encoder
@@ -117,6 +118,7 @@ __all__ = [
     "HitsBatch",
     "Mode",
     "Options",
+    "Question",
     "SearchEngine",
     "Snapshot",
     "Stats",
@@ -563,10 +565,9 @@ class SearchEngine:
         with limits.limited(Deadline.after(requested.timeout)):
             with self.collection.reading() as snapshot:
                 ids, mean = mean_of(snapshot, named)
-                request, _, vector = split(mean, requested, snapshot.settings, True)
-                wide, without = request.before_rerank, frozenset(ids)
-                rankings = rank(snapshot, wide, None, vector, without=without)
-                answer = hits(snapshot, request, rankings, None)[0]
+                request, questions = split(mean, requested, snapshot.settings, True)
+                rankings = rank(snapshot, request.before_rerank, questions, without=frozenset(ids))
+                (answer,) = hits(snapshot, request, questions, rankings)
                 if not answer:
                     answer.notes = tuple(listing.unknown_fields(snapshot, request.where))
             answer = reranked(answer, "", request)
@@ -609,9 +610,9 @@ class SearchEngine:
         queries: Questions = [query] if isinstance(query, str) else [as_vector(query)]
         with (
             limits.limited(Deadline.after(requested.timeout)),
-            self._reading(requested, queries) as (snapshot, request, read, vectors),
+            self._reading(requested, queries) as (snapshot, request, questions),
         ):
-            return explain(snapshot, request, key, read[0].question if read else None, vectors)
+            return explain(snapshot, request, key, questions[0])
 
     @staticmethod
     def to_encode(questions: Sequence[str], mode: Mode) -> Sequence[str]:
@@ -630,9 +631,9 @@ class SearchEngine:
 
         `vectors`: of the questions, (q, D). Raises QueryError and FilterError."""
         query = Query.from_options(k, options)
-        rankings = rank(snapshot, query, questions, vectors)
-        found = ([each.document for each in ranking.documents] for ranking in rankings)
-        return [entries.keys_of(snapshot, documents) for documents in found]
+        asked = [Question(*pair) for pair in zip(questions, vectors, strict=True)]
+        rankings = rank(snapshot, query, asked)
+        return [snapshot.store.keys_of(ranking.part.documents.tolist()) for ranking in rankings]
 
     def rank_by_weights(
         self, questions: Sequence[str], weights: Sequence[float], depth: int
@@ -641,11 +642,9 @@ class SearchEngine:
 
         As a search in the mode hybrid ranks them with that weight; with 0 as by words alone, with 1
         as by vectors alone. Each question is encoded and searched once."""
-        with self._reading(Query(mode=Mode.HYBRID), questions) as (snapshot, _, read, vectors):
-            asked = [each.question for each in read]
-            assert vectors is not None
-            ranked = rank_by_weights(snapshot, asked, vectors, weights, depth)
-            texts = self.to_encode(asked, Mode.HYBRID)
+        with self._reading(Query(mode=Mode.HYBRID), questions) as (snapshot, _, read):
+            ranked = rank_by_weights(snapshot, read, weights, depth)
+            texts = self.to_encode([each.text for each in read], Mode.HYBRID)
             for i, (question, text) in enumerate(zip(questions, texts, strict=True)):
                 if 1.0 in weights and text != question:  # by vectors alone, nothing is replaced
                     vector = self.encode_questions([question])
@@ -682,60 +681,62 @@ class SearchEngine:
 
     def _answered(self, requested: Query, queries: Questions) -> HitsBatch:
         times = [perf_counter()]
-        with self._reading(requested, queries) as (snapshot, request, read, vectors):
-            questions = [each.question for each in read] or None
-            if questions is None and vectors is None:
+        with self._reading(requested, queries) as (snapshot, request, questions):
+            if not questions:
                 return HitsBatch()
             times.append(perf_counter())
-            rankings = rank(snapshot, request.before_rerank, questions, vectors)
+            rankings = rank(snapshot, request.before_rerank, questions)
             times.append(perf_counter())
-            answers = hits(snapshot, request, rankings, questions, vectors)
-            tell(answers, read)
+            answers = hits(snapshot, request, questions, rankings)
+            notes: tuple[str, ...] = ()
             if not any(answers):
-                notes = tuple(listing.unknown_fields(snapshot, request.where))
-                for answer in answers:
-                    answer.notes = notes
-        pairs = zip(answers, questions or [""] * len(answers), strict=True)
-        answers = [reranked(answer, question, request) for answer, question in pairs]
+                notes = tuple(listing.unknown_fields(snapshot.store, request.where))
+        for i, (answer, question) in enumerate(zip(answers, questions, strict=True)):
+            answer.notes, answer.replaced = notes, question.replaced
+            answers[i] = reranked(answer, question.text, request)
         times.append(perf_counter())
         return timed(answers, times)
 
     @contextmanager
     def _reading(
         self, requested: Query, queries: Questions
-    ) -> Iterator[tuple[contract.Snapshot, Query, list[Searched], Floats | None]]:
-        """The commit shown, and questions as a search of it reads them, with their vectors (q, D).
+    ) -> Iterator[tuple[contract.Snapshot, Query, list[Question]]]:
+        """The commit shown, and questions as a search of it reads them, with their vectors.
 
-        The request has the mode to use. Vectors in place of questions are read as no question.
+        The request has the mode to use.
         """
         while True:
             limits.check()
             with self.collection.reading() as snapshot:
                 settings = snapshot.settings
                 encodes = self._encoder.encodes(settings)
-                request, questions, vectors = split(queries, requested, settings, encodes)
-                read = searched(snapshot, request, questions or (), self._knows)
-                if questions and not request.by_words:
-                    try:
-                        encode = self._encode(settings)
-                    except EncoderMismatch:
-                        if settings["encoder"] == self.collection.settings["encoder"]:
-                            raise
-                        continue  # reindexed meanwhile
-                    vectors = encode(request.to_encode([each.question for each in read]))
+                request, questions = split(queries, requested, settings, encodes)
+                if questions and questions[0].vector is None:
+                    read = [corrected(snapshot, request, each, self._knows) for each in questions]
+                    questions = read
+                    if not request.by_words:
+                        try:
+                            encode = self._encode(settings)
+                        except EncoderMismatch:
+                            if settings["encoder"] == self.collection.settings["encoder"]:
+                                raise
+                            continue  # reindexed meanwhile
+                        vectors = encode(request.to_encode([each.text for each in read]))
+                        pairs = zip(read, vectors, strict=True)
+                        questions = [each._replace(vector=vector) for each, vector in pairs]
                 limits.check()
-                yield snapshot, request, read, vectors
+                yield snapshot, request, questions
                 return
 
-    def searched(self, question: str, **options: Unpack[Options]) -> Searched:
-        """What a search reads in place of a question: words that no document has are replaced.
+    def read(self, question: str, **options: Unpack[Options]) -> Question:
+        """A question as a search reads it: words that no document has are replaced.
 
         `options` as for `search`."""
         with self.collection.reading() as snapshot:
             encodes = self._encoder.encodes(snapshot.settings)
             asked = Query.from_options(10, options)
-            request, questions, _ = split([question], asked, snapshot.settings, encodes)
-            return searched(snapshot, request, questions or (), self._knows)[0]
+            request, questions = split([question], asked, snapshot.settings, encodes)
+            return corrected(snapshot, request, questions[0], self._knows)
 
     def _knows(self, word: str) -> bool:
         """Whether the encoder knows a word as a whole; not if it cannot be loaded."""

@@ -95,17 +95,17 @@ def collection_dataset(
     keys, typed = list(questions), list(questions.values())
     default = engine.default_mode
     mode = Mode.VECTOR if default is Mode.TEXT else default
-    read = [engine.searched(text, mode=mode) for text in typed]
+    read = [engine.read(text, mode=mode) for text in typed]
     with engine.reading() as snapshot:
         if not snapshot.rows:
             raise QueryError(f"{engine.collection.path} is empty; add documents before measuring")
-        texts = engine.to_encode([each.question for each in read], mode)
+        texts = engine.to_encode([each.text for each in read], mode)
         vectors = engine.encode_questions(texts)
         segments = tuple(snapshot.segments.values())
         live = tuple(snapshot.live[row] for row in snapshot.segments)
         judge = None
         if judged is not None:
-            asked = {key: each.question for key, each in zip(keys, read, strict=True)}
+            asked = {key: each.text for key, each in zip(keys, read, strict=True)}
             judge = _judge(engine, snapshot, judged, asked, mode, vectors)
         yield Dataset(
             engine.folder.path.name,

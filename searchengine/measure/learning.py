@@ -17,7 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from searchengine.corpus.normalization import normalized
-from searchengine.engine import QUERY_MAP, Mode, SearchEngine, map_setting, rank_by_weights
+from searchengine.engine import (
+    QUERY_MAP,
+    Mode,
+    Question,
+    SearchEngine,
+    map_setting,
+    rank_by_weights,
+)
 from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.arrays import Floats
 from searchengine.measure.comparison import MAIN, per_question
@@ -95,9 +102,9 @@ def learn(
     if mode is Mode.TEXT:
         raise QueryError(f"{engine.collection.path} is searched by words (mode text)")
     keys = _judged(queries, qrels, force)
-    read = [engine.searched(queries[key], mode=mode) for key in keys]
-    questions = [each.question for each in read]
-    texts = [*map(normalized, engine.to_encode([each.question for each in read], mode))]
+    read = [engine.read(queries[key], mode=mode) for key in keys]
+    questions = [each.text for each in read]
+    texts = [*map(normalized, engine.to_encode([each.text for each in read], mode))]
     encode = engine.encoder.encode
     blocks = [encode(texts[part], role="query") for part in _parts(keys, report)]
     vectors = np.concatenate(blocks, dtype=np.float32)
@@ -154,7 +161,8 @@ def _ranked(
     """For each question: weight of the cosine → its first documents; 1: by vectors alone."""
     with engine.collection.reading() as snapshot:
         if len(weights) > 1:
-            return rank_by_weights(snapshot, questions, vectors, weights, _FIRST)
+            asked = [Question(*pair) for pair in zip(questions, vectors, strict=True)]
+            return rank_by_weights(snapshot, asked, weights, _FIRST)
         ranked = engine.rank(snapshot, questions, vectors, _FIRST, mode=Mode.VECTOR)
         return [{1.0: names} for names in ranked]
 

@@ -8,10 +8,9 @@ from searchengine.backends.entries import ids_of
 from searchengine.backends.filters.parser import field_name, parse
 from searchengine.backends.filters.tree import fields_of
 from searchengine.backends.mode import Mode
-from searchengine.indexer.arrays import Floats
 from searchengine.query.page import hits, reranked
 from searchengine.query.ranking import MAX_DEPTH, rank
-from searchengine.query.request import Query
+from searchengine.query.request import Query, Question
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,41 +56,35 @@ class Explanation:
         return f"{verdict}{f' (rank {listed})' if listed else ''}."
 
 
-def explain(
-    snapshot: Snapshot, query: Query, key: str, question: str | None, vectors: Floats | None
-) -> Explanation:
-    """Why a search finds a document or not. `query`: with the mode to use.
-
-    `question`: None for a vector. `vectors`: of the question, (1, D); None by words.
-    """
-    where = query.where
-    if (document := ids_of(snapshot, [key]).get(key)) is None:
+def explain(snapshot: Snapshot, query: Query, key: str, question: Question) -> Explanation:
+    """Why a search finds a document or not. `query`: with the mode to use."""
+    store, where = snapshot.store, query.where
+    if (document := store.ids_of([key]).get(key)) is None:
         return Explanation(key, reason="no document has this key")
     if where is not None and document not in snapshot.ids_after(document - 1, where, 1):
         reason = f"the filter {where} does not hold, the document has "
         reason += _values(snapshot, document, where)
         return Explanation(key, reason=reason, matches=False)
-    questions = None if question is None else [question]
 
     def place(query: Query) -> int | None:
-        (ranking,) = rank(snapshot, query.before_rerank, questions, vectors)
-        found = [each.document == document for each in ranking.documents]
+        (ranking,) = rank(snapshot, query.before_rerank, [question])
+        found = (ranking.part.documents == document).tolist()
         if query.rerank is not None:
-            (page,) = hits(snapshot, query, [ranking], questions, vectors)
-            found = [hit.key == key for hit in reranked(page, question or "", query)]
+            (page,) = hits(snapshot, query, [question], [ranking])
+            found = [hit.key == key for hit in reranked(page, question.text, query)]
         return found.index(True) + 1 if True in found else None
 
     whole = replace(query, k=MAX_DEPTH, offset=0, group_by=None, min_score=None, rerank=None)
     ranks = {"fused": place(whole)}
-    if vectors is not None:
+    if question.vector is not None:
         nearest = replace(whole, mode=Mode.VECTOR, exact=True, shortlist=None)
-        passages = snapshot.passages(of=[document]).ids
-        places = snapshot.prefix_ranks(vectors[0], passages, where, query.shortlist)
+        passages = np.array([passage.id for passage in store.passages_of([document])], np.int64)
+        places = snapshot.prefix_ranks(question.vector, passages, where, query.shortlist)
         ranks |= {"vector": place(nearest), "shortlist": min(places, default=None)}
     if query.mode != Mode.VECTOR:
         ranks["words"] = place(replace(whole, mode=Mode.TEXT))
     at, matches = place(query), None if where is None else True
-    reason = "" if at else _reason(query, question or "", ranks)
+    reason = "" if at else _reason(query, question.text, ranks)
     return Explanation(key, at and at + query.offset, reason, matches, **ranks)
 
 

@@ -18,7 +18,7 @@ class Hit:
     Attributes:
         score: hits are sorted by it. By vectors, the full-width cosine of the best passage, between
             −1 and 1; by words, BM25; by both, a weighted sum of at most 1
-            (searchengine.query.fusion). Of the candidates of `rerank`, its number.
+            (searchengine.query.ranking.Fusion). Of the candidates of `rerank`, its number.
         key, title, text, metadata: the document.
         start, end: its best passage, as character offsets into the text.
         question: the text of the question, with the words of its synonyms; empty for a vector.

@@ -1,8 +1,9 @@
 """From rankings to the hits of a page: documents, the passage to show of each, `rerank`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from math import inf
 
 import numpy as np
 
@@ -12,55 +13,45 @@ from searchengine.backends.listing import facet
 from searchengine.backends.mode import Mode, weight_of
 from searchengine.backends.synonyms import with_added
 from searchengine.errors import QueryError
-from searchengine.indexer.arrays import Floats
-from searchengine.query.fusion import Fusion
 from searchengine.query.hits import Hit, Hits
-from searchengine.query.ranking import Ranked, Ranking
-from searchengine.query.request import Query
+from searchengine.query.ranking import Fusion, Part, Ranking
+from searchengine.query.request import Query, Question
 from searchengine.query.snippets import word_counts
 
 
 def hits(
-    snapshot: Snapshot,
-    query: Query,
-    rankings: Sequence[Ranking],
-    questions: Sequence[str] | None,
-    vectors: Floats | None = None,
+    snapshot: Snapshot, query: Query, questions: Sequence[Question], rankings: Sequence[Ranking]
 ) -> list[Hits]:
-    """The hits of several questions (None: vectors), with their documents.
-
-    `vectors`: of the questions, (q, D); needed by the mode hybrid.
-    """
-    if questions is not None and query.mode != Mode.VECTOR:
-        questions = [with_added(question, snapshot.settings) for question in questions]
-    ranked = [each for ranking in rankings for each in ranking.documents]
-    documents = iter(snapshot.documents([each.document for each in ranked]))
-    facets = {name: facet(snapshot, name, query.where) for name in query.facets}
-    passages = _passages_with_words(snapshot, ranked)
-    ids = [each.passage for each in ranked if each.passage >= 0]
+    """The hits of several questions, with their documents."""
+    every = Part(*map(np.concatenate, zip(*[ranking.part for ranking in rankings], strict=True)))
+    documents = iter(snapshot.store.documents(every.documents.tolist()))
+    facets = {name: facet(snapshot.store, name, query.where) for name in query.facets}
+    passages = _passages_with_words(snapshot, every)
+    ids = every.passages[every.passages >= 0].tolist()
     ids += chain.from_iterable(passages.values())
     *_, starts, ends = (column.tolist() for column in snapshot.passages(np.array(ids, np.int64)))
     spans = dict(zip(ids, zip(starts, ends, strict=True), strict=True))
     answers = []
-    for i, ranking in enumerate(rankings):
-        question, chosen = questions[i] if questions else "", []
-        shares: Mapping[int, float] | None = None
-        if vectors is not None and query.mode == Mode.HYBRID:
-            of_page = [passages.get(each.document, ()) for each in ranking.documents]
-            shares = _cosine_shares(snapshot, of_page, vectors[i])
-        for each in ranking.documents:
-            limits.check()
-            document, best = next(documents), each.passage
-            if several := passages.get(each.document):
-                best = several[0]
-                if len(several) > 1:
-                    near = None if shares is None else [shares[name] for name in several]
-                    places = [spans[name] for name in several]
-                    best = several[_passage(document.text, question, each, places, near)]
-            start, end = spans.get(best, (0, len(document.text)))
+    for question, (part, exact) in zip(questions, rankings, strict=True):
+        text, near, answer = question.text, None, Hits(exact=exact, facets=facets)
+        if query.mode != Mode.VECTOR:
+            text = with_added(text, snapshot.settings)
+        if query.mode == Mode.HYBRID:
+            near = _cosine_shares(snapshot, question, map(passages.get, part.documents.tolist()))
+        for name, passage, score, cosine, bm25 in zip(*map(np.ndarray.tolist, part), strict=True):
+            document, best, scores = next(documents), passage, dict[str, float]()
+            if cosine > -inf:
+                scores["vector"] = cosine
+            if bm25 < inf:
+                scores["text"] = bm25
+            if name in passages and (several := passages[name]):
+                places = [spans[each] for each in several]
+                shares = None if near is None else [near.get(each, 0.0) for each in several]
+                best = several[_passage(document.text, text, score, places, shares)]
+            start, end = spans[best] if best in spans else (0, len(document.text))
             stored = document.key, document.title, document.text, document.metadata
-            chosen.append(Hit(each.score, *stored, start, end, question, each.scores))
-        answers.append(Hits(chosen, exact=ranking.exact, facets=facets))
+            answer.append(Hit(score, *stored, start, end, text, scores))
+        answers.append(answer)
     return answers
 
 
@@ -96,37 +87,33 @@ def reranked(answer: Hits, question: str, query: Query) -> Hits:
     return answer
 
 
-def _passages_with_words(snapshot: Snapshot, ranked: Sequence[Ranked]) -> dict[int, list[int]]:
+def _passages_with_words(snapshot: Snapshot, part: Part) -> dict[int, list[int]]:
     """Document → its passages, where it has words of the question, and maybe several passages."""
-    documents = [each.document for each in ranked if each.scores.get("text", 0.0) > 0]
-    passages: dict[int, list[int]] = {document: [] for document in documents}
-    if passages and snapshot.settings.get("passages") is not None:  # else they have one at most
-        known = {each.document: each.passage for each in ranked if each.passage >= 0}
-        stored = snapshot.passages(of=documents, known=known)
-        for passage, document in zip(stored.ids.tolist(), stored.documents.tolist(), strict=True):
+    worded = part.take(part.bm25 > 0)
+    passages: dict[int, list[int]] = {document: [] for document in worded.documents.tolist()}
+    if passages and snapshot.cuts:
+        best = worded.take(worded.passages >= 0)
+        known = dict(zip(best.documents.tolist(), best.passages.tolist(), strict=True))
+        for passage, document in snapshot.passages_of([*passages], known).items():
             passages[document].append(passage)
     return passages
 
 
 def _cosine_shares(
-    snapshot: Snapshot, passages: Sequence[Sequence[int]], vector: Floats
-) -> Mapping[int, float] | None:
+    snapshot: Snapshot, question: Question, passages: Iterable[Sequence[int] | None]
+) -> Mapping[int, float]:
     """Passage → the part that its cosine would have in a fused score; of documents with several."""
-    compared = [name for names in passages if len(names) > 1 for name in names]
-    if not compared:
-        return None
-    fusion = Fusion(1.0, snapshot.unrelated.cosine(vector), weight_of(snapshot.settings))
-    result = snapshot.cosines(vector, np.array(compared, np.int64))
-    shares = fusion.score(result.scores[0].astype(float), 0.0)
+    compared = [name for names in passages if names and len(names) > 1 for name in names]
+    if not compared or question.vector is None:
+        return {}
+    unrelated, weight = snapshot.unrelated.cosine(question.vector), weight_of(snapshot.settings)
+    result = snapshot.cosines(question.vector, np.array(compared, np.int64))
+    shares = Fusion(1.0, unrelated, weight).score(result.scores[0].astype(float), 0.0)
     return dict(zip(result.rows[0].tolist(), shares.tolist(), strict=True))
 
 
 def _passage(
-    text: str,
-    question: str,
-    ranked: Ranked,
-    spans: Sequence[Span],
-    shares: Sequence[float] | None,
+    text: str, question: str, score: float, spans: Sequence[Span], shares: Sequence[float] | None
 ) -> int:
     """Which of several passages of a document its score chooses; the first of equals.
 
@@ -134,9 +121,12 @@ def _passage(
     it has of their weight, compared with the passage that has most. `shares`: the parts of the
     cosines in the score; None: words alone count.
     """
+    if len(spans) == 1:
+        return 0
+    limits.check()
     near = [0.0] * len(spans) if shares is None else shares
     second, first = sorted(near)[-2:]
-    words = 1.0 if shares is None else max(0.0, ranked.score - first)
+    words = 1.0 if shares is None else max(0.0, score - first)
     if first > second + words:  # whatever the words are
         return near.index(first)
     weights = word_counts(text, question, spans)

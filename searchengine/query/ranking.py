@@ -6,7 +6,8 @@ searches need no other. What follows is by vectors alone, each part eight times 
 and at last what has no vector.
 """
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterator, Sequence, Set
+from dataclasses import dataclass
 from itertools import chain, pairwise, repeat
 from math import inf
 from typing import Any, NamedTuple
@@ -16,11 +17,8 @@ import numpy.typing as npt
 
 from searchengine.backends import limits
 from searchengine.backends.contract import Snapshot, WordScores
-from searchengine.backends.entries import keys_of
-from searchengine.backends.mode import Mode, weight_of
-from searchengine.indexer.arrays import Floats
-from searchengine.query.fusion import Fusion
-from searchengine.query.request import Query
+from searchengine.backends.mode import WEIGHT, Mode, weight_of
+from searchengine.query.request import Query, Question
 
 PASSAGES = 200
 """Passages of the pool by vectors, at most: or the shortlist, if that is shorter."""
@@ -38,31 +36,33 @@ compared together."""
 _Column = npt.NDArray[Any]
 
 
-class Ranked(NamedTuple):
-    """A document in a ranking, its score and what that is made of.
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """Cosine and BM25 of a document as one score; chosen in docs/quality.md.
 
-    `passage`: the best one; −1: the whole document.
+        weight · max(0, cosine − unrelated) / (1 − unrelated) + (1 − weight) · BM25 / scale
+
+    A convex combination, as in Bruch, Gai and Ingber, "An Analysis of Fusion Functions for Hybrid
+    Retrieval", 2023. Both scales belong to the collection and the question, not to the result: an
+    encoder that does not read the question gives cosines that hardly differ, and they stay so.
+
+    Attributes:
+        scale: the BM25 that counts as 1.
+        unrelated: the cosine of unrelated passages, which counts as 0, as does any below.
+        weight: weight of the cosine, 0–1.
     """
 
-    score: float
-    document: int
-    passage: int
-    scores: Mapping[str, float]
+    scale: float
+    unrelated: float = 0.0
+    weight: float = WEIGHT
 
+    def score(self, cosine: Any, bm25: Any) -> Any:
+        """The scores, 0–1, of documents: numbers or arrays (n,). Without a vector: cosine −inf.
 
-class Ranking(NamedTuple):
-    """Ranked documents, best first; `exact` as in Hits."""
-
-    documents: Sequence[Ranked]
-    exact: bool = False
-
-
-class Question(NamedTuple):
-    """A question as it is ranked: its vector (D,), None by words; phrases documents must have."""
-
-    text: str
-    vector: Floats | None
-    required: tuple[str, ...]
+        A phrase can add more to BM25 than `scale`, hence the maximum of 1.
+        """
+        share = np.maximum(0.0, cosine - self.unrelated) / (1 - self.unrelated)
+        return np.minimum(1.0, self.weight * share + (1 - self.weight) * bm25 / self.scale)
 
 
 class Part(NamedTuple):
@@ -82,6 +82,13 @@ class Part(NamedTuple):
 _NONE = Part(*np.zeros((2, 0), np.int64), *np.zeros((3, 0)))
 
 
+class Ranking(NamedTuple):
+    """The documents to show, best first; `exact` as in Hits."""
+
+    part: Part
+    exact: bool = False
+
+
 class Near(NamedTuple):
     """Documents near a vector, each once, by its best passage.
 
@@ -96,52 +103,38 @@ class Near(NamedTuple):
 def rank(
     snapshot: Snapshot,
     query: Query,
-    questions: Sequence[str] | None,
-    vectors: Floats | None,
+    questions: Sequence[Question],
     *,
     without: Set[int] = frozenset(),
 ) -> list[Ranking]:
     """The documents to show for several questions, but for those of `without`.
 
-    `questions`: texts; needed by the modes text and hybrid. `vectors`: (q, D) float32; needed by
-    the modes vector and hybrid.
+    Questions have texts in the modes text and hybrid, and vectors in the modes vector and hybrid.
     """
-    count = len(questions) if questions is not None else len(vectors)  # type: ignore[arg-type]
-    texts = [""] * count if questions is None else questions
-    rows = [None] * count if vectors is None or query.by_words else [*vectors]
-    asked = [
-        Question(text, row, query.required(text)) for text, row in zip(texts, rows, strict=True)
-    ]
-    together = len(asked) if limits.current() is None else _LIMITED
-    if any([question.required for question in asked]):  # a filter of its own
+    together = len(questions) if limits.current() is None else _LIMITED
+    if any([query.required(question.text) for question in questions]):  # a filter for each
         together = 1
     rankings = []
-    for start in range(0, len(asked), together or 1):
+    for start in range(0, len(questions), together or 1):
         limits.check()
-        batch = asked[start : start + together]
+        batch = questions[start : start + together]
         near = [None] * len(batch) if query.by_words else nearest(snapshot, query, batch, 0)
         for question, first in zip(batch, near, strict=True):
-            limits.check()
             parts = _parts(snapshot, query, question, first)
             rankings.append(_ranking(snapshot, query, parts, without))
     return rankings
 
 
 def rank_by_weights(
-    snapshot: Snapshot,
-    questions: Sequence[str],
-    vectors: Floats,
-    weights: Sequence[float],
-    depth: int,
+    snapshot: Snapshot, questions: Sequence[Question], weights: Sequence[float], depth: int
 ) -> list[dict[float, list[str]]]:
     """For each question: weight of the cosine → keys; see SearchEngine.rank_by_weights."""
     query, ranked = Query(depth, mode=Mode.HYBRID), []
-    for text, vector in zip(questions, vectors, strict=True):
-        question = Question(text, vector, query.required(text))
+    for question in questions:
         (near,) = nearest(snapshot, query, [question], 0)
         words = _by_words(snapshot, query, question, WINDOW)
         pool = _pool(snapshot, question, near.part, words)
-        unrelated = snapshot.unrelated.cosine(vector)
+        unrelated = snapshot.unrelated.cosine(question.vector)  # type: ignore[arg-type]
         parts = {0.0: _worded(words), 1.0: near.part}
         for weight in weights:
             if weight not in parts:
@@ -162,7 +155,7 @@ def nearest(
         wanted,
         shortlist=query.shortlist,
         where=query.where,
-        phrases=questions[0].required,
+        phrases=query.required(questions[0].text),
         exact=query.exact,
         shown=query.depth,
     )
@@ -243,21 +236,12 @@ def _ranking(
         if ended or len(order.documents) >= query.depth:
             break
         seen = np.concatenate([seen, found])
-    columns = [column.tolist() for column in order.take(slice(query.offset, query.depth))]
-    return Ranking([*map(_ranked, *columns)], exact)
-
-
-def _ranked(document: int, passage: int, score: float, cosine: float, bm25: float) -> Ranked:
-    scores = {}
-    if cosine > -inf:
-        scores["vector"] = cosine
-    if bm25 < inf:
-        scores["text"] = bm25
-    return Ranked(score, document, passage, scores)
+    return Ranking(order.take(slice(query.offset, query.depth)), exact)
 
 
 def _by_words(snapshot: Snapshot, query: Query, question: Question, count: int) -> WordScores:
-    return snapshot.by_words(question.text, count, query.where, required=question.required)
+    required = query.required(question.text)
+    return snapshot.by_words(question.text, count, query.where, required=required)
 
 
 def _worded(scored: WordScores) -> Part:

@@ -1,14 +1,16 @@
-"""A search request: Query checks the options, `split` separates texts from vectors."""
+"""A search request: Query checks the options, `split` and `corrected` read the questions."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
-from typing import Annotated, Any, Self, TypedDict
+from typing import Annotated, Any, NamedTuple, Self, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
+from searchengine.backends.contract import Snapshot
 from searchengine.backends.filters.parser import field_named, parse
 from searchengine.backends.mode import Mode
 from searchengine.backends.quotes import phrases, unquoted
@@ -100,7 +102,7 @@ class Query:
         """The search for what `rerank` scores and the page shows."""
         if self.rerank is None or self.offset >= self.candidates:
             return self
-        return replace(self, k=max(self.depth, self.candidates), offset=0)
+        return self._with(k=max(self.depth, self.candidates), offset=0)
 
     @property
     def by_words(self) -> bool:
@@ -125,7 +127,14 @@ class Query:
         """This query with the mode auto replaced: by VECTOR if it is exact, else by `mode`."""
         if self.mode != Mode.AUTO:
             return self
-        return replace(self, mode=Mode.VECTOR if self.exact else mode)
+        return self._with(mode=Mode.VECTOR if self.exact else mode)
+
+    def _with(self, **options: Any) -> "Query":
+        """This query with other options, which need no check."""
+        changed = copy(self)
+        for name, value in options.items():
+            object.__setattr__(changed, name, value)
+        return changed
 
     def __post_init__(self) -> None:
         for name, least in (("k", 1), ("candidates", 1), ("offset", 0), ("shortlist", 1)):
@@ -166,10 +175,24 @@ class Query:
 Questions = Sequence[str] | Sequence[npt.ArrayLike] | npt.NDArray[Any]
 
 
+class Question(NamedTuple):
+    """A question as a search reads it.
+
+    Attributes:
+        text: with unknown words replaced; empty for a vector.
+        vector: (D,) float32; None by words.
+        replaced: unknown words → the nearest that documents have.
+    """
+
+    text: str = ""
+    vector: Floats | None = None
+    replaced: Mapping[str, str] = {}
+
+
 def split(
     queries: Questions, query: Query, settings: Mapping[str, Any], encodes: bool
-) -> tuple[Query, Sequence[str] | None, Floats | None]:
-    """The query with the mode to use, and the queries as texts or as vectors (q, D); one is None.
+) -> tuple[Query, list[Question]]:
+    """The query with the mode to use, and the questions: texts or vectors (q, D).
 
     `settings`: of the collection. `encodes`: whether there is an encoder. Raises QueryError.
     """
@@ -181,11 +204,29 @@ def split(
             raise QueryError(
                 f"the mode {query.mode} needs questions as texts, got vectors; leave mode out"
             )
-        return query.by(Mode.VECTOR), None, check_vectors(queries, settings["encoder"]["dim"])
-    questions: list[str] = list(queries)  # type: ignore[arg-type]
-    check_questions(questions)
+        vectors = check_vectors(queries, settings["encoder"]["dim"])
+        return query.by(Mode.VECTOR), [Question(vector=row) for row in vectors]
+    texts: list[str] = list(queries)  # type: ignore[arg-type]
+    check_questions(texts)
     stored = Mode(settings.get("mode", Mode.VECTOR))
-    return query.by(Mode.TEXT if stored == Mode.HYBRID and not encodes else stored), questions, None
+    mode = Mode.TEXT if stored == Mode.HYBRID and not encodes else stored
+    return query.by(mode), [*map(Question, texts)]
+
+
+def corrected(
+    snapshot: Snapshot, query: Query, question: Question, knows: Callable[[str], bool]
+) -> Question:
+    """A question with words that no document has replaced by the nearest that documents have.
+
+    Not by vectors alone. `knows`: whether the encoder knows a word, so that it is no error.
+    """
+    if not query.typo_tolerance or query.mode == Mode.VECTOR:
+        return question
+    text, read, end, words = question.text, "", 0, dict[str, str]()
+    for (start, after), new in snapshot.replacements(text).items():
+        if not knows(word := text[start:after]):
+            words[word], read, end = new, f"{read}{text[end:start]}{new}", after
+    return Question(read + text[end:], None, words)
 
 
 def check_filter(where: str | None) -> None:

@@ -10,8 +10,7 @@ from searchengine import SearchEngine
 from searchengine.backends.contract import EXPECTED
 from searchengine.backends.folder.documents.store import Store
 from searchengine.backends.mode import WEIGHT
-from searchengine.query.fusion import Fusion
-from searchengine.query.ranking import WINDOW
+from searchengine.query.ranking import WINDOW, Fusion
 
 WORDS = ["whale", "sleep", "ocean", "bread", "yeast", "owl", "night", "tide"]
 

@@ -11,7 +11,7 @@ from word_oracle import agree
 
 from searchengine import SearchEngine
 from searchengine.backends.contract import WordScores
-from searchengine.query.fusion import Fusion
+from searchengine.query.ranking import Fusion
 
 TEXTS = [
     ("Whales", "How whales sleep: half of the brain rests."),

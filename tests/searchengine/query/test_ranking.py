@@ -28,8 +28,7 @@ from searchengine.backends.mode import weight_of
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.errors import CollectionError, FilterError, QueryError
 from searchengine.ingest.passages import PassageConfig
-from searchengine.query.fusion import Fusion
-from searchengine.query.ranking import WINDOW
+from searchengine.query.ranking import WINDOW, Fusion
 from searchengine.query.request import Options, Query
 
 # ----------------------------------------------------------------------------------------- passages
