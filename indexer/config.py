@@ -245,9 +245,7 @@ def whole_number(name: str, value: Any, minimum: int, maximum: int = MAX_SETTING
 
 def integer(value: Any) -> int | None:
     """An integer of any type, such as numpy's, as an int; None for any other value and for bool."""
-    if isinstance(value, bool):
-        return None
     try:
-        return operator.index(value)
+        return None if isinstance(value, bool) else operator.index(value)
     except TypeError:
         return None

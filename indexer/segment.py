@@ -386,7 +386,8 @@ class Segment:
 
     def _exact(self, queries: npt.ArrayLike, k: int, only: Allowed | None) -> SearchResult:
         unit = unit_rows(queries, dim=self.dim)
-        return replace(self._opened().exact(unit, k, only), exact=True)
+        best = self._opened().exact(unit, k, only)
+        return SearchResult(best.rows, best.scores, True)
 
     def prefixes(self, config: SegmentConfig) -> Prefixes:
         """The prefixes of all rows as a config wants them."""

@@ -9,7 +9,7 @@ every shorter one.
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -303,10 +303,10 @@ def merge(results: Sequence[SearchResult], bases: Sequence[int], k: int) -> Sear
         for result, base in zip(results, bases, strict=True)
     ]
     if len(results) == 1 and numbered[0].shape[1] == k:  # it is in order
-        return replace(results[0], rows=numbered[0])
+        return SearchResult(numbered[0], results[0].scores, results[0].exact)
     rows = np.concatenate(numbered, axis=1)
     best = _best(rows, np.concatenate([result.scores for result in results], axis=1), k)
-    return replace(best, exact=all(result.exact for result in results))
+    return SearchResult(best.rows, best.scores, all(result.exact for result in results))
 
 
 def _best(rows: RowNumbers, scores: Floats, k: int) -> SearchResult:

@@ -165,6 +165,7 @@ _THREAD_BYTES = 1 << 24
 longer where other programs are running."""
 
 _MIN_BLOCK, _MAX_BLOCK = 1 << 10, 1 << 24  # rows of a pass
+_MIN_SCORED = 1 << 14  # of a pass, which take a millisecond or two: few rows need one pass
 _QUERIES = 256  # of a pass: their heaps and vectors stay in a cache
 
 
@@ -227,7 +228,8 @@ class NativeRows:
         part.numbers = None if rows is None else rows.ctypes.data
         part.mask = None if mask is None else mask.ctypes.data
         into = best.ctypes.data, scores.ctypes.data
-        for piece in slices(self.rows if rows is None else rows.size, _MIN_BLOCK, _MAX_BLOCK):
+        smallest = max(_MIN_BLOCK, _MIN_SCORED // len(queries))
+        for piece in slices(self.rows if rows is None else rows.size, smallest, _MAX_BLOCK):
             part.first, part.last = piece.start, piece.stop
             if rows is None:
                 self._file.read_ahead(piece)

@@ -1,8 +1,8 @@
 """From rankings to the hits of a page: documents, the passage to show of each, `rerank`."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, repeat
 from math import inf
 
 import numpy as np
@@ -10,11 +10,11 @@ import numpy as np
 from searchengine.backends import limits
 from searchengine.backends.contract import Snapshot, Span
 from searchengine.backends.listing import facet
-from searchengine.backends.mode import Mode, weight_of
+from searchengine.backends.mode import Mode
 from searchengine.backends.synonyms import with_added
 from searchengine.errors import QueryError
 from searchengine.query.hits import Hit, Hits
-from searchengine.query.ranking import Fusion, Part, Ranking
+from searchengine.query.ranking import Part, Ranking
 from searchengine.query.request import Query, Question
 from searchengine.query.snippets import word_counts
 
@@ -26,28 +26,26 @@ def hits(
     every = Part(*map(np.concatenate, zip(*[ranking.part for ranking in rankings], strict=True)))
     documents = iter(snapshot.store.documents(every.documents.tolist()))
     facets = {name: facet(snapshot.store, name, query.where) for name in query.facets}
-    passages = _passages_with_words(snapshot, every)
-    ids = every.passages[every.passages >= 0].tolist()
-    ids += chain.from_iterable(passages.values())
-    *_, starts, ends = (column.tolist() for column in snapshot.passages(np.array(ids, np.int64)))
-    spans = dict(zip(ids, zip(starts, ends, strict=True), strict=True))
+    if query.mode == Mode.TEXT and snapshot.cuts:
+        all_shares = _by_words_alone(snapshot, every)
+        rankings = [ranking._replace(shares=all_shares) for ranking in rankings]
+    ids = [passage for passage in every.passages.tolist() if passage >= 0]
+    for part, _, shares in rankings:
+        ids += chain.from_iterable(map(shares.get, part.documents.tolist(), repeat(())))
+    spans = dict(zip(ids, snapshot.spans_of(ids), strict=True))
     answers = []
-    for question, (part, exact) in zip(questions, rankings, strict=True):
-        text, near, answer = question.text, None, Hits(exact=exact, facets=facets)
+    for question, (part, exact, shares) in zip(questions, rankings, strict=True):
+        text, answer = question.text, Hits(exact=exact, facets=facets)
         if query.mode != Mode.VECTOR:
             text = with_added(text, snapshot.settings)
-        if query.mode == Mode.HYBRID:
-            near = _cosine_shares(snapshot, question, map(passages.get, part.documents.tolist()))
-        for name, passage, score, cosine, bm25 in zip(*map(np.ndarray.tolist, part), strict=True):
-            document, best, scores = next(documents), passage, dict[str, float]()
+        for name, best, score, cosine, bm25 in zip(*map(np.ndarray.tolist, part), strict=True):
+            document, scores = next(documents), dict[str, float]()
             if cosine > -inf:
                 scores["vector"] = cosine
             if bm25 < inf:
                 scores["text"] = bm25
-            if name in passages and (several := passages[name]):
-                places = [spans[each] for each in several]
-                shares = None if near is None else [near.get(each, 0.0) for each in several]
-                best = several[_passage(document.text, text, score, places, shares)]
+            if name in shares and (several := shares[name]):
+                best = _passage(document.text, text, score, several, spans)
             start, end = spans[best] if best in spans else (0, len(document.text))
             stored = document.key, document.title, document.text, document.metadata
             answer.append(Hit(score, *stored, start, end, text, scores))
@@ -87,49 +85,40 @@ def reranked(answer: Hits, question: str, query: Query) -> Hits:
     return answer
 
 
-def _passages_with_words(snapshot: Snapshot, part: Part) -> dict[int, list[int]]:
-    """Document → its passages, where it has words of the question, and maybe several passages."""
-    worded = part.take(part.bm25 > 0)
-    passages: dict[int, list[int]] = {document: [] for document in worded.documents.tolist()}
-    if passages and snapshot.cuts:
-        best = worded.take(worded.passages >= 0)
-        known = dict(zip(best.documents.tolist(), best.passages.tolist(), strict=True))
-        for passage, document in snapshot.passages_of([*passages], known).items():
-            passages[document].append(passage)
-    return passages
-
-
-def _cosine_shares(
-    snapshot: Snapshot, question: Question, passages: Iterable[Sequence[int] | None]
-) -> Mapping[int, float]:
-    """Passage → the part that its cosine would have in a fused score; of documents with several."""
-    compared = [name for names in passages if names and len(names) > 1 for name in names]
-    if not compared or question.vector is None:
-        return {}
-    unrelated, weight = snapshot.unrelated.cosine(question.vector), weight_of(snapshot.settings)
-    result = snapshot.cosines(question.vector, np.array(compared, np.int64))
-    shares = Fusion(1.0, unrelated, weight).score(result.scores[0].astype(float), 0.0)
-    return dict(zip(result.rows[0].tolist(), shares.tolist(), strict=True))
+def _by_words_alone(snapshot: Snapshot, part: Part) -> Mapping[int, Mapping[int, float]]:
+    """The shares of a Ranking by words: those of cosines are 0."""
+    documents, first = part.documents.tolist(), part.passages.tolist()
+    known = {name: passage for name, passage in zip(documents, first, strict=True) if passage >= 0}
+    shares: dict[int, dict[int, float]] = {document: {} for document in documents}
+    for passage, document in snapshot.passages_of(documents, known).items():
+        shares[document][passage] = 0.0
+    return shares
 
 
 def _passage(
-    text: str, question: str, score: float, spans: Sequence[Span], shares: Sequence[float] | None
+    text: str,
+    question: str,
+    score: float,
+    shares: Mapping[int, float],
+    spans: Mapping[int, Span],
 ) -> int:
-    """Which of several passages of a document its score chooses; the first of equals.
+    """Which passage of a document its score chooses; the first of equals.
 
-    A passage has its own cosine, and of what words added to the score of the document as much as
-    it has of their weight, compared with the passage that has most. `shares`: the parts of the
-    cosines in the score; None: words alone count.
+    A passage has the share of its own cosine, and of what words added to the score of the document
+    as much as it has of their weight, compared with the passage that has most.
     """
-    if len(spans) == 1:
-        return 0
+    if len(shares) == 1:
+        return next(iter(shares))
     limits.check()
-    near = [0.0] * len(spans) if shares is None else shares
-    second, first = sorted(near)[-2:]
-    words = 1.0 if shares is None else max(0.0, score - first)
+    second, first = sorted(shares.values())[-2:]
+    words = max(0.0, score - first)
+    passages = sorted(shares)
     if first > second + words:  # whatever the words are
-        return near.index(first)
-    weights = word_counts(text, question, spans)
+        return max(passages, key=shares.__getitem__)
+    weights = word_counts(text, question, [spans[passage] for passage in passages])
     most = max(weights) or 1.0
-    sums = [share + words * weight / most for share, weight in zip(near, weights, strict=True)]
-    return sums.index(max(sums))
+    sums = [
+        shares[passage] + words * weight / most
+        for passage, weight in zip(passages, weights, strict=True)
+    ]
+    return passages[sums.index(max(sums))]

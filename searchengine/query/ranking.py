@@ -6,8 +6,8 @@ searches need no other. What follows is by vectors alone, each part eight times 
 and at last what has no vector.
 """
 
-from collections.abc import Hashable, Iterator, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from itertools import chain, pairwise, repeat
 from math import inf
 from typing import Any, NamedTuple
@@ -83,10 +83,18 @@ _NONE = Part(*np.zeros((2, 0), np.int64), *np.zeros((3, 0)))
 
 
 class Ranking(NamedTuple):
-    """The documents to show, best first; `exact` as in Hits."""
+    """Documents, best first.
+
+    Attributes:
+        part: the documents.
+        exact: as in Hits.
+        shares: document → its passages, and what their cosines add to its score, of documents with
+            words of the question. Empty in other modes than hybrid.
+    """
 
     part: Part
     exact: bool = False
+    shares: Mapping[int, Mapping[int, float]] = {}
 
 
 class Near(NamedTuple):
@@ -133,12 +141,12 @@ def rank_by_weights(
     for question in questions:
         (near,) = nearest(snapshot, query, [question], 0)
         words = _by_words(snapshot, query, question, WINDOW)
-        pool = _pool(snapshot, question, near.part, words)
-        unrelated = snapshot.unrelated.cosine(question.vector)  # type: ignore[arg-type]
+        fusion = _fusion(snapshot, question, words)
+        pool, _ = _pool(snapshot, question, near.part, words, fusion)
         parts = {0.0: _worded(words), 1.0: near.part}
         for weight in weights:
             if weight not in parts:
-                parts[weight] = _fused(pool, Fusion(words.scale, unrelated, weight))
+                parts[weight] = _fused(pool, replace(fusion, weight=weight))
         ids = {w: _ties_by_key(snapshot, parts[w], depth).documents[:depth] for w in weights}
         ranked.append({w: keys_of(snapshot, ids[w].tolist()) for w in weights})
     return ranked
@@ -177,8 +185,8 @@ def nearest(
 
 def _parts(
     snapshot: Snapshot, query: Query, question: Question, near: Near | None
-) -> Iterator[tuple[Part, bool]]:
-    """The parts of an order, and whether each is exact; documents may come again.
+) -> Iterator[Ranking]:
+    """The parts of an order; documents may come again.
 
     `near`: the first part by vectors; None by words.
     """
@@ -186,38 +194,39 @@ def _parts(
     if query.mode != Mode.VECTOR:
         words = _by_words(snapshot, query, question, count)
     if near is None:
-        yield _worded(words), False
+        yield Ranking(_worded(words))
         while len(words) == count:
             count *= _GROWTH
             words = _by_words(snapshot, query, question, count)
-            yield _worded(words), False
+            yield Ranking(_worded(words))
         return
     if query.mode == Mode.VECTOR:
-        yield near.part, near.exact
+        yield Ranking(near.part, near.exact)
     else:
-        unrelated = snapshot.unrelated.cosine(question.vector)  # type: ignore[arg-type]
-        fusion = Fusion(words.scale, unrelated, weight_of(snapshot.settings))
-        yield _fused(_pool(snapshot, question, near.part, words), fusion), False
+        fusion = _fusion(snapshot, question, words)
+        pool, shares = _pool(snapshot, question, near.part, words, fusion)
+        yield Ranking(_fused(pool, fusion), False, shares)
     number = 0
     while not near.all:
         number += 1
         (near,) = nearest(snapshot, query, [question], number)
         if query.mode == Mode.VECTOR:
-            yield near.part, near.exact
+            yield Ranking(near.part, near.exact)
         else:
-            yield _fused(near.part._replace(bm25=0 * near.part.cosines), fusion), False
+            yield Ranking(_fused(near.part._replace(bm25=0 * near.part.cosines), fusion))
     if len(words) == count:  # others have words, and no vector
-        yield _fused(_worded(_by_words(snapshot, query, question, MAX_DEPTH)), fusion), False
+        yield Ranking(_fused(_worded(_by_words(snapshot, query, question, MAX_DEPTH)), fusion))
 
 
 def _ranking(
-    snapshot: Snapshot, query: Query, parts: Iterator[tuple[Part, bool]], without: Set[int]
+    snapshot: Snapshot, query: Query, parts: Iterator[Ranking], without: Set[int]
 ) -> Ranking:
     """The documents to show: of as many parts as they need."""
-    order, exact, ended = _NONE, True, False
+    order, exact, shares, ended = _NONE, True, dict[int, Mapping[int, float]](), False
     seen = np.array([*without], np.int64)
-    for part, is_exact in parts:
+    for part, is_exact, of_part in parts:
         exact = exact and is_exact
+        shares |= of_part
         if seen.size:
             part = part.take(~np.isin(part.documents, seen))
         if query.mode == Mode.HYBRID and len(order.scores):  # what the pool missed comes behind it
@@ -236,7 +245,7 @@ def _ranking(
         if ended or len(order.documents) >= query.depth:
             break
         seen = np.concatenate([seen, found])
-    return Ranking(order.take(slice(query.offset, query.depth)), exact)
+    return Ranking(order.take(slice(query.offset, query.depth)), exact, shares)
 
 
 def _by_words(snapshot: Snapshot, query: Query, question: Question, count: int) -> WordScores:
@@ -253,25 +262,36 @@ def _worded(scored: WordScores) -> Part:
     return Part(ids[0], ids[1], scores, np.full(len(documents), -inf), scores)
 
 
-def _pool(snapshot: Snapshot, question: Question, near: Part, words: WordScores) -> Part:
-    """Documents by vectors and the best by words, each with both scores, in no order."""
+def _fusion(snapshot: Snapshot, question: Question, words: WordScores) -> Fusion:
+    unrelated = snapshot.unrelated.cosine(question.vector)  # type: ignore[arg-type]
+    return Fusion(words.scale, unrelated, weight_of(snapshot.settings))
+
+
+def _pool(
+    snapshot: Snapshot, question: Question, near: Part, words: WordScores, fusion: Fusion
+) -> tuple[Part, Mapping[int, Mapping[int, float]]]:
+    """Documents by vectors and the best by words, each with both scores, in no order.
+
+    And the shares of a Ranking.
+    """
     bm25, documents = dict(words), near.documents.tolist()
-    others = [*bm25.keys() - set(documents)]
-    passages, cosines = [-1] * len(others), [-inf] * len(others)
-    if others and (asked := snapshot.passages(of=others, known=words.first)).ids.size:
-        owners = dict(zip(asked.ids.tolist(), asked.documents.tolist(), strict=True))
-        result = snapshot.cosines(question.vector, asked.ids)  # type: ignore[arg-type]
-        place = {document: i for i, document in enumerate(others)}
-        found = result.scores[0].clip(-1, 1).round(_DECIMALS).tolist()
-        for passage, cosine in zip(result.rows[0].tolist(), found, strict=True):
-            at = place[owners[passage]]
-            if cosine > cosines[at]:
-                passages[at], cosines[at] = passage, cosine
+    cosines: dict[int, dict[int, float]] = {document: {} for document in bm25}
+    shares: dict[int, dict[int, float]] = {document: {} for document in bm25}
+    if owners := snapshot.passages_of([*bm25], words.first):
+        result = snapshot.cosines(question.vector, np.array([*owners]))  # type: ignore[arg-type]
+        found = result.scores[0].clip(-1, 1).round(_DECIMALS).astype(float)
+        columns = result.rows[0], found, fusion.score(found, 0.0)
+        for passage, cosine, share in zip(*map(np.ndarray.tolist, columns), strict=True):
+            document = owners[passage]
+            cosines[document][passage], shares[document][passage] = cosine, share
+    others = [*bm25.keys() - documents]
+    best = [next(iter(cosines[document].items()), (-1, -inf)) for document in others]
+    passages, nearest = zip(*best, strict=True) if best else ((), ())
     words_of = np.array([*map(bm25.get, chain(documents, others), repeat(0.0))])
     added = np.array([others, passages], np.int64)
-    both = np.concatenate([near.cosines, np.array(cosines)])
+    both = np.concatenate([near.cosines, nearest])
     ids = np.concatenate([np.array([near.documents, near.passages]), added], axis=1)
-    return Part(ids[0], ids[1], words_of, both, words_of)
+    return Part(ids[0], ids[1], words_of, both, words_of), shares
 
 
 def _fused(part: Part, fusion: Fusion) -> Part:

@@ -58,7 +58,6 @@ class Speller:
         capitals = question.isupper() and " " in question
         unknown = dict[str, list[tuple[int, int]]]()
         for match in _WORD.finditer(_OTHER.sub(lambda name: " " * len(name[0]), question)):
-            limits.check()
             is_name = (word := match[0])[1:] != word[1:].lower() and not capitals
             is_right = is_name or not right.isdisjoint((word, word.casefold()))
             if 4 <= len(word) <= 32 and not is_right and not self._has(word):

@@ -96,6 +96,7 @@ class WordIndex:
 
     def count(self, term: Term) -> int:
         """How many documents have a term."""
+        limits.check()
         if len(self._counts) >= _KEPT:  # documents do not change, questions do
             self._counts = {}  # another thread may read the former one
         count = sum(part.count(*part.numbers([term])) for part in self.parts.values())
