@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, repeat
+from itertools import chain
 from math import inf
 
 import numpy as np
@@ -26,15 +26,16 @@ def hits(
     every = Part(*map(np.concatenate, zip(*[ranking.part for ranking in rankings], strict=True)))
     documents = iter(snapshot.store.documents(every.documents.tolist()))
     facets = {name: facet(snapshot.store, name, query.where) for name in query.facets}
+    several: list[dict[int, dict[int, float]]] = [{}] * len(rankings)
     if query.mode == Mode.TEXT and snapshot.cuts:
-        all_shares = _by_words_alone(snapshot, every)
-        rankings = [ranking._replace(shares=all_shares) for ranking in rankings]
-    ids = [passage for passage in every.passages.tolist() if passage >= 0]
-    for part, _, shares in rankings:
-        ids += chain.from_iterable(map(shares.get, part.documents.tolist(), repeat(())))
-    spans = dict(zip(ids, snapshot.spans_of(ids), strict=True))
+        several = [_by_words_alone(snapshot, every)] * len(rankings)
+    elif query.mode == Mode.HYBRID:
+        several = [p.by_document(part) if p else {} for part, _, p in rankings]
+    ids = {passage for passage in every.passages.tolist() if passage >= 0}
+    ids |= {*chain.from_iterable(chain.from_iterable(map(dict.values, several)))}
+    spans = dict(zip(ids, snapshot.spans_of([*ids]), strict=True))
     answers = []
-    for question, (part, exact, shares) in zip(questions, rankings, strict=True):
+    for question, (part, exact, _), shares in zip(questions, rankings, several, strict=True):
         text, answer = question.text, Hits(exact=exact, facets=facets)
         if query.mode != Mode.VECTOR:
             text = with_added(text, snapshot.settings)
@@ -44,8 +45,8 @@ def hits(
                 scores["vector"] = cosine
             if bm25 < inf:
                 scores["text"] = bm25
-            if name in shares and (several := shares[name]):
-                best = _passage(document.text, text, score, several, spans)
+            if name in shares:
+                best = _passage(document.text, text, score, shares[name], spans)
             start, end = spans[best] if best in spans else (0, len(document.text))
             stored = document.key, document.title, document.text, document.metadata
             answer.append(Hit(score, *stored, start, end, text, scores))
@@ -85,13 +86,13 @@ def reranked(answer: Hits, question: str, query: Query) -> Hits:
     return answer
 
 
-def _by_words_alone(snapshot: Snapshot, part: Part) -> Mapping[int, Mapping[int, float]]:
-    """The shares of a Ranking by words: those of cosines are 0."""
+def _by_words_alone(snapshot: Snapshot, part: Part) -> dict[int, dict[int, float]]:
+    """As Passages.by_document, with shares of 0."""
     documents, first = part.documents.tolist(), part.passages.tolist()
     known = {name: passage for name, passage in zip(documents, first, strict=True) if passage >= 0}
-    shares: dict[int, dict[int, float]] = {document: {} for document in documents}
+    shares: dict[int, dict[int, float]] = {}
     for passage, document in snapshot.passages_of(documents, known).items():
-        shares[document][passage] = 0.0
+        shares.setdefault(document, {})[passage] = 0.0
     return shares
 
 

@@ -6,9 +6,9 @@ searches need no other. What follows is by vectors alone, each part eight times 
 and at last what has no vector.
 """
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise, repeat
+from itertools import pairwise, repeat
 from math import inf
 from typing import Any, NamedTuple
 
@@ -88,13 +88,29 @@ class Ranking(NamedTuple):
     Attributes:
         part: the documents.
         exact: as in Hits.
-        shares: document → its passages, and what their cosines add to its score, of documents with
-            words of the question. Empty in other modes than hybrid.
+        passages: in the mode hybrid, of the documents with words of the question.
     """
 
     part: Part
     exact: bool = False
-    shares: Mapping[int, Mapping[int, float]] = {}
+    passages: "Passages | None" = None
+
+
+class Passages(NamedTuple):
+    """Passages, an array (n,) each; `shares`: what their cosines add to a fused score."""
+
+    passages: _Column
+    documents: _Column
+    shares: _Column
+
+    def by_document(self, part: Part) -> dict[int, dict[int, float]]:
+        """Document → passage → share, of some documents."""
+        found: dict[int, dict[int, float]] = {}
+        here = np.isin(self.documents, part.documents)
+        columns = [column[here].tolist() for column in self]
+        for passage, document, share in zip(*columns, strict=True):
+            found.setdefault(document, {})[passage] = share
+        return found
 
 
 class Near(NamedTuple):
@@ -204,8 +220,8 @@ def _parts(
         yield Ranking(near.part, near.exact)
     else:
         fusion = _fusion(snapshot, question, words)
-        pool, shares = _pool(snapshot, question, near.part, words, fusion)
-        yield Ranking(_fused(pool, fusion), False, shares)
+        pool, passages = _pool(snapshot, question, near.part, words, fusion)
+        yield Ranking(_fused(pool, fusion), False, passages)
     number = 0
     while not near.all:
         number += 1
@@ -222,11 +238,10 @@ def _ranking(
     snapshot: Snapshot, query: Query, parts: Iterator[Ranking], without: Set[int]
 ) -> Ranking:
     """The documents to show: of as many parts as they need."""
-    order, exact, shares, ended = _NONE, True, dict[int, Mapping[int, float]](), False
+    order, exact, passages, ended = _NONE, True, None, False
     seen = np.array([*without], np.int64)
-    for part, is_exact, of_part in parts:
-        exact = exact and is_exact
-        shares |= of_part
+    for part, is_exact, of_pool in parts:
+        exact, passages = exact and is_exact, passages or of_pool
         if seen.size:
             part = part.take(~np.isin(part.documents, seen))
         if query.mode == Mode.HYBRID and len(order.scores):  # what the pool missed comes behind it
@@ -245,7 +260,7 @@ def _ranking(
         if ended or len(order.documents) >= query.depth:
             break
         seen = np.concatenate([seen, found])
-    return Ranking(order.take(slice(query.offset, query.depth)), exact, shares)
+    return Ranking(order.take(slice(query.offset, query.depth)), exact, passages)
 
 
 def _by_words(snapshot: Snapshot, query: Query, question: Question, count: int) -> WordScores:
@@ -269,29 +284,26 @@ def _fusion(snapshot: Snapshot, question: Question, words: WordScores) -> Fusion
 
 def _pool(
     snapshot: Snapshot, question: Question, near: Part, words: WordScores, fusion: Fusion
-) -> tuple[Part, Mapping[int, Mapping[int, float]]]:
+) -> tuple[Part, Passages]:
     """Documents by vectors and the best by words, each with both scores, in no order.
 
-    And the shares of a Ranking.
+    And all passages of those with words.
     """
-    bm25, documents = dict(words), near.documents.tolist()
-    cosines: dict[int, dict[int, float]] = {document: {} for document in bm25}
-    shares: dict[int, dict[int, float]] = {document: {} for document in bm25}
-    if owners := snapshot.passages_of([*bm25], words.first):
-        result = snapshot.cosines(question.vector, np.array([*owners]))  # type: ignore[arg-type]
-        found = result.scores[0].clip(-1, 1).round(_DECIMALS).astype(float)
-        columns = result.rows[0], found, fusion.score(found, 0.0)
-        for passage, cosine, share in zip(*map(np.ndarray.tolist, columns), strict=True):
-            document = owners[passage]
-            cosines[document][passage], shares[document][passage] = cosine, share
-    others = [*bm25.keys() - documents]
-    best = [next(iter(cosines[document].items()), (-1, -inf)) for document in others]
-    passages, nearest = zip(*best, strict=True) if best else ((), ())
-    words_of = np.array([*map(bm25.get, chain(documents, others), repeat(0.0))])
-    added = np.array([others, passages], np.int64)
-    both = np.concatenate([near.cosines, nearest])
-    ids = np.concatenate([np.array([near.documents, near.passages]), added], axis=1)
-    return Part(ids[0], ids[1], words_of, both, words_of), shares
+    bm25 = dict(words)
+    rows, owners, cosines = *np.zeros((2, 0), np.int64), np.zeros(0)
+    if owner_of := snapshot.passages_of([*bm25], words.first):
+        result = snapshot.cosines(question.vector, np.array([*owner_of]))  # type: ignore[arg-type]
+        rows, cosines = result.rows[0], result.scores[0].clip(-1, 1).round(_DECIMALS).astype(float)
+        owners = np.array([*map(owner_of.__getitem__, rows.tolist())])
+    others, best = np.unique(owners, return_index=True)  # the first one is the nearest
+    added = ~np.isin(others, near.documents)
+    alone = np.array([*bm25.keys() - others.tolist()], np.int64)  # without a vector
+    documents = np.concatenate([near.documents, others[added], alone])
+    passages = np.concatenate([near.passages, rows[best[added]], np.full(alone.size, -1)])
+    both = np.concatenate([near.cosines, cosines[best[added]], np.full(alone.size, -inf)])
+    words_of = np.array([*map(bm25.get, documents.tolist(), repeat(0.0))])
+    part = Part(documents, passages, words_of, both, words_of)
+    return part, Passages(rows, owners, fusion.score(cosines, 0.0))
 
 
 def _fused(part: Part, fusion: Fusion) -> Part:
