@@ -1,7 +1,6 @@
 """A search request: Query checks the options, `split` and `corrected` read the questions."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from copy import copy
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
@@ -62,7 +61,7 @@ class Options(TypedDict, total=False):
     timeout: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Query:
     """The options of a search, checked: the arguments of SearchEngine.search, described there.
 
@@ -131,9 +130,8 @@ class Query:
 
     def _with(self, **options: Any) -> "Query":
         """This query with other options, which need no check."""
-        changed = copy(self)
-        for name, value in options.items():
-            object.__setattr__(changed, name, value)
+        changed = object.__new__(Query)
+        changed.__dict__.update(self.__dict__, **options)
         return changed
 
     def __post_init__(self) -> None:
