@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from searchengine.backends import contract, entries, limits, listing
 from searchengine.backends.contract import Backend, Reindexed
+from searchengine.backends.entries import keys_of
 from searchengine.backends.filters.parser import field_name
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.documents.connections import inherit
@@ -633,7 +634,7 @@ class SearchEngine:
         query = Query.from_options(k, options)
         asked = [Question(*pair) for pair in zip(questions, vectors, strict=True)]
         rankings = rank(snapshot, query, asked)
-        return [snapshot.store.keys_of(ranking.part.documents.tolist()) for ranking in rankings]
+        return [keys_of(snapshot, ranking.part.documents.tolist()) for ranking in rankings]
 
     def rank_by_weights(
         self, questions: Sequence[str], weights: Sequence[float], depth: int
@@ -690,7 +691,7 @@ class SearchEngine:
             answers = hits(snapshot, request, questions, rankings)
             notes: tuple[str, ...] = ()
             if not any(answers):
-                notes = tuple(listing.unknown_fields(snapshot.store, request.where))
+                notes = tuple(listing.unknown_fields(snapshot, request.where))
         for i, (answer, question) in enumerate(zip(answers, questions, strict=True)):
             answer.notes, answer.replaced = notes, question.replaced
             answers[i] = reranked(answer, question.text, request)

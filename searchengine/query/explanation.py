@@ -58,8 +58,8 @@ class Explanation:
 
 def explain(snapshot: Snapshot, query: Query, key: str, question: Question) -> Explanation:
     """Why a search finds a document or not. `query`: with the mode to use."""
-    store, where = snapshot.store, query.where
-    if (document := store.ids_of([key]).get(key)) is None:
+    where = query.where
+    if (document := ids_of(snapshot, [key]).get(key)) is None:
         return Explanation(key, reason="no document has this key")
     if where is not None and document not in snapshot.ids_after(document - 1, where, 1):
         reason = f"the filter {where} does not hold, the document has "
@@ -78,7 +78,7 @@ def explain(snapshot: Snapshot, query: Query, key: str, question: Question) -> E
     ranks = {"fused": place(whole)}
     if question.vector is not None:
         nearest = replace(whole, mode=Mode.VECTOR, exact=True, shortlist=None)
-        passages = np.array([passage.id for passage in store.passages_of([document])], np.int64)
+        passages = snapshot.passages(of=[document]).ids
         places = snapshot.prefix_ranks(question.vector, passages, where, query.shortlist)
         ranks |= {"vector": place(nearest), "shortlist": min(places, default=None)}
     if query.mode != Mode.VECTOR:

@@ -24,16 +24,17 @@ def hits(
 ) -> list[Hits]:
     """The hits of several questions, with their documents."""
     every = Part(*map(np.concatenate, zip(*[ranking.part for ranking in rankings], strict=True)))
-    documents = iter(snapshot.store.documents(every.documents.tolist()))
-    facets = {name: facet(snapshot.store, name, query.where) for name in query.facets}
+    documents = iter(snapshot.documents(every.documents.tolist()))
+    facets = {name: facet(snapshot, name, query.where) for name in query.facets}
     several: list[dict[int, dict[int, float]]] = [{}] * len(rankings)
-    if query.mode == Mode.TEXT and snapshot.cuts:
+    if query.mode == Mode.TEXT and snapshot.settings.get("passages") is not None:
         several = [_by_words_alone(snapshot, every)] * len(rankings)
     elif query.mode == Mode.HYBRID:
-        several = [p.by_document(part) if p else {} for part, _, p in rankings]
-    ids = {passage for passage in every.passages.tolist() if passage >= 0}
-    ids |= {*chain.from_iterable(chain.from_iterable(map(dict.values, several)))}
-    spans = dict(zip(ids, snapshot.spans_of([*ids]), strict=True))
+        several = [each.by_document(part) if each else {} for part, _, each in rankings]
+    shown = chain(every.passages.tolist(), *chain.from_iterable(map(dict.values, several)))
+    passages = snapshot.passages(np.array([*{*shown} - {-1}], np.int64))
+    columns = (passages.ids.tolist(), passages.starts.tolist(), passages.ends.tolist())
+    spans = {passage: (start, end) for passage, start, end in zip(*columns, strict=True)}
     answers = []
     for question, (part, exact, _), shares in zip(questions, rankings, several, strict=True):
         text, answer = question.text, Hits(exact=exact, facets=facets)
@@ -91,7 +92,8 @@ def _by_words_alone(snapshot: Snapshot, part: Part) -> dict[int, dict[int, float
     documents, first = part.documents.tolist(), part.passages.tolist()
     known = {name: passage for name, passage in zip(documents, first, strict=True) if passage >= 0}
     shares: dict[int, dict[int, float]] = {}
-    for passage, document in snapshot.passages_of(documents, known).items():
+    stored = snapshot.passages(of=documents, known=known)
+    for passage, document in zip(stored.ids.tolist(), stored.documents.tolist(), strict=True):
         shares.setdefault(document, {})[passage] = 0.0
     return shares
 

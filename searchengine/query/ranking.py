@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from searchengine.backends import limits
 from searchengine.backends.contract import Snapshot, WordScores
+from searchengine.backends.entries import keys_of
 from searchengine.backends.mode import WEIGHT, Mode, weight_of
 from searchengine.query.request import Query, Question
 
@@ -88,15 +89,15 @@ class Ranking(NamedTuple):
     Attributes:
         part: the documents.
         exact: as in Hits.
-        passages: in the mode hybrid, of the documents with words of the question.
+        shares: in the mode hybrid, of the passages of documents with words of the question.
     """
 
     part: Part
     exact: bool = False
-    passages: "Passages | None" = None
+    shares: "Shares | None" = None
 
 
-class Passages(NamedTuple):
+class Shares(NamedTuple):
     """Passages, an array (n,) each; `shares`: what their cosines add to a fused score."""
 
     passages: _Column
@@ -220,8 +221,8 @@ def _parts(
         yield Ranking(near.part, near.exact)
     else:
         fusion = _fusion(snapshot, question, words)
-        pool, passages = _pool(snapshot, question, near.part, words, fusion)
-        yield Ranking(_fused(pool, fusion), False, passages)
+        pool, shares = _pool(snapshot, question, near.part, words, fusion)
+        yield Ranking(_fused(pool, fusion), False, shares)
     number = 0
     while not near.all:
         number += 1
@@ -238,10 +239,10 @@ def _ranking(
     snapshot: Snapshot, query: Query, parts: Iterator[Ranking], without: Set[int]
 ) -> Ranking:
     """The documents to show: of as many parts as they need."""
-    order, exact, passages, ended = _NONE, True, None, False
+    order, exact, shares, ended = _NONE, True, None, False
     seen = np.array([*without], np.int64)
     for part, is_exact, of_pool in parts:
-        exact, passages = exact and is_exact, passages or of_pool
+        exact, shares = exact and is_exact, shares or of_pool
         if seen.size:
             part = part.take(~np.isin(part.documents, seen))
         if query.mode == Mode.HYBRID and len(order.scores):  # what the pool missed comes behind it
@@ -260,7 +261,7 @@ def _ranking(
         if ended or len(order.documents) >= query.depth:
             break
         seen = np.concatenate([seen, found])
-    return Ranking(order.take(slice(query.offset, query.depth)), exact, passages)
+    return Ranking(order.take(slice(query.offset, query.depth)), exact, shares)
 
 
 def _by_words(snapshot: Snapshot, query: Query, question: Question, count: int) -> WordScores:
@@ -284,15 +285,17 @@ def _fusion(snapshot: Snapshot, question: Question, words: WordScores) -> Fusion
 
 def _pool(
     snapshot: Snapshot, question: Question, near: Part, words: WordScores, fusion: Fusion
-) -> tuple[Part, Passages]:
+) -> tuple[Part, Shares]:
     """Documents by vectors and the best by words, each with both scores, in no order.
 
     And all passages of those with words.
     """
     bm25 = dict(words)
-    rows, owners, cosines = *np.zeros((2, 0), np.int64), np.zeros(0)
-    if owner_of := snapshot.passages_of([*bm25], words.first):
-        result = snapshot.cosines(question.vector, np.array([*owner_of]))  # type: ignore[arg-type]
+    rows, owners, _, _ = snapshot.passages(of=[*bm25], known=words.first)
+    cosines = np.zeros(0)
+    if rows.size:
+        owner_of = dict(zip(rows.tolist(), owners.tolist(), strict=True))
+        result = snapshot.cosines(question.vector, rows)  # type: ignore[arg-type]
         rows, cosines = result.rows[0], result.scores[0].clip(-1, 1).round(_DECIMALS).astype(float)
         owners = np.array([*map(owner_of.__getitem__, rows.tolist())])
     others, best = np.unique(owners, return_index=True)  # the first one is the nearest
@@ -303,7 +306,7 @@ def _pool(
     both = np.concatenate([near.cosines, cosines[best[added]], np.full(alone.size, -inf)])
     words_of = np.array([*map(bm25.get, documents.tolist(), repeat(0.0))])
     part = Part(documents, passages, words_of, both, words_of)
-    return part, Passages(rows, owners, fusion.score(cosines, 0.0))
+    return part, Shares(rows, owners, fusion.score(cosines, 0.0))
 
 
 def _fused(part: Part, fusion: Fusion) -> Part:
