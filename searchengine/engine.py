@@ -632,7 +632,8 @@ class SearchEngine:
 
         `vectors`: of the questions, (q, D). Raises QueryError and FilterError."""
         query = Query.from_options(k, options)
-        asked = [Question(*pair) for pair in zip(questions, vectors, strict=True)]
+        rows = vectors if len(vectors) else [None] * len(questions)  # by words alone
+        asked = [Question(*pair) for pair in zip(questions, rows, strict=True)]
         rankings = rank(snapshot, query, asked)
         return [keys_of(snapshot, ranking.part.documents.tolist()) for ranking in rankings]
 

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from searchengine.corpus.documents import Document
-from searchengine.engine import Mode, SearchEngine, field_name, listing
-from searchengine.query.typing_errors import Searched
+from searchengine.engine import Mode, Question, SearchEngine, field_name, listing
 from searchengine.server.models import CountRequest
 from searchengine.server.responses import facet_lists
 from searchengine.server.server_settings import MAX_FACETS, MAX_OFFSET
@@ -98,7 +97,7 @@ def count(engine: SearchEngine, request: CountRequest) -> dict[str, Any]:
     searched = best = None
     if request.query is not None:
         options: dict[str, Any] = {"mode": mode, "typo_tolerance": request.typo_tolerance}
-        searched = engine.searched(request.query, **options)
+        searched = engine.read(request.query, **options)
     groups: dict[str | None, list[str]] = {}  # fields by their filter: few are ranked twice
     for field, where in request.fields.items():
         groups.setdefault(where, []).append(field)
@@ -114,9 +113,9 @@ def count(engine: SearchEngine, request: CountRequest) -> dict[str, Any]:
     by_words = searched is not None and mode == Mode.TEXT
     total = engine.count(request.where)
     if searched is not None and by_words:
-        required = engine.required_phrases(searched.question)
+        required = engine.required_phrases(searched.text)
         with engine.collection.reading() as snapshot:
-            question, where = searched.question, request.where
+            question, where = searched.text, request.where
             total = len(snapshot.by_words(question, MAX_OFFSET, where, required=required))
     return {
         "total": total,
@@ -126,12 +125,12 @@ def count(engine: SearchEngine, request: CountRequest) -> dict[str, Any]:
     }
 
 
-def _best(engine: SearchEngine, read: Searched, mode: Mode, where: str | None) -> Sequence[str]:
+def _best(engine: SearchEngine, read: Question, mode: Mode, where: str | None) -> Sequence[str]:
     """The keys of the best documents for a question, at most BEST."""
-    texts = [] if mode == Mode.TEXT else engine.to_encode([read.question], mode)
+    texts = [] if mode == Mode.TEXT else engine.to_encode([read.text], mode)
     vectors = engine.encode_questions(texts) if texts else np.zeros((0, 0), np.float32)
     with engine.collection.reading() as snapshot:
-        (keys,) = engine.rank(snapshot, [read.question], vectors, BEST, mode=mode, where=where)
+        (keys,) = engine.rank(snapshot, [read.text], vectors, BEST, mode=mode, where=where)
     return keys
 
 
