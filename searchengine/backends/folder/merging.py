@@ -8,7 +8,7 @@ one, which adds a few rows meanwhile, would otherwise copy what the first has ad
 
 How: a small merge is one transaction. The segment of a large one is built before, without the write
 lock (writer.py). One transaction names its work in `pending` first, so that nobody else merges the
-same segments; that of the merge gives the passages their new ids, a million in two or three
+same segments; that of the merge gives the passages their new ids, a million in some
 seconds. Documents deleted or changed meanwhile leave tombstones in the new segment. If one of the
 merged segments was replaced meanwhile (by tune, repair or another merge), the new one is dropped.
 """
