@@ -241,14 +241,17 @@ def judge(path: Path, allowed: Sequence[Model | None], say: Say) -> None:
         answers_as_brute_force(engine, {**held, more.key: more})
 
 
-def answers_as_brute_force(engine: SearchEngine, held: Model) -> None:
+def answers_as_brute_force(
+    engine: SearchEngine, held: Model, encoder: WordLengths | None = None
+) -> None:
     """Raise AssertionError where a search gives other hits or scores than the model's vectors."""
     every = list(held.values())
     questions = ["x", "xx xxx", every[-1].text if every else "xxxx"]
-    vectors_of_questions = WordLengths().encode(questions)
+    encoder = encoder or WordLengths()
+    vectors_of_questions = encoder.encode(questions)
     for where in (None, "even = true"):
         kept = [d for d in every if where is None or d.metadata["even"]]
-        vectors = WordLengths().encode([d.text for d in kept]) if kept else np.empty((0, 16))
+        vectors = encoder.encode([d.text for d in kept]) if kept else np.empty((0, 16))
         scores = vectors_of_questions @ vectors.T
         answers = engine.search_batch(questions, k=len(held) + 5, where=where, mode="vector")
         best = engine.search_batch(questions, k=2, where=where, mode="vector")
