@@ -5,11 +5,9 @@ below a folder fails, and how. A process forks a child for every fault, so every
 once. One thread only (OMP_NUM_THREADS=1): a forked child has none of its parent's threads.
 """
 
-import atexit
 import ctypes
 import json
 import os
-import select
 import shutil
 import signal
 import struct
@@ -18,10 +16,8 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -80,84 +76,6 @@ def under_faults() -> None:
         shutil.rmtree(Path(os.environ[_LOADED]).parent, ignore_errors=True)
         return
     os.execve(sys.executable, [sys.executable, *sys.argv], environment())
-
-
-def campaign(*arguments: str, seconds: int = 600) -> dict[str, Any]:
-    """What tests/campaign.py found, run in a child of a process of its own.
-
-    The environment's FAULT_POINTS, a number, stands in for every --points.
-    """
-    options = list(arguments)
-    if "FAULT_POINTS" in os.environ and "--points" in options:
-        options[options.index("--points") + 1] = os.environ["FAULT_POINTS"]
-    with tempfile.TemporaryDirectory(prefix="campaign-") as folder:
-        files = [str(Path(folder) / name) for name in ("output", "errors")]
-        status = _server().run([*options], files, seconds)
-        output, errors = (Path(file).read_text(encoding="utf-8") for file in files)
-    if not output:
-        raise AssertionError(f"{options} ended with status {status}: {errors}")
-    tally: dict[str, Any] = json.loads(output)
-    return tally
-
-
-class Server:
-    """tests/campaign.py with the library loaded, which imports once for all campaigns."""
-
-    def __init__(self) -> None:
-        driver = str(SOURCE.with_name("campaign.py"))
-        self._process = subprocess.Popen(
-            [sys.executable, driver, "--serve"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment(),  # else it would import everything twice
-            start_new_session=True,  # its children end with it
-        )
-        atexit.register(self.close)
-
-    def run(self, options: list[str], files: list[str], seconds: int) -> int:
-        """The exit status of a campaign whose output and errors go to these files."""
-        assert self._process.stdin and self._process.stdout
-        order = json.dumps({"options": options, "files": files})
-        self._process.stdin.write(f"{order}\n".encode())
-        self._process.stdin.flush()
-        answered, _, _ = select.select([self._process.stdout], [], [], seconds)
-        answer = self._process.stdout.readline() if answered else b""
-        if not answer:
-            self.close()
-            raise AssertionError(f"{options}: no end after {seconds} seconds, or the server died")
-        return int(answer)
-
-    def close(self) -> None:
-        """Also of what is running."""
-        _server.cache_clear()
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.communicate()
-
-
-@cache
-def _server() -> Server:
-    return Server()
-
-
-def serve(run: Callable[[list[str]], int]) -> None:
-    """Run campaigns for a Server, each in a child; ends with the Server's process."""
-    for line in sys.stdin:
-        order = json.loads(line)
-        child = os.fork()
-        if child == 0:
-            for number, file in enumerate(order["files"], start=1):
-                os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
-            try:
-                status = run(order["options"])
-            except BaseException:
-                traceback.print_exc()
-                status = 2
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)
-        _, ended = os.waitpid(child, 0)
-        print(os.waitstatus_to_exitcode(ended), flush=True)
 
 
 class Record(NamedTuple):

@@ -1,54 +1,18 @@
-"""Commands on a disk that fills: tests/full_disk.py."""
+"""No room for a file that is written by a library, or mapped while it is written."""
 
 import errno
 import os
 import sqlite3
 from pathlib import Path
 
-import full_disk
 import numpy as np
 import pytest
-from conftest import use_small_grid
-from full_disk import CASES
-from small_disk import Case, campaign, missing
 
-from searchengine import SearchEngine
 from searchengine.backends.folder.documents import schema
 from searchengine.backends.folder.documents.store import Store
 from searchengine.corpus import language_traits
 from searchengine.errors import CollectionError, CorpusError
 from searchengine.indexer.faiss_calls import faiss, write_index
-
-small_disk = pytest.mark.skipif(missing() is not None, reason=missing() or "")
-
-
-def prepare(folder: Path) -> None:
-    """A collection of two segments that needs no encoder."""
-    rows = np.random.default_rng(0).normal(size=(300, 256)).astype(np.float32)
-    documents = [{"_id": str(i), "text": f"document {i}"} for i in range(300)]
-    with SearchEngine.create(folder / "c", None, dim=256) as engine:
-        engine.add(documents[:200], rows[:200])
-        engine.add(documents[200:], rows[200:])
-
-
-@small_disk
-def test_a_full_disk_ends_commands_by_one_sentence() -> None:
-    cases = {name: Case([name, "c", "out"], ["c"], [300]) for name in ("export", "backup")}
-    cases["optimize"] = Case(["optimize", "c"], ["c"], [300])
-    found = campaign(cases, prepare, points=3)
-    for name, each in found.items():
-        assert each["problems"] == [], name
-        assert each["refused"] >= 2, name
-
-
-@small_disk
-@pytest.mark.long
-@pytest.mark.parametrize("name", list(CASES))
-def test_every_command_on_a_disk_that_fills(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_small_grid(monkeypatch)
-    found = campaign({name: CASES[name]}, full_disk.prepare, points=20)[name]
-    assert found["problems"] == []
-    assert found["refused"] > 0
 
 
 def test_faiss_passes_over_no_error_of_a_small_file() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import WordLengths
-from expected import merged
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -33,6 +32,17 @@ documents = st.builds(
     Document, key=keys, text=texts, title=st.sampled_from(["", "bee"]), metadata=metadata
 )
 batches = st.lists(documents, min_size=1, max_size=8, unique_by=lambda document: document.key)
+
+
+def merged(
+    base: Mapping[str, Any], mine: Mapping[str, Any], theirs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Metadata after `add`: where the source's own value changed, it wins; else ours stays.
+
+    `base`: what the source said before; `mine`: what is shown; `theirs`: what the source says now.
+    """
+    kept = {n: v for n, v in mine.items() if theirs.get(n) == base.get(n)}
+    return {n: v for n, v in theirs.items() if v != base.get(n) or n not in base} | kept
 
 
 def brute_force(model: Model, question: str) -> dict[str, float]:
