@@ -113,7 +113,10 @@ class Database:
     def _begin(self, create: bool) -> None:
         """Create the tables, or migrate existing ones to this version."""
         if create:
-            self.connection.execute("PRAGMA journal_mode = wal")
+            # SQLite stays in another mode where it cannot write; there readers lock writers out.
+            ((mode,),) = self.connection.execute("PRAGMA journal_mode = wal").fetchall()
+            if mode != "wal":
+                raise CollectionError(f"{self.path}: SQLite has no log; {way_out(self.path)}")
         elif self._frozen is not None:
             self.connection.execute("PRAGMA query_only = 1")
         if not create and not self._check_tables(self.connection):
