@@ -611,6 +611,7 @@ class World:
 
         def last() -> None:
             with SearchEngine.open(self.path, ENCODERS[self.state.encoder], wait=WAIT) as engine:
+                engine.discard_reindex()  # one that was killed stays, to be gone on with
                 engine.add([Document("last", "kk", metadata={"n": 0})])
                 engine.add([Document("last", "kk", metadata={"n": 0})])  # removes what is replaced
                 engine.verify()
