@@ -61,7 +61,7 @@ slow-tests: setup  ## measure which tests those are not
 	$(FAST) --junitxml=build/tests.xml
 	$(BIN)/python tests/slow_tests.py build/tests.xml
 
-test-long: setup  ## all tests, with the long campaigns and 20 times the random examples, some hours
+test-long: setup  ## all tests, with all faults and 20 times the random examples, some hours
 	$(PYTEST) -n auto --maxprocesses 4 --dist loadfile -m "" --hypothesis-profile long
 
 mutants: setup  ## break the code in fifteen ways, one at a time: which test notices, some 10 minutes
@@ -118,14 +118,8 @@ bench-living: setup  ## the figures in docs/reliability.md, some two hours
 	$(BIN)/python benchmarks/living.py memory
 	$(BIN)/python benchmarks/living.py concurrency
 	$(BIN)/python benchmarks/concurrent_filters.py
-	$(BIN)/python tests/processes_campaign.py --seeds 0:55 --steps 200 --jobs 2 --results campaigns.jsonl
-	$(BIN)/python tests/threads_campaign.py --seeds 0:400 --steps 500 --results campaigns.jsonl
-	$(BIN)/python tests/processes_campaign.py --results campaigns.jsonl --summary
-	$(BIN)/python tests/campaign.py kill --scenario changes
-	$(BIN)/python tests/campaign.py kill --scenario long --points 600
-	$(BIN)/python tests/campaign.py cut --scenario changes --points 150
-	$(BIN)/python tests/campaign.py cut --scenario long --points 150
-	$(BIN)/python tests/campaign.py fail --scenario changes --errno ENOSPC
+	$(BIN)/python tests/model.py --seeds 0:30 --steps 4000
+	$(BIN)/python tests/fault_harness.py
 
 bench-index: setup  ## the figures in docs/performance.md, some 70 minutes, half of it encoding and peers' builds
 	$(BIN)/pip install -c constraints.txt -e ".[peers]"

@@ -390,7 +390,9 @@ class Harness:
             engine.add([document(255)])  # changes nothing, and removes what was replaced
             engine.verify()
             self._answers(engine)
-        if left := strays(self.path):
+        left = [self.path / each for each in strays(self.path)]
+        # After a cut an empty folder may lack its lock file, and is left alone as anybody's.
+        if left := [each for each in left if not (each.is_dir() and not any(each.iterdir()))]:
             raise AssertionError(f"left behind: {left}")
 
     def _answers(self, engine: SearchEngine) -> None:
