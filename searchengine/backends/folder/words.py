@@ -29,6 +29,7 @@ _KEPT = 1 << 16  # terms and words of questions that are remembered
 _IDS = 500  # documents read by a statement
 _BASE = 1 << 62  # of the rows of documents without a passage
 _TESTED = 16  # parts of a phrase that are looked for before a text is cut
+_PIECE, _BREAK = 1 << 16, re.compile(r"[\s。、，！？]")  # characters of a text; where it is cut
 _CHANGING = {"ga", "id", "nl", "tr"}  # languages whose stems may begin with another letter
 _REST = "(?>(?<=[A-Z])[A-Z]*(?![a-z])|(?<=[0-9])[0-9]*|[a-z]*)"  # of a part, after its first letter
 
@@ -252,11 +253,24 @@ def contains(text: Text, phrase: str, analyzers: Sequence[Analyzer]) -> bool:
                 continue
             *before, last = cuts
             wanted = [*(part for cut in before for part in cut.parts), *last.asked]
-            end = "" if len(wanted[-1]) < last.size else " "
-            parts = (part for cut in used.cuts(column, order) for part in cut.parts)
-            if f" {' '.join(wanted)}{end}" in f" {' '.join(parts)} ":
-                return True
+            end, parts = "" if len(wanted[-1]) < last.size else " ", list[str]()
+            for piece in _pieces(column):
+                limits.check()
+                of_piece = (part for cut in used.cuts(piece, order) for part in cut.parts)
+                parts = [*parts[-len(wanted) :], *of_piece]
+                if f" {' '.join(wanted)}{end}" in f" {' '.join(parts)} ":
+                    return True
     return False
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """A text, cut between words: no other thread runs while a piece is cut into words."""
+    start = 0
+    while start < len(text):
+        found = _BREAK.search(text, start + _PIECE)
+        end = found.end() if found else len(text)
+        yield text[start:end]
+        start = end
 
 
 def analyzer(store: Store) -> Analyzer:

@@ -279,3 +279,18 @@ def test_a_phrase_of_ten_thousand_words(tmp_path: Path) -> None:
         long = " ".join(f"w{i}" for i in range(10_000))
         engine.add([{"_id": "a", "text": long}, {"_id": "b", "text": long[:-1]}])
         assert keys(engine, f'"{long}"', mode="text") == ["a"]
+
+
+@pytest.mark.parametrize("before", range(65_520, 65_545, 3))
+def test_a_phrase_anywhere_in_a_long_text(tmp_path: Path, before: int) -> None:
+    """Long texts are cut into words in pieces, and a phrase may lie across two."""
+    texts = {
+        "latin": f"{'ab ' * (before // 3)}blue, whale {'ab ' * 30_000}",
+        "other": f"{'ab ' * (before // 3)}blue ab whale {'ab ' * 30_000}",
+        "chinese": f"{'的，' * (before // 2)}鲸鱼睡觉，{'的，' * 30_000}",
+    }
+    with SearchEngine.create(tmp_path / "x", None, dim=2, tokenizer="unicode") as engine:
+        documents = [{"_id": key, "text": text} for key, text in texts.items()]
+        engine.add(documents, [[1.0, 0.0]] * len(texts))
+        for question, key in (('+"blue whale"', "latin"), ('+"鲸鱼睡觉"', "chinese")):
+            assert [hit.key for hit in engine.search(question, mode="text")] == [key]
