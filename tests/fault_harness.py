@@ -100,7 +100,15 @@ def write_files(engine: SearchEngine) -> None:
     mirror(engine)
     (folder / "a.txt").write_text("xxx x")
     (folder / "d.txt").write_text("d xxxx")
-    (folder / "b.txt").unlink()
+    (folder / "b.txt").rename(beside(engine, "b.gone"))
+
+
+def mirror_first(engine: SearchEngine) -> None:
+    """The first commit of `mirror`, after which the document of a file that is gone goes."""
+    gone, file = beside(engine, "b.gone"), beside(engine, "files") / "b.txt"
+    gone.rename(file)
+    mirror(engine)
+    file.rename(gone)
 
 
 def back_up(engine: SearchEngine) -> None:
@@ -155,7 +163,7 @@ COMMANDS = {
         lambda engine: engine.discard_reindex(),
         prepare=lambda engine: leave_pending(engine, Remainders()),
     ),
-    "mirror": Command(mirror, prepare=write_files),
+    "mirror": Command(mirror, prepare=write_files, commits=[mirror_first, mirror]),
     "backup": Command(back_up, target="backup"),
     "export": Command(export),
     "copy": Command(copy, target="copy"),
