@@ -57,6 +57,7 @@ REST = 64
 ROUNDS = 20
 """Times to catch up. Then the rest is encoded with the lock, however much it is."""
 _PATIENCE = 60.0  # seconds to wait for other writers at least, when all is encoded
+_READ = 64  # documents read by a statement
 _LINKED = "linked"  # the folder of the segments that the swap moves
 # All that str.strip removes: SQLite's trim knows only the space.
 _SPACES = "".join(filter(str.isspace, map(chr, range(0x3001))))
@@ -214,9 +215,10 @@ class Reindexing:
         """The stored ones of these documents, in blocks to encode."""
         most, characters = pipeline.LARGEST_BLOCK
         block: list[Document] = []
-        for number in ids:
-            sql = "SELECT key, text, title, ifnull(root, '') FROM documents WHERE id = ?"
-            for key, text, title_, root in self.store.read(sql, [number]):
+        for part in pipeline.in_batches(ids, min(most, _READ)):
+            marks = ", ".join("?" * len(part))
+            sql = f"SELECT key, text, title, ifnull(root, '') FROM documents WHERE id IN ({marks})"
+            for key, text, title_, root in self.store.read(f"{sql} ORDER BY id", part):
                 document = Document(key, text, title_, origin="reindex", root=root)
                 _check_text(self.collection.path, document)
                 block.append(document)
