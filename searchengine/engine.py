@@ -103,12 +103,11 @@ from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.trainer.sources.multilingual import MULTILINGUAL
 from searchengine.trainer.sources.source import default_encoder
 from searchengine.upkeep import copies, reindex, stats, tuning, verify
-from searchengine.upkeep.question_map import QUERY_MAP, Encode, map_setting, with_map
+from searchengine.upkeep.question_map import Encode, with_map
 from searchengine.upkeep.repair import repair
 from searchengine.upkeep.stats import Stats
 
 __all__ = [
-    "QUERY_MAP",
     "AddSummary",
     "Document",
     "Duplicates",
@@ -128,7 +127,6 @@ __all__ = [
     "field_name",
     "limits",
     "listing",
-    "map_setting",
     "name_of",
     "rank_by_weights",
 ]
@@ -714,8 +712,7 @@ class SearchEngine:
                 encodes = self._encoder.encodes(settings)
                 request, questions = split(queries, requested, settings, encodes)
                 if questions and questions[0].vector is None:
-                    read = [corrected(snapshot, request, each, self._knows) for each in questions]
-                    questions = read
+                    questions = [corrected(snapshot, request, q, self._knows) for q in questions]
                     if not request.by_words:
                         try:
                             encode = self._encode(settings)
@@ -723,8 +720,8 @@ class SearchEngine:
                             if settings["encoder"] == self.collection.settings["encoder"]:
                                 raise
                             continue  # reindexed meanwhile
-                        vectors = encode(request.to_encode([each.text for each in read]))
-                        pairs = zip(read, vectors, strict=True)
+                        vectors = encode(request.to_encode([each.text for each in questions]))
+                        pairs = zip(questions, vectors, strict=True)
                         questions = [each._replace(vector=vector) for each, vector in pairs]
                 limits.check()
                 yield snapshot, request, questions

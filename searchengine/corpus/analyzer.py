@@ -138,7 +138,7 @@ class Analyzer:
             from Stemmer import version
 
             versions += f", Snowball {version()}"
-        if self._is_mixed:
+        if _is_mixed(self.languages):
             versions += f", by text {DETECTION}"
         return f"{self} ({versions})"
 
@@ -151,7 +151,7 @@ class Analyzer:
 
     def order_of(self, text: str) -> tuple[str, ...]:
         """The order in which the languages make the terms of a text."""
-        return self._order(language_of(normalized(text)) if self._is_mixed else None)
+        return self._order(language_of(normalized(text)) if _is_mixed(self.languages) else None)
 
     def orders(self, question: str) -> list[tuple[str, ...]]:
         """The orders of the languages by which the terms of a question may be found.
@@ -159,7 +159,7 @@ class Analyzer:
         First the present one, by which the terms of short texts are made. Only that one unless
         there are several languages in one script.
         """
-        if not self._is_mixed:
+        if not _is_mixed(self.languages):
             return [self.languages]
         told = language_of(normalized(question))
         languages = [told] if told in self.languages else self.languages
@@ -170,14 +170,10 @@ class Analyzer:
         known = (first,) if first in self.languages else ()
         return tuple(dict.fromkeys((*known, *self.languages)))
 
-    @property
-    def _is_mixed(self) -> bool:
-        """Whether there are several languages in one script."""
-        return _is_mixed(self.languages)
-
 
 @cache
 def _is_mixed(languages: tuple[str, ...]) -> bool:
+    """Whether there are several languages in one script."""
     scripts = [ALGORITHMS[name][1] for name in languages if name in ALGORITHMS]
     return len(set(scripts)) < len(scripts)
 

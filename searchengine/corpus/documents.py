@@ -132,9 +132,8 @@ class Document:
         if needs_text and "text" not in rest and "title" not in rest:
             where = origin or f"document {name!r:.80}"
             raise bad(where, f"no field 'text' or 'title' (fields: {some_fields(record)})")
-        title, text = (
-            "" if t is None else t for t in (rest.pop("title", ""), rest.pop("text", ""))
-        )
+        text, title = (rest.pop(name, None) for name in ("text", "title"))
+        text, title = ("" if value is None else value for value in (text, title))
         return cls(name, text, title, rest, origin)
 
     @classmethod
@@ -256,9 +255,6 @@ def checked_patches(metadata: Patches) -> dict[str, dict[str, Any]]:
     return patches
 
 
-# ------------------------------------------------------------------------------------ tables → rows
-
-
 def rows_of(records: Any) -> Iterable[object]:
     """The rows of a table as mappings; any other iterable as it is.
 
@@ -306,12 +302,9 @@ def batch_rows(batch: Any) -> Iterator[dict[str, Any]]:
 def _held(column: Any) -> Any:
     """A column of Arrow, with times that Python's types can hold."""
     kind = str(column.type).partition("[")[0]
-    other = {"timestamp": "string", "date32": "string", "date64": "string"}.get(kind, kind)
-    other = {"time64": "time64[us]", "duration": "duration[us]"}.get(kind, other)
-    return column if other == kind else column.cast(other, safe=False)
-
-
-# ---------------------------------------------------------------------------------- values as JSON
+    others = dict.fromkeys(("timestamp", "date32", "date64"), "string")
+    others |= {"time64": "time64[us]", "duration": "duration[us]"}
+    return column.cast(others[kind], safe=False) if kind in others else column
 
 
 def plain_record(

@@ -492,12 +492,11 @@ def _parts(file: Path, format_: Kind, parser: Parser) -> Iterator[Text]:
 def _stat(file: Path) -> dict[str, Any]:
     try:
         stat = file.stat()
-    except OSError as error:
-        raise unreadable(file, error) from error
-    try:
         modified = datetime.fromtimestamp(stat.st_mtime, UTC).isoformat(timespec="seconds")
     except (ValueError, OverflowError):  # a year beyond 9999
         return {"size": stat.st_size}
+    except OSError as error:
+        raise unreadable(file, error) from error
     return {"modified": modified, "size": stat.st_size}
 
 

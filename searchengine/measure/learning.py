@@ -11,26 +11,19 @@ Yu, "Boosting With the L2 Loss", JASA 2003).
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
 from searchengine.corpus.normalization import normalized
-from searchengine.engine import (
-    QUERY_MAP,
-    Mode,
-    Question,
-    SearchEngine,
-    map_setting,
-    rank_by_weights,
-)
+from searchengine.engine import Mode, Question, SearchEngine, rank_by_weights
 from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.arrays import Floats
 from searchengine.measure.comparison import MAIN, per_question
 from searchengine.measure.judgements import Qrels
 from searchengine.measure.significance import Comparison, compare
 from searchengine.trainer.evaluation.intervals import Values
+from searchengine.upkeep.question_map import QUERY_MAP, map_setting
 
 TEMPERATURE, STEP, RIDGE = 0.05, 0.15, 4.0
 """Of the softmax; share of a Newton step for documents that are spread evenly over the dimensions;
@@ -103,10 +96,8 @@ def learn(
         raise QueryError(f"{engine.collection.path} is searched by words (mode text)")
     keys = _judged(queries, qrels, force)
     read = [engine.read(queries[key], mode=mode) for key in keys]
-    questions = [each.text for each in read]
     texts = [*map(normalized, engine.to_encode([each.text for each in read], mode))]
-    encode = engine.encoder.encode
-    blocks = [encode(texts[part], role="query") for part in _parts(keys, report)]
+    blocks = [engine.encoder.encode(texts[part], role="query") for part in _parts(keys, report)]
     vectors = np.concatenate(blocks, dtype=np.float32)
     documents = [[name for name, grade in qrels[key].items() if grade > 0] for key in keys]
     rows, relevant = _passages(engine, documents)
@@ -117,10 +108,10 @@ def learn(
     for steps, mapped in _held_out(vectors, rows, relevant, fold, report).items():
         runs: dict[float, dict[str, dict[str, float]]] = {weight: {} for weight in weights}
         for part in _parts(keys, report, "Searching"):
-            ranked = _ranked(engine, questions[part], mapped[part], weights)
-            for key, weight in product(range(len(ranked)), weights):
-                names = ranked[key][weight]
-                runs[weight][keys[part][key]] = {name: -i for i, name in enumerate(names)}
+            ranked = _ranked(engine, read[part], mapped[part], weights)
+            for key, by_weight in zip(keys[part], ranked, strict=True):
+                for weight, names in by_weight.items():
+                    runs[weight][key] = {name: -i for i, name in enumerate(names)}
         for weight, run in runs.items():
             table[steps, weight] = per_question(run, keys, qrels, [MAIN])[MAIN]
     learning = _verdict(table, before, documents, fold, str(mode), force)
@@ -156,14 +147,15 @@ def _held_out(
 
 
 def _ranked(
-    engine: SearchEngine, questions: Sequence[str], vectors: Floats, weights: Sequence[float]
+    engine: SearchEngine, read: Sequence[Question], vectors: Floats, weights: Sequence[float]
 ) -> list[dict[float, list[str]]]:
     """For each question: weight of the cosine → its first documents; 1: by vectors alone."""
     with engine.collection.reading() as snapshot:
         if len(weights) > 1:
-            asked = [Question(*pair) for pair in zip(questions, vectors, strict=True)]
+            asked = [each._replace(vector=v) for each, v in zip(read, vectors, strict=True)]
             return rank_by_weights(snapshot, asked, weights, _FIRST)
-        ranked = engine.rank(snapshot, questions, vectors, _FIRST, mode=Mode.VECTOR)
+        texts = [each.text for each in read]
+        ranked = engine.rank(snapshot, texts, vectors, _FIRST, mode=Mode.VECTOR)
         return [{1.0: names} for names in ranked]
 
 

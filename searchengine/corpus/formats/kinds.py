@@ -60,8 +60,7 @@ def enclosing(headings: Iterable[Heading]) -> list[Heading]:
 
 def headings_of(metadata: Mapping[str, Any]) -> list[Heading]:
     """The headings in a document's metadata, as readers of files write them; [] without."""
-    headings = []
-    stored = metadata.get("headings")
+    headings, stored = [], metadata.get("headings")
     for fields in stored if isinstance(stored, list) else ():
         match fields:
             case {"start": int(start), "level": int(level), "title": str(title)}:
@@ -154,7 +153,6 @@ _MARKDOWN = Kind("Markdown", f"{_HERE}.markdown:read_markdown")
 _HTML = Kind("HTML", f"{_HERE}.markup:read_html")
 _ARROW = Kind("Arrow", f"{_HERE}.records:read_arrow", records=True, rows=True, needs="pyarrow")
 
-
 _TEXTS = (
     # prose, markup and logs
     ".txt .text .rst .adoc .asciidoc .org .tex .log .srt .vtt "
@@ -170,11 +168,8 @@ _TEXTS = (
 
 KINDS = {
     **dict.fromkeys(_TEXTS, TEXT),
-    ".md": _MARKDOWN,
-    ".markdown": _MARKDOWN,
-    ".html": _HTML,
-    ".htm": _HTML,
-    ".xhtml": _HTML,
+    **dict.fromkeys((".md", ".markdown"), _MARKDOWN),
+    **dict.fromkeys((".html", ".htm", ".xhtml"), _HTML),
     ".pdf": Kind("PDF", f"{_HERE}.pdf:read_pdf", needs="pypdfium2", parts=True),
     ".docx": Kind("Word", f"{_HERE}.office:read_docx", needs="docx"),
     ".pptx": Kind("PowerPoint", f"{_HERE}.office:read_pptx", needs="pptx", parts=True),
@@ -182,16 +177,13 @@ KINDS = {
     ".eml": Kind("email", f"{_HERE}.eml:read_eml"),
     ".ipynb": Kind("Jupyter", f"{_HERE}.markdown:read_ipynb"),
     ".epub": Kind("EPUB", f"{_HERE}.epub:read_epub", parts=True),
-    ".jsonl": LINES,
-    ".ndjson": LINES,
-    ".csv": TABLE,
-    ".tsv": TABLE,
+    **dict.fromkeys((".jsonl", ".ndjson"), LINES),
+    **dict.fromkeys((".csv", ".tsv"), TABLE),
     ".json": Kind("JSON", f"{_HERE}.records:read_json", records=True),
     ".parquet": Kind(
         "Parquet", f"{_HERE}.records:read_parquet", records=True, rows=True, needs="pyarrow"
     ),
-    ".arrow": _ARROW,
-    ".feather": _ARROW,
+    **dict.fromkeys((".arrow", ".feather"), _ARROW),
 }
 """Suffix → format. LINES, TABLE and TEXT in UTF-8 need no process of their own."""
 
