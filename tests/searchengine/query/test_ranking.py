@@ -28,7 +28,7 @@ from searchengine.backends.mode import weight_of
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.errors import CollectionError, FilterError, QueryError
 from searchengine.ingest.passages import PassageConfig
-from searchengine.query.ranking import WINDOW, Fusion
+from searchengine.query.ranking import MEAN, WINDOW, Fusion
 from searchengine.query.request import Options, Query
 
 # ----------------------------------------------------------------------------------------- passages
@@ -57,7 +57,7 @@ def test_the_passage_is_the_one_that_the_fused_score_chooses(tmp_path: Path) -> 
     documents = [{"_id": key, "text": text} for key, text in texts.items()]
 
     def shown(question: str, key: str, mode: str) -> str:
-        hits = engine.search(question, k=3, mode=mode)
+        hits = engine.search(question, k=4, mode=mode)
         return next(hit.passage for hit in hits if hit.key == key)
 
     with collection(tmp_path, documents) as engine:
@@ -178,16 +178,17 @@ def test_by_words_without_an_encoder(tmp_path: Path, source: str | None) -> None
 # --------------------------------------------------------------------------------------------- both
 
 
-def fused(engine: SearchEngine, question: str, where: str | None = None) -> list[Any]:
-    """(key, score) by both, of what fits into WINDOW."""
-    near = engine.search(question, WINDOW, where=where, shortlist=1000, mode="vector")
-    names = [*{hit.key: None for hit in near}]
-    worded = by_words(engine, question, WINDOW, where)
-    names += [key for key, _ in worded if key not in names]
-    number = {name: i for i, name in enumerate(names)}
-    cosines = {number[hit.key]: hit.score for hit in near}
-    bm25 = {number[key]: score for key, score in worded}
-    return [(names[i], score) for i, score in fusing(engine, question).all(cosines, bm25)]
+def mixed_cosines(engine: SearchEngine, question: str) -> dict[str, float]:
+    """Key → cosine of the nearest passage, mixed with the mean of all of the document."""
+    (vector,) = engine.encoder.encode([question])
+    with engine.collection.reading() as snapshot:
+        ids = snapshot.ids_after(-1, None, 1 << 20).tolist()
+        passages = snapshot.passages(of=ids)
+        cosines = snapshot.vectors(passages.ids) @ vector / np.linalg.norm(vector)
+        own = [cosines[passages.documents == i] for i in ids]
+        keys = [document.key for document in snapshot.documents(ids, texts=False)]
+    mixed = [(1 - MEAN) * each.max() + MEAN * each.mean() for each in own]
+    return dict(zip(keys, mixed, strict=True))
 
 
 def fusing(engine: SearchEngine, question: str) -> Fusion:
@@ -213,10 +214,10 @@ def test_both_show_what_only_words_find_by_its_nearest_passage(tmp_path: Path) -
         assert keys(hits)[0] == "worded"
         assert hits[0].passage == "word word bb word"
         assert hits[0].scores.keys() == {"vector", "text"}
-        scoring = fusing(engine, question)
+        scoring, cosines = fusing(engine, question), mixed_cosines(engine, question)
         for hit in hits:
-            parts = hit.scores["vector"], hit.scores.get("text", 0.0)
-            assert hit.score == pytest.approx(scoring.score(*parts))
+            parts = cosines[hit.key], hit.scores.get("text", 0.0)
+            assert hit.score == pytest.approx(scoring.score(*parts), abs=NEAR)
 
 
 def test_both_equal_the_fusion_of_all_documents(tmp_path: Path) -> None:
@@ -228,17 +229,17 @@ def test_both_equal_the_fusion_of_all_documents(tmp_path: Path) -> None:
     with collection(tmp_path, documents[:280]) as engine:
         engine.add(documents[280:])  # a second segment has few of the documents, or none
         for question in ("eeeee bb", "ggggggg", "a a ffffff dddd", "ccc"):
-            near = engine.search(question, 300, exact=True)
+            cosines = mixed_cosines(engine, question)
             bm25 = dict(by_words(engine, question, WINDOW, None))
             scoring = fusing(engine, question)
-            scores = [scoring.score(hit.score, bm25.get(hit.key, 0.0)) for hit in near]
+            scores = [scoring.score(each, bm25.get(key, 0.0)) for key, each in cosines.items()]
             for k in (1, 3, 10, 50):
                 hits = engine.search(question, k, mode="hybrid")
                 expected = sorted(scores, reverse=True)[:k]
                 assert [hit.score for hit in hits] == pytest.approx(expected, abs=5 * NEAR)
                 for hit in hits:
-                    parts = hit.scores["vector"], hit.scores.get("text", 0.0)
-                    assert hit.score == pytest.approx(scoring.score(*parts))
+                    parts = cosines[hit.key], hit.scores.get("text", 0.0)
+                    assert hit.score == pytest.approx(scoring.score(*parts), abs=5 * NEAR)
 
 
 # ------------------------------------------------------------------------------------------- groups
