@@ -298,14 +298,14 @@ def index(
             _configure(engine, vectors is None, mode, groups, fields)
             is_array = holds_vectors(corpus)
             total = len(vectors) if is_array else count_records(corpus, reading["choice"])
-            if total and (stored := _stored(engine)[0]) and not as_json:
+            if total and (stored := len(engine)) and not as_json:
                 note(f"{counted(stored, 'document')} stored already; unchanged ones are skipped")
             if watch:
                 _watch(engine, corpus, replace(folder, add=AddOptions(**add)), as_json)
                 return
             with (
                 explaining(malformed, unread.failed),
-                indexing(total, lambda: _stored(engine)[1]) as (on_read, on_step),
+                indexing(total, lambda: engine.stats().passages) as (on_read, on_step),
             ):
                 add |= {"progress": on_read, "building": on_step}
                 if prune:
@@ -445,7 +445,7 @@ def _check_apart(corpus: Path, collection: Path) -> None:
 def _clean_up(engine: Any, error: BaseException, is_new: bool) -> None:
     """Remove a new collection without documents. Raise Exit after Ctrl-C or a signal."""
     stopped = isinstance(error, KeyboardInterrupt | Terminated)
-    committed = _stored(engine)[0] if stopped else 0
+    committed = len(engine) if stopped else 0
     if is_new:
         engine.collection.remove_if_empty()
     if not stopped:
@@ -459,12 +459,6 @@ def _clean_up(engine: Any, error: BaseException, is_new: bool) -> None:
     note(message)
     status = error.status if isinstance(error, Terminated) else INTERRUPTED
     raise click.exceptions.Exit(status) from None
-
-
-def _stored(engine: Any) -> tuple[int, int]:
-    """Return the numbers of documents and passages that are stored."""
-    with engine.collection.reading() as snapshot:
-        return snapshot.count(), snapshot.rows
 
 
 def holds_vectors(corpus: str) -> bool:

@@ -57,6 +57,10 @@ def check_name(path: Path) -> None:
         raise CollectionError(
             f"{path}: the name of a collection must be UTF-8; choose or give it another one"
         ) from None
+    except FileNotFoundError as error:  # of what a relative path is relative to
+        raise CollectionError(
+            "the current folder was removed; change to one that is there"
+        ) from error
     except (OSError, RuntimeError) as error:  # longer than the system allows, or a loop of links
         reason = getattr(error, "strerror", None) or "a loop of links"
         raise CollectionError(f"{path!s:.200}: {reason}; choose another path") from error
@@ -292,18 +296,22 @@ class Scratch:
         self.release()
 
 
-def remove_dead_scratch(parent: Path, kept: Collection[str] = ()) -> None:
+def remove_dead_scratch(parent: Path, kept: Collection[str] = (), *, own: bool = False) -> None:
     """Remove the scratch folders in `parent` that belong to dead processes, but those `kept`.
 
-    A folder without a lock file is left alone: it may be somebody's own.
+    A folder without a lock file is left alone: it may be somebody's. `own`: nobody else has any
+    there, and one without it lost it in a power cut.
     """
     # A folder that cannot be listed or written is reported when the new folder is created.
     with suppress(OSError):
-        for lock in list(parent.iterdir()):
-            if (match := _LOCK.fullmatch(lock.name)) is not None and match[1] not in kept:
-                with suppress(OSError):
-                    if (scratch := Scratch(parent, match[1])).take():
-                        scratch.clear()
+        found = [each.name for each in parent.iterdir()]
+        locks = found + [f"{name}.lock" for name in found if own]
+        for name in {match[1] for lock in locks if (match := _LOCK.fullmatch(lock))}.difference(
+            kept
+        ):
+            with suppress(OSError):
+                if (scratch := Scratch(parent, name)).take():
+                    scratch.clear()
 
 
 @contextmanager

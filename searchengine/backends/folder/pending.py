@@ -161,7 +161,7 @@ def remove_abandoned(path: Path, store: Store) -> None:
             kept.add(work.folder)
         else:
             leave(store, work)
-    remove_dead_scratch(path / "pending", kept)
+    remove_dead_scratch(path / "pending", kept, own=True)
 
 
 def who() -> dict[str, Any]:

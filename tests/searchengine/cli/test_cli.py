@@ -375,7 +375,7 @@ def test_a_removed_folder_is_one_sentence(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "message"),
     [
-        (errno.EMFILE, "too many files are open: raise the limit"),
+        (errno.EMFILE, "this process has as many files open as it may"),
         (errno.ENOSPC, "No space left on device; free some space"),
     ],
 )

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine import SearchEngine
-from searchengine.backends.folder.collection import Collection
+from searchengine.backends.folder.merging import Merging
 from searchengine.errors import CollectionError, SearchEngineError
 from searchengine.ingest import pipeline
 
@@ -186,17 +186,17 @@ def test_what_was_read_ahead_is_compared_again(
     theirs = [document(EVERY + 3), {"_id": "theirs", "text": "ccc"}]
     if not same:
         theirs[0] = {**theirs[0], "text": "ddd ddd"}
-    merge_due = Collection.merge_due
+    merge_due = Merging.merge_due
     others: list[int] = []
 
-    def other_writes(self: Collection, *arguments: Any, **options: Any) -> None:
+    def other_writes(self: Merging, *arguments: Any, **options: Any) -> None:
         merge_due(self, *arguments, **options)
         if not others:
             others.append(stored(path))
             with SearchEngine.open(path, WordLengths()) as other:
                 other.add(theirs)
 
-    monkeypatch.setattr(Collection, "merge_due", other_writes)
+    monkeypatch.setattr(Merging, "merge_due", other_writes)
     with SearchEngine.create(path, WordLengths(), {"prefix": 4}) as engine:
         summary = engine.add(map(document, range(EVERY + 20)), commit_every=EVERY)
         assert others == [EVERY]

@@ -62,7 +62,6 @@ def test_a_collection_of_an_older_version_stays_by_vectors(tmp_path: Path) -> No
         assert engine.search("aa bb") == engine.search("aa bb", mode="vector")
         engine.add([{"_id": "new", "text": "bb"}])
         engine.optimize()
-        engine.reindex(WordLengths(8, "another"))
         assert engine.stats().mode == "vector"
 
 

@@ -74,10 +74,10 @@ def engine(path: Path) -> Iterator[SearchEngine]:
         ("DELETE FROM settings WHERE name = 'tokenizer'", "in its settings: tokenizer: is missing"),
         (
             "INSERT INTO pending VALUES (7, 'dream', 0, 0, 'f', '{}')",
-            "in its pending work: 'dream'",
+            "of the kind 'dream'",
         ),
-        ("INSERT INTO pending VALUES (7, 'merge', 0, -1, 'f', '{}')", "in its pending work: "),
-        ("INSERT INTO pending VALUES (7, 'reindex', 0, -1, 'f', '[]')", "in its pending work: "),
+        ("INSERT INTO pending VALUES (7, 'merge', 0, -1, 'f', '{}')", "pending work 7 lacks"),
+        ("INSERT INTO pending VALUES (7, 'reindex', 0, -1, 'f', '[]')", "pending work 7 lacks"),
         ("DELETE FROM segments", "it has passages and no segments"),
         ("DELETE FROM segments WHERE id = 1", "passages without a row"),
         ("DELETE FROM field_values", "the index of metadata fields lacks a value"),

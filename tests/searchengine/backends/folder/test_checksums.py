@@ -71,7 +71,7 @@ def test_verify_reads_what_is_remembered(collection: Path, hashed: list[str]) ->
     hashed.clear()
     with SearchEngine.open(collection, WordLengths()) as engine:
         engine.verify()
-    assert {"coarse.faiss", "vectors.faiss"} <= {*hashed}
+    assert {"coarse.faiss", "words.safetensors"} <= {*hashed}
 
 
 def test_small_files_are_read_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,6 +75,8 @@ def test_documents_encoded_before_a_reindex_are_encoded_again(
     every: int | None,
     ahead_of: int,
 ) -> None:
+    if step == "opened" and ahead_of > 1:
+        pytest.skip("a small segment is opened under the lock, where nobody else can write")
     monkeypatch.setattr("searchengine.ingest.pipeline.FIRST_BLOCK", (2, 1 << 16))
     monkeypatch.setattr(ahead, "MIN_ROWS", ahead_of)
     called: list[object] = []

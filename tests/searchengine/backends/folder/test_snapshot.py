@@ -118,13 +118,13 @@ def test_the_filters_used_last_are_kept(
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        ("DELETE FROM settings WHERE name = 'index'", "'index'"),
+        ("DELETE FROM settings WHERE name = 'index'", "index: is missing"),
         (
             "UPDATE settings SET value = json_set(value, '$.prefix', 0) WHERE name = 'index'",
             "prefix",
         ),
         ("UPDATE settings SET value = '\"x\"' WHERE name = 'commit'", "invalid literal"),
-        ("DELETE FROM settings WHERE name = 'encoder'", "'encoder'"),
+        ("DELETE FROM settings WHERE name = 'encoder'", "encoder: is missing"),
         (
             "UPDATE settings SET value = json_remove(value, '$.source') WHERE name = 'encoder'",
             "encoder",
