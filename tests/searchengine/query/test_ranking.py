@@ -187,7 +187,8 @@ def mixed_cosines(engine: SearchEngine, question: str) -> dict[str, float]:
         cosines = snapshot.vectors(passages.ids) @ vector / np.linalg.norm(vector)
         own = [cosines[passages.documents == i] for i in ids]
         keys = [document.key for document in snapshot.documents(ids, texts=False)]
-    mixed = [(1 - MEAN) * each.max() + MEAN * each.mean() for each in own]
+    shares = [MEAN * max(0, 1 - 2 / each.size) for each in own]
+    mixed = [(1 - m) * c.max() + m * c.mean() for m, c in zip(shares, own, strict=True)]
     return dict(zip(keys, mixed, strict=True))
 
 
