@@ -563,7 +563,7 @@ class SearchEngine:
         requested = Query.from_options(k, options)
         with limits.limited(Deadline.after(requested.timeout)):
             with self.collection.reading() as snapshot:
-                ids, mean = mean_of(snapshot, named)
+                ids, mean = mean_of(snapshot, named, self.collection.path)
                 request, questions = split(mean, requested, snapshot.settings, True)
                 rankings = rank(snapshot, request.before_rerank, questions, without=frozenset(ids))
                 (answer,) = hits(snapshot, request, questions, rankings)

@@ -1,6 +1,7 @@
 """What any backend does by its contract: stored documents as entries, and updates of metadata."""
 
 import json
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -81,7 +82,13 @@ def update(backend: Backend, patches: Mapping[str, Mapping[str, Any]]) -> None:
             )
         patched = []
         for key, patch in patches.items():
-            metadata = _merge_patch(json.loads(states[key].metadata), patch)
+            try:
+                metadata = _merge_patch(json.loads(states[key].metadata), patch)
+            except ValueError as error:
+                how = f"repair it: searchengine repair {shlex.quote(str(backend.path))}"
+                raise CollectionError(
+                    f"{backend.path} is damaged (document {key!r:.80} has no metadata); {how}"
+                ) from error
             document = Document(key, "", "", metadata, root=states[key].root or "")
             patched.append(Entry(document, (), np.empty((0, 0), np.float32), states[key].added))
         with suppress(Changed):

@@ -195,7 +195,7 @@ class FolderSync:
                 f"{self.folder} has no documents left, so nothing was removed; to remove all its "
                 f"documents ({len(keys)}) from {self._collection.path}, add --allow-empty"
             )
-        removed = self._collection.delete(gone, None) if gone else 0
+        removed = self._collection.delete(gone, None, self._is_gone) if gone else 0
         return replace(summary, removed=max(0, removed - summary.moved))
 
     def _listed(self, unread: Unread) -> Sequence[Path]:

@@ -72,17 +72,17 @@ def means(snapshot: Snapshot, ids: Sequence[int]) -> Floats:
     return sums
 
 
-def mean_of(snapshot: Snapshot, keys: Sequence[str]) -> tuple[list[int], Floats]:
+def mean_of(snapshot: Snapshot, keys: Sequence[str], path: object) -> tuple[list[int], Floats]:
     """The ids of the documents of these keys, and the mean of their vectors, (1, D).
 
-    Raises QueryError for no key, an unknown key, a document without a vector, and documents that
-    cancel each other.
+    `path`: names the collection. Raises QueryError for no key, an unknown key, a document without a
+    vector, and documents that cancel each other.
     """
     if not keys:
         raise QueryError("similar takes the key of a document, or several keys, got none")
     stored = ids_of(snapshot, names := list(dict.fromkeys(keys)))
     if missing := [name for name in names if name not in stored]:
-        raise QueryError(f"the collection has no document {missing[0]!r:.80}")
+        raise QueryError(f"{path} has no document {missing[0]!r:.80}")
     ids = [stored[name] for name in names]
     vectors = means(snapshot, ids)
     for name, vector in zip(names, vectors, strict=True):

@@ -88,7 +88,7 @@ def reranked(answer: Hits, question: str, query: Query) -> Hits:
 
 
 def _by_words_alone(snapshot: Snapshot, part: Part) -> dict[int, dict[int, float]]:
-    """As Passages.by_document, with shares of 0."""
+    """As Shares.by_document, with shares of 0."""
     documents, first = part.documents.tolist(), part.passages.tolist()
     known = {name: passage for name, passage in zip(documents, first, strict=True) if passage >= 0}
     shares: dict[int, dict[int, float]] = {}

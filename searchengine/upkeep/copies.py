@@ -202,7 +202,7 @@ def copy(
                     "a new collection"
                 )
             removed = copied.delete(extra, None) if extra else 0
-            copied.upsert((), finished=0)
+            copied.upsert((), finished=0)  # on a server, to build the index of vectors
             return _compare(origin, copied, written, removed, report)
 
 

@@ -51,7 +51,7 @@ from searchengine.ingest.passages import PassageConfig, PassageReader
 from searchengine.ingest.pipeline import encoded, in_batches
 from searchengine.ingest.settings import CollectionSettings
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
-from searchengine.upkeep.verify import MALFORMED, OUTSIDE, differing, verify
+from searchengine.upkeep.verify import MALFORMED, NO_METADATA, OUTSIDE, differing, verify
 
 _BATCH = 512  # documents read or encoded at a time
 _MAX_NAMES = 20  # documents named in a report; the others are counted
@@ -334,12 +334,13 @@ class Plan:
             "UPDATE documents SET key = CAST(key AS TEXT), title = CAST(title AS TEXT), "
             f"text = CAST(text AS TEXT) WHERE {MALFORMED}"
         )
-        if without := self._ids(f"SELECT id FROM documents WHERE {MALFORMED}"):
-            self.lost.append(f"metadata of {self._keys(without)}")
+        if self._ids(f"SELECT id FROM documents WHERE {MALFORMED}"):
+            if without := self._ids(f"SELECT id FROM documents WHERE {NO_METADATA}"):
+                self.lost.append(f"metadata of {self._keys(without)}")
             valid = "json_valid(ifnull(source, 'x')) AND json_type(source) = 'object'"
             self._change(
-                f"UPDATE documents SET metadata = CASE WHEN {valid} THEN source ELSE '{{}}' END, "
-                f"source = NULL WHERE {MALFORMED}"
+                f"UPDATE documents SET metadata = CASE WHEN NOT ({NO_METADATA}) THEN metadata "
+                f"WHEN {valid} THEN source ELSE '{{}}' END, source = NULL WHERE {MALFORMED}"
             )
         for name in indexed:
             fields.index_field(self.store.connection, name)

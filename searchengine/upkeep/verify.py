@@ -31,9 +31,10 @@ _NAMED = 20  # documents that an error names; the others are counted
 _TRIES = 20  # segments may be replaced between the opening of a commit and that of its files
 _ROWS = 1 << 16  # passages compared at a time
 _OBJECT = "CASE WHEN json_valid({0}) THEN json_type({0}) ELSE '' END <> 'object'"
+NO_METADATA = _OBJECT.format("metadata")
 MALFORMED = (
     "typeof(key) || typeof(title) || typeof(text) <> 'texttexttext' OR "
-    f"{_OBJECT.format('metadata')} OR source NOT NULL AND {_OBJECT.format('source')}"
+    f"{NO_METADATA} OR source NOT NULL AND {_OBJECT.format('source')}"
 )
 """Documents with columns that are not text, or metadata that are no JSON object."""
 OUTSIDE = (

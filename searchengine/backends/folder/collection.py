@@ -1,6 +1,6 @@
 """A collection in a folder, as a backend: read and written by this process.
 
-`ingest` adds documents through `writing`; what else changes a collection is here.
+All changes of a collection are here: `upsert` and `delete`, optimize, and its settings.
 """
 
 import logging
@@ -153,13 +153,20 @@ class Collection(WritableView):
                 ).close()
             yield BuiltSegment.checked(self.path, path, plan)
 
-    def delete(self, keys: Sequence[str] | None, where: str | None) -> int:
+    def delete(
+        self,
+        keys: Sequence[str] | None,
+        where: str | None,
+        still: Callable[[str], bool] = lambda key: True,
+    ) -> int:
+        """As Backend; of `keys` those for which `still` holds once no other process writes."""
         with self.own_store() as store:
             with self.writing(store) as writer:
                 if where is not None:
                     documents = writer.store.documents_matching(where).tolist()
                 else:
-                    documents = list(store.ids_of(keys or ()).values())
+                    stored = store.ids_of(keys or ())
+                    documents = [number for key, number in stored.items() if still(key)]
                 writer.changes.remove(documents)
             Merging(self, store).merge_due()
         return len(documents)

@@ -547,6 +547,8 @@ class Snapshot(contract.Snapshot):
             for row, segment in self.segments.items()
             if (inside := row.part_of(rising)).size
         ]
+        if sum(map(len, parts)) != passages.size:
+            raise self.store.damaged("a segment lacks the row of a passage")
         stacked = np.concatenate(parts)
         vectors = np.empty_like(stacked)
         vectors[order] = stacked

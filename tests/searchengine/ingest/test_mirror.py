@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine import Document, SearchEngine
+from searchengine.backends.folder.collection import Collection
 from searchengine.corpus.files import Unread, read_corpus
 from searchengine.errors import CorpusError, EmptyCorpus
 from searchengine.ingest.folder_sync import FolderSync, MirrorOptions
@@ -331,3 +332,23 @@ def mirror(engine: SearchEngine, folder: Path, prefix: str, progress: Any = None
         assert not fresh(folder, engine.collection.path.parent / "f", prefix)
     if progress is not None:
         raise Ended(0)
+
+
+def test_a_file_that_comes_back_while_another_writes_keeps_its_document(
+    engine: SearchEngine, notes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(notes, {"a.txt": "one", "b.txt": "two"})
+    engine.mirror(notes)
+    (notes / "b.txt").unlink()
+    delete = Collection.delete
+
+    def after_another(self: Collection, *arguments: Any) -> int:
+        write(notes, {"b.txt": "two again"})
+        with SearchEngine.open(tmp_path / "c.index", Words()) as other:
+            other.mirror(notes)
+        return delete(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Collection, "delete", after_another)
+        engine.mirror(notes)
+    assert contents(engine, tmp_path / "export") == fresh(notes, tmp_path / "new")

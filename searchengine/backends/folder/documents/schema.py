@@ -40,7 +40,7 @@ _FREE = {
 BEHIND = (
     "SELECT count(*) FROM ("
     + " UNION ALL ".join(f"SELECT '{kind}' AS kind, ({sql}) AS free" for kind, sql in _FREE.items())
-    + ") LEFT JOIN ids USING (kind) WHERE ifnull(next, -1) < free"
+    + ") LEFT JOIN ids USING (kind) WHERE typeof(next) <> 'integer' OR next < free"
 )
 """Number of kinds whose next id is used already, or is not stored: there must be none."""
 
@@ -82,7 +82,17 @@ def m003_words(_: "sqlite_utils.Database") -> None:
     """Nothing moves: it marks that the segments alone have the words, which others refuse."""
 
 
-MIGRATIONS = {function.__name__: function for function in (m001_tables, m003_words)}
+def m004_pending(db: "sqlite_utils.Database") -> None:
+    """Work is named in `pending` without passages: those of unfinished work go."""
+    db.execute("DROP VIEW IF EXISTS live_passages")
+    db.execute("DELETE FROM pending")
+    db.execute(
+        "DELETE FROM passages WHERE NOT EXISTS "
+        "(SELECT 1 FROM segments WHERE passages.id >= base AND passages.id < base + rows)"
+    )
+
+
+MIGRATIONS = {each.__name__: each for each in (m001_tables, m003_words, m004_pending)}
 """Name → migration, in the order in which they are applied."""
 
 
@@ -124,6 +134,7 @@ def catch_up(connection: sqlite3.Connection) -> None:
     for kind, sql in _FREE.items():
         connection.execute(
             f"INSERT INTO ids (kind, next) VALUES (?, ({sql})) "
-            "ON CONFLICT (kind) DO UPDATE SET next = max(next, excluded.next)",
+            "ON CONFLICT (kind) DO UPDATE SET next = max(iif(typeof(next) = 'integer', next, 0), "
+            "excluded.next)",
             (kind,),
         )

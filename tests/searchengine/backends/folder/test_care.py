@@ -78,6 +78,7 @@ def engine(path: Path) -> Iterator[SearchEngine]:
         ),
         ("INSERT INTO pending VALUES (7, 'merge', 0, -1, 'f', '{}')", "pending work 7 lacks"),
         ("INSERT INTO pending VALUES (7, 'reindex', 0, -1, 'f', '[]')", "pending work 7 lacks"),
+        ("UPDATE ids SET next = 'x' WHERE kind = 'passages'", "next ids that are used already"),
         ("DELETE FROM segments", "it has passages and no segments"),
         ("DELETE FROM segments WHERE id = 1", "passages without a row"),
         ("DELETE FROM field_values", "the index of metadata fields lacks a value"),

@@ -311,15 +311,21 @@ def test_a_document_of_which_nothing_is_left_is_named(path: Path) -> None:
 def test_metadata_that_are_no_json_are_reported_as_lost(path: Path) -> None:
     with SearchEngine.open(path, WordLengths()) as engine:
         engine.update({"d8": {"seen": True}})
+        kept = engine["d6"].metadata
     drop = "SELECT name FROM sqlite_master WHERE type = 'trigger'"
     with closing(sqlite3.connect(path / "documents.db")) as db:
         triggers = [name for (name,) in db.execute(drop)]
     sql(*(f"DROP TRIGGER {name}" for name in triggers))(path)
     sql("UPDATE documents SET metadata = '{\"year' WHERE key IN ('d7', 'd8')")(path)
+    sql("UPDATE documents SET source = '{\"year' WHERE key = 'd6'")(path)
+    with SearchEngine.open(path, WordLengths()) as engine:
+        with pytest.raises(CollectionError, match="searchengine repair"):
+            engine.update({"d7": {"seen": True}})
     done = repair(path, WordLengths())
     assert done.whole and done.encoded == 0
     assert done.lost == ("metadata of documents 'd7', 'd8'",)
     with SearchEngine.open(path, WordLengths()) as engine:
+        assert engine["d6"].metadata == kept
         assert engine["d7"].metadata == {} and engine["d8"].metadata == {"year": 1998}
         assert {hit.key for hit in engine.search("x", where="year = 1998")} == {"d8"}
 
