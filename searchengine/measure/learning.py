@@ -16,14 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from searchengine.corpus.normalization import normalized
-from searchengine.engine import Mode, Question, SearchEngine, rank_by_weights
+from searchengine.engine import Mode, Question, SearchEngine, question_map, rank_by_weights
 from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.arrays import Floats
 from searchengine.measure.comparison import MAIN, per_question
 from searchengine.measure.judgements import Qrels
 from searchengine.measure.significance import Comparison, compare
 from searchengine.trainer.evaluation.intervals import Values
-from searchengine.upkeep.question_map import QUERY_MAP, map_setting
 
 TEMPERATURE, STEP, RIDGE = 0.05, 0.15, 4.0
 """Of the softmax; share of a Newton step for documents that are spread evenly over the dimensions;
@@ -122,7 +121,7 @@ def learn(
             raise CollectionError(f"{engine.collection.path} was reindexed meanwhile; learn again")
         about, encoder = asdict(learning), engine.encoder
         moved = {"weight": learning.weight["after"]} if mode is Mode.HYBRID else {}
-        stored = map_setting(about, matrix, encoder.fingerprint, encoder.dim)
+        stored = question_map.map_setting(about, matrix, encoder.fingerprint, encoder.dim)
         engine.collection.configure(stored | moved)
     return learning
 
@@ -218,15 +217,15 @@ def _parts(keys: Sequence[str], report: Progress, step: str = "Encoding") -> Ite
 def forget(engine: SearchEngine) -> bool:
     """Remove a map, and the weight that was learnt with it; False if there is no map."""
     engine.refresh()
-    is_stored, weight = QUERY_MAP in engine.collection.settings, _former_weight(engine)
+    is_stored, weight = question_map.QUERY_MAP in engine.collection.settings, _former_weight(engine)
     moved = {} if weight == engine.default_weight else {"weight": weight}
-    engine.collection.configure({QUERY_MAP: None} | moved)
+    engine.collection.configure({question_map.QUERY_MAP: None} | moved)
     return is_stored
 
 
 def _former_weight(engine: SearchEngine) -> float:
     """The weight of the cosine before a map was learnt, unless another was set since."""
-    stored, now = engine.collection.settings.get(QUERY_MAP), engine.default_weight
+    stored, now = engine.collection.settings.get(question_map.QUERY_MAP), engine.default_weight
     return stored["weight"]["before"] if stored and stored["weight"]["after"] == now else now
 
 
