@@ -690,9 +690,9 @@ class SearchEngine:
             rankings = rank(snapshot, request.before_rerank, questions)
             times.append(perf_counter())
             answers = hits(snapshot, request, questions, rankings)
-            unknown = [] if any(answers) else listing.unknown_fields(snapshot, request.where)
+            notes = () if any(answers) else tuple(listing.unknown_fields(snapshot, request.where))
         for i, (answer, question) in enumerate(zip(answers, questions, strict=True)):
-            answer.notes, answer.replaced = tuple(unknown), question.replaced
+            answer.notes, answer.replaced = notes, question.replaced
             answers[i] = reranked(answer, question.text, request)
         times.append(perf_counter())
         return timed(answers, times)
