@@ -111,7 +111,7 @@ class Writer:
         self._open_segment = open_segment
         self.before = before
         # Beyond the folders that no commit names, too: see folders.remove_unnamed.
-        self._numbers = max([self.changes.upcoming("segments") - 1, *map(int, before)])
+        self._last = max(map(int, before), default=-1)
 
     def append(
         self,
@@ -241,10 +241,10 @@ class Writer:
 
     def _add(self, base: int, build: Callable[[Path], Segment]) -> None:
         """Build, sync, open and record a segment."""
-        self._numbers += 1
+        self._last = max(self._last + 1, self.changes.upcoming("segments"))
         with os_errors(self.path):
-            segment = build(folder_of(self.path, self._numbers))
-        row = SegmentRow(self._numbers, base, segment.rows, segment.manifest_sha256)
+            segment = build(folder_of(self.path, self._last))
+        row = SegmentRow(self._last, base, segment.rows, segment.manifest_sha256)
         self.opened[row] = segment
         self.changes.add_segment(row)
 

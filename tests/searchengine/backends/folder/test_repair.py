@@ -187,6 +187,8 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], int]] = {
         both(in_segment(0, "passages.npy", flip), sql("DELETE FROM passages WHERE id = 20")),
         39,
     ),
+    "no next ids": (sql("DELETE FROM ids"), 0),
+    "a next id that is no number": (sql("UPDATE ids SET next = 'x' WHERE kind = 'passages'"), 0),
     "segments not named": (sql("DELETE FROM segments"), 88),
     "a mode that is none": (setting("mode", '"nearly"'), 0),
     "a tokenizer that is none": (setting("tokenizer", '"nearly"'), 0),
