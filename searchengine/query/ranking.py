@@ -163,7 +163,7 @@ def rank_by_weights(
         words = _by_words(snapshot, query, question, WINDOW)
         fusion = _fusion(snapshot, question, words)
         pool, _ = _pool(snapshot, question, near.part, words, fusion)
-        parts = {0.0: _worded(words), 1.0: near.part}
+        parts = {0.0: _by_bm25(words), 1.0: near.part}
         for weight in weights:
             if weight not in parts:
                 parts[weight] = _fused(pool, replace(fusion, weight=weight), pool.scores)
@@ -214,11 +214,11 @@ def _parts(
     if query.mode != Mode.VECTOR:
         words = _by_words(snapshot, query, question, count)
     if near is None:
-        yield Ranking(_worded(words))
+        yield Ranking(_by_bm25(words))
         while len(words) == count:
             count *= _GROWTH
             words = _by_words(snapshot, query, question, count)
-            yield Ranking(_worded(words))
+            yield Ranking(_by_bm25(words))
         return
     if query.mode == Mode.VECTOR:
         yield Ranking(near.part, near.exact)
@@ -235,7 +235,7 @@ def _parts(
         else:
             yield Ranking(_fused(near.part._replace(bm25=0 * near.part.cosines), fusion))
     if len(words) == count:  # others have words, and no vector
-        yield Ranking(_fused(_worded(_by_words(snapshot, query, question, MAX_DEPTH)), fusion))
+        yield Ranking(_fused(_by_bm25(_by_words(snapshot, query, question, MAX_DEPTH)), fusion))
 
 
 def _ranking(
@@ -272,7 +272,7 @@ def _by_words(snapshot: Snapshot, query: Query, question: Question, count: int) 
     return snapshot.by_words(question.text, count, query.where, required=required)
 
 
-def _worded(scored: WordScores) -> Part:
+def _by_bm25(scored: WordScores) -> Part:
     """Documents by words, each by its first passage."""
     documents, bm25 = zip(*scored, strict=True) if scored else ((), ())
     passages = [*map(scored.first.get, documents, repeat(-1))]

@@ -48,7 +48,7 @@ class Changes:
         The passages get ids from `first_passage` on, in their order.
         """
         replaced = [known[e.document.key].id for e in entries if e.document.key in known]
-        self._bury(replaced)
+        self._delete_rows(replaced)
         free = self.take("documents", len(entries) - len(replaced))
         numbers, rows = [], []
         for entry in entries:
@@ -75,7 +75,7 @@ class Changes:
         first_passage: int,
     ) -> None:
         """Replace the passages of stored documents (id → document), whose texts stay."""
-        self._bury(list(documents))
+        self._delete_rows(list(documents))
         self._many(
             "UPDATE documents SET digest = ? WHERE id = ?",
             ((document.digest, i) for i, document in documents.items()),
@@ -101,7 +101,7 @@ class Changes:
 
     def remove(self, documents: Sequence[int]) -> None:
         """Delete documents; their passages become tombstones."""
-        self._bury(documents)
+        self._delete_rows(documents)
         self._many("DELETE FROM documents WHERE id = ?", ((i,) for i in documents))
 
     def move_passages(self, ids: Ids, first: int) -> None:
@@ -180,7 +180,7 @@ class Changes:
         with self.store.writing() as connection:
             fields.index_field(connection, name)
 
-    def _bury(self, documents: Sequence[int]) -> None:
+    def _delete_rows(self, documents: Sequence[int]) -> None:
         """Passages of these documents → tombstones."""
         if not documents:
             return
