@@ -25,7 +25,7 @@ import stat
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from errno import ENOTDIR
+from errno import EACCES, ENOTDIR
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -43,6 +43,7 @@ _SEGMENT = re.compile(r"[0-9]+(\.[0-9a-f]{32}\.new)?")
 _REMEMBERED, _CHECKSUMS = 16 << 20, "checksums.json"
 # A file changed this recently (ns) may change again within one tick of the clock: it is read again.
 _SETTLED = 1_000_000_000
+_LOOK = 5  # seconds in which another process has seen whether a lock is held
 _log = logging.getLogger(__name__)
 
 
@@ -277,8 +278,13 @@ class Scratch:
         return True
 
     def make(self) -> Path:
-        """Make the folder of a new name."""
-        self._lock.acquire()  # another process may look just now whether it is held
+        """Make the folder of a new name. Raises OSError."""
+        from filelock import Timeout
+
+        try:
+            self._lock.acquire(_LOOK)  # another process may look just now whether it is held
+        except Timeout:  # where no file can be made, it is tried again and again
+            raise PermissionError(EACCES, "no file can be made there") from None
         self.folder.mkdir()
         return self.folder
 

@@ -15,6 +15,7 @@ import pytest
 from conftest import REPOSITORY, WordLengths
 
 from searchengine import SearchEngine
+from searchengine.backends.folder import folders
 from searchengine.backends.folder.folders import new_folder, remove_dead_scratch
 from searchengine.cli.console import Terminated, orderly_exit
 from searchengine.errors import CollectionBusy, CollectionError
@@ -318,3 +319,10 @@ def test_what_a_killed_process_left_in_an_empty_folder(
 
 class Killed(BaseException):
     """The process ends here."""
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="a folder where nobody can make a file")
+def test_where_no_file_can_be_made_creation_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders, "_LOOK", 0.1)
+    with pytest.raises(CollectionError, match="choose a folder that can be written"):
+        SearchEngine.create("/proc/x", None, dim=2)
