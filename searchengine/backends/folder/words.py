@@ -97,17 +97,21 @@ class WordIndex:
 
     def count(self, term: Term) -> int:
         """How many documents have a term."""
+        (count,) = self.counts([term])
+        return count
+
+    def counts(self, terms: Iterable[Term]) -> list[int]:
+        """How many documents have each term."""
+        known = self._counts
+        return [known[term] if term in known else self._counted(term) for term in terms]
+
+    def _counted(self, term: Term) -> int:
         limits.check()
         if len(self._counts) >= _KEPT:  # documents do not change, questions do
             self._counts = {}  # another thread may read the former one
         count = sum(part.count(*part.numbers([term])) for part in self.parts.values())
         self._counts[term] = count
         return count
-
-    def counts(self, terms: Iterable[Term]) -> list[int]:
-        """How many documents have each term."""
-        known = self._counts
-        return [known[term] if term in known else self.count(term) for term in terms]
 
     def has(self, word: str) -> bool:
         """Whether documents have a word, in any of its forms; of a name, one of its parts."""
