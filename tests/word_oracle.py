@@ -9,12 +9,11 @@ import pytest
 from searchengine import SearchEngine
 from searchengine.backends.quotes import phrases
 from searchengine.backends.terms import (
-    JOINED,
     Term,
     asked_terms,
     counted_names,
     functions_of,
-    joined_words,
+    joined_terms,
     orders_of,
 )
 from searchengine.corpus.analyzer import Analyzer
@@ -49,9 +48,7 @@ def bm25(texts: Mapping[str, tuple[str, str]], used: Analyzer, question: str) ->
     scores: Counter[str] = Counter()
     functions, orders = functions_of((used,)), orders_of(question, [used])
     asked = asked_terms(counted_names(question, functions), orders, occurs)
-    neighbours = dict.fromkeys(joined_words(question, functions), JOINED)
-    joined = asked_terms(neighbours, orders, lambda _: False)
-    for term, times in {**joined, **asked}.items():
+    for term, times in {**joined_terms(question, functions, orders), **asked}.items():
         frequencies = {key: often(key, term) for key in texts}
         having = sum(map(bool, frequencies.values()))
         idf = math.log((len(texts) + 1) / (having + 0.5)) if 2 * having < len(texts) else 1e-6

@@ -10,12 +10,11 @@ from typing import Protocol
 from searchengine.backends.contract import EXPECTED, Scored, WordScores
 from searchengine.backends.synonyms import Added
 from searchengine.backends.terms import (
-    JOINED,
     Term,
     asked_terms,
     counted_names,
     functions_of,
-    joined_words,
+    joined_terms,
     orders_of,
 )
 from searchengine.corpus.analyzer import Analyzer
@@ -73,9 +72,8 @@ def search(
     words = counted_names(question, functions)
     if synonyms:
         words |= _weighed(index, synonyms, lambda word: asked_terms({word: 1.0}, orders, occurs))
-    joined = dict.fromkeys(joined_words(question, functions), JOINED)
-    every = asked_terms(joined, orders, lambda _: False)
-    return ranked(index, asked_terms(words, orders, occurs), k, every)
+    joined = joined_terms(question, functions, orders)
+    return ranked(index, asked_terms(words, orders, occurs), k, joined)
 
 
 def _weighed(

@@ -222,6 +222,12 @@ def orders_of(question: str, analyzers: Sequence[Analyzer]) -> Orders:
     return tuple(order for used in analyzers for order in used.orders(question))
 
 
+def joined_terms(question: str, functions: Set[str], orders: Orders) -> dict[Term, float]:
+    """The terms of `joined_words`."""
+    words = dict.fromkeys(joined_words(question, functions), JOINED)
+    return asked_terms(words, orders, lambda _: False)
+
+
 def joined_words(question: str, functions: Set[str]) -> list[str]:
     """Each two neighbouring words as one: documents may have "filename" for "file name"."""
     listed = map(str.casefold, names(question)[:_MOST_JOINED])
