@@ -92,7 +92,7 @@ class Ranking(NamedTuple):
     Attributes:
         part: the documents.
         exact: as in Hits.
-        shares: in the mode hybrid, of the passages of documents with words of the question.
+        shares: in the mode hybrid, of the passages of the pool.
     """
 
     part: Part
@@ -108,9 +108,12 @@ class Shares(NamedTuple):
     shares: _Column
 
     def by_document(self, part: Part) -> dict[int, dict[int, float]]:
-        """Document → passage → share, of some documents."""
+        """Document → passage → share, of those of some documents that have words of the question.
+
+        Of the others the nearest passage is shown, whatever the shares are.
+        """
         found: dict[int, dict[int, float]] = {}
-        here = np.isin(self.documents, part.documents)
+        here = np.isin(self.documents, part.documents[part.bm25 > 0])
         columns = [column[here].tolist() for column in self]
         for passage, document, share in zip(*columns, strict=True):
             found.setdefault(document, {})[passage] = share
@@ -291,7 +294,7 @@ def _pool(
 ) -> tuple[Part, Shares]:
     """Documents by vectors and the best by words, each with both scores, in no order.
 
-    Their `scores` are cosines, mixed with the mean of all passages. And all of these.
+    Their `scores` are what is fused in place of the cosines, and the shares those of all passages.
     """
     bm25, documents = dict(words), near.documents.tolist()
     known = {**words.first, **dict(zip(documents, near.passages.tolist(), strict=True))}
