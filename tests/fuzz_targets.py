@@ -282,7 +282,7 @@ def _database(data: bytes, folder: Path) -> None:
             with refused_well():
                 engine.search("a bee", k=3, where="n > 1")
             with refused_well():
-                list(islice(engine.collection.store.all_documents(), 20))
+                list(islice(engine.documents(), 20))
         finally:
             engine.close()
 

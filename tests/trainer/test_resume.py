@@ -41,8 +41,7 @@ def _killed_at(path: Path, calls: int, limits: dict[str, Any], every: int | None
 
 
 def contents(engine: SearchEngine) -> Any:
-    store = engine.collection.store
-    documents = {document.key: document for document in store.all_documents()}
+    documents = {document.key: document for document in engine.documents()}
     hits = engine.search_batch(QUESTIONS, 50)
     return documents, [[(hit.key, hit.score) for hit in some] for some in hits]
 

@@ -241,12 +241,6 @@ def build_graph(connection: Connection, config: SegmentConfig) -> None:
     set_value(connection, GRAPH, True)
 
 
-def swap(connection: Connection, schema: str, other: str) -> None:
-    """Let the tables of another schema take the place of those of `schema`, which are dropped."""
-    connection.execute(f'DROP SCHEMA "{schema}" CASCADE')
-    connection.execute(f'ALTER SCHEMA "{other}" RENAME TO "{schema}"')
-
-
 def _check_extension(connection: Connection, name: str) -> None:
     query = (
         "SELECT installed_version, default_version FROM pg_available_extensions "

@@ -204,8 +204,7 @@ def test_what_was_read_ahead_is_compared_again(
         assert changes == (EVERY + 19, int(not same), int(same))
         engine.verify()
         assert engine.stats().documents == EVERY + 21
-        found = engine.collection.store.all_documents()
-        texts = {each.key: each.text for each in found if each.key != "theirs"}
+        texts = {each.key: each.text for each in engine.documents() if each.key != "theirs"}
         assert texts == {each["_id"]: each["text"] for each in map(document, range(EVERY + 20))}
 
 
@@ -258,6 +257,6 @@ def test_however_it_is_divided_each_passage_has_its_vector(
 
 
 def _by_id(store: Any) -> dict[int, Any]:
-    every = list(store.all_documents())
+    every = store.documents(store.ids_after(-1, None, 1 << 40))
     ids = store.ids_of([each.key for each in every])
     return {ids[each.key]: each for each in every}

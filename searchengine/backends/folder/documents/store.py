@@ -111,14 +111,6 @@ class Store(Database):
         named = {i: Document.stored(key, "", title, {}) for i, key, title in rows}
         return self._in_order(named, order, self._lost_document)
 
-    def all_documents(self) -> Iterator[Document]:
-        """Every document, in the order first added, read in chunks."""
-        after = -1
-        sql = "SELECT id FROM documents WHERE id > ? ORDER BY id LIMIT 500"
-        while ids := [row[0] for row in self.read(sql, (after,))]:
-            yield from self.documents(ids)
-            after = ids[-1]
-
     def altered(self) -> str | None:
         """The key of a document with a text that does not match its digest; None if all match."""
         sql = (

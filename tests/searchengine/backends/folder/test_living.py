@@ -207,9 +207,7 @@ class Living(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "engine"):
-            stored = {
-                document.key: document for document in self.engine.collection.store.all_documents()
-            }
+            stored = {document.key: document for document in self.engine.documents()}
             assert stored == self.model
             vectors = {key: ENCODER.encode([d.full_text])[0] for key, d in self.model.items()}
             with self.engine.collection.reading() as snapshot:

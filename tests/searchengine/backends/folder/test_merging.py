@@ -362,8 +362,7 @@ def test_two_writers_beside_a_merge_that_is_killed(tmp_path: Path, rounds: int) 
             kills += killed_after(0.3 * random.random(), optimize)
             with SearchEngine.open(path, WordLengths()) as reader:
                 reader.verify()
-                with reader.collection.reading() as snapshot:
-                    held = {each.key: each for each in snapshot.store.all_documents()}
+                held = {each.key: each for each in reader.documents()}
                 answers_as_brute_force(reader, held)
     assert kills
     with SearchEngine.open(path, WordLengths()) as engine:

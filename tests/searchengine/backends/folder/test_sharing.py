@@ -758,7 +758,7 @@ def test_a_change_of_another_while_encoding(path: Path) -> None:
 
         summary = engine.add(stream())
         assert (summary.added, summary.changed, summary.unchanged) == (1070, 1, 38)
-        texts = {document.key: document for document in engine.collection.store.all_documents()}
+        texts = {document.key: document for document in engine.documents()}
         assert len(texts) == 1110
         for document in documents(range(1110)):
             assert texts[document["_id"]].text == document["text"]
