@@ -101,6 +101,24 @@ def test_verify_finds_what_does_not_agree(
         again.verify()
 
 
+def test_unfinished_work_of_the_former_layout_is_cleared(engine: SearchEngine, path: Path) -> None:
+    """Its passages were stored beside those of the segments, and hidden by a view."""
+    hits, size = engine.search("cat"), engine.stats().passages
+    engine.close()
+    with sqlite3.connect(path / "documents.db") as db:
+        db.executescript(
+            "DELETE FROM _sqlite_migrations WHERE name = 'm004_pending';"
+            "CREATE VIEW live_passages AS SELECT * FROM passages WHERE id < 5000;"
+            "INSERT INTO passages SELECT 5000, id, 0, 1 FROM documents LIMIT 1;"
+            "INSERT INTO pending VALUES (7, 'remove', 5000, 5001, 'f', '{}')"
+        )
+    db.close()
+    with SearchEngine.open(path, WordLengths()) as again:
+        again.verify()
+        assert (again.search("cat"), again.stats().passages) == (hits, size)
+        assert not again.stats().pending
+
+
 def test_warming_reads_every_file_that_searches_touch(engine: SearchEngine, path: Path) -> None:
     if not Path("/proc/self/io").exists():
         pytest.skip("the system does not tell what was read")
