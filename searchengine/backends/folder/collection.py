@@ -116,6 +116,7 @@ class Collection(WritableView):
                     writer.changes.set_metadata(metadata, before)
                     if rows:
                         writer.append(_blocks(entries), progress, rows, ahead)
+                self._upserted.intersection_update(self.segments)  # others were merged
                 self._upserted.update(writer.opened)
             Merging(self, store, progress, set(self._upserted)).merge_due(finished or 0)
 
