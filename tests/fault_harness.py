@@ -7,7 +7,7 @@ A step is a call that changes a file or folder (tests/faults.c counts them). At 
 killed before it (`kill`) or half way through a write (`tear`), the disk is full from then on
 (`full`), the call fails once (`error`), or the power is cut: all that was not synced is lost, or
 any part of it (`cut`, tests/powercut.py). Then the collection must hold what it held before or what
-one of the command's commits makes of it, whole; what was acknowledged stays. Searches give what
+one of the command's commits makes of it, whole; acknowledged documents stay. Searches give what
 brute force gives, `verify` passes, the command succeeds when it is given again, and the next writer
 leaves nothing behind. A command that is refused says so by a CollectionError and changes nothing.
 
@@ -53,11 +53,11 @@ _VOLATILE = ("commit", "commit_id", "tombstones_id")  # settings that each commi
 
 
 class Command(NamedTuple):
-    """What is done to a collection.
+    """A change of a collection.
 
     Attributes:
         act: the command.
-        prepare: what is done before, undisturbed.
+        prepare: done before, undisturbed.
         commits: the command in parts of one commit each, where it has several.
         target: what it writes beside the collection; a whole one is equal to it.
         creates: the collection is made under faults, too.
@@ -203,7 +203,7 @@ def encoder_of(path: Path) -> WordLengths:
 
 @contextmanager
 def opened(path: Path, encoder: WordLengths | None = None) -> Iterator[SearchEngine]:
-    """The collection, by the encoder that it stores; a new one if there is none."""
+    """The collection with the encoder that it stores, or a new one."""
     if _is_whole(path):
         engine = SearchEngine.open(path, encoder or encoder_of(path))
     else:
@@ -380,7 +380,7 @@ class Harness:
     def _judge(self, allowed: Sequence[Content | None], say: Callable[[Any], None]) -> None:
         held = content(self.path)
         if self._is_new(held):
-            assert allowed[0] is None, "what was acknowledged is lost"
+            assert allowed[0] is None, "acknowledged documents are lost"
         else:
             assert held in allowed, f"holds {_difference(held, allowed)}"
             say("in flight") if held == self.contents[-1] != self.contents[0] else None
@@ -395,7 +395,7 @@ class Harness:
         with opened(self.path) as engine:
             engine.discard_reindex()  # one that was cut stays, to be gone on with
             engine.add([document(255)])
-            engine.add([document(255)])  # changes nothing, and removes what was replaced
+            engine.add([document(255)])  # changes nothing, and removes replaced segments
             engine.verify()
             self._answers(engine)
         left = [self.path / each for each in strays(self.path)]

@@ -87,7 +87,7 @@ def update(backend: Backend, patches: Mapping[str, Mapping[str, Any]]) -> None:
             except ValueError as error:
                 how = f"repair it: searchengine repair {shlex.quote(str(backend.path))}"
                 raise CollectionError(
-                    f"{backend.path} is damaged (document {key!r:.80} has no metadata); {how}"
+                    f"{backend.path} is damaged (the metadata of {key!r:.80} are no JSON); {how}"
                 ) from error
             document = Document(key, "", "", metadata, root=states[key].root or "")
             patched.append(Entry(document, (), np.empty((0, 0), np.float32), states[key].added))

@@ -418,7 +418,7 @@ class Ingestion:
     # --------------------------------------------------------------------------------------- commit
 
     def _commit(self) -> None:
-        """Write what was finished since the last commit."""
+        """Write the documents finished since the last commit."""
         self._commits += bool(self._items) and self._write()
         self._items, self._passages, self._characters = [], 0, 0
         self._committed = monotonic()

@@ -3,7 +3,7 @@
     start   a new collection in the folder of a pending work, which one transaction names
     encode  add the documents that it lacks: commits as of any `add`, so a killed process loses
             little, and the next call goes on
-    swap    under the write lock, add what was changed meanwhile; the same transaction replaces
+    swap    under the write lock, add documents changed meanwhile; the same transaction replaces
             passages, segments and settings
 
 Until the swap everybody reads and writes with the former encoder, and afterwards readers keep their
@@ -84,7 +84,7 @@ def reindex(
 
 
 def discard(collection: Collection) -> bool:
-    """Drop a pending reindex with all that it has encoded; False if there is none."""
+    """Drop the pending reindex and the vectors it has encoded; False without one."""
     with collection.own_store() as store, store.transaction(collection.wait):
         if (work := _current(store)) is None:
             return False
@@ -332,7 +332,7 @@ def _started(
 
 
 def _target(owner: Owner, store: Store, settings: Mapping[str, Any]) -> Collection:
-    """The new collection, with what was encoded before."""
+    """The new collection, with the documents encoded before."""
     with os_errors(owner.folder):
         owner.folder.mkdir(exist_ok=True)
         shutil.rmtree(owner.folder / _LINKED, ignore_errors=True)  # of a killed process
@@ -349,7 +349,7 @@ def _target(owner: Owner, store: Store, settings: Mapping[str, Any]) -> Collecti
 
 
 def _current(store: Store) -> Work | None:
-    """The reindex that is pending; None if there is none."""
+    """The pending reindex, or None."""
     return next((work for work in pending.works(store) if work.kind is Kind.REINDEX), None)
 
 

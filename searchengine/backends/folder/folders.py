@@ -297,7 +297,7 @@ class Scratch:
         shutil.rmtree(self.folder, ignore_errors=True)
         with suppress(OSError):
             if not self.folder.exists():
-                # While locked: who waits for it sees that it is gone, and makes another.
+                # While locked: a process that waits for it finds no file then, and makes one.
                 Path(self._lock.lock_file).unlink(missing_ok=True)
         self.release()
 

@@ -55,7 +55,7 @@ _CLUSTER = (
 """Let the nodes of a cluster know parameters that a transaction sets, and ask each by one
 connection, so that a transaction sees one commit of a node. Means nothing to other servers."""
 _CONNECTIONS = 16
-_WAIT, _SOON = 10.0, 0.5  # seconds to wait for a connection; until it is asked why there is none
+_WAIT, _SOON = 10.0, 0.5  # seconds to wait for a connection, and until the reason is asked for
 _TRIES = 12
 _SERVER = re.compile(r".*connection to server (at|on) .*? failed: ")
 """Comes before the reason; names of hosts and folders must not be taken for one."""
@@ -196,7 +196,7 @@ class Connections:
             raise CollectionError(f"{self.name} is closed; open it again") from None
         except PoolTimeout:
             limits.check()
-        self._connect().close()  # raises why there is none
+        self._connect().close()  # raises the reason
         try:
             return pool.getconn(left)
         except PoolTimeout:

@@ -181,7 +181,7 @@ def test_another_encoder_is_loaded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_tokens_are_read_again(tmp_path: Path, vectors: Path, workers: int) -> None:
-    """By every worker, whether SIGHUP comes or not; systemd is told of the start."""
+    """By every worker, whether SIGHUP comes or not; systemd gets a notice of the start."""
     address = tmp_path / "notify"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
         told.bind(str(address))
