@@ -108,10 +108,7 @@ class Shares(NamedTuple):
     shares: _Column
 
     def by_document(self, part: Part) -> dict[int, dict[int, float]]:
-        """Document → passage → share, of those of some documents that have words of the question.
-
-        Of the others the nearest passage is shown, whatever the shares are.
-        """
+        """Document → passage → share, of some documents: those with words of the question."""
         found: dict[int, dict[int, float]] = {}
         here = np.isin(self.documents, part.documents[part.bm25 > 0])
         columns = [column[here].tolist() for column in self]

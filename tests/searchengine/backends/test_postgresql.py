@@ -665,7 +665,7 @@ def test_writers_of_the_same_documents_take_turns(engine: SearchEngine, url: str
 def test_a_writer_that_began_before_the_rotation(
     engine: SearchEngine, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It read the collection without a rotation, and commits when another process waits to fit it."""
+    """It read a collection without a rotation, and commits when another waits to fit one."""
     stored = entries(1200)
     engine.collection.upsert(stored[:990])
     has_begun, may_go_on = threading.Event(), threading.Event()
