@@ -60,6 +60,7 @@ def best(scores: np.ndarray, allowed: np.ndarray, k: int) -> tuple[np.ndarray, n
 def small_passes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Several passes, each by several threads."""
     monkeypatch.setattr(native_search, "_MIN_BLOCK", 7)
+    monkeypatch.setattr(native_search, "_MIN_SCORED", 7)
     monkeypatch.setattr(native_search, "_MAX_BLOCK", 90)
     monkeypatch.setattr(native_search, "_THREAD_BYTES", 64)
     before, threads.limit = threads.limit, 3
