@@ -7,15 +7,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from searchengine import SearchEngine
+from searchengine.backends import terms
 from searchengine.backends.quotes import phrases
-from searchengine.backends.terms import (
-    Term,
-    asked_terms,
-    counted_names,
-    functions_of,
-    joined_terms,
-    orders_of,
-)
 from searchengine.corpus.analyzer import Analyzer
 
 TITLE = 2.0  # the weight of a title's word (docs/hybrid.md)
@@ -35,20 +28,20 @@ def bm25(texts: Mapping[str, tuple[str, str]], used: Analyzer, question: str) ->
         lengths[key] = sum(len(c.parts) for t in (title, text) for c in used.cuts(t, order))
     average = sum(lengths.values()) / max(1, len(texts)) or 1.0
 
-    def often(key: str, term: Term) -> float:
+    def often(key: str, term: terms.Term) -> float:
         return sum(
             times
             for form, times in counts[key].items()
             if (form.startswith(term.forms) if term.unfinished else form in term.forms)
         )
 
-    def occurs(term: Term) -> bool:
+    def occurs(term: terms.Term) -> bool:
         return any(often(key, term) for key in texts)
 
     scores: Counter[str] = Counter()
-    functions, orders = functions_of((used,)), orders_of(question, [used])
-    asked = asked_terms(counted_names(question, functions), orders, occurs)
-    for term, times in {**joined_terms(question, functions, orders), **asked}.items():
+    functions, orders = terms.functions_of((used,)), terms.orders_of(question, [used])
+    asked = terms.asked_terms(terms.counted_names(question, functions), orders, occurs)
+    for term, times in {**terms.joined_terms(question, functions, orders), **asked}.items():
         frequencies = {key: often(key, term) for key in texts}
         having = sum(map(bool, frequencies.values()))
         idf = math.log((len(texts) + 1) / (having + 0.5)) if 2 * having < len(texts) else 1e-6

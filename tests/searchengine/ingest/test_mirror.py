@@ -343,12 +343,12 @@ def test_a_file_that_comes_back_while_another_writes_keeps_its_document(
     delete = Collection.delete
 
     def after_another(self: Collection, *arguments: Any) -> int:
+        monkeypatch.undo()
         write(notes, {"b.txt": "two again"})
         with SearchEngine.open(tmp_path / "c.index", Words()) as other:
             other.mirror(notes)
         return delete(self, *arguments)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Collection, "delete", after_another)
-        engine.mirror(notes)
+    monkeypatch.setattr(Collection, "delete", after_another)
+    engine.mirror(notes)
     assert contents(engine, tmp_path / "export") == fresh(notes, tmp_path / "new")

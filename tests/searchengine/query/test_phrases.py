@@ -290,7 +290,6 @@ def test_a_phrase_anywhere_in_a_long_text(tmp_path: Path, before: int) -> None:
         "chinese": f"{'的，' * (before // 2)}鲸鱼睡觉，{'的，' * 30_000}",
     }
     with SearchEngine.create(tmp_path / "x", None, dim=2, tokenizer="unicode") as engine:
-        documents = [{"_id": key, "text": text} for key, text in texts.items()]
-        engine.add(documents, [[1.0, 0.0]] * len(texts))
+        engine.add([{"_id": key, "text": texts[key]} for key in texts], [[1.0, 0.0]] * 3)
         for question, key in (('+"blue whale"', "latin"), ('+"鲸鱼睡觉"', "chinese")):
             assert [hit.key for hit in engine.search(question, mode="text")] == [key]

@@ -187,8 +187,7 @@ def mixed_cosines(engine: SearchEngine, question: str) -> dict[str, float]:
         cosines = snapshot.vectors(passages.ids) @ vector / np.linalg.norm(vector)
         own = [cosines[passages.documents == i] for i in ids]
         keys = [document.key for document in snapshot.documents(ids, texts=False)]
-    shares = [MEAN * max(0, 1 - 2 / each.size) for each in own]
-    mixed = [(1 - m) * c.max() + m * c.mean() for m, c in zip(shares, own, strict=True)]
+    mixed = [c.max() + MEAN * max(0, 1 - 2 / c.size) * (c.mean() - c.max()) for c in own]
     return dict(zip(keys, mixed, strict=True))
 
 
@@ -243,9 +242,6 @@ def test_both_equal_the_fusion_of_all_documents(tmp_path: Path) -> None:
                     assert hit.score == pytest.approx(scoring.score(*parts), abs=5 * NEAR)
 
 
-# ------------------------------------------------------------------------------------------- groups
-
-
 def test_groups_are_shown_by_their_best(engine: SearchEngine) -> None:
     hits = engine.search(
         "bb", group_by="of.kind", mode="vector"
@@ -288,9 +284,6 @@ def test_groups_behind_a_large_one_are_found(tmp_path: Path, mode: str) -> None:
 def test_what_is_no_field_makes_no_groups(engine: SearchEngine, mode: str, name: str) -> None:
     with pytest.raises(FilterError):
         engine.search("bb", mode=mode, group_by=name)
-
-
-# ------------------------------------------------------------------------------------------ options
 
 
 def test_integers_of_numpy_are_options_too(engine: SearchEngine) -> None:
