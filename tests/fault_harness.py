@@ -59,7 +59,7 @@ class Command(NamedTuple):
         act: the command.
         prepare: done before, undisturbed.
         commits: the command in parts of one commit each, where it has several.
-        target: what it writes beside the collection; a whole one is equal to it.
+        target: what it writes beside the collection, with no other documents, and in the end all.
         creates: the collection is made under faults, too.
     """
 
@@ -124,8 +124,8 @@ def export(engine: SearchEngine) -> None:
 
 
 def copy(engine: SearchEngine) -> None:
-    if not _is_whole(target := beside(engine, "copy")):
-        copies.copy(beside(engine, "c"), target)
+    """Batches of a commit each: given again, it goes on."""
+    copies.copy(beside(engine, "c"), beside(engine, "copy"))
 
 
 def beside(engine: SearchEngine, name: str) -> Path:
@@ -372,24 +372,32 @@ class Harness:
     def _check(self, where: str, acknowledged: bool) -> None:
         """Judge the work folder, in a child."""
         allowed = self.contents[-1:] if acknowledged else self.contents
-        outcome = in_child(lambda say: self._judge(allowed, say), _SECONDS)
+        outcome = in_child(lambda say: self._judge(allowed, acknowledged, say), _SECONDS)
         self.counts["in flight"] += bool(outcome.said) and not acknowledged
         if outcome.problem is not None:
             self.problems.append(f"{where}: {outcome.problem:.600}")
 
-    def _judge(self, allowed: Sequence[Content | None], say: Callable[[Any], None]) -> None:
+    def _judge(
+        self, allowed: Sequence[Content | None], acknowledged: bool, say: Callable[[Any], None]
+    ) -> None:
         held = content(self.path)
         if self._is_new(held):
             assert allowed[0] is None, "acknowledged documents are lost"
         else:
             assert held in allowed, f"holds {_difference(held, allowed)}"
             say("in flight") if held == self.contents[-1] != self.contents[0] else None
-        if self.command.target and _is_whole(target := self.path.with_name(self.command.target)):
-            assert content(target).documents == held.documents, "the copy is not whole"  # type: ignore[union-attr]
+        target = content(self.path.with_name(self.command.target or "none"))
+        if target is not None:
+            assert all(row in held.documents for row in target.documents), "not of the original"
+            whole = acknowledged or self.command.act is not copy
+            assert not whole or len(target.documents) == len(held.documents), "it is not whole"
         with opened(self.path) as engine:
             engine.verify()
             self._answers(engine)
             self.command.act(engine)
+        if self.command.target:
+            target = content(self.path.with_name(self.command.target))
+            assert target is not None and target.documents == held.documents, "it is not whole"
         held, last = content(self.path), self.contents[-1:]
         assert held in last, f"given again, it left {_difference(held, last)}"
         with opened(self.path) as engine:
