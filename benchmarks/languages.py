@@ -19,7 +19,7 @@ import numpy as np
 from searchengine import SearchEngine
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.corpus.language_traits import EXCERPT, traits
-from searchengine.ingest.languages import analyzer_for, reads
+from searchengine.ingest.languages import analyzer_for, weight_for
 from searchengine.trainer.encoder import Encoder
 
 QUESTIONS = 300
@@ -69,12 +69,11 @@ def main() -> None:
         codes = [each.language or "?" for each in sample]
         language = max(set(codes), key=codes.count)
         own = [text[:EXCERPT] for text, code in zip(texts, codes, strict=False) if code == language]
-        parts = sample[codes.index(language)].parts
         chosen = analyzer_for(sample)
         analyzers = dict.fromkeys([*map(Analyzer.parse, ["stem:en", "unicode"]), chosen])
         print(
             f"{file.stem}: {codes.count(language)} of {len(codes)} are {language}, tokenizer "
-            f"{chosen}, read: {reads(encoder, own, parts=parts)}; "
+            f"{chosen}, weight {weight_for(encoder, own)}; "
             f"nDCG@10 by meaning {by_meaning(encoder, texts, questions):.3f}, by words "
             + ", ".join(f"{each} {by_words(texts, questions, each):.3f}" for each in analyzers)
         )

