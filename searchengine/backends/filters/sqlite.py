@@ -4,6 +4,7 @@ Where a field is indexed, its rows of field_values (filters.fields) are read in 
 both give the same result.
 """
 
+import json
 from collections.abc import Mapping
 from functools import partial
 
@@ -83,8 +84,9 @@ def _test(value: str, check: Check, bound: str = "?") -> Condition:
             return f"{value} GLOB {bound}", (pattern,)
         case "between":
             return f"{value} BETWEEN ? AND ?", values
-        case "in":
-            return f"{value} IN ({', '.join('?' * len(values))})", values
+        case "in":  # one parameter, however many values
+            listed = json.dumps(values, ensure_ascii=False)
+            return f"{value} IN (SELECT value FROM json_each(?))", (listed,)
         case operator:
             return f"{value} {operator} ?", values
 
