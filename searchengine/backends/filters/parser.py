@@ -24,7 +24,6 @@ A field alone (`draft`) holds where it is true, a number other than 0, or a non-
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from searchengine.backends.filters.dates import Date
@@ -43,18 +42,18 @@ _TOKEN = re.compile(
     r"""\s*(?:
       (?P<number>[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?(?![\w.]))
     | (?P<text>'(?:[^']|'')*'|"(?:[^"]|"")*")
-    | (?P<quoted>`[^`]+`(?:\.(?:`[^`]+`|\w+))*)
-    | (?P<word>[^\W\d]\w*(?:\.(?:`[^`]+`|\w+))*)
+    | (?P<word>(?:`[^`]+`|[^\W\d]\w*)(?:\.(?:`[^`]+`|\w+))*)
     | (?P<operator><=|>=|==|!=|<>|[=<>])
     | (?P<sign>[(),])
+    | (?P<end>\Z)
+    | (?P<unknown>..?)
     )""",
-    re.VERBOSE,
+    re.VERBOSE | re.DOTALL,
 )
 _PLAIN_FIELD = re.compile(r"[^\W\d]\w*(\.\w+)*")
-_OPERATORS = {"==": "=", "<>": "!=", **{sign: sign for sign in ("=", "!=", "<", "<=", ">", ">=")}}
-_FLIPPED = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_SAME = {"==": "=", "<>": "!="}
+_FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _CONSTANTS = ("true", "false", "null")
-_LISTED = ("number", "text")  # of these kinds, all values of `in` are one check
 _RESERVED = {"and", "or", "not", "in", *_CONSTANTS}
 _INFIX = ("in", "between", "like", "contains")
 _HINTS = {
@@ -62,18 +61,15 @@ _HINTS = {
     "exists": "; write exists(year)",
     "&&": "; write and",
     "||": "; write or",
-    "matches": "; write like 'deep%'",
+    **dict.fromkeys(("matches", "startswith", "regexp"), "; write like 'deep%'"),
     "ilike": "; write like, which ignores case",
-    "startswith": "; write like 'deep%'",
-    "regexp": "; write like 'deep%'",
     **dict.fromkeys("'\"`", "; no second quotation mark ends it"),
 }
 _CHAIN = "write year > 2010 and year < 2015, or year between 2011 and 2014"
-# SQLite's parser holds 100 things at once, an expression is 1,000 levels deep at most, and
-# 32,766 parameters can be bound: see filters.tree for what a level takes.
+# SQLite's parser holds 100 things at once, and an expression is 1,000 levels deep at most: see
+# filters.tree for what a level takes.
 _MAX_DEPTH = 50
 _MAX_TESTS = 400
-_MAX_VALUES = 30_000
 _MAX_PATTERN = 256  # matching may take the product of pattern and text
 _SHOWN = 60  # characters to either side of a mistake
 
@@ -107,7 +103,7 @@ class _Token(NamedTuple):
     kind: str
     text: str
     position: int
-    word: str = ""  # in lower case; or a sign
+    word: str  # a word in lower case, a sign, or an operator in its common spelling
 
 
 class _Literal(NamedTuple):
@@ -116,6 +112,16 @@ class _Literal(NamedTuple):
     kind: str  # as of a Check
     first: Value = None
     last: Value = None
+
+    def check(self, operator: str = "=") -> Check:
+        """The way for a comparison to hold."""
+        if self.kind in _CONSTANTS:
+            return Check(self.kind)
+        if self.kind == "date" and operator == "=":
+            return Check("date", "between", (self.first, self.last))
+        # A date is a period: later begins at its end, earlier ends at its start.
+        bound = self.last if operator in ("<=", ">") else self.first
+        return Check(self.kind, operator, (bound,))
 
 
 class _Parser:
@@ -126,32 +132,29 @@ class _Parser:
     """
 
     def __init__(self, source: str) -> None:
-        self.source = source
-        self.at = self.depth = self.tests = self.values = 0
+        self.source, self.tokens = source.rstrip(), list[_Token]()
+        self.at = self.depth = self.tests = 0
         if forbidden := re.search("[\0\ud800-\udfff]", source):
             name = f"U+{ord(forbidden[0]):04X}"
             raise FilterError(f"in the filter: {name}, which no metadata contains; leave it out")
-        self.tokens = [*self._tokens()]
-
-    def _tokens(self) -> Iterator[_Token]:
-        position, end = 0, len(self.source.rstrip())
-        while position < end:
-            match = _TOKEN.match(self.source, position)
-            if match is None:
-                start = end - len(self.source[position:end].lstrip())
-                hints = (_HINTS.get(self.source[start : start + n]) for n in (2, 1))
-                raise self.error(f"cannot read this{next(filter(None, hints), '')}", start)
+        for match in _TOKEN.finditer(self.source):
             kind = match.lastgroup or ""
-            word = match[kind].lower() if kind in ("word", "sign") else ""
-            yield _Token(kind, match[kind], match.start(kind), word)
-            position = match.end()
-        yield from [_Token("end", "", end)] * 4  # so that three tokens ahead can be looked at
+            text, position = match[kind], match.start(kind)
+            if kind == "unknown":
+                hint = _HINTS.get(text) or _HINTS.get(text[0], "")
+                raise self.error(f"cannot read this{hint}", position)
+            word = "" if kind in ("number", "text") else _SAME.get(text, text.lower())
+            self.tokens.append(_Token(kind, text, position, word))
+        self.tokens += self.tokens[-1:] * 3  # so that three tokens ahead can be looked at
 
     def error(self, what: str, position: int | None = None) -> FilterError:
         """The error of a mistake; position: where it is, else at the next token."""
-        line, caret = _excerpt(self.source, self.next.position if position is None else position)
+        at = self.next.position if position is None else position
+        start, end = max(0, at - _SHOWN), at + _SHOWN
+        before = "…" * (start > 0) + _printable(self.source[start:at])
+        after = _printable(self.source[at:end]) + "…" * (end < len(self.source))
         return FilterError(
-            f"in the filter: {what}\n  {line}\n  {caret}\n"
+            f"in the filter: {what}\n  {before}{after}\n  {' ' * sum(map(_width, before))}^\n"
             "A filter reads like: year >= 2015 and lang in ('en', 'ko') and not draft"
         )
 
@@ -166,13 +169,9 @@ class _Parser:
 
     def skip(self, *words: str) -> bool:
         """Take the next tokens if they are these words and signs."""
-        at = self.at
-        for word in words:
-            if self.tokens[at].word != word:
-                return False
-            at += 1
-        self.at = at
-        return True
+        found = all(self.tokens[self.at + i].word == word for i, word in enumerate(words))
+        self.at += len(words) * found
+        return found
 
     def require(self, sign: str, instead: str = "") -> None:
         if not self.skip(sign):
@@ -181,118 +180,106 @@ class _Parser:
     def parse(self) -> Filter:
         if self.next.kind == "end":
             raise self.error("it is empty; leave it out to search everything", 0)
-        node = self._or(True)
+        node = self._chain("or", True)
         if self.next.kind != "end":
-            text, hint = self.next.text, _HINTS.get(self.next.text.lower(), "")
+            text, hint = self.next.text, _HINTS.get(self.next.word, "")
             raise self.error(f"expected 'and', 'or' or the end, got {_short(text)}{hint}")
         return node
 
-    def _or(self, holds: bool) -> Filter:
-        return self._chain("or", self._and, holds, either=holds)
-
-    def _and(self, holds: bool) -> Filter:
-        return self._chain("and", self._negation, holds, either=not holds)
-
-    def _chain(
-        self, word: str, operand: Callable[[bool], Filter], holds: bool, *, either: bool
-    ) -> Filter:
-        operands = [operand(holds)]
-        while self.skip(word):
-            operands.append(operand(holds))
+    def _chain(self, word: str, holds: bool) -> Filter:
+        """Chains of `and`, joined by `or`; or what `and` joins."""
+        operands = list[Filter]()
+        while not operands or self.skip(word):
+            operands.append(self._chain("and", holds) if word == "or" else self._operand(holds))
+        either = (word == "or") is holds
         return operands[0] if len(operands) == 1 else Group(tuple(operands), either)
 
-    def _negation(self, holds: bool) -> Filter:
+    def _operand(self, holds: bool) -> Filter:
         self.depth += 1
         if self.depth > _MAX_DEPTH:
             raise self.error(f"more than {_MAX_DEPTH} levels of parentheses")
         if self.skip("not"):
-            node = self._negation(not holds)
+            node = self._operand(not holds)
         elif self.skip("("):
-            node = self._or(holds)
+            node = self._chain("or", holds)
             self.require(")")
         else:
             node = self._test(holds)
         self.depth -= 1
         return node
 
-    def _count_test(self) -> None:
-        self.tests += 1
+    def _test(self, holds: bool) -> Predicate:
+        items = False
+        if self.skip("exists", "("):
+            field, checks = self.field(), [Check("any")]
+            self.require(")")
+        else:
+            field = self.field()
+            if self.tokens[self.at + 1].word in _INFIX and self.skip("not"):
+                holds = not holds
+            checks, operator = [Check("truthy")], self.next
+            if operator.kind == "operator" or operator.word in _INFIX:
+                items, holds = operator.word == "contains", holds is (operator.word != "!=")
+                checks = self._checks(field, self.take())
+        if field in COLUMNS:  # always a text
+            whole = Check("text", ">", ("",))
+            checks = [whole if check.kind in ("any", "truthy") else check for check in checks]
+            checks = [check for check in checks if check.kind == "text"]
+        self.tests += max(1, sum(check.kind == "date" for check in checks))
         if self.tests > _MAX_TESTS:
             raise self.error(f"more than {_MAX_TESTS} tests; use in (…)")
+        return Predicate(field, tuple(checks), holds, items)
 
-    def _test(self, holds: bool) -> Predicate:
-        self._count_test()
-        if self.skip("exists", "("):
-            field = self.field()
-            self.require(")")
-            return _predicate(field, [Check("any")], holds)
-        field = self.field()
-        if self.tokens[self.at + 1].word in _INFIX and self.skip("not"):
-            holds = not holds
-        word, sign = self.next.word, self.next.text
-        if word not in _INFIX and self.next.kind != "operator":
-            return _predicate(field, [Check("truthy")], holds)
-        self.take()
-        match word:
+    def _checks(self, field: Field, operator: _Token) -> list[Check]:
+        """Parse the part after an operator; that of `!=` is the opposite of its check."""
+        match operator.word:
             case "in":
-                return _predicate(field, self._members(field), holds)
-            case "between":
-                return _predicate(field, [self._between(field)], holds)
+                return self._members(field)
             case "like":
-                return _predicate(field, [self._like()], holds)
+                return [Check("text", "like", (self._pattern(),))]
             case "contains" if field in COLUMNS:
                 name = field[0]
                 raise self.error(f"{name} is a text, not an array; write {name} like '%…%'")
             case "contains":
-                return Predicate(field, (_compared("=", self._value()),), holds, items=True)
-        return _predicate(field, [self._comparison(field)], holds is (_OPERATORS[sign] != "!="))
-
-    def _comparison(self, field: Field) -> Check:
-        """Parse the part after an operator; that of `!=` is the opposite of its check."""
-        operator, value = self.tokens[self.at - 1], self._value(field)
-        sign = _OPERATORS[operator.text]
-        if sign not in ("=", "!=") and value.kind in _CONSTANTS:
+                return [self._value().check()]
+        value = self._value(field)
+        if operator.word == "between":
+            self.require("and", "'and' and a second value: between 1 and 9")
+            position, high = self.next.position, self._value(field)
+            if value.kind != high.kind or value.kind in _CONSTANTS:
+                raise self.error("between takes two numbers, two texts or two dates", position)
+            return [Check(value.kind, "between", (value.first, high.last))]
+        if operator.word in _FLIPPED and value.kind in _CONSTANTS:
             raise self.error("true, false and null compare with = and != only", operator.position)
         if self.next.kind == "operator":
             raise self.error(f"one comparison at a time; {_CHAIN}")
-        return _compared("=" if sign == "!=" else sign, value)
+        return [value.check("=" if operator.word == "!=" else operator.word)]
 
-    def _members(self, field: Field) -> list[Check]:
-        """Parse the part after `in`: the values of a kind are one check, each date is one."""
-        self.require("(", "( after 'in'")
-        values = [self._value(field)]
-        while self.skip(","):
-            values.append(self._value(field))
-            if values[-1].kind == "date":
-                self._count_test()
-        self.require(")")
-        checks = [_compared("=", value) for value in values if value.kind not in _LISTED]
-        for kind in _LISTED:
-            if members := dict.fromkeys(value.first for value in values if value.kind == kind):
-                checks.append(Check(kind, "in", tuple(members)))
-        return [*dict.fromkeys(checks)]
-
-    def _between(self, field: Field) -> Check:
-        low = self._value(field)
-        self.require("and", "'and' and a second value: between 1 and 9")
-        position = self.next.position
-        high = self._value(field)
-        if low.kind != high.kind or low.kind in _CONSTANTS:
-            raise self.error("between takes two numbers, two texts or two dates", position)
-        return Check(low.kind, "between", (low.first, high.last))
-
-    def _like(self) -> Check:
+    def _pattern(self) -> Value:
         token = self.next
         if token.kind != "text":
             raise self.error("expected a text after 'like', such as 'deep%'")
-        pattern = self._value().first
-        if len(str(pattern)) > _MAX_PATTERN:
-            raise self.error(f"a pattern has {_MAX_PATTERN} characters at most", token.position)
-        return Check("text", "like", (pattern,))
+        if len(token.text) > _MAX_PATTERN + 2:
+            raise self.error(f"a pattern has {_MAX_PATTERN} characters at most")
+        return self._value().first
+
+    def _members(self, field: Field) -> list[Check]:
+        """Parse the part after `in`: all numbers are one check, all texts another."""
+        self.require("(", "( after 'in'")
+        checks, listed = list[Check](), dict[str, list[Value]]()
+        while not (checks or listed) or self.skip(","):
+            value = self._value(field)
+            if value.kind in ("number", "text"):
+                listed.setdefault(value.kind, []).append(value.first)
+            else:
+                checks.append(value.check())
+        self.require(")")
+        checks += [Check(kind, "in", tuple(dict.fromkeys(v))) for kind, v in listed.items()]
+        return [*dict.fromkeys(checks)]
 
     def field(self) -> Field:
         token = self.next
-        if token.kind not in ("word", "quoted") or token.word in _RESERVED:
+        if token.kind != "word" or token.word in _RESERVED:
             raise self.error(self._no_field())
         field = tuple(
             quoted or plain for quoted, plain in re.findall(r"`([^`]+)`|(\w+)", token.text)
@@ -310,21 +297,20 @@ class _Parser:
             return got
         if after.kind == "operator":
             return f"{got}; {_CHAIN}"
-        flipped = _FLIPPED[_OPERATORS[sign.text]]
+        flipped = _FLIPPED.get(sign.word, sign.word)
         return f"{got}; the field comes first: {_short(name.text)} {flipped} {_short(value.text)}"
 
     def _value(self, field: Field = ()) -> _Literal:
         """Parse a value, to be compared with a field."""
-        self.values += 1
-        if self.values > _MAX_VALUES:
-            raise self.error(f"more than {_MAX_VALUES} values")
         if self.skip("date", "("):
             return self._date()
         kind, text, position, word = self.take()
         if kind == "number":
-            number = _number(text)
-            if number is None:
+            # Python reads integers of at most 4,300 digits.
+            if len(text) > 4300 or math.isinf(number := float(text)):
                 raise self.error("the number is too large", position)
+            if not re.search(r"[.eE]", text):
+                number = int(text)
             if field == ("_id",) and isinstance(number, int):
                 return _Literal("text", str(number), str(number))
             return _Literal("number", number, number)
@@ -350,52 +336,14 @@ class _Parser:
         return _Literal("date", *date)
 
 
-def _predicate(field: Field, checks: list[Check], holds: bool) -> Predicate:
-    """The test of a field's own value. A column of `documents` is always a text."""
-    if field in COLUMNS:
-        whole = Check("text", ">", ("",))
-        checks = [whole if check.kind in ("any", "truthy") else check for check in checks]
-        checks = [check for check in checks if check.kind == "text"]
-    return Predicate(field, tuple(checks), holds)
-
-
-def _compared(operator: str, value: _Literal) -> Check:
-    """The way for a comparison to hold."""
-    if value.kind in _CONSTANTS:
-        return Check(value.kind)
-    if value.kind == "date" and operator == "=":
-        return Check("date", "between", (value.first, value.last))
-    # A date is a period: later begins at its end, earlier ends at its start.
-    bound = value.last if operator in ("<=", ">") else value.first
-    return Check(value.kind, operator, (bound,))
-
-
-def _number(text: str) -> int | float | None:
-    """A number; None for one beyond the range of floating-point numbers."""
-    try:
-        number = float(text) if re.search(r"[.eE]", text) else int(text)
-        return None if math.isinf(float(number)) else number
-    except (OverflowError, ValueError):  # Python reads integers of at most 4,300 digits
-        return None
-
-
 def _short(text: str) -> str:
     """The beginning of a text, printable."""
-    return "".join(map(_shown, text[:_SHOWN])) + ("…" if len(text) > _SHOWN else "")
+    return _printable(text[:_SHOWN]) + "…" * (len(text) > _SHOWN)
 
 
-def _excerpt(source: str, position: int) -> tuple[str, str]:
-    """The neighbourhood of a position on one line, and a caret below it."""
-    start, end = max(0, position - _SHOWN), position + _SHOWN
-    before = ("…" if start else "") + "".join(map(_shown, source[start:position]))
-    after = "".join(map(_shown, source[position:end])) + ("…" if end < len(source) else "")
-    return before + after, " " * sum(map(_width, before)) + "^"
-
-
-def _shown(character: str) -> str:
-    if character.isprintable():
-        return character
-    return " " if character.isspace() else "�"
+def _printable(text: str) -> str:
+    """A text on one line."""
+    return "".join(c if c.isprintable() else " " if c.isspace() else "�" for c in text)
 
 
 def _width(character: str) -> int:

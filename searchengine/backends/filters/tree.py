@@ -69,38 +69,25 @@ def fields_of(node: Filter) -> list[Field]:
 
 
 def condition_of(node: Filter, check: Callable[[Predicate, Check], Condition]) -> Condition:
-    """A tree as a condition over `documents`; `check` writes one check of a predicate."""
-    text, parameters, _ = _joined(node, check)
-    return f"({text})", parameters
+    """A tree as a condition over `documents`; `check` writes one check of a predicate.
 
-
-def _joined(
-    node: Filter, check: Callable[[Predicate, Check], Condition]
-) -> tuple[str, tuple[Any, ...], int]:
-    """A condition, and the places that the text around its deepest predicate takes in a stack.
-
-    SQLite's parser has a stack of 100. With few parentheses, and the deepest operand first, a level
-    takes at most one place; after `x AND (` it would take three.
+    The deepest operand comes first: SQLite's parser has a stack of 100, in which a level takes one
+    place then, and after `(x AND` it would take three.
     """
-    if isinstance(node, Predicate):
-        checks = [check(node, one) for one in node.checks] or [("false", ())]
-        text = " OR ".join(text for text, _ in checks)
-        text = f"({text})" if node.holds else f"NOT coalesce({text}, false)"
-        return text, tuple(value for _, values in checks for value in values), 0
-    parts = [_joined(operand, check) for operand in node.operands]
-    if not node.either:
-        parts = [
-            (f"({text})", values, stack + 1)
-            if isinstance(o, Group) and o.either
-            else (text, values, stack)
-            for o, (text, values, stack) in zip(node.operands, parts, strict=True)
-        ]
-    parts.sort(key=lambda part: -part[2])
-    return (
-        (" OR " if node.either else " AND ").join(text for text, _, _ in parts),
-        tuple(value for _, values, _ in parts for value in values),
-        max(stack + (2 if place else 0) for place, (_, _, stack) in enumerate(parts)),
-    )
+
+    def written(node: Filter, inside: str) -> tuple[str, tuple[Any, ...], int]:
+        if isinstance(node, Predicate):
+            parts = [(*check(node, one), 0) for one in node.checks] or [("false", (), 0)]
+            word, form = " OR ", "({})" if node.holds else "NOT coalesce({}, false)"
+        else:
+            word = " OR " if node.either else " AND "
+            parts = sorted((written(o, word) for o in node.operands), key=lambda part: -part[2])
+            form = "({})" if word > inside else "{}"  # in alphabetical order: an OR inside an AND
+        text = form.format(word.join(text for text, _, _ in parts))
+        return text, tuple(value for _, values, _ in parts for value in values), 1 + parts[0][2]
+
+    text, parameters, _ = written(node, "")
+    return text, parameters
 
 
 def like_pattern(pattern: str, wildcards: Mapping[str, str], escape: Callable[[str], str]) -> str:

@@ -369,7 +369,7 @@ def test_only_the_neighbourhood_of_a_mistake_is_shown() -> None:
         "b" * 1_000_000 + " like 3",
         f"a = date('{'x' * 1_000_000}')",
         f"'{'x' * 1_000_000}' < a",
-        "a in (" + "1, " * 50_000 + "1)",
+        "a in (" + "1, " * 50_000 + "1",
         "'" * 999_999,
     ):
         with pytest.raises(FilterError) as caught:
@@ -390,12 +390,10 @@ def test_too_many_tests_are_refused_and_many_values_are_not() -> None:
     with pytest.raises(FilterError, match="more than 400 tests"):
         parse(" or ".join(f"x = {i}" for i in range(401)))
     with pytest.raises(FilterError, match="more than 400 tests"):
-        parse(f"x in ({', '.join(['0'] + [f'''date('{1000 + i}')''' for i in range(400)])})")
+        parse(f"x in ({', '.join(['0'] + [f'''date('{1000 + i}')''' for i in range(401)])})")
     assert select(" or ".join(f"x = {i}" for i in range(400)), [{"x": 399}]) == [0]
-    with pytest.raises(FilterError, match="more than 30000 values"):
-        parse(f"x in ({', '.join(['1'] * 30_001)})")
     each = [f"x in ('{i}', {i}.5, null, true, false)" for i in range(399)]
-    many = f"x in ({', '.join(str(i) for i in range(30_000 - 5 * 399))})"
+    many = f"x in ({', '.join(map(str, range(28_005)))})"
     greedy = " or ".join([many, *each])
     assert len(compile_sql(parse(greedy))[1]) <= 32_766 - 1000  # what is left is the caller's
     for indexed in ((), ("x",)):
