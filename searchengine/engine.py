@@ -24,7 +24,7 @@ from searchengine.backends.contract import Backend, Reindexed
 from searchengine.backends.entries import keys_of
 from searchengine.backends.filters.parser import field_name
 from searchengine.backends.folder.collection import Collection
-from searchengine.backends.folder.documents.connections import inherit
+from searchengine.backends.folder.database import inherit
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.backends.limits import Deadline
 from searchengine.backends.mode import Mode, weight_of

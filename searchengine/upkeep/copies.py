@@ -19,10 +19,10 @@ import numpy as np
 from searchengine.backends.contract import Backend, Snapshot, has_words
 from searchengine.backends.entries import all_entries, entries, keys_of, known
 from searchengine.backends.folder.collection import Collection
-from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.folders import check_name, folder_of, new_folder, segment_errors
 from searchengine.backends.folder.pending import drop_all
 from searchengine.backends.folder.snapshot import Snapshot as FolderSnapshot
+from searchengine.backends.folder.store import SegmentRow, Store
 from searchengine.backends.mode import CHOSEN, Mode
 from searchengine.backends.opening import create_backend, exists, is_url, open_backend
 from searchengine.corpus.analyzer import Analyzer, Tokenizer

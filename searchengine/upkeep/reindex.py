@@ -24,9 +24,9 @@ import numpy as np
 from searchengine.backends.contract import Entry, Ids
 from searchengine.backends.folder import pending
 from searchengine.backends.folder.collection import Collection
-from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.folders import beside, folder_of, os_errors, segment_errors
 from searchengine.backends.folder.pending import Kind, Owner, Work
+from searchengine.backends.folder.store import SegmentRow, Store
 from searchengine.backends.folder.writer import TUNED, Writer
 from searchengine.backends.mode import CHOSEN, WEIGHT
 from searchengine.corpus.analyzer import Analyzer, Tokenizer

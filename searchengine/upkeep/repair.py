@@ -24,12 +24,11 @@ from searchengine.backends.contract import Ids
 from searchengine.backends.filters import fields
 from searchengine.backends.folder import pending
 from searchengine.backends.folder.collection import Collection
-from searchengine.backends.folder.documents.changes import Changes
-from searchengine.backends.folder.documents.connections import connect, exhausted
-from searchengine.backends.folder.documents.schema import BEHIND, catch_up, outdated
-from searchengine.backends.folder.documents.store import SegmentRow, Store
+from searchengine.backends.folder.database import connect, exhausted
 from searchengine.backends.folder.folders import check_name, folder_of, remove_unnamed
+from searchengine.backends.folder.schema import BEHIND, catch_up, outdated
 from searchengine.backends.folder.snapshot import setting_faults
+from searchengine.backends.folder.store import Changes, SegmentRow, Store
 from searchengine.backends.folder.view import has_vectors, open_committed
 from searchengine.backends.folder.writer import Vectors, Writer, writing
 from searchengine.backends.mode import Mode

@@ -10,9 +10,9 @@ from searchengine.backends.contract import Backend, Entry, Ids, Snapshot
 from searchengine.backends.entries import all_entries, keys_of
 from searchengine.backends.folder import pending
 from searchengine.backends.folder.collection import Collection
-from searchengine.backends.folder.documents.schema import BEHIND
-from searchengine.backends.folder.documents.store import SegmentRow, Store
+from searchengine.backends.folder.schema import BEHIND
 from searchengine.backends.folder.snapshot import Snapshot as FolderSnapshot
+from searchengine.backends.folder.store import SegmentRow, Store
 from searchengine.backends.folder.view import open_committed
 from searchengine.backends.opening import in_folder, is_url
 from searchengine.encoders.loading import CollectionEncoder

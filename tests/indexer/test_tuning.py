@@ -16,8 +16,7 @@ from clean_process import clean
 from conftest import WordLengths, use_small_grid
 
 from searchengine import SearchEngine
-from searchengine.backends.folder.documents.changes import Changes
-from searchengine.backends.folder.documents.store import Store
+from searchengine.backends.folder.store import Changes, Store
 from searchengine.errors import CollectionBusy, CollectionError, QueryError
 from searchengine.indexer.config import SegmentConfig
 from searchengine.indexer.errors import TuneError

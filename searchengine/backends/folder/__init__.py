@@ -1,8 +1,10 @@
 """The folder of a collection: segments and documents.db; one writer, any number of readers.
 
-documents/    documents.db
-filters/      filters compiled to SQL
-lexical       documents ranked by words
+database      documents.db as a file
+schema        its tables
+store         reads and writes the tables
+words         the words files of a snapshot
+spelling      words that no document has
 snapshot      the state of one commit, to read from
 view          the snapshot that an open collection shows
 writer        one commit: a transaction on tables and segments

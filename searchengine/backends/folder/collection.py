@@ -16,8 +16,6 @@ import numpy as np
 from searchengine.backends import terms
 from searchengine.backends.contract import Entry, Known, check_unchanged, checked
 from searchengine.backends.folder import pending
-from searchengine.backends.folder.documents.changes import Changes
-from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.folders import (
     check_name,
     is_free,
@@ -26,6 +24,7 @@ from searchengine.backends.folder.folders import (
     refuse_network,
 )
 from searchengine.backends.folder.merging import Merging
+from searchengine.backends.folder.store import Changes, SegmentRow, Store
 from searchengine.backends.folder.writer import BuiltSegment, Measured, WritableView, build_plan
 from searchengine.backends.terms import Text, file_name
 from searchengine.corpus.analyzer import DEFAULT, Analyzer

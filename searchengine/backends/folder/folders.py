@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from searchengine.backends.folder.documents.connections import exhausted
-from searchengine.backends.folder.documents.store import Store
+from searchengine.backends.folder.database import exhausted
+from searchengine.backends.folder.store import Store
 from searchengine.errors import FORBIDDEN, CollectionBusy, CollectionError
 from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.storage.durable import open_folder, sha256, sync_folder

@@ -21,9 +21,9 @@ from time import monotonic, sleep
 
 from searchengine.backends.contract import Ids
 from searchengine.backends.folder import pending
-from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.folders import beside, os_errors
 from searchengine.backends.folder.pending import Kind, Owner, Work
+from searchengine.backends.folder.store import SegmentRow, Store
 from searchengine.backends.folder.words import writer
 from searchengine.backends.folder.writer import (
     BuiltSegment,

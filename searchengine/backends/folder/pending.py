@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from searchengine.backends.folder.documents.changes import Changes
-from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.folders import Scratch, os_errors, remove_dead_scratch
+from searchengine.backends.folder.store import Changes, SegmentRow, Store
 from searchengine.errors import CollectionError
 from searchengine.indexer.storage.durable import sync_folder
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from searchengine.backends import contract, lexical, limits
 from searchengine.backends.contract import Ids, Known, Passages, WordScores
-from searchengine.backends.folder.documents.store import SegmentRow, Store
 from searchengine.backends.folder.folders import read_all, stored_bytes
 from searchengine.backends.folder.pending import described, works
 from searchengine.backends.folder.spelling import Speller
+from searchengine.backends.folder.store import SegmentRow, Store
 from searchengine.backends.folder.words import (
     TIED,
     Ranker,

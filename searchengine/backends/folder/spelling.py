@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache, lru_cache, partial
 
 from searchengine.backends import limits
-from searchengine.backends.folder.documents.store import Store
+from searchengine.backends.folder.store import Store
 from searchengine.backends.folder.words import WordIndex, texts_of
 from searchengine.backends.quotes import phrases
 from searchengine.backends.terms import Term, functions_of

@@ -8,9 +8,7 @@ from time import monotonic
 from typing import Any
 
 from searchengine.backends.contract import Backend
-from searchengine.backends.folder.documents.connections import Identity, exhausted
-from searchengine.backends.folder.documents.database import FOLDED, REOPENED
-from searchengine.backends.folder.documents.store import SegmentRow, Store
+from searchengine.backends.folder.database import FOLDED, REOPENED, Identity, exhausted
 from searchengine.backends.folder.folders import (
     check_name,
     checksum,
@@ -19,6 +17,7 @@ from searchengine.backends.folder.folders import (
     warn_network,
 )
 from searchengine.backends.folder.snapshot import Snapshot
+from searchengine.backends.folder.store import SegmentRow, Store
 from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.config import Device
 from searchengine.indexer.errors import SegmentError, SegmentFormatError

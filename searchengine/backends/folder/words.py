@@ -13,7 +13,7 @@ import numpy as np
 
 from searchengine.backends import limits, terms
 from searchengine.backends.contract import Ids, Scored
-from searchengine.backends.folder.documents.store import SegmentRow, Store
+from searchengine.backends.folder.store import SegmentRow, Store
 from searchengine.backends.terms import Term, Text
 from searchengine.corpus.analyzer import Analyzer, names, pieces
 from searchengine.indexer.arrays import Doubles, RowNumbers

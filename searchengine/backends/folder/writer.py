@@ -24,9 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from searchengine.backends.contract import Ids
-from searchengine.backends.folder.documents.changes import Changes
-from searchengine.backends.folder.documents.connections import Identity
-from searchengine.backends.folder.documents.store import SegmentRow, Store
+from searchengine.backends.folder.database import Identity
 from searchengine.backends.folder.folders import (
     beside,
     checksum,
@@ -36,6 +34,7 @@ from searchengine.backends.folder.folders import (
     remove_unnamed,
     segment_folders,
 )
+from searchengine.backends.folder.store import Changes, SegmentRow, Store
 from searchengine.backends.folder.view import View
 from searchengine.backends.folder.words import analyzer, writer
 from searchengine.corpus.analyzer import Analyzer

@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine import Hit, SearchEngine
-from searchengine.backends.folder.documents.changes import Changes
-from searchengine.backends.folder.documents.store import Store
+from searchengine.backends.folder.store import Changes, Store
 from searchengine.encoders.protocol import WrappedEncoder
 from searchengine.encoders.questions import QuestionEncoder
 from searchengine.errors import (

@@ -8,7 +8,7 @@ import pytest
 
 from searchengine import SearchEngine
 from searchengine.backends.contract import EXPECTED
-from searchengine.backends.folder.documents.store import Store
+from searchengine.backends.folder.store import Store
 from searchengine.backends.mode import WEIGHT
 from searchengine.query.ranking import WINDOW, Fusion
 

@@ -8,7 +8,7 @@ from command_line import run, run_json
 from conftest import WordLengths
 
 from searchengine import SearchEngine
-from searchengine.backends.folder.documents.store import Store
+from searchengine.backends.folder.store import Store
 from searchengine.backends.mode import WEIGHT, Mode
 from searchengine.errors import QueryError
 from searchengine.upkeep.copies import copy as copy_collection

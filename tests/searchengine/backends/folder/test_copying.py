@@ -19,7 +19,7 @@ from conftest import WordLengths
 from faults import compile_library, missing
 
 from searchengine import SearchEngine
-from searchengine.backends.folder.documents.store import SegmentRow, Store
+from searchengine.backends.folder.store import SegmentRow, Store
 from searchengine.errors import CollectionError
 from searchengine.indexer.config import Storage
 from searchengine.indexer.errors import SegmentError
@@ -302,7 +302,7 @@ _COPY = """
 import sys
 from pathlib import Path
 from faults import Library, records
-from searchengine.backends.folder.documents.store import Store
+from searchengine.backends.folder.store import Store
 source, target = map(Path, sys.argv[1:])
 library = Library()
 with Store(source) as store:

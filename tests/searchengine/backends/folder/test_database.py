@@ -14,11 +14,10 @@ import pytest
 from scenarios import open_files
 
 from searchengine.backends.contract import Entry, Known
-from searchengine.backends.folder.documents import database
-from searchengine.backends.folder.documents.changes import Changes
-from searchengine.backends.folder.documents.connections import turn
-from searchengine.backends.folder.documents.store import SegmentRow, Store
+from searchengine.backends.folder import database
+from searchengine.backends.folder.database import turn
 from searchengine.backends.folder.folders import os_errors, remove_unnamed, segment_folders
+from searchengine.backends.folder.store import Changes, SegmentRow, Store
 from searchengine.corpus.files import Document
 from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.indexer.storage.durable import open_folder

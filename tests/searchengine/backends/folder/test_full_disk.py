@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from searchengine.backends.folder.documents import schema
-from searchengine.backends.folder.documents.store import Store
+from searchengine.backends.folder import schema
+from searchengine.backends.folder.store import Store
 from searchengine.corpus import language_traits
 from searchengine.errors import CollectionError, CorpusError
 from searchengine.indexer.faiss_calls import faiss, write_index

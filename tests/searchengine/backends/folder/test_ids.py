@@ -12,7 +12,7 @@ from pending import leave_pending
 from scenarios import document
 
 from searchengine import SearchEngine
-from searchengine.backends.folder.documents.store import Store
+from searchengine.backends.folder.store import Store
 from searchengine.errors import CollectionError
 from searchengine.ingest import pipeline
 from searchengine.upkeep.reindex import Reindexing

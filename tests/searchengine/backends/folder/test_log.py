@@ -14,7 +14,7 @@ from conftest import WordLengths
 from scenarios import document
 
 from searchengine import SearchEngine
-from searchengine.backends.folder.documents import database
+from searchengine.backends.folder import database
 
 _UNIT = 1 << 18
 

@@ -17,9 +17,9 @@ from scenarios import answers_as_brute_force, document, stored, strays
 
 from searchengine import SearchEngine
 from searchengine.backends.folder import merging, pending
-from searchengine.backends.folder.documents.store import Store
 from searchengine.backends.folder.merging import Merging
 from searchengine.backends.folder.pending import Kind, Owner
+from searchengine.backends.folder.store import Store
 from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.indexer.segment import SegmentConfig
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from searchengine import SearchEngine
 from searchengine.backends.folder import collection as ahead
-from searchengine.backends.folder.documents.store import Store
 from searchengine.backends.folder.snapshot import Snapshot
+from searchengine.backends.folder.store import Store
 from searchengine.backends.folder.writer import Writer
 from searchengine.errors import CollectionError
 from searchengine.ingest.passages import PassageConfig

@@ -19,7 +19,7 @@ from scenarios import document, stored, strays
 from searchengine import Document, SearchEngine
 from searchengine.backends.folder import pending
 from searchengine.backends.folder.collection import Collection
-from searchengine.backends.folder.documents.store import Store
+from searchengine.backends.folder.store import Store
 from searchengine.backends.folder.writer import Writer
 from searchengine.encoders.functions import PROBE, FunctionEncoder
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch, QueryError

@@ -455,7 +455,7 @@ from pathlib import Path
 from conftest import REPOSITORY, WordLengths
 from faults import Action, Library, in_child
 from searchengine.upkeep.repair import repair
-from searchengine.backends.folder.documents.changes import Changes
+from searchengine.backends.folder.store import Changes
 from searchengine.corpus.analyzer import Tokenizer
 path, folder = map(Path, sys.argv[1:])
 library = Library()

@@ -23,7 +23,7 @@ from searchengine.errors import CollectionBusy, CollectionError
 # Stops in the midst of a backup or of creating a collection, and says so.
 PROGRAM = """\
 import shutil, signal, sys, time
-import searchengine.backends.folder.documents.changes
+import searchengine.backends.folder.store
 from searchengine import SearchEngine
 from searchengine.upkeep import copies
 from searchengine.cli import cli
@@ -38,7 +38,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup, which may run the tests, 
 copies.link_verified = stop
 what, source, target = sys.argv[1:]
 if what == "create":
-    searchengine.backends.folder.documents.changes.Changes.set = stop
+    searchengine.backends.folder.store.Changes.set = stop
     SearchEngine.create(target, WordLengths())
 else:
     if what == "export":

@@ -24,8 +24,8 @@ from conftest import REPOSITORY, WordLengths
 from faults import in_child
 
 from searchengine import Document, SearchEngine
-from searchengine.backends.folder.documents.connections import turn
-from searchengine.backends.folder.documents.store import Store
+from searchengine.backends.folder.database import turn
+from searchengine.backends.folder.store import Store
 from searchengine.errors import (
     CollectionBusy,
     CollectionError,
@@ -810,7 +810,7 @@ def test_a_slow_filter_does_not_hold_up_others(path: Path) -> None:
 
 def test_connections_of_one_snapshot_show_one_commit(path: Path) -> None:
     """They are begun one after the other: those that a commit came between are let go of."""
-    from searchengine.backends.folder.documents import database as module
+    from searchengine.backends.folder import database as module
 
     begun = module._begun
     calls: list[int] = []

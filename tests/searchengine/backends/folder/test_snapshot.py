@@ -11,8 +11,7 @@ from conftest import WordLengths
 from scenarios import open_files
 
 from searchengine import SearchEngine
-from searchengine.backends.folder.documents.changes import Changes
-from searchengine.backends.folder.documents.store import Store
+from searchengine.backends.folder.store import Changes, Store
 from searchengine.errors import CollectionError
 from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.segment import Segment

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine.backends.contract import Entry, as_json
-from searchengine.backends.folder.documents import schema
-from searchengine.backends.folder.documents.changes import Changes
-from searchengine.backends.folder.documents.store import Passage, SegmentRow, Store
+from searchengine.backends.folder import schema
+from searchengine.backends.folder.store import Changes, Passage, SegmentRow, Store
 from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionBusy, CollectionError, FilterError
 
