@@ -68,12 +68,9 @@ def index_field(connection: sqlite3.Connection, name: str) -> None:
     Raises FilterError if `name` is not the name of a field.
     """
     path = json_path(field_named(name))
-    inserted = connection.execute(
-        "INSERT INTO fields (path) VALUES (?) ON CONFLICT (path) DO NOTHING", (path,)
-    )
-    if inserted.rowcount:
-        number = _number(connection, path)
-        connection.execute(f"{_FILL} field = ? ORDER BY kind, value, document", (number,))
+    sql = "INSERT INTO fields (path) VALUES (?) ON CONFLICT (path) DO NOTHING RETURNING id"
+    for number in connection.execute(sql, (path,)).fetchall():
+        connection.execute(f"{_FILL} field = ? ORDER BY kind, value, document", number)
 
 
 def drop_field(connection: sqlite3.Connection, name: str) -> None:
@@ -81,9 +78,10 @@ def drop_field(connection: sqlite3.Connection, name: str) -> None:
 
     Raises FilterError if `name` is not the name of a field.
     """
-    number = _number(connection, json_path(field_named(name)))
-    connection.execute("DELETE FROM field_values WHERE field = ?", (number,))
-    connection.execute("DELETE FROM fields WHERE id = ?", (number,))
+    path = json_path(field_named(name))
+    sql = "DELETE FROM field_values WHERE field = (SELECT id FROM fields WHERE path = ?)"
+    connection.execute(sql, (path,))
+    connection.execute("DELETE FROM fields WHERE path = ?", (path,))
 
 
 def indexed(connection: sqlite3.Connection) -> dict[Field, int]:
@@ -107,8 +105,3 @@ def check(connection: sqlite3.Connection) -> str | None:
         if document is not None:
             return f"the index of metadata fields {fault} {document}"
     return None
-
-
-def _number(connection: sqlite3.Connection, path: str) -> int | None:
-    row = connection.execute("SELECT id FROM fields WHERE path = ?", (path,)).fetchone()
-    return None if row is None else int(row[0])

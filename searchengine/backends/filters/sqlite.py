@@ -44,11 +44,9 @@ def json_path(field: Field) -> str:
 
 def _check(indexed: Mapping[Field, int], predicate: Predicate, check: Check) -> Condition:
     field, items = predicate.field, predicate.items
-    if field == ("_id",):
-        return _test("documents.key", check)  # may use its index
     # Beside an argument that is a constant, SQLite keeps a copy of the others for each call: a
-    # filter of many patterns would keep a long text as many times.
-    bound = "(SELECT ?)" if check.operator == "like" else "?"
+    # filter of many patterns would keep a long text as many times. Keys are short, and have an index.
+    bound = "(SELECT ?)" if check.operator == "like" and field != ("_id",) else "?"
     if field in COLUMNS:
         return _test(f"documents.{COLUMNS[field]}", check, bound)
     if field in indexed:
