@@ -45,7 +45,7 @@ def json_path(field: Field) -> str:
 def _check(indexed: Mapping[Field, int], predicate: Predicate, check: Check) -> Condition:
     field, items = predicate.field, predicate.items
     # Beside an argument that is a constant, SQLite keeps a copy of the others for each call: a
-    # filter of many patterns would keep a long text as many times. Keys are short, and have an index.
+    # filter of many patterns would keep a long text as many times. Keys are short and indexed.
     bound = "(SELECT ?)" if check.operator == "like" and field != ("_id",) else "?"
     if field in COLUMNS:
         return _test(f"documents.{COLUMNS[field]}", check, bound)
