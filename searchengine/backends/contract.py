@@ -24,12 +24,11 @@ returns. What can be written with these members is a function: entries.py, listi
 import hashlib
 import json
 import shlex
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -126,31 +125,26 @@ class WordScores(list[tuple[int, float]]):
     """The documents that have words of a question, with their BM25: a Scored.
 
     Attributes:
-        most: what the EXPECTED most telling words of the question give a document at most, on the
-            same scale, divided by the part of the question that documents have; 0: unknown.
-        scale: the BM25 score that weighs as much as a cosine of 1: the best, or `most` if that is
-            more. So the best document has the full share if it has all of these words, and less if
-            it has few of them. What phrases add exceeds it.
+        scale: the BM25 score that weighs as much as a cosine of 1: the best, or what the EXPECTED
+            most telling words of the question give a document at most, if that is more. So the best
+            document has the full share if it has all of these words, and less if it has few of
+            them. What phrases add exceeds it.
         first: document → its first passage, if the ranking has told.
     """
 
-    __slots__ = ("first", "most", "scale")
+    __slots__ = ("first", "scale")
 
     def __init__(
         self,
         scored: Iterable[tuple[int, float]] = (),
-        most: float = 0.0,
-        scale: float | None = None,
+        scale: float = 1.0,
         first: Mapping[int, int] | None = None,
     ) -> None:
         super().__init__(scored)
-        self.first = {} if first is None else first
-        self.most = most
-        best = self[0][1] if self else 0.0
-        self.scale = (max(best, most) or 1.0) if scale is None else scale
+        self.scale, self.first = scale, first or {}
 
 
-class Snapshot(ABC):
+class Snapshot(Protocol):
     """One commit of a collection, as a query reads it: nothing in it changes.
 
     Ids of documents rise in the order in which the documents were first added. An id that is not
@@ -163,16 +157,13 @@ class Snapshot(ABC):
     settings: Mapping[str, Any]
 
     @property
-    @abstractmethod
     def shortlist(self) -> int:
         """How many passages are scored at full width unless a query says more."""
 
     @property
-    @abstractmethod
     def unrelated(self) -> "Unrelated":
         """A sample of passages of different documents: which cosines count as 0."""
 
-    @abstractmethod
     def search(
         self,
         queries: Floats,
@@ -191,7 +182,6 @@ class Snapshot(ABC):
         many of the first rows will be read next.
         """
 
-    @abstractmethod
     def prefix_ranks(
         self, query: Floats, passages: Ids, where: str | None, shortlist: int | None
     ) -> list[int]:
@@ -200,15 +190,12 @@ class Snapshot(ABC):
         Empty where a search with this filter and shortlist compares all at full width.
         """
 
-    @abstractmethod
     def cosines(self, query: Floats, passages: Ids) -> "SearchResult":
         """All these passages (n,) by full-width cosine to a query (D,), as `search`: (1, n)."""
 
-    @abstractmethod
     def vectors(self, passages: Ids) -> Floats:
         """The vectors of passages: ids (n,) to (n, D) float32."""
 
-    @abstractmethod
     def by_words(
         self,
         question: str,
@@ -224,14 +211,12 @@ class Snapshot(ABC):
         searched for as well.
         """
 
-    @abstractmethod
     def replacements(self, question: str) -> Mapping[tuple[int, int], str]:
         """Where a question has a word that no document has → the nearest that documents have.
 
         In order. Empty where words are not compared.
         """
 
-    @abstractmethod
     def passages(
         self,
         ids: Ids | None = None,
@@ -243,42 +228,35 @@ class Snapshot(ABC):
         `known`: document → one of its passages, of those for which one is known.
         """
 
-    @abstractmethod
     def documents(self, ids: Iterable[int], *, texts: bool = True) -> list[Document]:
         """The documents with these ids, in this order.
 
         Without `texts`, text and metadata are left empty: for keys and titles.
         """
 
-    @abstractmethod
     def known(self, keys: Iterable[str]) -> dict[str, Known]:
         """Key → stored state, for the keys that are stored."""
 
-    @abstractmethod
     def ids_after(self, after: int, where: str | None, limit: int) -> Ids:
         """The first ids above `after` of documents that match a filter, ascending, (n,) int64."""
 
-    @abstractmethod
     def count(self, where: str | None = None) -> int:
         """The number of documents that match a filter; None: of all."""
 
-    @abstractmethod
     def values(self, documents: Iterable[int], name: str) -> dict[int, Hashable]:
         """Document id → its value of a metadata field, to group by; missing values differ."""
 
-    @abstractmethod
     def value_counts(self, name: str, where: str | None) -> Sequence[tuple[str, Any, int]]:
         """Kind, value and number of documents that match a filter, for each value of a field.
 
         Kinds are those of SQLite's json_type; of a list each distinct element counts.
         """
 
-    @abstractmethod
     def sizes(self) -> dict[str, Any]:
         """Those attributes of upkeep.stats.Stats that depend on the backend, by name."""
 
 
-class Backend(ABC):
+class Backend(Protocol):
     """An open collection. Safe to use from several threads. Pickled, it is opened again.
 
     Attributes:
@@ -290,18 +268,15 @@ class Backend(ABC):
     accepts: Callable[[Mapping[str, Any]], None]
 
     @property
-    @abstractmethod
     def settings(self) -> Mapping[str, Any]:
         """The collection settings."""
 
-    @abstractmethod
     def reading(self, *, newest: bool = False) -> AbstractContextManager[Snapshot]:
         """A snapshot, which stays as it is throughout the block.
 
         `newest`: of the last commit, whatever is shown.
         """
 
-    @abstractmethod
     def upsert(
         self,
         entries: Sequence[Entry],
@@ -332,22 +307,18 @@ class Backend(ABC):
         CorpusError for an entry that cannot be stored; then nothing is written.
         """
 
-    @abstractmethod
     def delete(self, keys: Sequence[str] | None, where: str | None) -> int:
         """Delete documents by key, or all that match a filter; returns how many."""
 
-    @abstractmethod
     def configure(self, values: Mapping[str, Any], *, fields: Iterable[str] = ()) -> None:
         """Store collection settings in one commit; None removes one. Others see it at a refresh.
 
         `fields`: metadata fields to index, for filters.
         """
 
-    @abstractmethod
     def refresh(self) -> None:
         """Show what others have committed."""
 
-    @abstractmethod
     def close(self) -> None:
         """Release files or connections; closing twice is harmless."""
 

@@ -104,7 +104,7 @@ def ranked(
     A term weighs the square root of its occurrences in the question: nDCG@10 of questions of 150
     words is 0.034 higher than if it counts once. Four function words count as another one.
 
-    `most` grows with the part of the question that no document has.
+    The scale grows with the part of the question that no document has.
 
     Terms in half of the documents or more count only if there are fewer than k with another one:
     their inverse document frequency is nearly 0, and they take most of the time.
@@ -129,4 +129,5 @@ def ranked(
         seen, lowest = dict(scored), scored[-1][1] if scored else math.inf
         more = index.best(weights, k)
         scored += [(i, min(score, lowest)) for i, score in more if i not in seen]
-    return WordScores(scored[:k], most)
+    best = scored[0][1] if scored else 0.0
+    return WordScores(scored[:k], max(best, most) or 1.0)

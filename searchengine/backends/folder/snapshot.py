@@ -365,7 +365,7 @@ class Snapshot(contract.Snapshot):
         sums = np.array([score + gains[document] for document, score in scores.items()])
         order = best_by_key(ids, sums, k, self.store.keys_of)
         best_sums = zip(ids[order].tolist(), sums[order].tolist(), strict=True)
-        return WordScores(best_sums, scored.most, scored.scale, first)
+        return WordScores(best_sums, scored.scale, first)
 
     def replacements(self, question: str) -> Mapping[tuple[int, int], str]:
         if self._speller is None:

@@ -107,7 +107,7 @@ def test_names_and_the_default_of_a_backend(engine: SearchEngine) -> None:
     engine.collection.upsert(entries())
     with engine.collection.reading() as snapshot:
         assert 0 <= snapshot.unrelated.mean <= 0.9
-        assert snapshot.by_words("title 7", 5).most >= 0
+        assert snapshot.by_words("title 7", 5).scale > 0
         ids = [ids_of(snapshot, [key])[key] for key in ("k7", "k2", "k7")]
         assert keys_of(snapshot, ids) == ["k7", "k2", "k7"]
         named = snapshot.documents(ids[:2], texts=False)

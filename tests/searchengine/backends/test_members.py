@@ -13,6 +13,3 @@ def members(kind: type) -> set[str]:
 
 def test_the_contract_is_two_small_classes() -> None:
     assert len(members(Snapshot)) + len(members(Backend)) <= MOST
-    assert Snapshot.__abstractmethods__ | Backend.__abstractmethods__ <= (
-        members(Snapshot) | members(Backend)
-    )

@@ -195,7 +195,7 @@ def fusing(engine: SearchEngine, question: str) -> Fusion:
     """The constants of a question, without a filter."""
     with engine.collection.reading() as snapshot:
         found = snapshot.by_words(question, WINDOW)
-        assert found.most >= found[0][1]
+        assert found.scale >= found[0][1]
         weight = weight_of(snapshot.settings)
         vector = engine.encoder.encode([question])[0]
         return Fusion(found.scale, snapshot.unrelated.cosine(vector), weight)
