@@ -163,7 +163,6 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Train": (
         train.train,
         train.mine,
-        index.encode,
         upkeep.reindex,
     ),
     "Keep": (

@@ -1,4 +1,4 @@
-"""Fill a collection: searchengine index and encode."""
+"""Fill a collection: searchengine index."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +17,6 @@ from searchengine.cli.console import (
     counted,
     indexing,
     note,
-    progress,
     show_json,
     show_json_line,
 )
@@ -25,7 +24,6 @@ from searchengine.cli.options import (
     AS_JSON,
     COLLECTION,
     INDEXED,
-    MODEL,
     RUNNING,
     SHORTLIST,
     WAIT,
@@ -191,8 +189,8 @@ _FILLS = (
         "passage_file",
         type=_FILE,
         metavar="FILE",
-        help="Key, start and end of the passage of each row of --vectors (.jsonl, as `export` and "
-        "`encode` write it).",
+        help="Key, start and end of the passage of each row of --vectors (.jsonl, as `export` "
+        "writes it).",
     ),
     _option(
         "--prune",
@@ -614,60 +612,6 @@ def _watch(engine: Any, folder: str, options: "MirrorOptions", as_json: bool) ->
         )
         status = stop.status if isinstance(stop, Terminated) else INTERRUPTED
         raise click.exceptions.Exit(status) from None
-
-
-@click.command(
-    cls=sectioned(
-        {
-            "What is read": "text_field title_field id_field as_text ignore no_gitignore skip_bad",
-            "Passages": "passages passage_tokens overlap",
-            "The encoder and where it runs": f"encoder {RUNNING}",
-        }
-    )
-)
-@click.argument("corpus")
-@click.argument("output", type=click.Path(file_okay=False, path_type=Path))
-@_with(MODEL, *_CUTS, *_READS)
-@runs
-def encode(
-    corpus: str, output: Path, encoder: str, runtime: Any, skip_bad: bool, **options: Any
-) -> None:
-    """Encode the documents of CORPUS into the new folder OUTPUT.
-
-    It holds vectors.npy and, in passages.jsonl, the key and place of the text of
-    each row. `index` takes them with the same CORPUS and encodes nothing.
-    docs/scale.md has recipes for several machines.
-
-    \b
-    Examples:
-        searchengine encode papers.jsonl encoded/ --device cuda
-        searchengine index papers.jsonl papers.index --encoder starter \\
-            --vectors encoded/vectors.npy --passages-from encoded/passages.jsonl
-    """
-    from searchengine.corpus.files import Unread, count_records, read_corpus
-    from searchengine.encoders.loading import load_given
-    from searchengine.ingest.passages import PassageReader
-    from searchengine.ingest.settings import CollectionSettings
-    from searchengine.ingest.supplied import write_vectors
-
-    wanted, reading = passages_of(options), read_options(options)
-    if output.resolve().is_relative_to(Path(corpus).resolve()):
-        raise CorpusError(f"{output} is inside the corpus {corpus}; choose a folder elsewhere")
-    malformed, unread = LeftOut(), Unread()
-    on_bad = (lambda error: malformed.add(str(error))) if skip_bad else None
-    loaded = load_given(encoder, runtime)
-    cut = CollectionSettings.for_encoder(loaded, passages=True if wanted is None else wanted)
-    reader = PassageReader(loaded, cut.passages)
-    documents = read_corpus(corpus, on_bad, unread=unread, **reading)
-    with (
-        explaining(malformed, unread.failed),
-        progress("Encoding", count_records(corpus, reading["choice"])) as report,
-    ):
-        count, rows = write_vectors(documents, output.absolute(), reader, report)
-    note(f"{counted(count, 'document')} in {counted(rows, 'passage')} encoded in {output}")
-    _show_left_out({"bad": malformed, "unreadable": unread.failed})
-    if sentence := unread.sentence():
-        note(sentence)
 
 
 @contextmanager

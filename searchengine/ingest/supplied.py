@@ -1,16 +1,13 @@
 """Documents that come with their vectors: checked as they are read, and never copied.
 
-`write_vectors` encodes documents into files, from which they are read with their vectors.
-
 The vectors are an array (n, D), which may be mapped from a file. Row i belongs to document i, or to
 the passage that line i of `passages` describes, as `export` writes them. The segment is built from
 the array itself.
 """
 
 import hashlib
-import json
 from array import array
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,14 +16,10 @@ import numpy.typing as npt
 
 from searchengine.backends.contract import Backend, Span
 from searchengine.backends.entries import known
-from searchengine.backends.folder.folders import is_free, new_folder
 from searchengine.corpus.documents import Document, checked_key
 from searchengine.encoders.protocol import Vectors
-from searchengine.errors import CollectionError, CorpusError, EmptyCorpus, QueryError
+from searchengine.errors import CorpusError, QueryError
 from searchengine.indexer.arrays import BLOCK_ROWS, evenly, unusable
-from searchengine.indexer.storage.durable import sync_file
-from searchengine.ingest.passages import PassageReader
-from searchengine.ingest.pipeline import LARGEST_BLOCK, encoded, in_batches
 
 VectorsArgument = npt.ArrayLike | Sequence[npt.ArrayLike | None]
 _LONGEST = 1 << 40  # characters of a text
@@ -152,54 +145,6 @@ class SuppliedVectors:
                 "only zeros; correct it, or leave it out with its document"
             )
         return single
-
-
-def write_vectors(
-    documents: Iterable[Document],
-    path: Path,
-    reader: PassageReader,
-    progress: Callable[[int], None],
-) -> tuple[int, int]:
-    """Encode documents into vectors.npy and passages.jsonl in a new folder, all or nothing.
-
-    Line i of passages.jsonl (key, start, end) describes row i of the vectors, as in an export.
-    Documents without text and repeated keys are left out. Returns the numbers of documents and
-    rows; `progress`: called with the number of documents just encoded.
-
-    Raises CollectionError (the folder holds files), EmptyCorpus, and what the documents raise.
-    """
-    if not is_free(path):
-        raise CollectionError(f"{path} exists already; choose another folder or remove it")
-    keys: set[str] = set()
-
-    def distinct() -> Iterator[Document]:
-        for document in documents:
-            if document.full_text and document.key not in keys:
-                keys.add(document.key)
-                yield document
-
-    header = {"descr": "<f4", "fortran_order": False, "shape": (0, reader.encoder.dim)}
-    rows = 0
-    with new_folder(path) as folder:
-        files = folder / "vectors.npy", folder / "passages.jsonl"
-        with files[0].open("xb") as vectors, files[1].open("x", encoding="utf-8") as passages:
-            np.lib.format.write_array_header_1_0(vectors, header)
-            for block in encoded(reader, in_batches(distinct(), LARGEST_BLOCK[0])):
-                vectors.write(np.concatenate(block.batches, dtype="<f4").data)
-                rows += sum(map(len, block.spans))
-                for document, cut in zip(block.documents, block.spans, strict=True):
-                    for start, end in cut:
-                        line = {"key": document.key, "start": start, "end": end}
-                        passages.write(json.dumps(line, ensure_ascii=False) + "\n")
-                progress(len(block.documents))
-            vectors.seek(0)  # numpy pads the header, so that the number of rows fits later
-            header["shape"] = rows, reader.encoder.dim
-            np.lib.format.write_array_header_1_0(vectors, header)
-        for file in files:
-            sync_file(file)
-        if not rows:
-            raise EmptyCorpus("no document to encode")
-    return len(keys), rows
 
 
 def check_numbers(backend: Backend, vectors: npt.NDArray[Any], source: str) -> None:

@@ -96,8 +96,6 @@ def test_files_without_a_reader_as_text(notes: Path, encoder: Path, tmp_path: Pa
     assert run_json(*arguments, *choice)["added"] == 2
     assert run_json(*arguments, *choice, "--prune")["unchanged"] == 3
     assert run_json(*arguments, "--prune")["removed"] == 2
-    encoding = ("encode", notes, tmp_path / "e", "--encoder", encoder, "--ignore", "built")
-    assert "3 documents in" in run(*encoding, *choice).stderr
     single = ("index", notes / "b.foo", tmp_path / "d", "--encoder", encoder)
     assert "--as-text reads others as text" in run(*single).stderr
     assert run_json(*single, "--as-text", "foo")["added"] == 1

@@ -1,13 +1,17 @@
 """searchengine index --vectors: from a .npy file to a tuned collection, and back from an export."""
 
 import json
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from command_line import run, run_json
-from conftest import WordLengths
+from command_line import COMMAND, run, run_json
+from conftest import REPOSITORY, WordLengths
 
 from searchengine import SearchEngine
 
@@ -249,3 +253,33 @@ def test_documents_without_text_or_vector(tmp_path: Path) -> None:
     assert run_json("index", source, path, *files)["unchanged"] == 3
     done = run("index", source, tmp_path / "other")
     assert done.returncode == 2 and "no field 'text' (fields: '_id', 'year')" in done.stderr
+
+
+@pytest.mark.long
+def test_the_recipes_for_many_machines(tmp_path: Path) -> None:
+    """The commands of docs/scale.md for an array of jobs, and the program for Ray if it is here."""
+    page = (REPOSITORY / "docs" / "scale.md").read_text()
+    page = page[page.index("## Encode on many machines") :]
+    papers = [{"_id": f"p{i}", "text": f"Paper {i} tells of whales. " * (i + 1)} for i in range(60)]
+    (tmp_path / "papers.jsonl").write_text("".join(json.dumps(each) + "\n" for each in papers))
+    environment = os.environ | {"PATH": f"{Path(COMMAND).parent}:{os.environ['PATH']}"}
+
+    def shell(command: str) -> None:
+        done = subprocess.run(
+            ["bash", "-ec", command], cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+
+    split, encode, index = re.findall(r"^ {4}((?:split|searchengine|for) .*)$", page, re.M)[:3]
+    shell(split)
+    for task in range(4):
+        shell(f"TASK={task}; {encode}")
+    shell(index)
+    assert run("index", tmp_path / "papers.jsonl", tmp_path / "alone.index").returncode == 0
+    together = run_json("info", tmp_path / "papers.index")
+    assert together["passages"] == run_json("info", tmp_path / "alone.index")["passages"] > 60
+    pytest.importorskip("ray", reason="ray is not installed")
+    (program,) = re.findall(r"```python\n(.*?)```", page, re.S)[:1]
+    (tmp_path / "by_ray.py").write_text(program.replace("papers.index", "ray.index"))
+    shell(f"{sys.executable} by_ray.py")
+    assert run_json("info", tmp_path / "ray.index")["passages"] == 60
