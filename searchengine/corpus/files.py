@@ -36,13 +36,13 @@ from searchengine.corpus.formats.kinds import (
     TEXT,
     FileChoice,
     Kind,
-    Text,
 )
 from searchengine.corpus.formats.reading_process import Parser
 from searchengine.corpus.tabular import IDS, Columns, named_records, read_table
 from searchengine.corpus.text_files import (
     STDIN,
     OnBad,
+    Text,
     bad,
     decode,
     kind,
@@ -257,7 +257,7 @@ def _rules_in(folder: Path, above: _Rules, choice: FileChoice) -> _Rules:
     file = folder / ".gitignore"
     if choice.gitignore and file.is_file():
         with suppress(CorpusError, ValueError):  # no text, or no patterns
-            lines = decode(read_bytes(file), file)[0].splitlines()
+            lines = decode(read_bytes(file), file).text.splitlines()
             return (*above, (folder, GitIgnoreSpec.from_lines(lines)))
     return above
 

@@ -1,22 +1,22 @@
 """Bytes of files → texts, lines and JSON, and errors about those that cannot be read.
 
 Memory stays bounded: no line or text may be longer than 64 MiB. The encoding of a whole text is a
-byte order mark, UTF-8, a declared one, or else the most likely one, as encodings.py tells. Where
-several are equally likely, the text is refused and they are named. Files that are read line by line
-must be UTF-8.
+byte order mark, UTF-8, a declared one, or else the most likely one, as encodings.py tells. Files
+that are read line by line must be UTF-8.
 """
 
 import gzip
 import json
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from searchengine.corpus.encodings import detected, known, marked, not_utf8
+from searchengine.corpus.encodings import broken_places, detected, known, marked, not_utf8
 from searchengine.errors import FORBIDDEN, CorpusError, UnreadableFile
 
 OnBad = Callable[[CorpusError], None]
@@ -26,6 +26,42 @@ STDIN = Path("-")
 LONGEST = 1 << 26
 """Bytes of a line, row or text; as JSON, the worst line takes 27 times as much memory."""
 _MESSAGE = 900  # characters of a message
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A heading of a text.
+
+    Attributes:
+        start: its offset in the text, in characters.
+        level: 1 for the highest.
+        title: its text.
+    """
+
+    start: int
+    level: int
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text of a file: all of it, a page, or a chapter.
+
+    Attributes:
+        text: the text.
+        title: the title that the file names; "" for the name of the file.
+        metadata: fields of the document.
+        headings: those of the text, in order.
+        fragment: what the key has after the path and "#", such as page=3; "" for a whole file.
+        lost: sentences on parts beside it that cannot be read.
+    """
+
+    text: str
+    title: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    headings: tuple[Heading, ...] = ()
+    fragment: str = ""
+    lost: tuple[str, ...] = ()
 
 
 def bad(where: object, message: str) -> CorpusError:
@@ -101,9 +137,9 @@ def read_lines(path: Path, on_bad: OnBad | None = None) -> Iterator[tuple[int, s
             try:
                 line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
-                names = [] if other_encoding else detected(raw)  # once: it takes milliseconds
+                name = "" if other_encoding else detected(raw)  # once: it takes milliseconds
                 other_encoding = True
-                report(bad(f"{path}:{number}", not_utf8(raw[error.start], names)), on_bad)
+                report(bad(f"{path}:{number}", not_utf8(raw[error.start], name)), on_bad)
                 continue
             yield number, line
 
@@ -117,23 +153,28 @@ def read_bytes(path: Path) -> bytes:
     return data
 
 
-def decode(data: bytes, path: Path, declared: str = "") -> tuple[str, str]:
-    """The text of a file, and the encoding if it is not UTF-8.
+def decode(data: bytes, path: Path, declared: str = "") -> Text:
+    """The text of a file; an encoding that is not UTF-8 is its metadata.
 
-    `declared`: the encoding that the file names, if it does. Raises CorpusError.
+    If it is UTF-8 but for a few bytes, these are read as U+FFFD and the loss is named. `declared`:
+    the encoding that the file names, if it does. Raises CorpusError.
     """
     name = marked(data)
-    if not name and b"\0" in data:
-        name = "".join(detected(data))
-    elif not name:
+    if name in ("", "utf-8-sig") and b"\0" not in data:
         try:
-            return data.decode(), ""
+            return Text(data.decode("utf-8-sig"))
         except UnicodeDecodeError as error:
-            if (name := known(declared)) in ("", "utf-8"):  # it is not what it declares
-                names = detected(data)
-                if len(names) != 1:
-                    raise bad(path, not_utf8(data[error.start], names)) from error
-                name = names[0]
+            place = error.start
+        text = data.decode("utf-8-sig", "replace")
+        if broken := broken_places(text):
+            lost = f"{broken} places are not UTF-8, the first at byte {place}"
+            return Text(text, lost=(lost,))
+        if (named := known(declared)) and not named.startswith("utf"):
+            with suppress(UnicodeDecodeError):  # it is not what it declares
+                return Text(data.decode(named), metadata={"encoding": named})
+        if not (name := detected(data)):
+            raise bad(path, not_utf8(data[place], ""))
+    name = name or detected(data)
     try:
         text = data.decode(name) if name else "\0"
     except UnicodeDecodeError as error:
@@ -141,7 +182,7 @@ def decode(data: bytes, path: Path, declared: str = "") -> tuple[str, str]:
         raise bad(path, f"not {name} ({where}); convert it to UTF-8") from error
     if "\0" in text:
         raise bad(path, "not a text (it holds a zero byte); check the file's name and content")
-    return text, "" if name.startswith("utf-8") else name
+    return Text(text, metadata={"encoding": name})
 
 
 def read_jsonl(path: Path, on_bad: OnBad | None = None) -> Iterator[tuple[str, dict[str, Any]]]:

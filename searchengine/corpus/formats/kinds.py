@@ -1,53 +1,17 @@
 """The formats that a parser reads: the reader of each, what it needs, and what readers yield."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from searchengine.corpus.text_files import bad, kind
+from searchengine.corpus.text_files import Heading, Text, bad, kind
 from searchengine.trainer.errors import install_line
 
 LONGEST_HEADING = 200
 """Characters of a heading that are kept."""
 _HERE = __package__
-
-
-@dataclass(frozen=True, slots=True)
-class Heading:
-    """A heading of a text.
-
-    Attributes:
-        start: its offset in the text, in characters.
-        level: 1 for the highest.
-        title: its text.
-    """
-
-    start: int
-    level: int
-    title: str
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A text of a file: all of it, a page, or a chapter.
-
-    Attributes:
-        text: the text.
-        title: the title that the file names; "" for the name of the file.
-        metadata: fields of the document.
-        headings: those of the text, in order.
-        fragment: what the key has after the path and "#", such as page=3; "" for a whole file.
-        lost: sentences on parts beside it that cannot be read.
-    """
-
-    text: str
-    title: str = ""
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    headings: tuple[Heading, ...] = ()
-    fragment: str = ""
-    lost: tuple[str, ...] = ()
 
 
 def enclosing(headings: Iterable[Heading]) -> list[Heading]:
@@ -150,7 +114,7 @@ TABLE = Kind("CSV", "", records=True)
 TEXT = Kind("text", f"{_HERE}.markdown:read_text")
 """Plain text, which needs no parser if it is UTF-8."""
 _MARKDOWN = Kind("Markdown", f"{_HERE}.markdown:read_markdown")
-_HTML = Kind("HTML", f"{_HERE}.markup:read_html")
+_HTML = Kind("HTML", f"{_HERE}.pages:read_html")
 _ARROW = Kind("Arrow", f"{_HERE}.records:read_arrow", records=True, rows=True, needs="pyarrow")
 
 _TEXTS = (
@@ -174,9 +138,9 @@ KINDS = {
     ".docx": Kind("Word", f"{_HERE}.office:read_docx", needs="docx"),
     ".pptx": Kind("PowerPoint", f"{_HERE}.office:read_pptx", needs="pptx", parts=True),
     ".xlsx": Kind("Excel", f"{_HERE}.office:read_xlsx", needs="openpyxl", parts=True),
-    ".eml": Kind("email", f"{_HERE}.eml:read_eml"),
+    ".eml": Kind("email", f"{_HERE}.mail:read_eml"),
     ".ipynb": Kind("Jupyter", f"{_HERE}.markdown:read_ipynb"),
-    ".epub": Kind("EPUB", f"{_HERE}.epub:read_epub", parts=True),
+    ".epub": Kind("EPUB", f"{_HERE}.pages:read_epub", parts=True),
     **dict.fromkeys((".jsonl", ".ndjson"), LINES),
     **dict.fromkeys((".csv", ".tsv"), TABLE),
     ".json": Kind("JSON", f"{_HERE}.records:read_json", records=True),

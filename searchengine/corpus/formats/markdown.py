@@ -14,8 +14,8 @@ import yaml
 from markdown_it import MarkdownIt
 
 from searchengine.corpus.documents import plain_record
-from searchengine.corpus.formats.kinds import LONGEST_HEADING, Heading, Text, joined
-from searchengine.corpus.text_files import bad, decode, json_object, read_bytes
+from searchengine.corpus.formats.kinds import LONGEST_HEADING, joined
+from searchengine.corpus.text_files import Heading, Text, bad, decode, json_object, read_bytes
 
 _FRONT = re.compile(
     r"(---|\+\+\+)[ \t]*\r?\n(?:(.*?)\n)??(?:\1|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL
@@ -38,8 +38,7 @@ _BLOCKS = MarkdownIt("zero", {"html": True}).enable(
 
 def read_text(path: Path) -> Iterator[Text]:
     """The text of a file. Raises CorpusError."""
-    text, encoding = decode(read_bytes(path), path)
-    yield Text(text, metadata={"encoding": encoding} if encoding else {})
+    yield decode(read_bytes(path), path)
 
 
 def read_markdown(path: Path) -> Iterator[Text]:
@@ -48,15 +47,12 @@ def read_markdown(path: Path) -> Iterator[Text]:
     The title is that of the front matter, or else a heading of the first level that begins the
     text. Raises CorpusError.
     """
-    text, encoding = decode(read_bytes(path), path)
-    metadata, text, lost = _front_matter(text)
+    decoded = decode(read_bytes(path), path)
+    metadata, text, lost = _front_matter(decoded.text)
     headings = tuple(headings_in(text))
     title = metadata.pop("title", None)
-    if encoding:
-        metadata["encoding"] = encoding
-    yield Text(
-        text, _first(text, headings) if title is None else str(title), metadata, headings, lost=lost
-    )
+    title = _first(text, headings) if title is None else str(title)
+    yield Text(text, title, metadata | {**decoded.metadata}, headings, lost=decoded.lost + lost)
 
 
 def read_ipynb(path: Path) -> Iterator[Text]:
@@ -64,7 +60,8 @@ def read_ipynb(path: Path) -> Iterator[Text]:
 
     The title is a heading of the first level that begins the text. Raises CorpusError.
     """
-    content = json_object(decode(read_bytes(path), path)[0], str(path))
+    decoded = decode(read_bytes(path), path)
+    content = json_object(decoded.text, str(path))
     pieces = []
     try:
         for cell in content["cells"]:
@@ -75,7 +72,7 @@ def read_ipynb(path: Path) -> Iterator[Text]:
         what = "not a notebook of format 4 (no cells with a source)"
         raise bad(path, f"{what}; open and save it in Jupyter") from error
     text, headings = joined(pieces)
-    yield Text(text, _first(text, headings), {}, headings)
+    yield Text(text, _first(text, headings), {}, headings, lost=decoded.lost)
 
 
 def _first(text: str, headings: Sequence[Heading]) -> str:

@@ -17,8 +17,8 @@ from typing import Any
 from urllib.parse import unquote
 from xml.parsers.expat import ExpatError, ParserCreate
 
-from searchengine.corpus.formats.kinds import LONGEST_HEADING, Heading, Text, joined, read_parts
-from searchengine.corpus.text_files import LONGEST, bad, too_long
+from searchengine.corpus.formats.kinds import LONGEST_HEADING, joined, read_parts
+from searchengine.corpus.text_files import LONGEST, Heading, Text, bad, too_long
 
 _OLE = bytes.fromhex("d0cf11e0")  # begins old files of Office and encrypted new ones
 _STRICT = b"http://purl.oclc.org/ooxml/"

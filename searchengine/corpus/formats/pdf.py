@@ -13,14 +13,8 @@ from pathlib import Path
 import pypdfium2
 import pypdfium2.raw as raw
 
-from searchengine.corpus.formats.kinds import (
-    LONGEST_HEADING,
-    Heading,
-    Text,
-    enclosing,
-    read_parts,
-)
-from searchengine.corpus.text_files import bad
+from searchengine.corpus.formats.kinds import LONGEST_HEADING, enclosing, read_parts
+from searchengine.corpus.text_files import Heading, Text, bad
 
 _SILENT = (raw.FPDF_ANNOT_WIDGET, raw.FPDF_ANNOT_LINK, raw.FPDF_ANNOT_POPUP)
 _SOFT = "\xad"  # a hyphen like others, once it is printed

@@ -25,8 +25,8 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
-from searchengine.corpus.formats.kinds import Heading, Kind, Text
-from searchengine.corpus.text_files import LONGEST, bad, too_long
+from searchengine.corpus.formats.kinds import Kind
+from searchengine.corpus.text_files import LONGEST, Heading, Text, bad, too_long
 from searchengine.errors import CorpusError, UnreadableFile
 
 MEMORY, SECONDS, WAITING = 2 << 30, 120, 600.0

@@ -22,8 +22,10 @@ _BINARY = re.compile("(large_|fixed_size_)?binary")
 
 def read_json(path: Path) -> Records:
     """Place and record of every object. Raises CorpusError for any other content."""
-    text, _ = decode(read_bytes(path), path)
-    content = parse_json(text, str(path))
+    decoded = decode(read_bytes(path), path)
+    if decoded.lost:
+        raise bad(path, decoded.lost[0])
+    content = parse_json(decoded.text, str(path))
     content = [content] if isinstance(content, dict) else content
     if not isinstance(content, list):
         what = f"expected an array of objects, or one object, got {type(content).__name__}"

@@ -29,11 +29,11 @@ from reportlab.pdfgen.canvas import Canvas
 
 from searchengine import SearchEngine
 from searchengine.corpus.documents import Document
-from searchengine.corpus.encodings import detected
 from searchengine.corpus.files import Unread, count_records, read_corpus
 from searchengine.corpus.formats import kinds
-from searchengine.corpus.formats.kinds import KINDS, Heading, Text, heading_at, headings_of
+from searchengine.corpus.formats.kinds import KINDS, heading_at, headings_of
 from searchengine.corpus.tabular import Columns
+from searchengine.corpus.text_files import Heading, Text
 from searchengine.errors import CorpusError, DuplicateKey
 from searchengine.query.hits import Hit
 from searchengine.trainer.errors import install_line
@@ -282,21 +282,22 @@ def test_content_without_an_encoding_of_text(tmp_path: Path) -> None:
         read(tmp_path / "a.csv", "id,text\n1,one\n".encode("utf-16"))
 
 
-def test_what_may_be_several_encodings_is_refused(tmp_path: Path) -> None:
-    note = "Снощи отидохме до реката, за да видим ло".encode("cp1251")
-    assert detected(note) == ["cp1251", "cp1253", "cp1255"]
-    with pytest.raises(
-        CorpusError,
-        match=r"a.txt: not UTF-8 \(byte 0xd1\) but probably cp1251 or cp1253 or cp1255; convert "
-        "the file first, for example with: iconv -f cp1251 -t utf-8",
-    ):
-        read(tmp_path / "a.txt", note)
+def test_lines_in_another_encoding_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=r"a.csv:2: not UTF-8 .byte 0xb0. but probably cp949; "):
         read(tmp_path / "a.csv", f"text\n{KOREAN}\n".encode("cp949"))
     with pytest.raises(CorpusError, match=r"a.csv:2: .* probably iso8859_2; .* -f iso8859-2 -t"):
         read(tmp_path / "a.csv", "text\nźle\n".encode("iso8859_2"))
-    with pytest.raises(CorpusError, match=r"a.txt: not UTF-8 .byte 0xe1.; .* -f ENCODING -t"):
-        read(tmp_path / "a.txt", "Straße über".encode("cp850"))
+
+
+def test_broken_bytes_of_utf8_are_named(tmp_path: Path) -> None:
+    whole = f"{KOREAN} Straße\n".encode()
+    declared = b"<meta charset=euc-kr>"
+    for name, before in (("a.txt", b""), ("a.md", b"\xef\xbb\xbf"), ("a.html", declared)):
+        found = part(tmp_path / name, before + whole + b"\xff." + whole[:-3])
+        assert found.text.startswith(f"{KOREAN} Straße") and "\ufffd." in found.text
+        assert found.lost[0].startswith("2 places are not UTF-8, the first at byte ")
+    with pytest.raises(CorpusError, match=r"a.txt: not UTF-8 .byte 0xff.; .* -f ENCODING -t"):
+        read(tmp_path / "a.txt", bytes(range(255, 1, -1)))
 
 
 # ------------------------------------------------------------------------------------------ records

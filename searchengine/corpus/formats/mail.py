@@ -9,9 +9,8 @@ from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
 
-from searchengine.corpus.formats.kinds import Text
-from searchengine.corpus.formats.markup import parse
-from searchengine.corpus.text_files import bad, decode, read_bytes
+from searchengine.corpus.formats.pages import parse
+from searchengine.corpus.text_files import Text, bad, decode, read_bytes
 from searchengine.errors import CorpusError
 
 _FIELDS = {"author": "from", "to": "to", "cc": "cc"}
@@ -32,33 +31,31 @@ def read_eml(path: Path) -> Iterator[Text]:
     CorpusError.
     """
     data = read_bytes(path).removeprefix(codecs.BOM_UTF8)
-    message = message_from_bytes(_BOUNDARY.sub(rb'\1"\2"', data), policy=policy.default)
-    assert isinstance(message, EmailMessage)
+    message: Any = message_from_bytes(_BOUNDARY.sub(rb'\1"\2"', data), policy=policy.default)
     if not any(name in message for name in ("from", "to", "subject", "date", "message-id")):
         raise bad(path, "not an email: it has neither From, To, Subject, Date nor Message-ID")
     if message.get_content_type() in _ENCRYPTED:
         if "signed" not in str(message.get_param("smime-type", "")):
             raise bad(path, "encrypted; save the email as it was decrypted")
     attachments: list[str] = []
-    text = _text(message, path, attachments)
+    lost: list[str] = []
+    text = _text(message, path, attachments, lost)
     fields: dict[str, Any] = {n: _header(message, name, path) for n, name in _FIELDS.items()}
     sent = getattr(message["date"], "datetime", None)
     fields |= {"date": sent and sent.isoformat(), "attachments": [*filter(None, attachments)]}
     fields = {name: value for name, value in fields.items() if value}
-    yield Text(text, _header(message, "subject", path), fields)
+    yield Text(text, _header(message, "subject", path), fields, lost=tuple(lost))
 
 
-def _text(part: Any, path: Path, attachments: list[str]) -> str:
-    """The text that a reader sees of a part, and in `attachments` the names of the others."""
-    kind, name = part.get_content_type(), _clean(part.get_filename() or "")
-    inner = part.get_payload() if part.is_multipart() else []
-    inner = [each for each in inner if isinstance(each, EmailMessage)]
-    if kind == "multipart/related":  # a page, and pictures in it
-        inner, others = inner[:1], inner[1:]
-        files = [each for each in others if each.is_attachment()]
-        attachments += [_clean(each.get_filename() or "") for each in files]
+def _text(part: Any, path: Path, attachments: list[str], lost: list[str]) -> str:
+    """The text that a reader sees of a part; names of other parts go to `attachments`."""
+    kind = part.get_content_type()
     if part.is_multipart():
-        texts = [_text(each, path, attachments) for each in inner]
+        inner = [each for each in part.get_payload() if isinstance(each, EmailMessage)]
+        if kind == "multipart/related":  # a page, and pictures in it
+            inner, others = inner[:1], inner[1:]
+            attachments += [_file(each) for each in others if each.is_attachment()]
+        texts = [_text(each, path, attachments, lost) for each in inner]
         if kind == "multipart/alternative":
             forms = [(f.get_content_type(), t) for f, t in zip(inner, texts, strict=True) if t]
             plain = [t for form, t in forms if form == "text/plain" and any(map(str.isalnum, t))]
@@ -66,23 +63,17 @@ def _text(part: Any, path: Path, attachments: list[str]) -> str:
         elif kind == "message/rfc822":
             texts[:0] = [_header(each, "subject", path) for each in inner]
         return "\n\n".join(filter(None, texts))
-    if name:
-        attachments.append(name)
-    return _shown(part, path) if kind in _SHOWN and not part.is_attachment() else ""
-
-
-def _shown(part: Any, path: Path) -> str:
-    data = part.get_payload(decode=True) or b""
+    attachments.append(_file(part))
+    if kind not in _SHOWN or part.is_attachment():
+        return ""
     declared = part.get_content_charset() or ""
-    try:
-        text, _ = decode(data, path, declared)
-    except CorpusError:
-        if not declared:
-            raise
-        text, _ = decode(data, path)  # it is not what it declares
-    if part.get_content_subtype() == "html":
-        return parse(text).text
-    return text.replace("\r\n", "\n").strip()
+    decoded = decode(part.get_payload(decode=True) or b"", path, declared)
+    lost += decoded.lost
+    return parse(decoded.text).text if kind == "text/html" else decoded.text.strip()
+
+
+def _file(part: EmailMessage) -> str:
+    return _clean(part.get_filename() or "")
 
 
 def _header(message: EmailMessage, name: str, path: Path) -> str:
@@ -91,7 +82,7 @@ def _header(message: EmailMessage, name: str, path: Path) -> str:
     data = raw.encode("utf-8", "surrogateescape")
     if data.decode("utf-8", "replace") != raw and not raw.isascii():
         with suppress(CorpusError):
-            return _clean(decode(data, path)[0])
+            return _clean(decode(data, path).text)
     return _clean(str(message[name] or ""))
 
 
