@@ -104,7 +104,7 @@ generate: setup  ## rewrite the generated parts of the docs, and the pictures of
 docs: .venv/docs  ## build the site in build/docs, without a network; warnings are errors
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs build/docs
 
-bench: setup  ## the figures in docs/performance.md and of training in docs/quality.md, some five hours
+bench: setup  ## the figures in docs/results.md and of training in docs/results.md, some five hours
 	$(BIN)/python benchmarks/reports.py
 	for name in startup indexing sts retrieval train_speed simcse few_shot long_documents hybrid; do \
 		$(BIN)/python benchmarks/$$name.py || exit 1; done
@@ -121,7 +121,7 @@ bench-living: setup  ## the figures in docs/reliability.md, some two hours
 	$(BIN)/python tests/model.py --seeds 0:30 --steps 4000
 	$(BIN)/python tests/fault_harness.py
 
-bench-index: setup  ## the figures in docs/performance.md, some 70 minutes, half of it encoding and peers' builds
+bench-index: setup  ## the figures in docs/results.md, some 70 minutes, half of it encoding and peers' builds
 	$(BIN)/pip install -c constraints.txt -e ".[peers]"
 	test -e vectors.npy || $(BIN)/python benchmarks/real_vectors.py vectors.npy
 	$(BIN)/python benchmarks/search_speed.py
@@ -135,7 +135,7 @@ bench-index: setup  ## the figures in docs/performance.md, some 70 minutes, half
 	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/scale.py --structure ivf
 
-bench-encoding: setup  ## the figures of encoding, questions and starting in docs/performance.md, some 80 minutes
+bench-encoding: setup  ## the figures of encoding, questions and starting in docs/results.md, some 80 minutes
 	$(BIN)/pip install -c constraints.txt -e ".[peers]"
 	$(BIN)/python benchmarks/encoding.py --documents 1000 --sentences 10000
 	$(BIN)/python benchmarks/indexing.py

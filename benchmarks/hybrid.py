@@ -3,7 +3,7 @@
     python benchmarks/hybrid.py
 
 Documents read whole, and cut into passages, by the starter encoder; meaning is exact search. What
-`folder.lexical` and docs/hybrid.md take as defaults was chosen on the training questions of
+`folder.lexical` and docs/searching.md take as defaults was chosen on the training questions of
 SciFact and the development questions of NFCorpus (`--training`), not on those that are shown.
 """
 

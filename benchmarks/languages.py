@@ -1,4 +1,4 @@
-"""What is detected in texts of several languages, and what finds them: docs/hybrid.md.
+"""What is detected in texts of several languages, and what finds them: docs/searching.md.
 
     python benchmarks/languages.py german.jsonl korean.jsonl …
 

@@ -305,7 +305,7 @@ def figures(text: str) -> list[tuple[str, list[float]]]:
         ("0.735 [", "0.685 ["),
         ("│ 0.033", "│ 0.083"),
         ("needs 624 passages", "needs 300 passages"),
-        ("0.225  reliability.md", "0.225  quality.md"),
+        ("0.225  reliability.md", "0.225  results.md"),
         ("│ hybrid ", "│ vector "),
     ],
 )
@@ -326,6 +326,7 @@ def test_guides_of_indexing_and_searching(tmp_path: Path, in_this_process: bool)
         ("notes/whales.txt", "A whale rests one half of its brain."),
         ("alice/readme.md", "About alice."),
         ("bob/readme.md", "About bob."),
+        ("synonyms.txt", "car, automobile"),
         ("src/lines.py", "def lines(path):\n    return open(path).readlines()\n"),
         ("papers.csv", "DOI,Heading,Abstract,year\n10/1,Whales,They sleep.,2016\n"),
     ):
@@ -349,7 +350,7 @@ def test_guides_of_indexing_and_searching(tmp_path: Path, in_this_process: bool)
     assert names["key"] == document.key
     assert f"{json.dumps(names['record'])}`: `{document.key}" in page
     page = (REPOSITORY / "docs" / "searching.md").read_text()
-    assert run_commands(page, tmp_path) == 7
+    assert run_commands(page, tmp_path) == 9
     programs = [block for block in blocks(page, "python") if "rerank" not in block]
     run_python("\n".join(programs), tmp_path, in_this_process)
 
@@ -432,7 +433,7 @@ def test_encoding_page(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "whales.txt").write_text("A whale rests one half of its brain.")
     assert run_commands("```sh\nsearchengine index notes/ notes.index\n```", tmp_path) == 1
-    page = (REPOSITORY / "docs" / "encoding.md").read_text()
+    page = (REPOSITORY / "docs" / "encoders.md").read_text()
     assert run_commands(page, tmp_path) == 3
     first, second = blocks(page.replace("my-model", "starter"), "python")
     done = subprocess.run(

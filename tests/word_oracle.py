@@ -11,7 +11,7 @@ from searchengine.backends import terms
 from searchengine.backends.quotes import phrases
 from searchengine.corpus.analyzer import Analyzer
 
-TITLE = 2.0  # the weight of a title's word (docs/hybrid.md)
+TITLE = 2.0  # the weight of a title's word (docs/searching.md)
 
 
 def bm25(texts: Mapping[str, tuple[str, str]], used: Analyzer, question: str) -> dict[str, float]:

@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Any
 
 WEIGHT = 0.6
-"""Weight of the cosine in the mode hybrid; BM25 has the rest. Chosen in docs/quality.md."""
+"""Weight of the cosine in the mode hybrid; BM25 has the rest. Chosen in docs/results.md."""
 CHOSEN = "mode_chosen"
 """The setting that a user has chosen mode or weight: languages do not change them any more."""
 

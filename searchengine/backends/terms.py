@@ -24,7 +24,7 @@ from searchengine.indexer.storage.words_file import (
 )
 
 TITLE_WEIGHT = 2.0
-"""How much more a word of the title counts than one of the text; see docs/hybrid.md."""
+"""How much more a word of the title counts than one of the text; see docs/searching.md."""
 NAMES = 1024
 """Maximum distinct words of a question; the first ones are used."""
 FUNCTION_WORD = 1 / 16

@@ -1,7 +1,7 @@
 """The cosine that counts as 0 in a fusion: that of passages that have nothing in common.
 
 It is measured on a sample. Passages that are similar have a high one with each other, and often a
-lower one with a question, so that it depends on both. Chosen in docs/quality.md.
+lower one with a question, so that it depends on both. Chosen in docs/results.md.
 """
 
 from dataclasses import dataclass

@@ -100,7 +100,7 @@ _FILLS = (
         "--encoder",
         metavar="PATH",
         shell_complete=complete_path,
-        help="Model folder, hub name, name of the table in docs/encoding.md, or URL#MODEL of an "
+        help="Model folder, hub name, name of the table in docs/encoders.md, or URL#MODEL of an "
         "endpoint [default: starter if it is installed, else leaf; multilingual if it is "
         "installed, and the other does not read most documents].",
     ),

@@ -39,7 +39,7 @@ def learn(
 
     No document is encoded again. In mode hybrid the weight of the vectors is chosen with the map.
     Both are stored if held-out questions find more, beyond doubt, in the default mode;
-    docs/evaluation.md shows what to expect.
+    docs/measuring.md shows what to expect.
 
     \b
     Examples:

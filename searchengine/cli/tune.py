@@ -101,7 +101,7 @@ def tune(
     Recall and time are those of searches by vectors (mode vector); mode hybrid makes
     such a search too, before it counts words. Half of the questions choose the config,
     the other half must confirm it. The collection is changed in one commit;
-    docs/tuning.md explains the guarantee.
+    docs/measuring.md explains the guarantee.
 
     With --qrels, choose how vectors and words are weighed instead, and whether the
     default mode is vector, text or hybrid: the one with the highest nDCG@10 on half of the judged

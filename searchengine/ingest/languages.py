@@ -2,7 +2,7 @@
 
 A sample of the first documents decides both, and how questions are ranked. An encoder reads a
 language if its tokenizer does: a vocabulary of English splits German into many short pieces, Korean
-into single strokes, and has no token for most Chinese characters. Measured: docs/hybrid.md.
+into single strokes, and has no token for most Chinese characters. Measured: docs/searching.md.
 """
 
 import platform
@@ -42,7 +42,7 @@ _ENGLISH = (
     "Whales are warm-blooded mammals that breathe air, bear live young, and sleep with half of "
     "the brain at a time; the other half keeps watch over the water around them."
 )
-# Tokens per letter from which on a language is not read; docs/hybrid.md has the rule.
+# Tokens per letter from which on a language is not read; docs/searching.md has the rule.
 _PER_LATIN_LETTER = 1.35  # times as many as in _ENGLISH
 _PER_LETTER = 0.75  # of another alphabet
 _PER_SYLLABLE = 1.3  # of scripts without spaces, and of Korean

@@ -28,7 +28,7 @@ WINDOW = 100
 −.0021, +.0012 and −.0001 on three collections, within noise."""
 MEAN = 0.3
 """Weight of the mean cosine of a document's passages, if they are many: of n times 1 − 2/n; that of
-the nearest has the rest. Chosen on code, abstracts and articles: docs/hybrid.md."""
+the nearest has the rest. Chosen on code, abstracts and articles: docs/searching.md."""
 _BY_WORDS = 10  # documents of the first part where words alone rank: each more takes time
 _GROWTH, _MIN_FIRST = 8, 10  # factor from each part to the next; passages of the pool, at least
 MAX_DEPTH = 1 << 40
@@ -42,7 +42,7 @@ _Column = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """Cosine and BM25 of a document as one score; chosen in docs/quality.md.
+    """Cosine and BM25 of a document as one score; chosen in docs/results.md.
 
         weight · max(0, cosine − unrelated) / (1 − unrelated) + (1 − weight) · BM25 / scale
 

@@ -53,7 +53,7 @@ def notes(tmp_path: Path) -> Path:
 
 def test_the_docs_and_the_prompts_are_what_mteb_states() -> None:
     mteb = pytest.importorskip("mteb", reason="mteb is not installed")
-    page = (REPOSITORY / "docs" / "encoding.md").read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs" / "encoders.md").read_text(encoding="utf-8")
     for name, source in NAMES.items():
         model, revision = source.split("@")
         meta = mteb.get_model_meta(model)

@@ -1,6 +1,6 @@
 """Where a model is stored: a folder, the cache of the model hub, or a package.
 
-Also encoders with a short name (docs/encoding.md has their sizes, licences and published figures),
+Also encoders with a short name (docs/encoders.md has their sizes, licences and published figures),
 and the prompts of published models whose folders name none.
 """
 

@@ -136,7 +136,7 @@ class TrainConfig:
     )
     dropout: float | None = below_one(None, "Dropout rate, in place of the base's")
     window: int | None = number(3)(
-        None, "Tokens that the model reads ([longer texts](special-encoders.md#longer-texts))"
+        None, "Tokens that the model reads ([longer texts](training.md#longer-texts))"
     )
     attention_group: int = count(
         0, "Tokens in a group of attention (LongLoRA, arXiv 2309.12307); 0: all"

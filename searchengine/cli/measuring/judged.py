@@ -103,7 +103,7 @@ def retrieval(
     The first row is the search that users of the collection get: the mode that it
     stores (--mode auto), marked as the default. The rows of mode vector are exact
     search, every prefix length with a shortlist, and "configured", the collection's
-    operating point. Modes text and hybrid are one row each. docs/evaluation.md
+    operating point. Modes text and hybrid are one row each. docs/measuring.md
     explains intervals and p-values.
 
     \b

@@ -156,7 +156,7 @@ def test_the_docs_say_what_the_report_recommends() -> None:
         short(one.measured.median),
         short(one.hot_bytes / 2**20),
     ]
-    text = (REPOSITORY / "docs" / "performance.md").read_text(encoding="utf-8")
+    text = (REPOSITORY / "docs" / "results.md").read_text(encoding="utf-8")
     assert " | ".join(cells) in text
 
 
@@ -182,8 +182,8 @@ def test_numbers_as_text(text: str, expected: str) -> None:
 
 
 def test_the_docs_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (REPOSITORY / "docs" / "tuning.md").read_text(encoding="utf-8")
-    program = re.findall(r"```python\n(.*?)```", text[text.index("## Bench") :], re.DOTALL)[0]
+    text = (REPOSITORY / "docs" / "measuring.md").read_text(encoding="utf-8")
+    program = re.findall(r"```python\n(.*?)```", text[text.index("### Bench") :], re.DOTALL)[0]
     monkeypatch.chdir(tmp_path)
     results().write(tmp_path / "report")
     applied: list[Any] = []
