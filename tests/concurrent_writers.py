@@ -84,12 +84,12 @@ def writers(path: Path, logs: Path, count: int = 2) -> Iterator[Callable[[], set
 
 def during(
     monkeypatch: pytest.MonkeyPatch,
-    owner: type,
+    owner: object,
     step: str,
     act: Callable[[], object],
     when: int = 1,
 ) -> None:
-    """Call `act` before the n-th call of a method."""
+    """Call `act` before the n-th call of a method, or of a function of a module."""
     original = getattr(owner, step)
     calls = 0
 

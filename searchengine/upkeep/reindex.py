@@ -11,23 +11,21 @@ commit until they refresh. Texts are compared by their checksums, so nothing has
 others change. Segments are linked into the collection, so the new one stays whole until the commit.
 """
 
+import json
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
-import numpy as np
-
-from searchengine.backends.contract import Entry, Ids
+from searchengine.backends.contract import Backend
 from searchengine.backends.folder import pending
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.folders import beside, folder_of, os_errors, segment_errors
 from searchengine.backends.folder.pending import Kind, Owner, Work
 from searchengine.backends.folder.store import SegmentRow, Store
-from searchengine.backends.folder.writer import TUNED, Writer
+from searchengine.backends.folder.writer import TUNED, BuiltSegment, Writer, build_plan
 from searchengine.backends.mode import CHOSEN, WEIGHT
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.corpus.documents import Document
@@ -37,16 +35,21 @@ from searchengine.encoders.loading import (
     has_built,
     load_built_by,
     load_given,
-    title,
 )
 from searchengine.encoders.protocol import TextEncoder
-from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch, QueryError
+from searchengine.errors import (
+    CollectionBusy,
+    CollectionError,
+    EmptyCorpus,
+    EncoderMismatch,
+    QueryError,
+)
 from searchengine.indexer.building.build import Progress
-from searchengine.indexer.segment import Segment
-from searchengine.ingest import ingestion, pipeline
+from searchengine.ingest.ingestion import add
 from searchengine.ingest.languages import default_of
 from searchengine.ingest.passages import PassageConfig, PassageReader
-from searchengine.ingest.settings import CollectionSettings, default_prefix
+from searchengine.ingest.pipeline import in_batches
+from searchengine.ingest.settings import AddOptions, CollectionSettings, default_prefix
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.upkeep.copies import link_segment
 from searchengine.upkeep.question_map import QUERY_MAP
@@ -58,6 +61,7 @@ ROUNDS = 20
 """Times to catch up. Then the rest is encoded with the lock, however much it is."""
 _PATIENCE = 60.0  # seconds to wait for other writers at least, when all is encoded
 _READ = 64  # documents read by a statement
+_DROP = "drop it: searchengine reindex {} --discard"
 _LINKED = "linked"  # the folder of the segments that the swap moves
 # All that str.strip removes: SQLite's trim knows only the space.
 _SPACES = "".join(filter(str.isspace, map(chr, range(0x3001))))
@@ -86,7 +90,7 @@ def reindex(
 def discard(collection: Collection) -> bool:
     """Drop the pending reindex and the vectors it has encoded; False without one."""
     with collection.own_store() as store, store.transaction(collection.wait):
-        if (work := _current(store)) is None:
+        if (work := _pending(store)) is None:
             return False
         owner = _taken(collection.path, work)
         pending.leave(store, work)
@@ -137,8 +141,8 @@ class Reindexing:
             chosen = settings_for(encoder, store.settings(), passages)
             settings = chosen.as_stored(encoder)
             del settings["mode"]  # chosen at the swap, by the texts
-            reader = PassageReader(encoder, chosen.passages)
-            owner = _started(collection, store, encoder, settings)
+            reader = PassageReader(encoder, chosen.passages, settings)
+            owner = _claim(collection, store, encoder, settings)
             try:
                 with closing(_target(owner, store, settings)) as target:
                     yield cls(collection, store, owner, target, reader, settings, progress)
@@ -157,25 +161,28 @@ class Reindexing:
     def swap(self) -> None:
         """Replace the collection's vectors by the new ones, in one commit."""
         with self.collection.reading(newest=True) as snapshot:
-            default = default_of(self.reader.encoder, snapshot)
+            mode, weight = default_of(self.reader.encoder, snapshot)
         for row in self.target.segments:  # reads them all, while nobody waits
             self._linked(row)
         wait = max(self.collection.wait, _PATIENCE)
         with self.collection.writing(self.store, wait) as writer:
             self._catch_up()
             if self._catch_up():  # nobody else writes now
+                _check_encodable(self.store)
                 raise self.store.damaged("documents cannot be given passages")
             self._adopt(writer)
             for name, value in self.settings.items():
                 writer.changes.set(name, value)
             for name in ("weight", QUERY_MAP, TUNED):
                 writer.changes.unset(name)
-            stored, (mode, weight) = self.store.settings(), default
+            stored = self.store.settings()
             # The present mode suited the former encoder, unless a user has chosen it.
             if stored["tokenizer"] != Tokenizer.NONE and not stored.get(CHOSEN):
                 writer.changes.set("mode", mode)
                 if weight != WEIGHT:
                     writer.changes.set("weight", weight)
+            # That of the new words, whatever others have chosen meanwhile.
+            writer.changes.set("tokenizer", self.target.settings["tokenizer"])
             writer.changes.forget_vectors()
         self.owner.clear()
 
@@ -191,18 +198,7 @@ class Reindexing:
             )
         if deleted:
             self.target.delete([key for (key,) in deleted], None)
-        entries, begun = list[Entry](), monotonic()
-        for block in pipeline.encoded(self.reader, self._documents(changed)):
-            parts = zip(block.documents, block.spans, block.parts, strict=True)
-            entries += [Entry(document, tuple(cut), rows) for document, cut, rows in parts]
-            if self.progress is not None:
-                self.progress("Encoding", len(block.documents), len(changed))
-            is_late = monotonic() - begun >= ingestion.SECONDS
-            if is_late or sum(len(entry.spans) for entry in entries) >= ingestion.MOST[0]:
-                self.target.upsert(entries, progress=self.progress)
-                entries, begun = [], monotonic()
-        if entries:
-            self.target.upsert(entries, progress=self.progress)
+        encode_stored(self.store, changed, self.target, lambda: self.reader, self.progress)
         return len(changed) + len(deleted)
 
     @contextmanager
@@ -212,40 +208,28 @@ class Reindexing:
             tables.read("ATTACH ? AS stored", [f"{self.store.path.as_uri()}?mode=ro"])
             yield tables
 
-    def _documents(self, ids: list[int]) -> Iterator[list[Document]]:
-        """The stored ones of these documents, in blocks to encode."""
-        most, characters = pipeline.LARGEST_BLOCK
-        block: list[Document] = []
-        for part in pipeline.in_batches(ids, min(most, _READ)):
-            marks = ", ".join("?" * len(part))
-            sql = f"SELECT key, text, title, ifnull(root, '') FROM documents WHERE id IN ({marks})"
-            for key, text, title_, root in self.store.read(f"{sql} ORDER BY id", part):
-                document = Document(key, text, title_, origin="reindex", root=root)
-                _check_text(self.collection.path, document)
-                block.append(document)
-                characters -= len(title_) + len(text)
-            if len(block) >= most or characters <= 0:
-                yield block
-                block, characters = [], pipeline.LARGEST_BLOCK[1]
-        if block:
-            yield block
-
     def _adopt(self, writer: Writer) -> None:
         """Replace the passages and segments; documents keep their ids."""
+        for table in ("segments", "passages", "tombstones", "pending"):
+            self.store.execute(f"DELETE FROM {table}")
         with self._both() as tables:
-            sql = (
-                "SELECT documents.id, stored.id FROM documents "
-                "JOIN stored.documents AS stored USING (key) ORDER BY documents.id"
-            )
-            ids = np.array(tables.scan(sql), np.int64).reshape(-1, 2).T
-            first = writer.changes.next_passage()
-            for table in ("segments", "passages", "tombstones", "pending"):
-                self.store.execute(f"DELETE FROM {table}")
             for row in tables.segments():
-                columns = tables.columns(np.arange(row.base, row.base + row.rows))
-                live = columns[0] >= 0
-                columns[0, live] = ids[1, np.searchsorted(ids[0], columns[0, live])]
-                self._move(writer, row, columns, first + row.base)
+                shift = writer.changes.next_passage() - row.base
+                passages = tables.scan(
+                    "SELECT passages.id + ?, stored.id, start, end FROM passages "
+                    "JOIN documents ON documents.id = document "
+                    "JOIN stored.documents AS stored USING (key) "
+                    "WHERE passages.id BETWEEN ? AND ?",
+                    (shift, *row.ends),
+                )
+                sql = "SELECT passage + ? FROM tombstones WHERE passage BETWEEN ? AND ?"
+                deleted = tables.scan(sql, (shift, *row.ends))
+                with self.store.writing() as connection:
+                    sql = "INSERT INTO passages (id, document, start, end) VALUES (?, ?, ?, ?)"
+                    connection.executemany(sql, passages)
+                    connection.executemany("INSERT INTO tombstones (passage) VALUES (?)", deleted)
+                built = BuiltSegment(self._linked(row), build_plan(self.store, None))
+                writer.append((), ahead=built)
 
     def _linked(self, row: SegmentRow) -> Path:
         """A segment of the new collection in another folder, without the file of its passages."""
@@ -258,21 +242,35 @@ class Reindexing:
             parent.mkdir(exist_ok=True)
             return link_segment(source, segment, parent, passages=False)
 
-    def _move(self, writer: Writer, row: SegmentRow, columns: Ids, base: int) -> None:
-        """Store a segment and its passages, `columns` (3, rows), where −1 becomes a tombstone."""
-        ids, live = np.arange(base, base + row.rows), columns[0] >= 0
-        with self.store.writing() as connection:
-            connection.executemany(
-                "INSERT INTO passages (id, document, start, end) VALUES (?, ?, ?, ?)",
-                zip(ids[live].tolist(), *columns[:, live].tolist(), strict=True),
-            )
-            connection.executemany(
-                "INSERT INTO tombstones (passage) VALUES (?)", ((i,) for i in ids[~live].tolist())
-            )
-        built = self._linked(row)
-        with os_errors(self.collection.path):
-            Segment.add_passages(built, lambda _: columns)
-        writer.adopt(built, base)
+
+def encode_stored(
+    store: Store,
+    ids: Sequence[int],
+    target: Backend,
+    readers: Callable[[], PassageReader],
+    progress: Progress | None,
+) -> None:
+    """Add stored documents to a collection by ordinary ingestion: cut, encoded and committed."""
+
+    def report(documents: int, _: int) -> None:
+        if progress is not None and documents:
+            progress("Encoding", documents, len(ids))
+
+    options = AddOptions(progress=report, building=progress)
+    with suppress(EmptyCorpus):  # others have deleted them meanwhile
+        add(target, _documents(store, ids), options, readers=readers)
+
+
+def _documents(store: Store, ids: Sequence[int]) -> Iterator[Document]:
+    """The stored ones of these documents, as they were last added."""
+    columns = "key, text, title, ifnull(source, metadata), ifnull(root, '')"
+    for batch in in_batches(ids, _READ):
+        marks = ", ".join("?" * len(batch))
+        sql = f"SELECT {columns} FROM documents WHERE id IN ({marks}) ORDER BY id"
+        for key, text, title_, metadata, root in store.read(sql, batch):
+            with store.named_errors():
+                fields = json.loads(metadata)
+            yield Document(key, text, title_, fields, origin="reindex", root=root)
 
 
 def settings_for(
@@ -290,34 +288,28 @@ def settings_for(
     """
     before = CollectionSettings.from_stored(stored)
     if passages is None:
-        passages = before.passages or False
-        if before.passages == PassageConfig():
-            passages = True
+        is_default = before.passages == PassageConfig()
+        passages = True if is_default else before.passages or False
     config, dim = before.config.as_dict(), int(stored["encoder"]["dim"])
-    if config["prefix"] == default_prefix(dim):
-        config["prefix"] = default_prefix(encoder.dim)
-    elif config["prefix"] == dim:
-        config["prefix"] = encoder.dim
-    config["prefix"] = min(config["prefix"], encoder.dim)
+    # The default and the full width follow the vectors, the default first.
+    widths = {dim: encoder.dim, default_prefix(dim): default_prefix(encoder.dim)}
+    config["prefix"] = min(widths.get(config["prefix"], config["prefix"]), encoder.dim)
     config["stages"] = [stage for stage in config["stages"] if stage[0] <= encoder.dim]
     if TUNED in stored:
         config |= {"shortlist": 0, "effort": 0, "stages": []}
     return CollectionSettings.for_encoder(encoder, config, passages, before.analyzer)
 
 
-def _started(
+def _claim(
     collection: Collection, store: Store, encoder: TextEncoder, settings: Mapping[str, Any]
 ) -> Owner:
-    """Name the work in a transaction, or take the pending one; its owner."""
+    """Name the work in a transaction, or take the pending one; returns its owner."""
     path, owner = collection.path, None
-    if _current(store) is None:  # before anything is encoded
-        check_texts(store)
-        sql = "SELECT key, title FROM documents WHERE trim(title || text, ?) = '' ORDER BY id"
-        for key, title_ in store.scan(f"{sql} LIMIT 1", [_SPACES]):
-            _check_text(path, Document(key, "", title_))
+    if _pending(store) is None:  # before anything is encoded
+        _check_encodable(store)
     try:
         with store.transaction(collection.wait), beside(path, store), os_errors(path):
-            if (work := _current(store)) is None:
+            if (work := _pending(store)) is None:
                 owner = Owner.new(path)
                 pending.enter(store, Kind.REINDEX, owner.name, {"settings": settings})
             else:
@@ -343,13 +335,13 @@ def _target(owner: Owner, store: Store, settings: Mapping[str, Any]) -> Collecti
     try:
         return Collection(owner.folder)
     except CollectionError as error:
+        path = store.path.parent
         raise CollectionError(
-            f"the pending reindex of {store.path.parent} is damaged ({error}); drop it: "
-            f"searchengine reindex {store.path.parent} --discard"
+            f"the pending reindex of {path} is damaged ({error}); {_DROP.format(path)}"
         ) from error
 
 
-def _current(store: Store) -> Work | None:
+def _pending(store: Store) -> Work | None:
     """The pending reindex, or None."""
     return next((work for work in pending.works(store) if work.kind is Kind.REINDEX), None)
 
@@ -364,11 +356,13 @@ def _taken(path: Path, work: Work) -> Owner:
     return owner
 
 
-def _check_text(path: Path, document: Document) -> None:
-    """Raise CollectionError for a document of a collection that has nothing to encode."""
-    if not document.full_text:
+def _check_encodable(store: Store) -> None:
+    """Raise CollectionError for a document without text, or with one that was altered."""
+    check_texts(store)
+    sql = "SELECT key FROM documents WHERE trim(title || text, ?) = '' ORDER BY id LIMIT 1"
+    for (key,) in store.scan(sql, [_SPACES]):
         raise CollectionError(
-            f"{path}: the document {document.key!r} came with vectors and without text, so no "
+            f"{store.path.parent}: the document {key!r} came with vectors and without text, so no "
             "encoder can encode it; add it with a text, or delete it, and reindex again"
         )
 
@@ -376,18 +370,15 @@ def _check_text(path: Path, document: Document) -> None:
 def _check_same(
     path: Path, planned: Mapping[str, Any], encoder: TextEncoder, settings: Mapping[str, Any]
 ) -> None:
-    """Raise CollectionError if a pending reindex, to the settings `planned`, is another one."""
-    source, got = (
-        identity["source"] or identity.get("name") or identity["fingerprint"]
-        for identity in (planned["encoder"], settings["encoder"])
-    )
-    advice = f"finish that one, or drop it: searchengine reindex {path} --discard"
-    if not has_built(encoder, planned["encoder"]):
-        raise EncoderMismatch(f"a reindex of {path} by {source} is pending, got {got}; {advice}")
-    if planned["passages"] != settings["passages"]:
-        raise CollectionError(
-            f"a reindex of {path} with passages {planned['passages']} is pending, "
-            f"got {settings['passages']}; {advice}"
+    """Raise EncoderMismatch if a pending reindex, to the settings `planned`, is another one."""
+    if not has_built(encoder, planned["encoder"]) or planned["passages"] != settings["passages"]:
+        source, got = (
+            f"{name['source'] or name.get('name') or name['fingerprint']}, passages {cut}"
+            for name, cut in ((each["encoder"], each["passages"]) for each in (planned, settings))
+        )
+        raise EncoderMismatch(
+            f"a reindex of {path} by {source} is pending, got {got}; finish that one, or "
+            f"{_DROP.format(path)}"
         )
 
 
@@ -399,19 +390,12 @@ def _chosen(
         return load_given(encoder, runtime)
     path = collection.path
     with collection.own_store() as store:
-        work = _current(store)
+        work = _pending(store)
     if work is None:
         raise QueryError(
             f"no reindex of {path} is pending; name the encoder to change to: "
             "--encoder PATH or encoder=…"
         )
-    identity = work.details["settings"]["encoder"]
-    try:
-        return load_built_by(identity, path, runtime)
-    except CollectionError as error:
-        reason = f" ({error.__cause__})" if error.__cause__ else ""
-        raise CollectionError(
-            f"the pending reindex of {path} is by {title(identity)}, which cannot be "
-            f"loaded{reason}; name it: --encoder PATH or encoder=…, or drop it: "
-            f"searchengine reindex {path} --discard"
-        ) from error
+    return load_built_by(
+        work.details["settings"]["encoder"], f"the pending reindex of {path}", runtime
+    )

@@ -15,6 +15,7 @@ from searchengine import SearchEngine
 from searchengine.backends.folder.store import Store
 from searchengine.errors import CollectionError
 from searchengine.ingest import pipeline
+from searchengine.upkeep import reindex
 from searchengine.upkeep.reindex import Reindexing
 
 TABLES = ("documents", "passages", "segments")
@@ -101,7 +102,7 @@ def test_a_document_added_during_a_reindex_in_place_of_the_newest_gets_its_vecto
     """Deleted before it was read, and another added after all were encoded."""
     monkeypatch.setattr(pipeline, "LARGEST_BLOCK", (2, 1 << 19))
     with SearchEngine.open(path, WordLengths()) as also, monkeypatch.context() as patch:
-        during(patch, Reindexing, "_documents", lambda: also.delete(["d4"]))
+        during(patch, reindex, "_documents", lambda: also.delete(["d4"]))
         during(patch, Reindexing, "swap", lambda: also.add([document(7)]))
         engine.reindex(WordLengths(8, "narrow"))
     engine.verify()
