@@ -29,9 +29,10 @@ _SAMPLE = 1 << 20  # bytes to detect by
 _WHOLE = 5  # letters that are whole, for each broken place of UTF-8
 _ZEROS = 0.05  # share of zero bytes in UTF-16: a text in Cyrillic letters has 0.07
 
-# Without the many that differ from these in a few signs only.
+# Without the many that differ from these in a few signs only; UTF-8 stands for none of them.
 _OTHERS = (
-    "cp949 cp932 euc_jis_2004 gb18030 big5 cp1251 koi8-r cp1253 cp1255 cp1256 mac-roman cp850 cp437"
+    "cp949 cp932 euc_jis_2004 gb18030 big5 cp1251 koi8-r cp1253 cp1255 cp1256 mac-roman cp850 "
+    "cp437 utf-8"
 ).split()
 
 _WESTERN = {
@@ -119,7 +120,8 @@ def detected(data: bytes) -> str:
         return latin
     from chardet import detect
 
-    return known(detect(sample, include_encodings=_OTHERS)["encoding"] or "")
+    found = detect(sample, include_encodings=_OTHERS, no_match_encoding="utf-8")["encoding"]
+    return "" if found in (None, "utf-8") else known(found)
 
 
 def _without_mark(sample: bytes) -> str:
