@@ -665,14 +665,13 @@ class SearchEngine:
         request: Query,
         show: Callable[[Hits], Any] | None,
         characters: int | None,
-        items: Sequence[tuple[Any, Deadline | None]],
+        items: Sequence[tuple[Any, Deadline]],
     ) -> Sequence[Any]:
         """The answers to questions that arrived together, until the last of their deadlines.
 
         With `show`, pairs of the hits and what it returned for them, or its error.
         """
-        deadline = max((at for _, at in items if at is not None), default=None)
-        with limits.limited(deadline, characters):
+        with limits.limited(max(deadline for _, deadline in items), characters):
             answers = self._answer(request, [query for query, _ in items])
             return answers if show is None else [(hits, _shown(show, hits)) for hits in answers]
 

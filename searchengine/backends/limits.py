@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from math import inf
 from time import monotonic
 from typing import NamedTuple, Self
 
@@ -17,15 +18,15 @@ from searchengine.errors import QueryError, SearchTimeout
 
 
 class Deadline(NamedTuple):
-    """When a call must have ended, by time.monotonic, and the seconds that it had."""
+    """When a call must have ended, by time.monotonic, and the seconds that it had; inf: any."""
 
-    at: float
-    seconds: float
+    at: float = inf
+    seconds: float = inf
 
     @classmethod
-    def after(cls, seconds: float | None) -> Self | None:
+    def after(cls, seconds: float | None) -> Self:
         """The deadline of a call that begins now; None: it has none."""
-        return None if seconds is None else cls(monotonic() + seconds, seconds)
+        return cls() if seconds is None else cls(monotonic() + seconds, seconds)
 
 
 @dataclass(slots=True)
@@ -33,41 +34,35 @@ class Limits:
     """The limits of a call.
 
     Attributes:
-        deadline: when it must have ended; None: it may take any time.
-        characters: of documents that it may still read; None: any number.
+        deadline: when it must have ended.
+        characters: of documents that it may still read; inf: any number.
     """
 
-    deadline: Deadline | None
-    characters: int | None
+    deadline: Deadline
+    characters: float
 
     def expired(self) -> bool:
         """Whether the time is over."""
-        return self.deadline is not None and monotonic() > self.deadline.at
+        return monotonic() > self.deadline.at
 
     def exceeded(self) -> SearchTimeout:
         """The error for it."""
-        assert self.deadline is not None
         return SearchTimeout(
             f"not answered within {self.deadline.seconds:g} seconds; narrow the filter, ask for "
             "fewer hits, or pass a larger timeout"
         )
 
 
-_current: ContextVar[Limits | None] = ContextVar("limits", default=None)
-
-
-def current() -> Limits | None:
-    """The limits of the call that runs; None: it has none."""
-    return _current.get()
+_UNLIMITED = Limits(Deadline(), inf)  # whatever is counted
+_current = ContextVar("limits", default=_UNLIMITED)
+current = _current.get
+"""The limits of the call that runs."""
 
 
 @contextmanager
-def limited(deadline: Deadline | None, characters: int | None = None) -> Iterator[None]:
-    """Limit what the block does."""
-    if deadline is None and characters is None:
-        yield
-        return
-    token = _current.set(Limits(deadline, characters))
+def limited(deadline: Deadline, characters: float | None = None) -> Iterator[None]:
+    """Limit what the block does. `characters`: None: any number."""
+    token = _current.set(Limits(deadline, inf if characters is None else characters))
     try:
         yield
     finally:
@@ -76,15 +71,14 @@ def limited(deadline: Deadline | None, characters: int | None = None) -> Iterato
 
 def check() -> None:
     """Raise SearchTimeout if the time of the call is over."""
-    limits = _current.get()
-    if limits is not None and limits.expired():
+    limits = current()
+    if monotonic() > limits.deadline.at:
         raise limits.exceeded()
 
 
 def count_text(characters: int) -> None:
     """Count text that was read. Raises QueryError if it is more than the call may read."""
-    limits = _current.get()
-    if limits is not None and limits.characters is not None:
-        limits.characters -= characters
-        if limits.characters < 0:
-            raise QueryError("the documents are too long to be read at once; ask for fewer")
+    limits = current()
+    limits.characters -= characters
+    if limits.characters < 0:
+        raise QueryError("the documents are too long to be read at once; ask for fewer")

@@ -139,7 +139,7 @@ def rank(
 
     Questions have texts in the modes text and hybrid, and vectors in the modes vector and hybrid.
     """
-    together = len(questions) if limits.current() is None else _LIMITED
+    together = len(questions) if limits.current().deadline.at == inf else _LIMITED
     if any([query.required(question.text) for question in questions]):  # a filter for each
         together = 1
     rankings = []

@@ -29,6 +29,7 @@ import resource
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
+from math import inf
 from pathlib import Path
 from random import choice, random
 from threading import RLock
@@ -386,7 +387,7 @@ class Database:
         except (sqlite3.OperationalError, MemoryError) as error:
             call = limits.current()
             code = getattr(error, "sqlite_errorcode", 0)  # the module's own errors have none
-            if code == sqlite3.SQLITE_INTERRUPT and call is not None:
+            if code == sqlite3.SQLITE_INTERRUPT and call.deadline.at < inf:
                 raise call.exceeded() from None
             if limit := exhausted(error):
                 raise CollectionError(f"{self.path}: {limit}") from error
@@ -635,7 +636,7 @@ class Database:
 def _interrupted(connection: sqlite3.Connection) -> Iterator[None]:
     """Interrupt the statements of the block when the time of the call is over."""
     call = limits.current()
-    if call is None or call.deadline is None:
+    if call.deadline.at == inf:
         yield
         return
     limits.check()

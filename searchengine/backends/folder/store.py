@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from math import inf
 from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
 
@@ -82,7 +83,7 @@ class Store(Database):
             return self._names(order)
         sql = "SELECT id, key, title, text, metadata FROM documents WHERE id IN ({})"
         call, read, metadata = limits.current(), dict[int, Any](), list[str]()
-        chunk = _CHUNK if call is None or call.characters is None else _TEXTS
+        chunk = _CHUNK if call.characters == inf else _TEXTS
         with self.named_errors():
             for i, *columns in self._rows(sql, _distinct(order), chunk=chunk):
                 if set(map(type, columns)) != {str}:

@@ -16,6 +16,7 @@ import select
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from math import inf
 from typing import Any, TypeVar
 
 import psycopg
@@ -186,10 +187,7 @@ class Connections:
         )
 
     def _acquire(self, pool: "ConnectionPool[Connection]") -> Connection:
-        call = limits.current()
-        left = _WAIT
-        if call is not None and call.deadline is not None:
-            left = min(left, max(0.001, call.deadline.at - time.monotonic()))
+        left = min(_WAIT, max(0.001, limits.current().deadline.at - time.monotonic()))
         try:
             return pool.getconn(min(left, _SOON))
         except PoolClosed:
@@ -213,7 +211,7 @@ class Connections:
             yield
         except psycopg.Error as error:
             call = limits.current()
-            if isinstance(error, errors.QueryCanceled) and call is not None and call.expired():
+            if isinstance(error, errors.QueryCanceled) and call.expired():
                 raise call.exceeded() from None
             raise self._named(error) from error
 
@@ -311,7 +309,7 @@ class Reading:
 def _revision(lock: str = "") -> list[Statement]:
     """Limits a transaction to the time of the call, and reads the revision of the settings."""
     call, limit = limits.current(), list[Statement]()
-    if call is not None and call.deadline is not None:
+    if call.deadline.at < inf:
         limit.append((_LIMIT, (max(1, int(1e3 * (call.deadline.at - time.monotonic()))),)))
     return [*limit, (f"SELECT value FROM settings WHERE name = 'revision' {lock}", ())]
 
