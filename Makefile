@@ -7,7 +7,7 @@ ROOM := $(shell grep -qs ' /dev/shm tmpfs [^ ]*noexec' /proc/mounts || df -Pm /d
 FAST := $(if $(ROOM),PYTEST_DEBUG_TEMPROOT=$(ROOM)) $(PYTEST) -n auto --maxprocesses 4 --dist worksteal
 INSTALL := $(BIN)/pip install -c constraints.txt
 AXE := 4.11.0
-GENERATED := README.md docs/cli.md docs/training-reference.md
+GENERATED := docs/cli.md docs/training-reference.md
 # Where an image forbids compiled modules, each process that the tests start would compile all of them again.
 export PYTHONDONTWRITEBYTECODE :=
 
