@@ -19,7 +19,7 @@ import numpy as np
 from searchengine.backends.contract import Backend, Snapshot, has_words
 from searchengine.backends.entries import all_entries, entries, keys_of, known
 from searchengine.backends.folder.collection import Collection
-from searchengine.backends.folder.folders import check_name, folder_of, new_folder, segment_errors
+from searchengine.backends.folder.folders import check_name, folder_of, new_folder, reading_errors
 from searchengine.backends.folder.pending import drop_all
 from searchengine.backends.folder.snapshot import Snapshot as FolderSnapshot
 from searchengine.backends.folder.store import SegmentRow, Store
@@ -53,7 +53,7 @@ def backup(collection: Collection, path: Path) -> None:
         segments.mkdir()
 
         def link(row: SegmentRow) -> None:
-            (segment,) = collection.opened([row]).values()
+            (segment,) = collection.open_segments([row]).values()
             link_segment(folder_of(collection.path, row.id), segment, segments)
 
         with settled(collection, link) as snapshot:
@@ -95,7 +95,7 @@ def export(snapshot: Snapshot, path: Path, collection: Path | str) -> int:
     with _new_folder(path, collection) as folder:
         if isinstance(snapshot, FolderSnapshot):
             check_tables(snapshot)
-            with segment_errors(snapshot.path):
+            with reading_errors(snapshot.path):
                 for segment in snapshot.segments.values():
                     for _ in segment.verified():
                         pass

@@ -89,7 +89,7 @@ def reindex(
 
 def discard(collection: Collection) -> bool:
     """Drop the pending reindex and the vectors it has encoded; False without one."""
-    with collection.own_store() as store, store.transaction(collection.wait):
+    with collection.open_store() as store, store.transaction(collection.wait):
         if (work := _pending(store)) is None:
             return False
         owner = _taken(collection.path, work)
@@ -137,7 +137,7 @@ class Reindexing:
             CollectionError: a reindex by another encoder is pending, or with other passages; or a
                 document has vectors and no text, or a text that was altered.
         """
-        with closing(Collection(path, wait)) as collection, collection.own_store() as store:
+        with closing(Collection(path, wait)) as collection, collection.open_store() as store:
             chosen = settings_for(encoder, store.settings(), passages)
             settings = chosen.as_stored(encoder)
             del settings["mode"]  # chosen at the swap, by the texts
@@ -237,7 +237,7 @@ class Reindexing:
         source = folder_of(self.target.path, row.id)
         if (parent / source.name).exists():
             return parent / source.name
-        (segment,) = self.target.opened([row]).values()
+        (segment,) = self.target.open_segments([row]).values()
         with os_errors(self.collection.path), segment_errors(self.target.path):
             parent.mkdir(exist_ok=True)
             return link_segment(source, segment, parent, passages=False)
@@ -389,7 +389,7 @@ def _chosen(
     if encoder is not None:
         return load_given(encoder, runtime)
     path = collection.path
-    with collection.own_store() as store:
+    with collection.open_store() as store:
         work = _pending(store)
     if work is None:
         raise QueryError(

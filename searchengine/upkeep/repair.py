@@ -144,7 +144,7 @@ def _check_database(path: Path, read_only: bool) -> None:
     """
     try:
         with closing(connect(path, "ro" if read_only else "rw")) as connection:
-            outdated(connection, str(path))  # refuses a file of another version
+            outdated(connection, path)  # refuses a file of another version
             lines = [row[0] for row in connection.execute("PRAGMA integrity_check")]
             if not read_only:
                 connection.execute("PRAGMA journal_mode = wal")  # a recovered file has another

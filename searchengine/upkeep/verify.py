@@ -10,6 +10,7 @@ from searchengine.backends.contract import Backend, Entry, Ids, Snapshot
 from searchengine.backends.entries import all_entries, keys_of
 from searchengine.backends.folder import pending
 from searchengine.backends.folder.collection import Collection
+from searchengine.backends.folder.folders import reading_errors
 from searchengine.backends.folder.schema import BEHIND
 from searchengine.backends.folder.snapshot import Snapshot as FolderSnapshot
 from searchengine.backends.folder.store import SegmentRow, Store
@@ -100,7 +101,7 @@ def settled(
             try:
                 for row in snapshot.segments:
                     if row not in done:
-                        with collection.named_segment(row):
+                        with reading_errors(collection.path):
                             act(row)
                         done.add(row)
             except (CollectionError, OSError):

@@ -17,6 +17,7 @@ from searchengine.backends import terms
 from searchengine.backends.contract import Entry, Known, check_unchanged, checked
 from searchengine.backends.folder import pending
 from searchengine.backends.folder.folders import (
+    DATABASE,
     check_name,
     is_free,
     new_folder,
@@ -25,7 +26,8 @@ from searchengine.backends.folder.folders import (
 )
 from searchengine.backends.folder.merging import Merging
 from searchengine.backends.folder.store import Changes, SegmentRow, Store
-from searchengine.backends.folder.writer import BuiltSegment, Measured, WritableView, build_plan
+from searchengine.backends.folder.view import View
+from searchengine.backends.folder.writer import BuiltSegment, Measured, build_plan
 from searchengine.backends.terms import Text, file_name
 from searchengine.corpus.analyzer import DEFAULT, Analyzer
 from searchengine.errors import CollectionError
@@ -40,12 +42,8 @@ MIN_ROWS = 1000
 """
 
 
-class Collection(WritableView):
-    """An open collection in a folder. Members without a description: see Backend.
-
-    From View: reading, refresh, follow, close. From WritableView: own_store, writing. Threads that
-    write queue; other processes are waited for as long as `wait` says.
-    """
+class Collection(View):
+    """An open collection in a folder. Members without a description: see Backend."""
 
     def __init__(self, path: Path, wait: float = 0, device: str = Device.CPU) -> None:
         """As View."""
@@ -63,7 +61,7 @@ class Collection(WritableView):
         path = path.absolute()
         check_name(path)
         if not is_free(path):
-            if (path / "documents.db").exists():
+            if (path / DATABASE).exists():
                 way_out = "open it with SearchEngine.open_or_create"
             else:
                 way_out = "it is no collection, and not empty; choose another folder"
@@ -71,7 +69,7 @@ class Collection(WritableView):
         refuse_network(path)
         with new_folder(path) as scratch:
             (scratch / "segments").mkdir()
-            with Store(scratch / "documents.db", create=True) as store, store.transaction():
+            with Store(scratch / DATABASE, create=True) as store, store.transaction():
                 changes = Changes(store)
                 new: dict[str, Any] = {"commit_id": uuid4().hex}
                 if analyzer is None:
@@ -101,7 +99,7 @@ class Collection(WritableView):
         writes = bool(entries or metadata)
         if not (writes or finished):
             return
-        with self.own_store(self.identity if writes else None) as store:  # that `expected` is of
+        with self.open_store(self.identity if writes else None) as store:  # that `expected` is of
             if writes:
                 with (
                     self._built(store, made_by, entries, rows, progress) as ahead,
@@ -160,7 +158,7 @@ class Collection(WritableView):
         still: Callable[[str], bool] = lambda key: True,
     ) -> int:
         """As Backend; of `keys` those for which `still` holds once no other process writes."""
-        with self.own_store() as store:
+        with self.open_store() as store:
             with self.writing(store) as writer:
                 if where is not None:
                     documents = writer.store.documents_matching(where).tolist()
@@ -172,7 +170,7 @@ class Collection(WritableView):
         return len(documents)
 
     def configure(self, values: Mapping[str, Any], *, fields: Iterable[str] = ()) -> None:
-        with self.own_store() as store, self.writing(store) as writer:
+        with self.open_store() as store, self.writing(store) as writer:
             for name in fields:
                 writer.changes.index_field(name)
             _configure(writer.changes, values)
@@ -183,7 +181,7 @@ class Collection(WritableView):
         Documents added meanwhile stay in separate segments. Raises CollectionBusy if another
         process is merging segments, or writing, for longer than `wait`.
         """
-        with self.own_store() as store:
+        with self.open_store() as store:
             Merging(self, store, progress).merge_all()
             try:
                 store.tidy()
@@ -207,7 +205,7 @@ class Collection(WritableView):
             if building is not None:
                 building(step, done, rows)
 
-        with self.own_store() as store:
+        with self.open_store() as store:
             with self.writing(store) as writer:
                 writer.rebuild(measured, config, tuning, progress)
 
@@ -216,11 +214,15 @@ class Collection(WritableView):
 
         What is no collection, or cannot be read, stays."""
         self.close()
-        with suppress(CollectionError), Store(self.path / "documents.db") as store:
-            if not store.segments() and not any(store.counts()):
-                with store.alone():
-                    if not store.segments() and not any(store.counts()):
-                        shutil.rmtree(self.path)
+        with suppress(CollectionError), Store(self.path / DATABASE) as store:
+            store.execute("PRAGMA journal_mode = delete")  # raises where others have it open
+            store.execute("BEGIN EXCLUSIVE")
+            is_empty = not store.segments() and not any(store.counts())
+            if is_empty:
+                shutil.rmtree(self.path)
+            store.execute("ROLLBACK")
+            if not is_empty:  # others have filled it meanwhile
+                store.execute("PRAGMA journal_mode = wal")
 
 
 def _configure(changes: Changes, values: Mapping[str, Any]) -> None:

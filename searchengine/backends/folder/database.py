@@ -28,7 +28,7 @@ import os
 import resource
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from math import inf
 from pathlib import Path
 from random import choice, random
@@ -44,13 +44,12 @@ from searchengine.errors import CollectionBusy, CollectionError
 T = TypeVar("T")
 Identity = tuple[int, int]
 """The device and inode of a file."""
-State = tuple[int, int, bool, bool]
 guard = RLock()
 """Held while connections are opened or closed, and across a fork."""
 _open: WeakSet["Connection"] = WeakSet()
 _inherited: WeakKeyDictionary[Any, Callable[[Any], None]] = WeakKeyDictionary()
-_paused: list["Connection"] = []
-_lost: set[Identity] = set()
+_paused = ExitStack()  # the locks that are held across a fork
+_lost: set[Identity] = set()  # the files that the parent could write when this process was forked
 
 
 class Connection(sqlite3.Connection):
@@ -80,38 +79,19 @@ def inherit(user: T, after_fork: Callable[[T], None]) -> None:
     _inherited[user] = after_fork
 
 
-def refuse_if_lost(identity: Identity, path: Path) -> None:
-    """Raise CollectionError for a file that was being written when this process was forked."""
-    if identity in _lost:
-        raise CollectionError(
-            f"{path.parent} was being written when this process was forked, so its locks cannot "
-            "be known here; fork before writing, or start workers by multiprocessing's spawn"
-        )
-
-
-def _take(lock: Any) -> None:
-    """Ctrl-C does not end the wait: Python ignores what a fork's hook raises, and would fork."""
-    while True:
-        with suppress(BaseException):
-            lock.acquire()
-            return
-
-
-def _before() -> None:
-    _take(guard)
+def _pause() -> None:
+    guard.acquire()
     for connection in list(_open):
-        _take(connection.lock)
-        _paused.append(connection)
+        _paused.enter_context(connection.lock)
 
 
-def _in_parent() -> None:
-    while _paused:
-        _paused.pop().lock.release()
+def _resume() -> None:
+    _paused.close()
     guard.release()
 
 
 def _in_child() -> None:
-    for connection in list(_paused):
+    for connection in list(_open):
         if connection.written is None:
             connection.close()
         elif connection.usable:
@@ -123,10 +103,10 @@ def _in_child() -> None:
     _turns.clear()  # no thread is writing here
     for user, after_fork in list(_inherited.items()):
         after_fork(user)
-    _in_parent()
+    _resume()
 
 
-os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
+os.register_at_fork(before=_pause, after_in_parent=_resume, after_in_child=_in_child)
 
 
 def log_of(path: Path) -> Path:
@@ -145,19 +125,17 @@ def is_frozen(path: Path) -> bool:
     return not accessible(path.parent, os.W_OK) and not (log and shared)
 
 
-def frozen_state(path: Path) -> State:
+def frozen_state(path: Path) -> tuple[int, int, bool, bool]:
     """Changes when the file changes or is about to."""
     file = path.stat()
     return file.st_mtime_ns, file.st_size, log_of(path).exists(), _shared(path).exists()
 
 
 def connect(path: Path, mode: str) -> Connection:
-    """A connection. `mode`: ro, rw, or rwc, which makes the file; or immutable, for a file that
-    nobody writes. A frozen file is read only, whatever the mode."""
-    lockless = mode in ("ro", "rw") and is_frozen(path)
+    """A connection. `mode`: ro, rw, or rwc, which makes the file. A frozen file is read only."""
+    lockless = mode != "rwc" and is_frozen(path)
     if lockless:
-        mode = "ro&vfs=unix-none" if log_of(path).exists() else "immutable"
-    mode = "ro&immutable=1" if mode == "immutable" else mode
+        mode = "ro&vfs=unix-none" if log_of(path).exists() else "ro&immutable=1"
     with guard:
         connection = sqlite3.connect(
             f"{path.absolute().as_uri()}?mode={mode}",
@@ -229,10 +207,11 @@ def way_out(path: Path) -> str:
         for entry in present:
             if not accessible(entry, mode):
                 return f"this user cannot {action} {entry}: change its owner or its mode"
+    if os.statvfs(path.parent).f_bavail == 0:
+        return "the disk is full: free some space there"
     return "check that the disk has room and the folder can be written"
 
 
-_OPENED: set[Identity] = set()  # files that were found to be of this format
 _BUSY_MS = 5_000  # for readers, while another process recovers the log after a crash
 _UPGRADING = 10  # seconds to wait for another process that upgrades the file
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.1  # seconds between two tries to begin to write
@@ -280,8 +259,12 @@ class Database:
     def _open(self, create: bool, readers: int) -> None:
         if not create:
             self.identity = _identity(self.path)
-            refuse_if_lost(self.identity, self.path)
-            self._refuse_unread()
+            if self.identity in _lost:
+                raise CollectionError(
+                    f"{self.path.parent} was being written when this process was forked, so its "
+                    "locks cannot be known here; fork before writing, or start workers by "
+                    "multiprocessing's spawn"
+                )
         for _ in range(max(1, readers)):
             self._connect(create)
         if create:
@@ -290,42 +273,16 @@ class Database:
             raise self.replaced()
         if not self._read_only and self._frozen is None:
             self.connection.written = self.identity
-        self._begin(create)
-
-    def _refuse_unread(self) -> None:
-        """Leave a file of another format as it is: SQLite would make others beside it.
-
-        One with a log has them already, and is refused when it is open.
-        """
-        if self.identity in _OPENED or log_of(self.path).exists():
-            return
-        with closing(connect(self.path, "immutable")) as connection:
-            with suppress(sqlite3.Error):  # found again when it is open
-                self._check_tables(connection)
-        _OPENED.add(self.identity)
-
-    def _connect(self, create: bool) -> None:
-        mode = "rwc" if create else "ro" if self._read_only else "rw"
-        connection = connect(self.path, mode)
-        self.connections.append(connection)
-        connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS if self._read_only else 0}")
-        if not self._read_only:
-            # SQLite would fold when it has released the write lock: see `fold_log`.
-            connection.execute("PRAGMA wal_autocheckpoint = 0")
-            connection.execute(f"PRAGMA journal_size_limit = {FOLDED}")
-        _sync_fully(connection)
-
-    def _begin(self, create: bool) -> None:
-        """Create the tables, or migrate existing ones to this version."""
         if create:
             # SQLite stays in another mode where it cannot write; there readers lock writers out.
             ((mode,),) = self.connection.execute("PRAGMA journal_mode = wal").fetchall()
             if mode != "wal":
                 raise CollectionError(f"{self.path}: SQLite has no log; {way_out(self.path)}")
-        elif self._frozen is not None:
-            self.connection.execute("PRAGMA query_only = 1")
-        if not create and not self._check_tables(self.connection):
-            return
+        if create or schema.outdated(self.connection, self.path):
+            self._upgrade()
+
+    def _upgrade(self) -> None:
+        """Create the tables, or migrate those of a former version."""
         if self._frozen is not None:
             raise CollectionError(
                 f"{self.path} was written by an older version of searchengine and must be upgraded "
@@ -338,14 +295,18 @@ class Database:
         with self.transaction(_UPGRADING, queue=False):
             schema.upgrade(self.connection)
 
-    def _check_tables(self, connection: sqlite3.Connection) -> bool:
-        """Whether migrations are pending. CollectionError for a file of another kind or version."""
-        sql = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'documents'"
-        if not connection.execute(sql).fetchone()[0]:
-            raise CollectionError(
-                f"{self.path} has no table of documents, so {self.path.parent} is not a collection"
-            )
-        return schema.outdated(connection, str(self.path))
+    def _connect(self, create: bool) -> None:
+        mode = "rwc" if create else "ro" if self._read_only else "rw"
+        connection = connect(self.path, mode)
+        self.connections.append(connection)
+        connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS if self._read_only else 0}")
+        if not self._read_only:
+            # SQLite would fold when it has released the write lock: see `fold_log`.
+            connection.execute("PRAGMA wal_autocheckpoint = 0")
+            connection.execute(f"PRAGMA journal_size_limit = {FOLDED}")
+        if self._frozen is not None:
+            connection.execute("PRAGMA query_only = 1")
+        _sync_fully(connection)
 
     @property
     def inherited(self) -> bool:
@@ -364,20 +325,19 @@ class Database:
         Long statements leave the first one to quick ones, so that a slow filter never keeps a quick
         look-up waiting; if it is the only one, all take turns.
         """
-        usable = self.connections[1:] if long and len(self.connections) > 1 else self.connections
-        free = (one for one in usable if one.lock.acquire(blocking=False))
+        usable = self.connections[long and len(self.connections) > 1 :]
+        free = (connection for connection in usable if connection.lock.acquire(blocking=False))
         connection = next(free, None)
         if connection is None and usable:
             connection = choice(usable) if long else usable[0]
             connection.lock.acquire()
-        if connection is None:
-            raise sqlite3.ProgrammingError("Cannot operate on a closed database.")
         try:
-            if not connection.usable:
+            if connection is None or not connection.usable:
                 raise sqlite3.ProgrammingError("Cannot operate on a closed database.")
             yield connection
         finally:
-            connection.lock.release()
+            if connection is not None:
+                connection.lock.release()
 
     @contextmanager
     def named_errors(self) -> Iterator[None]:
@@ -472,29 +432,10 @@ class Database:
         with self.named_errors(), self.borrow() as connection, _interrupted(connection):
             yield connection
 
-    def execute(self, sql: str) -> None:
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> None:
         """One statement without rows."""
         with self.writing() as connection:
-            connection.execute(sql)
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Exclude all other connections to the file during the block.
-
-        Raises CollectionBusy if one is open.
-        """
-        with self.writing() as connection:
-            connection.execute("PRAGMA locking_mode = exclusive")
-            # SQLite changes the mode only where no one else has the file open.
-            connection.execute("PRAGMA journal_mode = delete").fetchall()
-            connection.execute("BEGIN EXCLUSIVE")
-        try:
-            yield
-        finally:
-            with self.writing() as connection:
-                connection.execute("ROLLBACK")
-                if self.in_place:
-                    connection.execute("PRAGMA journal_mode = wal").fetchall()
+            connection.execute(sql, parameters)
 
     def hold(self) -> None:
         """Until `close`, read the state of the newest commit.
@@ -565,11 +506,6 @@ class Database:
             return self.log_bytes > max(OVERGROWN[0], OVERGROWN[1] * self.path.stat().st_size)
         return False
 
-    @staticmethod
-    def has_log(path: Path) -> bool:
-        """Whether SQLite's log exists; the last connection to close removes it."""
-        return log_of(path).exists()
-
     def warm(self) -> int:
         """Read every page of the tables and indexes; returns bytes. Look-ups do not wait."""
         if (complaint := self.scan("PRAGMA quick_check")[0][0]) != "ok":
@@ -602,26 +538,20 @@ class Database:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def read(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """All rows of a quick statement."""
-        return self._read(sql, parameters, long=False)
-
-    def scan(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """All rows of a statement that may take long; quick ones do not wait for it."""
-        return self._read(sql, parameters, long=True)
-
-    def _read(self, sql: str, parameters: Sequence[Any], *, long: bool) -> list[tuple[Any, ...]]:
-        """Fetches all: an unfinished statement would hold later ones of its connection at an older
-        snapshot."""
+    def read(
+        self, sql: str, parameters: Sequence[Any] = (), *, long: bool = False
+    ) -> list[tuple[Any, ...]]:
+        """All rows of a quick statement: an unfinished one would hold later ones of its connection
+        at an older snapshot."""
         self._check_frozen()
-        with (
-            self.named_errors(),
-            self.borrow(long=long) as connection,
-            _interrupted(connection),
-        ):
+        with self.named_errors(), self.borrow(long=long) as connection, _interrupted(connection):
             rows = connection.execute(sql, parameters).fetchall()
         self._check_frozen()
         return rows
+
+    def scan(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a statement that may take long; quick ones do not wait for it."""
+        return self.read(sql, parameters, long=True)
 
     def _check_frozen(self) -> None:
         """Raise CollectionError if a file that is read without locks has changed."""

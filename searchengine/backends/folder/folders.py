@@ -17,13 +17,12 @@ would see part of what the other writes, and overwrite it.
 """
 
 import json
-import logging
 import os
 import re
 import shutil
 import stat
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from errno import EACCES, ENOTDIR
 from pathlib import Path
@@ -33,10 +32,11 @@ from uuid import uuid4
 from searchengine.backends.folder.database import exhausted
 from searchengine.backends.folder.store import Store
 from searchengine.errors import FORBIDDEN, CollectionBusy, CollectionError
-from searchengine.indexer.errors import SegmentError
+from searchengine.indexer.errors import SegmentError, SegmentFormatError
 from searchengine.indexer.storage.durable import open_folder, sha256, sync_folder
 from searchengine.trainer.files import file_state, user_cache, write_at_once
 
+DATABASE = "documents.db"
 _CHUNK = 1 << 24  # bytes per read
 _SEGMENT = re.compile(r"[0-9]+(\.[0-9a-f]{32}\.new)?")
 # Bytes from which a checksum is remembered, smaller files take 10 ms; and in which file.
@@ -44,7 +44,6 @@ _REMEMBERED, _CHECKSUMS = 16 << 20, "checksums.json"
 # A file changed this recently (ns) may change again within one tick of the clock: it is read again.
 _SETTLED = 1_000_000_000
 _LOOK = 5  # seconds in which another process has seen whether a lock is held
-_log = logging.getLogger(__name__)
 
 
 def check_name(path: Path) -> None:
@@ -110,51 +109,48 @@ def beside(path: Path, store: Store) -> Iterator[int]:
         yield folder
 
 
-def segment_folders(folder: int) -> dict[str, int]:
-    """The folders of segments in an open folder, name → inode; removes those half written."""
-    inodes = {}
-    for name in os.listdir(folder):
-        if not _SEGMENT.fullmatch(name):
-            continue  # not a segment
-        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        if not stat.S_ISDIR(status.st_mode):
+def segment_folders(folder: int) -> set[str]:
+    """The names of the segments in an open folder; removes those half written."""
+    names = set()
+    for name in filter(_SEGMENT.fullmatch, os.listdir(folder)):
+        if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
             continue
         if name.isdigit():
-            inodes[name] = status.st_ino
+            names.add(name)
         else:  # no commit can name it, and its writer does not have the lock any more
             shutil.rmtree(name, dir_fd=folder)
-    return inodes
+    return names
 
 
-def remove_unnamed(path: Path, store: Store, before: Mapping[str, int]) -> None:
-    """Remove the folders of `before` (name → inode) that no commit names.
+def remove_unnamed(path: Path, store: Store, before: set[str]) -> None:
+    """Remove the folders of `before` that no commit names.
 
     Call it after a commit, with the folders that were there when it began: it removes what the
     commit replaced and what a killed writer left. It must not run sooner: a writer that is killed
     while SQLite syncs its commit leaves that commit undecided. No reader sees it, but the next
     process that recovers SQLite's log may find it; only a later commit writes over it.
     """
-    named = {folder_of(path, row.id).name for row in store.segments()}
-    if not before.keys() - named:
+    if not before - {folder_of(path, row.id).name for row in store.segments()}:
         return
     with store.transaction(queue=False), beside(path, store) as folder, os_errors(path):
         named = {folder_of(path, row.id).name for row in store.segments()}
-        for name, inode in segment_folders(folder).items():
-            if name not in named and before.get(name) == inode:
-                shutil.rmtree(name, dir_fd=folder)
+        for name in before & segment_folders(folder) - named:
+            shutil.rmtree(name, dir_fd=folder)
 
 
 @contextmanager
 def segment_errors(path: Path) -> Iterator[None]:
-    """Raise a SegmentError as CollectionError, with the way out."""
+    """Raise an error of a segment as CollectionError, with the way out."""
     try:
         yield
+    except SegmentFormatError as error:
+        raise CollectionError(str(error)) from error
     except SegmentError as error:
         if limit := exhausted(error):
             raise CollectionError(f"{path}: {limit}") from error
         raise CollectionError(
-            f"{error}; nothing was changed. The texts are in {path / 'documents.db'}: encode them "
-            f"again with: searchengine repair {path}"
+            f"{error}; the texts are in {path / DATABASE}: restore the folder from a copy, or "
+            f"encode them again with: searchengine repair {path}"
         ) from error
 
 
@@ -165,26 +161,23 @@ def os_errors(path: Path) -> Iterator[None]:
         with segment_errors(path):
             yield
     except (OSError, MemoryError) as error:
-        reason = getattr(error, "strerror", None) or error
         limit = exhausted(error)
-        raise CollectionError(
-            f"{path}: {limit}; the change was undone"
-            if limit
-            else f"{path}: {reason}; the change was undone, "
-            "free some space or choose a folder that can be written"
-        ) from error
+        reason = limit or getattr(error, "strerror", None) or error
+        way_out = "" if limit else ", free some space or choose a folder that can be written"
+        raise CollectionError(f"{path}: {reason}; the change was undone{way_out}") from error
 
 
 @contextmanager
-def reading_errors() -> Iterator[None]:
-    """Raise an error of the system on reading as CollectionError, with the way out."""
+def reading_errors(path: Path) -> Iterator[None]:
+    """Raise what stops reading (a limit, a permission, a damaged segment) as CollectionError."""
     try:
-        yield
+        with segment_errors(path):
+            yield
     except PermissionError as error:
         raise CollectionError(f"{error.filename}: {FORBIDDEN}") from error
     except (OSError, MemoryError) as error:
         if limit := exhausted(error):
-            raise CollectionError(limit) from error
+            raise CollectionError(f"{path}: {limit}") from error
         raise
 
 
@@ -201,55 +194,37 @@ _FUSE = frozenset(
 )
 
 
-def network_kind(path: Path) -> str | None:
-    """The type of the network file system of a path, such as nfs4; None if it is local.
+def network_warning(path: Path) -> str | None:
+    """That a path, which need not exist, is on a network file system; None: it is on a local one.
 
-    The path need not exist. The longest mount point above it counts; of two at the same place, the
-    later one. None on all systems but Linux, and where the user allows networks.
+    None on all systems but Linux, and where the user allows networks.
     """
-    try:
-        mounts = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    except OSError:  # no Linux, or /proc is not mounted
-        return None
-    path, found, depth = path.resolve(), "", 0
-    for before, dash, after in (line.partition(" - ") for line in mounts):
-        fields = before.split(" ")
-        if not dash or len(fields) < 5:
-            continue
-        # The kernel writes space, tab, newline and \ in octal, as \040.
-        point = Path(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), fields[4]))
-        if path.is_relative_to(point) and len(point.parts) >= depth:
-            found, depth = after.split(" ")[0], len(point.parts)
-    kind, _, server = found.lower().partition(".")
-    is_network = kind in _NETWORK or (kind == "fuse" and server in _FUSE)
-    return found if is_network and os.environ.get(ALLOW, "") != "1" else None
+    path = path.resolve()
+    device = next(each for each in (path, *path.parents) if each.exists()).stat().st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    with suppress(OSError):  # no Linux, or /proc is not mounted
+        for line in _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+            mount, dash, source = line.partition(" - ")
+            if dash and mount.split(" ")[2:3] == [number]:
+                kind, _, server = source.split(" ")[0].lower().partition(".")
+                is_network = kind in _NETWORK or (kind == "fuse" and server in _FUSE)
+                if is_network and os.environ.get(ALLOW, "") != "1":
+                    return f"{path} is on {source.split(' ')[0]}, a network file system"
+    return None
 
 
 def refuse_network(path: Path) -> None:
     """Raise CollectionError if a collection at this path must not be written."""
-    if kind := network_kind(path):
+    if warning := network_warning(path):
         raise CollectionError(
-            f"{path} is on {kind}, a network file system, where processes on two machines can "
-            "corrupt it; choose a folder on a local disk, or, if only this machine ever opens it, "
-            f"set {ALLOW}=1"
-        )
-
-
-def warn_network(path: Path) -> None:
-    """Log a warning if reading is safe only while no other machine writes."""
-    if kind := network_kind(path):
-        _log.warning(
-            "%s is on %s, a network file system: results may be wrong while another machine "
-            "writes to it",
-            path,
-            kind,
+            f"{warning}, where processes on two machines can corrupt it; choose a folder on a "
+            f"local disk, or, if only this machine ever opens it, set {ALLOW}=1"
         )
 
 
 # What an empty folder may hold: the folder that a file system makes, and that of no segments, which
 # a process left that was killed while it moved them up.
 _EMPTY = ("lost+found", "segments")
-_DATABASE = "documents.db"
 _LOCK = re.compile(r"((?:\..+\.)?[0-9a-f]{32}(?:\.new)?)\.lock", re.DOTALL)
 
 
@@ -379,7 +354,7 @@ def _move_up(scratch: Path, path: Path) -> None:
         try:
             if not is_free(path):
                 raise _created_meanwhile(path)
-            for entry in sorted(scratch.iterdir(), key=lambda entry: entry.name == _DATABASE):
+            for entry in sorted(scratch.iterdir(), key=lambda entry: entry.name == DATABASE):
                 entry.replace(path / entry.name)
             sync_folder(path)
         finally:

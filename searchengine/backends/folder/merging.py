@@ -24,13 +24,13 @@ from searchengine.backends.folder import pending
 from searchengine.backends.folder.folders import beside, os_errors
 from searchengine.backends.folder.pending import Kind, Owner, Work
 from searchengine.backends.folder.store import SegmentRow, Store
+from searchengine.backends.folder.view import View
 from searchengine.backends.folder.words import writer
 from searchengine.backends.folder.writer import (
     BuiltSegment,
-    WritableView,
+    build_merged,
     build_plan,
     live_passages,
-    merged,
 )
 from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.indexer.building.build import Progress
@@ -109,7 +109,7 @@ class Merging:
         written: the segments that the caller has written, and those merged here.
     """
 
-    view: WritableView
+    view: View
     store: Store
     progress: Progress | None = None
     written: set[SegmentRow] = field(default_factory=set)
@@ -236,9 +236,9 @@ class Merging:
 
         try:
             with os_errors(self.view.path):
-                parts = [*self.view.opened(work.inputs).items()]
+                parts = self.view.open_segments(work.inputs)
                 words = writer(self.store, lambda: columns()[0])
-                merged(path, parts, ids, plan, None, self.progress, words, columns).close()
+                build_merged(parts, ids, plan, words, columns, None, self.progress, path).close()
         except CollectionError:
             self._check(work)  # replaced and removed meanwhile: no fault
             raise

@@ -77,10 +77,9 @@ def works(store: Store) -> list[Work]:
 
 def enter(store: Store, kind: Kind, folder: str, details: Mapping[str, Any]) -> Work:
     """Add a row."""
-    number = Changes(store).take("pending")
-    work = Work(number, kind, folder, {**details, **who()})
-    sql = "INSERT INTO pending (id, kind, first, last, folder, details) VALUES (?, ?, 0, -1, ?, ?)"
-    _write(store, sql, number, kind, folder, json.dumps(work.details))
+    work = Work(Changes(store).take("pending"), kind, folder, {**details, **who()})
+    sql = "INSERT INTO pending (id, kind, folder, details) VALUES (?, ?, ?, ?)"
+    store.execute(sql, (work.id, kind, folder, json.dumps(work.details)))
     return work
 
 
@@ -88,23 +87,18 @@ def note(store: Store, work: Work, **details: Any) -> Work:
     """Change details of a row, whose work this process does now."""
     changed = replace(work, details={**work.details, **details, **who()})
     sql = "UPDATE pending SET details = ? WHERE id = ?"
-    _write(store, sql, json.dumps(changed.details), work.id)
+    store.execute(sql, (json.dumps(changed.details), work.id))
     return changed
 
 
 def leave(store: Store, work: Work) -> None:
     """Remove a row."""
-    _write(store, "DELETE FROM pending WHERE id = ?", work.id)
+    store.execute("DELETE FROM pending WHERE id = ?", (work.id,))
 
 
 def drop_all(store: Store) -> None:
     """Remove all rows, in the present transaction."""
-    _write(store, "DELETE FROM pending")
-
-
-def _write(store: Store, sql: str, *parameters: Any) -> None:
-    with store.writing() as connection:
-        connection.execute(sql, parameters)
+    store.execute("DELETE FROM pending")
 
 
 class Owner(Scratch):

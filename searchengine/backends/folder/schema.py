@@ -9,7 +9,7 @@ passages      the encoded texts: passages.id = the segment's base + the row in i
               start and end are offsets (in characters) into the document's text
 segments      the folders of vectors that a commit has named, each with its manifest's checksum
 tombstones    deleted passages that a segment still has a row for
-pending       work that outlives a commit (folder.pending); first and last are not used
+pending       work that outlives a commit (folder.pending)
 ids           the next id of each kind, which is a table: an id is never used again, whatever was
               deleted
 settings      name → JSON value: the encoder, the index config and other settings
@@ -22,6 +22,7 @@ it 24 µs instead of 2, and a row stored by it three times as long.
 
 import sqlite3
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from searchengine.backends.filters import fields
@@ -45,12 +46,12 @@ BEHIND = (
 """Number of kinds whose next id is used already, or is not stored: there must be none."""
 
 
-def m001_tables(db: "sqlite_utils.Database") -> None:
+def m001_collection(db: "sqlite_utils.Database") -> None:
     """All tables of 1.0."""
     documents = {"id": int, "key": str, "title": str, "text": str, "metadata": str, "digest": bytes}
     more = {"source": str, "root": str, "vectors": bytes}
     passages = {"id": int, "document": int, "start": int, "end": int}
-    pending = {"id": int, "kind": str, "first": int, "last": int, "folder": str, "details": str}
+    pending = {"id": int, "kind": str, "folder": str, "details": str}
     _create(db, "documents", documents, more)
     db.table("documents").create_index(["key"], unique=True)
     # The documents of a folder's files, without reading their texts.
@@ -78,41 +79,26 @@ def _create(
     db.table(name).create({**columns, **(optional or {})}, pk=key, not_null=columns.keys() - {key})
 
 
-def m003_words(_: "sqlite_utils.Database") -> None:
-    """Nothing moves: it marks that the segments alone have the words, which others refuse."""
-
-
-def m004_pending(db: "sqlite_utils.Database") -> None:
-    """Work is named in `pending` without passages: those of unfinished work go."""
-    db.execute("DROP VIEW IF EXISTS live_passages")
-    db.execute("DELETE FROM pending")
-    db.execute(
-        "DELETE FROM passages WHERE NOT EXISTS "
-        "(SELECT 1 FROM segments WHERE passages.id >= base AND passages.id < base + rows)"
-    )
-
-
-MIGRATIONS = {each.__name__: each for each in (m001_tables, m003_words, m004_pending)}
+MIGRATIONS = {each.__name__: each for each in (m001_collection,)}
 """Name → migration, in the order in which they are applied."""
 
 
-def outdated(connection: sqlite3.Connection, name: str) -> bool:
-    """Whether migrations are pending. CollectionError if another version wrote the file `name`."""
-    sql = "SELECT count(*) FROM sqlite_master WHERE name = '_sqlite_migrations'"
+def outdated(connection: sqlite3.Connection, path: Path) -> bool:
+    """Whether migrations are pending. CollectionError for a file of another kind or version."""
+    sql = "SELECT name FROM sqlite_master WHERE name IN ('documents', '_sqlite_migrations')"
+    tables = {str(row[0]) for row in connection.execute(sql)}
+    if "documents" not in tables:
+        raise CollectionError(
+            f"{path} has no table of documents, so {path.parent} is not a collection"
+        )
     applied: set[str] = set()
-    if connection.execute(sql).fetchone()[0]:
+    if len(tables) > 1:
         sql = "SELECT name FROM _sqlite_migrations WHERE migration_set = 'searchengine'"
         applied = {str(row[0]) for row in connection.execute(sql)}
-    if applied and m003_words.__name__ not in applied:
-        raise CollectionError(
-            f"{name} was written by an earlier version of searchengine, which alone can open it; "
-            "export the collection with that version and index the export into a new folder, or "
-            "index the documents again"
-        )
     if unknown := sorted(applied - MIGRATIONS.keys()):
         raise CollectionError(
-            f"{name} was written by a newer version of searchengine (its format has "
-            f"{', '.join(unknown)}); upgrade searchengine to open it"
+            f"{path} was written by another version of searchengine (its format has "
+            f"{', '.join(unknown)}); open it with that version, or index the documents again"
         )
     return applied != MIGRATIONS.keys()
 

@@ -98,7 +98,7 @@ class Snapshot(contract.Snapshot):
         segments: the segments, oldest first.
         live: the rows of each segment that are not deleted; None for all.
         readers: number of current readers; the view closes an old snapshot without readers.
-        begun: when its read transaction began, by time.monotonic.
+        opened_at: when its read transaction began, by time.monotonic.
     """
 
     path: Path
@@ -125,7 +125,7 @@ class Snapshot(contract.Snapshot):
         self._store = Store(path / "documents.db", readers=READERS)
         try:
             self.store.hold()
-            self.begun = monotonic()
+            self.opened_at = monotonic()
             self.settings = self.store.settings()
             for name, fault in setting_faults(self.settings).items():
                 raise self.store.damaged(f"in its settings: {name}: {fault}")

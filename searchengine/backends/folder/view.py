@@ -1,6 +1,8 @@
-"""A View: an open collection, to read. It shows one snapshot at a time."""
+"""A View: an open collection. It shows one snapshot at a time, and writes one transaction at a
+time, whose commit it then shows."""
 
-from collections.abc import Callable, Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock, RLock
@@ -8,25 +10,29 @@ from time import monotonic
 from typing import Any
 
 from searchengine.backends.contract import Backend
-from searchengine.backends.folder.database import FOLDED, REOPENED, Identity, exhausted
+from searchengine.backends.folder.database import FOLDED, REOPENED, Identity, log_of
 from searchengine.backends.folder.folders import (
+    DATABASE,
     check_name,
     checksum,
     folder_of,
+    network_warning,
     reading_errors,
-    warn_network,
+    refuse_network,
+    remove_unnamed,
 )
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.backends.folder.store import SegmentRow, Store
-from searchengine.errors import CollectionError, QueryError
+from searchengine.backends.folder.writer import Writer, writing
+from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch, QueryError
 from searchengine.indexer.config import Device
-from searchengine.indexer.errors import SegmentError, SegmentFormatError
+from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.search.segment_files import require_gpu
 from searchengine.indexer.segment import Segment
 
 _MAX_WAIT = 2_000_000  # seconds to wait
 _GROWN = 1.25  # times its size then, from which readers are waited for again
-_TRIES = 20  # a segment folder that is missing may have been replaced just now: try again
+_log = logging.getLogger(__name__)
 
 
 def open_committed(path: Path, row: SegmentRow, **options: Any) -> Segment:
@@ -47,11 +53,11 @@ def has_vectors(path: Path, row: SegmentRow) -> bool:
 
 
 class View(Backend):
-    """An open collection, to read. It shows the commit it was opened on until `refresh`.
+    """An open collection. It shows the commit it was opened on until `refresh` or a change.
 
-    Safe to read from several threads: the snapshot is replaced as a whole. If another folder takes
+    Safe to use from several threads: the snapshot is replaced as a whole. If another folder takes
     the place of this one, the snapshot stays until `refresh` or the next change, which open the new
-    folder.
+    folder. Threads that write queue; other processes are waited for as long as `wait` says.
 
     Attributes:
         path: the folder.
@@ -65,7 +71,6 @@ class View(Backend):
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.path, self.wait, self.device)
 
-    @reading_errors()
     def __init__(self, path: Path, wait: float = 0, device: str = Device.CPU) -> None:
         """Open. Raises CollectionError (no collection, damaged files), SegmentError (no GPU)."""
         check_name(path)
@@ -82,7 +87,8 @@ class View(Backend):
         self.path = path.absolute()  # a later chdir must not lead elsewhere
         self.wait, self.device = wait, Device(device)
         self.accepts: Callable[[Mapping[str, Any]], None] = lambda _: None
-        warn_network(self.path)
+        if warning := network_warning(self.path):
+            _log.warning("%s: results may be wrong while another machine writes to it", warning)
         self._changing, self._advancing = Lock(), RLock()
         self._interrupted = False  # Ctrl-C may have come between a commit and showing it
         self._log_left = 0  # bytes of the log when readers were last waited for in vain
@@ -104,9 +110,7 @@ class View(Backend):
             return
         self._catch_up()
         with self._changing:
-            if self._shown is None:
-                raise self._closed()
-            snapshot = self._shown
+            snapshot = self._current()
             snapshot.readers += 1
         try:
             yield snapshot
@@ -133,32 +137,21 @@ class View(Backend):
         return self._current().settings
 
     @property
-    def store(self) -> Store:
-        """The tables shown now."""
-        return self._current().store
-
-    @reading_errors()
-    def refresh(self) -> None:
-        """Show the newest commit of the collection that is in this folder now."""
-        with self._advancing:
-            current = self._current()
-            with Store(self.path / "documents.db", readers=1) as store:
-                if (store.identity, store.settings().get("commit_id")) == (
-                    current.store.identity,
-                    current.commit_id,
-                ) and not (store.overgrown and monotonic() > current.begun + REOPENED):
-                    return
-            self._show_newest(current.segments)
-
-    def follow(self) -> None:
-        """Show the newest commit if another folder has taken the place of the one shown."""
-        if not self._current().store.in_place:
-            self.refresh()
-
-    @property
     def closed(self) -> bool:
         """Whether `close` was called."""
         return self._shown is None
+
+    def refresh(self) -> None:
+        """Show the newest commit of the collection that is in this folder now."""
+        with self._advancing, reading_errors(self.path):
+            current = self._current()
+            with Store(self.path / DATABASE, readers=1) as store:
+                if (store.identity, store.settings().get("commit_id")) == (
+                    current.store.identity,
+                    current.commit_id,
+                ) and not (store.overgrown and monotonic() > current.opened_at + REOPENED):
+                    return
+            self._show_newest(current.segments)
 
     def close(self) -> None:
         """Release the files; closing twice is harmless."""
@@ -170,8 +163,87 @@ class View(Backend):
                 shown.close()
         # The last connection to close checkpoints SQLite's log, which needs a writable one.
         with suppress(CollectionError, OSError):
-            if Store.has_log(self.path / "documents.db"):
-                Store(self.path / "documents.db").close()
+            if log_of(self.path / DATABASE).exists():
+                Store(self.path / DATABASE).close()
+
+    @contextmanager
+    def open_store(self, identity: Identity | None = None) -> Iterator[Store]:
+        """A connection for writing.
+
+        `identity`: the database that must be in the folder; None: the one that is there now, which
+        is shown. Raises CollectionError for a closed collection, and one of another encoder.
+        """
+        if identity is None:
+            if not self._current().store.in_place:
+                self.refresh()
+            identity = self.identity
+        refuse_network(self.path)
+        with Store(self.path / DATABASE) as store:
+            if store.identity != identity:
+                raise store.replaced()
+            yield store
+
+    def open_segments(self, rows: Sequence[SegmentRow]) -> dict[SegmentRow, Segment]:
+        """Committed segments; they stay open whatever becomes of their folders."""
+        held = self.segments
+        return {row: held.get(row) or self._open_segment(row) for row in rows}
+
+    @contextmanager
+    def writing(
+        self, store: Store, wait: float | None = None, made_by: Mapping[str, Any] | None = None
+    ) -> Iterator[Writer]:
+        """A transaction. Afterwards its commit is shown, and replaced folders are removed.
+
+        `wait`: seconds to wait for another writer; None: as the view was opened. `made_by`: the
+        settings that the passages and vectors to add were made with; None: none are added.
+
+        Raises EncoderMismatch if the collection is not accepted here, or they do not suit it.
+        """
+        opened: dict[SegmentRow, Segment] = {}
+
+        def open_segment(row: SegmentRow) -> Segment:
+            if row not in opened:
+                opened.update(self.open_segments([row]))
+            return opened[row]
+
+        wait = self.wait if wait is None else wait
+        try:
+            with writing(self.path, store, open_segment, wait) as writer:
+                self.accepts(store.settings())
+                self.check_made_by(made_by, store)
+                yield writer
+            try:
+                built = writer.opened if self.device is Device.CPU else {}  # a GPU has no copy yet
+                held = {**self.segments, **opened, **built}
+                self._show_newest(held)
+                self._fold_log(store, held)
+            except (CollectionError, OSError) as error:
+                raise CollectionError(
+                    f"{self.path}: the change is committed, but cannot be shown ({error}); "
+                    "open the collection again"
+                ) from error
+        except BaseException as error:  # Ctrl-C may come between any two steps
+            self._interrupted |= not isinstance(error, Exception)
+            raise
+        try:  # processes that have the folders open go on reading; others look for newer ones
+            with suppress(CollectionBusy):
+                remove_unnamed(self.path, store, writer.before)
+        except CollectionError as error:  # the change itself is committed
+            _log.warning("replaced segments are removed by the next change: %s", error)
+
+    def check_made_by(self, made_by: Mapping[str, Any] | None, store: Store) -> None:
+        """Raise EncoderMismatch unless passages and vectors made by these settings suit the store.
+
+        What this view shows does not count: another thread may have moved it since.
+        """
+        stored = store.settings()
+        if made_by is not None and _making(made_by) != _making(stored):
+            now = stored["encoder"]
+            name = now["source"] or now.get("name") or now["fingerprint"][:12]
+            raise EncoderMismatch(
+                f"{self.path} was reindexed by the encoder {name} after these vectors were made; "
+                "they were not added, make them again by that encoder"
+            )
 
     def _catch_up(self) -> None:
         """Show the newest commit after an interrupted change."""
@@ -181,36 +253,31 @@ class View(Backend):
 
     def _current(self) -> Snapshot:
         if self._shown is None:
-            raise self._closed()
+            raise CollectionError(f"{self.path} is closed; open it again")
         return self._shown
 
-    def _closed(self) -> CollectionError:
-        return CollectionError(f"{self.path} is closed; open it again")
-
-    @reading_errors()
     def _newest(self, held: Mapping[SegmentRow, Segment]) -> Snapshot:
         """A snapshot of the last commit; segments in `held` are not opened again."""
         opened = dict(held)  # a failed try adds to it: the next one is then quicker
 
         def open_segment(row: SegmentRow) -> Segment:
             if row not in opened:
-                opened[row] = self._open_segment(row, held)
+                opened[row] = self._open_segment(row)
             return opened[row]
 
         failed: list[SegmentRow] | None = None
-        for _ in range(_TRIES):
-            try:
-                snapshot = Snapshot(self.path, open_segment, self._shown)
-                break
-            except (CollectionError, OSError):
-                # Replaced just now and removed by the next writer? Then other segments are listed.
-                before = failed
-                with Store(self.path / "documents.db", readers=1) as store:
-                    failed = store.segments()
-                if failed == before:
-                    raise
-        else:
-            snapshot = Snapshot(self.path, open_segment)
+        with reading_errors(self.path):
+            while True:
+                try:
+                    snapshot = Snapshot(self.path, open_segment, self._shown)
+                    break
+                except (CollectionError, OSError):
+                    # Replaced just now and removed by the next writer? Then others are listed.
+                    before = failed
+                    with Store(self.path / DATABASE, readers=1) as store:
+                        failed = store.segments()
+                    if failed == before:
+                        raise
         try:
             self.accepts(snapshot.settings)
         except BaseException:
@@ -234,38 +301,23 @@ class View(Backend):
                 if not before.readers:
                     before.close()
 
-    def let_go_of_log(self, store: Store, held: Mapping[SegmentRow, Segment]) -> None:
+    def _fold_log(self, store: Store, held: Mapping[SegmentRow, Segment]) -> None:
         """Fold SQLite's log into the database if it is large; this view then reads the file."""
-
-        def follow() -> None:
-            self._show_newest(held)
-
         if store.overgrown:
             if store.log_bytes > _GROWN * self._log_left:
-                self._log_left = 0 if store.fold_log(follow) else store.log_bytes
+                complete = store.fold_log(lambda: self._show_newest(held))
+                self._log_left = 0 if complete else store.log_bytes
             return
         self._log_left = 0
         if store.log_bytes > FOLDED and store.fold_log():
-            follow()
+            self._show_newest(held)
 
-    def _open_segment(self, row: SegmentRow, held: Mapping[SegmentRow, Segment]) -> Segment:
-        """Open and check a segment."""
-        with self.named_segment(row):
+    def _open_segment(self, row: SegmentRow) -> Segment:
+        with reading_errors(self.path):
             return open_committed(self.path, row, device=self.device, checksum=checksum)
 
-    @contextmanager
-    def named_segment(self, row: SegmentRow) -> Iterator[None]:
-        """Raise the error of a segment as CollectionError, with the way to repair it."""
-        try:
-            with reading_errors():
-                yield
-        except SegmentFormatError as error:
-            raise CollectionError(str(error)) from error
-        except SegmentError as error:
-            if limit := exhausted(error):
-                raise CollectionError(f"{self.path}: {limit}") from error
-            raise CollectionError(
-                f"{error}; the texts are in {self.path / 'documents.db'}: restore the folder "
-                f"{folder_of(self.path, row.id)} from a copy, or encode it again with: "
-                f"searchengine repair {self.path}"
-            ) from error
+
+def _making(settings: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What passages and vectors depend on."""
+    encoder = settings["encoder"]
+    return encoder["fingerprint"], encoder["dim"], settings.get("passages")

@@ -12,7 +12,6 @@ segment that was built depends on, it is dropped: an addition builds its own in 
 and a merge is left to the next change.
 """
 
-import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -24,23 +23,18 @@ import numpy as np
 import numpy.typing as npt
 
 from searchengine.backends.contract import Ids
-from searchengine.backends.folder.database import Identity
 from searchengine.backends.folder.folders import (
     beside,
     checksum,
     folder_of,
     os_errors,
-    refuse_network,
-    remove_unnamed,
     segment_folders,
 )
 from searchengine.backends.folder.store import Changes, SegmentRow, Store
-from searchengine.backends.folder.view import View
 from searchengine.backends.folder.words import analyzer, writer
 from searchengine.corpus.analyzer import Analyzer
-from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch
+from searchengine.errors import CollectionError
 from searchengine.indexer.building.build import Blocks, Passages, Progress
-from searchengine.indexer.config import Device
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment, SegmentConfig
 from searchengine.indexer.storage.durable import sync_folder
@@ -51,7 +45,6 @@ OpenSegment = Callable[[SegmentRow], Segment]
 Measured = Mapping[SegmentRow, tuple[Segment, Allowed | None]]
 """Segments that were measured, each with the rows that could be found; None for all."""
 SCANNED = 1 << 13  # rows that are scanned in about 0.1 ms (192 dimensions); a graph saves half
-_log = logging.getLogger(__name__)
 _NONE: Ids = np.empty(0, np.int64)
 TUNED = "tuned"
 """The setting that names the segments of the last tuning: see upkeep.tuning."""
@@ -91,17 +84,17 @@ class BuiltSegment(NamedTuple):
 class Writer:
     """A transaction: `append`, `merge` and `rebuild` segments; `changes` writes tables.
 
-    Returned by `WritableView.writing`.
+    Returned by `View.writing`.
 
     Attributes:
         store: the connection that holds the transaction.
         changes: writes to its tables.
         opened: the segments added in this transaction.
-        before: name → inode of every folder of a segment when the transaction began.
+        before: the names of all folders of segments when the transaction began.
     """
 
     def __init__(
-        self, path: Path, store: Store, open_segment: OpenSegment, before: Mapping[str, int]
+        self, path: Path, store: Store, open_segment: OpenSegment, before: set[str]
     ) -> None:
         self.path = path
         self.store = store
@@ -132,19 +125,16 @@ class Writer:
             self.adopt(ahead.path, base)
             return
         largest = max(self.store.segments(), key=lambda row: row.rows, default=None)
-
-        def build(path: Path) -> Segment:
-            return Segment.build(
-                path,
-                vectors,
-                plan.config,
-                like=None if largest is None else self._open_segment(largest),
-                provenance=plan.provenance,
-                progress=progress,
-                words=self._words(base),
-                passages=self._passages(base),
-            )
-
+        build = partial(
+            Segment.build,
+            vectors=vectors,
+            config=plan.config,
+            like=None if largest is None else self._open_segment(largest),
+            provenance=plan.provenance,
+            progress=progress,
+            words=self._words(base),
+            passages=self._passages(base),
+        )
         self._add(base, build)
 
     def merge(
@@ -167,13 +157,10 @@ class Writer:
         if ahead is not None:
             self.adopt(ahead.path, base)
         elif ids.size:
-            parts = [(row, self._open_segment(row)) for row in segments]
-
-            def build(path: Path) -> Segment:
-                plan = build_plan(self.store, None)
-                words, passages = self._words(base), self._passages(base)
-                return merged(path, parts, ids, plan, tuning, progress, words, passages)
-
+            parts = {row: self._open_segment(row) for row in segments}
+            plan, words = build_plan(self.store, None), self._words(base)
+            passages = self._passages(base)
+            build = partial(build_merged, parts, ids, plan, words, passages, tuning, progress)
             self._add(base, build)
 
     def rebuild(
@@ -188,11 +175,11 @@ class Writer:
         `tuning`: the measurements behind the config; None: it was not tuned. Raises CollectionError
         if segments or deleted rows have changed since they were measured.
         """
-        expected = {
-            row: row.rows if live is None else live.size for row, (_, live) in measured.items()
-        }
-        stored = {row: row.rows - self.store.dead_count(row) for row in self.store.segments()}
-        if list(stored.items()) != list(expected.items()):
+        expected = [
+            (row, row.rows if live is None else live.size) for row, (_, live) in measured.items()
+        ]
+        stored = [(row, row.rows - self.store.dead_count(row)) for row in self.store.segments()]
+        if stored != expected:
             raise CollectionError(
                 f"{self.path} was changed by another process while it was measured; "
                 "nothing was changed here, tune it again"
@@ -203,10 +190,7 @@ class Writer:
                 self.merge([row], tuning=tuning, progress=progress)
                 continue
             self.changes.remove_segments([row], keep_tombstones=True)
-
-            def build(path: Path, segment: Segment = segment) -> Segment:
-                return segment.rebuild(path, config, tuning=tuning, progress=progress)
-
+            build = partial(segment.rebuild, config=config, tuning=tuning, progress=progress)
             self._add(row.base, build)
         if tuning is None:
             self.changes.unset(TUNED)
@@ -220,11 +204,8 @@ class Writer:
         self.changes.remove_segments([row], keep_tombstones=True)
         passages = self._passages(row.base)
         words = writer(self.store, lambda: passages(row.rows)[0])
-
-        def build(path: Path) -> Segment:
-            damaged = folder_of(self.path, row.id)
-            return Segment.restore(path, damaged, words=words, passages=passages)
-
+        damaged = folder_of(self.path, row.id)
+        build = partial(Segment.restore, damaged=damaged, words=words, passages=passages)
         self._add(row.base, build)
 
     def adopt(self, built: Path, base: int) -> None:
@@ -287,27 +268,27 @@ def live_passages(store: Store, segments: Sequence[SegmentRow]) -> Ids:
     return np.concatenate(ids)
 
 
-def merged(
-    path: Path,
-    segments: Sequence[tuple[SegmentRow, Segment]],
+def build_merged(
+    parts: Mapping[SegmentRow, Segment],
     ids: Ids,
     plan: BuildPlan,
-    tuning: Mapping[str, Any] | None,
-    progress: Progress | None,
     words: WriteWords | None,
     passages: Passages,
+    tuning: Mapping[str, Any] | None,
+    progress: Progress | None,
+    path: Path,
 ) -> Segment:
     """Build a segment of the rows of the passages `ids`, ascending. Raises as Segment.merge."""
-    parts: list[tuple[Segment, Allowed | None]] = []
-    for row, segment in sorted(segments, key=lambda part: part[0].base):
+    chosen: list[tuple[Segment, Allowed | None]] = []
+    for row, segment in sorted(parts.items(), key=lambda part: part[0].base):
         tuning = tuning or segment.manifest.tuning
         live = row.part_of(ids)
         if live.size:
             allowed = None if live.size == row.rows else Allowed.from_rows(live, row.rows)
-            parts.append((segment, allowed))
+            chosen.append((segment, allowed))
     return Segment.merge(
         path,
-        parts,
+        chosen,
         plan.config,
         provenance=plan.provenance,
         tuning=tuning,
@@ -340,105 +321,8 @@ def writing(
             for segment in writer.opened.values():
                 segment.close()
             with suppress(OSError):
-                for name in segment_folders(folder).keys() - before.keys():
+                for name in segment_folders(folder) - before:
                     shutil.rmtree(name, dir_fd=folder)
             if isinstance(error, CollectionError) and not store.in_place:
                 raise store.replaced() from error
             raise
-
-
-class WritableView(View):
-    """An open collection that can be written: one transaction at a time, shown when committed."""
-
-    @contextmanager
-    def own_store(self, identity: Identity | None = None) -> Iterator[Store]:
-        """A connection for writing.
-
-        `identity`: the database that must be in the folder; None: the one that is there now.
-        """
-        if identity is None:
-            self.follow()  # raises for a closed collection, and for one of another encoder
-            identity = self._current().store.identity
-        refuse_network(self.path)
-        with Store(self.path / "documents.db") as store:
-            if store.identity != identity:
-                raise store.replaced()
-            yield store
-
-    def opened(self, rows: Sequence[SegmentRow]) -> dict[SegmentRow, Segment]:
-        """Committed segments, open; they stay so whatever becomes of their folders."""
-        held = self._current().segments
-        return {row: held.get(row) or self._open_segment(row, held) for row in rows}
-
-    @contextmanager
-    def writing(
-        self, store: Store, wait: float | None = None, made_by: Mapping[str, Any] | None = None
-    ) -> Iterator[Writer]:
-        """A transaction. Afterwards its commit is shown, and replaced folders are removed.
-
-        `wait`: seconds to wait for another writer; None: as the view was opened. `made_by`: the
-        settings that the passages and vectors to add were made with; None: none are added.
-
-        Raises EncoderMismatch if the collection is not accepted here, or they do not suit it.
-        """
-        opened: dict[SegmentRow, Segment] = {}
-
-        def open_segment(row: SegmentRow) -> Segment:
-            if row not in opened:
-                opened.update(self.opened([row]))
-            return opened[row]
-
-        wait = self.wait if wait is None else wait
-        try:
-            with writing(self.path, store, open_segment, wait) as writer:
-                self.accepts(store.settings())
-                self.check_made_by(made_by, store)
-                yield writer
-            try:
-                built = writer.opened if self.device is Device.CPU else {}  # a GPU has no copy yet
-                held = {**self._current().segments, **opened, **built}
-                self._show_newest(held)
-                self.let_go_of_log(store, held)
-            except (CollectionError, OSError) as error:
-                raise CollectionError(
-                    f"{self.path}: the change is committed, but cannot be shown ({error}); "
-                    "open the collection again"
-                ) from error
-        except BaseException as error:  # Ctrl-C may come between any two steps
-            self._interrupted |= not isinstance(error, Exception)
-            raise
-        self._clear_away(store, writer.before)
-
-    def check_made_by(self, made_by: Mapping[str, Any] | None, store: Store) -> None:
-        """Raise EncoderMismatch unless passages and vectors made by these settings suit the store.
-
-        What this view shows does not count: another thread may have moved it since.
-        """
-        stored = store.settings()
-        if made_by is not None and _making(made_by) != _making(stored):
-            now = stored["encoder"]
-            name = now["source"] or now.get("name") or now["fingerprint"][:12]
-            raise EncoderMismatch(
-                f"{self.path} was reindexed by the encoder {name} after these vectors were made; "
-                "they were not added, make them again by that encoder"
-            )
-
-    def _clear_away(self, store: Store, before: Mapping[str, int]) -> None:
-        """Remove replaced folders, unless another process is writing.
-
-        Processes that have them open go on reading; those about to open them look for newer ones.
-        """
-        try:
-            with suppress(CollectionBusy):
-                remove_unnamed(self.path, store, before)
-        except CollectionError as error:  # the change itself is committed
-            _log.warning(
-                "replaced segments were not removed; the next change tries again: %s",
-                error,
-            )
-
-
-def _making(settings: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What passages and vectors depend on."""
-    encoder = settings["encoder"]
-    return encoder["fingerprint"], encoder["dim"], settings.get("passages")

@@ -121,7 +121,7 @@ def test_built_again_for_another_index_config(tmp_path: Path, taken: list[bool])
         config = {"structure": "flat", "prefix": 4, "shortlist": 20}
 
         def change() -> None:
-            with other.folder.own_store() as store, other.folder.writing(store) as writer:
+            with other.folder.open_store() as store, other.folder.writing(store) as writer:
                 writer.changes.set("index", store.settings()["index"] | config)
 
         engine.add(DOCUMENTS[100:], VECTORS[100:], building=once(change))

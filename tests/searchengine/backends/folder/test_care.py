@@ -73,11 +73,11 @@ def engine(path: Path) -> Iterator[SearchEngine]:
         (f"{_SET} ('synonyms', '[]')", "in its settings: synonyms: "),
         ("DELETE FROM settings WHERE name = 'tokenizer'", "in its settings: tokenizer: is missing"),
         (
-            "INSERT INTO pending VALUES (7, 'dream', 0, 0, 'f', '{}')",
+            "INSERT INTO pending VALUES (7, 'dream', 'f', '{}')",
             "of the kind 'dream'",
         ),
-        ("INSERT INTO pending VALUES (7, 'merge', 0, -1, 'f', '{}')", "pending work 7 lacks"),
-        ("INSERT INTO pending VALUES (7, 'reindex', 0, -1, 'f', '[]')", "pending work 7 lacks"),
+        ("INSERT INTO pending VALUES (7, 'merge', 'f', '{}')", "pending work 7 lacks"),
+        ("INSERT INTO pending VALUES (7, 'reindex', 'f', '[]')", "pending work 7 lacks"),
         ("UPDATE ids SET next = 'x' WHERE kind = 'passages'", "next ids that are used already"),
         ("DELETE FROM segments", "it has passages and no segments"),
         ("DELETE FROM segments WHERE id = 1", "passages without a row"),
@@ -99,24 +99,6 @@ def test_verify_finds_what_does_not_agree(
         SearchEngine.open(path, WordLengths()) as again,
     ):
         again.verify()
-
-
-def test_unfinished_work_of_the_former_layout_is_cleared(engine: SearchEngine, path: Path) -> None:
-    """Its passages were stored beside those of the segments, and hidden by a view."""
-    hits, size = engine.search("cat"), engine.stats().passages
-    engine.close()
-    with sqlite3.connect(path / "documents.db") as db:
-        db.executescript(
-            "DELETE FROM _sqlite_migrations WHERE name = 'm004_pending';"
-            "CREATE VIEW live_passages AS SELECT * FROM passages WHERE id < 5000;"
-            "INSERT INTO passages SELECT 5000, id, 0, 1 FROM documents LIMIT 1;"
-            "INSERT INTO pending VALUES (7, 'remove', 5000, 5001, 'f', '{}')"
-        )
-    db.close()
-    with SearchEngine.open(path, WordLengths()) as again:
-        again.verify()
-        told = again.stats()
-        assert (again.search("cat"), told.passages, told.pending) == (hits, size, ())
 
 
 def test_warming_reads_every_file_that_searches_touch(engine: SearchEngine, path: Path) -> None:

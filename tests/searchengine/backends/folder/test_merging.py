@@ -143,7 +143,7 @@ def test_a_merge_whose_segments_were_replaced_is_dropped(
     def act() -> None:
         with (
             SearchEngine.open(path, WordLengths()) as other,
-            other.collection.own_store() as store,
+            other.collection.open_store() as store,
             other.collection.writing(store) as writer,
         ):
             if replace == "optimize":
@@ -171,7 +171,7 @@ def test_a_segment_that_is_gone_before_it_is_opened_drops_the_merge(
 
         def act() -> None:
             with (
-                other.collection.own_store() as store,
+                other.collection.open_store() as store,
                 other.collection.writing(store) as writer,
             ):
                 writer.merge(store.segments())
@@ -264,7 +264,7 @@ def test_an_optimize_waits_for_another_process(
     path = engine.collection.path
     monkeypatch.setattr(pending, "who", lambda: {"by": "elsewhere:1", "started": "then"})
     owner = Owner.new(path)
-    with engine.collection.own_store() as store, store.transaction():
+    with engine.collection.open_store() as store, store.transaction():
         rows = [[r.id, r.base, r.rows, r.manifest_sha256] for r in store.segments()]
         pending.enter(store, Kind.MERGE, owner.name, {"inputs": rows[:2]})
     monkeypatch.undo()

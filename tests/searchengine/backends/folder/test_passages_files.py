@@ -75,7 +75,7 @@ def test_a_search_reads_only_the_documents_that_it_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     statements: list[str] = []
-    read = Store._read
+    read = Store.read
 
     def noted(store: Store, sql: str, *rest: Any, **options: Any) -> Any:
         statements.append(sql)
@@ -87,7 +87,7 @@ def test_a_search_reads_only_the_documents_that_it_shows(
         for mode in ("vector", "text", "hybrid"):
             engine.search("whale star", mode=mode)  # opens what later searches share
         with monkeypatch.context() as patch:
-            patch.setattr(Store, "_read", noted)
+            patch.setattr(Store, "read", noted)
             for mode in ("vector", "text", "hybrid"):
                 assert len(engine.search("whale star", 3, mode=mode)) == 3
     assert not any("passages" in sql for sql in statements)  # but keys, of ties

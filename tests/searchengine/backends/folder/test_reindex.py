@@ -313,7 +313,7 @@ def test_a_backup_leaves_a_pending_reindex_out_and_a_repair_keeps_it(
 
 
 def test_a_tuned_index_loses_its_operating_point(engine: SearchEngine) -> None:
-    with engine.collection.own_store() as store, engine.collection.writing(store) as writer:
+    with engine.collection.open_store() as store, engine.collection.writing(store) as writer:
         config = SegmentConfig(prefix=12, shortlist=70)
         segments = engine.collection.segments
         measured = {row: (segment, None) for row, segment in segments.items()}

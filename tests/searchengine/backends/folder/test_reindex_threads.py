@@ -16,7 +16,7 @@ from searchengine import Document, SearchEngine
 from searchengine.backends.folder import collection as ahead
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.pending import Owner
-from searchengine.backends.folder.writer import WritableView
+from searchengine.backends.folder.view import View
 from searchengine.encoders.loading import CollectionEncoder, load_given
 from searchengine.errors import CollectionError, EncoderMismatch
 from searchengine.ingest.ingestion import Ingestion
@@ -61,8 +61,8 @@ def holds(engine: SearchEngine, numbers: set[int], encoder: WordLengths) -> None
     (Pipeline, "start", 1),
     (Ingestion, "_commit", 1),
     (Ingestion, "_commit", 2),
-    (WritableView, "own_store", 2),
-    (WritableView, "opened", 1),
+    (View, "open_store", 2),
+    (View, "open_segments", 1),
     (PassageReader, "cut", 1),
 ])  # fmt: skip
 @pytest.mark.parametrize("every, ahead_of", [(None, 1), (5, 1000)])
@@ -75,7 +75,7 @@ def test_documents_encoded_before_a_reindex_are_encoded_again(
     every: int | None,
     ahead_of: int,
 ) -> None:
-    if step == "opened" and ahead_of > 1:
+    if step == "open_segments" and ahead_of > 1:
         pytest.skip("a small segment is opened under the lock, where nobody else can write")
     monkeypatch.setattr("searchengine.ingest.pipeline.FIRST_BLOCK", (2, 1 << 16))
     monkeypatch.setattr(ahead, "MIN_ROWS", ahead_of)
@@ -93,7 +93,7 @@ def test_documents_encoded_before_a_reindex_are_encoded_again(
     expected = (15, 1, 0, 4)
     assert (added.added, added.changed, added.metadata_updated, added.unchanged) == expected
     if not called:  # a single commit, or no segment built ahead
-        assert when == 2 or step == "opened"
+        assert when == 2 or step == "open_segments"
         engine.reindex(Remainders())
     holds(engine, set(range(20)), Remainders())
 

@@ -376,7 +376,7 @@ def test_a_child_waits_for_no_thread_of_its_parent(path: Path) -> None:
         begun, end = threading.Event(), threading.Event()
 
         def hold() -> None:
-            with turn(engine.collection.store.identity):
+            with turn(engine.collection.identity):
                 begun.set()
                 end.wait(60)
 
@@ -587,10 +587,7 @@ def test_two_processes_with_a_file_of_one_name(path: Path, tmp_path: Path) -> No
         with pytest.raises(DuplicateKey, match=r"is that of a file of .*one"):
             engine.add([readme("two")])
         engine.refresh()
-        (document,) = engine.collection.store.documents(
-            engine.collection.store.ids_of(["readme.md"]).values()
-        )
-        assert document.text == "of one"
+        assert engine.get("readme.md").text == "of one"
 
 
 def test_the_segments_of_a_new_folder_are_not_taken_for_garbage(

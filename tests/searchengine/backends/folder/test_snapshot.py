@@ -190,7 +190,7 @@ def test_a_failed_transaction_closes_and_removes_its_segments(engine: SearchEngi
     collection = engine.collection
     with (
         pytest.raises(ZeroDivisionError),
-        collection.own_store() as store,
+        collection.open_store() as store,
         collection.writing(store) as writer,
     ):
         writer.append([vectors])

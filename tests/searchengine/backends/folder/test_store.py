@@ -221,7 +221,7 @@ def test_foreign_database(tmp_path: Path) -> None:
         Store(tmp_path / "documents.db")
 
 
-def test_newer_format_is_refused(store: Store) -> None:
+def test_another_format_is_refused(store: Store) -> None:
     store.close()
     db = sqlite3.connect(store.path)
     db.execute(
@@ -230,7 +230,7 @@ def test_newer_format_is_refused(store: Store) -> None:
     )
     db.commit()
     db.close()
-    with pytest.raises(CollectionError, match=r"newer version .*m999_future.*upgrade"):
+    with pytest.raises(CollectionError, match=r"another version .*m999_future.*index"):
         Store(store.path)
 
 
@@ -241,11 +241,11 @@ def test_a_file_without_the_last_migration_is_upgraded_once(
     store.close()
     applied = []
 
-    def m003_more(db: Any) -> None:
+    def m002_more(db: Any) -> None:
         applied.append(db)
         db.execute("CREATE TABLE more (x)")
 
-    migrations = {**schema.MIGRATIONS, "m003_more": m003_more}
+    migrations = {**schema.MIGRATIONS, "m002_more": m002_more}
     monkeypatch.setattr(schema, "MIGRATIONS", migrations)
     for _ in range(2):
         with closing(Store(store.path, readers=readers)) as again:
@@ -260,16 +260,3 @@ def test_a_document_that_is_not_text_is_damage(store: Store, column: str) -> Non
     assert store.documents([0]) == DOCUMENTS[:1]
     with pytest.raises(CollectionError, match="document 2 has a key, title or text that is not"):
         store.documents([0, 2])
-
-
-@pytest.mark.parametrize("readers", [0, 2])
-def test_a_file_of_a_former_format_is_refused(store: Store, readers: int) -> None:
-    store.close()
-    db = sqlite3.connect(store.path)
-    db.execute("DELETE FROM _sqlite_migrations WHERE name <> 'm001_tables'")
-    db.commit()
-    db.close()
-    before = {entry: entry.read_bytes() for entry in store.path.parent.iterdir()}
-    with pytest.raises(CollectionError, match=r"earlier version .* index the export into a new"):
-        Store(store.path, readers=readers)
-    assert {entry: entry.read_bytes() for entry in store.path.parent.iterdir()} == before
