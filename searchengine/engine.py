@@ -73,10 +73,10 @@ from searchengine.indexer.config import SegmentConfig, integer
 from searchengine.indexer.tuning.tune import Goal, Tuning
 from searchengine.ingest import folder_sync
 from searchengine.ingest.folder_sync import MirrorOptions, Pass
-from searchengine.ingest.ingestion import add, passage_reader
+from searchengine.ingest.ingestion import AddOptions, AddSummary, add, passage_reader
 from searchengine.ingest.languages import choose_again
 from searchengine.ingest.passages import PassageConfig, PassageReader
-from searchengine.ingest.settings import AddOptions, AddSummary, CollectionSettings
+from searchengine.ingest.settings import CollectionSettings
 from searchengine.ingest.supplied import VectorsArgument
 from searchengine.query.coalescing import Coalescer
 from searchengine.query.duplicates import Duplicates, duplicates, mean_of

@@ -265,7 +265,6 @@ def index(
     from searchengine.corpus.synonym_groups import read_synonyms
     from searchengine.engine import SearchEngine
     from searchengine.ingest.folder_sync import MirrorOptions
-    from searchengine.ingest.settings import AddOptions
 
     prune, watch, allow_empty, wait, strict, fields, mode, synonyms = (
         options.pop(name)
@@ -282,7 +281,7 @@ def index(
     skip_bad, key_prefix = options.pop("skip_bad") or strict, options.pop("key_prefix")
     add = {"skip_bad": skip_bad, "commit_every": options.pop("commit_every")}
     reading = read_options(options, needs_text=vectors is None)
-    folder = MirrorOptions(key_prefix or "", allow_empty=allow_empty, **reading)
+    folder = MirrorOptions(**add, key_prefix=key_prefix or "", allow_empty=allow_empty, **reading)
     malformed, unread = LeftOut(), Unread()
     on_bad = (lambda error: malformed.add(str(error))) if skip_bad else None
     is_new = isinstance(collection, Path) and not collection.exists()
@@ -299,7 +298,7 @@ def index(
             if total and (stored := len(engine)) and not as_json:
                 note(f"{counted(stored, 'document')} stored already; unchanged ones are skipped")
             if watch:
-                _watch(engine, corpus, replace(folder, add=AddOptions(**add)), as_json)
+                _watch(engine, corpus, folder, as_json)
                 return
             with (
                 explaining(malformed, unread.failed),
@@ -307,7 +306,7 @@ def index(
             ):
                 add |= {"progress": on_read, "building": on_step}
                 if prune:
-                    mirrored = replace(folder, add=AddOptions(**add))
+                    mirrored = replace(folder, progress=on_read, building=on_step)
                     summary = engine.mirror(corpus, mirrored, unread=unread, on_bad=on_bad)
                 else:
                     if is_array:

@@ -234,6 +234,8 @@ def _walk(
         except OSError as error:
             if unread is None:
                 continue
+            if isinstance(error, FileNotFoundError | NotADirectoryError) and place != folder:
+                continue  # gone meanwhile
             if place == folder or not isinstance(error, PermissionError):
                 raise
             unread.failed.add(str(unreadable(place, error)))

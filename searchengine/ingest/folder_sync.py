@@ -10,10 +10,10 @@ removed.
 import time
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
-from typing import Any, NamedTuple
+from typing import Any
 
 from searchengine.backends import entries
 from searchengine.backends.folder.collection import Collection
@@ -38,9 +38,8 @@ from searchengine.errors import (
     EncoderMissing,
     EndpointError,
 )
-from searchengine.ingest.ingestion import Ingestion, Item, Readers
+from searchengine.ingest.ingestion import AddOptions, AddSummary, Ingestion, Item, Readers
 from searchengine.ingest.pipeline import in_batches
-from searchengine.ingest.settings import AddOptions, AddSummary
 
 RECENT = 2.0
 """Seconds in which a file system may give two writes the same time."""
@@ -49,25 +48,24 @@ RETRY = 1.0
 _SHARE, _LONGEST = 4, 60.0
 """The same, in times that it took, and at most: it encodes again what a full disk did not take."""
 _CHUNK = 10_000  # keys looked up at a time
-_TRIES, _PAUSE = 10, 0.05  # to list a folder that changes meanwhile
+Stamp = tuple[int, int, int, int]
+"""Inode, size, and times of a file, of which one changes when it is written again."""
 
 
 @dataclass(frozen=True, slots=True)
-class MirrorOptions:
-    """How to mirror a folder.
+class MirrorOptions(AddOptions):
+    """How to mirror a folder: the options of `add`, and of the files.
 
     Attributes:
         key_prefix: text before the keys, which are the paths below the folder.
         columns: the fields of records; None: `_id`, `title` and `text`.
         allow_empty: remove all documents of the folder if it has none; otherwise that raises.
-        add: as for `add`; skip_bad leaves out malformed records.
         choice: files to read as text, or to leave out.
     """
 
     key_prefix: str = ""
     columns: Columns | None = None
     allow_empty: bool = False
-    add: AddOptions = field(default_factory=AddOptions)
     choice: FileChoice = AS_THEY_ARE
 
 
@@ -97,15 +95,6 @@ class Pass:
         return {name: count for name, count in counts.items() if count}
 
 
-class Stamp(NamedTuple):
-    """Properties of a file that change when it is written again."""
-
-    inode: int
-    size: int
-    modified: int
-    changed: int
-
-
 class FolderSync:
     """A folder, and which of its files the collection has read: `look`, `run`, `settle`.
 
@@ -124,7 +113,6 @@ class FolderSync:
         self._collection, self._readers, self._options = collection, readers, options
         self._read: dict[str, Stamp | None] = {}  # None: to be read again
         self._reader: Hashable = None  # the collection that has read them
-        self._first_seen: dict[str, tuple[Stamp, float]] = {}  # by the clock time.monotonic
         self._missing: dict[bytes, list[str]] | None = None  # digest → keys without a file
 
     def look(self, unread: Unread) -> bool:
@@ -136,26 +124,18 @@ class FolderSync:
         check_corpus(self.folder)
         if not self.folder.is_dir():
             raise CorpusError(f"{self.folder} is not a folder; name the folder to mirror")
-        now, began = time.time(), time.monotonic()
-        found = {path: _stamp(path) for path in self._listed(unread)}
-        self.files = {p.relative_to(self.folder).as_posix(): s for p, s in found.items() if s}
-        seen, listed = self._first_seen, time.monotonic()
-        self._first_seen = {
-            path: seen[path] if path in seen and seen[path][0] == stamp else (stamp, listed)
-            for path, stamp in self.files.items()
-        }
+        now, listed = time.time(), Unread()
+        stamps = {p: _stamp(p) for p in folder_files(self.folder, listed, self._options.choice)}
+        if listed.failed.count:  # nobody can tell which files of that folder are gone
+            raise CorpusError(listed.failed.first[0])
+        unread.kinds, unread.ignored = listed.kinds, listed.ignored
+        self.files = {p.relative_to(self.folder).as_posix(): s for p, s in stamps.items() if s}
         if is_other := self._reader != (identity := self._collection.identity):
             self._read, self._reader = {}, identity
         self.changed = {p for p, stamp in self.files.items() if self._read.get(p) != stamp}
         # A file just written may be written again without another time: it is read again later.
-        # Its time may be by another clock, and in the future: then it is settled once it has stayed
-        # the same as long by this clock.
-        self.unsettled = {
-            path
-            for path in self.changed
-            if now - self.files[path].changed / 1e9 < RECENT
-            and began - min(began, self._first_seen[path][1]) < RECENT
-        }
+        times = {path: self.files[path][3] / 1e9 for path in self.changed}
+        self.unsettled = {path for path, written in times.items() if abs(now - written) < RECENT}
         return is_other or bool(self.changed) or self.files.keys() != self._read.keys()
 
     def settle(self) -> bool:
@@ -181,11 +161,9 @@ class FolderSync:
             files=[self.folder / path for path in sorted(self.changed)],
             choice=options.choice,
         )
-        ingestion = Ingestion(
-            self._collection, documents, options.add, readers=self._readers, adopt=self._adopt
-        )
-        with ingestion:
-            summary = ingestion.run(may_be_empty=True)
+        readers, adopt = self._readers, self._adopt
+        ingestion = Ingestion(self._collection, documents, options, readers=readers, adopt=adopt)
+        summary = ingestion.run(may_be_empty=True)
         keys = self._keys()
         gone = [key for key in keys if key not in ingestion.seen and self._is_gone(key)]
         if not keys and not options.allow_empty:
@@ -198,22 +176,6 @@ class FolderSync:
         removed = self._collection.delete(gone, None, self._is_gone) if gone else 0
         return replace(summary, removed=max(0, removed - summary.moved))
 
-    def _listed(self, unread: Unread) -> Sequence[Path]:
-        """The files; tries again if a folder below it goes meanwhile."""
-        for attempt in range(_TRIES + 1):
-            listed = Unread()
-            try:
-                files = folder_files(self.folder, listed, self._options.choice)
-                break
-            except (FileNotFoundError, NotADirectoryError):
-                if attempt == _TRIES or not self.folder.is_dir():
-                    raise
-                time.sleep(_PAUSE)
-        if listed.failed.count:  # nobody can tell which files of that folder are gone
-            raise CorpusError(listed.failed.first[0])
-        unread.kinds, unread.ignored = listed.kinds, listed.ignored
-        return files
-
     def _keys(self) -> list[str]:
         """The keys of the documents of the folder."""
         with self._collection.reading(newest=True) as snapshot:
@@ -222,10 +184,8 @@ class FolderSync:
 
     def _adopt(self, items: Sequence[Item]) -> None:
         """Give documents of moved files their vectors."""
-        former = {}
-        for item in items:
-            if item.before is None and (key := self._former(item.document)) is not None:
-                former[key] = item
+        new = [item for item in items if item.before is None]
+        former = {key: item for item in new if (key := self._former(item.document)) is not None}
         if not former:
             return
         known = entries.known(self._collection, former)
@@ -272,11 +232,10 @@ class FolderSync:
 
 
 def _stamp(path: Path) -> Stamp | None:
-    try:
+    with suppress(OSError):
         stat = path.stat()
-    except OSError:
-        return None
-    return Stamp(stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+        return stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+    return None
 
 
 def mirror(
@@ -302,13 +261,13 @@ def watch(
     stop: Event | None,
 ) -> Iterator[Pass]:
     """As `mirror`, again after each change of the folder: SearchEngine.watch."""
-    options = replace(options, add=replace(options.add, skip_bad=True))
+    options, stop = replace(options, skip_bad=True), stop or Event()
     sync = FolderSync(collection, readers, Path(folder).resolve(), options)
-    watcher = Watcher(sync.folder, stop or Event(), options.choice)
-    first, documents = True, _count(collection)
+    watcher = Watcher(sync.folder, stop, options.choice)
+    first, documents = True, 0
     problems: set[str] = set()  # since a pass succeeded: each is reported once
     named: set[str] = set()  # left out before: reported once
-    while not watcher.stopped:
+    while not stop.is_set():
         watcher.follow()
         began = time.monotonic()
         summary, unread, malformed = None, Unread(), LeftOut()
@@ -327,8 +286,8 @@ def watch(
             if collection.closed:
                 raise
             problem = str(error)
-        with suppress(CollectionError, OSError):
-            documents = _count(collection)
+        with suppress(CollectionError, OSError), collection.reading() as snapshot:
+            documents = snapshot.count()
         retry = max(RETRY, min(_SHARE * (time.monotonic() - began), _LONGEST))
         done = Pass(summary, documents, unread, malformed, problem)
         left_out = {*unread.failed.first, *malformed.first}
@@ -338,11 +297,6 @@ def watch(
         first, named = first and summary is None, left_out or named
         problems = {*problems, problem} if problem else set()
         watcher.wait(None if settled else retry if problem else RECENT)
-
-
-def _count(collection: Collection) -> int:
-    with collection.reading() as snapshot:
-        return snapshot.count()
 
 
 def _into(left_out: LeftOut) -> OnBad:
@@ -365,30 +319,23 @@ class Watcher:
 
     def __init__(self, folder: Path, stop: Event, choice: FileChoice) -> None:
         """`stop`: ends waiting."""
-        import watchfiles
-
-        self._stop = stop
-        self._watch, self._folder, self._choice = watchfiles.watch, folder, choice
+        self._stop, self._folder, self._choice = stop, folder, choice
         self._folders: dict[Path, int] = {}
         self._events: Iterator[Any] | None = None  # None: folders cannot be watched
         self._took = 0.0  # seconds of the last look at the folders
 
-    @property
-    def stopped(self) -> bool:
-        """Whether to end."""
-        return self._stop.is_set()
-
     def follow(self) -> None:
         """Watch the folders that there are now; what changes from here on ends the next wait."""
-        began = time.monotonic()
-        folders = {}
+        import watchfiles
+
+        began, folders = time.monotonic(), dict[Path, int]()
         for folder in folders_below(self._folder, self._choice):
             with suppress(OSError):  # gone already
                 folders[folder] = folder.stat().st_ino
         self._took = time.monotonic() - began
         if self._events is None or folders != self._folders:
             self._folders = folders
-            events = self._watch(
+            events = watchfiles.watch(
                 *folders,
                 watch_filter=None,
                 debounce=1,  # ms: `wait` waits

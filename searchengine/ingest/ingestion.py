@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ from searchengine.backends import entries
 from searchengine.backends.contract import Backend, Changed, Entry, Known, Span, as_json
 from searchengine.corpus.documents import DataFrame, Document, LeftOut, as_documents
 from searchengine.encoders.loading import CollectionEncoder
+from searchengine.encoders.protocol import NO_ENCODER
 from searchengine.errors import (
     CollectionBusy,
     CollectionError,
@@ -34,12 +35,13 @@ from searchengine.errors import (
     EncoderMismatch,
     QueryError,
 )
+from searchengine.indexer.building.build import Progress
+from searchengine.indexer.config import integer
 from searchengine.ingest import pipeline
 from searchengine.ingest.languages import Languages
 from searchengine.ingest.passages import PassageReader
 from searchengine.ingest.pipeline import Block, Pipeline, in_batches
-from searchengine.ingest.settings import AddOptions, AddSummary, CollectionSettings
-from searchengine.ingest.supplied import Supplied, SuppliedVectors, VectorsArgument
+from searchengine.ingest.supplied import SuppliedVectors, VectorsArgument
 
 Documents = Iterable[Document | Mapping[str, Any]] | DataFrame
 Readers = Callable[[], PassageReader]
@@ -56,6 +58,60 @@ _NONE: npt.NDArray[Any] = np.empty((0, 0), np.float32)
 _TRIES = 100  # to commit documents that other writers change
 
 
+@dataclass(frozen=True, slots=True)
+class AddOptions:
+    """Options of `add`.
+
+    Attributes:
+        skip_bad: leave out a document with a key that occurred before; otherwise raise
+            DuplicateKey.
+        commit_every: new documents per commit; None: as many as SECONDS and MOST say.
+        progress: called with the number of documents just done and of the tokens encoded for them.
+        building: called while segments are built (indexer.building.build.Progress); and, in the
+            thread that encodes, with the passages of a document of more than 524,288 characters.
+    """
+
+    skip_bad: bool = False
+    commit_every: int | None = None
+    progress: Callable[[int, int], None] | None = None
+    building: Progress | None = None
+
+    def __post_init__(self) -> None:
+        every = integer(self.commit_every)
+        if self.commit_every is not None and (every is None or every < 1):
+            raise QueryError(
+                f"commit_every must be at least 1 document or None, got {self.commit_every!r}"
+            )
+        object.__setattr__(self, "commit_every", every)
+
+
+@dataclass(frozen=True, slots=True)
+class AddSummary:
+    """The result of `add`: numbers of documents.
+
+    Attributes:
+        added: new documents.
+        changed: documents with a new title or text; encoded again.
+        metadata_updated: documents with changed metadata only; not encoded again.
+        unchanged: documents that were stored like this already.
+        without_text: keys of documents with neither title nor text; left out.
+        bad: a message for each document that was refused; left out.
+        repeated: keys of records without an id that equal an earlier one; left out.
+        moved: documents of moved files, stored under a new key; not encoded again.
+        removed: documents deleted because their files are gone.
+    """
+
+    added: int
+    changed: int
+    metadata_updated: int
+    unchanged: int
+    without_text: LeftOut
+    bad: LeftOut
+    repeated: LeftOut
+    moved: int = 0
+    removed: int = 0
+
+
 def add(
     backend: Backend,
     documents: Documents | None,
@@ -69,22 +125,20 @@ def add(
 
     Either `readers` encode them, or they come with `vectors`.
     """
+    if vectors is None:
+        assert documents is not None
+        return Ingestion(backend, documents, options, readers=readers).run()
     if documents is None and passages is not None:
         raise QueryError("passages need documents; leave them out, or pass documents")
-    supplied, first = None, None
-    if vectors is not None:
-        backend.refresh()  # the folder may have been replaced, with other settings
-        supplied = SuppliedVectors(backend, vectors, passages, skip_bad=options.skip_bad)
-    if documents is None:
-        assert supplied is not None
-        first = entries.highest_number(backend) + 1
-        documents = (Document(str(first + i), "") for i in range(supplied.documents))
-    with Ingestion(
-        backend, documents, options, readers=readers, supplied=supplied, numbered=first is not None
-    ) as ingestion:
-        summary = ingestion.run()
-    if first is not None and supplied is not None:
-        entries.remember_number(backend, first + supplied.documents - 1)
+    backend.refresh()  # the folder may have been replaced, with other settings
+    supplied = SuppliedVectors(backend, vectors, passages, skip_bad=options.skip_bad)
+    if documents is not None:
+        return Ingestion(backend, documents, options, supplied=supplied).run()
+    first = entries.highest_number(backend) + 1
+    numbers = range(first, first + supplied.documents)
+    named = (Document(str(number), "") for number in numbers)
+    summary = Ingestion(backend, named, options, supplied=supplied, numbered=True).run()
+    entries.remember_number(backend, numbers[-1])
     return summary
 
 
@@ -92,14 +146,13 @@ def passage_reader(backend: Backend, encoder: CollectionEncoder) -> PassageReade
     """Cuts and encodes the documents of a collection. Raises QueryError without an encoder."""
     backend.refresh()  # the folder may have been replaced, with other settings
     stored = backend.settings
-    settings = CollectionSettings.from_stored(stored)
-    if not settings.encodes:
+    if stored["encoder"]["fingerprint"] == NO_ENCODER:
         raise QueryError(
             f"{backend.path} has no encoder; pass the vectors of the documents: "
             "add(documents, vectors)"
         )
     try:
-        return PassageReader(encoder.load(stored), settings.passages, stored)
+        return PassageReader(encoder.load(stored), stored)
     except EncoderMismatch:
         if stored["encoder"] == backend.settings["encoder"]:
             raise
@@ -170,20 +223,8 @@ class Item:
         return Entry(document, tuple(self.spans or ()), vectors, source, self.supplied)
 
 
-class Part(NamedTuple):
-    """Documents that are encoded together.
-
-    `block`: those without vectors, which the encoder has been given; None: there are none.
-    `ends_commit`: the commit has as many new documents as the caller wants.
-    """
-
-    items: list[Item]
-    block: Block | None
-    ends_commit: bool
-
-
 class Ingestion:
-    """One call of `add`. A context manager: the second thread has ended when it is left.
+    """One call of `add`.
 
     Attributes:
         seen: the keys that were read.
@@ -198,16 +239,15 @@ class Ingestion:
         readers: Readers | None = None,
         supplied: SuppliedVectors | None = None,
         numbered: bool = False,
-        adopt: Callable[[Sequence[Item]], None] | None = None,
+        adopt: Callable[[Sequence[Item]], None] = lambda _: None,
     ) -> None:
         """Exactly one of `readers` and `supplied`.
 
         `numbered`: vectors without documents, under new numbers. `adopt`: gives new documents the
         vectors of those that they take the place of.
         """
-        self._backend, self._options = backend, options
+        self._backend, self._options, self._adopt = backend, options, adopt
         self._readers, self._supplied, self._numbered = readers, supplied, numbered
-        self._adopt = adopt
         reader = None if readers is None else readers()
         self._settings = backend.settings if reader is None else reader.settings
         self._pipeline = None if reader is None else Pipeline(reader, options.building)
@@ -219,35 +259,30 @@ class Ingestion:
         self._without_text, self._bad, self._repeated = LeftOut(), LeftOut(), LeftOut()
         malformed = self._bad if options.skip_bad else None
         self._stream = as_documents(documents, malformed, needs_text=supplied is None)
-        self._next: Document | None = None
-        self._left = options.commit_every
         self._items: list[Item] = []  # of the next commit
         self._passages = self._characters = self._commits = 0
         self._committed = monotonic()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        if self._pipeline is not None:
-            self._pipeline.__exit__(*details)
-
     def run(self, *, may_be_empty: bool = False) -> AddSummary:
-        """Commit until the documents end.
+        """Commit until the documents end. The second thread has ended when this returns.
 
         Raises DuplicateKey, EmptyCorpus, and whatever the stream or the encoder raises.
         """
-        started: deque[Part] = deque()  # the next ones are being encoded while one is finished
-        for part in self._parts():
-            started.append(part)
-            # After one that ends a commit, write first: the next document may take long to come.
-            while started and (len(started) >= pipeline.AHEAD or part.ends_commit):
-                self._finish(started.popleft())
-        for part in started:
-            self._finish(part)
-        if self._supplied is not None:
-            self._supplied.check_end(self.seen, self._options.skip_bad)
-        self._commit()
+        try:
+            started: deque[tuple[list[Item], Block | None, bool]] = deque()
+            for items, block, ends_commit in self._blocks():
+                started.append((items, block, ends_commit))
+                # After one that ends a commit, write first: the next document may take long.
+                while started and (len(started) >= pipeline.AHEAD or ends_commit):
+                    self._finish(*started.popleft())
+            for each in started:
+                self._finish(*each)
+            if self._supplied is not None:
+                self._supplied.check_end(self.seen, self._options.skip_bad)
+            self._commit()
+        finally:
+            if self._pipeline is not None:
+                self._pipeline.close()
         if not may_be_empty:
             self.check_not_empty()
         is_resumed = self._counts["unchanged"] > pipeline.LARGEST_BLOCK[0]
@@ -261,39 +296,76 @@ class Ingestion:
 
     def check_not_empty(self) -> None:
         """Raise EmptyCorpus if nothing of the stream is stored."""
-        if self._counts or (
-            self._supplied is not None and self._supplied.is_empty_export(self._options.skip_bad)
-        ):
+        supplied, bad = self._supplied, self._bad
+        if self._counts or (supplied and supplied.is_empty_export(self._options.skip_bad)):
             return
-        reasons = []
-        if self._without_text.count:
-            reasons.append(f"{self._without_text.count} without text")
-        if self._bad.count:
-            reasons.append(f"{self._bad.count} bad, the first: {self._bad.first[0]}")
+        without_text = self._without_text.count
+        reasons = [f"{without_text} without text"] if without_text else []
+        reasons += [f"{bad.count} bad, the first: {bad.first[0]}"] if bad.count else []
         why = f" ({', '.join(reasons)})" if reasons else ""
         raise EmptyCorpus(f"no document to index{why}; nothing was changed")
 
     # ------------------------------------------------------------------------ read, compare, encode
 
-    def _parts(self) -> Iterator[Part]:
-        """Read and compare, and give what is to be encoded to the second thread."""
-        while self._more():
-            items = self._read_block()
-            ends = self._left == 0
-            if ends:
-                self._left = self._options.commit_every
+    def _blocks(self) -> Iterator[tuple[list[Item], Block | None, bool]]:
+        """Read and compare documents, and give those without vectors to the second thread.
+
+        Yields documents, the block of those that are encoded, and whether the commit ends there.
+        """
+        left = self._options.commit_every
+        while read := self._read(left):
+            items = self._compared(self._storable(read))
+            self._adopt(items)
+            if self._options.progress is not None and len(read) > len(items):
+                self._options.progress(len(read) - len(items), 0)
+            if left is not None:
+                left -= sum(item.kind in ("added", "changed") for item in items)
             while items:
-                count = self._fitting(items)
+                count = len(items) if self._pipeline is None else self._fitting(items)
                 part, items = items[:count], items[count:]
                 late, block = [item.document for item in part if item.is_pending], None
                 if late and self._pipeline is not None:
                     block = self._pipeline.start(late)
-                yield Part(part, block, ends and not items)
+                yield part, block, left == 0 and not items
+            left = left or self._options.commit_every
+
+    def _read(self, most: int | None) -> list[Document]:
+        """The next documents of the stream, to compare at once; none at its end."""
+        (count, characters), until = pipeline.LARGEST_BLOCK, monotonic() + pipeline.SECONDS
+        read: list[Document] = []
+        for document in self._stream:
+            read.append(document)
+            characters -= len(document.title) + len(document.text)
+            is_full = len(read) >= min(count, most or count) or characters <= 0
+            if is_full or monotonic() >= until:
+                break
+        return read
+
+    def _storable(self, read: Sequence[Document]) -> list[Item]:
+        """The documents with a text or vector and a new key; counts the others."""
+        supplied = {} if self._supplied is None else self._supplied.next_for(read)
+        items = []
+        for document in read:
+            vectors = supplied.get(document.key, ())
+            if not document.full_text and not (vectors and vectors[0]):
+                self._without_text.add(document.key)
+            elif document.key not in self.seen:
+                self.seen.add(document.key)
+                items.append(Item(document, *vectors))
+            elif document.derived:
+                self._repeated.add(document.key)
+            else:
+                self._refuse(document, "occurs twice; give it another key or leave it out")
+        if self._languages is not None and self._is_empty():
+            documents = [item.document for item in items]
+            reader = self._languages.look(documents, self._backend.settings)
+            if reader is not None:
+                self._encode_by(reader)
+        return items
 
     def _fitting(self, items: Sequence[Item]) -> int:
         """How many of the items the encoder takes at once, and at least one."""
-        if self._pipeline is None:
-            return len(items)
+        assert self._pipeline is not None
         documents, characters = self._pipeline.size
         for count, item in enumerate(items, 1):
             if item.is_pending:
@@ -302,55 +374,10 @@ class Ingestion:
                     return count
         return len(items)
 
-    def _read_block(self) -> list[Item]:
-        """Read documents of the stream and compare them; returns those to store."""
-        count, characters = pipeline.LARGEST_BLOCK
-        count = count if self._left is None else min(count, self._left)
-        until = monotonic() + pipeline.SECONDS
-        read: list[Document] = []
-        while len(read) < count and characters > 0 and monotonic() < until and self._more():
-            assert self._next is not None
-            read.append(self._next)
-            characters -= len(self._next.title) + len(self._next.text)
-            self._next = None
-        supplied = {} if self._supplied is None else self._supplied.next_for(read)
-        items = [
-            Item(document, *supplied.get(document.key, ()))
-            for document in read
-            if self._is_storable(document, supplied.get(document.key))
-        ]
-        self._look_at_languages([item.document for item in items])
-        items = self._compared(items)
-        if self._adopt is not None:
-            self._adopt(items)
-        if self._left is not None:
-            self._left -= sum(item.kind in ("added", "changed") for item in items)
-        if self._options.progress is not None and len(read) > len(items):
-            self._options.progress(len(read) - len(items), 0)
-        return items
-
-    def _more(self) -> bool:
-        """Whether there are documents left; one is read ahead to know."""
-        if self._next is None:
-            self._next = next(self._stream, None)
-        return self._next is not None
-
-    def _is_storable(self, document: Document, vectors: Supplied | None) -> bool:
-        """Whether a document has a text or vector and a new key; counts those that have not."""
-        if not document.full_text and not (vectors and vectors.spans):
-            self._without_text.add(document.key)
-        elif document.key not in self.seen:
-            self.seen.add(document.key)
-            return True
-        elif document.derived:
-            self._repeated.add(document.key)
-        else:
-            self._refuse(document, "occurs twice; give it another key or leave it out")
-        return False
-
     def _compared(self, items: Sequence[Item]) -> list[Item]:
         """Compare documents with the stored ones, without those that must not replace them."""
-        known = entries.known(self._backend, [item.document.key for item in items])
+        with self._backend.reading(newest=True) as snapshot:
+            known = snapshot.known([item.document.key for item in items])
         kept = []
         for item in items:
             document, before = item.document, known.get(item.document.key)
@@ -379,14 +406,6 @@ class Ingestion:
             raise DuplicateKey(message)
         self._bad.add(message)
 
-    def _look_at_languages(self, documents: Sequence[Document]) -> None:
-        """While the collection is empty: warn of the languages, or change the encoder for them."""
-        if self._languages is None or not self._is_empty():
-            return
-        reader = self._languages.look(documents, self._backend.settings)
-        if reader is not None:
-            self._encode_by(reader)
-
     def _is_empty(self, *, newest: bool = True) -> bool:
         with self._backend.reading(newest=newest) as snapshot:
             return not snapshot.ids_after(-1, None, 1).size
@@ -398,12 +417,13 @@ class Ingestion:
         for item in self._items:
             item.spans = item.vectors = None
 
-    def _finish(self, part: Part) -> None:
-        """Wait until a part is encoded, and commit if it is time."""
-        items, block = part.items, part.block
+    # --------------------------------------------------------------------------------------- commit
+
+    def _finish(self, items: list[Item], block: Block | None, ends_commit: bool) -> None:
+        """Wait until a block is encoded, and commit if it is time."""
         if block is not None and self._pipeline is not None:
             self._pipeline.adapt(block)
-            if block.reader is self._pipeline.reader:  # else `_write` encodes them
+            if block.reader is self._pipeline.reader:  # else `_commit` encodes them
                 _give_vectors(items, block)
         self._items += items
         if self._options.progress is not None:
@@ -412,28 +432,22 @@ class Ingestion:
         self._passages += sum(max(1, len(item.spans or ())) for item in items)
         self._characters += sum(len(item.document.text) for item in items)
         is_full = self._passages >= passages or self._characters >= characters
-        if part.ends_commit or is_full or monotonic() - self._committed >= SECONDS:
+        if ends_commit or is_full or monotonic() - self._committed >= SECONDS:
             self._commit()
 
-    # --------------------------------------------------------------------------------------- commit
-
     def _commit(self) -> None:
-        """Write the documents finished since the last commit."""
-        self._commits += bool(self._items) and self._write()
-        self._items, self._passages, self._characters = [], 0, 0
-        self._committed = monotonic()
-
-    def _write(self) -> bool:
-        """Write documents in one commit; False if all are stored already.
+        """Write the documents finished since the last commit.
 
         Tries again if others have changed them, or the encoder, meanwhile.
         """
         for _ in range(_TRIES):
             items = self._items
             if not any(item.differs for item in items):
-                self._counts.update(item.kind for item in items)
-                return False
-            self._encode()
+                break
+            late = [item for item in items if item.is_pending]
+            for batch in in_batches(late, pipeline.LARGEST_BLOCK[0]):  # changed since compared
+                assert self._pipeline is not None
+                _give_vectors(batch, self._pipeline.start([item.document for item in batch]))
             try:
                 self._backend.upsert(
                     [item.entry() for item in items if item.has_vectors],
@@ -452,19 +466,16 @@ class Ingestion:
                 self._backend.refresh()
                 self._encode_by(self._readers())
             else:
-                self._counts.update(item.kind for item in items)
-                return True
-        raise CollectionError(
-            f"{self._backend.path}: other writers changed the same documents {_TRIES} times in "
-            "a row; nothing was added since the last commit, try again"
-        )
-
-    def _encode(self) -> None:
-        """Encode documents that others have changed or deleted since they were compared."""
-        late = [item for item in self._items if item.is_pending]
-        for items in in_batches(late, pipeline.LARGEST_BLOCK[0]):
-            assert self._pipeline is not None
-            _give_vectors(items, self._pipeline.start([item.document for item in items]))
+                self._commits += 1
+                break
+        else:
+            raise CollectionError(
+                f"{self._backend.path}: other writers changed the same documents {_TRIES} times in "
+                "a row; nothing was added since the last commit, try again"
+            )
+        self._counts.update(item.kind for item in self._items)
+        self._items, self._passages, self._characters = [], 0, 0
+        self._committed = monotonic()
 
 
 def _give_vectors(items: Iterable[Item], block: Block) -> None:

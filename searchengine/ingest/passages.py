@@ -6,7 +6,7 @@ How and why: docs/indexing.md.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -17,7 +17,6 @@ from searchengine.corpus.documents import Document
 from searchengine.corpus.normalization import aligned, normalized
 from searchengine.corpus.sentences import UNSPACED, sentence_ends
 from searchengine.encoders.protocol import TextEncoder, Vectors
-from searchengine.encoders.questions import check_shape
 from searchengine.errors import CollectionError
 from searchengine.indexer.arrays import unusable
 from searchengine.indexer.config import integer
@@ -50,45 +49,38 @@ class PassageConfig:
     overlap: int | None = None
 
     def __post_init__(self) -> None:
-        tokens = integer(self.tokens)
+        tokens, overlap = integer(self.tokens), integer(self.overlap)
         if tokens is None or tokens < 0:
             raise CollectionError(
                 f"tokens of a passage must be 0 (as many as fit) or more, got {self.tokens!r}"
             )
-        object.__setattr__(self, "tokens", tokens)
-        if self.overlap is None:
-            return
-        overlap = integer(self.overlap)
-        if overlap is None or overlap < 0:
+        if self.overlap is not None and (overlap is None or overlap < 0):
             raise CollectionError(
                 f"overlap must be 0 tokens or more, or None for an eighth, got {self.overlap!r}"
             )
-        object.__setattr__(self, "overlap", overlap)
-        if tokens and overlap > tokens // 2:
+        if tokens and (overlap or 0) > tokens // 2:
             raise CollectionError(
                 f"overlap must be at most half of a passage of {tokens} tokens, got {overlap}; "
                 f"choose at most {tokens // 2}"
             )
+        object.__setattr__(self, "tokens", tokens)
+        object.__setattr__(self, "overlap", overlap)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The inverse of `as_dict`. Raises CollectionError."""
-        known = [field.name for field in fields(cls)]
-        if unknown := sorted(set(values) - set(known)):
+    def from_stored(cls, settings: Mapping[str, Any]) -> Self | None:
+        """That of a collection's settings; None: documents stay whole. Raises CollectionError."""
+        stored = settings.get("passages")
+        try:
+            return None if stored is None else cls(**stored)
+        except TypeError as error:
             raise CollectionError(
-                f"the settings of passages are {', '.join(known)}, got {', '.join(unknown)}"
-            )
-        return cls(**values)
-
-    def as_dict(self) -> dict[str, Any]:
-        """All settings, for JSON."""
-        return asdict(self)
+                f"the settings of passages are tokens and overlap, got {stored!r}"
+            ) from error
 
     def sizes(self, room: int) -> tuple[int, int]:
         """Maximum tokens of a passage and of its overlap, with room for `room` tokens of text."""
         size = min(self.tokens or room, room)
-        overlap = size // 8 if self.overlap is None else min(self.overlap, size // 2)
-        return size, overlap
+        return size, size // 8 if self.overlap is None else min(self.overlap, size // 2)
 
 
 def tokenizes(encoder: TextEncoder) -> bool:
@@ -110,23 +102,17 @@ class PassageReader:
 
     Attributes:
         encoder: what encodes them.
-        settings: of the state of the collection that they suit; empty if it is not known yet.
+        settings: of the state of the collection that they suit, with the `passages`.
         instead: changes an empty collection to the encoder for many languages, and returns its
             reader; None: a user has chosen the encoder.
     """
 
-    def __init__(
-        self,
-        encoder: TextEncoder,
-        passages: PassageConfig | None,
-        settings: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Without `passages` documents stay whole. Raises CollectionError: no tokenizer."""
-        self.encoder = encoder
-        self.settings = settings or {}
+    def __init__(self, encoder: TextEncoder, settings: Mapping[str, Any]) -> None:
+        """Raises CollectionError if documents are to be cut, and the encoder has no tokenizer."""
+        self.encoder, self.settings = encoder, settings
         self.instead: Callable[[], PassageReader] | None = None
-        self._passages = passages
-        if passages is not None:
+        self._passages = PassageConfig.from_stored(settings)
+        if self._passages is not None:
             check_tokenizes(encoder)
 
     def cut(self, documents: Sequence[Document]) -> tuple[list[list[Span]], int]:
@@ -152,7 +138,11 @@ class PassageReader:
         Raises CollectionError, with the key of a document that has no usable vector.
         """
         vectors = self.encoder.encode(texts, role="document", on_batch=on_batch)
-        check_shape(vectors, (len(texts), self.encoder.dim), "passages", CollectionError)
+        if vectors.shape != (len(texts), self.encoder.dim):
+            raise CollectionError(
+                f"the encoder must return an array of shape {(len(texts), self.encoder.dim)} for "
+                f"{len(texts)} passages, got {vectors.shape}"
+            )
         wrong = unusable(vectors)
         if wrong.any():
             document, _ = passages[int(wrong.argmax())]

@@ -7,11 +7,12 @@ So the encoder is busy while the caller reads and cuts the next block and writes
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from threading import Event
 from time import monotonic
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -68,7 +69,7 @@ class Block:
 
 
 class Pipeline:
-    """Encodes blocks of documents. A context manager: the second thread has ended when it is left.
+    """Encodes blocks of documents, in a second thread until it is closed.
 
     Attributes:
         reader: cuts and encodes.
@@ -82,10 +83,8 @@ class Pipeline:
         self._stop = Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="encoding")
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Stop the encoder, and wait until the second thread has ended."""
         self._stop.set()
         self._thread.shutdown(cancel_futures=True)
 
@@ -127,7 +126,7 @@ def in_batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
 
 def encoded(reader: PassageReader, blocks: Iterable[Sequence[Document]]) -> Iterator[Block]:
     """Blocks of documents, each cut and encoded while the caller has the one before."""
-    with Pipeline(reader) as pipeline:
+    with closing(Pipeline(reader)) as pipeline:
         started: deque[Block] = deque()
         for documents in blocks:
             started.append(pipeline.start(documents))

@@ -1,19 +1,17 @@
-"""Collection settings, the options of `add`, and its summary."""
+"""Collection settings: fixed when a collection is created, and stored in it."""
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from searchengine.backends.mode import Mode
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
-from searchengine.corpus.documents import LeftOut
 from searchengine.encoders.functions import FunctionEncoder
-from searchengine.encoders.protocol import NO_ENCODER, NoEncoder, TextEncoder
-from searchengine.errors import CollectionError, QueryError
-from searchengine.indexer.building.build import Progress
-from searchengine.indexer.config import SegmentConfig, integer
+from searchengine.encoders.protocol import NoEncoder, TextEncoder
+from searchengine.errors import CollectionError
+from searchengine.indexer.config import SegmentConfig
 from searchengine.ingest.passages import PassageConfig, check_tokenizes, tokenizes
 
 DEFAULT_PREFIX = 128
@@ -27,20 +25,18 @@ scan of 100 dimensions takes 4 times as long as one of 104, and 10 times as long
 
 @dataclass(frozen=True, slots=True)
 class CollectionSettings:
-    """How a collection is built; fixed when it is created.
+    """How a collection is built.
 
     Attributes:
         config: index config; `tune` may change it later.
         passages: how documents are cut into passages; None keeps them whole.
         analyzer: how text becomes words, for the modes text and hybrid; None: the first documents
             decide.
-        encodes: whether the collection has an encoder.
     """
 
     config: SegmentConfig
     passages: PassageConfig | None
     analyzer: Analyzer | None
-    encodes: bool = True
 
     @classmethod
     def for_encoder(
@@ -75,34 +71,31 @@ class CollectionSettings:
                 fields.setdefault("shortlist", 0)
             config = SegmentConfig(**fields)
         config.check_width(encoder.dim)  # now, not when the first documents are encoded
-        cut = None
         if isinstance(passages, PassageConfig):
             check_tokenizes(encoder)  # raises: the collection could be created but never added to
-            cut = passages
-        elif not isinstance(passages, bool):
+            cut: PassageConfig | None = passages
+        elif isinstance(passages, bool):
+            can_cut = passages and (isinstance(encoder, NoEncoder) or tokenizes(encoder))
+            cut = PassageConfig() if can_cut else None
+        else:
             raise CollectionError(
                 f"passages must be True, False or a PassageConfig, got {passages!r}"
             )
-        elif passages and (isinstance(encoder, NoEncoder) or tokenizes(encoder)):
-            cut = PassageConfig()
         try:
-            chosen = None if tokenizer is None else Analyzer.chosen(tokenizer)
+            return cls(config, cut, None if tokenizer is None else Analyzer.chosen(tokenizer))
         except (AttributeError, ValueError) as error:
             raise CollectionError(
                 f"tokenizer must be one of {', '.join(Tokenizer)}, or stem with languages, such as "
                 f"stem:de,ru; got {tokenizer!r}"
             ) from error
-        return cls(config, cut, chosen)
 
     @classmethod
     def from_stored(cls, settings: Mapping[str, Any]) -> Self:
-        """The settings of a stored collection; older versions kept documents whole."""
-        cut = settings.get("passages")
+        """The settings of a stored collection."""
         return cls(
             SegmentConfig.from_dict(settings["index"]),
-            None if cut is None else PassageConfig.from_dict(cut),
+            PassageConfig.from_stored(settings),
             Analyzer.parse(settings["tokenizer"]),
-            settings["encoder"]["fingerprint"] != NO_ENCODER,
         )
 
     def as_stored(self, encoder: TextEncoder) -> dict[str, Any]:
@@ -117,7 +110,7 @@ class CollectionSettings:
         return {
             "encoder": described,
             "index": self.config.as_dict(),
-            "passages": None if self.passages is None else self.passages.as_dict(),
+            "passages": None if self.passages is None else asdict(self.passages),
             "mode": Mode.VECTOR if self.analyzer == Analyzer(Tokenizer.NONE) else Mode.HYBRID,
         }
 
@@ -132,80 +125,21 @@ class CollectionSettings:
         stored = self.config.as_dict()
         options = config.as_dict() if isinstance(config, SegmentConfig) else config
         SegmentConfig.check_names(options)
-        different = [
-            (name, stored[name], wanted)
-            for name, value in options.items()
-            # as in `stored`: lists, and enums by value
-            if stored[name] != (wanted := json.loads(json.dumps(value)))
-        ]
-        if passages not in (None, True) and (passages or None) != self.passages:
-            different.append(("passages", self.passages or "none", passages or "none"))
-        if tokenizer not in (None, str(self.analyzer), getattr(self.analyzer, "tokenizer", None)):
-            different.append(("tokenizer", self.analyzer, tokenizer))
-        for name, present, wanted in different:
-            raise CollectionError(
-                f"{path} has {name} {present}, got {wanted}; leave the option out, or index into "
-                "a new folder"
-            )
+        # As stored: lists, and enums by value.
+        values = {name: (stored[name], json.loads(json.dumps(options[name]))) for name in options}
+        if passages not in (None, True):
+            values["passages"] = self.passages or "none", passages or "none"
+        if tokenizer not in (None, getattr(self.analyzer, "tokenizer", None)):
+            values["tokenizer"] = str(self.analyzer), tokenizer
+        for name, (present, wanted) in values.items():
+            if present != wanted:
+                raise CollectionError(
+                    f"{path} has {name} {present}, got {wanted}; leave the option out, or index "
+                    "into a new folder"
+                )
 
 
 def default_prefix(dim: int) -> int:
     """The prefix of a collection that names none: DEFAULT_PREFIX, or what `dim` has of it."""
     widest = min(DEFAULT_PREFIX, dim)
     return widest - widest % _LANES or widest
-
-
-@dataclass(frozen=True, slots=True)
-class AddOptions:
-    """Options of `add`.
-
-    Attributes:
-        skip_bad: leave out a document with a key that occurred before; otherwise raise
-            DuplicateKey.
-        commit_every: new documents per commit; None: as many as ingestion.SECONDS and MOST say.
-        progress: called with the number of documents just done and of the tokens encoded for them.
-        building: called while segments are built (indexer.building.build.Progress); and, in the
-            thread that encodes, with the passages of a document of more than 524,288 characters.
-    """
-
-    skip_bad: bool = False
-    commit_every: int | None = None
-    progress: Callable[[int, int], None] | None = None
-    building: Progress | None = None
-
-    def __post_init__(self) -> None:
-        if self.commit_every is None:
-            return
-        every = integer(self.commit_every)
-        if every is None or every < 1:
-            raise QueryError(
-                f"commit_every must be at least 1 document or None, got {self.commit_every!r}"
-            )
-        object.__setattr__(self, "commit_every", every)
-
-
-@dataclass(frozen=True, slots=True)
-class AddSummary:
-    """The result of `add`: numbers of documents.
-
-    Attributes:
-        added: new documents.
-        changed: documents with a new title or text; encoded again.
-        metadata_updated: documents with changed metadata only; not encoded again.
-        unchanged: documents that were stored like this already.
-        without_text: keys of documents with neither title nor text; left out.
-        bad: a message for each document that was refused; left out.
-        repeated: keys of records without an id that equal an earlier one; left out.
-        moved: documents of moved files, stored under a new key; not encoded again.
-        removed: documents deleted because their files are gone.
-    """
-
-    added: int
-    changed: int
-    metadata_updated: int
-    unchanged: int
-    without_text: LeftOut
-    bad: LeftOut
-    repeated: LeftOut
-    moved: int = 0
-    removed: int = 0

@@ -45,11 +45,11 @@ from searchengine.errors import (
     QueryError,
 )
 from searchengine.indexer.building.build import Progress
-from searchengine.ingest.ingestion import add
+from searchengine.ingest.ingestion import AddOptions, add
 from searchengine.ingest.languages import default_of
 from searchengine.ingest.passages import PassageConfig, PassageReader
 from searchengine.ingest.pipeline import in_batches
-from searchengine.ingest.settings import AddOptions, CollectionSettings, default_prefix
+from searchengine.ingest.settings import CollectionSettings, default_prefix
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.upkeep.copies import link_segment
 from searchengine.upkeep.question_map import QUERY_MAP
@@ -141,7 +141,7 @@ class Reindexing:
             chosen = settings_for(encoder, store.settings(), passages)
             settings = chosen.as_stored(encoder)
             del settings["mode"]  # chosen at the swap, by the texts
-            reader = PassageReader(encoder, chosen.passages, settings)
+            reader = PassageReader(encoder, settings)
             owner = _claim(collection, store, encoder, settings)
             try:
                 with closing(_target(owner, store, settings)) as target:

@@ -12,7 +12,7 @@ import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import chain, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -202,7 +202,7 @@ def _mend(
         else:
             loaded = load_given(encoder, runtime)
         check_built_by(loaded, described, path)
-        return PassageReader(loaded, CollectionSettings.from_stored(settings).passages, settings)
+        return PassageReader(loaded, settings)
 
     reader = load_reader(trial.settings) if trial.documents else None  # it can take seconds
     (path / "segments").mkdir(exist_ok=True)
@@ -448,7 +448,7 @@ class Plan:
         cut = "SELECT 1 FROM passages GROUP BY document HAVING count(*) > 1 LIMIT 1"
         defaults = {
             "tokenizer": tokenizer,
-            "passages": PassageConfig().as_dict() if self.store.read(cut) else None,
+            "passages": asdict(PassageConfig()) if self.store.read(cut) else None,
             "mode": Mode.VECTOR if tokenizer == Tokenizer.NONE else Mode.HYBRID,
         }
         if rows := sorted((*self.opened, *self.restored), key=lambda row: row.rows):

@@ -214,9 +214,8 @@ def check_encoded(collection: Backend, encoder: CollectionEncoder, count: int) -
                 f"{collection.path} has no encoder, so no vector can be computed again; leave "
                 "encode out"
             )
-        passages = CollectionSettings.from_stored(snapshot.settings).passages
         try:
-            reader = PassageReader(encoder.load(snapshot.settings), passages)
+            reader = PassageReader(encoder.load(snapshot.settings), snapshot.settings)
         except EncoderMismatch:
             if snapshot.settings["encoder"] == collection.settings["encoder"]:
                 raise

@@ -14,7 +14,7 @@ from searchengine.cli import documents
 from searchengine.corpus.documents import LeftOut
 from searchengine.corpus.files import Unread
 from searchengine.ingest.folder_sync import Pass
-from searchengine.ingest.settings import AddSummary
+from searchengine.ingest.ingestion import AddSummary
 from tests.searchengine.cli.test_cli import indexing, interrupted, wait_until
 
 

@@ -106,7 +106,7 @@ def test_own_size_of_passages(tmp_path: Path) -> None:
     cut = PassageConfig(2, overlap=0)
     with SearchEngine.create(tmp_path / "c", Words(), EXACT, passages=cut) as engine:
         engine.add(DOCUMENTS[:1])
-        assert engine.stats().cut == cut.as_dict()
+        assert engine.stats().cut == {"tokens": 2, "overlap": 0}
         assert new_calls(engine) == [["a a", "a a", "bb bb", "bb bb", "ccc ccc", "ccc ccc"]]
     with SearchEngine.open(tmp_path / "c", Words()) as engine:  # goes on as it was made
         engine.add([{"_id": "x", "text": "dddd dddd dddd dddd"}])
@@ -124,7 +124,7 @@ def test_without_a_tokenizer_documents_are_whole_unless_cuts_are_asked_for(tmp_p
         SearchEngine.create(tmp_path / "d", WordLengths(), EXACT, passages=PassageConfig(8))
     assert not (tmp_path / "d").exists()
     with pytest.raises(CollectionError, match="needs token_spans and room"):
-        PassageReader(WrappedEncoder(WordLengths()), PassageConfig())
+        PassageReader(WrappedEncoder(WordLengths()), {"passages": {"tokens": 8}})
 
 
 @pytest.mark.parametrize("passages", [None, 1, 0, "yes", {"tokens": 3}])

@@ -3,10 +3,8 @@
 import errno
 import os
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -62,38 +60,6 @@ def test_what_a_file_loses_while_it_is_written_stays_until_it_is_settled(
     assert "a.txt" in engine
     state.unsettled = set()
     assert state.run(Unread(), None).removed == 1
-
-
-def test_a_clock_behind_the_times_of_the_files(
-    engine: SearchEngine, notes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are read twice, as those just written, and what they have lost is removed."""
-    write(notes, {"r.jsonl": '{"_id": 1, "text": "a"}\n{"_id": 2, "text": "bb"}\n'})
-    engine.mirror(notes)
-    write(notes, {"r.jsonl": '{"_id": 1, "text": "a"}\n'})
-    (notes / "a.txt").write_text("")
-    behind, seconds = time.time() - 3600, 0.0
-    clock = SimpleNamespace(time=lambda: behind + seconds, monotonic=lambda: 7 + seconds)
-    monkeypatch.setattr(folder_sync, "time", clock)
-    state = state_of(engine, notes)
-
-    def read() -> tuple[int, int, bool]:
-        """Files that were read, documents that were removed, whether all was settled."""
-        state.look(Unread())
-        return len(state.changed), state.run(Unread(), None).removed, state.settle()
-
-    assert read() == (3, 0, False)
-    seconds = 1.9
-    assert read() == (3, 0, False)
-    seconds = 2
-    assert read() == (3, 2, True)
-    assert set(engine.keys()) == {"one/b.txt", "r.jsonl#1"}
-    assert not state.look(Unread())
-    write(notes, {"one/b.txt": "bb"})
-    assert read() == (1, 0, False)
-    seconds = 4
-    assert read() == (1, 0, True)
-    assert read() == (0, 0, True)
 
 
 def test_a_folder_that_may_not_be_read(

@@ -14,7 +14,7 @@ from searchengine import SearchEngine
 from searchengine.backends.folder.collection import Collection
 from searchengine.errors import QueryError
 from searchengine.ingest import pipeline
-from searchengine.ingest.settings import AddOptions
+from searchengine.ingest.ingestion import AddOptions
 
 
 @pytest.mark.parametrize("change", [

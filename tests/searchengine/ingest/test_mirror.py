@@ -18,7 +18,6 @@ from searchengine.backends.folder.collection import Collection
 from searchengine.corpus.files import Unread, read_corpus
 from searchengine.errors import CorpusError, EmptyCorpus
 from searchengine.ingest.folder_sync import FolderSync, MirrorOptions
-from searchengine.ingest.settings import AddOptions
 
 
 @pytest.fixture
@@ -326,8 +325,8 @@ class Ended(Exception):
 
 def mirror(engine: SearchEngine, folder: Path, prefix: str, progress: Any = None) -> None:
     try:
-        add = AddOptions(skip_bad=True, commit_every=2, progress=progress)
-        engine.mirror(folder, MirrorOptions(key_prefix=prefix, allow_empty=True, add=add))
+        add = {"skip_bad": True, "commit_every": 2, "progress": progress}
+        engine.mirror(folder, MirrorOptions(**add, key_prefix=prefix, allow_empty=True))
     except EmptyCorpus:
         assert not fresh(folder, engine.collection.path.parent / "f", prefix)
     if progress is not None:

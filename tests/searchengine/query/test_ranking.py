@@ -27,7 +27,6 @@ from searchengine import SearchEngine
 from searchengine.backends.mode import weight_of
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.errors import CollectionError, FilterError, QueryError
-from searchengine.ingest.passages import PassageConfig
 from searchengine.query.ranking import MEAN, WINDOW, Fusion
 from searchengine.query.request import Options, Query
 
@@ -43,7 +42,7 @@ def test_a_document_comes_once_by_its_best_passage(engine: SearchEngine) -> None
     assert hits[0].passage == hits[0].snippet == "bb bb bb bb"
     assert engine.search("ccc", k=1, mode="vector")[0].passage == "ccc ccc ccc ccc"
     stats = engine.stats()
-    assert (stats.documents, stats.passages, stats.cut) == (5, 7, PassageConfig().as_dict())
+    assert (stats.documents, stats.passages, stats.cut) == (5, 7, {"tokens": 0, "overlap": None})
 
 
 def test_the_passage_is_the_one_that_the_fused_score_chooses(tmp_path: Path) -> None:

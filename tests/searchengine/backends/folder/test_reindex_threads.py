@@ -56,8 +56,8 @@ def holds(engine: SearchEngine, numbers: set[int], encoder: WordLengths) -> None
 
 
 @pytest.mark.parametrize("owner, step, when", [
-    (Ingestion, "_read_block", 1),
-    (Ingestion, "_read_block", 2),
+    (Ingestion, "_read", 1),
+    (Ingestion, "_read", 2),
     (Pipeline, "start", 1),
     (Ingestion, "_commit", 1),
     (Ingestion, "_commit", 2),
