@@ -237,12 +237,23 @@ def without(part: str) -> Callable[[str, bytes], bytes]:
 def write_missing_parts(folder: Path) -> None:
     """Files of parts, of which one is empty or not there."""
     parts = {"cut.epub": "c1.xhtml", "gone.epub": "c1.xhtml", "gone.xlsx": "sheet2"}
+    parts |= {"gone.pptx": "slides/slide2"}
+    shutil.copy(folder / "cut.pptx", folder / "gone.pptx")
     write_epub(folder / "gone.epub", "Book", ["<p>One", "<p>Two", "<p>Three"])
     shutil.copy(folder / "whole.xlsx", folder / "gone.xlsx")
     for file, part in parts.items():
         rewrite(folder / file, without(part))
     href = b'.xhtml" media'
     rewrite(folder / "gone.epub", lambda _, data: data.replace(href, b'.xhtml#top" media'))
+    document = docx.Document()
+    for number in range(1000):
+        document.add_paragraph(f"Paragraph {number * number}.")
+    document.save(str(folder / "torn.docx"))
+    with zipfile.ZipFile(folder / "torn.docx") as archive:
+        member = archive.getinfo("word/document.xml")
+    torn = bytearray((folder / "torn.docx").read_bytes())
+    torn[member.header_offset + member.compress_size * 2 // 3] ^= 0xFF
+    (folder / "torn.docx").write_bytes(torn)
     document = docx.Document()
     document.add_paragraph("A picture is missing")
     document.save(str(folder / "gone.docx"))
@@ -289,6 +300,7 @@ ODD = {
     "strict.docx": (None, "The harbour"),
     "strict.pptx#slide=1": (None, "A strict slide"),
     "cut.pptx#slide=1": (None, "A strict slide"),
+    "gone.pptx#slide=1": (None, "A strict slide"),
     "cut.docx": (None, "The harbour"),
     "cut.xlsx#sheet=last": (None, "last"),
     "cut.epub#text/c2.xhtml": (None, "Three"),
@@ -351,12 +363,19 @@ def test_what_is_read_beside_the_texts(odd: Any) -> None:
     assert (engine["quotes.md"].metadata["n"], metadata["headings"][0]["title"]) == (7, "Owls")
     assert engine["ruby.html"].metadata.get("modified", "2024") < "9999"
     assert "tmp.md" not in str(engine.keys()) and "ignored/b.md" not in engine
+    assert engine["torn.docx"].text.startswith("Paragraph 0.\n\nParagraph 1.\n\nParagraph 4.")
     lost = " ".join(said["unreadable"]["first"])
-    assert said["unreadable"]["count"] == 9
-    parts = ("sheet 'lost'", "cut.epub: text/c1", "gone.epub: text/c1", "slide 2", "comments.xml")
+    assert said["unreadable"]["count"] == 11
+    parts = (
+        "sheet2.xml cannot",
+        "cut.epub: text/c1",
+        "gone.epub: text/c1",
+        "slide2.xml",
+        "comments.xml",
+    )
     assert all(part in lost for part in (*parts, "quotes.md: the front", "sheet2.xml is missing"))
-    assert engine.count("exists(unreadable)") == 9
-    assert "9 documents" in command("info", engine.stats().path)["unreadable"]
+    assert engine.count("exists(unreadable)") == 11
+    assert "11 documents" in command("info", engine.stats().path)["unreadable"]
 
 
 def test_files_that_gitignore_names_can_be_read(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import posixpath
 import re
 import warnings
 import zipfile
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Container, Iterable, Iterator
 from datetime import date, datetime
 from functools import partial
 from io import BytesIO
@@ -17,20 +18,23 @@ from typing import Any
 from urllib.parse import unquote
 from xml.parsers.expat import ExpatError, ParserCreate
 
+from lxml import etree
+
 from searchengine.corpus.formats.kinds import LONGEST_HEADING, joined, read_parts
 from searchengine.corpus.text_files import LONGEST, Heading, Text, bad, too_long
 
+_BLOCK = 256  # bytes: the last ones before damage are lost
 _OLE = bytes.fromhex("d0cf11e0")  # begins old files of Office and encrypted new ones
-_STRICT = b"http://purl.oclc.org/ooxml/"
-_ROOT = re.compile(rb"\s*(?:<\?xml[^>]*>\s*)?(<([\w:]+)[^>]*[^>/]>)")
+_STRICT = re.compile(rb"http://purl\.oclc\.org/ooxml/(\w+)/")
 _RELATION = re.compile(rb"""<Relationship\b[^>]*?\bTarget=["']([^"']*)[^>]*>""")
-_STRICT_NAME = re.compile(re.escape(_STRICT) + rb"(\w+)/")
+_SLIDE = re.compile(r"ppt/slides/\S+ is missing")
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _MARKUP = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
 # Deleted text, the reading of a character, and the copy of a text box for old versions.
 _LEFT_OUT = {f"{_W}del", f"{_W}moveFrom", f"{_W}rt", f"{_MARKUP}Fallback"}
 _SIGNS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 _NAME = re.compile(r"heading (\d)|(title)", re.IGNORECASE)
+_BASES = 20  # styles that a style is made from, which may refer to each other in a circle
 _NOTES = ("/footnotes", "/endnotes", "/comments")  # ends of types of parts
 _DEFAULTS = ("Word Document", "PowerPoint Presentation", "python-docx", "python-pptx", "openpyxl")
 _MATH = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
@@ -43,56 +47,60 @@ _FORMULA = {"sup": "^{1}", "sub": "_{1}", "num": "{1}", "den": "/{1}", "rad": "â
 
 def office_file(path: Path, old: str, lost: list[str]) -> BytesIO:
     """A file of Office with the names that libraries know in place of those of Strict Open XML.
-    Damaged parts are empty in it, and Word files do not refer to missing ones; `lost` names them.
 
-    Raises CorpusError if it is encrypted, or of the format with the suffix `old`.
+    Damaged parts are there as far as they can be read, and nothing but Excel refers to missing
+    ones; `lost` names both. Pictures are empty. Raises CorpusError if it is encrypted, or of the
+    format with the suffix `old`.
     """
     content, result = path.read_bytes(), BytesIO()
     if content.startswith(_OLE):
         what = f"encrypted, or a {old} file; remove the password, or save it as {old}x"
         raise bad(path, what)
     try:
-        with zipfile.ZipFile(BytesIO(content)) as archive, zipfile.ZipFile(result, "w") as written:
-            names = archive.namelist()
-            is_strict = _STRICT in archive.read("_rels/.rels")
-            read = [
-                n for n in names if n.endswith(".xml") and (is_strict or "/worksheets/" not in n)
-            ]
-            parts = {n: archive.read(n) for n in names if n in read or n.endswith(".rels")}
-            mended = {name: _mended(name, data, lost) for name, data in parts.items()}
-            for name in (name for name in mended if name.endswith(".rels")):
-                whole = _relations(name, mended[name], names, lost)
-                mended[name] = whole if old == ".doc" else mended[name]
-            if mended == parts:
-                return BytesIO(content)
-            for name in names:
-                written.writestr(name, mended.get(name) or archive.read(name))
+        with zipfile.ZipFile(BytesIO(content)) as archive:
+            archive.getinfo("_rels/.rels")
+            parts = {name: _part(archive, name, lost) for name in archive.namelist()}
     except (zipfile.BadZipFile, KeyError) as error:
         raise bad(path, f"not a file of the format {old}x, or damaged ({error})") from error
+    parts = {name: data for name, data in parts.items() if data}
+    with zipfile.ZipFile(result, "w") as written:
+        for name, data in parts.items():
+            if name.endswith(".rels"):
+                whole = _relations(name, data, parts, lost)
+                data = data if old == ".xls" else whole
+            written.writestr(name, data)
     return result
 
 
-def _mended(name: str, data: bytes, lost: list[str]) -> bytes:
-    """A part in XML; of a damaged one its first element, empty."""
+def _part(archive: zipfile.ZipFile, name: str, lost: list[str]) -> bytes:
+    """A part in XML, as far as it can be unpacked and parsed; a space for another part."""
+    if not name.endswith((".xml", ".rels")):
+        return b" "
+    data = bytearray()
     try:
-        ParserCreate().Parse(data, True)
-    except ExpatError as error:
+        with archive.open(name) as member:
+            while block := member.read(_BLOCK):
+                data += block
+        ParserCreate().Parse(bytes(data), True)
+    except (zipfile.BadZipFile, zlib.error, EOFError, ExpatError) as error:
         lost.append(f"{name} cannot be read ({error})")
-        data = b"%b</%b>" % root.groups() if (root := _ROOT.match(data)) else b""
-    return _STRICT_NAME.sub(rb"http://schemas.openxmlformats.org/\1/2006/", data)
+        parser = etree.XMLParser(recover=True, huge_tree=True)
+        root = etree.fromstring(bytes(data) or b" ", parser)
+        data = bytearray() if root is None else bytearray(etree.tostring(root))
+    return _STRICT.sub(rb"http://schemas.openxmlformats.org/\1/2006/", data)
 
 
-def _relations(name: str, data: bytes, names: list[str], lost: list[str]) -> bytes:
+def _relations(name: str, data: bytes, parts: Container[str], lost: list[str]) -> bytes:
     """The relations of a part, without those to parts that are not in the file."""
     folder = posixpath.dirname(posixpath.dirname(name))
 
     def there(match: re.Match[bytes]) -> bytes:
         target = posixpath.join("/", folder, unquote(match[1].decode("utf-8", "replace")))
         target = posixpath.normpath(target)[1:]
-        if target in names or b"External" in match[0] or "#" in target:
+        if target in parts or b"External" in match[0] or "#" in target:
             return match[0]
-        if target.endswith(".xml") and (what := f"{target} is missing") not in lost:
-            lost.append(what)
+        if target.endswith(".xml") and not any(what.startswith(f"{target} ") for what in lost):
+            lost.append(f"{target} is missing")
         return b""
 
     return _RELATION.sub(there, data)
@@ -105,7 +113,6 @@ def read_docx(path: Path) -> Iterator[Text]:
     with an outline level. Raises CorpusError.
     """
     import docx
-    from docx.oxml.parser import parse_xml
 
     lost: list[str] = []
     document = docx.Document(office_file(path, ".doc", lost))
@@ -113,12 +120,14 @@ def read_docx(path: Path) -> Iterator[Text]:
     bodies = [document.element.body]
     for relation in document.part.rels.values():
         if relation.reltype.endswith(_NOTES) and not relation.is_external:
-            bodies.append(parse_xml(relation.target_part.blob))
+            bodies.append(etree.fromstring(relation.target_part.blob))
 
     def heading(paragraph: Any, text: str) -> Iterator[Heading]:
         style = paragraph.find(f"{_W}pPr/{_W}pStyle")
-        by_style = None if style is None else levels.get(style.get(f"{_W}val"))
-        if level := _outline_level(paragraph, by_style):
+        level = _outline_level(paragraph)
+        if level is None and style is not None:
+            level = levels.get(style.get(f"{_W}val"))
+        if level:
             yield Heading(0, level, " ".join(text.split())[:LONGEST_HEADING])
 
     paragraphs = (each for body in bodies for each in _paragraphs(body))
@@ -134,54 +143,47 @@ def _properties(properties: Any, author: str | None) -> tuple[str, dict[str, Any
     return title, {"author": author} if author else {}
 
 
-def _outline_level(element: Any, otherwise: int | None = None) -> int | None:
-    """The level that a paragraph or style names; `otherwise` where it names none."""
-    if (outline := element.find(f"{_W}pPr/{_W}outlineLvl")) is None:
-        return otherwise
-    value = int(outline.get(f"{_W}val"))
-    return value + 1 if value < 9 else None  # 9 is text
+def _outline_level(element: Any) -> int | None:
+    """The level that a paragraph or style names; 0 for text, None if it names none."""
+    outline = element.find(f"{_W}pPr/{_W}outlineLvl")
+    return None if outline is None else (int(outline.get(f"{_W}val")) + 1) % 10  # 9 is text
 
 
-def _style_level(style: Any, bases: int = 20) -> int | None:
-    """The level of a style of headings, by name or outline, or that of the style it is made from.
-
-    `bases`: maximum number of styles to follow.
-    """
-    if style is None or not bases:
-        return None
-    if match := _NAME.fullmatch(style.name or ""):
-        return int(match[1] or 1)
-    base = _style_level(getattr(style, "base_style", None), bases - 1)
-    return _outline_level(style.element, base)
-
-
-def _paragraphs(element: Any) -> Iterator[tuple[Any, str]]:
-    """The paragraphs in an element in order; those of a text box after the one that holds it."""
-    for child in element:
-        if child.tag == f"{_W}p":
-            pieces: list[str] = []
-            boxes: list[Any] = []
-            _collect(child, pieces, boxes)
-            yield child, "".join(pieces).strip()
-            for box in boxes:
-                yield from _paragraphs(box)
-        elif child.tag not in _LEFT_OUT:
-            yield from _paragraphs(child)
+def _style_level(style: Any) -> int | None:
+    """The level of a style of headings, by name or outline, or of the style it is made from."""
+    for _ in range(_BASES):
+        if style is None:
+            break
+        if match := _NAME.fullmatch(style.name or ""):
+            return int(match[1] or 1)
+        if (level := _outline_level(style.element)) is not None:
+            return level
+        style = getattr(style, "base_style", None)
+    return None
 
 
-def _collect(element: Any, pieces: list[str], boxes: list[Any]) -> None:
-    """Add the pieces of text in an element, and the text boxes."""
-    for child in element:
-        if child.tag == f"{_W}t":
-            pieces.append(child.text or "")
-        elif element.tag == f"{_W}r" and (sign := _SIGNS.get(child.tag.removeprefix(_W))):
-            pieces.append(sign)  # a tab stop, which is in no run, is no tab
-        elif child.tag == f"{_W}txbxContent":
-            boxes.append(child)
-        elif child.tag == f"{_MATH}oMath":
-            pieces.append(_formula(child))
-        elif child.tag not in _LEFT_OUT and not _is_hidden(child):
-            _collect(child, pieces, boxes)
+def _paragraphs(body: Any) -> list[tuple[Any, str]]:
+    """The paragraphs of a text in order; those of a text box after the one that holds it."""
+    paragraphs: list[tuple[Any, list[str]]] = []
+    around: list[list[str]] = []  # the pieces of the paragraphs that are open
+    walk = etree.iterwalk(body, events=("start", "end"))
+    for event, element in walk:
+        tag = element.tag.removeprefix(_W)
+        if event == "end":
+            del around[len(around) - (tag == "p") :]
+        elif tag == "p":
+            around.append([])
+            paragraphs.append((element, around[-1]))
+        elif element.tag in _LEFT_OUT or _is_hidden(element):
+            walk.skip_subtree()
+        elif around and tag == f"{_MATH}oMath":
+            around[-1].append(_formula(element))
+            walk.skip_subtree()
+        elif around and tag == "t":
+            around[-1].append(element.text or "")
+        elif around and tag in _SIGNS and element.getparent().tag == f"{_W}r":
+            around[-1].append(_SIGNS[tag])  # a tab stop, which is in no run, is no tab
+    return [(paragraph, "".join(pieces).strip()) for paragraph, pieces in paragraphs]
 
 
 def _is_hidden(element: Any) -> bool:
@@ -212,8 +214,11 @@ def read_pptx(path: Path) -> Iterator[Text]:
     presentation = pptx.Presentation(office_file(path, ".ppt", lost))
     deck, fields = _properties(presentation.core_properties, presentation.core_properties.author)
 
+    # Not presentation.slides, which needs all of them.
+    listed = [slide.rId for slide in presentation.element.sldIdLst or ()]
+
     def read(number: int) -> Text:
-        slide = presentation.slides[number - 1]
+        slide = presentation.part.related_slide(listed[number - 1])
         title = slide.shapes.title
         head = "" if title is None else _lines(title.text_frame.text)
         pieces = [head, *_shapes(s for s in slide.shapes if title is None or s != title)]
@@ -224,9 +229,8 @@ def read_pptx(path: Path) -> Iterator[Text]:
         metadata, text = fields | {"slide": number}, "\n\n".join(filter(None, pieces))
         return Text(text, deck, metadata, headings, f"slide={number}")
 
-    numbers = range(1, len(presentation.slides) + 1)
-    parts = ((f"slide {number}", partial(read, number)) for number in numbers)
-    lost = [part for part in lost if not part.startswith("ppt/slides/")]  # read in vain below
+    parts = ((f"slide {i}", partial(read, i)) for i in range(1, len(listed) + 1))
+    lost = [what for what in lost if not _SLIDE.match(what)]  # read in vain below
     empty = "has no text; if its slides are pictures, run OCR first"
     yield from read_parts(path, parts, empty, lost)
 
