@@ -315,7 +315,7 @@ class PrefixSearch:
             candidates = index.shortlist(queries, min(size, segment.rows), live)
             return rerank(_Prefixes(prefixes), queries, candidates, size)
 
-        alone = self._snapshot.merge(nearest, size)
+        alone = self._snapshot.search_segments(nearest, size)
         # One shortlist over all segments: separate ones would depend on the number of segments.
         chosen = alone.rows[:, :shortlist]
 
@@ -324,7 +324,7 @@ class PrefixSearch:
             inside = np.where((first <= chosen) & (chosen <= last), chosen - first, -1)
             return segment.rerank(vectors, inside, shortlist)
 
-        return self._snapshot.merge(reranked, shortlist), alone
+        return self._snapshot.search_segments(reranked, shortlist), alone
 
 
 @dataclass(frozen=True, slots=True)

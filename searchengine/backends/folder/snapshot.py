@@ -1,9 +1,9 @@
 """Reading a collection: a Snapshot is one commit, a View shows one snapshot at a time."""
 
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
-from threading import Lock
 from time import monotonic
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from searchengine.backends import contract, lexical, limits
 from searchengine.backends.contract import Ids, Known, Passages, WordScores
-from searchengine.backends.folder.folders import read_all, stored_bytes
+from searchengine.backends.folder.folders import DATABASE, read_all, stored_bytes
 from searchengine.backends.folder.pending import described, works
 from searchengine.backends.folder.spelling import Speller
 from searchengine.backends.folder.store import SegmentRow, Store
@@ -51,7 +51,6 @@ would take long, the phrase is looked for in the best by words only, and counts 
 PHRASE = 0.5
 """Weight of a phrase: this share of the weight of a word that as few documents have."""
 _PHRASES = 256  # phrases whose documents are remembered
-_Filter = tuple[str | None, tuple[str, ...]]  # of metadata; phrases
 Search = Callable[[SegmentRow, Segment, Allowed | None], SearchResult]
 
 
@@ -102,6 +101,8 @@ class Snapshot(contract.Snapshot):
     """
 
     path: Path
+    live: Mapping[SegmentRow, Allowed | None]
+    _deletions: tuple[object, object]
 
     def __init__(
         self,
@@ -115,14 +116,11 @@ class Snapshot(contract.Snapshot):
         """
         self.path = path
         self.readers = 0
-        self._lock = Lock()
-        self._having: dict[tuple[str | None, tuple[str, ...], int | None], Ids] = {}
-        self._filters: OrderedDict[_Filter, Mapping[SegmentRow, Allowed]] = OrderedDict()
         self._words: WordIndex | None = None  # not opened yet
         self._before = before._words if before is not None else None
         self._unrelated: Unrelated | None = None
         self._speller: Speller | None = None
-        self._store = Store(path / "documents.db", readers=READERS)
+        self.store = Store(path / DATABASE, readers=READERS)
         try:
             self.store.hold()
             self.opened_at = monotonic()
@@ -132,7 +130,11 @@ class Snapshot(contract.Snapshot):
             self.segments: Mapping[SegmentRow, Segment] = {
                 row: open_segment(row) for row in self.store.segments()
             }
-            self.live = {row: self._live(row, before) for row in self.segments}
+            self._deletions = self.store.identity, self.settings.get("tombstones_id")
+            same = before.live if before and before._deletions == self._deletions else {}
+            self.live = {
+                row: same[row] if row in same else self._live(row) for row in self.segments
+            }
             parts = self.segments.items()
             self._files = [(row, p.passages) for row, p in parts if p.passages is not None]
             if len(self._files) < len(parts):
@@ -142,32 +144,13 @@ class Snapshot(contract.Snapshot):
         except BaseException:
             self.store.close()
             raise
+        kept = min(_FILTERS, _FILTERED_ROWS // max(1, self.rows))
+        self._matching = lru_cache(max(1, kept))(self._match)
+        self._having_phrases = lru_cache(_PHRASES)(self._have_phrases)
 
-    def _live(self, row: SegmentRow, before: "Snapshot | None") -> Allowed | None:
-        if before and row in before.live and self._deleted == before._deleted:
-            return before.live[row]
+    def _live(self, row: SegmentRow) -> Allowed | None:
         dead = self.store.dead(row)
         return Allowed.without(dead, row.rows) if dead.size else None
-
-    @property
-    def _deleted(self) -> tuple[object, object]:
-        """Equal for two snapshots with the same tombstones."""
-        return self.store.identity, self.settings.get("tombstones_id")
-
-    @property
-    def store(self) -> Store:
-        """Its tables."""
-        return self._store
-
-    @property
-    def commit(self) -> int:
-        """The number of this commit."""
-        return int(self.settings.get("commit", 0))
-
-    @property
-    def commit_id(self) -> object:
-        """The random id of this commit; commits of equal number may differ."""
-        return self.settings.get("commit_id")
 
     @property
     def rows(self) -> int:
@@ -199,35 +182,32 @@ class Snapshot(contract.Snapshot):
         k, shortlist = min(k, rows), None if shortlist is None else min(shortlist, rows)
         # One more than the shortlist would be another search.
         beyond = int(k < (rows if exact else min(rows, shortlist or self.shortlist)))
-        matching = self._matching(where, phrases)
+        allowed = self._allowed(where, phrases)
 
-        def search(row: SegmentRow, segment: Segment, live: Allowed | None) -> SearchResult:
+        def search(row: SegmentRow, segment: Segment, _: Allowed | None) -> SearchResult:
             limits.check()
-            allowed = live if matching is None else matching[row]
             if exact:
-                return segment.exact(queries, k + beyond, allowed)
-            return segment.search(queries, k + beyond, shortlist=shortlist, allowed=allowed)
+                return segment.exact(queries, k + beyond, allowed[row])
+            return segment.search(queries, k + beyond, shortlist=shortlist, allowed=allowed[row])
 
-        result = self.merge(search, k + beyond)
+        result = self.search_segments(search, k + beyond)
         if beyond and result.exact:
             last = result.scores[:, k - 1]
             for i in np.flatnonzero((last == result.scores[:, k]) & (last > -np.inf)).tolist():
-                result.rows[i, :k] = self._first_by_key(queries[i : i + 1], k, matching)
+                result.rows[i, :k] = self._first_by_key(queries[i : i + 1], k, allowed)
         return SearchResult(result.rows[:, :k], result.scores[:, :k], result.exact)
 
     def _first_by_key(
-        self, query: Floats, k: int, matching: Mapping[SegmentRow, Allowed] | None
+        self, query: Floats, k: int, allowed: Mapping[SegmentRow, Allowed | None]
     ) -> Ids:
         """The k best passages of an exact search; keys tell which of those with the last score.
 
         Of more than TIED with it, passages tell.
         """
-
-        def search(row: SegmentRow, segment: Segment, live: Allowed | None) -> SearchResult:
-            return segment.exact(query, count, live if matching is None else matching[row])
-
         count = min(k + TIED, self.rows)
-        best = self.merge(search, count)
+        best = self.search_segments(
+            lambda row, segment, _: segment.exact(query, count, allowed[row]), count
+        )
         rows, scores = best.rows[0], best.scores[0]
         higher = int(np.count_nonzero(scores > scores[k - 1]))
         last = rows[scores == scores[k - 1]]
@@ -240,13 +220,12 @@ class Snapshot(contract.Snapshot):
         self, query: Floats, passages: Ids, where: str | None, shortlist: int | None
     ) -> list[int]:
         queries, ranks = query[None], list[int]()
-        matching = self._matching(where, ())
+        allowed = self._allowed(where, ())
         for row, segment in self.segments.items():
             limits.check()
             inside = row.part_of(passages)
-            allowed = self.live[row] if matching is None else matching[row]
-            if inside.size and not segment.search(queries, 1, shortlist, allowed).exact:
-                ranks += segment.prefix_ranks(queries, inside, allowed).tolist()
+            if inside.size and not segment.search(queries, 1, shortlist, allowed[row]).exact:
+                ranks += segment.prefix_ranks(queries, inside, allowed[row]).tolist()
         return ranks
 
     def cosines(self, query: Floats, passages: Ids) -> SearchResult:
@@ -274,8 +253,7 @@ class Snapshot(contract.Snapshot):
     ) -> Passages:
         if ids is None:
             if known is None or not known.keys() >= set(of):
-                rows = np.array(self.store.passages_of(of), np.int64).reshape(-1, 4)
-                return Passages(*rows.T)
+                return self.store.passages_of(of)
             ids = self._beside(np.sort(np.array([known[document] for document in of], np.int64)))
         columns = np.full((3, ids.size), -1)
         for row, file in self._files:
@@ -293,22 +271,22 @@ class Snapshot(contract.Snapshot):
         return np.concatenate(ids)
 
     def documents(self, ids: Iterable[int], *, texts: bool = True) -> list[Document]:
-        return self._store.documents(ids, texts=texts)
+        return self.store.documents(ids, texts=texts)
 
     def known(self, keys: Iterable[str]) -> dict[str, Known]:
-        return self._store.known(keys)
+        return self.store.known(keys)
 
     def ids_after(self, after: int, where: str | None, limit: int) -> Ids:
-        return self._store.ids_after(after, where, limit)
+        return self.store.ids_after(after, where, limit)
 
     def count(self, where: str | None = None) -> int:
-        return self._store.count(where)
+        return self.store.count(where)
 
     def values(self, documents: Iterable[int], name: str) -> dict[int, Hashable]:
-        return self._store.values(documents, name)
+        return self.store.values(documents, name)
 
     def value_counts(self, name: str, where: str | None) -> Sequence[tuple[str, Any, int]]:
-        return self._store.value_counts(name, where)
+        return self.store.value_counts(name, where)
 
     @property
     def words(self) -> WordIndex:
@@ -369,7 +347,7 @@ class Snapshot(contract.Snapshot):
 
     def replacements(self, question: str) -> Mapping[tuple[int, int], str]:
         if self._speller is None:
-            self._speller = Speller(self.words, self.store, known(self.settings))
+            self._speller = Speller(self.words, self.store, self.documents_of, known(self.settings))
         return self._speller.replacements(question)
 
     def word_fault(self) -> str | None:
@@ -379,26 +357,21 @@ class Snapshot(contract.Snapshot):
         counted, stored = self.words.documents, self.store.count()
         return None if counted == stored else f"its words are of {counted} documents, not {stored}"
 
-    def _having_phrases(
+    def _have_phrases(
         self, where: str | None, phrases: tuple[str, ...], most: int | None = None
     ) -> Ids:
-        """The documents that match a filter and contain phrases, ascending; the last are kept.
+        """The documents that match a filter and contain phrases, ascending.
 
         The texts of the documents with all words of the phrases are read. `most`: of more documents
         that may contain a phrase, one more is returned, whether they do or not.
         """
-        kept, key = self._having, (where, phrases, most)  # another thread may begin a new one
-        if key not in kept:
-            if len(kept) >= _PHRASES:
-                kept = self._having = {}
-            found = [*map(self._candidates, phrases)]
-            if where is not None:
-                found.append(self.store.documents_matching(where))
-            documents = in_all(found)
-            for phrase in phrases:
-                documents = self._containing(documents, phrase, most)
-            kept[key] = np.sort(documents)
-        return kept[key]
+        found = [*map(self._candidates, phrases)]
+        if where is not None:
+            found.append(self.store.documents_matching(where))
+        documents = in_all(found)
+        for phrase in phrases:
+            documents = self._containing(documents, phrase, most)
+        return np.sort(documents)
 
     def _candidates(self, phrase: str) -> Ids:
         """The documents with all words of a phrase."""
@@ -443,30 +416,24 @@ class Snapshot(contract.Snapshot):
             passages.append(row.base + np.flatnonzero(owned if live is None else owned & live.mask))
         return np.concatenate(passages)
 
-    def _matching(
+    def _match(
         self, where: str | None, phrases: tuple[str, ...]
     ) -> Mapping[SegmentRow, Allowed] | None:
-        """The rows of each segment with matching documents; None for all.
-
-        Those of the last filters are kept.
-        """
+        """The rows of each segment with matching documents; None for all."""
         if where is None and not phrases:
             return None
-        key = where, phrases
-        with self._lock:
-            if key in self._filters:
-                self._filters.move_to_end(key)
-                return self._filters[key]
         if phrases:
             passages = self._passages_of(self._having_phrases(where, phrases))
         else:
             passages = self.store.matching(where)  # only live rows have a passage
-        rows = {row: Allowed.from_rows(row.part_of(passages), row.rows) for row in self.segments}
-        with self._lock:
-            self._filters[key] = rows
-            while len(self._filters) > max(1, min(_FILTERS, _FILTERED_ROWS // max(1, self.rows))):
-                self._filters.popitem(last=False)
-        return rows
+        return {row: Allowed.from_rows(row.part_of(passages), row.rows) for row in self.segments}
+
+    def _allowed(
+        self, where: str | None, phrases: tuple[str, ...]
+    ) -> Mapping[SegmentRow, Allowed | None]:
+        """The rows of each segment that may be found; None for all."""
+        matching = self._matching(where, phrases)
+        return self.live if matching is None else matching
 
     @property
     def unrelated(self) -> Unrelated:
@@ -514,13 +481,13 @@ class Snapshot(contract.Snapshot):
         hot = sum(each.rows * hot_row(each.config, each.rows, each.dim) for each in segments)
         cold = sum(each.rows * cold_row(each.config, each.dim) for each in segments)
         words = None if self.settings["tokenizer"] == Tokenizer.NONE else "words files"
-        with Store(self.path / "documents.db", readers=1) as store:  # it goes on without commits
+        with Store(self.path / DATABASE, readers=1) as store:  # it goes on without commits
             pending = works(store) if store.identity == self.store.identity else []
         return {
             "passages": self.store.counts()[1],
             "segments": len(segments),
             "tombstones": rows - self.rows,
-            "commit": self.commit,
+            "commit": int(self.settings.get("commit", 0)),
             "words": words,
             "fields": self.store.fields(),
             "shortlist": self.shortlist if segments else None,
@@ -532,7 +499,7 @@ class Snapshot(contract.Snapshot):
             "pending": tuple(described(self.path, work) for work in pending),
         }
 
-    def merge(self, search: Search, k: int) -> SearchResult:
+    def search_segments(self, search: Search, k: int) -> SearchResult:
         """The k best of the results of `search` in each segment; rows become passage ids."""
         if not self.segments:
             raise CollectionError(f"{self.path} is empty; add documents first: searchengine index")
@@ -557,3 +524,5 @@ class Snapshot(contract.Snapshot):
     def close(self) -> None:
         """End the read transaction. Segments are not closed: other snapshots may share them."""
         self.store.close()
+        for name in ("_matching", "_having_phrases", "_speller"):  # they refer to this snapshot
+            vars(self).pop(name, None)

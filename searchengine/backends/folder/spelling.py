@@ -1,6 +1,6 @@
 """Words of a question that no document has, and the nearest that documents have.
 
-    Speller(words, store).replacements("how do wahles sleep")         # {(7, 13): "whales"}
+    Speller(words, store, stored).replacements("how do wahles sleep")         # {(7, 13): "whales"}
 
 Terms are stems, so every word one edit away is stemmed and looked up, which takes as long among a
 million terms as among a thousand, and documents with the likely terms are read for it. A right word
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache, lru_cache, partial
 
 from searchengine.backends import limits
+from searchengine.backends.contract import Ids
 from searchengine.backends.folder.store import Store
 from searchengine.backends.folder.words import WordIndex, texts_of
 from searchengine.backends.quotes import phrases
@@ -30,8 +31,15 @@ _OTHER = re.compile(rf"(?<!\S)\S*?(?:[\d_@#\\/=<>{{}}$]|[.:]\w|[{UNSPACED_OR_KOR
 class Speller:
     """Finds replacements in a snapshot, for any thread. `right`: words that are no errors, too."""
 
-    def __init__(self, words: WordIndex, store: Store, right: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        words: WordIndex,
+        store: Store,
+        stored: Callable[[Ids], list[int]],
+        right: Iterable[str] = (),
+    ) -> None:
         self._words, self._store, self._right = words, store, frozenset(right)
+        self._stored = stored  # the documents of passages
         self._has = lru_cache(1 << 16)(words.has)
         self._sample = cache(partial(_sampled, words, store))
         self._functions = functions_of(words.analyzers)
@@ -113,10 +121,10 @@ class Speller:
     def _written(self, term: bytes, forms: dict[str, float]) -> tuple[str, float] | None:
         """The form that most documents of a term have, of 16 at a time, 64 at most; its weight."""
         passages, written = self._words.passages_with([Term((term,))]), Counter[tuple[str, float]]()
-        stored, step, size = self._store.documents_of, 1 + (passages.size - 1) // 16, 0
+        step, size = 1 + (passages.size - 1) // 16, 0
         for first in range(min(step, 4)):  # evenly spread, until one has a form
             limits.check()
-            ids = self._words.documents_of(passages[first::step], lambda ids: stored(ids.tolist()))
+            ids = self._words.documents_of(passages[first::step], self._stored)
             for _, (title, text, name) in texts_of(self._store.scan, ids.tolist()):
                 column = normalized(f"{title} {text[:50_000]} {name}")
                 size += len(column)

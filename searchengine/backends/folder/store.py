@@ -1,17 +1,16 @@
 """Reads and writes the tables of documents.db: documents, passages, segments and settings."""
 
 import json
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from math import inf
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
 
 from searchengine.backends import limits
-from searchengine.backends.contract import Entry, Ids, Known, Span, as_json
+from searchengine.backends.contract import Entry, Ids, Known, Passages, Span, as_json
 from searchengine.backends.filters import fields
 from searchengine.backends.filters.parser import field_name, field_named, parse
 from searchengine.backends.filters.sqlite import compile_sql, json_path
@@ -23,8 +22,6 @@ _COMPARED = {"integer": "number", "real": "number"}  # 1 and 1.0 are the same
 _KEYS = 50_000  # keys of a folder read at a time
 _CHUNK = 10_000  # ids a statement, under SQLite's limit of 32,766 bound parameters
 _TEXTS = 16  # documents a statement, where their text is counted
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,48 +44,25 @@ class SegmentRow:
         return passages[low:high] - self.base
 
 
-class Passage(NamedTuple):
-    """A passage: its document's id, and its offsets in the document's text."""
-
-    id: int
-    document: int
-    start: int
-    end: int
-
-
 class Store(Database):
     """The tables of documents.db. Members without a description: see contract.Snapshot."""
 
-    def passages(self, ids: Iterable[int]) -> list[Passage]:
-        """The passages with these ids, in this order."""
-        order = [int(i) for i in ids]
-        sql = "SELECT id, document, start, end FROM passages WHERE id IN ({})"
-        passages = {p.id: p for p in self._passages(self._rows(sql, _distinct(order)))}
-        return self._in_order(passages, order, self._lost_passage)
-
-    def documents_of(self, passages: Iterable[int]) -> list[int]:
-        """The ids of these passages' documents, in the order of the passages."""
-        order = [int(i) for i in passages]
-        sql = "SELECT id, document FROM passages WHERE id IN ({})"
-        return self._in_order(dict(self._rows(sql, order)), order, self._lost_passage)
-
-    def passages_of(self, documents: Iterable[int]) -> list[Passage]:
+    def passages_of(self, documents: Iterable[int]) -> Passages:
         """All passages of these documents, by id."""
         sql = "SELECT id, document, start, end FROM passages WHERE document IN ({})"
-        return sorted(self._passages(self._rows(sql, list(documents))))
+        return Passages(*self._columns(sorted(self._rows(sql, list(documents)))))
 
     def documents(self, ids: Iterable[int], *, texts: bool = True) -> list[Document]:
         order = [int(i) for i in ids]
-        if not texts:
-            return self._names(order)
-        sql = "SELECT id, key, title, text, metadata FROM documents WHERE id IN ({})"
-        call, read, metadata = limits.current(), dict[int, Any](), list[str]()
-        chunk = _CHUNK if call.characters == inf else _TEXTS
+        columns = "text, metadata" if texts else "'', '{{}}'"
+        sql = f"SELECT id, key, title, {columns} FROM documents WHERE id IN ({{}})"
+        read, metadata = dict[int, Any](), list[str]()
+        chunk = _CHUNK if limits.current().characters == inf else _TEXTS
         with self.named_errors():
-            for i, *columns in self._rows(sql, _distinct(order), chunk=chunk):
-                if set(map(type, columns)) != {str}:
+            for i, *row in self._rows(sql, list(dict.fromkeys(order)), chunk=chunk):
+                if set(map(type, row)) != {str}:
                     raise self.damaged(f"document {i} has a key, title or text that is not text")
-                *read[i], stored = columns
+                *read[i], stored = row
                 limits.count_text(len(read[i][2]) + len(stored))
                 metadata.append(stored)
             # One text of JSON is read five times as fast as many.
@@ -99,19 +73,14 @@ class Store(Database):
             i: Document.stored(key, text, title, fields)
             for (i, (key, title, text)), fields in zip(read.items(), parsed, strict=True)
         }
-        return self._in_order(documents, order, self._lost_document)
+        for i in order:
+            if i not in documents:
+                raise self.damaged(f"passages refer to document {i}, which is missing")
+        return [documents[i] for i in order]
 
     def keys_of(self, ids: Iterable[int]) -> list[str]:
         """The keys of the documents of these ids, in their order."""
-        order = [int(i) for i in ids]
-        keys = dict(self._rows("SELECT id, key FROM documents WHERE id IN ({})", _distinct(order)))
-        return self._in_order(keys, order, self._lost_document)
-
-    def _names(self, order: Sequence[int]) -> list[Document]:
-        """Documents with key and title alone."""
-        rows = self._rows("SELECT id, key, title FROM documents WHERE id IN ({})", _distinct(order))
-        named = {i: Document.stored(key, "", title, {}) for i, key, title in rows}
-        return self._in_order(named, order, self._lost_document)
+        return [document.key for document in self.documents(ids, texts=False)]
 
     def altered(self) -> str | None:
         """The key of a document with a text that does not match its digest; None if all match."""
@@ -139,12 +108,12 @@ class Store(Database):
     def ids_of(self, keys: Iterable[str]) -> dict[str, int]:
         """Key → id, for the keys that are stored."""
         sql = "SELECT key, id FROM documents WHERE key IN ({})"
-        return dict(self._rows(sql, _distinct(keys)))
+        return dict(self._rows(sql, list(dict.fromkeys(keys))))
 
     def known(self, keys: Iterable[str]) -> dict[str, Known]:
         columns = "key, id, digest, metadata, source, root, vectors"
         sql = f"SELECT {columns} FROM documents WHERE key IN ({{}})"
-        return {row[0]: Known(*row[1:]) for row in self._rows(sql, _distinct(keys))}
+        return {row[0]: Known(*row[1:]) for row in self._rows(sql, list(dict.fromkeys(keys)))}
 
     def keys_below(self, root: str, prefix: str = "") -> Iterator[tuple[int, str]]:
         """Id and key of the documents of a folder's files, by key; keys begin with `prefix`."""
@@ -235,8 +204,7 @@ class Store(Database):
         for low in range(0, len(ids), _CHUNK):
             part = ids[low : low + _CHUNK]
             sql = "SELECT id, document, start, end FROM passages WHERE id BETWEEN ? AND ?"
-            rows = self._passages(self.read(sql, (int(part[0]), int(part[-1]))))
-            stored = np.array(rows, np.int64).reshape(-1, 4).T
+            stored = self._columns(self.read(sql, (int(part[0]), int(part[-1]))))
             at = np.searchsorted(part, stored[0]).clip(max=len(part) - 1)
             known = part[at] == stored[0]
             columns[:, low + at[known]] = stored[1:, known]
@@ -279,40 +247,15 @@ class Store(Database):
             raise self.damaged("an id is not an integer")
         return column.astype(np.int64)
 
-    def _passages(self, rows: Iterable[tuple[Any, ...]]) -> list[Passage]:
-        listed = list(rows)
-        if not set(map(type, chain.from_iterable(listed))) <= {int}:
-            for row in listed:
-                if any(type(number) is not int for number in row):
-                    raise self.damaged(
-                        f"passage {row[0]!r} has a document or offsets that are not integers"
-                    )
-        return list(map(Passage._make, listed))
-
-    def _in_order(
-        self, values: Mapping[int, T], order: Sequence[int], lost: Callable[[int], str]
-    ) -> list[T]:
-        for i in order:
-            if i not in values:
-                raise self.damaged(lost(i))
-        return [values[i] for i in order]
-
-    def _lost_document(self, document: int) -> str:
-        return f"passages refer to document {document}, which is missing"
-
-    def _lost_passage(self, passage: int) -> str:
-        for segment in self.segments():
-            if segment.base <= passage < segment.base + segment.rows:
-                row = passage - segment.base
-                return f"segment {segment.id:06d} refers to row {row}, which it does not have"
-        return f"passage {passage} is missing"
+    def _columns(self, rows: Sequence[tuple[Any, ...]]) -> Ids:
+        """Rows of passages as columns, (4, n)."""
+        columns = np.array(rows)
+        if rows and columns.dtype != np.int64:
+            raise self.damaged("a passage has a document or offsets that are not integers")
+        return columns.astype(np.int64).reshape(-1, 4).T
 
     def _rows(
-        self,
-        sql: str,
-        values: Sequence[Any],
-        before: Sequence[Any] = (),
-        chunk: int = _CHUNK,
+        self, sql: str, values: Sequence[Any], before: Sequence[Any] = (), chunk: int = _CHUNK
     ) -> Iterator[tuple[Any, ...]]:
         """The rows of a statement that ends in `IN ({})`, queried in chunks that SQLite can bind.
 
@@ -321,10 +264,6 @@ class Store(Database):
         for start in range(0, len(values), chunk):
             part = values[start : start + chunk]
             yield from self.read(sql.format(", ".join("?" * len(part))), (*before, *part))
-
-
-def _distinct(values: Iterable[T]) -> list[T]:
-    return list(dict.fromkeys(values))
 
 
 class Changes:

@@ -148,7 +148,7 @@ class View(Backend):
             with Store(self.path / DATABASE, readers=1) as store:
                 if (store.identity, store.settings().get("commit_id")) == (
                     current.store.identity,
-                    current.commit_id,
+                    current.settings.get("commit_id"),
                 ) and not (store.overgrown and monotonic() > current.opened_at + REOPENED):
                     return
             self._show_newest(current.segments)

@@ -251,8 +251,9 @@ def test_however_it_is_divided_each_passage_has_its_vector(
         with engine.collection.reading() as snapshot:
             texts = {i: each.text for i, each in _by_id(snapshot.store).items()}
             passages = snapshot.store.passages_of(texts)
-            found = snapshot.vectors(np.array([passage.id for passage in passages]))
-            expected = Words(4).encode([texts[p.document][p.start : p.end] for p in passages])
+            found = snapshot.vectors(passages.ids)
+            rows = zip(*passages[1:], strict=True)
+            expected = Words(4).encode([texts[of][start:end] for of, start, end in rows])
             np.testing.assert_allclose(found, expected, atol=1e-5)
 
 

@@ -190,7 +190,7 @@ def files(path: Path, name: str) -> list[Path]:
 
 def committed(engine: SearchEngine) -> tuple[list[SegmentRow], int]:
     with engine.collection.reading(newest=True) as snapshot:
-        return list(snapshot.segments), snapshot.commit
+        return list(snapshot.segments), snapshot.settings["commit"]
 
 
 def rebuild(engine: SearchEngine, _: Path) -> None:

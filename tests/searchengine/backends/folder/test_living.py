@@ -212,9 +212,9 @@ class Living(RuleBasedStateMachine):
             vectors = {key: ENCODER.encode([d.full_text])[0] for key, d in self.model.items()}
             with self.engine.collection.reading() as snapshot:
                 passages = snapshot.store.passages_of(range(10_000))
-                names = snapshot.store.keys_of(passage.document for passage in passages)
-                if passages:
-                    found = snapshot.vectors(np.array([passage.id for passage in passages]))
+                names = snapshot.store.keys_of(passages.documents)
+                if names:
+                    found = snapshot.vectors(passages.ids)
                     for name, vector in zip(names, found, strict=True):
                         assert np.abs(vector - vectors[name]).max() < NEAR
             self.engine.close()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from searchengine.backends.contract import Entry, as_json
 from searchengine.backends.folder import schema
-from searchengine.backends.folder.store import Changes, Passage, SegmentRow, Store
+from searchengine.backends.folder.store import Changes, SegmentRow, Store
 from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionBusy, CollectionError, FilterError
 
@@ -44,8 +44,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def test_round_trip(store: Store) -> None:
     assert store.documents([7, 2, 5]) == [DOCUMENTS[7], DOCUMENTS[2], DOCUMENTS[5]]
-    assert store.documents_of([7, 2, 7]) == [7, 2, 7]
-    assert store.passages([3, 0]) == [Passage(3, 3, 0, 6), Passage(0, 0, 0, 6)]
+    assert store.columns(np.array([0, 3, 9])).T.tolist() == [[0, 0, 6], [3, 0, 6], [-1, -1, -1]]
     assert store.segments() == [SegmentRow(1, 0, 8, "abc")]
     assert store.settings() == {"encoder": {"dim": 16}}
     assert store.ids_of(["k3", "nope", "k0"]) == {"k0": 0, "k3": 3}
@@ -68,7 +67,6 @@ def test_rank_order_is_kept(
             insert(store, [Document(str(i), "x") for i in range(30_000)])
     wanted_ids = ids * 2 if repeat else ids
     assert [d.key for d in store.documents(wanted_ids)] == [str(i) for i in wanted_ids]
-    assert store.documents_of(wanted_ids) == wanted_ids
     store.close()
 
 
@@ -130,9 +128,8 @@ def test_replacing_keeps_the_id_and_buries_the_passages(store: Store) -> None:
     assert store.documents([2, 8]) == two
     assert store.dead(store.segments()[0]).tolist() == [2]
     assert store.dead_count(store.segments()[0]) == 1
-    assert store.passages_of([2, 8]) == [
-        Passage(8, 2, 0, 7), Passage(9, 2, 8, 12), Passage(10, 8, 0, 4)
-    ]  # fmt: skip
+    columns = [[8, 9, 10], [2, 2, 8], [0, 8, 0], [7, 12, 4]]
+    assert [column.tolist() for column in store.passages_of([2, 8])] == columns
     assert changes.next_passage() == 11
 
 
@@ -143,7 +140,7 @@ def test_moving_passages_keeps_their_order(store: Store) -> None:
         changes.move_passages(np.array([0, 2, 3, 4, 5, 6, 7]), 100)  # 6 was deleted meanwhile
         changes.remove_segments(store.segments())
     moved = [100, 101, 102, 103, 104, 106]
-    assert store.documents_of(moved) == [0, 2, 3, 4, 5, 7]
+    assert store.columns(np.array(moved))[0].tolist() == [0, 2, 3, 4, 5, 7]
     assert store.read("SELECT passage FROM tombstones") == [(105,)]
 
 
@@ -183,14 +180,6 @@ def test_values_of_a_field(store: Store) -> None:
     values = store.values(range(4), "n")
     assert values[0] == values[1]
     assert len(set(values.values())) == 3  # those without the field are on their own
-
-
-def test_a_passage_that_is_missing_is_named_by_its_segment(store: Store) -> None:
-    store.connection.execute("DELETE FROM passages WHERE id = 7")
-    with pytest.raises(CollectionError, match="segment 000001 refers to row 7, which it does not"):
-        store.passages([0, 7])
-    with pytest.raises(CollectionError, match="passage 8 is missing"):
-        store.passages([8])
 
 
 def test_no_text_is_spliced_into_sql(store: Store) -> None:
