@@ -41,7 +41,9 @@ def bm25(texts: Mapping[str, tuple[str, str]], used: Analyzer, question: str) ->
     scores: Counter[str] = Counter()
     functions, orders = terms.functions_of((used,)), terms.orders_of(question, [used])
     asked = terms.asked_terms(terms.counted_names(question, functions), orders, occurs)
-    for term, times in {**terms.joined_terms(question, functions, orders), **asked}.items():
+    joined = dict.fromkeys(terms.joined_words(question, functions), terms.JOINED)
+    asked = {**terms.asked_terms(joined, orders, lambda _: False), **asked}
+    for term, times in asked.items():
         frequencies = {key: often(key, term) for key in texts}
         having = sum(map(bool, frequencies.values()))
         idf = math.log((len(texts) + 1) / (having + 0.5)) if 2 * having < len(texts) else 1e-6

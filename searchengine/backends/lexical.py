@@ -10,11 +10,12 @@ from typing import Protocol
 from searchengine.backends.contract import EXPECTED, Scored, WordScores
 from searchengine.backends.synonyms import Added
 from searchengine.backends.terms import (
+    JOINED,
     Term,
     asked_terms,
     counted_names,
     functions_of,
-    joined_terms,
+    joined_words,
     orders_of,
 )
 from searchengine.corpus.analyzer import Analyzer
@@ -34,25 +35,27 @@ MISSING = (
 )
 
 
-class Index(Protocol):
-    """Ranks documents by terms."""
+Best = Callable[[Mapping[Term, float], int], Scored]
+"""The k best documents with one of the terms, by (−score, id), by weights and k. A document gains
+the weight of a term, more the more often it has it: K1 + 1 times at most."""
 
-    @property
-    def documents(self) -> int:
-        """Number of documents in the collection."""
+
+class Index(Protocol):
+    """Counts the documents of a collection.
+
+    Attributes:
+        documents: how many there are.
+    """
+
+    documents: int
 
     def counts(self, terms: Sequence[Term], limit: int) -> list[int]:
         """How many documents have each term; an index may stop counting at `limit`."""
 
-    def best(self, weights: Mapping[Term, float], k: int) -> Scored:
-        """The k best documents with one of the terms, by (−score, id).
-
-        A document gains the weight of a term, more the more often it has it: K1 + 1 times at most.
-        """
-
 
 def search(
     index: Index,
+    best: Best,
     question: str,
     analyzers: tuple[Analyzer, ...],
     k: int,
@@ -72,8 +75,9 @@ def search(
     words = counted_names(question, functions)
     if synonyms:
         words |= _weighed(index, synonyms, lambda word: asked_terms({word: 1.0}, orders, occurs))
-    joined = joined_terms(question, functions, orders)
-    return ranked(index, asked_terms(words, orders, occurs), k, joined)
+    pairs = dict.fromkeys(joined_words(question, functions), JOINED)
+    joined = asked_terms(pairs, orders, lambda _: False)
+    return ranked(index, best, asked_terms(words, orders, occurs), k, joined)
 
 
 def _weighed(
@@ -97,7 +101,7 @@ def _weighed(
 
 
 def ranked(
-    index: Index, terms: Mapping[Term, float], k: int, joined: Mapping[Term, float]
+    index: Index, best: Best, terms: Mapping[Term, float], k: int, joined: Mapping[Term, float]
 ) -> WordScores:
     """The k best documents by the TERMS rarest terms. `joined`: others, if documents have them.
 
@@ -124,10 +128,9 @@ def ranked(
     rare = dict(islice(weights.items(), sum([count < half for count, _ in known])))
     if weights and not rare and documents >= MANY:
         most = max(most, NOT_TELLING)
-    scored = [*index.best(rare, k)] if rare else []
+    scored = best(rare, k) if rare else []
     if len(scored) < k and len(rare) < len(weights):  # the others follow, whatever k is
         seen, lowest = dict(scored), scored[-1][1] if scored else math.inf
-        more = index.best(weights, k)
+        more = best(weights, k)
         scored += [(i, min(score, lowest)) for i, score in more if i not in seen]
-    best = scored[0][1] if scored else 0.0
-    return WordScores(scored[:k], max(best, most) or 1.0)
+    return WordScores(scored[:k], max(most, scored[0][1] if scored else 0.0) or 1.0)

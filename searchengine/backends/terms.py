@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import lru_cache
 from itertools import count, islice, pairwise, zip_longest
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import numpy as np
@@ -81,27 +82,20 @@ def writer(
 
     The rows rise. None: the collection has no index of words.
     """
-    if used.tokenizer is Tokenizer.NONE:
-        return None
 
     def write(path: Path) -> None:
         rows, documents = texts()
-        parts: list[Moved] = []
-        scratch: list[Path] = []
-        try:
-            chunks = counted(documents, used)
-            last = next(chunks)
+        chunks, parts = counted(documents, used), list[Moved]()
+        last = next(chunks)
+        with TemporaryDirectory(dir=path.parent) as scratch:
             for following in chunks:
-                scratch.append(path.with_name(f"{path.name}-{len(parts)}"))
-                write_postings(scratch[-1], [moved(last, None, 0)], notes(used))
-                parts.append(moved(Postings.open(scratch[-1], rows), None, 0))
+                chunk = Path(scratch) / str(len(parts))
+                write_postings(chunk, [moved(last, None, 0)], notes(used))
+                parts.append(moved(Postings.open(chunk, rows), None, 0))
                 last = following
             write_postings(path, [*parts, moved(last, None, 0)], notes(used))
-        finally:
-            for chunk in scratch:
-                chunk.unlink(missing_ok=True)
 
-    return WriteWords(write, notes(used))
+    return None if used.tokenizer is Tokenizer.NONE else WriteWords(write, notes(used))
 
 
 def counted(documents: Iterable[tuple[int, Text]], used: Analyzer) -> Iterator[Counted]:
@@ -220,12 +214,6 @@ def asked_terms(
 def orders_of(question: str, analyzers: Sequence[Analyzer]) -> Orders:
     """The orders of the languages by which documents may have the terms of a question."""
     return tuple(order for used in analyzers for order in used.orders(question))
-
-
-def joined_terms(question: str, functions: Set[str], orders: Orders) -> dict[Term, float]:
-    """The terms of `joined_words`."""
-    words = dict.fromkeys(joined_words(question, functions), JOINED)
-    return asked_terms(words, orders, lambda _: False)
 
 
 def joined_words(question: str, functions: Set[str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -17,7 +17,6 @@ from searchengine.backends.folder.spelling import Speller
 from searchengine.backends.folder.store import SegmentRow, Store
 from searchengine.backends.folder.words import (
     TIED,
-    Ranker,
     WordIndex,
     best_by_key,
     contains,
@@ -318,8 +317,9 @@ class Snapshot(contract.Snapshot):
 
         def best(k: int, phrases: tuple[str, ...]) -> WordScores:
             allowed = self._matching_words(where, phrases)
-            ranker = Ranker(words, self.documents_of, self.store.keys_of, allowed, first)
-            scored = lexical.search(ranker, question, words.analyzers, k, synonyms)
+            stored, keys = self.documents_of, self.store.keys_of
+            ranker = partial(words.best, allowed=allowed, stored=stored, keys=keys, first=first)
+            scored = lexical.search(words, ranker, question, words.analyzers, k, synonyms)
             scored.first = first
             return scored
 

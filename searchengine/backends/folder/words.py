@@ -100,8 +100,8 @@ class WordIndex:
         (count,) = self.counts([term])
         return count
 
-    def counts(self, terms: Iterable[Term]) -> list[int]:
-        """How many documents have each term."""
+    def counts(self, terms: Iterable[Term], limit: int = 0) -> list[int]:
+        """How many documents have each term; all are counted, which takes no longer."""
         known = self._counts
         return [known[term] if term in known else self._counted(term) for term in terms]
 
@@ -123,6 +123,61 @@ class WordIndex:
         asked, orders = dict.fromkeys(words, 1.0), terms.orders_of(text, self.analyzers)
         return [*terms.asked_terms(asked, orders, lambda _: False)]
 
+    def best(
+        self,
+        weights: Mapping[Term, float],
+        k: int,
+        allowed: Mapping[SegmentRow, Allowed] | None,
+        stored: Callable[[Ids], list[int]],
+        keys: Callable[[list[int]], list[str]],
+        first: dict[int, int],
+    ) -> Scored:
+        """The k best documents with one of the terms: id and BM25; see `best_by_key`.
+
+        Args:
+            weights: by term; see `lexical.Best`.
+            k: number of documents.
+            allowed: the rows that may be found; None for all.
+            stored: the documents of passages (n,), in their order.
+            keys: of documents, in their order.
+            first: gets the first passage of each of them; −1 without any.
+        """
+        passages, scores = self._best(weights, k + 1, allowed)
+        if scores.size > k > 0 and scores[k] == scores[k - 1]:
+            passages, scores = self._best(weights, self.documents, allowed, float(scores[k]))
+        documents = self.documents_of(passages, stored)
+        order = best_by_key(documents, scores, k, keys)
+        chosen, places = documents[order].tolist(), passages[order]
+        places[places >= _BASE] = -1
+        first.update(zip(chosen, places.tolist(), strict=True))
+        return [*zip(chosen, scores[order].tolist(), strict=True)]
+
+    def _best(
+        self,
+        weights: Mapping[Term, float],
+        k: int,
+        allowed: Mapping[SegmentRow, Allowed] | None,
+        floor: float = -math.inf,
+    ) -> tuple[Ids, Doubles]:
+        """The first passages of the k best documents and their scores, by (−score, passage).
+
+        `floor`: leave out lower scores.
+        """
+        passages, best, values = np.zeros(0, np.int64), np.zeros(0), np.array([*weights.values()])
+        for row, part in self.parts.items():
+            limits.check()
+            numbers = part.numbers(weights)
+            if numbers.count(-1) == len(numbers):
+                continue
+            only = None if allowed is None else allowed[row]
+            least = max(floor, best[k - 1]) if best.size == k else floor
+            rows, scores = part.best(numbers, values, self.average, k, only, least)
+            passages = np.concatenate([passages, rows + row.base])
+            best = np.concatenate([best, scores])
+            order = np.lexsort((passages, -best))[:k]
+            passages, best = passages[order], best[order]
+        return passages, best
+
     def passages_with(self, wanted: Sequence[Term]) -> Ids:
         """The first passages of documents that have all terms, the largest segment first."""
         found = [np.zeros(0, np.int64)]
@@ -137,68 +192,6 @@ class WordIndex:
         documents[inside] = stored(passages[inside])
         documents[~inside] = self.alone[passages[~inside] - _BASE]
         return documents
-
-
-@dataclass(frozen=True, slots=True)
-class Ranker:
-    """A lexical.Index over the words files.
-
-    Attributes:
-        words: of the snapshot.
-        stored: the documents of passages (n,), in their order.
-        keys: of documents, in their order.
-        allowed: the rows that may be found; None for all.
-        first: document → its first passage, −1 without any, of those that were found.
-    """
-
-    words: WordIndex
-    stored: Callable[[Ids], list[int]]
-    keys: Callable[[list[int]], list[str]]
-    allowed: Mapping[SegmentRow, Allowed] | None
-    first: dict[int, int]
-
-    @property
-    def documents(self) -> int:
-        """Number of documents in the collection."""
-        return self.words.documents
-
-    def counts(self, terms: Sequence[Term], limit: int) -> list[int]:  # all, which takes no longer
-        return self.words.counts(terms)
-
-    def best(self, weights: Mapping[Term, float], k: int) -> Scored:
-        """The k best documents with one of the terms: id and BM25; see `best_by_key`."""
-        passages, scores = self._best(weights, k + 1)
-        tied = scores.size > k > 0 and scores[k] == scores[k - 1]
-        if tied:
-            passages, scores = self._best(weights, self.documents, float(scores[k]))
-        documents = self.words.documents_of(passages, self.stored)
-        order = best_by_key(documents, scores, k, self.keys)
-        chosen, first = documents[order].tolist(), passages[order]
-        first[first >= _BASE] = -1  # of documents without any
-        self.first.update(zip(chosen, first.tolist(), strict=True))
-        return [*zip(chosen, scores[order].tolist(), strict=True)]
-
-    def _best(
-        self, weights: Mapping[Term, float], k: int, floor: float = -math.inf
-    ) -> tuple[Ids, Doubles]:
-        """The first passages of the k best documents and their scores, by (−score, passage).
-
-        `floor`: leave out lower scores.
-        """
-        passages, best, values = np.zeros(0, np.int64), np.zeros(0), np.array([*weights.values()])
-        for row, part in self.words.parts.items():
-            limits.check()
-            numbers = part.numbers(weights)
-            if numbers.count(-1) == len(numbers):
-                continue
-            only = None if self.allowed is None else self.allowed[row]
-            least = max(floor, best[k - 1]) if best.size == k else floor
-            rows, scores = part.best(numbers, values, self.words.average, k, only, least)
-            passages = np.concatenate([passages, rows + row.base])
-            best = np.concatenate([best, scores])
-            order = np.lexsort((passages, -best))[:k]
-            passages, best = passages[order], best[order]
-        return passages, best
 
 
 def best_by_key(ids: Ids, scores: Doubles, k: int, keys: Callable[[list[int]], list[str]]) -> Ids:

@@ -261,7 +261,7 @@ class PostgresSnapshot(Snapshot):
         index = words.Index(self._run, (factor, added), (holds, values))
         self._count, question = index.documents, words.storable(question)
         return lexical.search(
-            index, question, (self._analyzer,), k, synonyms_of(question, self.settings)
+            index, index.best, question, (self._analyzer,), k, synonyms_of(question, self.settings)
         )
 
     def replacements(self, question: str) -> Mapping[tuple[int, int], str]:

