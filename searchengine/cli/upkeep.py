@@ -152,8 +152,9 @@ def repair(
             f"{counted(result.segments, 'segment')}"
         )
         lines = [("checked", checked)]
-        for name in ("damage", "repaired", "lost"):
-            lines += [(name, sentence) for sentence in getattr(result, name)]
+        name = "damage" if dry_run else "repaired"
+        lines += [(name, sentence) for sentence in result.damage]
+        lines += [("lost", sentence) for sentence in result.lost]
         if dry_run and result.encoded:
             lines.append(("to do", f"encode {counted(result.encoded, 'document')} again"))
         for name, sentence in lines:

@@ -30,7 +30,7 @@ different machines cos(2 · acos(0.99)) = 0.96 to each other; bf16 and float16 l
 _UNIT = 5e-3  # distance of a stored vector's length from 1: it is rounded to float16
 _NAMED = 20  # documents that an error names; the others are counted
 _TRIES = 20  # segments may be replaced between the opening of a commit and that of its files
-_ROWS = 1 << 16  # passages compared at a time
+_ROWS_READ = 1 << 16  # passages compared at a time
 _OBJECT = "CASE WHEN json_valid({0}) THEN json_type({0}) ELSE '' END <> 'object'"
 NO_METADATA = _OBJECT.format("metadata")
 MALFORMED = (
@@ -38,29 +38,58 @@ MALFORMED = (
     f"{NO_METADATA} OR source NOT NULL AND {_OBJECT.format('source')}"
 )
 """Documents with columns that are not text, or metadata that are no JSON object."""
-OUTSIDE = (
+ENCODED = "encoded again"
+
+
+_ROW = "EXISTS (SELECT 1 FROM segments WHERE {} BETWEEN base AND base + rows - 1)"
+_DELETE = "DELETE FROM passages WHERE id IN (SELECT passage FROM tombstones)"
+_OUTSIDE = (
+    "FROM passages JOIN documents ON documents.id = passages.document WHERE "
     "typeof(start) || typeof(end) <> 'integerinteger' OR start < 0 OR start > end "
-    "OR end > length(CAST(text AS BLOB))"
+    "OR end > length(CAST(text AS BLOB))"  # the length of a text ends at a NUL; of bytes, not
 )
-"""Passages outside of their text. SQLite's length of a text ends at a NUL; of its bytes, not."""
-_INVARIANTS = {
-    "SELECT count(*) FROM passages AS p WHERE NOT EXISTS (SELECT 1 FROM segments WHERE p.id "
-    "BETWEEN base AND base + rows - 1)": "passages without a row",
-    "SELECT count(*) FROM passages WHERE document NOT IN (SELECT id FROM documents)": (
-        "passages without a document"
+_ALONE = "FROM passages WHERE document NOT IN (SELECT id FROM documents)"
+_PLACED = _ROW.format("passages.id")
+RULES: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "passages without a row": (
+        f"SELECT document FROM passages WHERE NOT {_PLACED}",
+        ENCODED,
+        (
+            f"DELETE FROM passages WHERE NOT {_PLACED}",
+            f"DELETE FROM tombstones WHERE NOT {_ROW.format('passage')}",
+        ),
     ),
-    "SELECT count(*) FROM documents WHERE vectors IS NOT x'' "
-    "AND id NOT IN (SELECT document FROM passages)": "documents without a passage",
-    "SELECT count(*) FROM passages JOIN tombstones ON tombstones.passage = passages.id": (
-        "passages that are deleted"
+    "passages that are deleted": (
+        "SELECT document FROM passages JOIN tombstones ON tombstones.passage = passages.id",
+        "kept",
+        ("DELETE FROM tombstones WHERE passage IN (SELECT id FROM passages)",),
     ),
+    "passages without a document": (
+        f"SELECT document {_ALONE}",
+        "deleted",
+        (f"INSERT INTO tombstones (passage) SELECT id {_ALONE}", _DELETE),
+    ),
+    "passages outside of their text": (
+        f"SELECT document {_OUTSIDE}",
+        ENCODED,
+        (f"INSERT INTO tombstones (passage) SELECT passages.id {_OUTSIDE}", _DELETE),
+    ),
+    "documents without a passage": (
+        "SELECT id FROM documents WHERE vectors IS NOT x'' "
+        "AND id NOT IN (SELECT document FROM passages)",
+        ENCODED,
+        (),
+    ),
+}
+"""What breaks a rule of the tables → the documents of each case, what a repair does, and its
+statements. ENCODED: these documents are to be encoded besides."""
+_ROWS = (
     "SELECT count(*) FROM segments WHERE rows != "
     "(SELECT count(*) FROM passages WHERE id BETWEEN base AND base + rows - 1) + "
-    "(SELECT count(*) FROM tombstones WHERE passage BETWEEN base AND base + rows - 1)": (
-        "segments with rows that are neither passages nor deleted"
-    ),
-    "SELECT count(*) FROM passages JOIN documents ON documents.id = passages.document "
-    f"WHERE {OUTSIDE}": "passages outside of their text",
+    "(SELECT count(*) FROM tombstones WHERE passage BETWEEN base AND base + rows - 1)"
+)
+_COUNTS = {f"SELECT count(*) FROM ({found})": what for what, (found, *_) in RULES.items()} | {
+    _ROWS: "segments with rows that are neither passages nor deleted",
     BEHIND: "next ids that are used already",
 }
 
@@ -140,11 +169,11 @@ def check_tables(snapshot: FolderSnapshot) -> None:
             "JSON object"
         )
     check_texts(store)
-    for sql, what in _INVARIANTS.items():
+    for sql, what in _COUNTS.items():
         if count := store.scan(sql)[0][0]:
             raise store.damaged(f"it has {count} {what}")
     for row, segment in snapshot.segments.items():
-        if differing(store, row, segment).size:
+        if _differs(store, row, segment):
             raise store.damaged(f"segment {row.id:06d} has other passages in {PASSAGES}")
 
 
@@ -159,21 +188,16 @@ def check_texts(store: Store) -> None:
         )
 
 
-def differing(store: Store, row: SegmentRow, segment: Segment) -> Ids:
-    """The passages that differ from those in the segment's passages file, if it has one.
-
-    Returns (n, 3): the id, and the document in the table and in the file.
-    """
-    found, file = [np.empty((0, 3), np.int64)], segment.passages
-    if file is None:
-        return found[0]
-    for low in range(0, row.rows, _ROWS):
-        in_file = file.columns[:, low : low + _ROWS]
-        ids = np.arange(low, low + in_file.shape[1]) + row.base
-        stored = store.columns(ids)
-        differs = (stored[0] >= 0) & (stored != in_file).any(axis=0)
-        found.append(np.stack([ids, stored[0], in_file[0]])[:, differs].T)
-    return np.concatenate(found)
+def _differs(store: Store, row: SegmentRow, segment: Segment) -> bool:
+    """Whether passages differ from those in the segment's file."""
+    file = segment.passages
+    assert file is not None  # a snapshot refuses a segment without one
+    for low in range(0, row.rows, _ROWS_READ):
+        in_file = file.columns[:, low : low + _ROWS_READ]
+        stored = store.columns(np.arange(low, low + in_file.shape[1]) + row.base)
+        if ((stored[0] >= 0) & (stored != in_file).any(axis=0)).any():
+            return True
+    return False
 
 
 def _entry_fault(snapshot: Snapshot, entries: Sequence[Entry]) -> str | None:

@@ -321,19 +321,10 @@ class Changes:
         )
         self._place(numbers, [entry.spans for entry in entries], first_passage)
 
-    def cut_again(
-        self,
-        documents: Mapping[int, Document],
-        spans: Sequence[Sequence[Span]],
-        first_passage: int,
-    ) -> None:
-        """Replace the passages of stored documents (id → document), whose texts stay."""
-        self._delete_rows(list(documents))
-        self._many(
-            "UPDATE documents SET digest = ? WHERE id = ?",
-            ((document.digest, i) for i, document in documents.items()),
-        )
-        self._place(documents, spans, first_passage)
+    def forget(self, documents: Sequence[int]) -> None:
+        """Have documents as new: without passages, and with a digest that no text has."""
+        self._delete_rows(documents)
+        self._many("UPDATE documents SET digest = x'' WHERE id = ?", ((i,) for i in documents))
 
     def _place(
         self, documents: Iterable[int], spans: Sequence[Sequence[Span]], first_passage: int

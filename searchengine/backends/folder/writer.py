@@ -54,13 +54,8 @@ class BuildPlan(NamedTuple):
     """The inputs of a new segment, apart from its rows."""
 
     config: SegmentConfig
-    encoder: str
+    provenance: Mapping[str, str]
     analyzer: Analyzer
-
-    @property
-    def provenance(self) -> dict[str, str]:
-        """For the manifest."""
-        return {"encoder": self.encoder}
 
 
 class BuiltSegment(NamedTuple):
@@ -250,7 +245,11 @@ def build_plan(store: Store, rows: int | None) -> BuildPlan:
     config = SegmentConfig.from_dict(settings["index"])
     if rows is not None and rows <= min(SCANNED, largest):
         config = config.scanned()
-    return BuildPlan(config, settings["encoder"]["fingerprint"], analyzer(store))
+    encoder = settings["encoder"]
+    provenance = {"encoder": encoder["fingerprint"]}
+    if encoder["source"] is not None:  # for a repair
+        provenance["source"] = encoder["source"]
+    return BuildPlan(config, provenance, analyzer(store))
 
 
 def live_passages(store: Store, segments: Sequence[SegmentRow]) -> Ids:

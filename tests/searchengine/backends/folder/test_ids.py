@@ -116,7 +116,7 @@ def test_next_ids_that_are_used_are_found_and_mended(path: Path, engine: SearchE
         with pytest.raises(CollectionError, match="next ids that are used already"):
             engine.verify()
     repaired = SearchEngine.repair(path)
-    assert repaired.whole and any("next ids" in line for line in repaired.repaired)
+    assert repaired.whole and any("next ids" in line for line in repaired.damage)
     with SearchEngine.open(path, WordLengths()) as engine:
         engine.add([document(9)])
         leave_pending(engine, WordLengths(8, "narrow"))
