@@ -42,6 +42,8 @@ _ROWS = 1024  # of an Arrow batch that are in memory as Python objects
 _REMEMBERED = 1000  # entries of LeftOut, so that memory stays bounded
 _STRICT = json.JSONEncoder(allow_nan=False, ensure_ascii=False)  # slow to construct
 _DEEPEST = 100  # levels of JSON; the limits of Python and SQLite differ between versions
+_WHOLE = 1 << 64  # whole numbers below are written without a look at their digits
+_DIGITS = re.compile(r"\d{309}")  # more than a filter's float64 holds
 _TEXT_OR_LEVEL = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{}\]]')
 
 Key = str | int
@@ -87,8 +89,12 @@ class Document:
                 self._refuse(f"{name} must be valid UTF-8, got half a surrogate pair")
         if not self.key.strip():
             self._refuse("the key is empty; give every document an _id")
+        if "\0" in self.key:
+            self._refuse("the key contains the character U+0000; remove it")
         for name, value in self.metadata.items():
-            if type(value) not in (str, int, bool) or not f"{name}{value}".isprintable():
+            kind = type(value)
+            is_plain = kind in (str, bool) or (kind is int and -_WHOLE < value < _WHOLE)
+            if not is_plain or not f"{name}{value}".isprintable():
                 self._check(name, value)
 
     def _check(self, name: str, value: Any) -> None:
@@ -97,7 +103,14 @@ class Document:
             written = _STRICT.encode({name: value})
             written.encode()
         except (TypeError, ValueError, RecursionError) as error:
-            self._refuse(f"metadata {name!r:.80} cannot be written as JSON ({error})")
+            how = "leave it out, or turn it into text or a number"
+            self._refuse(f"metadata {name!r:.80} cannot be written as JSON ({error}); {how}")
+        if _DIGITS.search(written):
+            digits: list[str] = []
+            json.loads(written, parse_int=digits.append)
+            if max(map(len, digits), default=0) > 308:
+                what = "holds a number of more than 308 digits; store it as a text"
+                self._refuse(f"metadata {name!r:.80} {what}")
         if holds_nul(written):
             what = "contains the character U+0000, at which filters would end the text; remove it"
             self._refuse(f"metadata {name!r:.80} {what}")
@@ -355,10 +368,11 @@ def _of_python(value: Any) -> Any:
 
 def _of_json(value: Any) -> Any:
     """A number, time or duration as JSON holds it, NaN as None; any other value as it is."""
-    if isinstance(value, float | Decimal) and math.isnan(value):
-        return None
     if isinstance(value, Decimal):
-        return int(value) if value == value.to_integral_value() else float(value)
+        is_whole = value.is_finite() and value == value.to_integral_value()
+        return int(value) if is_whole else None if value.is_nan() else float(value)
+    if isinstance(value, float) and math.isnan(value):
+        return None
     if isinstance(value, date | time):  # a datetime is a date, and pandas' Timestamp a datetime
         return value.isoformat()
     return value.total_seconds() if isinstance(value, timedelta) else value

@@ -262,7 +262,10 @@ def watch(
 ) -> Iterator[Pass]:
     """As `mirror`, again after each change of the folder: SearchEngine.watch."""
     options, stop = replace(options, skip_bad=True), stop or Event()
-    sync = FolderSync(collection, readers, Path(folder).resolve(), options)
+    try:
+        sync = FolderSync(collection, readers, Path(folder).resolve(), options)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise CorpusError(f"{folder} cannot be watched ({error}); name another folder") from error
     watcher = Watcher(sync.folder, stop, options.choice)
     first, documents = True, 0
     problems: set[str] = set()  # since a pass succeeded: each is reported once

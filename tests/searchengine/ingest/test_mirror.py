@@ -253,6 +253,10 @@ def test_only_folders_are_mirrored(engine: SearchEngine, notes: Path) -> None:
     write(notes, {"a.txt": "a"})
     with pytest.raises(CorpusError, match="is not a folder"):
         engine.mirror(notes / "a.txt")
+    (notes / "loop").symlink_to("loop")
+    for folder in (notes / "loop", notes / "a\0"):
+        with pytest.raises(CorpusError, match="cannot be watched"):
+            next(engine.watch(folder))
     write(notes, {"corpus.jsonl": '{"text": "a"}'})
     with pytest.raises(CorpusError, match=r"has the records of corpus\.jsonl"):
         engine.mirror(notes)

@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +66,9 @@ def test_missing_values_are_left_out(missing: Any) -> None:
     record = {"_id": "8", "title": None, "text": missing, "year": 1}
     (document,) = as_documents([record], None)
     assert (document.full_text, document.metadata) == ("", {"year": 1})
-    with pytest.raises(CorpusError, match="document 1: _id is empty"):
-        list(as_documents([{"_id": missing, "text": "x"}], None))
+    for key, message in ((missing, "_id is empty"), ("a\0", r"the key contains .* U\+0000")):
+        with pytest.raises(CorpusError, match=f"document 1: {message}"):
+            list(as_documents([{"_id": key, "text": "x"}], None))
 
 
 @pytest.mark.parametrize(
@@ -76,6 +78,8 @@ def test_missing_values_are_left_out(missing: Any) -> None:
         ({"inner": [{"deep": {1, 2}}]}, "the field 'f.inner.deep' holds a value of type set"),
         (1j, "type complex"),
         (float("inf"), "metadata 'f' cannot be written as JSON"),
+        (Decimal("inf"), "metadata 'f' cannot be written as JSON .*; leave it out"),
+        ([10**308], "metadata 'f' holds a number of more than 308 digits; store it as a text"),
         ("a\0b", r"document 2: metadata 'f' contains the character U\+0000, at which filters"),
         ([{"x": "\\\0"}], r"contains the character U\+0000"),
         ({"\0": 1}, r"contains the character U\+0000"),
