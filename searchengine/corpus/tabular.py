@@ -2,7 +2,7 @@
 
 By default the fields are `_id` (or `id`), `title` and `text`, in any case. A file without its text
 field is refused: otherwise its titles alone would be indexed. A malformed row of a table loses its
-own line only; the amount that is read again stays in proportion to the file.
+own line only.
 """
 
 import csv
@@ -27,6 +27,7 @@ _NO_NAME = re.compile(r"\s*|Unnamed: \d+")  # of a column: pandas writes its ind
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
 _SEPARATOR = re.compile(r'"?sep=(.)"?\s*')  # the first line of a table that Excel reads
 _LINE = re.compile(r"[^\r]+(?:\r\n?)?|\r\n?")
+_READ_AGAIN = 16  # times LONGEST: bytes of malformed rows
 _LINE_OVERHEAD = 100  # bytes of memory per line besides its text
 
 
@@ -69,22 +70,19 @@ class Columns:
         for option, name in self.chosen.items():
             default = "_id" if option == "--id-field" else option[2:-6]
             similar = [field for field in fields if field.casefold() == name.casefold()]
-            if name in fields:
-                similar = [name]
-            what = ""
+            similar = [name] if name in fields else similar
             if len(similar) > 1:
                 listed = ", ".join(map(repr, similar))
                 what = f"{option} {name} fits several fields: {listed}; give the exact name"
             elif similar and default in fields and default != similar[0]:
-                what = (
-                    f"a field {default!r} besides {option} {name}; rename one of them in the file"
-                )
-            elif similar:
-                names[fields.index(similar[0])] = default
-            elif strict:
+                how = "rename one of them in the file"
+                what = f"a field {default!r} besides {option} {name}; {how}"
+            elif similar or not strict:
+                names = [default if field in similar else field for field in names]
+                continue
+            else:
                 what = f"no field {name!r} for {option} (fields: {some_fields(fields)})"
-            if what:
-                raise _unknown(place, what)
+            raise UnknownFields(str(bad(place, what)))
         for default in _ANY_CASE:
             alike = [i for i, name in enumerate(names) if name.casefold() == default]
             if len(alike) == 1 and not (default in IDS and IDS.intersection(names)):
@@ -99,12 +97,9 @@ class Columns:
         names = self.names(fields, place)
         if self.needs_text and "text" not in names and {*names} - IDS != {"title"}:
             example = "name the field that holds the text, for example: --text-field body"
-            raise _unknown(place, f"no field 'text' (fields: {some_fields(fields)}); {example}")
+            what = f"no field 'text' (fields: {some_fields(fields)}); {example}"
+            raise UnknownFields(str(bad(place, what)))
         return names
-
-
-def _unknown(place: str, what: str) -> UnknownFields:
-    return UnknownFields(str(bad(place, what)))
 
 
 def named_records(
@@ -133,66 +128,51 @@ def named_records(
         yield place, {n: v for n, v in fields if not rows or v is not None or n in _ANY_CASE[:2]}
 
 
-# ----------------------------------------------------------------------------------- CSV and TSV
-
-
 def read_table(
     path: Path, leave: Callable[[CorpusError], None], columns: Columns
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Place ("file:line") and record of every row.
+    """Place ("file:line") and record of every row of a CSV or TSV file.
 
     Empty cells are left out of the metadata, and so are columns without a name. A .csv file is
     separated by what its header has most of: commas, semicolons, tabs or bars.
 
     Raises CorpusError if the header does not name the text.
     """
-    header: list[str] = []
-    for place, row in _table_rows(path, leave):
-        if not header:
-            row = [name.strip() for name in row]
-            width, named = (
-                len(row),
-                [i for i, name in enumerate(row) if not _NO_NAME.fullmatch(name)],
-            )
-            fields = [row[i] for i in named]
-            if len({*fields}) < len(fields):
-                raise bad(place, "a column name occurs twice in the header")
-            header = columns.header(fields, place)
-        elif len(row) == width or (len(row) > width and not any(row[width:])):
-            record = {n: _cell(n, row[i]) for n, i in zip(header, named, strict=True)}
-            yield place, {n: v for n, v in record.items() if v != "" or n in _ANY_CASE}
-        else:
-            leave(bad(place, f"expected {width} fields, as in the header, got {len(row)}"))
-
-
-def _table_rows(
-    path: Path, leave: Callable[[CorpusError], None]
-) -> Iterator[tuple[str, list[str]]]:
-    """Place and cells of every row that is not blank, the header first."""
     csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # the default refuses texts over 128 KiB
-    header_read = False
+    header: list[str] = []
 
     def skip(error: CorpusError) -> None:
-        if not header_read:
+        if not header:
             raise error  # without its header a table cannot be read
         leave(error)
 
     read, format_ = read_lines(path, skip), kind(path)[1:].upper()
     # A carriage return alone ends a line of old Macs.
     numbered = ((n + i, part) for n, line in read for i, part in enumerate(_LINE.findall(line)))
-    if (first := next((line for line in numbered if line[1].strip()), None)) is None:
-        return
+    first = next((line for line in numbered if line[1].strip()), (1, ""))
     dialect = table_dialect(format_, first[1])
     if named := _SEPARATOR.fullmatch(first[1]):
         dialect["delimiter"] = named[1]
         first = next(numbered, (1, ""))
     dialect["skipinitialspace"] = f"{dialect['delimiter']} " in first[1]
     for number, row in _rows(chain([first], numbered), dialect):
+        place = f"{path}:{number}"
         if isinstance(row, csv.Error):
-            skip(bad(f"{path}:{number}", f"not {format_} ({row})"))
-        elif row:
-            yield f"{path}:{number}", row
-            header_read = True
+            skip(bad(place, f"not {format_} ({row})"))
+        elif not row:
+            continue  # a blank line
+        elif not header:
+            width, row = len(row), [name.strip() for name in row]
+            named_cells = [i for i, name in enumerate(row) if not _NO_NAME.fullmatch(name)]
+            fields = [row[i] for i in named_cells]
+            if len({*fields}) < len(fields):
+                raise bad(place, "a column name occurs twice in the header")
+            header = columns.header(fields, place)
+        elif len(row) == width or (len(row) > width and not any(row[width:])):
+            record = {n: _cell(n, row[i]) for n, i in zip(header, named_cells, strict=True)}
+            yield place, {n: v for n, v in record.items() if v != "" or n in _ANY_CASE}
+        else:
+            leave(bad(place, f"expected {width} fields, as in the header, got {len(row)}"))
 
 
 def _rows(
@@ -201,19 +181,16 @@ def _rows(
     """The number of the first line of each row, and its cells or what is wrong with it.
 
     After a malformed row, reading goes on with the line after its first: otherwise a stray quote
-    would swallow the rest of the file. The amount read again is limited in proportion to the file,
-    or a file of such quotes would take hours.
+    would swallow the rest of the file. A file of such quotes alone would take hours.
     """
     again: deque[tuple[int, str]] = deque()
     row: list[tuple[int, str]] = []
-    size, patience = 0, 4 * LONGEST
+    patience = _READ_AGAIN * LONGEST
 
     def lines() -> Iterator[str]:
-        nonlocal size, patience
+        size = 0
         while line := again.popleft() if again else next(numbered, None):
-            length = len(line[1]) + _LINE_OVERHEAD
-            size = (size if row else 0) + length
-            patience += 0 if again else 4 * length
+            size = len(line[1]) + _LINE_OVERHEAD + (size if row else 0)
             row.append(line)
             if size > 2 * LONGEST:
                 what = "check for a quote that is not closed"
@@ -228,7 +205,7 @@ def _rows(
             return
         except csv.Error as error:
             yield row[0][0], error
-            if (patience := patience - size) < 0:
+            if (patience := patience - sum(len(text) for _, text in row)) < 0:
                 raise CorpusError("too many rows have unmatched quotes; correct the file") from None
             again.extendleft(reversed(row[1:]))
             row.clear()

@@ -215,7 +215,7 @@ def read_pptx(path: Path) -> Iterator[Text]:
     deck, fields = _properties(presentation.core_properties, presentation.core_properties.author)
 
     # Not presentation.slides, which needs all of them.
-    listed = [slide.rId for slide in presentation.element.sldIdLst or ()]
+    listed = presentation.element.xpath("./p:sldIdLst/p:sldId/@r:id")
 
     def read(number: int) -> Text:
         slide = presentation.part.related_slide(listed[number - 1])
