@@ -52,23 +52,20 @@ def guarantee(snapshot: FolderSnapshot, target: float) -> Guarantee:
     tuned = snapshot.settings[TUNED]
     names, commit = tuned["segments"], int(tuned["commit"])  # equal rows have equal checksums
     measured = [row for row in snapshot.segments if row.manifest_sha256 in names]
-    lost = len(names) - len(measured)
-    if lost:
+    since = f"since commit {commit}"
+    if lost := len(names) - len(measured):
         reason = f"{lost} of the {len(names)} segments measured were merged, optimized or repaired "
-        return Guarantee(None, commit=commit, reason=f"{reason}since commit {commit}")
+        return Guarantee(None, commit=commit, reason=reason + since)
     rows = sum(row.rows for row in measured)
-    live_rows = sum(
-        row.rows if (live := snapshot.live[row]) is None else live.size for row in measured
-    )
-    added, deleted = snapshot.rows - live_rows, rows - live_rows
-    if not added and not deleted:
-        return Guarantee(target, 0, 0, commit)
+    live = [(row.rows, snapshot.live[row]) for row in measured]
+    left = sum(every if allowed is None else allowed.size for every, allowed in live)
+    added, deleted = snapshot.rows - left, rows - left
     missed = added / max(1, snapshot.rows) + deleted / rows
-    reason = f"{added} rows were added and {deleted} deleted since commit {commit}"
-    if missed >= 1 - target:
-        reason += f", by which {missed:.1%} may be missed, and the target allows {1 - target:.3g}"
-        return Guarantee(None, added, deleted, commit, reason)
-    return Guarantee(target - missed, added, deleted, commit, reason)
+    reason = f"{added} rows were added and {deleted} deleted {since}" if missed else ""
+    if missed < 1 - target:
+        return Guarantee(target - missed, added, deleted, commit, reason)
+    reason += f", by which {missed:.1%} may be missed, and the target allows {1 - target:.3g}"
+    return Guarantee(None, added, deleted, commit, reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,22 +131,21 @@ class Stats:
 
     def described(self) -> dict[str, str]:
         """The statistics as text: name → value."""
-        config = self.index_config
-        scanned = f" ({self.scanned} too small for the structure and scanned)"
+        config, encoder = self.index_config, self.encoder or "made in Python"
         cut = "whole documents"
-        if self.cut is not None:
+        if self.fingerprint == NO_ENCODER:
+            encoder = "none; documents come with their vectors"
+            cut = cut if self.cut is None else "as they come with the vectors"
+        elif self.cut is not None:
             size, overlap = self.cut["tokens"] or "as many tokens as fit", self.cut["overlap"]
             cut = f"of {size}, overlapping by {'an eighth' if overlap is None else overlap}"
-            if self.fingerprint == NO_ENCODER:
-                cut = "as they come with the vectors"
         search = f"by prefix, a shortlist of up to {self.shortlist} rows a segment at full width"
-        if self.exact:
-            search = "exact: every row is scored at full width"
         parts = f" ({self.weight:g} of vectors, {1 - self.weight:.2g} of words)"
         groups = "1 group" if self.synonyms == 1 else f"{self.synonyms:,} groups"
         tuning = "none; searchengine tune finds the best index config for a recall target"
         if self.tuning is not None and self.guarantee is not None:
             tuning = founded_on(self.tuning, self.guarantee)
+        scanned = f" ({self.scanned} too small for the structure and scanned)"
         advice = "; searchengine optimize removes them"
         lines: dict[str, Any] = {
             "path": self.path,
@@ -159,7 +155,7 @@ class Stats:
             "tombstones": f"{self.tombstones}{advice if self.tombstones else ''}",
             "commit": str(self.commit),
             "index config": in_words(config, self.dim),
-            "search": search,
+            "search": "exact: every row is scored at full width" if self.exact else search,
             "rotation": config["rotation"],
             "storage": config["storage"],
             "mode": self.mode + (parts if self.mode == Mode.HYBRID else ""),
@@ -172,36 +168,15 @@ class Stats:
             "questions": self.query_map and describe(self.query_map),
             "pending": "; ".join(self.pending),
             "tuning": tuning,
-            "encoder": self._encoder,
+            "encoder": encoder,
             "fingerprint": self.fingerprint,
             "bytes": str(self.bytes),
         }
         return {name: line for name, line in lines.items() if line}
 
-    @property
-    def _encoder(self) -> str:
-        if self.fingerprint == NO_ENCODER:
-            return "none; documents come with their vectors"
-        return self.encoder or "made in Python"
-
     def _repr_html_(self) -> str:
         """Shown by notebooks."""
-        recall = (self.tuning or {}).get("goal", {}).get("recall")
-        shortlist = f"{self.shortlist:,}" if self.shortlist is not None else None
-        rows: list[tuple[str, object]] = [
-            ("documents", f"{self.documents:,}"),
-            ("passages", f"{self.passages:,}"),
-            ("segments", self.segments),
-            ("encoder", self._encoder.partition(";")[0]),
-            ("dimensions", self.dim),
-            ("ranking", self.mode),
-            ("search", "exact" if self.exact else f"shortlist of {shortlist}"),
-            ("tuned for", None if recall is None else f"recall {recall}"),
-            ("indexed fields", ", ".join(self.fields) or None),
-            ("size", f"{self.bytes / 2**20:,.1f} MiB"),
-            *(("under way", work) for work in self.pending),
-        ]
-        return table((), rows, self.path)
+        return table((), self.described().items())
 
 
 def stats(snapshot: Snapshot, path: Path | str) -> Stats:

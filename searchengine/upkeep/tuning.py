@@ -12,6 +12,8 @@ import numpy as np
 
 from searchengine.backends.contract import Backend, has_words
 from searchengine.backends.folder.collection import Collection
+from searchengine.backends.folder.snapshot import Snapshot
+from searchengine.backends.folder.writer import Measured
 from searchengine.backends.mode import CHOSEN, Mode
 from searchengine.corpus.synonym_groups import SETTING, stored
 from searchengine.encoders.loading import CollectionEncoder
@@ -112,10 +114,7 @@ def tune_collection(
     goal = goal or Goal()
     with collection.reading() as snapshot:
         check_enough(collection.path, snapshot.rows, goal, queries)
-        measured = {
-            row: (segment, snapshot.live[row]) for row, segment in snapshot.segments.items()
-        }
-        settings = snapshot.settings
+        measured, settings = _measured(snapshot), snapshot.settings
     searched = [pair for pair in measured.values() if pair[1] is None or pair[1].size]
     segments, live = [segment for segment, _ in searched], [allowed for _, allowed in searched]
     others = None
@@ -125,14 +124,11 @@ def tune_collection(
         held = encoder.questions(settings)
         encode = with_map(held.encode, settings, held.encoder.fingerprint, held.encoder.dim)
         vectors = encode(queries)
+    ms = 0.0  # where vectors are asked for
+    if settings["encoder"]["fingerprint"] != NO_ENCODER:
+        ms = _encoding_ms(encoder, queries, goal, on_step or (lambda _: None))
     tuning = tune(
-        segments,
-        vectors,
-        goal,
-        live=live,
-        searched=others,
-        on_step=on_step,
-        question_ms=_encoding_ms(collection, encoder, queries, goal, on_step),
+        segments, vectors, goal, live=live, searched=others, on_step=on_step, question_ms=ms
     )
     collection.rebuild(measured, tuning.config, tuning.as_dict(), building)
     return tuning
@@ -141,13 +137,14 @@ def tune_collection(
 def apply(collection: Collection, config: SegmentConfig, building: Progress | None) -> None:
     """Rebuild the collection with an index config and operating point; see SearchEngine.apply."""
     with collection.reading() as snapshot:
-        stored = SegmentConfig.from_dict(snapshot.settings["index"])
-        config = replace(config, storage=stored.storage)
+        storage = SegmentConfig.from_dict(snapshot.settings["index"]).storage
         config.check_width(snapshot.settings["encoder"]["dim"])
-        segments = {
-            row: (segment, snapshot.live[row]) for row, segment in snapshot.segments.items()
-        }
-    collection.rebuild(segments, config, building=building)
+        measured = _measured(snapshot)
+    collection.rebuild(measured, replace(config, storage=storage), building=building)
+
+
+def _measured(snapshot: Snapshot) -> Measured:
+    return {row: (segment, snapshot.live[row]) for row, segment in snapshot.segments.items()}
 
 
 def stored_goal(collection: Collection) -> Goal | None:
@@ -158,35 +155,30 @@ def stored_goal(collection: Collection) -> Goal | None:
 
 
 def _encoding_ms(
-    collection: Collection,
     encoder: CollectionEncoder,
     queries: Sequence[str] | None,
     goal: Goal,
-    on_step: Callable[[str], None] | None,
+    report: Callable[[str], None],
 ) -> float:
-    """Milliseconds to encode a question; 0 where vectors are asked for, or the encoder is missing.
+    """Milliseconds to encode a question; 0 where the encoder is missing.
 
     Reported, because it decides which differences of the search count.
     """
-    if collection.settings["encoder"]["fingerprint"] == NO_ENCODER:
-        return 0.0
-    questions = queries or _QUESTIONS
-    report = on_step or (lambda _: None)
+    questions, seconds = queries or _QUESTIONS, list[float]()
     batch = goal.objective is Objective.THROUGHPUT
     parts = [questions] if batch else [[text] for text in questions[:_TIMED]]
-    seconds = []
     try:
         encode = partial(encoder.load().encode, role="query")
         for part in parts * 2:  # each is encoded once before it is timed
             begin = time.perf_counter()
             encode(part)
             seconds.append((time.perf_counter() - begin) / len(part))
-        milliseconds = 1e3 * float(np.median(seconds[len(parts) :]))
     except (CollectionError, TrainerError) as error:
         if queries is not None:
             raise
         report(f"only the search is timed, because questions cannot be encoded: {error}")
         return 0.0
+    milliseconds = 1e3 * float(np.median(seconds[len(parts) :]))
     report(f"encoding a question takes {milliseconds:.2g} ms, whatever the index config")
     return milliseconds
 
@@ -199,38 +191,33 @@ def set_default(
     `chosen`: whether a user chose it; then neither languages nor another encoder change the mode.
     Raises QueryError.
     """
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {CHOSEN: True if chosen else None}
+    if mode is None and weight is None:
+        raise QueryError("set_default takes a mode, a weight or both, got neither")
     if mode is not None:
-        values["mode"] = _checked_mode(collection, mode)
+        modes = [choice for choice in Mode if choice is not Mode.AUTO]
+        if mode not in modes:
+            raise QueryError(f"the default mode must be one of {', '.join(modes)}, got {mode!r}")
+        if mode != Mode.VECTOR:
+            _check_words(collection, f"the mode {mode}")
+        values["mode"] = Mode(mode)
     if weight is not None:
         if isinstance(weight, bool) or not isinstance(weight, Real) or not 0 <= weight <= 1:
             raise QueryError(f"weight must be a number from 0 to 1, got {weight!r}")
-        if not has_words(collection.settings):
-            raise _no_words(collection, f"the weight {weight:g}")
+        _check_words(collection, f"the weight {weight:g}")
         values["weight"] = float(weight)
-    if not values:
-        raise QueryError("set_default takes a mode, a weight or both, got neither")
-    collection.configure(values | {CHOSEN: True if chosen else None})
+    collection.configure(values)
 
 
 def set_synonyms(collection: Backend, groups: Iterable[Iterable[str]]) -> None:
     """Store the synonyms of a collection in place of those before. Raises QueryError."""
-    text = stored(groups)
-    if text and not has_words(collection.settings):
-        raise _no_words(collection, "a group of synonyms")
+    if text := stored(groups):
+        _check_words(collection, "a group of synonyms")
     collection.configure({SETTING: text or None})
 
 
-def _checked_mode(collection: Backend, mode: Mode | str) -> Mode:
-    modes = [choice for choice in Mode if choice is not Mode.AUTO]
-    if mode not in modes:
-        raise QueryError(f"the default mode must be one of {', '.join(modes)}, got {mode!r}")
-    if mode != Mode.VECTOR and not has_words(collection.settings):
-        raise _no_words(collection, f"the mode {mode}")
-    return Mode(mode)
-
-
-def _no_words(collection: Backend, what: str) -> QueryError:
-    return QueryError(
-        f"{collection.path} has no index of words, which {what} needs; its mode is vector"
-    )
+def _check_words(collection: Backend, what: str) -> None:
+    if not has_words(collection.settings):
+        raise QueryError(
+            f"{collection.path} has no index of words, which {what} needs; its mode is vector"
+        )
