@@ -35,7 +35,7 @@ import numpy.typing as npt
 
 from searchengine.corpus.analyzer import Tokenizer
 from searchengine.corpus.documents import Document
-from searchengine.errors import CollectionError, CorpusError
+from searchengine.errors import CollectionError, CorpusError, EncoderMismatch
 from searchengine.indexer.arrays import Floats
 
 if TYPE_CHECKING:
@@ -361,6 +361,26 @@ def check_unchanged(
     """Raise Changed unless the stored state of these keys is as expected; None expects nothing."""
     if expected is not None and any(expected.get(key) != known.get(key) for key in keys):
         raise Changed
+
+
+def check_made_by(
+    path: Path | str, made_by: Mapping[str, Any] | None, stored: Mapping[str, Any]
+) -> None:
+    """Raise EncoderMismatch unless passages and vectors made by these settings suit those stored.
+
+    What an open collection shows does not count: another thread may have moved it since.
+    """
+    parts = [
+        (each["encoder"]["fingerprint"], each["encoder"]["dim"], each.get("passages"))
+        for each in (made_by or stored, stored)
+    ]
+    if parts[0] != parts[1]:
+        now = stored["encoder"]
+        name = now["source"] or now.get("name") or now["fingerprint"][:12]
+        raise EncoderMismatch(
+            f"{path} was reindexed by the encoder {name} after these vectors were made; they were "
+            "not added, make them again by that encoder"
+        )
 
 
 def has_words(settings: Mapping[str, Any]) -> bool:

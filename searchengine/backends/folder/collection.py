@@ -14,7 +14,7 @@ from uuid import uuid4
 import numpy as np
 
 from searchengine.backends import terms
-from searchengine.backends.contract import Entry, Known, check_unchanged, checked
+from searchengine.backends.contract import Entry, Known, check_made_by, check_unchanged, checked
 from searchengine.backends.folder import pending
 from searchengine.backends.folder.folders import (
     DATABASE,
@@ -25,18 +25,18 @@ from searchengine.backends.folder.folders import (
     refuse_network,
 )
 from searchengine.backends.folder.merging import Merging
-from searchengine.backends.folder.store import Changes, SegmentRow, Store
+from searchengine.backends.folder.store import Changes, Store
 from searchengine.backends.folder.view import View
 from searchengine.backends.folder.writer import BuiltSegment, Measured, build_plan
 from searchengine.backends.terms import Text, file_name
 from searchengine.corpus.analyzer import DEFAULT, Analyzer
 from searchengine.errors import CollectionError
-from searchengine.indexer.arrays import BLOCK_ROWS, Floats
+from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building.build import Progress
-from searchengine.indexer.config import Device
 from searchengine.indexer.segment import Segment, SegmentConfig
 
 _log = logging.getLogger(__name__)
+_BLOCK = 1000  # documents whose vectors are handed on at a time
 MIN_ROWS = 1000
 """Rows from which a segment is built before the lock is taken: fewer, with their words, take 0.1 s.
 """
@@ -44,11 +44,6 @@ MIN_ROWS = 1000
 
 class Collection(View):
     """An open collection in a folder. Members without a description: see Backend."""
-
-    def __init__(self, path: Path, wait: float = 0, device: str = Device.CPU) -> None:
-        """As View."""
-        super().__init__(path, wait, device)
-        self._upserted: set[SegmentRow] = set()
 
     @classmethod
     def create(
@@ -113,9 +108,9 @@ class Collection(View):
                     writer.changes.set_metadata(metadata, before)
                     if rows:
                         writer.append(_blocks(entries), progress, rows, ahead)
-                self._upserted.intersection_update(self.segments)  # others were merged
-                self._upserted.update(writer.opened)
-            Merging(self, store, progress, set(self._upserted)).merge_due(finished or 0)
+                self.written.intersection_update(self.segments)  # others were merged
+                self.written.update(writer.opened)
+            Merging(self, store, progress, set(self.written)).merge_due(finished or 0)
 
     @contextmanager
     def _built(
@@ -136,7 +131,7 @@ class Collection(View):
             yield None
             return
         plan = build_plan(store, rows)
-        self.check_made_by(made_by, store)
+        check_made_by(self.path, made_by, store.settings())
         with pending.scratch(self.path, store) as owner:
             path = owner.folder / "segment"
             with os_errors(self.path):
@@ -247,14 +242,7 @@ def _texts(entries: Sequence[Entry]) -> Iterator[tuple[int, Text]]:
 
 def _blocks(entries: Sequence[Entry]) -> Iterator[Floats]:
     """The vectors of all entries, in blocks."""
-    pending: list[Floats] = []
-    rows = 0
-    for entry in entries:
-        if entry.spans:
-            pending.append(entry.vectors)
-            rows += len(entry.spans)
-        if rows >= BLOCK_ROWS:
-            yield np.concatenate(pending, dtype=np.float32)
-            pending, rows = [], 0
-    if pending:
-        yield np.concatenate(pending, dtype=np.float32)
+    for first in range(0, len(entries), _BLOCK):
+        block = [entry.vectors for entry in entries[first : first + _BLOCK]]
+        if any(map(len, block)):
+            yield np.concatenate(block, dtype=np.float32)

@@ -9,7 +9,7 @@ from threading import Lock, RLock
 from time import monotonic
 from typing import Any
 
-from searchengine.backends.contract import Backend
+from searchengine.backends.contract import Backend, check_made_by
 from searchengine.backends.folder.database import FOLDED, REOPENED, Identity, log_of
 from searchengine.backends.folder.folders import (
     DATABASE,
@@ -24,7 +24,7 @@ from searchengine.backends.folder.folders import (
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.backends.folder.store import SegmentRow, Store
 from searchengine.backends.folder.writer import Writer, writing
-from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch, QueryError
+from searchengine.errors import CollectionBusy, CollectionError, QueryError
 from searchengine.indexer.config import Device
 from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.search.segment_files import require_gpu
@@ -64,6 +64,7 @@ class View(Backend):
         wait: seconds to wait for a writer of another process before CollectionBusy.
         device: where segments are scanned.
         accepts: called with the settings of a commit before it is shown; may raise to refuse it.
+        written: the segments that were added by this view, which it merges.
     """
 
     path: Path
@@ -92,6 +93,7 @@ class View(Backend):
         self._changing, self._advancing = Lock(), RLock()
         self._interrupted = False  # Ctrl-C may have come between a commit and showing it
         self._log_left = 0  # bytes of the log when readers were last waited for in vain
+        self.written: set[SegmentRow] = set()
         self._shown: Snapshot | None = None
         self._shown = self._newest({})
 
@@ -210,7 +212,7 @@ class View(Backend):
         try:
             with writing(self.path, store, open_segment, wait) as writer:
                 self.accepts(store.settings())
-                self.check_made_by(made_by, store)
+                check_made_by(self.path, made_by, store.settings())
                 yield writer
             try:
                 built = writer.opened if self.device is Device.CPU else {}  # a GPU has no copy yet
@@ -230,20 +232,6 @@ class View(Backend):
                 remove_unnamed(self.path, store, writer.before)
         except CollectionError as error:  # the change itself is committed
             _log.warning("replaced segments are removed by the next change: %s", error)
-
-    def check_made_by(self, made_by: Mapping[str, Any] | None, store: Store) -> None:
-        """Raise EncoderMismatch unless passages and vectors made by these settings suit the store.
-
-        What this view shows does not count: another thread may have moved it since.
-        """
-        stored = store.settings()
-        if made_by is not None and _making(made_by) != _making(stored):
-            now = stored["encoder"]
-            name = now["source"] or now.get("name") or now["fingerprint"][:12]
-            raise EncoderMismatch(
-                f"{self.path} was reindexed by the encoder {name} after these vectors were made; "
-                "they were not added, make them again by that encoder"
-            )
 
     def _catch_up(self) -> None:
         """Show the newest commit after an interrupted change."""
@@ -315,9 +303,3 @@ class View(Backend):
     def _open_segment(self, row: SegmentRow) -> Segment:
         with reading_errors(self.path):
             return open_committed(self.path, row, device=self.device, checksum=checksum)
-
-
-def _making(settings: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What passages and vectors depend on."""
-    encoder = settings["encoder"]
-    return encoder["fingerprint"], encoder["dim"], settings.get("passages")

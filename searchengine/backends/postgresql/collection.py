@@ -14,6 +14,7 @@ from searchengine.backends.contract import (
     Entry,
     Known,
     as_json,
+    check_made_by,
     check_unchanged,
     checked,
 )
@@ -31,7 +32,7 @@ from searchengine.backends.postgresql.snapshot import (
 from searchengine.backends.postgresql.words import vector_of
 from searchengine.backends.unrelated import MeanCosine
 from searchengine.corpus.analyzer import DEFAULT, Analyzer, Tokenizer
-from searchengine.errors import CollectionError, CorpusError, EncoderMismatch
+from searchengine.errors import CollectionError, CorpusError
 from searchengine.indexer.arrays import Floats, unit_rows
 from searchengine.indexer.config import FLAT_BELOW
 from searchengine.indexer.storage.rotation import fit
@@ -143,11 +144,7 @@ class PostgresCollection(Backend):
 
         def work(connection: Connection, revision: str) -> None:
             state = self._current(connection, revision)
-            if _making(state.settings) != _making(made_by):
-                raise EncoderMismatch(
-                    f"{self.path}: it was reindexed while the documents were encoded; open the "
-                    "collection again and add them again"
-                )
+            check_made_by(self.path, made_by, state.settings)
             keys = [*last, *patched]
             known = {row[0]: Known(*row[1:]) for row in run(connection, known_of(keys))[0]}
             check_unchanged(expected, known, keys)
@@ -270,12 +267,6 @@ class PostgresCollection(Backend):
 
         self._connections.write(work, alone=True)
         self.refresh()
-
-
-def _making(settings: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What passages and vectors depend on."""
-    encoder = settings["encoder"]
-    return encoder["fingerprint"], encoder["dim"], settings.get("passages")
 
 
 def _row(entry: Entry, settings: Mapping[str, Any]) -> dict[str, Any]:
