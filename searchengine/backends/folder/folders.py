@@ -287,9 +287,7 @@ def remove_dead_scratch(parent: Path, kept: Collection[str] = (), *, own: bool =
     with suppress(OSError):
         found = [each.name for each in parent.iterdir()]
         locks = found + [f"{name}.lock" for name in found if own]
-        for name in {match[1] for lock in locks if (match := _LOCK.fullmatch(lock))}.difference(
-            kept
-        ):
+        for name in {match[1] for lock in locks if (match := _LOCK.fullmatch(lock))} - {*kept}:
             with suppress(OSError):
                 if (scratch := Scratch(parent, name)).take():
                     scratch.clear()
@@ -307,18 +305,33 @@ def new_folder(path: Path) -> Iterator[Path]:
     """
     present = path.is_dir()
     home = path if present else path.parent
+    meanwhile = CollectionBusy(
+        f"{path} was created by another process just now; "
+        "run this again to add to it, or choose another folder"
+    )
     with os_errors(path):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except FileExistsError as error:
             raise NotADirectoryError(ENOTDIR, f"{path.parent} is a file") from error
         remove_dead_scratch(home)
-        scratch = Scratch(home, f".{path.name}.{uuid4().hex}.new")
+        # One process at a time fills an empty folder; others are renamed, and the first one counts.
+        scratch = Scratch(home, f".{path.name}.{'0' * 32 if present else uuid4().hex}.new")
+        folder = scratch.make()
         try:
-            folder = scratch.make()
+            if present and not is_free(path):
+                raise meanwhile
             yield folder
             sync_folder(folder)
-            (_move_up if present else _rename)(folder, path)
+            if present:  # the database last
+                for entry in sorted(folder.iterdir(), key=lambda entry: entry.name == DATABASE):
+                    entry.replace(path / entry.name)
+            else:
+                try:
+                    folder.rename(path)
+                except OSError as error:
+                    raise meanwhile if path.exists() else error from error
+            sync_folder(home)
         finally:
             scratch.clear()
 
@@ -333,39 +346,6 @@ def is_free(path: Path) -> bool:
     if names - set(_EMPTY):
         return False
     return "segments" not in names or not any((path / "segments").iterdir())
-
-
-def _rename(scratch: Path, path: Path) -> None:
-    try:
-        scratch.rename(path)
-    except OSError as error:
-        if not path.exists():
-            raise
-        raise _created_meanwhile(path) from error
-    sync_folder(path.parent)
-
-
-def _move_up(scratch: Path, path: Path) -> None:
-    """Move the contents of a scratch folder into its parent, which is empty; the database last."""
-    from filelock import FileLock
-
-    lock = path / f".{path.name}.{'0' * 32}.new.lock"
-    with FileLock(lock):
-        try:
-            if not is_free(path):
-                raise _created_meanwhile(path)
-            for entry in sorted(scratch.iterdir(), key=lambda entry: entry.name == DATABASE):
-                entry.replace(path / entry.name)
-            sync_folder(path)
-        finally:
-            lock.unlink()
-
-
-def _created_meanwhile(path: Path) -> CollectionBusy:
-    return CollectionBusy(
-        f"{path} was created by another process just now; "
-        "run this again to add to it, or choose another folder"
-    )
 
 
 def stored_bytes(path: Path) -> int:

@@ -143,7 +143,8 @@ class Merging:
 
         while not self.merge(everything) and self.store.segments():
             works = [work for work in pending.works(self.store) if work.kind is Kind.MERGE]
-            if monotonic() > until and not all(pending.is_here(work) for work in works):
+            others = {work.details["by"] for work in works} - {pending.who()["by"]}
+            if others and monotonic() > until:
                 raise CollectionBusy(
                     f"the segments of {self.view.path} are being merged by another process; "
                     "try again when it has finished, or wait for it: --wait SECONDS, open(…, wait=)"
@@ -209,23 +210,27 @@ class Merging:
 
     def _merge(self, owner: Owner, work: Work, ids: Ids) -> bool:
         """Build without the lock, then merge; False if something else was changed meanwhile."""
+        ahead = None
         try:
             ahead = self._built(owner.folder / "segment", work, ids)
             with self.view.writing(self.store, max(self.view.wait, PATIENCE)) as writer:
-                self._check(work, ahead)
+                is_current = self._is_current(work) and ahead.plan == build_plan(self.store, None)
                 pending.leave(self.store, work)
-                writer.merge(work.inputs, ahead=ahead)
-                self.written.update(writer.opened)
+                if is_current:
+                    writer.merge(work.inputs, ahead=ahead)
+                    self.written.update(writer.opened)
+            return is_current
         except BaseException as error:
+            is_current = True
             try:
                 with self.store.transaction(self.view.wait):
+                    is_current = self._is_current(work)
                     pending.leave(self.store, work)
             except (CollectionError, OSError) as failure:
                 _log.warning("the next change drops a merge that failed: %s", failure)
-            if not isinstance(error, Gone):
+            if is_current or ahead is not None or not isinstance(error, CollectionError):
                 raise
-            return False
-        return True
+            return False  # segments were replaced and removed before they were read: no fault
 
     def _built(self, path: Path, work: Work, ids: Ids) -> BuiltSegment:
         """The merged segment of the passages `ids`."""
@@ -234,24 +239,13 @@ class Merging:
         def columns(_: int = 0) -> Ids:  # −1 for passages that were deleted meanwhile
             return self.store.columns(ids)
 
-        try:
-            with os_errors(self.view.path):
-                parts = self.view.open_segments(work.inputs)
-                words = writer(self.store, lambda: columns()[0])
-                build_merged(parts, ids, plan, words, columns, None, self.progress, path).close()
-        except CollectionError:
-            self._check(work)  # replaced and removed meanwhile: no fault
-            raise
+        with os_errors(self.view.path):
+            parts = self.view.open_segments(work.inputs)
+            words = writer(self.store, lambda: columns()[0])
+            build_merged(parts, ids, plan, words, columns, None, self.progress, path).close()
         return BuiltSegment.checked(self.view.path, path, plan, ids)
 
-    def _check(self, work: Work, ahead: BuiltSegment | None = None) -> None:
-        """Raise Gone if another process has replaced a segment to merge, or dropped the work."""
-        known = work in pending.works(self.store)
-        if not known or not set(work.inputs) <= set(self.store.segments()):
-            raise Gone
-        if ahead is not None and ahead.plan != build_plan(self.store, None):
-            raise Gone
-
-
-class Gone(Exception):
-    """What a merge depends on was replaced meanwhile."""
+    def _is_current(self, work: Work) -> bool:
+        """Whether no other process has replaced a segment to merge, or dropped the work."""
+        is_named = work in pending.works(self.store)
+        return is_named and set(work.inputs) <= set(self.store.segments())

@@ -121,16 +121,14 @@ class Owner(Scratch):
 @contextmanager
 def scratch(path: Path, store: Store) -> Iterator[Owner]:
     """A new folder to build a segment in, before the transaction that adopts it."""
-    owner = None
+    with os_errors(path):
+        owner = Owner.new(path)
     try:
-        with os_errors(path):
-            owner = Owner.new(path)
         if not store.in_place:
             raise store.replaced()
         yield owner
     finally:
-        if owner is not None:
-            owner.clear()
+        owner.clear()
 
 
 def is_alive(path: Path, work: Work) -> bool:
@@ -139,11 +137,6 @@ def is_alive(path: Path, work: Work) -> bool:
         owner.release()
         return False
     return True
-
-
-def is_here(work: Work) -> bool:
-    """Whether a thread of this process does it."""
-    return bool(work.details["by"] == who()["by"])
 
 
 def remove_abandoned(path: Path, store: Store) -> None:
@@ -166,15 +159,12 @@ def who() -> dict[str, Any]:
 def described(path: Path, work: Work) -> str:
     """A sentence about a work: its kind, its progress, and the process that does it."""
     details = work.details
+    by = f"started {details['started']} by {details['by']}"
     if work.kind is Kind.REINDEX:
         encoder, encoded = details["settings"]["encoder"], 0
         tables = path / "pending" / work.folder / "documents.db"
         with suppress(CollectionError), Store(tables, readers=1) as store:
             encoded = store.counts()[1]
         name = encoder["source"] or encoder.get("name") or encoder["fingerprint"][:12]
-        return f"reindex by {name}: {encoded} passages encoded; {_by(details)}"
-    return f"merge of {len(work.inputs)} segments; {_by(details)}"
-
-
-def _by(details: Mapping[str, Any]) -> str:
-    return f"started {details['started']} by {details['by']}"
+        return f"reindex by {name}: {encoded} passages encoded; {by}"
+    return f"merge of {len(work.inputs)} segments; {by}"
