@@ -294,7 +294,7 @@ class Snapshot(contract.Snapshot):
             used = Analyzer.parse(self.settings["tokenizer"])
             if used.tokenizer is Tokenizer.NONE:
                 raise QueryError(lexical.MISSING)
-            self._words = WordIndex.open(self.store, self.segments, self.live, used, self._before)
+            self._words = WordIndex(self.store, self.segments, self.live, used, self._before)
             self._before = None
         return self._words
 
@@ -317,8 +317,7 @@ class Snapshot(contract.Snapshot):
 
         def best(k: int, phrases: tuple[str, ...]) -> WordScores:
             allowed = self._matching_words(where, phrases)
-            stored, keys = self.documents_of, self.store.keys_of
-            ranker = partial(words.best, allowed=allowed, stored=stored, keys=keys, first=first)
+            ranker = partial(words.best, allowed=allowed, first=first)
             scored = lexical.search(words, ranker, question, words.analyzers, k, synonyms)
             scored.first = first
             return scored
@@ -347,7 +346,7 @@ class Snapshot(contract.Snapshot):
 
     def replacements(self, question: str) -> Mapping[tuple[int, int], str]:
         if self._speller is None:
-            self._speller = Speller(self.words, self.store, self.documents_of, known(self.settings))
+            self._speller = Speller(self.words, known(self.settings))
         return self._speller.replacements(question)
 
     def word_fault(self) -> str | None:
@@ -379,7 +378,7 @@ class Snapshot(contract.Snapshot):
         wanted = words.terms(runs(phrase), phrase)
         if not wanted:
             return np.zeros(0, np.int64)
-        return words.documents_of(words.passages_with(wanted), self.documents_of)
+        return words.documents_of(words.passages_with(wanted))
 
     def _containing(self, documents: Ids, phrase: str, most: int | None = None) -> Ids:
         """Those of the documents that contain a phrase; most + 1 of any if more than `most` may."""

@@ -1,6 +1,6 @@
 """Words of a question that no document has, and the nearest that documents have.
 
-    Speller(words, store, stored).replacements("how do wahles sleep")         # {(7, 13): "whales"}
+    Speller(words).replacements("how do wahles sleep")         # {(7, 13): "whales"}
 
 Terms are stems, so every word one edit away is stemmed and looked up, which takes as long among a
 million terms as among a thousand, and documents with the likely terms are read for it. A right word
@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache, lru_cache, partial
 
 from searchengine.backends import limits
-from searchengine.backends.contract import Ids
-from searchengine.backends.folder.store import Store
 from searchengine.backends.folder.words import WordIndex, texts_of
 from searchengine.backends.quotes import phrases
 from searchengine.backends.terms import Term, functions_of
@@ -31,17 +29,10 @@ _OTHER = re.compile(rf"(?<!\S)\S*?(?:[\d_@#\\/=<>{{}}$]|[.:]\w|[{UNSPACED_OR_KOR
 class Speller:
     """Finds replacements in a snapshot, for any thread. `right`: words that are no errors, too."""
 
-    def __init__(
-        self,
-        words: WordIndex,
-        store: Store,
-        stored: Callable[[Ids], list[int]],
-        right: Iterable[str] = (),
-    ) -> None:
-        self._words, self._store, self._right = words, store, frozenset(right)
-        self._stored = stored  # the documents of passages
+    def __init__(self, words: WordIndex, right: Iterable[str] = ()) -> None:
+        self._words, self._right = words, frozenset(right)
         self._has = lru_cache(1 << 16)(words.has)
-        self._sample = cache(partial(_sampled, words, store))
+        self._sample = cache(partial(_sampled, words))
         self._functions = functions_of(words.analyzers)
         languages = dict.fromkeys(used.languages for used in words.analyzers)
         self._language, self._stems = (first := next(iter(languages))), [*map(stems, languages)]
@@ -124,8 +115,8 @@ class Speller:
         step, size = 1 + (passages.size - 1) // 16, 0
         for first in range(min(step, 4)):  # evenly spread, until one has a form
             limits.check()
-            ids = self._words.documents_of(passages[first::step], self._stored)
-            for _, (title, text, name) in texts_of(self._store.scan, ids.tolist()):
+            ids = self._words.documents_of(passages[first::step])
+            for _, (title, text, name) in texts_of(self._words.store.scan, ids.tolist()):
                 column = normalized(f"{title} {text[:50_000]} {name}")
                 size += len(column)
                 if any(map(self._fold(column).__contains__, forms)):
@@ -144,14 +135,14 @@ class Speller:
         return float((count * min(more, 150.0)) ** 0.5)
 
 
-def _sampled(words: WordIndex, store: Store) -> tuple[bytes, int, list[str]]:
+def _sampled(words: WordIndex) -> tuple[bytes, int, list[str]]:
     """Some terms in spaces; how many (of few, some more); their letters, and of 50 documents."""
     every = [part.postings.vocabulary for part in words.parts.values()]
     step = 1 + sum(map(len, every)) // (1 << 14)
     terms = [term for vocabulary in every for term in vocabulary[::step]]
     sample = b"  ".join([b"", *terms, b""])
-    ((last,),) = store.scan("SELECT ifnull(max(id), 0) FROM documents")
+    ((last,),) = words.store.scan("SELECT ifnull(max(id), 0) FROM documents")
     sql = "SELECT title || text FROM documents WHERE id > ? ORDER BY id LIMIT 1"
-    texts = [store.scan(sql, [i])[0][0][:5000] for i in range(0, last, 1 + last // 50)]
+    texts = [words.store.scan(sql, [i])[0][0][:5000] for i in range(0, last, 1 + last // 50)]
     letters = re.findall(rf"[^\W\d_{UNSPACED_OR_KOREAN}]", folded(sample.decode() + "".join(texts)))
     return sample, 1000 + len(terms), sorted(set(letters))

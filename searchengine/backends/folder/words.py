@@ -3,11 +3,10 @@
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +33,6 @@ _CHANGING = {"ga", "id", "nl", "tr"}  # languages whose stems may begin with ano
 _REST = "(?>(?<=[A-Z])[A-Z]*(?![a-z])|(?<=[0-9])[0-9]*|[a-z]*)"  # of a part, after its first letter
 
 
-@dataclass(eq=False)
 class WordIndex:
     """All words of a snapshot. Safe to use from several threads.
 
@@ -44,26 +42,17 @@ class WordIndex:
         average: their mean length, in words.
         analyzers: how texts became terms: one, until old segments are merged.
         alone: the documents without a passage, ascending.
-        known: what tells whether these have changed.
+        store: the tables of the snapshot.
     """
 
-    parts: Mapping[SegmentRow, Words]
-    documents: int
-    average: float
-    analyzers: tuple[Analyzer, ...]
-    alone: Ids
-    known: tuple[Any, ...]
-    _counts: dict[Term, int] = field(default_factory=dict)
-
-    @classmethod
-    def open(
-        cls,
+    def __init__(
+        self,
         store: Store,
         segments: Mapping[SegmentRow, Segment],
         live: Mapping[SegmentRow, Allowed | None],
         used: Analyzer,
-        before: Self | None,
-    ) -> Self:
+        before: "WordIndex | None",
+    ) -> None:
         """The index of one commit; `before`: of an earlier one. `used`: of new documents.
 
         Documents without a passage are in no segment; their words are counted here. All searches
@@ -77,18 +66,23 @@ class WordIndex:
         if sum(part.documents for part in parts.values()) != store.count():
             sql = "SELECT id, digest FROM documents WHERE id NOT IN "
             alone = store.read(f"{sql}(SELECT document FROM passages) ORDER BY id")
-        ids, known = np.array([i for i, _ in alone], np.int64), (used.label, *alone)
+        self.store, self.alone = store, np.array([i for i, _ in alone], np.int64)
+        self._state = (used.label, *alone)  # equal for equal words of these
         if alone:
             row = SegmentRow(-1, _BASE, len(alone), "")
-            if before is not None and before.known == known:
-                parts[row] = before.parts[row]
+            if before is None or before._state != self._state:
+                parts[row] = _in_memory(store, self.alone.tolist(), used)
             else:
-                parts[row] = _in_memory(store, ids.tolist(), used)
-        documents = sum(part.documents for part in parts.values())
+                parts[row] = before.parts[row]
+        self.parts: Mapping[SegmentRow, Words] = dict(
+            sorted(parts.items(), key=lambda item: -item[1].documents)
+        )
+        self.documents = sum(part.documents for part in parts.values())
         tokens = sum(part.tokens for part in parts.values())
-        ordered = dict(sorted(parts.items(), key=lambda item: -item[1].documents))
-        average = tokens / max(1, documents) or 1.0
-        return cls(ordered, documents, average, tuple(analyzers), ids, known)
+        self.average = tokens / max(1, self.documents) or 1.0
+        self.analyzers = tuple(analyzers)
+        self._files = {row: segment.passages for row, segment in segments.items()}
+        self._counts: dict[Term, int] = {}
 
     def allowing(self, documents: Ids) -> Mapping[SegmentRow, Allowed]:
         """Those of `alone`, which has some, that are among these documents."""
@@ -128,8 +122,6 @@ class WordIndex:
         weights: Mapping[Term, float],
         k: int,
         allowed: Mapping[SegmentRow, Allowed] | None,
-        stored: Callable[[Ids], list[int]],
-        keys: Callable[[list[int]], list[str]],
         first: dict[int, int],
     ) -> Scored:
         """The k best documents with one of the terms: id and BM25; see `best_by_key`.
@@ -138,15 +130,13 @@ class WordIndex:
             weights: by term; see `lexical.Best`.
             k: number of documents.
             allowed: the rows that may be found; None for all.
-            stored: the documents of passages (n,), in their order.
-            keys: of documents, in their order.
             first: gets the first passage of each of them; −1 without any.
         """
         passages, scores = self._best(weights, k + 1, allowed)
         if scores.size > k > 0 and scores[k] == scores[k - 1]:
             passages, scores = self._best(weights, self.documents, allowed, float(scores[k]))
-        documents = self.documents_of(passages, stored)
-        order = best_by_key(documents, scores, k, keys)
+        documents = self.documents_of(passages)
+        order = best_by_key(documents, scores, k, self.store.keys_of)
         chosen, places = documents[order].tolist(), passages[order]
         places[places >= _BASE] = -1
         first.update(zip(chosen, places.tolist(), strict=True))
@@ -185,12 +175,13 @@ class WordIndex:
             found.append(row.base + in_all([*map(part.rows_with, part.numbers(wanted))]))
         return np.concatenate(found)
 
-    def documents_of(self, passages: Ids, stored: Callable[[Ids], list[int]]) -> Ids:
-        """The documents of passages of this index. `stored`: those of stored passages."""
+    def documents_of(self, passages: Ids) -> Ids:
+        """The documents of passages of this index, in their order."""
         documents = np.empty(passages.size, np.int64)
-        inside = passages < _BASE
-        documents[inside] = stored(passages[inside])
-        documents[~inside] = self.alone[passages[~inside] - _BASE]
+        for row in self.parts:
+            inside = (passages >= row.base) & (passages < row.base + row.rows)
+            file, rows = self._files.get(row), passages[inside] - row.base
+            documents[inside] = self.alone[rows] if file is None else file.columns[0, rows]
         return documents
 
 
