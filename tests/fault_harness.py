@@ -32,6 +32,7 @@ from random import Random
 from typing import Any, NamedTuple
 from unittest import mock
 
+import numpy as np
 from conftest import Remainders, WordLengths
 from faults import Action, Library, Record, in_child, records, under_faults
 from pending import leave_pending
@@ -43,7 +44,7 @@ from searchengine.backends.folder import collection, merging
 from searchengine.errors import CollectionError, SearchEngineError
 from searchengine.indexer.segment import SegmentConfig
 from searchengine.ingest.folder_sync import MirrorOptions
-from searchengine.upkeep import copies
+from searchengine.upkeep import copies, question_map
 
 Act = Callable[[SearchEngine], object]
 WAYS = ("kill", "tear", "full", "error", "cut")
@@ -61,6 +62,7 @@ class Command(NamedTuple):
         commits: the command in parts of one commit each, where it has several.
         target: what it writes beside the collection, with no other documents, and in the end all.
         creates: the collection is made under faults, too.
+        damaged: until the command has succeeded, the collection is.
     """
 
     act: Act
@@ -68,6 +70,7 @@ class Command(NamedTuple):
     commits: Sequence[Act] = ()
     target: str = ""
     creates: bool = False
+    damaged: bool = False
 
 
 def add(*numbers: int, version: int = 0, **options: Any) -> Act:
@@ -128,6 +131,24 @@ def copy(engine: SearchEngine) -> None:
     copies.copy(beside(engine, "c"), beside(engine, "copy"))
 
 
+def alter(engine: SearchEngine) -> None:
+    """Another text than the one that was encoded."""
+    with closing(sqlite3.connect(beside(engine, "c") / "documents.db")) as connection, connection:
+        connection.execute("UPDATE documents SET text = 'xx xxxxx xxx' WHERE key = 'd0'")
+
+
+def repair(engine: SearchEngine) -> None:
+    assert SearchEngine.repair(beside(engine, "c"), WordLengths()).whole
+    engine.refresh()
+
+
+def learn(engine: SearchEngine) -> None:
+    described = dict.fromkeys(question_map.DESCRIBED, 0)
+    engine.collection.configure(
+        question_map.map_setting(described, np.eye(16, dtype=np.float32), "word-lengths", 16)
+    )
+
+
 def beside(engine: SearchEngine, name: str) -> Path:
     """A path in the folder of the collection's folder."""
     return Path(engine.collection.path).with_name(name)
@@ -163,6 +184,9 @@ COMMANDS = {
         lambda engine: engine.discard_reindex(),
         prepare=lambda engine: leave_pending(engine, Remainders()),
     ),
+    "tune": Command(lambda engine: engine.apply(SegmentConfig(prefix=4))),  # the same commit
+    "learn": Command(learn),
+    "repair": Command(repair, prepare=alter, damaged=True),
     "mirror": Command(mirror, prepare=write_files, commits=[mirror_first, mirror]),
     "backup": Command(back_up, target="backup"),
     "export": Command(export),
@@ -326,7 +350,8 @@ class Harness:
                         unchanged = held in self.contents[:-1] or self._is_new(held)
                         assert unchanged, f"refused, and changed: {error}"
                         engine.refresh()
-                        self._answers(engine)
+                        if not self.command.damaged:
+                            self._answers(engine)
                         self.command.act(engine)
                         say("acknowledged")
             except SearchEngineError as error:  # it could not be opened
@@ -392,8 +417,9 @@ class Harness:
             whole = acknowledged or self.command.act is not copy
             assert not whole or len(target.documents) == len(held.documents), "it is not whole"
         with opened(self.path) as engine:
-            engine.verify()
-            self._answers(engine)
+            if not self.command.damaged:
+                engine.verify()
+                self._answers(engine)
             self.command.act(engine)
         if self.command.target:
             target = content(self.path.with_name(self.command.target))

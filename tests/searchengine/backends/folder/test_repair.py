@@ -4,10 +4,8 @@ import json
 import os
 import re
 import shutil
-import signal
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -17,7 +15,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from conftest import REPOSITORY, WordLengths
-from faults import compile_library, missing
 
 from searchengine import SearchEngine
 from searchengine.cli import cli
@@ -446,62 +443,6 @@ def test_who_may_not_repair(path: Path, tmp_path: Path) -> None:
         db.execute("BEGIN IMMEDIATE")
         with pytest.raises(CollectionBusy):
             repair(path, WordLengths())
-
-
-_REPAIR = """
-import json, shutil, sys
-from pathlib import Path
-from conftest import REPOSITORY, WordLengths
-from faults import Action, Library, in_child
-from searchengine.upkeep.repair import repair
-from searchengine.backends.folder.store import Changes
-from searchengine.corpus.analyzer import Tokenizer
-path, folder = map(Path, sys.argv[1:])
-library = Library()
-
-def run(number):
-    work = Path(shutil.copytree(path, folder / f"{number}.index"))
-
-    def repaired(say):
-        library.arm(work, number, Action.KILL if number else Action.COUNT)
-        assert repair(work, WordLengths()).whole
-        say(library.count())
-
-    return in_child(repaired)
-
-(calls,) = run(0).said
-numbers = range(2, calls, max(1, calls // 8))
-print(json.dumps([calls, {number: run(number).signal for number in numbers}]))
-"""
-
-
-@pytest.mark.skipif(missing() is not None, reason=missing() or "")
-def test_a_repair_that_is_killed_can_be_repeated(
-    path: Path, expected: list[Any], tmp_path: Path
-) -> None:
-    library = compile_library(tmp_path)
-    shutil.rmtree(sorted((path / "segments").iterdir())[0])
-    (tmp_path / "killed").mkdir()
-    done = subprocess.run(
-        [sys.executable, "-c", _REPAIR, str(path), str(tmp_path / "killed")],
-        env={
-            **os.environ,
-            "LD_PRELOAD": str(library),
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join(sys.path),
-        },
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    calls, signals = json.loads(done.stdout)
-    assert calls > 30 and len(signals) >= 8
-    for number, ended in signals.items():
-        assert ended == signal.SIGKILL
-        work = tmp_path / "killed" / f"{number}.index"
-        again = repair(work, WordLengths())
-        assert again.whole and not again.lost, (number, again)
-        check(work, expected)
 
 
 def test_the_command_says_what_it_did(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
