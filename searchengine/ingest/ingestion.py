@@ -252,8 +252,9 @@ class Ingestion:
         self._settings = backend.settings if reader is None else reader.settings
         self._pipeline = None if reader is None else Pipeline(reader, options.building)
         self._languages = None
-        if "://" not in str(backend.path) and self._is_empty(newest=False):
-            self._languages = Languages(reader)
+        is_folder = "://" not in str(backend.path)
+        if is_folder and "mode" in backend.settings and self._is_empty(newest=False):
+            self._languages = Languages(reader)  # no mode: of a reindex, which chooses at its end
         self.seen: set[str] = set()
         self._counts: Counter[str] = Counter()
         self._without_text, self._bad, self._repeated = LeftOut(), LeftOut(), LeftOut()
@@ -421,10 +422,8 @@ class Ingestion:
 
     def _finish(self, items: list[Item], block: Block | None, ends_commit: bool) -> None:
         """Wait until a block is encoded, and commit if it is time."""
-        if block is not None and self._pipeline is not None:
-            self._pipeline.adapt(block)
-            if block.reader is self._pipeline.reader:  # else `_commit` encodes them
-                _give_vectors(items, block)
+        if block is not None:
+            self._give_vectors(items, block)
         self._items += items
         if self._options.progress is not None:
             self._options.progress(len(items), 0 if block is None else block.tokens)
@@ -447,7 +446,8 @@ class Ingestion:
             late = [item for item in items if item.is_pending]
             for batch in in_batches(late, pipeline.LARGEST_BLOCK[0]):  # changed since compared
                 assert self._pipeline is not None
-                _give_vectors(batch, self._pipeline.start([item.document for item in batch]))
+                block = self._pipeline.start([item.document for item in batch])
+                self._give_vectors(batch, block)
             try:
                 self._backend.upsert(
                     [item.entry() for item in items if item.has_vectors],
@@ -477,11 +477,13 @@ class Ingestion:
         self._items, self._passages, self._characters = [], 0, 0
         self._committed = monotonic()
 
-
-def _give_vectors(items: Iterable[Item], block: Block) -> None:
-    late = [item for item in items if item.is_pending]
-    for item, spans, vectors in zip(late, block.spans, block.parts, strict=True):
-        item.spans, item.vectors = spans, vectors
+    def _give_vectors(self, items: Iterable[Item], block: Block) -> None:
+        assert self._pipeline is not None
+        vectors = self._pipeline.result(block)
+        if block.reader is self._pipeline.reader:  # else `_commit` encodes them
+            late = [item for item in items if item.is_pending]
+            for item, spans, rows in zip(late, block.spans, vectors, strict=True):
+                item.spans, item.vectors = spans, rows
 
 
 def merged(before: Known | None, document: Document) -> tuple[str, str | None]:

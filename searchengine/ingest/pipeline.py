@@ -4,10 +4,8 @@ Blocks of documents are cut in the thread of the caller and encoded in a second 
 So the encoder is busy while the caller reads and cuts the next block and writes the one before.
 """
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from threading import Event
@@ -43,29 +41,16 @@ class Block:
     """Documents that are cut and encoded together.
 
     Attributes:
-        documents: the documents.
         spans: the passages of each.
         tokens: tokens of these passages.
         reader: what cuts and encodes them.
-        encoding: the vectors of batches of them, and the seconds that the encoder took.
+        encoding: the vectors of all passages, and the seconds that the encoder took.
     """
 
-    documents: Sequence[Document]
     spans: Sequence[Sequence[Span]]
     tokens: int
     reader: PassageReader
-    encoding: Future[tuple[list[Vectors], float]]
-
-    @property
-    def batches(self) -> list[Vectors]:
-        """The vectors of all passages, in batches; waits, and raises the encoder's error."""
-        return self.encoding.result()[0]
-
-    @property
-    def parts(self) -> list[Vectors]:
-        """The vectors of each document."""
-        ends = np.cumsum([len(cut) for cut in self.spans])
-        return np.split(np.concatenate(self.batches), ends[:-1])
+    encoding: Future[tuple[Vectors, float]]
 
 
 class Pipeline:
@@ -102,19 +87,23 @@ class Pipeline:
             if is_long and self._report is not None:
                 self._report("Passages", encoded, len(passages))
 
-        def encode() -> tuple[list[Vectors], float]:
+        def encode() -> tuple[Vectors, float]:
             begun = monotonic()
             vectors = [reader.encode(batch, texts, on_batch) for batch, texts in batches]
-            return vectors, monotonic() - begun
+            return np.concatenate(vectors), monotonic() - begun
 
-        return Block(documents, spans, tokens, reader, self._thread.submit(encode))
+        return Block(spans, tokens, reader, self._thread.submit(encode))
 
-    def adapt(self, block: Block) -> None:
-        """Choose the size of the next block by the time that this one took."""
-        seconds = block.encoding.result()[1]
+    def result(self, block: Block) -> list[Vectors]:
+        """The vectors of each document; waits, and raises the encoder's error.
+
+        The time that the block took chooses the size of the next one.
+        """
+        vectors, seconds = block.encoding.result()
         factor = 2.0 if 2 * seconds <= SECONDS else 0.5 if seconds > SECONDS else 1.0
         documents, characters = (max(1, int(factor * size)) for size in self.size)
         self.size = min(documents, LARGEST_BLOCK[0]), min(characters, LARGEST_BLOCK[1])
+        return np.split(vectors, np.cumsum([len(cut) for cut in block.spans])[:-1])
 
 
 def in_batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
@@ -122,14 +111,3 @@ def in_batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     rest = iter(items)
     while batch := list(islice(rest, size)):
         yield batch
-
-
-def encoded(reader: PassageReader, blocks: Iterable[Sequence[Document]]) -> Iterator[Block]:
-    """Blocks of documents, each cut and encoded while the caller has the one before."""
-    with closing(Pipeline(reader)) as pipeline:
-        started: deque[Block] = deque()
-        for documents in blocks:
-            started.append(pipeline.start(documents))
-            if len(started) == AHEAD:
-                yield started.popleft()
-        yield from started
