@@ -108,8 +108,6 @@ def agreement(options: dict[str, Any], rows: int, questions: int) -> None:
             SearchEngine.open(f"{uri}{FORCED}#agreement") as remote,
         ):
             for where in FILTERS:
-                assert isinstance(remote.collection, PostgresCollection)
-                plan = remote.collection.explain(queries[0], 10, where)
                 ours = embedded.search_batch(queries, 10, where=where)
                 theirs = remote.search_batch(queries, 10, where=where)
                 true = embedded.search_batch(queries, 10, where=where, exact=True)
@@ -117,7 +115,6 @@ def agreement(options: dict[str, Any], rows: int, questions: int) -> None:
                     "agreement": _overlap(ours, theirs),
                     "recall, folder": _overlap(true, ours),
                     "recall, server": _overlap(true, theirs),
-                    "index": "passages_prefix" in plan,
                     "fewest": min(map(len, theirs)),
                 }
                 click.echo(json.dumps({str(where): figures[str(where)]}))
@@ -150,7 +147,6 @@ def speed(options: dict[str, Any], rows: int, questions: int) -> None:
                     "p50 ms": round(float(np.median(times)), 2),
                     "p50 ms of the server's processor": round(float(np.median(works)), 2),
                     "agreement": float(np.mean(agreed)),
-                    "graph": "passages_prefix" in remote.collection.explain(queries[0], 10, where),
                 }
                 click.echo(json.dumps({percent: figures[percent]}))
             figures["server bytes"] = remote.stats().bytes
@@ -176,8 +172,6 @@ def load(options: dict[str, Any], rows: int, readers: int, seconds: float, round
         figures: dict[str, Any] = {"copied s": steps["Copying"], "all s": steps["Comparing"]}
         click.echo(json.dumps(figures))
         with SearchEngine.open(path) as embedded, SearchEngine.open(f"{uri}#load") as remote:
-            assert isinstance(remote.collection, PostgresCollection)
-            figures["index"] = "passages_prefix" in remote.collection.explain(queries[0])
             figures["server bytes"] = remote.stats().bytes
             figures["folder bytes"] = embedded.stats().bytes
             for number in range(rounds):

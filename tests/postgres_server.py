@@ -95,6 +95,21 @@ def restart(server: Any) -> None:
                 raise
 
 
+def plan(engine: Any, query: Any, k: int = 10, where: str | None = None) -> str:
+    """The server's plan (EXPLAIN) of a search for a vector (D,)."""
+    from psycopg import ClientCursor
+
+    with engine.collection.reading() as snapshot:
+        size, matches = max(k, snapshot.shortlist), snapshot._matches(where, ())
+        chosen = snapshot._exact(query, k, matches)
+        if snapshot._state.indexed:
+            chosen = snapshot._shortlist(query, size, matches)
+        snapshot._run(*snapshot._parameters(size))
+        # A node of a cluster does not know the types of parameters.
+        bound = ClientCursor(snapshot._connection).mogrify(f"EXPLAIN {chosen[0]}", chosen[1])
+        return "\n".join(row[0] for row in snapshot.read(bound))
+
+
 @contextmanager
 def replica(server: Any) -> Iterator[str]:
     """A streaming replica of a server: the folder of its socket."""

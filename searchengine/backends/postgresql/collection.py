@@ -1,12 +1,13 @@
 """A collection in PostgreSQL, as a backend."""
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from itertools import islice
 from typing import Any, Self
 
 import numpy as np
 from pgvector import HalfVector
-from psycopg.types.json import Json, Jsonb
 
 from searchengine.backends.contract import (
     Backend,
@@ -19,8 +20,15 @@ from searchengine.backends.contract import (
     checked,
 )
 from searchengine.backends.mode import Mode
-from searchengine.backends.postgresql import schema
-from searchengine.backends.postgresql.connections import Connection, Connections, run
+from searchengine.backends.postgresql import schema as tables
+from searchengine.backends.postgresql import split_url
+from searchengine.backends.postgresql.connections import (
+    Connection,
+    Connections,
+    Rows,
+    Statement,
+    run,
+)
 from searchengine.backends.postgresql.filters import condition, dates_of
 from searchengine.backends.postgresql.schema import State, set_value
 from searchengine.backends.postgresql.snapshot import (
@@ -32,19 +40,33 @@ from searchengine.backends.postgresql.snapshot import (
 from searchengine.backends.postgresql.words import vector_of
 from searchengine.backends.unrelated import MeanCosine
 from searchengine.corpus.analyzer import DEFAULT, Analyzer, Tokenizer
-from searchengine.errors import CollectionError, CorpusError
+from searchengine.errors import CollectionBusy, CollectionError, CorpusError
 from searchengine.indexer.arrays import Floats, unit_rows
 from searchengine.indexer.config import FLAT_BELOW
 from searchengine.indexer.storage.rotation import fit
 
+_DOCUMENT = {
+    "key": "text", "title": "text", "text": "text", "digest": "bytea", "vectors": "bytea",
+    "tokens": "int4", "words": "tsvector", "metadata": "json", "fields": "jsonb",
+    "dates": "jsonb", "source": "json", "root": "text",
+}  # fmt: skip
 _PASSAGE = {
     "id": "int8", "document": "int8", "first": "int4", "last": "int4", "vector": "halfvec",
-    "prefix": "halfvec",
 }  # fmt: skip
+_PREFIX = {"passage": "int8", "document": "int8", "prefix": "halfvec"}
+"""Columns that a writer fills, and their types."""
 _SAMPLE = 20_000  # rows that a rotation is fitted on
 _GROWTH = 8  # times the rows of the last fit: then the rotation is fitted again
-_BLOCK = 5_000  # passages whose prefixes are written at a time
-_MAX_TOTALS = 500  # rows of word_totals until a writer adds them up
+_BLOCK = 1_000  # documents, or prefixes, that one statement writes
+_TARGET = "takes_place_of"
+"""The setting of a collection that a reindex builds: the schema of the other one."""
+_SUM_UP: Statement = (
+    "WITH gone AS (DELETE FROM word_totals WHERE (SELECT count(*) FROM word_totals) > 500 "
+    "RETURNING documents, tokens) INSERT INTO word_totals "
+    "SELECT sum(documents), sum(tokens) FROM gone HAVING count(*) > 0",
+    (),
+)
+_NUMBERS = "SELECT nextval(pg_get_serial_sequence('passages', 'id')) FROM generate_series(1, %s)"
 
 
 class PostgresCollection(Backend):
@@ -67,7 +89,7 @@ class PostgresCollection(Backend):
         self.path, self._cosine = self._connections.name, MeanCosine()
         try:
             with self._connections.borrow(replica=True) as connection:
-                if not schema.exists(connection, self._connections.schema):
+                if not tables.exists(connection, self._connections.schema):
                     raise CollectionError(
                         f"{self.path}: no such collection; make one with: searchengine copy FOLDER "
                         "URL, or searchengine index CORPUS URL"
@@ -81,7 +103,7 @@ class PostgresCollection(Backend):
         return type(self), (self._url,)
 
     @classmethod
-    def create(cls, url: str, settings: dict[str, Any], analyzer: Analyzer | None) -> Self:
+    def create(cls, url: str, settings: Mapping[str, Any], analyzer: Analyzer | None) -> Self:
         """Create an empty collection, whole or not at all, and open it.
 
         `settings`: as of a folder, and of a copy the measured SHORTLIST, or None; `analyzer`: None
@@ -93,25 +115,18 @@ class PostgresCollection(Backend):
                 "a collection on a server does not read the languages of its stems from the first "
                 "documents: name them, such as stem:en or stem:de,ru, or copy a folder"
             )
-        stored = settings | {"tokenizer": str(analyzer or DEFAULT)}
+        stored = {**settings, "tokenizer": str(analyzer or DEFAULT)}
         if stored["tokenizer"] == Tokenizer.NONE:
             stored["mode"] = Mode.VECTOR
-        connections = Connections(url)
-        try:
-            schema.create(connections, stored)
-        finally:
-            connections.close()
+        with closing(Connections(url)) as connections:
+            tables.create(connections, stored)
         return cls(url)
 
     @classmethod
     def exists(cls, url: str) -> bool:
         """Whether there is a collection. Raises as opening it, if the server cannot be asked."""
-        connections = Connections(url)
-        try:
-            with connections.single() as connection:
-                return schema.exists(connection, connections.schema)
-        finally:
-            connections.close()
+        with closing(Connections(url)) as connections, connections.borrow() as connection:
+            return tables.exists(connection, connections.schema)
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -120,12 +135,10 @@ class PostgresCollection(Backend):
     @contextmanager
     def reading(self, *, newest: bool = False) -> Iterator[PostgresSnapshot]:
         """`newest`: of the primary, on which a write is based."""
-        with self._connections.reading(replica=not newest) as reading:
-            snapshot = PostgresSnapshot(reading, self.path, self._state, self._cosine)
-            reading.began = lambda revision: snapshot.show(
-                self._current(reading.connection, revision)
-            )
-            yield snapshot
+        reading = self._connections.transaction("ACCESS SHARE", replica=not newest)
+        with reading as (connection, revision):
+            state = self._current(connection, revision)
+            yield PostgresSnapshot(connection, self.path, state, self._cosine)
 
     def upsert(
         self,
@@ -139,23 +152,30 @@ class PostgresCollection(Backend):
     ) -> None:
         made_by = self.settings if made_by is None else made_by
         last = checked(entries, int(made_by["encoder"]["dim"]))
-        rows = {key: _row(entry, self.settings) for key, entry in last.items()}
+        analyzer = Analyzer.parse(self.settings["tokenizer"])
+        rows = {key: _row(entry, analyzer) for key, entry in last.items()}
         patched = {entry.document.key: _patch(entry) for entry in metadata}
+        keys = [*last, *patched]
 
         def work(connection: Connection, revision: str) -> None:
             state = self._current(connection, revision)
             check_made_by(self.path, made_by, state.settings)
-            keys = [*last, *patched]
-            known = {row[0]: Known(*row[1:]) for row in run(connection, known_of(keys))[0]}
+            sql, values = known_of(keys)  # in one order, so that no two writers wait for each other
+            lock = f"{sql} ORDER BY key FOR NO KEY UPDATE", values
+            passages = sum(len(entry.spans) for entry in last.values())
+            stored, numbers = run(connection, lock, (_NUMBERS, (passages,)))
+            known = {row[0]: Known(*row[1:]) for row in stored}
             check_unchanged(expected, known, keys)
             if not known.keys() >= patched.keys():
                 raise Changed
-            if rows:
-                _write(connection, rows, last, known, state)
-            with connection.pipeline():
-                _change(connection, {known[key].id: columns for key, columns in patched.items()})
+            for key, row in patched.items():
+                sets = ", ".join(f"{name} = %s" for name in row)
+                sql = f"UPDATE documents SET {sets} WHERE key = %s"
+                connection.execute(sql, (*row.values(), key))
+            if last:
+                _write(connection, last, rows, sorted(number for (number,) in numbers), state)
 
-        if last or patched:
+        if keys:
             self._connections.write(work)
             self._fit_if_due()
         if finished is not None:
@@ -168,17 +188,18 @@ class PostgresCollection(Backend):
                 matches, values = "key = ANY(%s)", (storable_keys(keys),)
             sql = f"DELETE FROM documents WHERE {matches} RETURNING tokens"
             gone = connection.execute(sql, values).fetchall()
-            _count(connection, -len(gone), -sum(tokens for (tokens,) in gone))
+            counted = -len(gone), -sum(tokens for (tokens,) in gone)
+            run(connection, ("INSERT INTO word_totals VALUES (%s, %s)", counted), _SUM_UP)
             return len(gone)
 
         return self._connections.write(work)
 
     def configure(self, values: Mapping[str, Any], *, fields: Iterable[str] = ()) -> None:
         """As Backend. Equality and `contains` have an index without `fields`, comparisons not."""
-        with self._connections.single() as connection:
-            for name in fields:
-                schema.index_field(connection, name)
-            if fields:
+        if fields:
+            with self._connections.borrow(limited=False) as connection:
+                for name in fields:
+                    tables.index_field(connection, name)
                 connection.execute("ANALYZE documents")  # which collects those of the index
 
         def work(connection: Connection, _: str) -> None:
@@ -198,17 +219,11 @@ class PostgresCollection(Backend):
             self.refresh()
         if self._state.indexed or not self._state.fitted:
             return
-        with self._connections.single() as connection:
-            sql = "SELECT pg_try_advisory_lock(hashtextextended(%s, 1))"
-            if connection.execute(sql, (self._connections.schema,)).fetchone() == (True,):
-                schema.index_frequent_fields(connection)
-                schema.build_graph(connection, self._state.config)
+        with self._connections.borrow(limited=False) as connection:
+            if tables.lock(connection, self._connections.schema, 1):
+                tables.index_frequent_fields(connection)
+                tables.build_graph(connection, self._state.config)
         self.refresh()
-
-    def explain(self, vector: Floats, k: int = 10, where: str | None = None) -> str:
-        """The server's plan (EXPLAIN) of a search for a vector (D,)."""
-        with self.reading() as snapshot:
-            return snapshot.explain(vector, k, where)
 
     def refresh(self) -> None:
         """Read the settings again. Raises EncoderMismatch if another encoder built them."""
@@ -217,6 +232,89 @@ class PostgresCollection(Backend):
 
     def close(self) -> None:
         self._connections.close()
+
+    # ---------------------------------------------------------------------------------- a reindex
+
+    @contextmanager
+    def beside(self, settings: Mapping[str, Any]) -> "Iterator[PostgresCollection]":
+        """The collection that is to take the place of this one: the pending one, or a new one.
+
+        One process at a time has it. Raises CollectionBusy.
+        """
+        with self._reindexing():
+            if self.pending() is None:
+                analyzer = Analyzer.parse(self.settings["tokenizer"])
+                chosen = {**settings, SHORTLIST: None, _TARGET: self._connections.schema}
+                self.create(self._beside, chosen, analyzer).close()
+            with closing(type(self)(self._beside)) as other:
+                yield other
+
+    def pending(self) -> Mapping[str, Any] | None:
+        """The settings of a pending reindex; None: there is none."""
+        if not self.exists(self._beside):
+            return None
+        with closing(type(self)(self._beside)) as other:
+            if other.settings.get(_TARGET) != self._connections.schema:
+                raise CollectionError(
+                    f"a reindex needs {other.path}, which is another collection; copy "
+                    "that one to another name, and drop it"
+                )
+            return other.settings
+
+    def discard(self) -> bool:
+        """Drop the pending reindex; whether there was one. Raises CollectionBusy."""
+        with self._reindexing() as connection:
+            if self.pending() is None:
+                return False
+            connection.execute(f'DROP SCHEMA "{split_url(self._beside)[1]}" CASCADE')
+            return True
+
+    @contextmanager
+    def _reindexing(self) -> Iterator[Connection]:
+        with self._connections.borrow(limited=False) as connection:
+            if not tables.lock(connection, self._connections.schema, 2):
+                raise CollectionBusy(
+                    f"{self.path} is being reindexed by another process; wait until it has "
+                    "finished, or end it"
+                )
+            yield connection
+
+    @property
+    def _beside(self) -> str:
+        """The URL of the collection that a reindex builds."""
+        return f"{self._url.partition('#')[0]}#{self._connections.schema[:55]}_reindex"
+
+    def differing(self, other: "PostgresCollection") -> list[tuple[str, bool, bool]]:
+        """The documents that a collection beside this one lacks, has too many or otherwise.
+
+        Key, whether it is stored here, and whether its text differs; as they were first added.
+        """
+        columns = "{0}.digest, {0}.metadata::text, {0}.source::text, {0}.root"
+        here, there = columns.format("here"), columns.format("there")
+        with self.reading(newest=True) as snapshot:
+            return snapshot.read(
+                "SELECT coalesce(here.key, there.key), here.id IS NOT NULL, here.digest IS "
+                "DISTINCT FROM there.digest FROM documents AS here FULL JOIN "
+                f'"{other._connections.schema}".documents AS there ON here.key = there.key '
+                f"WHERE ({here}) IS DISTINCT FROM ({there}) ORDER BY here.id"
+            )
+
+    def replace_by(self, other: "PostgresCollection", finish: Callable[[], None]) -> None:
+        """Put the collection beside in the place of this one, in one commit.
+
+        `finish`: called before, while nobody else writes, maybe several times. Raises
+        CollectionBusy if others read without a pause.
+        """
+
+        def work(connection: Connection, _: str) -> None:
+            finish()
+            tables.replace(connection, self._connections.schema, other._connections.schema)
+            set_value(connection, _TARGET, None)
+
+        self._connections.write(work, alone=True)
+        self.refresh()
+
+    # ------------------------------------------------------------------------------------ settings
 
     def _current(self, connection: Connection, revision: str) -> State:
         """The state of the commit that a connection sees."""
@@ -245,129 +343,106 @@ class PostgresCollection(Backend):
             if connection.execute(sql, (least - 1,)).fetchone() != (True,):
                 return
         if fitted:
-            with self._connections.single() as connection:
-                set_value(connection, schema.GRAPH, None)
-                connection.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {schema.GRAPH}")
+            with self._connections.borrow(limited=False) as connection:
+                set_value(connection, tables.GRAPH, None)
+                connection.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {tables.GRAPH}")
 
         def work(connection: Connection, revision: str) -> None:
             ((count,),) = connection.execute("SELECT count(*) FROM passages").fetchall()
             if self._current(connection, revision).fitted != fitted or count < least:
                 return  # another process has done it
+            cursor = connection.cursor(binary=True)
             sql = f"SELECT vector FROM passages ORDER BY random() LIMIT {_SAMPLE}"
-            sample = _vectors(connection.cursor(binary=True).execute(sql).fetchall())
-            schema.set_rotation(connection, fit([sample], self._state.config), count)
+            sample = _vectors(cursor.execute(sql).fetchall())
+            tables.set_rotation(connection, fit([sample], self._state.config), count)
+            connection.execute("DELETE FROM prefixes")
             state, last = State.read(connection, self.path), -1
-            sql = f"SELECT vector, id FROM passages WHERE id > %s ORDER BY id LIMIT {_BLOCK}"
-            while rows := connection.cursor(binary=True).execute(sql, (last,)).fetchall():
+            sql = "SELECT vector, id, document FROM passages WHERE id > %s ORDER BY id LIMIT 1000"
+            while rows := cursor.execute(sql, (last,)).fetchall():
                 last = rows[-1][1]
-                prefixes = _halves(state.prefixes(_vectors(rows)))
-                with connection.cursor() as cursor:
-                    pairs = zip(prefixes, (row[1] for row in rows), strict=True)
-                    cursor.executemany("UPDATE passages SET prefix = %s WHERE id = %s", pairs)
+                pairs = [row[1:] for row in rows]
+                _insert(
+                    connection, "prefixes", _PREFIX, _with(pairs, state.prefixes(_vectors(rows)))
+                )
 
         self._connections.write(work, alone=True)
         self.refresh()
 
 
-def _row(entry: Entry, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _row(entry: Entry, analyzer: Analyzer) -> dict[str, Any]:
     """The columns of a document. Raises CorpusError for the only text that cannot be stored."""
-    document, patch = entry.document, _patch(entry)
+    document = entry.document
+    columns = {name: getattr(document, name) for name in ("key", "title", "text")}
     written = as_json(document.metadata) + (entry.source or "")
-    has_nul = "\\u0000" in written.replace("\\\\", "")
-    for name in ("key", "title", "text"):
-        has_nul |= "\0" in getattr(document, name)
-    if has_nul:
+    if "\0" in "".join(columns.values()) or "\\u0000" in written.replace("\\\\", ""):
         raise CorpusError(
             f"document {document.key!r:.80} holds the character U+0000, which PostgreSQL cannot "
             "store; remove it, nothing was changed"
         )
-    words, tokens = vector_of(document, Analyzer.parse(settings["tokenizer"]))
-    texts = {name: getattr(document, name) for name in ("key", "title", "text", "digest")}
-    return {**texts, **patch, "vectors": entry.supplied, "tokens": tokens, "words": words}
+    words, tokens = vector_of(document, analyzer)
+    own = {"digest": document.digest, "vectors": entry.supplied, "tokens": tokens, "words": words}
+    return columns | own | _patch(entry)
 
 
 def _patch(entry: Entry) -> dict[str, Any]:
     """The columns of metadata: as JSON, as JSONB, the shadow of its dates; source and root."""
     text, dates = as_json(entry.document.metadata), dates_of(dict(entry.document.metadata))
+    shadow, root = None if dates is None else json.dumps(dates), entry.document.root or None
     return {
-        "metadata": Json(text, dumps=str),
-        "fields": Jsonb(text, dumps=str),
-        "dates": None if dates is None else Jsonb(dates),
-        "source": None if entry.source is None else Json(entry.source, dumps=str),
-        "root": entry.document.root or None,
-    }
+        "metadata": text, "fields": text, "dates": shadow, "source": entry.source, "root": root
+    }  # fmt: skip
 
 
 def _write(
     connection: Connection,
-    rows: Mapping[str, Mapping[str, Any]],
     entries: Mapping[str, Entry],
-    known: Mapping[str, Known],
+    rows: Mapping[str, Mapping[str, Any]],
+    numbers: Iterable[int],
     state: State,
 ) -> None:
-    """Store entries (by key) and their rows in place of those that are `known`."""
-    new = [key for key in rows if key not in known]
-    ids = {key: known[key].id for key in rows if key in known}
-    replaced, count = [*ids.values()], sum(len(entry.spans) for entry in entries.values())
-    sql = "SELECT coalesce(sum(tokens), 0)::int8 FROM documents WHERE id = ANY(%s)"
-    free, numbers, ((before,),) = run(
-        connection, _new_ids("documents", len(new)), _new_ids("passages", count), (sql, (replaced,))
-    )
-    ids |= {key: i for key, (i,) in zip(new, sorted(free), strict=True)}
-    with connection.pipeline():
-        _count(connection, len(new), sum(row["tokens"] for row in rows.values()) - before)
-        _change(connection, {ids[key]: rows[key] for key in rows if key in known})
-        connection.execute("DELETE FROM passages WHERE document = ANY(%s)", (replaced,))
-    if new:
-        names = ", ".join(["id", *rows[new[0]]])
-        sql = f"COPY documents ({names}) FROM STDIN"
-        with connection.cursor() as cursor, cursor.copy(sql) as copy:
-            for key in new:
-                copy.write_row((ids[key], *rows[key].values()))
-    if not count:
+    """Store entries and their rows, by key, in place of stored ones; `numbers`: of passages."""
+    keys, tokens = [*rows], sum(row["tokens"] for row in rows.values())
+    stored = "FROM documents WHERE key = ANY(%s)"
+    count = f"INSERT INTO word_totals SELECT %s - count(*), %s - coalesce(sum(tokens), 0) {stored}"
+    delete = f"DELETE FROM passages WHERE document IN (SELECT id {stored})"
+    run(connection, (count, (len(keys), tokens, keys)), _SUM_UP, (delete, (keys,)))
+    columns = (tuple(row.values()) for row in rows.values())
+    sets = ", ".join(f"{name} = excluded.{name}" for name in _DOCUMENT)
+    replace = f"ON CONFLICT (key) DO UPDATE SET {sets} RETURNING key, id"
+    ids: dict[str, int] = dict(_insert(connection, "documents", _DOCUMENT, columns, replace))
+    free = iter(numbers)
+    spans = [(next(free), ids[key], *span) for key in keys for span in entries[key].spans]
+    if not spans:
         return
     vectors = unit_rows(np.concatenate([entry.vectors for entry in entries.values()]))
-    prefixes = _halves(state.prefixes(vectors)) if state.fitted else [None] * count
-    spans = [(ids[key], *span) for key, entry in entries.items() for span in entry.spans]
-    sql = f"COPY passages ({', '.join(_PASSAGE)}) FROM STDIN WITH (FORMAT binary)"
-    with connection.cursor() as cursor, cursor.copy(sql) as copy:
-        copy.set_types([*_PASSAGE.values()])
-        rows_ = zip(sorted(numbers), spans, _halves(vectors), prefixes, strict=True)
-        for (i,), span, vector, prefix in rows_:
-            copy.write_row((i, *span, vector, prefix))
+    _insert(connection, "passages", _PASSAGE, _with(spans, vectors))
+    if state.fitted:
+        pairs = [span[:2] for span in spans]
+        _insert(connection, "prefixes", _PREFIX, _with(pairs, state.prefixes(vectors)))
 
 
-def _change(connection: Connection, changes: Mapping[int, Mapping[str, Any]]) -> None:
-    """Change columns of documents, by id: passages refer to a row, so it is not replaced."""
-    for i, columns in changes.items():
-        sets = ", ".join(f"{name} = %s" for name in columns)
-        connection.execute(f"UPDATE documents SET {sets} WHERE id = %s", (*columns.values(), i))
+def _insert(
+    connection: Connection,
+    table: str,
+    types: Mapping[str, str],
+    rows: Iterable[tuple[Any, ...]],
+    end: str = "",
+) -> Rows:
+    """Insert rows in their order, some at a time; what they return."""
+    arrays = ", ".join(f"%s::{kind}[]" for kind in types.values())
+    sql = f"INSERT INTO {table} ({', '.join(types)}) SELECT * FROM unnest({arrays}) {end}"
+    rest, returned = iter(rows), Rows()
+    while block := [*islice(rest, _BLOCK)]:
+        returned += run(connection, (sql, [*map(list, zip(*block, strict=True))]))[0]
+    return returned
 
 
-def _count(connection: Connection, documents: int, tokens: int) -> None:
-    """Count documents and their tokens in, or out."""
-    connection.execute("INSERT INTO word_totals VALUES (%s, %s)", (documents, tokens))
-    connection.execute(
-        "WITH gone AS (DELETE FROM word_totals WHERE (SELECT count(*) FROM word_totals) > %s "
-        "RETURNING documents, tokens) INSERT INTO word_totals "
-        "SELECT sum(documents), sum(tokens) FROM gone HAVING count(*) > 0",
-        (_MAX_TOTALS,),
-    )
+def _with(rows: Iterable[tuple[int, ...]], vectors: Floats) -> Iterator[tuple[Any, ...]]:
+    """Rows, each with its vector of (n, d) as float16, for the database."""
+    for row, half in zip(rows, vectors.astype(np.float16), strict=True):
+        yield (*row, HalfVector(half))
 
 
-def _new_ids(table: str, count: int) -> tuple[str, tuple[Any, ...]]:
-    sql = (
-        "SELECT nextval(sequence) FROM (SELECT pg_get_serial_sequence(%s, 'id')::regclass AS "
-        "sequence) AS of_table, generate_series(1, %s)"
-    )
-    return sql, (table, count)
-
-
-def _vectors(rows: Sequence[tuple[Any, ...]]) -> Floats:
+def _vectors(rows: Rows) -> Floats:
     """The vectors that rows begin with, (n, D)."""
     return np.array([row[0].to_numpy() for row in rows], np.float32)
-
-
-def _halves(rows: Floats) -> list[HalfVector]:
-    """Rows (n, d) as float16, for the database."""
-    return [HalfVector(row) for row in rows.astype(np.float16)]

@@ -12,25 +12,17 @@ bound, and a filter never under-fills.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from pgvector import HalfVector, Vector
-from psycopg import ClientCursor
 
 from searchengine.backends import lexical
-from searchengine.backends.contract import (
-    Ids,
-    Known,
-    Passages,
-    Reindexed,
-    Snapshot,
-    WordScores,
-    has_words,
-)
+from searchengine.backends.contract import Ids, Known, Passages, Snapshot, WordScores, has_words
 from searchengine.backends.filters.parser import field_named
 from searchengine.backends.postgresql import schema, words
-from searchengine.backends.postgresql.connections import Reading, Rows, Statement
+from searchengine.backends.postgresql.connections import Connection, Rows, Statement, run
 from searchengine.backends.postgresql.filters import condition
 from searchengine.backends.postgresql.schema import State
 from searchengine.backends.quotes import phrases as phrases_of
@@ -50,7 +42,7 @@ _DEFAULT_SHORTLIST = 400
 _EFFORT = 250
 """ef_search, unless the collection sets one or the shortlist is longer. With it a shortlist of 100
 rows has all of the 10 best, but 1 in 130 (100,000 sentences, 384 dimensions)."""
-_RARE = "documents.id + 0 >= 0"
+_RARE = "(documents.id + 0 >= 0 OR documents.id + 0 >= -1)"
 """True of all documents; the planner expects that of a third. So it compares all rows that match up
 to a twentieth of 60,000: 30 ms, where the graph takes 99, because it must pass by all others."""
 _MAX_EF = 1000  # the limit of pgvector
@@ -66,20 +58,14 @@ class PostgresSnapshot(Snapshot):
     Rows that a search has brought along are not read again.
     """
 
-    def __init__(self, reading: Reading, name: str, state: State, cosine: MeanCosine) -> None:
-        """`state`: as last known. `cosine`: as measured by the snapshots before."""
-        self.settings, self._state, self._name = state.settings, state, name
-        self._reading, self._run, self._cosine = reading, reading.run, cosine
+    def __init__(self, connection: Connection, name: str, state: State, cosine: MeanCosine) -> None:
+        """`cosine`: as measured by the snapshots before."""
+        self.settings, self._state, self._name, self._cosine = state.settings, state, name, cosine
+        self._connection, self._run = connection, partial(run, connection)
         self._dim = int(state.settings["encoder"]["dim"])
         self._passages: dict[int, tuple[int, ...]] = {}
         self._documents: dict[int, Document] = {}
         self._count: int | None = None  # of documents, if it is known
-
-    def show(self, state: State) -> None:
-        """The state of the commit, when the transaction begins. Raises Reindexed."""
-        if state.settings["encoder"] != self.settings["encoder"]:
-            raise Reindexed(f"{self._name}: another encoder indexed it just now")
-        self.settings, self._state = state.settings, state
 
     def read(self, sql: str, parameters: Sequence[Any] = ()) -> Rows:
         """All rows of a statement."""
@@ -99,21 +85,16 @@ class PostgresSnapshot(Snapshot):
             self._count = words.Index(self._run).documents
         state = self.settings["revision"], self._count
         if not self._cosine.holds(*state):
-            sample = self._sample()
-            measured = Unrelated.of(self.vectors(sample)) if sample.size else Unrelated()
+            # Passages of different documents, evenly spread over the ids.
+            ((first, last),) = self.read("SELECT min(id), max(id) FROM passages")
+            ids = [] if first is None else (first + spread(last - first + 1, _ASKED)).tolist()
+            sql = "SELECT id, document FROM passages WHERE id = ANY(%s) ORDER BY id"
+            stored = np.array(self.read(sql, (ids,)), np.int64).reshape(-1, 2)
+            sample = stored[spread(len(stored))] if len(stored) else stored
+            passages = sample[np.unique(sample[:, 1], return_index=True)[1], 0]
+            measured = Unrelated.of(self.vectors(passages)) if len(stored) else Unrelated()
             self._cosine.measured = *state, measured
         return self._cosine.measured[2]
-
-    def _sample(self) -> Ids:
-        """Passages of different documents, evenly spread over the ids."""
-        sql = "SELECT coalesce(min(id), 0), coalesce(max(id), 0) FROM passages"
-        ((first, last),) = self.read(sql)
-        asked = first + spread(last - first + 1, _ASKED)
-        sql = "SELECT id, document FROM passages WHERE id = ANY(%s) ORDER BY id"
-        stored = np.array(self.read(sql, (asked.tolist(),)), np.int64).reshape(-1, 2)
-        sample = stored[spread(len(stored))] if len(stored) else stored
-        chosen: Ids = sample[np.unique(sample[:, 1], return_index=True)[1], 0]
-        return chosen
 
     def search(
         self,
@@ -134,19 +115,8 @@ class PostgresSnapshot(Snapshot):
             self._shortlist(query, size, matches) if walks else self._exact(query, k, matches)
             for query in unit
         ]
-        before, state = self._parameters(size) if walks else [], self._state
-        results = self._run(*before, *(_best(*each, k, shown) for each in chosen))
-        if self._state is not state:  # it has changed: the rotation, or the graph
-            return self.search(
-                queries,
-                k,
-                shortlist=shortlist,
-                where=where,
-                phrases=phrases,
-                exact=exact,
-                shown=shown,
-            )
-        results = results[len(before) :]
+        before = self._parameters(size) if walks else []
+        results = self._run(*before, *(_best(*each, k, shown) for each in chosen))[len(before) :]
         if walks:  # the graph may have missed rows
             few = [i for i, rows in enumerate(results) if not rows or rows[0][2] < size]
             again = [_best(*self._exact(unit[i], k, matches), k, shown) for i in few]
@@ -166,31 +136,19 @@ class PostgresSnapshot(Snapshot):
     def _parameters(self, size: int) -> list[Statement]:
         """Set the parameters of HNSW for this transaction, so that a scan returns `size` rows."""
         effort = max(size, int(self.settings["index"].get("effort") or _EFFORT))
-        parameters = (
-            f"hnsw.ef_search = {min(effort, _MAX_EF)}",
-            "hnsw.iterative_scan = relaxed_order",
-        )
-        return [(f"SET LOCAL {parameter}", ()) for parameter in parameters]
-
-    def explain(self, query: Floats, k: int, where: str | None) -> str:
-        """The server's plan of a search for a vector (D,)."""
-        size, unit = max(k, self.shortlist), unit_rows(query[None], dim=self._dim)[0]
-        matches = self._matches(where, ())
-        chosen = self._exact(unit, k, matches)
-        if self._state.indexed:
-            chosen = self._shortlist(unit, size, matches)
-        # A node of a cluster does not know the types of parameters.
-        bound = ClientCursor(self._reading.connection).mogrify(f"EXPLAIN {chosen[0]}", chosen[1])
-        *_, plan = self._run(*self._parameters(size), (bound, ()))
-        return "\n".join(row[0] for row in plan)
+        return [
+            (f"SET LOCAL hnsw.ef_search = {min(effort, _MAX_EF)}", ()),
+            ("SET LOCAL hnsw.iterative_scan = relaxed_order", ()),
+        ]
 
     def _shortlist(self, query: Floats, size: int, matches: _Matches) -> Statement:
         """The shortlist for a unit query (D,), by the cosine of the prefix."""
         join, holds, values = matches
         holds += f" AND {_RARE}" if join else ""
         sql = (
-            f"SELECT passages.id, {self._score} AS score, document, first, last FROM "
-            f"passages{join} WHERE {holds} ORDER BY prefix <#> %s::halfvec LIMIT %s"
+            f"SELECT passages.id, {self._score} AS score, document, first, last FROM (SELECT "
+            f"passage FROM prefixes{join} WHERE {holds} ORDER BY prefix <#> %s::halfvec LIMIT %s"
+            ") AS nearest JOIN passages ON passages.id = passage"
         )
         return sql, (Vector(query), *values, self._prefix(query), size)
 
@@ -219,22 +177,22 @@ class PostgresSnapshot(Snapshot):
             return []
         join, holds, values = self._matches(where, ())
         prefix = self._prefix(unit_rows(query[None], dim=self._dim)[0])
-        sql = "SELECT prefix <#> %s::halfvec FROM passages WHERE id = ANY(%s)"
+        sql = "SELECT prefix <#> %s::halfvec FROM prefixes WHERE passage = ANY(%s)"
         rows = self.read(sql, (prefix, passages.tolist()))
-        sql = f"SELECT count(*) FROM passages{join} WHERE {holds} AND prefix <#> %s::halfvec < %s"
+        sql = f"SELECT count(*) FROM prefixes{join} WHERE {holds} AND prefix <#> %s::halfvec < %s"
         counts = self._run(*((sql, (*values, prefix, far)) for (far,) in rows))
         return [1 + int(count) for ((count,),) in counts]
 
     def cosines(self, query: Floats, passages: Ids) -> SearchResult:
+        matches = "", "passages.id = ANY(%s)", (passages.tolist(),)
         unit = unit_rows(query[None], dim=self._dim)[0]
-        sql = f"SELECT id, {self._score} FROM passages WHERE id = ANY(%s) ORDER BY 2 DESC, 1"
-        listed = self.read(sql, (Vector(unit), passages.tolist()))
-        rows = np.array([[row for row, _ in listed]], np.int64)
-        return SearchResult(rows, np.array([[score for _, score in listed]], np.float32))
+        listed = self.read(*self._exact(unit, len(passages), matches))
+        rows = np.array([[row[0] for row in listed]], np.int64)
+        return SearchResult(rows, np.array([[row[1] for row in listed]], np.float32))
 
     def vectors(self, passages: Ids) -> Floats:
         sql = "SELECT id, vector FROM passages WHERE id = ANY(%s)"
-        cursor = self._reading.connection.cursor(binary=True)
+        cursor = self._connection.cursor(binary=True)
         stored: dict[int, Any] = dict(cursor.execute(sql, (passages.tolist(),)).fetchall())
         return np.array([stored[int(i)].to_numpy() for i in passages], np.float32)
 
@@ -260,9 +218,8 @@ class PostgresSnapshot(Snapshot):
         added = tuple(self._phrase(text) for text in others)
         index = words.Index(self._run, (factor, added), (holds, values))
         self._count, question = index.documents, words.storable(question)
-        return lexical.search(
-            index, index.best, question, (self._analyzer,), k, synonyms_of(question, self.settings)
-        )
+        synonyms = synonyms_of(question, self.settings)
+        return lexical.search(index, index.best, question, (self._analyzer,), k, synonyms)
 
     def replacements(self, question: str) -> Mapping[tuple[int, int], str]:
         return {}
@@ -372,7 +329,7 @@ class PostgresSnapshot(Snapshot):
             "hot_row": None,
             "cold_row": None,
             "words": "BM25" if has_words(self.settings) else None,
-            "fields": schema.indexed_fields(self._reading.connection),
+            "fields": schema.indexed_fields(self._connection),
             "shortlist": self.shortlist,
             "exact": not self._state.indexed or self.shortlist >= passages,
             "bytes": total,

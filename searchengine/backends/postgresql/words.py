@@ -90,22 +90,19 @@ class Index:
         """`factor`: multiplies a score."""
         self._run, self._factor, self._condition = run, factor, condition
         (((self.documents, self._tokens),),) = run((_TOTALS, ()))
-        self._known: dict[Term, int] = {}
+        self._known: dict[tuple[Term, int], int] = {}
 
     def counts(self, terms: Sequence[Term], limit: int) -> list[int]:
         """How many documents have each term, counted up to `limit`."""
-        missing = [term for term in terms if term not in self._known]
+        missing = [term for term in terms if (term, limit) not in self._known]
         sql = (
             "SELECT count(*) FROM (SELECT 1 FROM documents WHERE words @@ %s::tsquery LIMIT %s) "
             "AS counted"
         )
-        if missing:
-            rows = self._run(*((sql, (_query(term), limit)) for term in missing))
-            found = {term: int(row[0][0]) for term, row in zip(missing, rows, strict=True)}
-            if limit == 1:
-                return [found.get(term, self._known.get(term, 0)) for term in terms]
-            self._known |= found
-        return [min(limit, self._known[term]) for term in terms]
+        rows = self._run(*((sql, (_query(term), limit)) for term in missing))
+        for term, ((count,),) in zip(missing, rows, strict=True):
+            self._known[term, limit] = int(count)
+        return [self._known[term, limit] for term in terms]
 
     def best(self, weights: Mapping[Term, float], k: int) -> Scored:
         """The k best documents with one of the terms, by (−score, id)."""

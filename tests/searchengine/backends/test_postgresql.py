@@ -16,7 +16,7 @@ import numpy as np
 import postgres_server
 import pytest
 from conftest import WordLengths
-from postgres_server import new_cluster_url, new_url
+from postgres_server import new_cluster_url, new_url, plan
 from slow_wire import Wire, wire
 
 from searchengine import Document, SearchEngine
@@ -85,13 +85,13 @@ def test_the_index_serves_and_agrees_with_exact_search(url: str) -> None:
         engine.collection.upsert(stored[:900])
         engine.collection.upsert((), finished=0)
         query = units(1, seed=5)[0]
-        assert schema.GRAPH not in engine.collection.explain(query)  # FLAT_BELOW
+        assert schema.GRAPH not in plan(engine, query)  # FLAT_BELOW
         assert "not built" in engine.stats().pending[0]
         assert engine.stats().exact and engine.search(query, 1).exact
         engine.collection.upsert(stored[900:])
         engine.collection.upsert((), finished=0)
-        plan = engine.collection.explain(query, 10, "n >= 700")
-        assert schema.GRAPH in plan and "Seq Scan" not in plan
+        planned = plan(engine, query, 10, "n >= 700")
+        assert schema.GRAPH in planned and "Seq Scan" not in planned
         assert engine.stats().pending == () and not engine.stats().exact
         queries = units(40, seed=6)
         agreed = filtered = 0
@@ -110,7 +110,7 @@ def test_the_index_serves_and_agrees_with_exact_search(url: str) -> None:
     # A scan that gives up soon is completed by comparing all rows that match.
     soon = forced.replace("#", "%20-c%20hnsw.max_scan_tuples%3D1%20-c%20hnsw.ef_search%3D1#")
     with SearchEngine.open(soon) as engine:
-        assert schema.GRAPH in engine.collection.explain(queries[0], 10, "n in (3, 4, 1499)")
+        assert schema.GRAPH in plan(engine, queries[0], 10, "n in (3, 4, 1499)")
         for where, count in (("n in (3, 4, 1499)", 3), ("n < 12", 10), ("n >= 1400", 10)):
             assert len(engine.search(queries[0], 10, where=where)) == count
 
@@ -151,8 +151,8 @@ def test_filters_that_many_documents_match_use_the_index(url: str) -> None:
             "not (n < 15000)",
             "n >= 15000 and lang != 'ko'",
         ):
-            plan = engine.collection.explain(query, 10, where)
-            assert schema.GRAPH in plan, where
+            planned = plan(engine, query, 10, where)
+            assert schema.GRAPH in planned, where
             true = {hit.key for hit in engine.search(query, 10, exact=True, where=where)}
             found = {hit.key for hit in engine.search(query, 10, where=where)}
             assert len(found) == 10 and len(found & true) >= 8, where
@@ -166,8 +166,8 @@ def test_filters_that_many_documents_match_use_the_index(url: str) -> None:
             ("lang = 'no'", "documents_fields"),
             ("n in (1, 2, 3)", "documents"),
         ):
-            plan = engine.collection.explain(query, 10, where)
-            assert index in plan and schema.GRAPH not in plan, where
+            planned = plan(engine, query, 10, where)
+            assert index in planned and schema.GRAPH not in planned, where
         with engine.collection._connections.borrow() as connection:
             connection.execute("CHECKPOINT")  # else a test that kills the server waits for it
 
@@ -331,12 +331,8 @@ def test_a_wrong_password_is_refused(url: str) -> None:
 @pytest.mark.parametrize(
     ("found", "message"),
     [
-        (None, "lacks the extension pgvector; install version 0.8"),
-        (
-            ("0.7.4", "0.7.4"),
-            "has pgvector 0.7.4, and 0.8 or later is needed; upgrade it on the server",
-        ),
-        (("0.6.2", "0.8.1"), "has pgvector 0.6.2.*ALTER EXTENSION vector UPDATE"),
+        (None, r"needs the extension pgvector 0.8 or later, got none; install it"),
+        (("0.7.4",), r"0.8 or later, got 0.7.4; install .*ALTER EXTENSION vector UPDATE"),
     ],
 )
 def test_an_old_extension_is_refused(url: str, found: Any, message: str) -> None:
@@ -352,10 +348,8 @@ def test_an_old_extension_is_refused(url: str, found: Any, message: str) -> None
 
 
 def test_tables_of_another_version_are_refused(engine: SearchEngine, url: str) -> None:
-    for version, way in (
-        (99, "upgrade searchengine"),
-        (3, "index the documents again, or copy a folder"),
-    ):
+    way = "upgrade searchengine if that is older; else index .* again, or copy a folder"
+    for version in (99, 3):
         with engine.collection._connections.borrow() as connection:
             sql = "UPDATE settings SET value = %s WHERE name = 'version'"
             connection.execute(sql, (str(version),))
@@ -569,11 +563,11 @@ def test_round_trips(url: str) -> None:
         (vector,) = engine.encode_questions(["bb"])
         engine.search(vector, 5)
         for _ in range(3):
-            assert trips(lambda: engine.search(vector, 5)) == 2
-            assert trips(lambda: engine.search("bb", 5, mode="vector", where="n >= 3")) == 2
-        assert trips(lambda: engine.get("3")) <= 3
-        assert trips(lambda: engine.search("bb", 5, mode="text")) <= 7
-        assert trips(lambda: engine.add([{"_id": "3", "text": "bb cc"}])) <= 20
+            assert trips(lambda: engine.search(vector, 5)) == 3
+            assert trips(lambda: engine.search("bb", 5, mode="vector", where="n >= 3")) == 3
+        assert trips(lambda: engine.get("3")) <= 4
+        assert trips(lambda: engine.search("bb", 5, mode="text")) <= 8
+        assert trips(lambda: engine.add([{"_id": "3", "text": "bb cc"}])) <= 12
         assert len(engine) == 20
 
 
@@ -690,7 +684,7 @@ def test_a_writer_that_began_before_the_rotation(
     vectors = np.concatenate([entry.vectors for entry in back])
     np.testing.assert_allclose(vectors, units(1200), atol=2e-3)
     with engine.collection._connections.borrow() as connection:
-        sql = "SELECT count(*), count(prefix) FROM passages"
+        sql = "SELECT (SELECT count(*) FROM passages), (SELECT count(*) FROM prefixes)"
         assert connection.execute(sql).fetchone() == (1200, 1200)
 
 
@@ -726,14 +720,14 @@ def test_what_is_written_during_a_transaction_is_not_overwritten(
     """Another writer commits after a transaction has read what is stored."""
     stored = entries(3)
     engine.collection.upsert(stored)
-    numbers, work = collections._new_ids, [lambda: engine.update({"k0": {"seen": True}})]
+    check, work = collections.check_made_by, [lambda: engine.update({"k0": {"seen": True}})]
 
     def interrupted(*arguments: Any) -> Any:
         if work:
             work.pop()()
-        return numbers(*arguments)
+        return check(*arguments)
 
-    monkeypatch.setattr(collections, "_new_ids", interrupted)
+    monkeypatch.setattr(collections, "check_made_by", interrupted)
     changed = replace(stored[0], document=replace(stored[0].document, title="new"))
     with pytest.raises(Changed):
         engine.collection.upsert([changed], stored_states(engine.collection, ["k0"]))
@@ -863,8 +857,8 @@ def test_searches_ask_a_replica_and_writes_go_to_the_primary(url: str) -> None:
             "\tIs the server running locally?",
             "cannot be reached (No such file)",
         ),
-        ("FATAL:  the database system is starting up", "takes no connection now"),
-        ("FATAL:  sorry, too many clients already", "takes no connection now"),
+        ("FATAL:  the database system is starting up", "or try again"),
+        ("FATAL:  sorry, too many clients already", "or try again"),
         ("FATAL:  no pg_hba.conf entry for host", "refuses the user"),
     ],
 )
@@ -900,8 +894,8 @@ def test_passages_are_on_all_nodes(spread: SearchEngine) -> None:
         sql = "SELECT count(*) FROM pg_dist_node WHERE shouldhaveshards AND noderole = 'primary'"
         assert (nodes,) == connection.execute(sql).fetchone()
     query = units(1, seed=5)[0]
-    plan = spread.collection.explain(query, 10, "n >= 100")
-    assert "Custom Scan (Citus Adaptive)" in plan and "Could not" not in plan
+    planned = plan(spread, query, 10, "n >= 100")
+    assert "Custom Scan (Citus Adaptive)" in planned and "Could not" not in planned
     exact = [hit.key for hit in spread.search(query, 10, exact=True)]
     assert [hit.key for hit in spread.search(query, 10, shortlist=1500)] == exact
 

@@ -120,7 +120,9 @@ def test_prefixes_are_those_of_the_rotation(url: str, rotation: str) -> None:
         assert (used.rotation is None) == (rotation == "identity")
         matrix = np.eye(8, DIM) if used.rotation is None else used.rotation
         with engine.collection._connections.borrow() as connection:
-            rows = connection.execute("SELECT vector, prefix FROM passages").fetchall()
+            rows = connection.execute(
+                "SELECT vector, prefix FROM passages JOIN prefixes ON passage = passages.id"
+            ).fetchall()
         assert len(rows) == 1300 - 14
         vectors, prefixes = (np.array([row[i].to_list() for row in rows]) for i in (0, 1))
         expected = vectors @ matrix.T
@@ -189,7 +191,7 @@ def test_an_interrupted_step_is_done_again(
 
     def interrupted(connection: Any, *_: Any) -> None:
         if step == "build":
-            connection.execute(f"CREATE INDEX {schema.GRAPH} ON passages (document)")
+            connection.execute(f"CREATE INDEX {schema.GRAPH} ON prefixes (document)")
         raise KeyboardInterrupt
 
     target = (collections, "fit") if step == "fit" else (schema, "build_graph")
