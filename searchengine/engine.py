@@ -6,7 +6,6 @@ engine.search("how do whales sleep", k=5)
 """
 
 import asyncio
-import shlex
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -1105,20 +1104,13 @@ class SearchEngine:
 
         Raises:
             CollectionBusy: another process is reindexing, or writing.
-            CollectionError: a document has vectors and no text, or another reindex is pending; or
-                the collection is on a server.
+            CollectionError: a document has vectors and no text, or another reindex is pending.
         """
-        url = shlex.quote(str(self.collection.path))
-        folder = in_folder(
-            self.collection,
-            f"encode its documents into a new collection: searchengine export {url} DIR; then "
-            "searchengine index DIR/documents.jsonl NEW_URL --encoder MODEL",
-        )
-        reindex.reindex(folder, self._encoder, encoder, passages, runtime, progress)
+        reindex.reindex(self.collection, self._encoder, encoder, passages, runtime, progress)
 
     def discard_reindex(self) -> bool:
         """Drop the pending reindex and the vectors it has encoded; False if none is pending."""
-        return reindex.discard(self.folder)
+        return reindex.discard(self.collection)
 
     def stats(self) -> Stats:
         """Size and settings of the collection."""

@@ -9,17 +9,19 @@
 Until the swap everybody reads and writes with the former encoder, and afterwards readers keep their
 commit until they refresh. Texts are compared by their checksums, so nothing has to be noted of what
 others change. Segments are linked into the collection, so the new one stays whole until the commit.
+On a server the new collection is in a schema beside, and its tables take the others' place.
 """
 
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from searchengine.backends.contract import Backend
+from searchengine.backends.entries import entries, keys_of
 from searchengine.backends.folder import pending
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.folders import beside, folder_of, os_errors, segment_errors
@@ -27,6 +29,7 @@ from searchengine.backends.folder.pending import Kind, Owner, Work
 from searchengine.backends.folder.store import SegmentRow, Store
 from searchengine.backends.folder.writer import TUNED, BuiltSegment, Writer, build_plan
 from searchengine.backends.mode import CHOSEN, WEIGHT
+from searchengine.backends.opening import in_folder, is_url
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.corpus.documents import Document
 from searchengine.encoders.loading import (
@@ -55,12 +58,16 @@ from searchengine.upkeep.copies import link_segment
 from searchengine.upkeep.question_map import QUERY_MAP
 from searchengine.upkeep.verify import check_texts
 
+if TYPE_CHECKING:
+    from searchengine.backends.postgresql.collection import PostgresCollection
+
 REST = 64
 """Documents that may be encoded while the write lock is held."""
 ROUNDS = 20
 """Times to catch up. Then the rest is encoded with the lock, however much it is."""
 _PATIENCE = 60.0  # seconds to wait for other writers at least, when all is encoded
 _READ = 64  # documents read by a statement
+_NO_TEXT = "title = '' and text = ''"
 _DROP = "drop it: searchengine reindex {} --discard"
 _LINKED = "linked"  # the folder of the segments that the swap moves
 # All that str.strip removes: SQLite's trim knows only the space.
@@ -68,7 +75,7 @@ _SPACES = "".join(filter(str.isspace, map(chr, range(0x3001))))
 
 
 def reindex(
-    collection: Collection,
+    collection: Backend,
     present: CollectionEncoder,
     encoder: EncoderArgument | None,
     passages: PassageConfig | bool | None,
@@ -78,21 +85,33 @@ def reindex(
     """Encode all documents by another encoder, and use it from now on: SearchEngine.reindex.
 
     `present`: the encoder of the collection, which becomes the other one."""
-    chosen = _chosen(collection, encoder, runtime)
-    with Reindexing.opened(collection.path, chosen, passages, collection.wait, progress) as work:
+    if is_url(collection.path):
+        server: Any = collection
+        _on_server(server, present, encoder, passages, runtime, progress)
+        return
+    folder = in_folder(collection)
+    with folder.open_store() as store:
+        pending_work = _pending(store)
+    planned = None if pending_work is None else pending_work.details["settings"]
+    chosen = _chosen(folder.path, planned, encoder, runtime)
+    with Reindexing.opened(folder.path, chosen, passages, folder.wait, progress) as work:
         work.encode()
         expected = present.expect(chosen, runtime)
         work.swap()
-    collection.refresh()
+    folder.refresh()
     present.settle(expected)
 
 
-def discard(collection: Collection) -> bool:
+def discard(collection: Backend) -> bool:
     """Drop the pending reindex and the vectors it has encoded; False without one."""
-    with collection.open_store() as store, store.transaction(collection.wait):
+    if is_url(collection.path):
+        server: Any = collection
+        return bool(server.discard())
+    folder = in_folder(collection)
+    with folder.open_store() as store, store.transaction(folder.wait):
         if (work := _pending(store)) is None:
             return False
-        owner = _taken(collection.path, work)
+        owner = _taken(folder.path, work)
         pending.leave(store, work)
         owner.clear()
     return True
@@ -361,14 +380,18 @@ def _check_encodable(store: Store) -> None:
     check_texts(store)
     sql = "SELECT key FROM documents WHERE trim(title || text, ?) = '' ORDER BY id LIMIT 1"
     for (key,) in store.scan(sql, [_SPACES]):
-        raise CollectionError(
-            f"{store.path.parent}: the document {key!r} came with vectors and without text, so no "
-            "encoder can encode it; add it with a text, or delete it, and reindex again"
-        )
+        raise _no_text(store.path.parent, key)
+
+
+def _no_text(path: Path | str, key: str) -> CollectionError:
+    return CollectionError(
+        f"{path}: the document {key!r} came with vectors and without text, so no encoder can "
+        "encode it; add it with a text, or delete it, and reindex again"
+    )
 
 
 def _check_same(
-    path: Path, planned: Mapping[str, Any], encoder: TextEncoder, settings: Mapping[str, Any]
+    path: Path | str, planned: Mapping[str, Any], encoder: TextEncoder, settings: Mapping[str, Any]
 ) -> None:
     """Raise EncoderMismatch if a pending reindex, to the settings `planned`, is another one."""
     if not has_built(encoder, planned["encoder"]) or planned["passages"] != settings["passages"]:
@@ -383,19 +406,97 @@ def _check_same(
 
 
 def _chosen(
-    collection: Collection, encoder: EncoderArgument | None, runtime: RuntimeConfig | None
+    path: Path | str,
+    planned: Mapping[str, Any] | None,
+    encoder: EncoderArgument | None,
+    runtime: RuntimeConfig | None,
 ) -> TextEncoder:
-    """The encoder to change to; None: that of the pending reindex."""
+    """The encoder to change to; None: that of the pending reindex, whose settings are `planned`."""
     if encoder is not None:
         return load_given(encoder, runtime)
-    path = collection.path
-    with collection.open_store() as store:
-        work = _pending(store)
-    if work is None:
+    if planned is None:
         raise QueryError(
             f"no reindex of {path} is pending; name the encoder to change to: "
             "--encoder PATH or encoder=…"
         )
-    return load_built_by(
-        work.details["settings"]["encoder"], f"the pending reindex of {path}", runtime
-    )
+    return load_built_by(planned["encoder"], f"the pending reindex of {path}", runtime)
+
+
+# ----------------------------------------------------------------------------------- on a server
+
+
+def _on_server(
+    collection: "PostgresCollection",
+    present: CollectionEncoder,
+    encoder: EncoderArgument | None,
+    passages: PassageConfig | bool | None,
+    runtime: RuntimeConfig | None,
+    progress: Progress | None,
+) -> None:
+    """As `reindex`."""
+    path, planned = collection.path, collection.pending()
+    chosen = _chosen(path, planned, encoder, runtime)
+    settings = settings_for(chosen, collection.settings, passages).as_stored(chosen)
+    del settings["mode"]  # chosen at the swap, by the texts
+    if planned is not None:
+        _check_same(path, {"passages": None, **planned}, chosen, settings)
+    reader = PassageReader(chosen, settings)
+    with collection.reading(newest=True) as snapshot:
+        fields = snapshot.sizes()["fields"]
+        mode, weight = default_of(chosen, snapshot)
+        for key in keys_of(snapshot, snapshot.ids_after(-1, _NO_TEXT, 1).tolist()):
+            raise _no_text(path, key)
+    with collection.beside(settings) as target:
+        for _ in range(ROUNDS):
+            if _follow(collection, target, reader, progress) <= REST:
+                break
+        target.configure({}, fields=fields)
+        target.upsert((), finished=0)  # builds the index of vectors
+
+        def finish() -> None:
+            _follow(collection, target, reader, progress)
+            for key, _, _ in collection.differing(target):  # nobody else writes now
+                raise _no_text(path, key)
+            kept = {**collection.settings, "weight": None, QUERY_MAP: None, "shortlist": None}
+            if kept["tokenizer"] != Tokenizer.NONE and not kept.get(CHOSEN):
+                kept |= {"mode": mode, "weight": None if weight == WEIGHT else weight}
+            target.configure({**kept, **settings})
+
+        expected = present.expect(chosen, runtime)
+        collection.replace_by(target, finish)
+    present.settle(expected)
+
+
+def _follow(
+    collection: "PostgresCollection",
+    target: "PostgresCollection",
+    reader: PassageReader,
+    progress: Progress | None,
+) -> int:
+    """Encode the documents that are new or changed, drop deleted ones; returns how many."""
+    differing = collection.differing(target)
+    gone = [key for key, is_stored, _ in differing if not is_stored]
+    changed = [
+        key for key, is_stored, has_text_changed in differing if is_stored * has_text_changed
+    ]
+    if gone:
+        target.delete(gone, None)
+
+    def documents() -> Iterator[Document]:
+        for keys in in_batches(changed, _READ):
+            for entry in entries(collection, keys):
+                yield replace(entry.document, origin="reindex")
+
+    def report(done: int, _: int) -> None:
+        if progress is not None and done:
+            progress("Encoding", done, len(changed))
+
+    options = AddOptions(progress=report, building=progress)
+    with suppress(EmptyCorpus):  # others have deleted them meanwhile
+        add(target, documents(), options, readers=lambda: reader)
+    # Then metadata as stored, with those that were last added.
+    others = [key for key, _, has_changed in collection.differing(target) if not has_changed]
+    for keys in in_batches(others, _READ):
+        patches = [replace(e, spans=(), vectors=e.vectors[:0]) for e in entries(collection, keys)]
+        target.upsert((), metadata=patches)
+    return len(gone) + len(changed)

@@ -1,0 +1,143 @@
+"""Another encoder for a collection on a server: into tables beside, which take its place."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from conftest import Remainders, WordLengths
+from postgres_server import new_url
+
+from searchengine import SearchEngine
+from searchengine.backends.entries import known
+from searchengine.backends.postgresql import schema
+from searchengine.backends.postgresql.collection import PostgresCollection
+from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch
+
+DEADLINE = 30  # seconds
+
+
+@pytest.fixture
+def url() -> str:
+    return new_url()
+
+
+@pytest.fixture
+def engine(url: str) -> Iterator[SearchEngine]:
+    with SearchEngine.create(url, WordLengths(), tokenizer="stem:en") as engine:
+        engine.add([{"_id": f"k{i}", "text": "a bb ccc " * (i % 3 + 1), "n": i} for i in range(9)])
+        yield engine
+
+
+def before(patch: pytest.MonkeyPatch, owner: Any, name: str, work: Callable[[], object]) -> None:
+    """Do something once, before a function is called."""
+    called, works = getattr(owner, name), [work]
+
+    def first(*arguments: Any, **options: Any) -> Any:
+        if works:
+            works.pop()()
+        return called(*arguments, **options)
+
+    patch.setattr(owner, name, first)
+
+
+def execute(engine: SearchEngine, sql: str) -> list[Any]:
+    collection: Any = engine.collection
+    with collection._connections.borrow() as connection:
+        cursor = connection.execute(sql)
+        return cursor.fetchall() if cursor.description else []
+
+
+def test_what_others_change_meanwhile_is_included(
+    engine: SearchEngine, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.update({"k1": {"seen": True}})
+    engine.set_synonyms([["bb", "dd"]])
+    engine.index_fields("n")
+    execute(engine, "DROP ROLE IF EXISTS looker")
+    execute(engine, "CREATE ROLE looker")
+    execute(engine, "GRANT SELECT ON documents, passages TO looker")
+    with SearchEngine.open(url, WordLengths()) as other:
+
+        def change() -> None:
+            other.add([{"_id": "new", "text": "dddd"}, {"_id": "k2", "text": "eeeee"}])
+            other.update({"k3": {"n": None}, "k1": {"late": 1}})
+            other.delete(["k4"])
+
+        before(monkeypatch, PostgresCollection, "replace_by", change)
+        engine.reindex(Remainders())
+        with pytest.raises(EncoderMismatch):
+            other.search("bb")
+    assert set(engine.keys()) == {"new", *(f"k{i}" for i in range(9) if i != 4)}
+    assert [*engine.keys()][:2] == ["k0", "k1"]
+    assert engine["k1"].metadata == {"n": 1, "seen": True, "late": 1}
+    assert known(engine.collection, ["k1"])["k1"].source == '{"n":1}'
+    assert engine["k3"].metadata == {} and engine["k2"].text == "eeeee"
+    assert engine.verify(encode=99) == 9
+    assert engine.search("eeeee", 1, mode="vector")[0].score == pytest.approx(1, abs=1e-3)
+    assert engine.synonyms() == [["bb", "dd"]] and "n" in engine.stats().fields
+    sql = "SELECT has_table_privilege('looker', '{}', 'SELECT')"
+    assert [execute(engine, sql.format(name)) for name in ("documents", "passages")] == [
+        [(True,)]
+    ] * 2
+    left = "SELECT 1 FROM pg_namespace WHERE nspname LIKE current_schema() || '%reindex'"
+    assert execute(engine, left) == []
+    execute(engine, "DROP OWNED BY looker; DROP ROLE looker")
+    engine.add([{"_id": "later", "text": "ffff"}])
+    assert len(engine) == 10
+
+
+def test_an_interrupted_one_goes_on_or_is_dropped(
+    engine: SearchEngine, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    for discard in (True, False):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            before(patch, schema, "replace", stop)
+            engine.reindex(Remainders())
+        engine.refresh()
+        assert engine.search("bb", 1) and engine.collection.settings["encoder"]["dim"] == 16
+        with pytest.raises(EncoderMismatch, match="is pending"):
+            engine.reindex(WordLengths(8, "narrow"))
+        if discard:
+            assert engine.discard_reindex() and not engine.discard_reindex()
+    encoder = Remainders()
+    engine.reindex(encoder)
+    assert encoder.calls == [] and len(engine) == 9  # all were encoded before
+    with SearchEngine.create(f"{url}_reindex", None, dim=3) as other:
+        with pytest.raises(CollectionError, match="which is another collection"):
+            engine.reindex(WordLengths())
+        assert len(other) == 0
+
+
+def test_a_reader_keeps_its_commit(
+    engine: SearchEngine, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The swap waits for it. Another reindex meanwhile is refused, and so is one that lasts."""
+    monkeypatch.setattr(schema, "_PATIENCE", "100ms")
+    with SearchEngine.open(url, WordLengths()) as reader, reader.collection.reading() as snapshot:
+        ids = snapshot.ids_after(-1, None, 99)
+        thread = threading.Thread(target=engine.reindex, args=(Remainders(8),))
+        swapping = threading.Event()
+        before(monkeypatch, schema, "replace", swapping.set)
+        thread.start()
+        assert swapping.wait(DEADLINE)
+        with pytest.raises(CollectionBusy, match="reindexed by another process"):
+            engine.reindex(Remainders(8))
+        assert len(snapshot.documents(ids)) == 9 and snapshot.settings["encoder"]["dim"] == 16
+    thread.join(DEADLINE)
+    assert engine.collection.settings["encoder"]["dim"] == 8
+    with SearchEngine.open(url, Remainders(8)) as reader, reader.collection.reading():
+        monkeypatch.setattr("searchengine.backends.postgresql.connections._TRIES", 2)
+        with pytest.raises(CollectionBusy, match="others read without a pause"):
+            engine.reindex(WordLengths())
+    assert engine.collection.settings["encoder"]["dim"] == 8
+
+
+def test_documents_without_text_are_refused(engine: SearchEngine) -> None:
+    engine.add([{"_id": "bare", "text": ""}], WordLengths().encode(["a"]))
+    with pytest.raises(CollectionError, match="'bare' came with vectors and without text"):
+        engine.reindex(Remainders())
+    assert engine.discard_reindex() is False
