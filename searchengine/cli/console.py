@@ -293,6 +293,12 @@ class Terminated(SystemExit):
         super().__init__(self.status)
 
 
+def stopped(stop: BaseException, message: str) -> click.exceptions.Exit:
+    """The end of a command after Ctrl-C or a signal, with a message."""
+    note(message)
+    return click.exceptions.Exit(stop.status if isinstance(stop, Terminated) else INTERRUPTED)
+
+
 @contextmanager
 def orderly_exit() -> Iterator[None]:
     """Within the block, a signal that would end the process raises Terminated in the main thread.

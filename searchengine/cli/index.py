@@ -2,8 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,13 +11,13 @@ import click
 
 from searchengine.backends.mode import Mode
 from searchengine.cli.console import (
-    INTERRUPTED,
     Terminated,
     counted,
     indexing,
     note,
     show_json,
     show_json_line,
+    stopped,
 )
 from searchengine.cli.options import (
     AS_JSON,
@@ -29,7 +28,6 @@ from searchengine.cli.options import (
     WAIT,
     choice,
     complete_path,
-    named,
     runs,
     sectioned,
     stages,
@@ -59,42 +57,6 @@ _option = click.option
 _FILE = click.Path(path_type=Path)
 _VECTORS = "numbers of shape (n, D), one row per document"
 
-_CUTS = (
-    _option(
-        "--passages/--no-passages",
-        default=None,
-        help="Cut long documents into passages, or keep them whole [default: cut].",
-    ),
-    _option(
-        "--passage-tokens",
-        type=click.IntRange(0),
-        help="Tokens per passage [default: as many as fit].",
-    ),
-    _option(
-        "--overlap",
-        type=click.IntRange(0),
-        help="Tokens that passages share [default: an eighth of a passage].",
-    ),
-)
-_READS = (
-    _option("--text-field", metavar="NAME", help="Name of the text field [default: text]."),
-    _option("--title-field", metavar="NAME", help="Name of the title field [default: title]."),
-    _option("--id-field", metavar="NAME", help="Name of the key field [default: _id or id]."),
-    _option("--skip-bad", is_flag=True, help="Skip malformed records and count them."),
-    _option("--no-gitignore", is_flag=True, help="Read what a .gitignore names too."),
-    _option(
-        "--as-text",
-        type=suffixes(),
-        default=(),
-        help="Suffixes or names of files to read as plain text: .foo,Makefile.",
-    ),
-    _option(
-        "--ignore",
-        type=suffixes(),
-        default=(),
-        help="Suffixes or names of files, or names of folders, to leave out: .log,node_modules.",
-    ),
-)
 _FILLS = (
     _option(
         "--encoder",
@@ -138,7 +100,21 @@ _FILLS = (
         help="Reranking stages between prefix and full width: 256:50 reranks the shortlist by "
         "the encoder's first 256 dimensions and keeps 50.",
     ),
-    *_CUTS,
+    _option(
+        "--passages/--no-passages",
+        default=None,
+        help="Cut long documents into passages, or keep them whole [default: cut].",
+    ),
+    _option(
+        "--passage-tokens",
+        type=click.IntRange(0),
+        help="Tokens per passage [default: as many as fit].",
+    ),
+    _option(
+        "--overlap",
+        type=click.IntRange(0),
+        help="Tokens that passages share [default: an eighth of a passage].",
+    ),
     _option(
         "--tokenizer",
         metavar="[" + "|".join(Tokenizer) + "|stem:LANGUAGES]",
@@ -170,7 +146,23 @@ _FILLS = (
         help="Text to put before generated keys: of files, of records without a key, and of the "
         "rows of a .npy file.",
     ),
-    *_READS,
+    _option("--text-field", metavar="NAME", help="Name of the text field [default: text]."),
+    _option("--title-field", metavar="NAME", help="Name of the title field [default: title]."),
+    _option("--id-field", metavar="NAME", help="Name of the key field [default: _id or id]."),
+    _option("--skip-bad", is_flag=True, help="Skip malformed records and count them."),
+    _option("--no-gitignore", is_flag=True, help="Read what a .gitignore names too."),
+    _option(
+        "--as-text",
+        type=suffixes(),
+        default=(),
+        help="Suffixes or names of files to read as plain text: .foo,Makefile.",
+    ),
+    _option(
+        "--ignore",
+        type=suffixes(),
+        default=(),
+        help="Suffixes or names of files, or names of folders, to leave out: .log,node_modules.",
+    ),
     _option(
         "--strict",
         is_flag=True,
@@ -210,9 +202,9 @@ _FILLS = (
 )
 
 
-def _with(*options: Callable[..., Any]) -> Callable[..., Any]:
-    """A decorator that adds options to a command, in this order."""
-    return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
+def _fills(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options to a command, in their order."""
+    return reduce(lambda made, option: option(made), reversed(_FILLS), command)
 
 
 @click.command(
@@ -231,7 +223,7 @@ def _with(*options: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.argument("corpus", shell_complete=complete_path)
 @COLLECTION
-@_with(*_FILLS)
+@_fills
 @runs
 @WAIT
 @AS_JSON
@@ -266,22 +258,20 @@ def index(
     from searchengine.engine import SearchEngine
     from searchengine.ingest.folder_sync import MirrorOptions
 
-    prune, watch, allow_empty, wait, strict, fields, mode, synonyms = (
-        options.pop(name)
-        for name in "prune watch allow_empty wait strict fields mode synonyms".split()
+    prune, watch, allow_empty, wait, strict, key_prefix = (
+        options.pop(name) for name in "prune watch allow_empty wait strict key_prefix".split()
     )
-    vectors, passages = supplied(corpus, options.pop("vector_file"), options.pop("passage_file"))
-    _check_usage(corpus, prune, watch, allow_empty, vectors is not None)
-    if watch and strict:
-        raise click.UsageError("--strict is for a run that ends; leave out --strict or --watch")
+    vectors, passages = _supplied(corpus, options.pop("vector_file"), options.pop("passage_file"))
+    is_array, has_vectors = _holds_vectors(corpus), vectors is not None
+    _check_usage(corpus, prune, watch, allow_empty, strict, has_vectors)
     settings = {name: options.pop(name) for name in ("tokenizer", "runtime")}
-    settings |= {"passages": passages_of(options), "wait": max(wait, PATIENCE) if watch else wait}
-    settings["dim"] = None if vectors is None else vectors.shape[1]
+    settings |= {"passages": _cut(options), "wait": max(wait, PATIENCE) if watch else wait}
+    settings["dim"] = vectors.shape[1] if has_vectors else None
+    mode, fields, synonyms = (options.pop(name) for name in ("mode", "fields", "synonyms"))
     groups = None if synonyms is None else read_synonyms(synonyms)
-    skip_bad, key_prefix = options.pop("skip_bad") or strict, options.pop("key_prefix")
+    skip_bad = options.pop("skip_bad") or strict
     add = {"skip_bad": skip_bad, "commit_every": options.pop("commit_every")}
-    reading = read_options(options, needs_text=vectors is None)
-    folder = MirrorOptions(**add, key_prefix=key_prefix or "", allow_empty=allow_empty, **reading)
+    reading = _reading(options, needs_text=not has_vectors) | {"key_prefix": key_prefix or ""}
     malformed, unread = LeftOut(), Unread()
     on_bad = (lambda error: malformed.add(str(error))) if skip_bad else None
     is_new = isinstance(collection, Path) and not collection.exists()
@@ -292,46 +282,45 @@ def index(
     with SearchEngine.open_or_create(collection, encoder, config, **settings) as engine:
         path = engine.collection.path
         try:
-            _configure(engine, vectors is None, mode, groups, fields)
-            is_array = holds_vectors(corpus)
+            _configure(engine, has_vectors, mode, groups, fields)
             total = len(vectors) if is_array else count_records(corpus, reading["choice"])
             if total and (stored := len(engine)) and not as_json:
                 note(f"{counted(stored, 'document')} stored already; unchanged ones are skipped")
             if watch:
+                folder = MirrorOptions(**add, **reading, allow_empty=allow_empty)
                 _watch(engine, corpus, folder, as_json)
                 return
-            with (
-                explaining(malformed, unread.failed),
-                indexing(total, lambda: engine.stats().passages) as (on_read, on_step),
-            ):
+            with indexing(total, lambda: engine.stats().passages) as (on_read, on_step):
                 add |= {"progress": on_read, "building": on_step}
                 if prune:
-                    mirrored = replace(folder, progress=on_read, building=on_step)
-                    summary = engine.mirror(corpus, mirrored, unread=unread, on_bad=on_bad)
+                    folder = MirrorOptions(**add, **reading, allow_empty=allow_empty)
+                    summary = engine.mirror(corpus, folder, unread=unread, on_bad=on_bad)
                 else:
                     if is_array:
                         documents = _numbered(engine, corpus, vectors, key_prefix)
                     else:
-                        reading |= {"key_prefix": key_prefix or "", "unread": unread}
-                        documents = read_corpus(corpus, on_bad, **reading)
-                        documents = documents if vectors is None else _noting_textless(documents)
+                        documents = read_corpus(corpus, on_bad, unread=unread, **reading)
+                        documents = _noting_textless(documents) if has_vectors else documents
                     summary = engine.add(documents, vectors, passages=passages, **add)
         except BaseException as error:
             _clean_up(engine, error, is_new)
-            if vectors is None and not skip_bad and _skippable(error):
-                raise type(error)(f"{error} (--skip-bad skips malformed records)") from error
+            may_skip = not (has_vectors or skip_bad)
+            if (explained := _explained(error, malformed, unread, may_skip)) is not None:
+                raise explained from error
             raise
         documents_now = engine.stats().documents
     seconds = round(time.monotonic() - started, 2)
     outcome = _outcome(path, documents_now, summary, malformed, unread, seconds)
     _show(outcome, unread.sentence(), as_json)
-    if strict and _is_incomplete(outcome):
+    # A record that occurs twice is stored once.
+    lost = (outcome[name]["count"] for name in ("without_text", "bad", "unreadable"))
+    if strict and (any(lost) or outcome["skipped"]):
         note("--strict: something was left out, so the exit status is 1")
         raise click.exceptions.Exit(1)
 
 
 def _check_usage(
-    corpus: str, prune: bool, watch: bool, allow_empty: bool, has_vectors: bool
+    corpus: str, prune: bool, watch: bool, allow_empty: bool, strict: bool, has_vectors: bool
 ) -> None:
     """Raise UsageError unless a corpus to be kept in step is a folder of files."""
     if not (prune or watch):
@@ -342,13 +331,15 @@ def _check_usage(
         raise click.UsageError(
             f"{name} needs a folder of files, got {corpus}; leave {name} out, or name a folder"
         )
+    if watch and strict:
+        raise click.UsageError("--strict is for a run that ends; leave out --strict or --watch")
 
 
 def _configure(
-    engine: Any, needs_encoder: bool, mode: str | None, synonyms: Any, fields: tuple[str, ...]
+    engine: Any, has_vectors: bool, mode: str | None, synonyms: Any, fields: tuple[str, ...]
 ) -> None:
     """Set the default mode, store synonyms, and index fields. Raises QueryError: no encoder."""
-    if needs_encoder and not engine.encodes:
+    if not has_vectors and not engine.encodes:
         raise QueryError(
             f"{engine.collection.path} has no encoder; pass the vectors of the documents: "
             "--vectors FILE.npy"
@@ -361,13 +352,42 @@ def _configure(
         engine.index_fields(*fields)
 
 
-def _skippable(error: BaseException) -> bool:
-    """Return whether --skip-bad would leave out the record that the error is about."""
-    bad_record = isinstance(error, CorpusError | DuplicateKey)
-    return bad_record and not isinstance(error, EmptyCorpus | UnknownFields | UnreadableFile)
+def _clean_up(engine: Any, error: BaseException, is_new: bool) -> None:
+    """Remove a new collection without documents. Raise Exit after Ctrl-C or a signal."""
+    is_stop = isinstance(error, KeyboardInterrupt | Terminated)
+    committed = len(engine) if is_stop else 0
+    if is_new:
+        engine.collection.remove_if_empty()
+    if is_stop:
+        message = "Interrupted before the first commit; nothing was changed"
+        if committed:
+            are = f"{counted(committed, 'document')} {'is' if committed == 1 else 'are'}"
+            path = engine.collection.path
+            message = f"Interrupted; {are} committed in {path}, "
+            message += "the same command continues from there"
+        raise stopped(error, message) from None
 
 
-def passages_of(options: dict[str, Any]) -> Any:
+def _explained(
+    error: BaseException, malformed: LeftOut, unread: "Unread", may_skip: bool
+) -> BaseException | None:
+    """An error with what was left out if there is nothing to index, or with a way out.
+
+    None: as it is. `may_skip`: whether --skip-bad could be given.
+    """
+    if isinstance(error, EmptyCorpus):
+        left_out, noun = (malformed, "record") if malformed.count else (unread.failed, "file")
+        if left_out.count:
+            bad = f"{noun} is" if left_out.count == 1 else f"{noun}s are"
+            first = f"{left_out.count} {bad} bad, the first: {left_out.first[0]}"
+            return EmptyCorpus(f"{error}; {first}")
+    elif isinstance(error, CorpusError | DuplicateKey) and may_skip:
+        if not isinstance(error, UnknownFields | UnreadableFile):
+            return type(error)(f"{error} (--skip-bad skips malformed records)")
+    return None
+
+
+def _cut(options: dict[str, Any]) -> Any:
     """Take the passages from the options of a command; None: no preference."""
     from searchengine.ingest.passages import PassageConfig
 
@@ -381,7 +401,7 @@ def passages_of(options: dict[str, Any]) -> Any:
     return PassageConfig(**sizes) if sizes else wanted
 
 
-def read_options(options: dict[str, Any], *, needs_text: bool = True) -> dict[str, Any]:
+def _reading(options: dict[str, Any], *, needs_text: bool) -> dict[str, Any]:
     """Take `columns` and `choice` of read_corpus from the options of a command."""
     from searchengine.corpus.formats.kinds import FileChoice
     from searchengine.corpus.tabular import Columns
@@ -396,7 +416,7 @@ def read_options(options: dict[str, Any], *, needs_text: bool = True) -> dict[st
 
 def _numbered(
     engine: Any, corpus: str, vectors: Any, key_prefix: str | None
-) -> "Iterable[Document]":
+) -> "Iterator[Document]":
     """A document without text for each row of a file of vectors."""
     from searchengine.corpus.documents import Document
     from searchengine.ingest.supplied import check_numbers
@@ -439,39 +459,20 @@ def _check_apart(corpus: Path, collection: Path) -> None:
         )
 
 
-def _clean_up(engine: Any, error: BaseException, is_new: bool) -> None:
-    """Remove a new collection without documents. Raise Exit after Ctrl-C or a signal."""
-    stopped = isinstance(error, KeyboardInterrupt | Terminated)
-    committed = len(engine) if stopped else 0
-    if is_new:
-        engine.collection.remove_if_empty()
-    if not stopped:
-        return
-    message = "Interrupted before the first commit; nothing was changed"
-    if committed:
-        message = (
-            f"Interrupted; {counted(committed, 'document')} {'is' if committed == 1 else 'are'} "
-            f"committed in {named(engine.collection.path)}, the same command continues from there"
-        )
-    note(message)
-    status = error.status if isinstance(error, Terminated) else INTERRUPTED
-    raise click.exceptions.Exit(status) from None
-
-
-def holds_vectors(corpus: str) -> bool:
+def _holds_vectors(corpus: str) -> bool:
     """Whether a corpus is a file of vectors, without documents."""
     return Path(corpus).suffix == ".npy"
 
 
-def supplied(corpus: str, vectors: Path | None, passages: Path | None) -> tuple[Any, Any]:
+def _supplied(corpus: str, vectors: Path | None, passages: Path | None) -> tuple[Any, Any]:
     """Return an array of vectors and their passages; None without."""
-    if holds_vectors(corpus):
+    if _holds_vectors(corpus):
         if vectors is not None:
             raise click.UsageError(
                 f"{corpus} holds vectors; leave --vectors out, or name the documents instead"
             )
         vectors = Path(corpus)
-    if passages is not None and (vectors is None or holds_vectors(corpus)):
+    if passages is not None and (vectors is None or _holds_vectors(corpus)):
         raise click.UsageError("--passages-from needs documents and --vectors FILE.npy")
     if vectors is None:
         return None, None
@@ -543,37 +544,25 @@ def _outcome(
     }
 
 
-def _is_incomplete(outcome: dict[str, Any]) -> bool:
-    """Whether content was left out; a record that occurs twice is stored once."""
-    lost = (outcome[name]["count"] for name in ("without_text", "bad", "unreadable"))
-    return any(lost) or bool(outcome["skipped"])
-
-
 def _show(outcome: dict[str, Any], skipped: str, as_json: bool) -> None:
-    """Print how many documents were added and left out, or all of it as JSON."""
+    """Print how many documents were added and left out, with the first messages."""
     if as_json:
         show_json(outcome)
         return
+    most = 10
     changes = ", ".join(f"{outcome[name]} {_words(name)}" for name in _COUNTS if outcome[name])
     total, seconds = counted(outcome["documents"], "document"), outcome["seconds"]
     note(f"{changes or '0 added'} in {outcome['collection']}, {total} now, in {seconds} s")
-    names = ("without_text", "repeated", "bad", "unreadable")
-    _show_left_out({name: LeftOut(**outcome[name]) for name in names})
+    for name in ("without_text", "repeated", "bad", "unreadable"):
+        count, lines = outcome[name]["count"], outcome[name]["first"][:most]
+        if count > most:
+            lines.append(f"… and {count - most} more; --json lists the first 1000")
+        if count:
+            note("\n  ".join([f"{count} {_words(name)}, left out:", *lines]))
     if encodings := sorted(outcome["encodings"].items(), key=lambda item: -item[1]):
         note(f"not UTF-8 and converted: {', '.join(f'{n:,} in {name}' for name, n in encodings)}")
     if skipped:
         note(skipped)
-
-
-def _show_left_out(left_out: dict[str, LeftOut]) -> None:
-    """Print how many records and files were left out, with the first messages."""
-    most = 10
-    for name, records in left_out.items():
-        lines = records.first[:most]
-        if records.count > most:
-            lines.append(f"… and {records.count - most} more; --json lists the first 1000")
-        if records.count:
-            note("\n  ".join([f"{records.count} {_words(name)}, left out:", *lines]))
 
 
 def _words(name: str) -> str:
@@ -605,24 +594,6 @@ def _watch(engine: Any, folder: str, options: "MirrorOptions", as_json: bool) ->
                 note(skipped)
                 shown = skipped
     except (KeyboardInterrupt, Terminated) as stop:
-        note(
-            f"Stopped watching {folder}; {collection} has {counted(documents, 'document')}, the "
-            "same command continues from there"
-        )
-        status = stop.status if isinstance(stop, Terminated) else INTERRUPTED
-        raise click.exceptions.Exit(status) from None
-
-
-@contextmanager
-def explaining(malformed: LeftOut, unreadable: LeftOut) -> Iterator[None]:
-    """Add the number of malformed records, or else of unreadable files, to an EmptyCorpus."""
-    try:
-        yield
-    except EmptyCorpus as error:
-        left_out, noun = (malformed, "record") if malformed.count else (unreadable, "file")
-        if not left_out.count:
-            raise
-        records = f"{noun} is" if left_out.count == 1 else f"{noun}s are"
-        raise EmptyCorpus(
-            f"{error}; {left_out.count} {records} bad, the first: {left_out.first[0]}"
-        ) from error
+        held = f"{collection} has {counted(documents, 'document')}"
+        message = f"Stopped watching {folder}; {held}, the same command continues from there"
+        raise stopped(stop, message) from None
