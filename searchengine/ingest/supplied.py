@@ -9,7 +9,7 @@ import hashlib
 from array import array
 from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,12 +26,8 @@ _LONGEST = 1 << 40  # characters of a text
 _SAMPLE = 100  # rows that tell one file from another
 
 
-class Supplied(NamedTuple):
-    """The vectors of a document, one for each of its passages, and their checksum."""
-
-    spans: Sequence[Span]
-    vectors: npt.NDArray[Any]
-    checksum: bytes
+Supplied = tuple[Sequence[Span], npt.NDArray[Any], bytes]
+"""The passages of a document, the vector of each, and their checksum."""
 
 
 class SuppliedVectors:
@@ -72,7 +68,7 @@ class SuppliedVectors:
                 f"{backend.path} keeps documents whole, so that none has several vectors; leave "
                 "passages out, or use a collection made with passages=True"
             )
-        self._position = 0  # documents read
+        self._position, self._skip_bad = 0, skip_bad  # documents read
         self._table = None if passages is None else _Passages(passages, shape[0])
 
     @property
@@ -84,36 +80,40 @@ class SuppliedVectors:
         """Key → vectors of documents just read."""
         first, self._position = self._position, self._position + len(documents)
         if self._table is not None:
-            spans = self._table.rows_of(documents)
+            spans = [self._table.passages_of(document) for document in documents]
+        elif self._position > self.documents:
+            raise self._other_number(f"more than {self.documents}")
         else:
-            if self._position > self.documents:
-                raise self._other_number(f"more than {self.documents}")
-            rows = range(first, self._position)
+            rows: Iterable[int] = range(first, self._position)
             if self._row_of is not None:
                 rows = self._row_of[first : self._position].tolist()
-            spans = [
-                (row, [(0, len(document.text))] if row >= 0 else [])
-                for row, document in zip(rows, documents, strict=True)
-            ]
+            pairs = zip(rows, documents, strict=True)
+            spans = [(row, [(0, len(document.text))][: row + 1]) for row, document in pairs]
         supplied: dict[str, Supplied] = {}
         checksums = self.checksums(spans)
         for document, (row, cut), checksum in zip(documents, spans, checksums, strict=True):
             # The first document of a key is stored, the others are left out or refused.
             vectors = self._array[max(row, 0) : max(row, 0) + len(cut)]
-            supplied.setdefault(document.key, Supplied(cut, vectors, checksum))
+            supplied.setdefault(document.key, (cut, vectors, checksum))
         return supplied
 
-    def check_end(self, seen: Container[str], skip_bad: bool) -> None:
+    def check_end(self, seen: Container[str]) -> None:
         """Raise QueryError if rows are left when all documents were read; `seen`: their keys."""
-        if self._table is not None:
-            if not skip_bad:
-                self._table.check_used(seen)
-        elif self._position != self.documents:
-            raise self._other_number(str(self._position))
+        if self._table is None:
+            if self._position != self.documents:
+                raise self._other_number(str(self._position))
+        elif not self._skip_bad and (
+            unused := [key for key in self._table.keys if key not in seen]
+        ):
+            raise QueryError(
+                f"a passage names the document {min(unused)!r}, which is not among the "
+                "documents; nothing was added since the last commit"
+            )
 
-    def is_empty_export(self, skip_bad: bool) -> bool:
+    @property
+    def is_empty_export(self) -> bool:
         """Whether nothing was read because it is the export of an empty collection."""
-        return self._table is not None and not skip_bad and not self._position
+        return self._table is not None and not self._skip_bad and not self._position
 
     def _other_number(self, documents: str) -> QueryError:
         return QueryError(
@@ -167,24 +167,28 @@ def check_numbers(backend: Backend, vectors: npt.NDArray[Any], source: str) -> N
 
 
 class _Passages:
-    """Key → rows and passages; four numbers a passage are in memory."""
+    """Passages by key; four numbers a passage are in memory.
+
+    Attributes:
+        keys: key → the first row, and the one after the last.
+    """
 
     def __init__(self, passages: Iterable[Mapping[str, Any]], rows: int) -> None:
         """Read `passages`, one for each row. Raises QueryError and CorpusError."""
-        self._rows_of: dict[str, tuple[int, int]] = {}  # the first row and the one after the last
+        self.keys: dict[str, tuple[int, int]] = {}
         self._offsets = array("q"), array("q")
         row = 0
         for row, line in enumerate(passages, start=1):
             if row > rows:
                 break
             key, *offsets = _checked_line(row, line)
-            first, end = self._rows_of.get(key, (row - 1, row - 1))
+            first, end = self.keys.get(key, (row - 1, row - 1))
             if end != row - 1:
                 raise CorpusError(
                     f"the passages of the document {key!r} are on lines {end} and {row}, with "
                     "others in between; put them one after the other"
                 )
-            self._rows_of[key] = first, row
+            self.keys[key] = first, row
             for values, offset in zip(self._offsets, offsets, strict=True):
                 values.append(offset)
         if row != rows:
@@ -194,28 +198,17 @@ class _Passages:
                 "nothing was added"
             )
 
-    def rows_of(self, documents: Sequence[Document]) -> list[tuple[int, list[Span]]]:
-        """The first row of each document and its passages; none: (−1, [])."""
-        result = []
-        for document in documents:
-            first, end = self._rows_of.get(document.key, (-1, -1))
-            spans = [*zip(*(values[first:end] for values in self._offsets), strict=True)]
-            for row, (start, stop) in enumerate(spans, start=first + 1):
-                if not 0 <= start <= stop <= len(document.text):
-                    raise CorpusError(
-                        f"passage {row}: {start} to {stop} is not within the text of "
-                        f"{document.key!r}, which has {len(document.text)} characters"
-                    )
-            result.append((first, spans))
-        return result
-
-    def check_used(self, seen: Container[str]) -> None:
-        """Raise QueryError if a passage names a document that is not among the keys `seen`."""
-        if missing := [key for key in self._rows_of if key not in seen]:
-            raise QueryError(
-                f"a passage names the document {min(missing)!r}, which is not among the "
-                "documents; nothing was added since the last commit"
-            )
+    def passages_of(self, document: Document) -> tuple[int, list[Span]]:
+        """The first row of a document and its passages; none: (−1, [])."""
+        first, end = self.keys.get(document.key, (-1, -1))
+        spans = [*zip(*(values[first:end] for values in self._offsets), strict=True)]
+        for row, (start, stop) in enumerate(spans, start=first + 1):
+            if not 0 <= start <= stop <= len(document.text):
+                raise CorpusError(
+                    f"passage {row}: {start} to {stop} is not within the text of "
+                    f"{document.key!r}, which has {len(document.text)} characters"
+                )
+        return first, spans
 
 
 def _checked_line(number: int, line: Any) -> tuple[str, int, int]:
