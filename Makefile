@@ -113,7 +113,7 @@ bench: setup  ## the figures in docs/results.md and of training in docs/results.
 bench-reports: setup  ## the report in docs/reports, of which pictures and JSON are committed, some minutes
 	$(BIN)/python benchmarks/reports.py
 
-bench-living: setup  ## the figures in docs/reliability.md, some two hours
+bench-living: setup  ## the figures in docs/operating.md, some two hours
 	$(BIN)/python benchmarks/living.py adds
 	$(BIN)/python benchmarks/living.py memory
 	$(BIN)/python benchmarks/living.py concurrency

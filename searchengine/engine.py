@@ -142,7 +142,7 @@ class SearchEngine:
     """A collection and the encoder that built it. Safe to use from several threads.
 
     A process forked from the one that opened it cannot use it. A pickled one is opened in the
-    process that unpickles it; see docs/upkeep.md.
+    process that unpickles it; see docs/operating.md.
 
     Attributes:
         collection: where the documents are kept.

@@ -305,7 +305,7 @@ def figures(text: str) -> list[tuple[str, list[float]]]:
         ("0.735 [", "0.685 ["),
         ("│ 0.033", "│ 0.083"),
         ("needs 624 passages", "needs 300 passages"),
-        ("0.225  reliability.md", "0.225  results.md"),
+        ("0.225  operating.md", "0.225  results.md"),
         ("│ hybrid ", "│ vector "),
     ],
 )
@@ -340,7 +340,7 @@ def test_guides_of_indexing_and_searching(tmp_path: Path, in_this_process: bool)
     assert run_commands(page, tmp_path) == 18
     with SearchEngine.open(tmp_path / "notes.index") as engine:
         assert {"alice/readme.md", "bob/readme.md"} <= set(engine.keys())
-    adding, hashing, passages = blocks(page, "python")
+    adding, hashing, passages, _ = blocks(page, "python")
     run_python(adding, tmp_path, in_this_process)
     run_python(passages, tmp_path, in_this_process)
     names: dict[str, object] = {}
@@ -378,7 +378,7 @@ def test_programs_of_integrations_and_upkeep(
     assert run("index", "notes/", "notes.index", *encoder, cwd=tmp_path).returncode == 0
     page = (REPOSITORY / "docs" / "integrations.md").read_text()
     app, opened, awaited = blocks(page[page.index("## FastAPI") :], "python")
-    page = (REPOSITORY / "docs" / "upkeep.md").read_text()
+    page = (REPOSITORY / "docs" / "operating.md").read_text()
     mirroring, workers = blocks(page, "python")
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "app"}

@@ -122,7 +122,7 @@ def repair(
     """Repair a damaged collection from the texts it stores.
 
     Segments with damaged or missing vectors are encoded again; all else is built again. A
-    documents.db that SQLite finds damaged is left as it is: docs/reliability.md tells
+    documents.db that SQLite finds damaged is left as it is: docs/operating.md tells
     how to recover it. The exit status is 0 if the collection is whole afterwards, else 1.
 
     \b

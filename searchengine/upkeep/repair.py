@@ -177,7 +177,7 @@ def _check_database(path: Path, read_only: bool) -> None:
         raise CollectionError(
             f"{path} is damaged ({how}), and nothing was changed; restore the collection from a "
             f"backup, or recover what can be read: sqlite3 {path} .recover | sqlite3 new.db "
-            "(docs/reliability.md: A damaged documents.db)"
+            "(docs/operating.md: A damaged documents.db)"
         )
 
 

@@ -1,4 +1,4 @@
-"""The commands of docs/backends.md, run as they are written, on a real server."""
+"""The commands of docs/postgresql.md, run as they are written, on a real server."""
 
 import os
 import re
@@ -17,7 +17,7 @@ from conftest import REPOSITORY
 from searchengine import SearchEngine
 from searchengine.errors import CollectionError
 
-PAGE = (REPOSITORY / "docs" / "backends.md").read_text(encoding="utf-8")
+PAGE = (REPOSITORY / "docs" / "postgresql.md").read_text(encoding="utf-8")
 DIM = 8
 
 

@@ -257,8 +257,8 @@ def test_documents_without_text_or_vector(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_the_recipes_for_many_machines(tmp_path: Path) -> None:
-    """The commands of docs/scale.md for an array of jobs, and the program for Ray if it is here."""
-    page = (REPOSITORY / "docs" / "scale.md").read_text()
+    """The commands for an array of jobs, and the program for Ray if it is here."""
+    page = (REPOSITORY / "docs" / "indexing.md").read_text()
     page = page[page.index("## Encode on many machines") :]
     papers = [{"_id": f"p{i}", "text": f"Paper {i} tells of whales. " * (i + 1)} for i in range(60)]
     (tmp_path / "papers.jsonl").write_text("".join(json.dumps(each) + "\n" for each in papers))

@@ -134,7 +134,7 @@ def test_a_replica_takes_the_place_of_a_killed_primary(
                 load.stop()
         with SearchEngine.open(url) as engine:
             keys = set(engine.keys())
-    print(  # the figures of docs/reliability.md
+    print(  # the figures of docs/operating.md
         f"{kills} kills: {len(load.acknowledged)} acknowledged, {load.answers} answers, "
         f"{load.unavailable} unavailable, writes back after {np.median(times):.2f} s (median), "
         f"{max(times):.2f} s (at most)"

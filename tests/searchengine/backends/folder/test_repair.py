@@ -368,8 +368,8 @@ def recovers() -> bool:
 
 @pytest.mark.skipif(not recovers(), reason="no sqlite3 with .recover")
 def test_the_commands_that_recover_a_damaged_database(path: Path) -> None:
-    """As the page on reliability has them."""
-    page = (REPOSITORY / "docs" / "reliability.md").read_text()
+    """As the page on operating has them."""
+    page = (REPOSITORY / "docs" / "operating.md").read_text()
     page = page[page.index("### A damaged documents.db") :]
     *commands, mending = re.findall(r"^ {4}(.*)$", page, re.MULTILINE)[:5]
     data = damage_database(path)
