@@ -21,6 +21,9 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
+from conftest import REPOSITORY
+
 SOURCE = Path(__file__).with_name("faults.c")
 _LOADED = "FAULTS_LIBRARY"
 _KINDS = {
@@ -198,3 +201,21 @@ def in_child(work: Callable[[Callable[[Any], None]], None], seconds: int = 30) -
         outcome.said += [line["said"]] if "said" in line else []
         outcome.error = line.get("error", outcome.error)
     return outcome
+
+
+def in_mounts(script: str, path: Path) -> str:
+    """The output of a shell script, with mounts of its own: $1 is the path, and $2 Python."""
+    if shutil.which("unshare") is None:
+        pytest.skip("there is no unshare")
+    command = ["unshare", "--mount", "sh", "-c", script, "sh", str(path), sys.executable]
+    done = subprocess.run(
+        command,
+        cwd=REPOSITORY / "tests",
+        env={**os.environ, "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'tests'}"},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode in (1, 77) and "permitted" in done.stderr + done.stdout:
+        pytest.skip("mounting is not permitted here")
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -2,12 +2,17 @@
 
 import errno
 import os
+import resource
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import WordLengths
+from faults import in_child, in_mounts
 
+from searchengine import SearchEngine
 from searchengine.backends.folder import schema
 from searchengine.backends.folder.store import Store
 from searchengine.corpus import language_traits
@@ -45,3 +50,49 @@ def test_a_database_that_finds_no_room_for_its_tables(
     monkeypatch.setattr(schema, "catch_up", full)
     with pytest.raises(CollectionError, match="database or disk is full"):
         Store(tmp_path / "documents.db", create=True)
+
+
+def test_no_memory_for_a_mapping_is_no_damage(tmp_path: Path) -> None:
+    with SearchEngine.create(tmp_path / "c", WordLengths()) as engine:
+        engine.add([{"_id": "a", "text": "a bee"}])
+
+    def work(say: Callable[[object], None]) -> None:
+        size = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        resource.setrlimit(resource.RLIMIT_AS, (size, size))
+        try:
+            SearchEngine.open(tmp_path / "c", WordLengths())
+        except CollectionError as error:
+            say(str(error))
+
+    (line,) = in_child(work).said
+    assert "no memory left for a mapping: free some" in line and "repair" not in line
+
+
+def test_a_full_disk_when_opening_is_no_damage(tmp_path: Path) -> None:
+    script = """
+mount -t tmpfs -o size=1200k none "$1" || exit 77
+exec "$2" -c '
+import sys
+from pathlib import Path
+from searchengine import SearchEngine
+from searchengine.errors import CollectionError
+from conftest import WordLengths
+path = Path(sys.argv[1]) / "c"
+with SearchEngine.create(path, WordLengths()) as engine:
+    engine.add([{"_id": "a", "text": "a bee"}])
+try:
+    with open(path.parent / "rest", "wb", buffering=0) as rest:
+        while rest.write(b"x" * 512):
+            pass
+except OSError:
+    pass
+try:
+    SearchEngine.open(path, WordLengths())
+except CollectionError as error:
+    print(error)
+(path.parent / "rest").unlink()
+SearchEngine.open(path, WordLengths()).verify()
+' "$1"
+"""
+    (line,) = in_mounts(script, tmp_path).splitlines()
+    assert line.endswith("the disk is full: free some space there") and "damaged" not in line
