@@ -156,7 +156,7 @@ class Collection(View):
         with self.open_store() as store:
             with self.writing(store) as writer:
                 if where is not None:
-                    documents = writer.store.documents_matching(where).tolist()
+                    documents = writer.store.matching(where).tolist()
                 else:
                     stored = store.ids_of(keys or ())
                     documents = [number for key, number in stored.items() if still(key)]

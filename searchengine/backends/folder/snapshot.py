@@ -366,7 +366,7 @@ class Snapshot(contract.Snapshot):
         """
         found = [*map(self._candidates, phrases)]
         if where is not None:
-            found.append(self.store.documents_matching(where))
+            found.append(self.store.matching(where))
         documents = in_all(found)
         for phrase in phrases:
             documents = self._containing(documents, phrase, most)
@@ -403,17 +403,11 @@ class Snapshot(contract.Snapshot):
         matching = self._matching(where, phrases)
         if matching is None or not self.words.alone.size:
             return matching
-        if phrases:
-            return {**matching, **self.words.allowing(self._having_phrases(where, phrases))}
-        return {**matching, **self.words.allowing(self.store.documents_matching(where))}
+        return {**matching, **self.words.allowing(self._documents(where, phrases))}
 
-    def _passages_of(self, documents: Ids) -> Ids:
-        """The passages of documents, ascending."""
-        passages = [np.zeros(0, np.int64)]
-        for (row, file), live in zip(self._files, self.live.values(), strict=True):
-            owned = np.isin(file.columns[0], documents)
-            passages.append(row.base + np.flatnonzero(owned if live is None else owned & live.mask))
-        return np.concatenate(passages)
+    def _documents(self, where: str | None, phrases: tuple[str, ...]) -> Ids:
+        """The documents that match a filter and contain phrases, ascending."""
+        return self._having_phrases(where, phrases) if phrases else self.store.matching(where)
 
     def _match(
         self, where: str | None, phrases: tuple[str, ...]
@@ -421,11 +415,15 @@ class Snapshot(contract.Snapshot):
         """The rows of each segment with matching documents; None for all."""
         if where is None and not phrases:
             return None
-        if phrases:
-            passages = self._passages_of(self._having_phrases(where, phrases))
-        else:
-            passages = self.store.matching(where)  # only live rows have a passage
-        return {row: Allowed.from_rows(row.part_of(passages), row.rows) for row in self.segments}
+        documents, rows = self._documents(where, phrases), dict[SegmentRow, Allowed]()
+        matches = np.zeros(documents.max(initial=0) + 2, bool)  # the last one: of larger ids
+        matches[documents] = True
+        for row, file in self._files:
+            found = matches[np.minimum(file.columns[0], matches.size - 1)]
+            live = self.live[row]
+            allowed = found if live is None else found & live.mask
+            rows[row] = Allowed.from_rows(np.flatnonzero(allowed), row.rows)
+        return rows
 
     def _allowed(
         self, where: str | None, phrases: tuple[str, ...]

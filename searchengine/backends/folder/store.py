@@ -148,15 +148,6 @@ class Store(Database):
         return compile_sql(node, indexed)
 
     def matching(self, where: str | None) -> Ids:
-        """Ids of the passages of matching documents, see `condition`, ascending, int64."""
-        condition, parameters = self.condition(where)
-        sql = (
-            "SELECT p.id FROM passages AS p JOIN documents ON documents.id = p.document "
-            f"WHERE {condition} ORDER BY p.id"
-        )
-        return self.numbers(sql, parameters)
-
-    def documents_matching(self, where: str | None) -> Ids:
         """Ids of the documents that match a filter, ascending, int64."""
         condition, parameters = self.condition(where)
         return self.numbers(f"SELECT id FROM documents WHERE {condition} ORDER BY id", parameters)
