@@ -116,12 +116,12 @@ def count_records(corpus: str | Path, choice: FileChoice = AS_THEY_ARE) -> int |
     """Approximate number of documents, for a progress bar; None if counting takes long."""
     try:
         sources = _sources(corpus, Unread(), choice)
-        if any(source.kind not in (LINES, TABLE) for source in sources):
-            several = any(source.kind.records or source.kind.parts for source in sources)
-            return None if several else len(sources)
-        files = [source.path for source in sources]
-        packed = any(file.suffix == ".gz" or not file.is_file() for file in files)
-        if packed or sum(file.stat().st_size for file in files) > _QUICK_BYTES:
+        if not any(source.kind.records or source.kind.parts for source in sources):
+            return len(sources)
+        paths = [s.path for s in sources if s.kind in (LINES, TABLE) and s.path.suffix != ".gz"]
+        if len(paths) < len(sources) or not all(path.is_file() for path in paths):
+            return None
+        if sum(path.stat().st_size for path in paths) > _QUICK_BYTES:
             return None
         lines = 0
         for path, format_, _ in sources:
@@ -346,33 +346,27 @@ class _Reader:
 
     def read(self, sources: Sequence[_Source]) -> Iterator[Document]:
         """The documents of files or tables, in order."""
-        root = "" if self.folder is None else _utf8(self.folder.resolve(), "folder")
+        if self.folder is not None:
+            _utf8(self.folder.resolve(), "folder")
         with Parser() as parser:
             for source in sources:
-                path, format_, _ = source
+                read = self._records if source.kind.records else self._texts
                 try:
-                    if format_.records:
-                        file = "" if self.folder is None else self._file(path)
-                        yield from self._records(source, parser, root, file)
-                    else:
-                        above = root or _utf8(path.parent.resolve(), "folder")
-                        yield from self._texts(path, format_, parser, above)
+                    yield from read(source, parser)
                 except CorpusError as error:
-                    if self.folder is not None and self.unread is not None:
-                        self._lose(error)
-                    elif path.exists() and not (self.folder is None and format_.records):
-                        report(error, self.on_bad)
-                    else:
+                    if self.folder is None and (source.kind.records or not source.path.exists()):
                         raise
+                    self._lose(error, self.folder is not None)
 
-    def _file(self, path: Path) -> str:
-        """The path of a file below the folder."""
+    def _place(self, path: Path) -> tuple[str, str]:
+        """The absolute path of the folder that a file is below, and its path from there."""
+        root = _utf8((self.folder or path.parent).resolve(), "folder")
         _utf8(path, "file")
-        return path.name if self.folder is None else path.relative_to(self.folder).as_posix()
+        return root, path.relative_to(self.folder or path.parent).as_posix()
 
-    def _lose(self, error: CorpusError) -> None:
+    def _lose(self, error: CorpusError, in_folder: bool = True) -> None:
         """Report a file, or a part of one, that cannot be read."""
-        if self.unread is None:
+        if self.unread is None or not in_folder:
             report(error, self.on_bad)
         else:
             self.unread.failed.add(str(error))
@@ -384,7 +378,7 @@ class _Reader:
             raise CorpusError(f"{error}; {how}") from error
         report(error, self.on_bad)
 
-    def _records(self, source: _Source, parser: Parser, root: str, file: str) -> Iterator[Document]:
+    def _records(self, source: _Source, parser: Parser) -> Iterator[Document]:
         """The documents of a file of records.
 
         The key of a record without an id is a hash of its content; in a folder the path of the file
@@ -393,42 +387,43 @@ class _Reader:
         path, format_, table = source
         if format_ is TABLE:
             records = read_table(path, self._leave, self.columns)
-        elif format_ is LINES:
-            records = named_records(read_jsonl(path, self._leave), self._leave, self.columns)
         else:
-            parsed = parser.records(path, format_, table)
+            lines = format_ is LINES
+            parsed = read_jsonl(path, self._leave) if lines else parser.read(path, format_, table)
             records = named_records(parsed, self._leave, self.columns, format_.rows)
-        before, needs_text = f"{file}#" if file else "", self.columns.needs_text
+        root, file = ("", "") if self.folder is None else self._place(path)
         first_has_id = None
         for place, record in records:
             has_id = not IDS.isdisjoint(record)
             first_has_id = has_id if first_has_id is None else first_has_id
             # A record without an id, in a file whose first record has one, is a mistake.
             derived = not (has_id or first_has_id)
+            key = "-" if derived else ""  # until its content is known
             try:
-                key = "-" if derived else ""  # until its content is known
-                document = Document.from_mapping(record, place, key, needs_text=needs_text)
+                document = Document.from_mapping(
+                    record, place, key, needs_text=self.columns.needs_text
+                )
             except CorpusError as error:
                 self._leave(error)
                 continue
-            if derived:
-                document = replace(document, key=_hash(document), derived=True)
-            prefix = self.prefix if derived or file else ""
-            if prefix or before:
-                document = replace(document, key=prefix + before + document.key)
-            if file:
-                metadata = {"path": file, **document.metadata}  # a record's own path stays
-                document = replace(document, metadata=metadata, root=root, file=file)
+            if derived or file:
+                key = _hash(document) if derived else document.key
+                key = f"{self.prefix}{file}{'#' if file else ''}{key}"
+                metadata = {"path": file, **document.metadata} if file else document.metadata
+                document = replace(
+                    document, key=key, metadata=metadata, derived=derived, root=root, file=file
+                )
             yield document
 
-    def _texts(self, path: Path, format_: Kind, parser: Parser, root: str) -> Iterator[Document]:
+    def _texts(self, source: _Source, parser: Parser) -> Iterator[Document]:
         """The documents of a file. Keys: the path below the root, then "#" and the part, if any.
 
         The metadata of a file are its path, size in bytes and time of modification (UTC); a field
         of the same name in the file replaces them. The field `unreadable` names what could not be
         read. The title is what the file names, or else the file's name. Raises CorpusError.
         """
-        file, encoding = self._file(path), ""
+        path, format_, _ = source
+        (root, file), encoding = self._place(path), ""
         fields = {"path": file, **_stat(path)}
         for part in _parts(path, format_, parser):
             metadata = {**fields, **part.metadata}
@@ -478,7 +473,7 @@ def _parts(file: Path, format_: Kind, parser: Parser) -> Iterator[Text]:
                 return
     last: Text | None = None
     try:
-        for part in parser.texts(file, format_):
+        for part in parser.read(file, format_):
             if last is not None:
                 yield last
             last = part

@@ -51,50 +51,37 @@ class Parser(AbstractContextManager["Parser"]):
     ) -> None:
         self._limits, self._waiting = (memory, seconds), waiting
         self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Connection | None = None
+        self._connection, _ = Pipe()
         self._answering = False  # the last answer to a request has not come
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def texts(self, path: Path, kind: Kind) -> Iterator[Text]:
-        """The texts of a file. Raises UnreadableFile."""
-        for fields in self._answers(path, kind):
-            headings = tuple(Heading(**heading) for heading in fields.pop("headings"))
-            yield Text(**fields, headings=headings)
-
-    def records(
-        self, path: Path, kind: Kind, table: str = ""
-    ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Place and record of every object or row of a file. Raises UnreadableFile."""
-        yield from map(tuple, self._answers(path, kind, table))
-
     def close(self) -> None:
         """End the process."""
-        if self._connection is not None:
-            self._connection.close()
+        self._connection.close()
         if self._process is not None:
             self._process.kill()
             self._process.wait()
-        self._process = self._connection = None
-        self._answering = False
+        self._process = None
 
-    def _answers(self, path: Path, kind: Kind, table: str = "") -> Iterator[Any]:
-        """What the reader yields of a file."""
+    def read(self, path: Path, kind: Kind, table: str = "") -> Iterator[Any]:
+        """The texts of a file, or place and record of each object or row. Raises UnreadableFile."""
         if kind.missing:
             what = f"to read {kind.name} files, install the extra formats: {kind.missing}"
             raise UnreadableFile(str(bad(path, what)))
         if self._answering:  # a caller has left before the last answer
             self.close()
         try:
-            connection = self._connection or self._start()
+            if self._process is None:
+                self._start()
             self._answering = True
-            connection.send_bytes(json.dumps([kind.reader, str(path), table]).encode())
-            while connection.poll(self._waiting):
-                answer = json.loads(connection.recv_bytes())
+            self._connection.send_bytes(json.dumps([kind.reader, str(path), table]).encode())
+            while self._connection.poll(self._waiting):
+                answer = json.loads(self._connection.recv_bytes())
                 self._answering = isinstance(answer, list)
                 if self._answering:
-                    yield from answer
+                    yield from answer if kind.records else map(_text, answer)
                 elif answer:
                     raise UnreadableFile(answer)
                 else:
@@ -105,7 +92,7 @@ class Parser(AbstractContextManager["Parser"]):
         self.close()
         raise UnreadableFile(str(bad(path, why)))
 
-    def _start(self) -> Connection:
+    def _start(self) -> None:
         self._connection, there = Pipe()
         arguments = [there.fileno(), *self._limits]
         modules = map(os.path.abspath, sys.path)  # the paths of this process
@@ -118,7 +105,6 @@ class Parser(AbstractContextManager["Parser"]):
                 stderr=subprocess.DEVNULL,
                 env=os.environ | _ONE_THREAD | {"PYTHONPATH": os.pathsep.join(modules)},
             )
-        return self._connection
 
     def _why(self) -> str:
         """Why the process has ended."""
@@ -129,6 +115,11 @@ class Parser(AbstractContextManager["Parser"]):
         ended = signal.Signals(-status).name if status < 0 else f"exit status {status}"
         limit = f"{memory >> 20} MiB of memory"
         return f"its reader ended ({ended}): the file is damaged, or needs more than {limit}"
+
+
+def _text(fields: dict[str, Any]) -> Text:
+    headings = tuple(Heading(**heading) for heading in fields.pop("headings"))
+    return Text(**fields, headings=headings)
 
 
 # ------------------------------------------------------------------------------ in the process

@@ -194,10 +194,10 @@ def test_a_reader_that_fails(
     with Parser(**limits) as parser:
         texts = []
         with pytest.raises(UnreadableFile, match=f"^{path}: {reason}"):
-            for part in parser.texts(path, kinds[name]):
+            for part in parser.read(path, kinds[name]):
                 texts.append(part.text)
         assert texts == ["first"] * read
-        assert [part.text for part in parser.texts(path, kinds["good"])] == ["good"]
+        assert [part.text for part in parser.read(path, kinds["good"])] == ["good"]
 
 
 def test_what_follows_a_crash_is_named(
@@ -216,13 +216,13 @@ def test_what_follows_a_crash_is_named(
 @pytest.mark.long
 def test_each_text_has_the_whole_time(kinds: dict[str, Kind], tmp_path: Path) -> None:
     with Parser(seconds=1) as parser:
-        texts = [part.text for part in parser.texts(tmp_path / "a.pdf", kinds["steady"])]
+        texts = [part.text for part in parser.read(tmp_path / "a.pdf", kinds["steady"])]
     assert texts == ["1", "2", "3"]
 
 
 def test_a_reader_that_waits(kinds: dict[str, Kind], tmp_path: Path) -> None:
     with Parser(waiting=1) as parser, pytest.raises(UnreadableFile, match="gave no text in 1"):
-        list(parser.texts(tmp_path / "a.pdf", kinds["waiting"]))
+        list(parser.read(tmp_path / "a.pdf", kinds["waiting"]))
 
 
 def test_a_malformed_record_leaves_nothing_for_the_next_file(tmp_path: Path) -> None:
@@ -242,17 +242,17 @@ def test_one_process_reads_many_files_until_it_fails(
     kinds: dict[str, Kind], tmp_path: Path
 ) -> None:
     def pid() -> int:
-        (part,) = parser.texts(tmp_path, kinds["pid"])
+        (part,) = parser.read(tmp_path, kinds["pid"])
         return int(part.text)
 
     with Parser() as parser:
         first = pid()
         assert pid() == first
-        next(parser.texts(tmp_path, kinds["greedy"]))  # left in the middle
+        next(parser.read(tmp_path, kinds["greedy"]))  # left in the middle
         second = pid()
         assert second != first and pid() == second
         with pytest.raises(UnreadableFile):
-            list(parser.texts(tmp_path, kinds["crashing"]))
+            list(parser.read(tmp_path, kinds["crashing"]))
         third = pid()
         assert third not in (first, second)
     for each in (first, second, third):
