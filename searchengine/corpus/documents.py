@@ -301,23 +301,27 @@ def rows_of(records: Any) -> Iterable[object]:
 
 
 def batch_rows(batch: Any) -> Iterator[dict[str, Any]]:
-    """The rows of an Arrow batch; a time beyond the year 9999 is its text."""
+    """The rows of an Arrow batch; a time that Python does not know is its text."""
     for start in range(0, batch.num_rows, _ROWS):
         part = batch.slice(start, _ROWS)
         try:
             yield from part.to_pylist()
         except (ValueError, OverflowError):
-            values = [column.to_pylist() for column in map(_held, part.columns)]
-            for row in zip(*values, strict=True):
-                yield dict(zip(part.schema.names, row, strict=True))
+            for row in zip(*part.columns, strict=True):
+                yield dict(zip(part.schema.names, map(_held, row), strict=True))
 
 
-def _held(column: Any) -> Any:
-    """A column of Arrow, with times that Python's types can hold."""
-    kind = str(column.type).partition("[")[0]
-    others = dict.fromkeys(("timestamp", "date32", "date64"), "string")
-    others |= {"time64": "time64[us]", "duration": "duration[us]"}
-    return column.cast(others[kind], safe=False) if kind in others else column
+def _held(scalar: Any) -> Any:
+    """A value of Arrow, even one beyond the year 9999 or in nanoseconds."""
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError):
+        if callable(values := getattr(scalar, "values", None)):  # of a struct
+            return {name: _held(item) for name, item in scalar.items()}
+        if values is not None:  # of a list or map
+            return [_held(item) for item in values]
+        kind = "duration[us]" if str(scalar.type).startswith("duration") else "string"
+        return scalar.cast(kind, safe=False).as_py()
 
 
 def plain_record(
@@ -326,10 +330,8 @@ def plain_record(
     """A record as JSON holds it; metadata that is missing (NaN) is left out, or refused."""
 
     def plain(given: Any, name: str) -> Any:
-        if given is None or type(given) in (str, int, bool):
-            return given
-        value = _of_json(_of_python(given))
-        if value is None and refuse_missing:
+        value = _of_json(given)
+        if value is None and given is not None and refuse_missing:
             what = f"the field {name!r:.80} holds {given}, which cannot be written as JSON"
             raise bad(place, f"{what}; None removes a field")
         if isinstance(value, Mapping):
@@ -348,12 +350,14 @@ def plain_record(
     return {n: v for n, v in values.items() if v is not None or record[n] is None or n in _OWN}
 
 
-def _of_python(value: Any) -> Any:
-    """A value of numpy as one of Python, and NaT and NA as None; any other value as it is."""
+def _of_json(value: Any) -> Any:
+    """A number, time, duration or array as JSON holds it, a missing one as None; others as is."""
+    if value is None or type(value) in (str, int, bool):
+        return value
     import numpy as np  # not at the top: the command line's help does not wait for it
 
     if isinstance(value, np.ndarray):
-        return [*value] if value.ndim else _of_python(value[()])
+        return [*value] if value.ndim else _of_json(value[()])
     if isinstance(value, np.datetime64 | np.timedelta64):
         if np.isnat(value):
             return None
@@ -363,16 +367,12 @@ def _of_python(value: Any) -> Any:
         return float(value / np.timedelta64(1, "s")) if has_length else value
     if type(value).__name__ in ("NAType", "NaTType"):  # of pandas, which need not be installed
         return None
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _of_json(value: Any) -> Any:
-    """A number, time or duration as JSON holds it, NaN as None; any other value as it is."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, float | Decimal) and math.isnan(value):
+        return None
     if isinstance(value, Decimal):
         is_whole = value.is_finite() and value == value.to_integral_value()
-        return int(value) if is_whole else None if value.is_nan() else float(value)
-    if isinstance(value, float) and math.isnan(value):
-        return None
+        return int(value) if is_whole else float(value)
     if isinstance(value, date | time):  # a datetime is a date, and pandas' Timestamp a datetime
         return value.isoformat()
     return value.total_seconds() if isinstance(value, timedelta) else value

@@ -225,6 +225,7 @@ def write_odd_files(folder: Path) -> None:
     times = pyarrow.array([2**40, 0], "timestamp[s]")
     table = pyarrow.table(
         {"text": [None, "seen"], "at": times, "took": pyarrow.array([5, 7], "duration[ms]")}
+        | {"seen": [[None], [{"at": times[0], "n": 1}]]}
     )
     pyarrow.parquet.write_table(table.append_column("_id", [["a", "b"]]), folder / "times.parquet")
 
@@ -356,7 +357,8 @@ def test_what_is_read_beside_the_texts(odd: Any) -> None:
     said, engine = odd
     assert [engine[f"{n}.md"].metadata["date"] for n in range(len(DATES))] == [*DATES.values()]
     assert (engine["comment.md"].title, engine["colon.md"].title) == ("Owls", "Kiwi: a bird")
-    assert engine["times.parquet#b"].metadata["took"] == 0.007
+    times = engine["times.parquet#b"].metadata
+    assert (times["took"], times["seen"][0]["n"]) == (0.007, 1)
     assert (engine["quotes.md"].title, engine["gone.docx"].title) == ("Owls", "gone")
     metadata = engine["quotes.md"].metadata | engine["odd.md"].metadata
     assert [metadata[name] for name in ("tags", "x", "day")] == [["a", "b"], "y: z", "2024-02-30"]
