@@ -8,7 +8,7 @@ engine.search("how do whales sleep", k=5)
 import asyncio
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -19,7 +19,7 @@ from typing import Any, NoReturn, TypeVar, Unpack, overload
 import numpy.typing as npt
 
 from searchengine.backends import contract, entries, limits, listing
-from searchengine.backends.contract import Backend, Reindexed
+from searchengine.backends.contract import Backend
 from searchengine.backends.entries import keys_of
 from searchengine.backends.filters.parser import field_name
 from searchengine.backends.folder.collection import Collection
@@ -675,11 +675,6 @@ class SearchEngine:
             return answers if show is None else [(hits, _shown(show, hits)) for hits in answers]
 
     def _answer(self, requested: Query, queries: Questions) -> HitsBatch:
-        while True:
-            with suppress(Reindexed):  # on a server, meanwhile: encode the questions again
-                return self._answered(requested, queries)
-
-    def _answered(self, requested: Query, queries: Questions) -> HitsBatch:
         times = [perf_counter()]
         with self._reading(requested, queries) as (snapshot, request, questions):
             if not questions:

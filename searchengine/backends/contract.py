@@ -323,10 +323,6 @@ class Backend(Protocol):
         """Release files or connections; closing twice is harmless."""
 
 
-class Reindexed(CollectionError):
-    """Another encoder has indexed the collection since its settings were read."""
-
-
 class Changed(Exception):
     """Another writer has changed a document since it was read; nothing was written."""
 
