@@ -101,9 +101,8 @@ def plan(engine: Any, query: Any, k: int = 10, where: str | None = None) -> str:
 
     with engine.collection.reading() as snapshot:
         size, matches = max(k, snapshot.shortlist), snapshot._matches(where, ())
-        chosen = snapshot._exact(query, k, matches)
-        if snapshot._state.indexed:
-            chosen = snapshot._shortlist(query, size, matches)
+        near = size if snapshot._state.indexed else None
+        chosen = snapshot._nearest(query, k, near, matches)
         snapshot._run(*snapshot._parameters(size))
         # A node of a cluster does not know the types of parameters.
         bound = ClientCursor(snapshot._connection).mogrify(f"EXPLAIN {chosen[0]}", chosen[1])

@@ -372,16 +372,15 @@ class PostgresCollection(Backend):
 def _row(entry: Entry, analyzer: Analyzer) -> dict[str, Any]:
     """The columns of a document. Raises CorpusError for the only text that cannot be stored."""
     document = entry.document
-    columns = {name: getattr(document, name) for name in ("key", "title", "text")}
-    written = as_json(document.metadata) + (entry.source or "")
-    if "\0" in "".join(columns.values()) or "\\u0000" in written.replace("\\\\", ""):
+    if "\0" in document.title or "\0" in document.text:  # keys and metadata never have it
         raise CorpusError(
             f"document {document.key!r:.80} holds the character U+0000, which PostgreSQL cannot "
             "store; remove it, nothing was changed"
         )
     words, tokens = vector_of(document, analyzer)
-    own = {"digest": document.digest, "vectors": entry.supplied, "tokens": tokens, "words": words}
-    return columns | own | _patch(entry)
+    columns = {name: getattr(document, name) for name in ("key", "title", "text", "digest")}
+    counted = {"vectors": entry.supplied, "tokens": tokens, "words": words}
+    return columns | counted | _patch(entry)
 
 
 def _patch(entry: Entry) -> dict[str, Any]:

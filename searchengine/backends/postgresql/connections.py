@@ -1,12 +1,7 @@
 """Connections to a server: the URL, pools, transactions that try again, errors as sentences.
 
-    postgresql://USER@HOST:PORT/DATABASE#COLLECTION
-
-COLLECTION is the schema of the collection, by default "searchengine". With several hosts,
-HOST:PORT,HOST:PORT, searches ask a replica if one answers, and writes go to the primary; with
-target_session_attrs in the URL, all go to such a server. The rest is a connection URI
-of libpq: passwords come from the URL, PGPASSWORD or ~/.pgpass, and `?options=-c%20NAME%3DVALUE`
-sets a parameter of the session, such as statement_timeout (in milliseconds).
+The URL is described in docs/backends.md. With several hosts in it, searches ask a replica if one
+answers, and writes go to the primary.
 """
 
 import logging

@@ -111,16 +111,13 @@ class PostgresSnapshot(Snapshot):
         size = min(max(k, shortlist or self.shortlist), _MAX_ROWS)
         walks = self._state.indexed and not exact and size < ALL_ROWS
         unit, matches = unit_rows(queries, dim=self._dim), self._matches(where, phrases)
-        chosen = [
-            self._shortlist(query, size, matches) if walks else self._exact(query, k, matches)
-            for query in unit
-        ]
-        before = self._parameters(size) if walks else []
-        results = self._run(*before, *(_best(*each, k, shown) for each in chosen))[len(before) :]
+        before, near = self._parameters(size) if walks else [], size if walks else None
+        chosen = [self._nearest(query, k, near, matches, shown) for query in unit]
+        results = self._run(*before, *chosen)[len(before) :]
         if walks:  # the graph may have missed rows
             few = [i for i, rows in enumerate(results) if not rows or rows[0][2] < size]
-            again = [_best(*self._exact(unit[i], k, matches), k, shown) for i in few]
-            for i, best in zip(few, self._run(*again) if few else (), strict=True):
+            again = [self._nearest(unit[i], k, None, matches, shown) for i in few]
+            for i, best in zip(few, self._run(*again), strict=True):
                 results[i] = best
         widest = max(map(len, results), default=0)
         rows = np.full((len(queries), widest), -1, np.int64)
@@ -141,34 +138,40 @@ class PostgresSnapshot(Snapshot):
             ("SET LOCAL hnsw.iterative_scan = relaxed_order", ()),
         ]
 
-    def _shortlist(self, query: Floats, size: int, matches: _Matches) -> Statement:
-        """The shortlist for a unit query (D,), by the cosine of the prefix."""
-        join, holds, values = matches
-        holds += f" AND {_RARE}" if join else ""
-        sql = (
-            f"SELECT passages.id, {self._score} AS score, document, first, last FROM (SELECT "
-            f"passage FROM prefixes{join} WHERE {holds} ORDER BY prefix <#> %s::halfvec LIMIT %s"
-            ") AS nearest JOIN passages ON passages.id = passage"
-        )
-        return sql, (Vector(query), *values, self._prefix(query), size)
+    def _nearest(
+        self, query: Floats, k: int, size: int | None, matches: _Matches, shown: int = 0
+    ) -> Statement:
+        """The k best rows for a unit query (D,), which is not rounded to float16.
 
-    def _exact(self, query: Floats, k: int, matches: _Matches) -> Statement:
-        """The k best rows for a unit query (D,), of all that match."""
+        `size`: of the shortlist by the prefix; None: all rows that match. Rows: id, full-width
+        cosine, number of rows that were scored; document, offsets; and key, text, title and
+        metadata of the first `shown` documents.
+        """
         join, holds, values = matches
-        sql = (
-            f"SELECT passages.id, {self._score} AS score, document, first, last "
-            f"FROM passages{join} WHERE {holds} ORDER BY 2 DESC, 1 LIMIT %s"
+        source, scored = f"passages{join} WHERE {holds}", "0"
+        if size is not None:
+            scored, holds = "count(*) OVER ()", f"{holds} AND {_RARE}" if join else holds
+            source = (
+                f"(SELECT passage FROM prefixes{join} WHERE {holds} ORDER BY prefix <#> "
+                "%s::halfvec LIMIT %s) AS near JOIN passages ON passages.id = passage"
+            )
+            values = *values, self._prefix(query), size
+        nearest = (
+            f"SELECT passages.id, -(vector::vector({self._dim}) <#> %s::vector) AS score, "
+            f"document, first, last, {scored} AS scored FROM {source} ORDER BY 2 DESC, 1 LIMIT %s"
         )
-        return sql, (Vector(query), *values, k)
+        sql = (
+            "SELECT best.id, score, scored, document, first, last, key, text, title, metadata FROM "
+            "(SELECT *, row_number() OVER (ORDER BY score DESC, id) AS place, row_number() OVER "
+            f"(PARTITION BY document ORDER BY score DESC, id) AS of_document FROM ({nearest}) AS "
+            "nearest) AS best LEFT JOIN documents ON documents.id = CASE WHEN place <= %s AND "
+            "of_document = 1 THEN document END ORDER BY score DESC, best.id"
+        )
+        return sql, (Vector(query), *values, k, min(shown, _BROUGHT))
 
     def _prefix(self, query: Floats) -> HalfVector:
         """The prefix of a unit query (D,)."""
         return HalfVector(self._state.prefixes(query[None])[0].astype(np.float16))
-
-    @property
-    def _score(self) -> str:
-        """The full-width cosine of a row; the query is not rounded to float16."""
-        return f"-(vector::vector({self._dim}) <#> %s::vector)"
 
     def prefix_ranks(
         self, query: Floats, passages: Ids, where: str | None, shortlist: int | None
@@ -186,7 +189,7 @@ class PostgresSnapshot(Snapshot):
     def cosines(self, query: Floats, passages: Ids) -> SearchResult:
         matches = "", "passages.id = ANY(%s)", (passages.tolist(),)
         unit = unit_rows(query[None], dim=self._dim)[0]
-        listed = self.read(*self._exact(unit, len(passages), matches))
+        listed = self.read(*self._nearest(unit, len(passages), None, matches))
         rows = np.array([[row[0] for row in listed]], np.int64)
         return SearchResult(rows, np.array([[row[1] for row in listed]], np.float32))
 
@@ -355,25 +358,6 @@ def known_of(keys: Iterable[str]) -> Statement:
 def storable_keys(keys: Iterable[str]) -> list[str]:
     """The keys that PostgreSQL can store."""
     return [key for key in keys if "\0" not in key]
-
-
-def _best(inner: str, parameters: Sequence[Any], k: int, shown: int) -> Statement:
-    """The k best rows of a statement, by full-width cosine.
-
-    Rows: id, full-width cosine, number of rows that were scored; document, offsets; and key, text,
-    title and metadata of the first `shown` documents.
-    """
-    scored = f"SELECT *, count(*) OVER () AS scored FROM ({inner}) AS shortlist"
-    sql = (
-        "SELECT best.id, score, scored, document, first, last, "
-        "key, text, title, metadata FROM ("
-        "SELECT *, row_number() OVER (ORDER BY score DESC, id) AS place, "
-        "row_number() OVER (PARTITION BY document ORDER BY score DESC, id) AS of_document "
-        f"FROM ({scored} ORDER BY score DESC, id LIMIT %s) AS nearest"
-        ") AS best LEFT JOIN documents ON documents.id = "
-        "CASE WHEN place <= %s AND of_document = 1 THEN document END ORDER BY score DESC, best.id"
-    )
-    return sql, (*parameters, k, min(shown, _BROUGHT))
 
 
 def _kind(value: Any) -> str:

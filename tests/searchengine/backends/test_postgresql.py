@@ -359,21 +359,13 @@ def test_tables_of_another_version_are_refused(engine: SearchEngine, url: str) -
 
 def test_what_cannot_be_stored_is_named(engine: SearchEngine) -> None:
     vector = units(1)
-    for bad in (
-        Document("a", "x\0y"),
-        Document("c\0", ""),
-    ):
-        with pytest.raises(CorpusError, match=r"U\+0000"):
-            engine.collection.upsert(
-                [Entry(Document("ok", "x"), ((0, 1),), vector), Entry(bad, (), vector[:0])]
-            )
+    ok, bad = Document("ok", "x"), Document("a", "x\0y")
+    with pytest.raises(CorpusError, match=r"U\+0000"):
+        engine.collection.upsert([Entry(ok, ((0, 1),), vector), Entry(bad, (), vector[:0])])
     with pytest.raises(CorpusError, match="cannot store"):
         noise = np.random.default_rng(0).bytes(4000).hex()
         engine.collection.upsert([Entry(Document(noise, "x"), (), vector[:0])])
-    with pytest.raises(CorpusError, match=r"U\+0000"):
-        old = Entry(Document("b", ""), (), vector[:0], source='{"m":"\\u0000"}')
-        engine.collection.upsert([old])
-    assert len(engine) == 0 and engine.get("c\0") is None
+    assert len(engine) == 0
     engine.collection.upsert([Entry(Document("d", "x", metadata={"m": "\\u0000"}), (), vector[:0])])
     long = " ".join(f"word{i}" for i in range(300_000))
     engine.collection.upsert([Entry(Document("long", long), ((0, 1),), vector)])
