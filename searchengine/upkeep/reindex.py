@@ -24,7 +24,12 @@ from searchengine.backends.contract import Backend
 from searchengine.backends.entries import entries, keys_of
 from searchengine.backends.folder import pending
 from searchengine.backends.folder.collection import Collection
-from searchengine.backends.folder.folders import beside, folder_of, os_errors, segment_errors
+from searchengine.backends.folder.folders import (
+    folder_of,
+    os_errors,
+    segment_errors,
+    segments_folder,
+)
 from searchengine.backends.folder.pending import Kind, Owner, Work
 from searchengine.backends.folder.store import SegmentRow, Store
 from searchengine.backends.folder.writer import TUNED, BuiltSegment, Writer, build_plan
@@ -327,7 +332,7 @@ def _claim(
     if _pending(store) is None:  # before anything is encoded
         _check_encodable(store)
     try:
-        with store.transaction(collection.wait), beside(path, store), os_errors(path):
+        with store.transaction(collection.wait), segments_folder(path, store), os_errors(path):
             if (work := _pending(store)) is None:
                 owner = Owner.new(path)
                 pending.enter(store, Kind.REINDEX, owner.name, {"settings": settings})

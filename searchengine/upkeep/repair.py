@@ -286,7 +286,7 @@ class Plan:
         ):
             try:
                 work = pending.Work(number, pending.Kind(kind), folder, json.loads(details))
-                pending.described(self.path, work)
+                pending.describe(self.path, work)
             except (KeyError, TypeError, ValueError):
                 self._note(f"pending work {number} is of the kind {kind!r}", "dropped")
             else:

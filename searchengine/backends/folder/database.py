@@ -444,9 +444,9 @@ class Database:
         the connections that began before it are closed.
         """
         with self.named_errors():
-            begun = [_begun(connection) for connection in self.connections]
-            for connection, commit in zip(list(self.connections), begun, strict=True):
-                if commit != begun[-1]:
+            commits = [_begin_reading(connection) for connection in self.connections]
+            for connection, commit in zip(list(self.connections), commits, strict=True):
+                if commit != commits[-1]:
                     self.connections.remove(connection)
                     connection.close()
 
@@ -470,8 +470,8 @@ class Database:
         With `follow`, which begins this process's reading again, waits up to a second for readers,
         and then until they may have begun again. The next commit writes the log from its start.
         """
-        begun, complete = monotonic(), False
-        until = begun + (_PATIENCE if follow else 0)
+        started, complete = monotonic(), False
+        until = started + (_PATIENCE if follow else 0)
         with suppress(CollectionError):
             while not complete and monotonic() <= until:
                 # Begun again each time: SQLite has four marks for those that read, this connection
@@ -480,7 +480,7 @@ class Database:
                     complete = self._fold()
                     if follow is not None:
                         follow()
-                        sleep(REOPENED + 2 * (monotonic() - begun) if complete else _POLL)
+                        sleep(REOPENED + 2 * (monotonic() - started) if complete else _POLL)
         return complete
 
     def _fold(self) -> bool:
@@ -588,7 +588,7 @@ def _identity(path: Path) -> Identity:
     return file.st_dev, file.st_ino
 
 
-def _begun(connection: sqlite3.Connection) -> object:
+def _begin_reading(connection: sqlite3.Connection) -> object:
     """Begin a read transaction; returns the id of its commit."""
     connection.execute("BEGIN")
     sql = "SELECT value FROM settings WHERE name = 'commit_id'"

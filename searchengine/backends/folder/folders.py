@@ -99,7 +99,7 @@ def checksum(path: Path) -> str:
 
 
 @contextmanager
-def beside(path: Path, store: Store) -> Iterator[int]:
+def segments_folder(path: Path, store: Store) -> Iterator[int]:
     """Open the folder of segments next to this database, even if its name is taken meanwhile."""
     with ExitStack() as stack:
         with os_errors(path):
@@ -132,7 +132,11 @@ def remove_unnamed(path: Path, store: Store, before: set[str]) -> None:
     """
     if not before - {folder_of(path, row.id).name for row in store.segments()}:
         return
-    with store.transaction(queue=False), beside(path, store) as folder, os_errors(path):
+    with (
+        store.transaction(queue=False),
+        segments_folder(path, store) as folder,
+        os_errors(path),
+    ):
         named = {folder_of(path, row.id).name for row in store.segments()}
         for name in before & segment_folders(folder) - named:
             shutil.rmtree(name, dir_fd=folder)

@@ -21,7 +21,7 @@ from time import monotonic, sleep
 
 from searchengine.backends.contract import Ids
 from searchengine.backends.folder import pending
-from searchengine.backends.folder.folders import beside, os_errors
+from searchengine.backends.folder.folders import os_errors, segments_folder
 from searchengine.backends.folder.pending import Kind, Owner, Work
 from searchengine.backends.folder.store import SegmentRow, Store
 from searchengine.backends.folder.view import View
@@ -120,7 +120,7 @@ class Merging:
         `finished`: as for to_merge.
         """
         try:
-            self.go_on()
+            self.drop_abandoned()
             while self.merge(lambda rows: self._due(rows, finished)):
                 pass
         except CollectionBusy:
@@ -135,7 +135,7 @@ class Merging:
 
         Waits until no other thread merges, and as long as the view does for other processes.
         """
-        self.go_on()
+        self.drop_abandoned()
         until = monotonic() + self.view.wait
 
         def everything(rows: Sequence[SegmentRow]) -> Sequence[SegmentRow]:
@@ -143,7 +143,7 @@ class Merging:
 
         while not self.merge(everything) and self.store.segments():
             works = [work for work in pending.works(self.store) if work.kind is Kind.MERGE]
-            others = {work.details["by"] for work in works} - {pending.who()["by"]}
+            others = {work.details["by"] for work in works} - {pending.this_process()["by"]}
             if others and monotonic() > until:
                 raise CollectionBusy(
                     f"the segments of {self.view.path} are being merged by another process; "
@@ -151,7 +151,7 @@ class Merging:
                 )
             sleep(_POLL)
 
-    def go_on(self) -> None:
+    def drop_abandoned(self) -> None:
         """Drop what processes that were killed have left."""
         path = self.view.path
         with os_errors(path):
@@ -199,7 +199,10 @@ class Merging:
 
     def _claim(self, choose: Choose, owner: Owner) -> tuple[Work, Ids] | None:
         """Name the work in a transaction; None if there is nothing to merge any more."""
-        with self.store.transaction(self.view.wait), beside(self.view.path, self.store):
+        with (
+            self.store.transaction(self.view.wait),
+            segments_folder(self.view.path, self.store),
+        ):
             chosen = choose(self._free())
             ids = live_passages(self.store, chosen)
             if not ids.size:

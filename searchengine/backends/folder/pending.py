@@ -77,7 +77,7 @@ def works(store: Store) -> list[Work]:
 
 def enter(store: Store, kind: Kind, folder: str, details: Mapping[str, Any]) -> Work:
     """Add a row."""
-    work = Work(Changes(store).take("pending"), kind, folder, {**details, **who()})
+    work = Work(Changes(store).take("pending"), kind, folder, {**details, **this_process()})
     sql = "INSERT INTO pending (id, kind, folder, details) VALUES (?, ?, ?, ?)"
     store.execute(sql, (work.id, kind, folder, json.dumps(work.details)))
     return work
@@ -85,7 +85,7 @@ def enter(store: Store, kind: Kind, folder: str, details: Mapping[str, Any]) -> 
 
 def note(store: Store, work: Work, **details: Any) -> Work:
     """Change details of a row, whose work this process does now."""
-    changed = replace(work, details={**work.details, **details, **who()})
+    changed = replace(work, details={**work.details, **details, **this_process()})
     sql = "UPDATE pending SET details = ? WHERE id = ?"
     store.execute(sql, (json.dumps(changed.details), work.id))
     return changed
@@ -150,13 +150,13 @@ def remove_abandoned(path: Path, store: Store) -> None:
     remove_dead_scratch(path / "pending", kept, own=True)
 
 
-def who() -> dict[str, Any]:
+def this_process() -> dict[str, Any]:
     """This process and the time, for `Work.details`."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     return {"by": f"{socket.gethostname()}:{os.getpid()}", "started": now}
 
 
-def described(path: Path, work: Work) -> str:
+def describe(path: Path, work: Work) -> str:
     """A sentence about a work: its kind, its progress, and the process that does it."""
     details = work.details
     by = f"started {details['started']} by {details['by']}"

@@ -12,7 +12,7 @@ import numpy as np
 from searchengine.backends import contract, lexical, limits
 from searchengine.backends.contract import Ids, Known, Passages, WordScores
 from searchengine.backends.folder.folders import DATABASE, read_all, stored_bytes
-from searchengine.backends.folder.pending import described, works
+from searchengine.backends.folder.pending import describe, works
 from searchengine.backends.folder.spelling import Speller
 from searchengine.backends.folder.store import SegmentRow, Store
 from searchengine.backends.folder.words import (
@@ -493,7 +493,7 @@ class Snapshot(contract.Snapshot):
             "hot_row": hot / rows if rows else None,
             "cold_row": cold / rows if rows else None,
             "bytes": stored_bytes(self.path),
-            "pending": tuple(described(self.path, work) for work in pending),
+            "pending": tuple(describe(self.path, work) for work in pending),
         }
 
     def search_segments(self, search: Search, k: int) -> SearchResult:

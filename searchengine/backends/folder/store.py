@@ -265,9 +265,9 @@ class Changes:
 
     def next_passage(self) -> int:
         """The id of the next passage: beyond all rows that any segment has had."""
-        return self.upcoming("passages")
+        return self.next_id("passages")
 
-    def upcoming(self, kind: str) -> int:
+    def next_id(self, kind: str) -> int:
         """The next id. Kinds: see searchengine.backends.folder.schema."""
         found = self.store.read("SELECT next FROM ids WHERE kind = ?", (kind,))
         if not found or type(found[0][0]) is not int:
@@ -276,7 +276,7 @@ class Changes:
 
     def take(self, kind: str, count: int = 1) -> int:
         """Take new ids, one after the other; returns the first."""
-        first = self.upcoming(kind)
+        first = self.next_id(kind)
         self._skip(kind, first + count)
         return first
 

@@ -24,11 +24,11 @@ import numpy.typing as npt
 
 from searchengine.backends.contract import Ids
 from searchengine.backends.folder.folders import (
-    beside,
     checksum,
     folder_of,
     os_errors,
     segment_folders,
+    segments_folder,
 )
 from searchengine.backends.folder.store import Changes, SegmentRow, Store
 from searchengine.backends.folder.words import analyzer, writer
@@ -216,7 +216,7 @@ class Writer:
 
     def _add(self, base: int, build: Callable[[Path], Segment]) -> None:
         """Build, sync, open and record a segment."""
-        self._last = max(self._last + 1, self.changes.upcoming("segments"))
+        self._last = max(self._last + 1, self.changes.next_id("segments"))
         with os_errors(self.path):
             segment = build(folder_of(self.path, self._last))
         row = SegmentRow(self._last, base, segment.rows, segment.manifest_sha256)
@@ -307,7 +307,7 @@ def writing(
         CollectionBusy: another process is still writing after `wait` seconds.
         CollectionError: another folder has taken the place of this one.
     """
-    with store.transaction(wait), beside(path, store) as folder:
+    with store.transaction(wait), segments_folder(path, store) as folder:
         with os_errors(path):
             before = segment_folders(folder)
         writer = Writer(path, store, open_segment, before)
