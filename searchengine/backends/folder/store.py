@@ -63,7 +63,7 @@ class Store(Database):
                 if set(map(type, row)) != {str}:
                     raise self.damaged(f"document {i} has a key, title or text that is not text")
                 *read[i], stored = row
-                limits.count_text(len(read[i][2]) + len(stored))
+                limits.count_text(len(read[i][2]) + len(stored) if texts else 0)
                 metadata.append(stored)
             # One text of JSON is read five times as fast as many.
             parsed = json.loads(f"[{','.join(metadata)}]")
