@@ -10,17 +10,25 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from searchengine.backends.contract import Backend, Changed, Entry, Known, Snapshot
+from searchengine.backends.contract import Backend, Changed, Entry, Ids, Known, Snapshot
 from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionError, QueryError
 
-_IDS = 50_000  # read at a time
+_IDS = 50_000  # read at a time: a filter on an indexed field is evaluated again for each block
 _TRIES = 100  # to change documents that other writers change
 
 
-def keys_of(snapshot: Snapshot, ids: Iterable[int]) -> list[str]:
-    """The keys of the documents of these ids, in their order."""
-    return [document.key for document in snapshot.documents(ids, texts=False)]
+def ids(snapshot: Snapshot, where: str | None = None, batch: int = 0) -> Iterator[Ids]:
+    """Ids of the documents that match a filter (None: of all), ascending, in blocks (n,) int64."""
+    after = -1
+    while (block := snapshot.ids_after(after, where, batch or _IDS)).size:
+        yield block
+        after = int(block[-1])
+
+
+def keys_of(snapshot: Snapshot, documents: Iterable[int]) -> list[str]:
+    """The keys of documents, by id, in their order."""
+    return [document.key for document in snapshot.documents(documents, texts=False)]
 
 
 def ids_of(snapshot: Snapshot, keys: Iterable[str]) -> dict[str, int]:
@@ -54,10 +62,8 @@ def highest_number(backend: Backend) -> int:
         if commit is not None and commit == snapshot.settings.get("commit_id"):
             return highest
         numbers = [-1]
-        after = -1
-        while (ids := snapshot.ids_after(after, "_id >= '0' and _id < ':'", _IDS)).size:
-            after = int(ids[-1])
-            keys = keys_of(snapshot, ids.tolist())
+        for block in ids(snapshot, "_id >= '0' and _id < ':'"):
+            keys = keys_of(snapshot, block.tolist())
             numbers += [int(k) for k in keys if k.isascii() and k.isdigit() and len(k) <= 18]
         return max(numbers)
 
@@ -113,10 +119,8 @@ def _merge_patch(metadata: Any, patch: Mapping[str, Any]) -> dict[str, Any]:
 
 def all_entries(snapshot: Snapshot, batch: int = 500) -> Iterator[list[Entry]]:
     """All entries of one commit, in the order in which the documents were first added."""
-    last = -1
-    while (ids := snapshot.ids_after(last, None, batch)).size:
-        last = int(ids[-1])
-        yield entries_of(snapshot, keys_of(snapshot, ids.tolist()))
+    for block in ids(snapshot, None, batch):
+        yield entries_of(snapshot, keys_of(snapshot, block.tolist()))
 
 
 def entries_of(snapshot: Snapshot, keys: Sequence[str]) -> list[Entry]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from searchengine.backends.contract import Ids, Snapshot
-from searchengine.backends.entries import keys_of
+from searchengine.backends.contract import Snapshot
+from searchengine.backends.entries import ids, keys_of
 from searchengine.backends.filters.parser import field_name, parse
 from searchengine.backends.filters.tree import COLUMNS, fields_of
 from searchengine.corpus.documents import Document
@@ -17,17 +17,8 @@ from searchengine.corpus.documents import Document
 Value = str | int | float | bool | None
 Counts = dict[Value, int]
 
-_IDS = 50_000  # ids read at a time: a filter on an indexed field is evaluated again for each block
 _DOCUMENTS = 100  # documents read at a time
 _CONSTANTS: dict[str, Any] = {"true": True, "false": False, "null": None}
-
-
-def ids(snapshot: Snapshot, where: str | None = None) -> Iterator[Ids]:
-    """Ids of the documents that match a filter (None: of all), ascending, in blocks (n,) int64."""
-    after = -1
-    while (block := snapshot.ids_after(after, where, _IDS)).size:
-        yield block
-        after = int(block[-1])
 
 
 def documents(

@@ -53,19 +53,3 @@ class Unrelated:
             return self.mean
         mean = float(self.center @ question) / float(np.linalg.norm(question))
         return max(0.0, min(self.mean, PASSAGES * self.mean + (1 - PASSAGES) * mean))
-
-
-@dataclass
-class MeanCosine:
-    """The sample as last measured, where it would be too much work to do so for every commit.
-
-    Attributes:
-        measured: the revision of the settings, the number of documents, and the sample.
-    """
-
-    measured: tuple[str, int, Unrelated] = ("", 0, Unrelated())
-
-    def holds(self, revision: str, documents: int) -> bool:
-        """Whether the sample is still that of a collection in this state."""
-        before, counted, _ = self.measured
-        return revision == before and 8 * abs(documents - counted) <= counted

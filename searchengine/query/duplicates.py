@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from searchengine.backends import listing
+from searchengine.backends import entries
 from searchengine.backends.contract import Snapshot
 from searchengine.backends.entries import ids_of, keys_of
 from searchengine.errors import QueryError
@@ -42,7 +42,7 @@ def duplicates(
     """
     if type(above) not in (int, float) or not 0 < above <= 1:
         raise QueryError(f"above must be a cosine above 0 and at most 1, got {above!r}")
-    ids = [i for block in listing.ids(snapshot, where) for i in block.tolist()]
+    ids = [i for block in entries.ids(snapshot, where) for i in block.tolist()]
     blocks = [means(snapshot, ids[start : start + _READ]) for start in range(0, len(ids), _READ)]
     if not blocks:
         return []

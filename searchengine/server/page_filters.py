@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from searchengine.corpus.documents import Document
-from searchengine.engine import Mode, Question, SearchEngine, field_name, listing
+from searchengine.engine import Mode, Question, SearchEngine, entries, field_name
 from searchengine.server.models import CountRequest
 from searchengine.server.responses import facet_lists
 from searchengine.server.server_settings import MAX_FACETS, MAX_OFFSET
@@ -26,7 +26,7 @@ _DATE = re.compile(r"\d{4}-\d\d(-\d\d([T ]\d\d:\d\d.*)?)?")
 
 def sample_ids(store: Any, n: int) -> list[int]:
     """Ids of n documents drawn at random, ascending; all if they are few. Reads all ids."""
-    ids = np.concatenate([np.zeros(0, np.int64), *listing.ids(store, None)])
+    ids = np.concatenate([np.zeros(0, np.int64), *entries.ids(store)])
     chosen = sorted(Random(0).sample(range(len(ids)), min(n, len(ids))))
     return [int(i) for i in ids[chosen]]
 

@@ -33,12 +33,12 @@ from searchengine.backends.postgresql.filters import condition, dates_of
 from searchengine.backends.postgresql.schema import State, set_value
 from searchengine.backends.postgresql.snapshot import (
     SHORTLIST,
+    Measured,
     PostgresSnapshot,
     known_of,
     storable_keys,
 )
 from searchengine.backends.postgresql.words import vector_of
-from searchengine.backends.unrelated import MeanCosine
 from searchengine.corpus.analyzer import DEFAULT, Analyzer, Tokenizer
 from searchengine.errors import CollectionBusy, CollectionError, CorpusError
 from searchengine.indexer.arrays import Floats, unit_rows
@@ -86,7 +86,7 @@ class PostgresCollection(Backend):
         """Open. Raises CollectionError, BackendUnavailable and ImportError (missing extra)."""
         self.accepts: Callable[[Mapping[str, Any]], None] = lambda _: None
         self._url, self._connections = url, Connections(url)
-        self.path, self._cosine = self._connections.name, MeanCosine()
+        self.path, self._measured = self._connections.name, Measured()
         try:
             with self._connections.borrow(replica=True) as connection:
                 if not tables.exists(connection, self._connections.schema):
@@ -138,7 +138,7 @@ class PostgresCollection(Backend):
         reading = self._connections.transaction("ACCESS SHARE", replica=not newest)
         with reading as (connection, revision):
             state = self._current(connection, revision)
-            yield PostgresSnapshot(connection, self.path, state, self._cosine)
+            yield PostgresSnapshot(connection, self.path, state, self._measured)
 
     def upsert(
         self,

@@ -27,7 +27,7 @@ from searchengine.backends.postgresql.filters import condition
 from searchengine.backends.postgresql.schema import State
 from searchengine.backends.quotes import phrases as phrases_of
 from searchengine.backends.synonyms import added as synonyms_of
-from searchengine.backends.unrelated import SAMPLE, MeanCosine, Unrelated, spread
+from searchengine.backends.unrelated import SAMPLE, Unrelated, spread
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionError, QueryError
@@ -49,6 +49,8 @@ _MAX_EF = 1000  # the limit of pgvector
 _MAX_ROWS = (1 << 63) - 1  # the limit of LIMIT
 _ASKED = 8 * SAMPLE  # ids looked up for a sample of passages; some may be deleted
 _BROUGHT = 100  # documents that a search brings along at most
+Measured = dict[tuple[str, int], Unrelated]
+"""The last sample, by the settings and the number of documents that it is of."""
 _Matches = tuple[str, str, tuple[Any, ...]]  # a join with documents, condition, its parameters
 
 
@@ -58,10 +60,11 @@ class PostgresSnapshot(Snapshot):
     Rows that a search has brought along are not read again.
     """
 
-    def __init__(self, connection: Connection, name: str, state: State, cosine: MeanCosine) -> None:
-        """`cosine`: as measured by the snapshots before."""
-        self.settings, self._state, self._name, self._cosine = state.settings, state, name, cosine
+    def __init__(self, connection: Connection, name: str, state: State, measured: Measured) -> None:
+        """`measured`: by the snapshots before."""
+        self.settings, self._state, self._name = state.settings, state, name
         self._connection, self._run = connection, partial(run, connection)
+        self._measured = measured
         self._dim = int(state.settings["encoder"]["dim"])
         self._passages: dict[int, tuple[int, ...]] = {}
         self._documents: dict[int, Document] = {}
@@ -80,11 +83,11 @@ class PostgresSnapshot(Snapshot):
 
     @property
     def unrelated(self) -> Unrelated:
-        """As of a folder; measured again when the number of documents has changed by an eighth."""
+        """As of a folder; measured again as the number of documents grows or falls by an eighth."""
         if self._count is None:
             self._count = words.Index(self._run).documents
-        state = self.settings["revision"], self._count
-        if not self._cosine.holds(*state):
+        state = self.settings["revision"], int(6 * np.log2(1 + self._count))
+        if (unrelated := self._measured.get(state)) is None:
             # Passages of different documents, evenly spread over the ids.
             ((first, last),) = self.read("SELECT min(id), max(id) FROM passages")
             ids = [] if first is None else (first + spread(last - first + 1, _ASKED)).tolist()
@@ -92,9 +95,10 @@ class PostgresSnapshot(Snapshot):
             stored = np.array(self.read(sql, (ids,)), np.int64).reshape(-1, 2)
             sample = stored[spread(len(stored))] if len(stored) else stored
             passages = sample[np.unique(sample[:, 1], return_index=True)[1], 0]
-            measured = Unrelated.of(self.vectors(passages)) if len(stored) else Unrelated()
-            self._cosine.measured = *state, measured
-        return self._cosine.measured[2]
+            unrelated = Unrelated.of(self.vectors(passages)) if len(stored) else Unrelated()
+            self._measured.clear()
+            self._measured[state] = unrelated
+        return unrelated
 
     def search(
         self,

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine import Document, SearchEngine
-from searchengine.backends import listing
+from searchengine.backends import entries, listing
 from searchengine.errors import CollectionError, FilterError, QueryError, UnknownKey
 
 DOCUMENTS: list[dict[str, Any]] = [
@@ -97,7 +97,7 @@ def test_a_bad_filter_is_refused_when_it_is_given(engine: SearchEngine, method: 
 
 @pytest.mark.parametrize("indexed", [False, True])
 def test_listing_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, indexed: bool) -> None:
-    monkeypatch.setattr(listing, "_IDS", 7)
+    monkeypatch.setattr(entries, "_IDS", 7)
     monkeypatch.setattr(listing, "_DOCUMENTS", 3)
     with SearchEngine.create(tmp_path / "c", WordLengths()) as engine:
         engine.add(many(50))
@@ -117,7 +117,7 @@ def test_listing_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inde
 def test_an_iterator_keeps_its_commit(
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listing, "_IDS", 1)
+    monkeypatch.setattr(entries, "_IDS", 1)
     monkeypatch.setattr(listing, "_DOCUMENTS", 1)
     documents = iter(engine)
     assert next(documents).key == "a"
