@@ -15,7 +15,6 @@ from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionError, QueryError
 
 _IDS = 50_000  # read at a time: a filter on an indexed field is evaluated again for each block
-_TRIES = 100  # to change documents that other writers change
 
 
 def ids(snapshot: Snapshot, where: str | None = None, batch: int = 0) -> Iterator[Ids]:
@@ -79,7 +78,7 @@ def update(backend: Backend, patches: Mapping[str, Mapping[str, Any]]) -> None:
 
     The metadata as last added is kept as well: see Entry.source. Raises QueryError: unknown key.
     """
-    for _ in range(_TRIES):
+    while True:  # each time that it begins again, another writer has changed one of them
         states = known(backend, patches)
         if unknown := next((key for key in patches if key not in states), None):
             raise QueryError(
@@ -100,10 +99,6 @@ def update(backend: Backend, patches: Mapping[str, Mapping[str, Any]]) -> None:
         with suppress(Changed):
             backend.upsert((), states, metadata=patched)
             return
-    raise CollectionError(
-        f"{backend.path}: other writers changed the same documents {_TRIES} times in a row; "
-        "nothing was changed, try again"
-    )
 
 
 def _merge_patch(metadata: Any, patch: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,12 +29,11 @@ def open_backend(path: str | Path, wait: float = 0, device: str = "cpu") -> Back
     """
     if not is_url(path):
         return Collection(Path(path), wait, device)
-    backend = _server_backend(path)
     if device != "cpu":
         raise CollectionError(
             f"{name_of(path)}: a server scans vectors itself; leave the device out"
         )
-    return backend(str(path))
+    return _server_backend(path)(str(path))
 
 
 def in_folder(backend: Backend, instead: str = "") -> Collection:

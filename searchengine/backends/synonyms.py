@@ -49,7 +49,8 @@ def added(question: str, settings: Mapping[str, Any]) -> dict[str, Added]:
         found = f" {' '.join(rest[:size])} "
         if size and not any(found in f" {' '.join(phrase)} " for phrase in quoted):
             for one, group in groups[rest[:size]]:
-                for word, share in _others(one, group, size, used):
+                others = {o: min(1.0, size / len(_terms(o, used))) for o in group if o != one}
+                for word, share in ((w, n) for o, n in others.items() for w in runs(o)):
                     if not set(terms).issuperset(own := _terms(word, used)):
                         word = spelling.setdefault(own, word)
                         before = counts.get(word, Added(0.0, ()))
@@ -67,12 +68,6 @@ def with_added(question: str, settings: Mapping[str, Any]) -> str:
 def known(settings: Mapping[str, Any]) -> frozenset[str]:
     """The words of all groups, in lower case: typing errors are not looked for in them."""
     return frozenset(map(str.casefold, runs(settings.get(SETTING) or "")))
-
-
-def _others(one: str, group: list[str], size: int, used: Analyzer) -> list[tuple[str, float]]:
-    """The words of the other synonyms of a group, and how often each counts for `size` words."""
-    shares = ((other, min(1.0, size / len(_terms(other, used)))) for other in group if other != one)
-    return [(word, share) for other, share in shares for word in dict.fromkeys(runs(other))]
 
 
 @lru_cache(maxsize=32)
