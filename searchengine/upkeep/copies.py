@@ -38,7 +38,6 @@ from searchengine.upkeep.verify import check_pages, check_tables, settled
 Progress = Callable[[str, int, int | None], None]
 """Progress callback: the step, the documents just done, and those in all."""
 _BATCH = 2000  # documents in a commit
-_SAME = ("encoder", "passages")  # settings that must agree
 NEAR = 2e-3
 """Maximum distance between two unit vectors, both rounded to float16; with a margin."""
 
@@ -223,18 +222,19 @@ def _create(origin: Backend, target: str | Path) -> Backend:
 
 
 def _check_settings(origin: Backend, copied: Backend) -> None:
-    for name in _SAME:
-        expected, actual = (
-            [each.settings[name][part] for part in ("fingerprint", "dim")]
-            if name == "encoder"
-            else each.settings.get(name)
-            for each in (origin, copied)
-        )
-        if expected != actual:
-            error = EncoderMismatch if name == "encoder" else CollectionError
+    """Raise an error unless both have the same encoder and passages."""
+    expected, actual = (
+        {
+            "encoder": {name: each.settings["encoder"][name] for name in ("fingerprint", "dim")},
+            "passages": each.settings.get("passages"),
+        }
+        for each in (origin, copied)
+    )
+    for name, error in (("encoder", EncoderMismatch), ("passages", CollectionError)):
+        if expected[name] != actual[name]:
             raise error(
-                f"{copied.path} was made with other settings than {origin.path} ({name}: {actual} "
-                f"instead of {expected}); copy to a new collection"
+                f"{copied.path} was made with other settings than {origin.path} ({name}: "
+                f"{actual[name]} instead of {expected[name]}); copy to a new collection"
             )
 
 

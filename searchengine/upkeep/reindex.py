@@ -71,7 +71,7 @@ REST = 64
 ROUNDS = 20
 """Times to catch up. Then the rest is encoded with the lock, however much it is."""
 _PATIENCE = 60.0  # seconds to wait for other writers at least, when all is encoded
-_READ = 64  # documents read by a statement
+_READ = 500  # documents read at a time
 _NO_TEXT = "title = '' and text = ''"
 _DROP = "drop it: searchengine reindex {} --discard"
 _LINKED = "linked"  # the folder of the segments that the swap moves
@@ -213,17 +213,18 @@ class Reindexing:
     def _catch_up(self) -> int:
         """Encode the documents that are new or changed, drop deleted ones; returns how many."""
         with self._both() as tables:
-            changed = tables.numbers(
-                "SELECT stored.id FROM stored.documents AS stored LEFT JOIN documents USING (key) "
+            changed = tables.scan(
+                "SELECT stored.key FROM stored.documents AS stored LEFT JOIN documents USING (key) "
                 "WHERE documents.digest IS NOT stored.digest ORDER BY stored.id"
-            ).tolist()
-            deleted = tables.scan(
+            )
+            gone = tables.scan(
                 "SELECT key FROM documents WHERE key NOT IN (SELECT key FROM stored.documents)"
             )
-        if deleted:
-            self.target.delete([key for (key,) in deleted], None)
-        encode_stored(self.store, changed, self.target, lambda: self.reader, self.progress)
-        return len(changed) + len(deleted)
+        if gone:
+            self.target.delete([key for (key,) in gone], None)
+        keys = [key for (key,) in changed]
+        encode_stored(self.collection, keys, self.target, lambda: self.reader, self.progress)
+        return len(changed) + len(gone)
 
     @contextmanager
     def _both(self) -> Iterator[Store]:
@@ -268,8 +269,8 @@ class Reindexing:
 
 
 def encode_stored(
-    store: Store,
-    ids: Sequence[int],
+    source: Backend,
+    keys: Sequence[str],
     target: Backend,
     readers: Callable[[], PassageReader],
     progress: Progress | None,
@@ -278,23 +279,23 @@ def encode_stored(
 
     def report(documents: int, _: int) -> None:
         if progress is not None and documents:
-            progress("Encoding", documents, len(ids))
+            progress("Encoding", documents, len(keys))
 
     options = AddOptions(progress=report, building=progress)
     with suppress(EmptyCorpus):  # others have deleted them meanwhile
-        add(target, _documents(store, ids), options, readers=readers)
+        add(target, _documents(source, keys), options, readers=readers)
 
 
-def _documents(store: Store, ids: Sequence[int]) -> Iterator[Document]:
+def _documents(source: Backend, keys: Sequence[str]) -> Iterator[Document]:
     """The stored ones of these documents, as they were last added."""
-    columns = "key, text, title, ifnull(source, metadata), ifnull(root, '')"
-    for batch in in_batches(ids, _READ):
-        marks = ", ".join("?" * len(batch))
-        sql = f"SELECT {columns} FROM documents WHERE id IN ({marks}) ORDER BY id"
-        for key, text, title_, metadata, root in store.read(sql, batch):
-            with store.named_errors():
-                fields = json.loads(metadata)
-            yield Document(key, text, title_, fields, origin="reindex", root=root)
+    for batch in in_batches(keys, _READ):
+        with source.reading(newest=True) as snapshot:
+            known = snapshot.known(batch)
+            states = [known[key] for key in batch if key in known]
+            documents = snapshot.documents([state.id for state in states])
+        for document, state in zip(documents, states, strict=True):
+            fields = json.loads(state.added)
+            yield replace(document, metadata=fields, root=state.root or "", origin="reindex")
 
 
 def settings_for(
@@ -486,19 +487,7 @@ def _follow(
     ]
     if gone:
         target.delete(gone, None)
-
-    def documents() -> Iterator[Document]:
-        for keys in in_batches(changed, _READ):
-            for entry in entries(collection, keys):
-                yield replace(entry.document, origin="reindex")
-
-    def report(done: int, _: int) -> None:
-        if progress is not None and done:
-            progress("Encoding", done, len(changed))
-
-    options = AddOptions(progress=report, building=progress)
-    with suppress(EmptyCorpus):  # others have deleted them meanwhile
-        add(target, documents(), options, readers=lambda: reader)
+    encode_stored(collection, changed, target, lambda: reader, progress)
     # Then metadata as stored, with those that were last added.
     others = [key for key, _, has_changed in collection.differing(target) if not has_changed]
     for keys in in_batches(others, _READ):

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from searchengine.backends.contract import Ids
+from searchengine.backends.entries import keys_of
 from searchengine.backends.filters import fields
 from searchengine.backends.folder import pending
 from searchengine.backends.folder.collection import Collection
@@ -48,7 +49,6 @@ from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.errors import SegmentError, SegmentFormatError
 from searchengine.indexer.search.segment_files import read_manifest
-from searchengine.indexer.segment import Segment
 from searchengine.indexer.storage.passages_file import PASSAGES, RowPassages
 from searchengine.ingest.ingestion import passage_reader
 from searchengine.ingest.passages import PassageConfig
@@ -133,10 +133,12 @@ def repair(
             check_built_by(loaded, identity, path)
         plan = _mend(path, wait, checked)
         if plan.documents:
-            with closing(Collection(path, wait)) as collection, collection.open_store() as store:
+            with closing(Collection(path, wait)) as collection:
                 held = CollectionEncoder(collection, loaded, runtime)
                 reader = partial(passage_reader, collection, held)
-                encode_stored(store, sorted(plan.documents), collection, reader, progress)
+                with collection.reading() as snapshot:
+                    keys = keys_of(snapshot, sorted(plan.documents))
+                encode_stored(collection, keys, collection, reader, progress)
     complaint = None
     try:
         with closing(Collection(path)) as collection:
@@ -181,15 +183,11 @@ def _check_database(path: Path, read_only: bool) -> None:
         )
 
 
-def _no_segment(row: SegmentRow) -> Segment:
-    raise AssertionError(f"segment {row.id} is not read by a repair")
-
-
 def _mend(path: Path, wait: float, checked: "dict[SegmentRow, _Checked]") -> "Plan":
     """Mend tables and segments in one commit."""
     (path / "segments").mkdir(exist_ok=True)
     with Store(path / "documents.db") as store:
-        with writing(path, store, _no_segment, wait) as writer:
+        with writing(path, store, partial(open_committed, path), wait) as writer:
             plan = Plan.of(path, store, checked)
             for row in plan.restored:
                 writer.restore(row)
@@ -356,7 +354,8 @@ class Plan:
             "<> 'integerintegerinteger'"
         )
         committed = self.store.segments()
-        shifted = {row for pair in pairwise(committed) if _overlap(*pair) for row in pair}
+        pairs = [(a, b) for a, b in pairwise(committed) if b.base <= a.ends[1]]
+        shifted = {row for pair in pairs for row in pair}
         for row in committed:
             if row not in checked:
                 checked[row] = _Checked.of(self.path, row)
@@ -509,10 +508,6 @@ class Plan:
 
     def _change(self, sql: str, parameters: Sequence[Any] = ()) -> None:
         self.store.connection.execute(sql, parameters)
-
-
-def _overlap(first: SegmentRow, second: SegmentRow) -> bool:
-    return second.base <= first.ends[1]
 
 
 @contextmanager
