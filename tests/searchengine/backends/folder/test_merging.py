@@ -262,7 +262,7 @@ def test_an_optimize_waits_for_another_process(
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = engine.collection.path
-    monkeypatch.setattr(pending, "who", lambda: {"by": "elsewhere:1", "started": "then"})
+    monkeypatch.setattr(pending, "this_process", lambda: {"by": "elsewhere:1", "started": "then"})
     owner = Owner.new(path)
     with engine.collection.open_store() as store, store.transaction():
         rows = [[r.id, r.base, r.rows, r.manifest_sha256] for r in store.segments()]
