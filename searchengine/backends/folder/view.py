@@ -31,6 +31,7 @@ from searchengine.indexer.search.segment_files import require_gpu
 from searchengine.indexer.segment import Segment
 
 _MAX_WAIT = 2_000_000  # seconds to wait
+_TRIES = 20  # to open a commit whose segments others replace
 _GROWN = 1.25  # times its size then, from which readers are waited for again
 _log = logging.getLogger(__name__)
 
@@ -255,7 +256,7 @@ class View(Backend):
 
         failed: list[SegmentRow] | None = None
         with reading_errors(self.path):
-            while True:
+            for tries_left in reversed(range(_TRIES)):
                 try:
                     snapshot = Snapshot(self.path, open_segment, self._shown)
                     break
@@ -264,7 +265,7 @@ class View(Backend):
                     before = failed
                     with Store(self.path / DATABASE, readers=1) as store:
                         failed = store.segments()
-                    if failed == before:
+                    if failed == before or not tries_left:
                         raise
         try:
             self.accepts(snapshot.settings)
