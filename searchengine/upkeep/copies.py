@@ -20,7 +20,6 @@ from searchengine.backends.contract import Backend, Snapshot, has_words
 from searchengine.backends.entries import all_entries, entries, keys_of, known
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.folders import check_name, folder_of, new_folder, reading_errors
-from searchengine.backends.folder.pending import drop_all
 from searchengine.backends.folder.snapshot import Snapshot as FolderSnapshot
 from searchengine.backends.folder.store import SegmentRow, Store
 from searchengine.backends.mode import CHOSEN, Mode
@@ -63,7 +62,8 @@ def backup(collection: Collection, path: Path) -> None:
             snapshot.store.copy_to(scratch / "documents.db")
             with Store(scratch / "documents.db") as store:
                 with store.transaction():
-                    drop_all(store)  # what others are doing belongs to the folder that was copied
+                    # What others are doing belongs to the folder that was copied.
+                    store.execute("DELETE FROM pending")
                 check_pages(store, "quick_check", snapshot.store)
 
 

@@ -22,16 +22,15 @@ from typing import TYPE_CHECKING, Any
 
 from searchengine.backends.contract import Backend
 from searchengine.backends.entries import entries, keys_of
-from searchengine.backends.folder import pending
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.folders import (
+    Owner,
     folder_of,
     os_errors,
     segment_errors,
     segments_folder,
 )
-from searchengine.backends.folder.pending import Kind, Owner, Work
-from searchengine.backends.folder.store import SegmentRow, Store
+from searchengine.backends.folder.store import Changes, Kind, SegmentRow, Store, Work
 from searchengine.backends.folder.writer import TUNED, BuiltSegment, Writer, build_plan
 from searchengine.backends.mode import CHOSEN, WEIGHT
 from searchengine.backends.opening import in_folder, is_url
@@ -117,7 +116,7 @@ def discard(collection: Backend) -> bool:
         if (work := _pending(store)) is None:
             return False
         owner = _taken(folder.path, work)
-        pending.leave(store, work)
+        Changes(store).end_work(work)
         owner.clear()
     return True
 
@@ -336,12 +335,12 @@ def _claim(
         with store.transaction(collection.wait), segments_folder(path, store), os_errors(path):
             if (work := _pending(store)) is None:
                 owner = Owner.new(path)
-                pending.enter(store, Kind.REINDEX, owner.name, {"settings": settings})
+                Changes(store).start_work(Kind.REINDEX, owner.name, {"settings": settings})
             else:
                 _check_same(path, work.details["settings"], encoder, settings)
                 owner = _taken(path, work)
                 # The same encoder may come from another folder or URL than before.
-                pending.note(store, work, settings=settings)
+                Changes(store).continue_work(work, settings=settings)
     except BaseException:
         if owner is not None:
             owner.release()
@@ -368,7 +367,7 @@ def _target(owner: Owner, store: Store, settings: Mapping[str, Any]) -> Collecti
 
 def _pending(store: Store) -> Work | None:
     """The pending reindex, or None."""
-    return next((work for work in pending.works(store) if work.kind is Kind.REINDEX), None)
+    return next((work for work in store.works() if work.kind is Kind.REINDEX), None)
 
 
 def _taken(path: Path, work: Work) -> Owner:

@@ -26,13 +26,12 @@ import numpy as np
 from searchengine.backends.contract import Ids
 from searchengine.backends.entries import keys_of
 from searchengine.backends.filters import fields
-from searchengine.backends.folder import pending
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.database import connect, exhausted
 from searchengine.backends.folder.folders import check_name, folder_of, remove_unnamed
 from searchengine.backends.folder.schema import BEHIND, catch_up, outdated
 from searchengine.backends.folder.snapshot import setting_faults
-from searchengine.backends.folder.store import Changes, SegmentRow, Store
+from searchengine.backends.folder.store import Changes, Kind, SegmentRow, Store, Work
 from searchengine.backends.folder.view import has_vectors, open_committed
 from searchengine.backends.folder.writer import writing
 from searchengine.backends.mode import Mode
@@ -283,12 +282,12 @@ class Plan:
             "SELECT id, kind, folder, details FROM pending"
         ):
             try:
-                work = pending.Work(number, pending.Kind(kind), folder, json.loads(details))
-                pending.describe(self.path, work)
+                work = Work(number, Kind(kind), folder, json.loads(details))
+                self.store.describe(work)
             except (KeyError, TypeError, ValueError):
                 self._note(f"pending work {number} is of the kind {kind!r}", "dropped")
             else:
-                if work.kind is pending.Kind.REINDEX:
+                if work.kind is Kind.REINDEX:
                     continue
             self._change("DELETE FROM pending WHERE id = ?", (number,))
 

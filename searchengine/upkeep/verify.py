@@ -8,7 +8,6 @@ import numpy as np
 
 from searchengine.backends.contract import Backend, Entry, Ids, Snapshot
 from searchengine.backends.entries import all_entries, keys_of
-from searchengine.backends.folder import pending
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.folders import reading_errors
 from searchengine.backends.folder.schema import BEHIND
@@ -162,7 +161,7 @@ def check_tables(snapshot: FolderSnapshot) -> None:
         CollectionSettings.from_stored(snapshot.settings)
     except CollectionError as error:
         raise store.damaged(f"in its settings: {error}") from error
-    pending.works(store)  # raises for one that makes no sense
+    store.works()  # raises for one that makes no sense
     for (key,) in store.scan(f"SELECT key FROM documents WHERE {MALFORMED} LIMIT 1"):
         raise store.damaged(
             f"document {key!r:.80} has a title or text that is not text, or metadata that are no "

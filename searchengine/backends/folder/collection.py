@@ -15,7 +15,6 @@ import numpy as np
 
 from searchengine.backends import terms
 from searchengine.backends.contract import Entry, Known, check_made_by, check_unchanged, checked
-from searchengine.backends.folder import pending
 from searchengine.backends.folder.folders import (
     DATABASE,
     check_name,
@@ -24,7 +23,7 @@ from searchengine.backends.folder.folders import (
     os_errors,
     refuse_network,
 )
-from searchengine.backends.folder.merging import Merging
+from searchengine.backends.folder.merging import Merging, scratch
 from searchengine.backends.folder.store import Changes, Store
 from searchengine.backends.folder.view import View
 from searchengine.backends.folder.writer import BuiltSegment, Measured, build_plan
@@ -132,7 +131,7 @@ class Collection(View):
             return
         plan = build_plan(store, rows)
         check_made_by(self.path, made_by, store.settings())
-        with pending.scratch(self.path, store) as owner:
+        with scratch(self.path, store) as owner:
             path = owner.folder / "segment"
             with os_errors(self.path):
                 Segment.build(

@@ -281,6 +281,27 @@ class Scratch:
         self.release()
 
 
+class Owner(Scratch):
+    """The scratch folder `pending/NAME` of a work of the collection `path`.
+
+    The folder `pending` stays, empty as it may be: another process may be about to make a lock in
+    it.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        super().__init__(path / "pending", name)
+
+    @classmethod
+    def new(cls, path: Path) -> "Owner":
+        """The owner of a new folder, which it makes."""
+        (path / "pending").mkdir(exist_ok=True)
+        owner = cls(path, uuid4().hex)
+        owner.make()
+        for folder in (owner.folder.parent, path):
+            sync_folder(folder)
+        return owner
+
+
 def remove_dead_scratch(parent: Path, kept: Collection[str] = (), *, own: bool = False) -> None:
     """Remove the scratch folders in `parent` that belong to dead processes, but those `kept`.
 

@@ -6,6 +6,12 @@ the same size form a tier, and FAN of them become one of the next. At most FAN -
 remain, and a row is copied once a tier in its life. The call that fills a tier merges it: another
 one, which adds a few rows meanwhile, would otherwise copy what the first has added.
 
+What takes long is done in the folder `pending/NAME`, without the write lock, and its process holds
+the lock of that folder (folders.Scratch). A merge or a reindex is named in the table `pending`
+first: so no other process merges the same segments, and a reindex that was killed goes on. A row
+whose lock is free belongs to nobody. The next writer drops it, unless it is a reindex, and removes
+the folder.
+
 How: a small merge is one transaction. The segment of a large one is built before, without the write
 lock (writer.py). One transaction names its work in `pending` first, so that nobody else merges the
 same segments; that of the merge gives the passages their new ids, a million in some
@@ -14,16 +20,27 @@ merged segments was replaced meanwhile (by tune, repair or another merge), the n
 """
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, sleep
 
 from searchengine.backends.contract import Ids
-from searchengine.backends.folder import pending
-from searchengine.backends.folder.folders import os_errors, segments_folder
-from searchengine.backends.folder.pending import Kind, Owner, Work
-from searchengine.backends.folder.store import SegmentRow, Store
+from searchengine.backends.folder.folders import (
+    Owner,
+    os_errors,
+    remove_dead_scratch,
+    segments_folder,
+)
+from searchengine.backends.folder.store import (
+    Changes,
+    Kind,
+    SegmentRow,
+    Store,
+    Work,
+    this_process,
+)
 from searchengine.backends.folder.view import View
 from searchengine.backends.folder.words import writer
 from searchengine.backends.folder.writer import (
@@ -98,6 +115,19 @@ _PASSAGE = 64  # dimensions that cost as much time as moving a passage
 _log = logging.getLogger(__name__)
 
 
+@contextmanager
+def scratch(path: Path, store: Store) -> Iterator[Owner]:
+    """A new folder to build a segment in, before the transaction that adopts it."""
+    with os_errors(path):
+        owner = Owner.new(path)
+    try:
+        if not store.in_place:
+            raise store.replaced()
+        yield owner
+    finally:
+        owner.clear()
+
+
 @dataclass(frozen=True, slots=True)
 class Merging:
     """Merges segments of an open collection.
@@ -142,8 +172,8 @@ class Merging:
             return rows if len(rows) == len(self.store.segments()) else []
 
         while not self.merge(everything) and self.store.segments():
-            works = [work for work in pending.works(self.store) if work.kind is Kind.MERGE]
-            others = {work.details["by"] for work in works} - {pending.this_process()["by"]}
+            works = [work for work in self.store.works() if work.kind is Kind.MERGE]
+            others = {work.details["by"] for work in works} - {this_process()["by"]}
             if others and monotonic() > until:
                 raise CollectionBusy(
                     f"the segments of {self.view.path} are being merged by another process; "
@@ -155,9 +185,21 @@ class Merging:
         """Drop what processes that were killed have left."""
         path = self.view.path
         with os_errors(path):
-            if pending.works(self.store) or any(path.glob("pending/*")):
+            if self.store.works() or any(path.glob("pending/*")):
                 with self.store.transaction(self.view.wait):
-                    pending.remove_abandoned(path, self.store)
+                    kept = {work.folder for work in self.store.works() if self._is_kept(work)}
+                    for work in self.store.works():
+                        if work.folder not in kept:
+                            Changes(self.store).end_work(work)
+                    remove_dead_scratch(path / "pending", kept, own=True)
+
+    def _is_kept(self, work: Work) -> bool:
+        """Whether a process does a work now, or the next reindex continues it."""
+        owner = Owner(self.view.path, work.folder)
+        if work.kind is Kind.MERGE and owner.take():
+            owner.release()
+            return False
+        return True
 
     def merge(self, choose: Choose) -> bool:
         """Merge the segments that `choose` picks; False if there was nothing to merge.
@@ -176,7 +218,7 @@ class Merging:
                     writer.merge(chosen, progress=self.progress)
                     self.written.update(writer.opened)
                     return bool(chosen)
-        with pending.scratch(self.view.path, self.store) as owner:
+        with scratch(self.view.path, self.store) as owner:
             claimed = self._claim(choose, owner)
             return claimed is not None and self._merge(owner, *claimed)
 
@@ -187,9 +229,8 @@ class Merging:
 
     def _free(self) -> list[SegmentRow]:
         """The committed segments that no living process is merging."""
-        path, works = self.view.path, pending.works(self.store)
-        living = [w for w in works if w.kind is Kind.MERGE and pending.is_alive(path, w)]
-        merging = {row for work in living for row in work.inputs}
+        works = [work for work in self.store.works() if work.kind is Kind.MERGE]
+        merging = {row for work in works if self._is_kept(work) for row in work.inputs}
         return [row for row in self.store.segments() if row not in merging]
 
     def _due(self, rows: Sequence[SegmentRow], finished: int) -> list[SegmentRow]:
@@ -208,7 +249,7 @@ class Merging:
             if not ids.size:
                 return None
             inputs = [[row.id, row.base, row.rows, row.manifest_sha256] for row in chosen]
-            work = pending.enter(self.store, Kind.MERGE, owner.name, {"inputs": inputs})
+            work = Changes(self.store).start_work(Kind.MERGE, owner.name, {"inputs": inputs})
         return work, ids
 
     def _merge(self, owner: Owner, work: Work, ids: Ids) -> bool:
@@ -218,7 +259,7 @@ class Merging:
             ahead = self._built(owner.folder / "segment", work, ids)
             with self.view.writing(self.store, max(self.view.wait, PATIENCE)) as writer:
                 is_current = self._is_current(work) and ahead.plan == build_plan(self.store, None)
-                pending.leave(self.store, work)
+                writer.changes.end_work(work)
                 if is_current:
                     writer.merge(work.inputs, ahead=ahead)
                     self.written.update(writer.opened)
@@ -228,7 +269,7 @@ class Merging:
             try:
                 with self.store.transaction(self.view.wait):
                     is_current = self._is_current(work)
-                    pending.leave(self.store, work)
+                    Changes(self.store).end_work(work)
             except (CollectionError, OSError) as failure:
                 _log.warning("the next change drops a merge that failed: %s", failure)
             if is_current or ahead is not None or not isinstance(error, CollectionError):
@@ -250,5 +291,5 @@ class Merging:
 
     def _is_current(self, work: Work) -> bool:
         """Whether no other process has replaced a segment to merge, or dropped the work."""
-        is_named = work in pending.works(self.store)
+        is_named = work in self.store.works()
         return is_named and set(work.inputs) <= set(self.store.segments())

@@ -9,7 +9,7 @@ passages      the encoded texts: passages.id = the segment's base + the row in i
               start and end are offsets (in characters) into the document's text
 segments      the folders of vectors that a commit has named, each with its manifest's checksum
 tombstones    deleted passages that a segment still has a row for
-pending       work that outlives a commit (folder.pending)
+pending       work that outlives a commit (store.Work)
 ids           the next id of each kind, which is a table: an id is never used again, whatever was
               deleted
 settings      name → JSON value: the encoder, the index config and other settings

@@ -12,7 +12,6 @@ import numpy as np
 from searchengine.backends import contract, lexical, limits
 from searchengine.backends.contract import Ids, Known, Passages, WordScores
 from searchengine.backends.folder.folders import DATABASE, read_all, stored_bytes
-from searchengine.backends.folder.pending import describe, works
 from searchengine.backends.folder.spelling import Speller
 from searchengine.backends.folder.store import SegmentRow, Store
 from searchengine.backends.folder.words import (
@@ -479,7 +478,7 @@ class Snapshot(contract.Snapshot):
         cold = sum(each.rows * cold_row(each.config, each.dim) for each in segments)
         words = None if self.settings["tokenizer"] == Tokenizer.NONE else "words files"
         with Store(self.path / DATABASE, readers=1) as store:  # it goes on without commits
-            pending = works(store) if store.identity == self.store.identity else []
+            works = store.works() if store.identity == self.store.identity else []
         return {
             "passages": self.store.counts()[1],
             "segments": len(segments),
@@ -493,7 +492,7 @@ class Snapshot(contract.Snapshot):
             "hot_row": hot / rows if rows else None,
             "cold_row": cold / rows if rows else None,
             "bytes": stored_bytes(self.path),
-            "pending": tuple(describe(self.path, work) for work in pending),
+            "pending": tuple(map(self.store.describe, works)),
         }
 
     def search_segments(self, search: Search, k: int) -> SearchResult:

@@ -1,8 +1,13 @@
 """Reads and writes the tables of documents.db: documents, passages, segments and settings."""
 
 import json
+import os
+import socket
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
 from math import inf
 from typing import Any
 from uuid import uuid4
@@ -17,6 +22,7 @@ from searchengine.backends.filters.sqlite import compile_sql, json_path
 from searchengine.backends.filters.tree import Condition
 from searchengine.backends.folder.database import Database
 from searchengine.corpus.documents import Document
+from searchengine.errors import CollectionError
 
 _COMPARED = {"integer": "number", "real": "number"}  # 1 and 1.0 are the same
 _KEYS = 50_000  # keys of a folder read at a time
@@ -42,6 +48,46 @@ class SegmentRow:
         """The row numbers of those passage ids (ascending) that are in this segment."""
         low, high = np.searchsorted(passages, [self.base, self.base + self.rows])
         return passages[low:high] - self.base
+
+
+class Kind(StrEnum):
+    """The kinds of unfinished work."""
+
+    MERGE = "merge"
+    """Segments become one."""
+    REINDEX = "reindex"
+    """All documents are encoded by another encoder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A row of the table `pending`: work that outlives a commit.
+
+    Attributes:
+        id: its number.
+        kind: what is being done.
+        folder: its folder below `pending`.
+        details: what it needs to go on, and who started it when.
+    """
+
+    id: int
+    kind: Kind
+    folder: str
+    details: Mapping[str, Any]
+
+    @property
+    def inputs(self) -> list[SegmentRow]:
+        """The segments that are merged."""
+        return [SegmentRow(*row) for row in self.details["inputs"]]
+
+
+_DETAILS = {Kind.MERGE: {"by", "started", "inputs"}, Kind.REINDEX: {"by", "started", "settings"}}
+
+
+def this_process() -> dict[str, Any]:
+    """This process and the time, for `Work.details`."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"by": f"{socket.gethostname()}:{os.getpid()}", "started": now}
 
 
 class Store(Database):
@@ -225,6 +271,31 @@ class Store(Database):
             raise self.damaged("the table of segments holds a value that is not an integer")
         return [SegmentRow(*row) for row in rows]
 
+    def works(self) -> list[Work]:
+        """The unfinished works, by id. Raises CollectionError for one that makes no sense."""
+        works = []
+        for i, kind, name, text in self.read("SELECT id, kind, folder, details FROM pending"):
+            if kind not in tuple(Kind):
+                raise self.damaged(f"pending work {i} is of the kind {kind!r}")
+            with self.named_errors():
+                details = json.loads(text)
+            if lacking := _DETAILS[kind] - (details.keys() if isinstance(details, dict) else set()):
+                raise self.damaged(f"pending work {i} lacks {', '.join(sorted(lacking))}")
+            works.append(Work(i, Kind(kind), name, details))
+        return works
+
+    def describe(self, work: Work) -> str:
+        """A sentence about a work: its kind, its progress, and the process that does it."""
+        by = f"started {work.details['started']} by {work.details['by']}"
+        if work.kind is Kind.MERGE:
+            return f"merge of {len(work.inputs)} segments; {by}"
+        encoder, encoded = work.details["settings"]["encoder"], 0
+        tables = self.path.parent / "pending" / work.folder / self.path.name
+        with suppress(CollectionError), Store(tables, readers=1) as store:
+            encoded = store.counts()[1]
+        name = encoder["source"] or encoder.get("name") or encoder["fingerprint"][:12]
+        return f"reindex by {name}: {encoded} passages encoded; {by}"
+
     def settings(self) -> dict[str, Any]:
         """Name → value of every setting."""
         rows = self.read("SELECT name, value FROM settings")
@@ -396,6 +467,22 @@ class Changes:
     def forget_vectors(self) -> None:
         """Note of every document that its vectors come from the encoder."""
         self._many("UPDATE documents SET vectors = NULL WHERE vectors NOT NULL", [()])
+
+    def start_work(self, kind: Kind, folder: str, details: Mapping[str, Any]) -> Work:
+        """Name work of this process in the table `pending`."""
+        work = Work(self.take("pending"), kind, folder, {**details, **this_process()})
+        sql = "INSERT INTO pending (id, kind, folder, details) VALUES (?, ?, ?, ?)"
+        self.store.execute(sql, (work.id, kind, folder, json.dumps(work.details)))
+        return work
+
+    def continue_work(self, work: Work, **details: Any) -> None:
+        """Note that this process does a work now, and further details of it."""
+        changed = json.dumps({**work.details, **details, **this_process()})
+        self.store.execute("UPDATE pending SET details = ? WHERE id = ?", (changed, work.id))
+
+    def end_work(self, work: Work) -> None:
+        """Remove a work from the table."""
+        self.store.execute("DELETE FROM pending WHERE id = ?", (work.id,))
 
     def count_commit(self) -> None:
         """Give the commit a number, for people, and a random id, so that readers notice it.

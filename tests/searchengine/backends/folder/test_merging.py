@@ -16,10 +16,11 @@ from faults import in_child
 from scenarios import answers_as_brute_force, document, stored, strays
 
 from searchengine import SearchEngine
-from searchengine.backends.folder import merging, pending
+from searchengine.backends.folder import merging
+from searchengine.backends.folder import store as store_module
+from searchengine.backends.folder.folders import Owner
 from searchengine.backends.folder.merging import Merging
-from searchengine.backends.folder.pending import Kind, Owner
-from searchengine.backends.folder.store import Store
+from searchengine.backends.folder.store import Changes, Kind, Store, Work
 from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.indexer.segment import SegmentConfig
 
@@ -75,9 +76,9 @@ def test_a_folder_that_is_replaced_after_the_build_is_named(
         engine.optimize()
 
 
-def works(path: Path) -> list[pending.Work]:
+def works(path: Path) -> list[Work]:
     with Store(path / "documents.db", readers=1) as store:
-        return pending.works(store)
+        return store.works()
 
 
 def check(path: Path, keys: set[str]) -> None:
@@ -262,11 +263,13 @@ def test_an_optimize_waits_for_another_process(
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = engine.collection.path
-    monkeypatch.setattr(pending, "this_process", lambda: {"by": "elsewhere:1", "started": "then"})
+    monkeypatch.setattr(
+        store_module, "this_process", lambda: {"by": "elsewhere:1", "started": "then"}
+    )
     owner = Owner.new(path)
     with engine.collection.open_store() as store, store.transaction():
         rows = [[r.id, r.base, r.rows, r.manifest_sha256] for r in store.segments()]
-        pending.enter(store, Kind.MERGE, owner.name, {"inputs": rows[:2]})
+        Changes(store).start_work(Kind.MERGE, owner.name, {"inputs": rows[:2]})
     monkeypatch.undo()
     monkeypatch.setattr(merging, "IN_ONE", 0)
     with pytest.raises(CollectionBusy, match="being merged by another process"):

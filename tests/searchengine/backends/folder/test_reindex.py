@@ -17,9 +17,9 @@ from pending import leave_pending
 from scenarios import document, stored, strays
 
 from searchengine import Document, SearchEngine
-from searchengine.backends.folder import pending
 from searchengine.backends.folder.collection import Collection
-from searchengine.backends.folder.store import Store
+from searchengine.backends.folder.folders import Owner
+from searchengine.backends.folder.store import Store, Work
 from searchengine.backends.folder.writer import Writer
 from searchengine.encoders.functions import PROBE, FunctionEncoder
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch, QueryError
@@ -70,9 +70,9 @@ def filled(path: Path) -> SearchEngine:
     return engine
 
 
-def works(path: Path) -> list[pending.Work]:
+def works(path: Path) -> list[Work]:
     with Store(path / "documents.db", readers=1) as store:
-        return pending.works(store)
+        return store.works()
 
 
 def as_fresh(
@@ -113,7 +113,7 @@ MOMENTS: list[tuple[type, str, int]] = [
     (Reindexing, "_catch_up", 2),
     (Reindexing, "swap", 1),
     (Reindexing, "_linked", 1),
-    (pending.Owner, "clear", 1),
+    (Owner, "clear", 1),
 ]
 
 

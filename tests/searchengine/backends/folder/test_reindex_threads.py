@@ -15,7 +15,7 @@ from scenarios import document
 from searchengine import Document, SearchEngine
 from searchengine.backends.folder import collection as ahead
 from searchengine.backends.folder.collection import Collection
-from searchengine.backends.folder.pending import Owner
+from searchengine.backends.folder.folders import Owner
 from searchengine.backends.folder.view import View
 from searchengine.encoders.loading import CollectionEncoder, load_given
 from searchengine.errors import CollectionError, EncoderMismatch
