@@ -12,8 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from searchengine.corpus.analyzer import Analyzer, Cut, Tokenizer, cutter, names
-from searchengine.corpus.function_words import function_words
-from searchengine.corpus.language_traits import UNSPACED_OR_KOREAN
+from searchengine.corpus.language_traits import UNSPACED_OR_KOREAN, function_words
 from searchengine.indexer.arrays import Doubles
 from searchengine.indexer.storage.words_file import (
     Counted,

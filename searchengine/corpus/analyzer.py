@@ -59,6 +59,11 @@ ALGORITHMS = {
     "tr": ("turkish", _LATIN), "vi": ("", _LATIN),
 }  # fmt: skip
 """Language → Snowball's algorithm ("": none), and where its script begins."""
+_NAMES = {
+    "bg": "Bulgarian", "bn": "Bengali", "he": "Hebrew", "hi": "Hindi", "hr": "Croatian",
+    "ja": "Japanese", "ka": "Georgian", "ko": "Korean", "sk": "Slovak", "sl": "Slovenian",
+    "th": "Thai", "uk": "Ukrainian", "ur": "Urdu", "vi": "Vietnamese", "zh": "Chinese",
+}  # fmt: skip
 _NAME = r"#?{0}+(?:(?:[-_.:@°]{{1,2}}|(?<=\d)/(?=\d)){0}+)*(?:\+\+|\#)?"
 _ASCII_NAME = re.compile(_NAME.format("[a-zA-Z0-9]"))
 _SPACED_NAME = re.compile(_NAME.format("[^\\W_]"))
@@ -169,6 +174,11 @@ class Analyzer:
         """The languages, one of them first."""
         known = (first,) if first in self.languages else ()
         return tuple(dict.fromkeys((*known, *self.languages)))
+
+
+def language_name(code: str) -> str:
+    """The English name of a language, for messages, or else its code."""
+    return _NAMES.get(code) or ALGORITHMS.get(code, ("",))[0].title() or code
 
 
 @cache

@@ -17,9 +17,9 @@ import numpy as np
 
 from searchengine.backends.contract import Backend, Snapshot
 from searchengine.backends.mode import CHOSEN, WEIGHT, Mode
-from searchengine.corpus.analyzer import DEFAULT, Analyzer, Tokenizer
+from searchengine.corpus.analyzer import DEFAULT, Analyzer, Tokenizer, language_name
 from searchengine.corpus.documents import Document
-from searchengine.corpus.language_traits import NAMES, Traits, prose, traits
+from searchengine.corpus.language_traits import Traits, prose, traits
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import LanguageWarning
 from searchengine.ingest.passages import PassageReader
@@ -261,6 +261,6 @@ def _advice(default: tuple[Mode, float] | None) -> str:
 
 def _in_words(unread: Unread) -> str:
     """The start of a sentence about the documents in these languages."""
-    named = [f"{share:.0%} in {NAMES.get(code, code)}" for code, (share, _) in unread.items()]
+    named = [f"{share:.0%} in {language_name(code)}" for code, (share, _) in unread.items()]
     named[0] = named[0].replace(" ", " of these documents are ", 1)
     return " and ".join(filter(None, [", ".join(named[:-1]), named[-1]]))

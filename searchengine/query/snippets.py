@@ -16,8 +16,7 @@ import numpy as np
 
 from searchengine.backends.terms import joined_words
 from searchengine.corpus.analyzer import Cut, cutter, names, pieces, placed_names
-from searchengine.corpus.function_words import function_words
-from searchengine.corpus.language_traits import language_of
+from searchengine.corpus.language_traits import function_words, language_of
 from searchengine.corpus.sentences import sentence_ends
 
 Span = tuple[int, int]

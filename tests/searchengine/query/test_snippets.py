@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
-from searchengine.corpus.function_words import function_words
+from searchengine.corpus.language_traits import function_words
 from searchengine.query.snippets import (
     heaviest,
     matched_words,
