@@ -168,7 +168,7 @@ def read_table(
             if len({*fields}) < len(fields):
                 raise bad(place, "a column name occurs twice in the header")
             header = columns.header(fields, place)
-        elif len(row) == width or (len(row) > width and not any(row[width:])):
+        elif len(row) == width or (len(row) > width and not "".join(row[width:]).strip()):
             record = {n: _cell(n, row[i]) for n, i in zip(header, named_cells, strict=True)}
             yield place, {n: v for n, v in record.items() if v != "" or n in _ANY_CASE}
         else:

@@ -167,7 +167,7 @@ def decode(data: bytes, path: Path, declared: str = "") -> Text:
             place = error.start
         text = data.decode("utf-8-sig", "replace")
         if broken := broken_places(text):
-            lost = f"{broken} places are not UTF-8, the first at byte {place}"
+            lost = f"bytes that are not UTF-8 (from byte {place} on, {broken} in all)"
             return Text(text, lost=(lost,))
         if (named := known(declared)) and not named.startswith("utf"):
             with suppress(UnicodeDecodeError):  # it is not what it declares

@@ -310,6 +310,31 @@ ODD = {
     "gone.xlsx#sheet=last": (None, "last"),
     "times.parquet#b": (None, "seen"),
     "utf16.txt": (None, "Käse, Brot\r\n"),
+    # Read in another encoding than UTF-8, of which a byte is broken:
+    "cp932.txt": ("①㈱山田の会社".encode("cp932"), "①㈱山田の会社"),
+    "mac.txt": ("Été à la plage, où".encode("mac-roman"), "Été à la plage, où"),
+    "broken.txt": (
+        "Größe, schöne Straße, Übermut".encode() + b"\xff.",
+        "Größe, schöne Straße, Übermut\ufffd.",
+    ),
+    "latin.eml": (
+        b"Subject: x\nContent-Type: text/plain; charset=utf-8\n\nGr\xfc\xdfe aus K\xf6ln",
+        "Grüße aus Köln",
+    ),
+    # As browsers read it:
+    "empty.html": ("<html><head><title/><script src='x'/></head><p>shown", "shown"),
+    "letters.html": ("Fish &amp chips &euro;5&nbsp;a &unknown;", "Fish & chips €5 a &unknown;"),
+    "cells.html": ("<table><tr><th>a<th>b<tr><td>1<td>2</table>c", "a b\n1 2\n\nc"),
+    "raw.html": ("<textarea>a<b>c</textarea><style>p{content:'</p>'}</style>d", "a<b>cd"),
+    "styles.html": ("<p style='display:nonee'>a<p style='DISPLAY : none'>b", "a"),
+    "choice.html": ("<details><summary>a</summary>b</details><select><option>c", "a\n\nb\n\nc"),
+    "crlf.md": ("---\r\ntitle: Owls\r\n---\r\n# x\r\n\r\ny", "# x\r\n\r\ny"),
+    "blanks.csv": ("\ufeffid;text\n1;ends with blanks; \n", "ends with blanks"),
+    "two.eml": (
+        "Subject: s\nContent-Type: multipart/mixed; boundary=b\n\n--b\nContent-Type: text/html\n\n"
+        "<p>a\n--b\nContent-Type: text/html\n\n<p>b\n--b--\n",
+        "a\n\nb",
+    ),
 }
 DATES = {
     "2024-03-05 10:00:00 +0900": "2024-03-05T10:00:00+09:00",
@@ -331,7 +356,8 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Any:
     write_odd_files(folder)
     for name, (content, _) in ODD.items():
         if content is not None:
-            (folder / name).write_text(content, encoding="utf-8")
+            data = content if isinstance(content, bytes) else content.encode()
+            (folder / name).write_bytes(data)
     for number, date in enumerate(DATES):
         (folder / f"{number}.md").write_text(f"---\ndate: {date}\n---\nx")
     os.utime(folder / "ruby.html", (2**40, 2**40))
@@ -367,7 +393,7 @@ def test_what_is_read_beside_the_texts(odd: Any) -> None:
     assert "tmp.md" not in str(engine.keys()) and "ignored/b.md" not in engine
     assert engine["torn.docx"].text.startswith("Paragraph 0.\n\nParagraph 1.\n\nParagraph 4.")
     lost = " ".join(said["unreadable"]["first"])
-    assert said["unreadable"]["count"] == 11
+    assert said["unreadable"]["count"] == 12
     parts = (
         "sheet2.xml cannot",
         "cut.epub: text/c1",
@@ -376,8 +402,8 @@ def test_what_is_read_beside_the_texts(odd: Any) -> None:
         "comments.xml",
     )
     assert all(part in lost for part in (*parts, "quotes.md: the front", "sheet2.xml is missing"))
-    assert engine.count("exists(unreadable)") == 11
-    assert "11 documents" in command("info", engine.stats().path)["unreadable"]
+    assert engine.count("exists(unreadable)") == 12
+    assert "12 documents" in command("info", engine.stats().path)["unreadable"]
 
 
 def test_files_that_gitignore_names_can_be_read(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ _LEFT_OUT = set(
     "script style template noscript svg iframe object audio video canvas noframes datalist rt rp "
     "annotation annotation-xml".split()
 )
-_HIDDEN = re.compile(r"(^|;)\s*(display\s*:\s*none|visibility\s*:\s*hidden)", re.IGNORECASE)
+_HIDDEN = re.compile(r"(^|;)\s*(display\s*:\s*none|visibility\s*:\s*hidden)\b", re.IGNORECASE)
 # Elements in which a browser reads no tags: XHTML may have them without content.
 _EMPTY = re.compile(r"<((script|style|title|iframe|textarea)\b[^>]*)/>", re.IGNORECASE)
 _GAPS = ("", " ", "\n", "\n\n")

@@ -295,7 +295,7 @@ def test_broken_bytes_of_utf8_are_named(tmp_path: Path) -> None:
     for name, before in (("a.txt", b""), ("a.md", b"\xef\xbb\xbf"), ("a.html", declared)):
         found = part(tmp_path / name, before + whole + b"\xff." + whole[:-3])
         assert found.text.startswith(f"{KOREAN} Straße") and "\ufffd." in found.text
-        assert found.lost[0].startswith("2 places are not UTF-8, the first at byte ")
+        assert re.fullmatch(r"bytes that are not UTF-8 .from byte \d+ on, 2 in all.", found.lost[0])
     with pytest.raises(CorpusError, match=r"a.txt: not UTF-8 .byte 0xfa.; .* -f ENCODING -t"):
         read(tmp_path / "a.txt", bytes(range(250, 1, -1)))
 
