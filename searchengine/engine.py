@@ -366,10 +366,10 @@ class SearchEngine:
             vectors: an array (n, D), row i for document i, of any length but 0; may be mapped from
                 a file. None in a list: a document without a vector, which is found by its words.
             passages: key, start and end of the passage of each row, where documents have several
-                (or no) vectors; the lines of passages.jsonl of an export or of `encode`.
+                (or no) vectors; the lines of passages.jsonl of an export.
             skip_bad: leave out malformed documents and keys that occur twice.
-            commit_every: new documents per commit; None: those of half a minute, at most 20,000
-                passages, or 1,048,576 that come with vectors. After an
+            commit_every: maximum documents of a commit; None: those of half a minute, at most
+                20,000 passages, or 1,048,576 that come with vectors. After an
                 interruption the same call continues after the last commit, but for vectors without
                 documents.
             progress: progress callback: documents just read, tokens just encoded. True: a bar in

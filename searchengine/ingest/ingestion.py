@@ -29,7 +29,6 @@ from searchengine.encoders.loading import CollectionEncoder
 from searchengine.encoders.protocol import NO_ENCODER
 from searchengine.errors import (
     CollectionBusy,
-    CollectionError,
     DuplicateKey,
     EmptyCorpus,
     EncoderMismatch,
@@ -55,7 +54,6 @@ MOST_SUPPLIED = 1 << 20, 1 << 28
 """The same, of documents that come with their vectors, which are not copied into memory."""
 COUNTED = ("added", "changed", "metadata_updated", "unchanged", "moved")
 _NONE: npt.NDArray[Any] = np.empty((0, 0), np.float32)
-_TRIES = 100  # to commit documents that other writers change
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +63,7 @@ class AddOptions:
     Attributes:
         skip_bad: leave out a document with a key that occurred before; otherwise raise
             DuplicateKey.
-        commit_every: new documents per commit; None: as many as SECONDS and MOST say.
+        commit_every: maximum documents of a commit; None: as many as SECONDS and MOST say.
         progress: called with the number of documents just done and of the tokens encoded for them.
         building: called while segments are built (indexer.building.build.Progress); and, in the
             thread that encodes, with the passages of a document of more than 524,288 characters.
@@ -270,11 +268,13 @@ class Ingestion:
         Raises DuplicateKey, EmptyCorpus, and whatever the stream or the encoder raises.
         """
         try:
-            started: deque[tuple[list[Item], Block | None, bool]] = deque()
-            for items, block, ends_commit in self._blocks():
-                started.append((items, block, ends_commit))
-                # After one that ends a commit, write first: the next document may take long.
-                while started and (len(started) >= pipeline.AHEAD or ends_commit):
+            started: deque[tuple[list[Item], Block | None]] = deque()
+            # Before a commit that the caller wants, the next document may take long to come.
+            waits = self._pipeline is None or self._options.commit_every is not None
+            ahead = 1 if waits else pipeline.AHEAD
+            for block in self._blocks():
+                started.append(block)
+                if len(started) >= ahead:
                     self._finish(*started.popleft())
             for each in started:
                 self._finish(*each)
@@ -307,37 +307,33 @@ class Ingestion:
 
     # ------------------------------------------------------------------------ read, compare, encode
 
-    def _blocks(self) -> Iterator[tuple[list[Item], Block | None, bool]]:
+    def _blocks(self) -> Iterator[tuple[list[Item], Block | None]]:
         """Read and compare documents, and give those without vectors to the second thread.
 
-        Yields documents, the block of those that are encoded, and whether the commit ends there.
+        Yields documents, and the block of those that are encoded.
         """
-        left = self._options.commit_every
-        while read := self._read(left):
+        while read := self._read():
             items = self._compared(self._storable(read))
             self._adopt(items)
             if self._options.progress is not None and len(read) > len(items):
                 self._options.progress(len(read) - len(items), 0)
-            if left is not None:
-                left -= sum(item.kind in ("added", "changed") for item in items)
             while items:
                 count = len(items) if self._pipeline is None else self._fitting(items)
                 part, items = items[:count], items[count:]
                 late, block = [item.document for item in part if item.is_pending], None
                 if late and self._pipeline is not None:
                     block = self._pipeline.start(late)
-                yield part, block, left == 0 and not items
-            left = left or self._options.commit_every
+                yield part, block
 
-    def _read(self, most: int | None) -> list[Document]:
+    def _read(self) -> list[Document]:
         """The next documents of the stream, to compare at once; none at its end."""
         (count, characters), until = pipeline.LARGEST_BLOCK, monotonic() + pipeline.SECONDS
+        count = min(count, self._options.commit_every or count)
         read: list[Document] = []
         for document in self._stream:
             read.append(document)
             characters -= len(document.title) + len(document.text)
-            is_full = len(read) >= min(count, most or count) or characters <= 0
-            if is_full or monotonic() >= until:
+            if len(read) >= count or characters <= 0 or monotonic() >= until:
                 break
         return read
 
@@ -419,7 +415,7 @@ class Ingestion:
 
     # --------------------------------------------------------------------------------------- commit
 
-    def _finish(self, items: list[Item], block: Block | None, ends_commit: bool) -> None:
+    def _finish(self, items: list[Item], block: Block | None) -> None:
         """Wait until a block is encoded, and commit if it is time."""
         if block is not None:
             self._give_vectors(items, block)
@@ -430,7 +426,8 @@ class Ingestion:
         self._passages += sum(max(1, len(item.spans or ())) for item in items)
         self._characters += sum(len(item.document.text) for item in items)
         is_full = self._passages >= passages or self._characters >= characters
-        if ends_commit or is_full or monotonic() - self._committed >= SECONDS:
+        is_full |= len(self._items) >= (self._options.commit_every or MOST_SUPPLIED[0])
+        if is_full or monotonic() - self._committed >= SECONDS:
             self._commit()
 
     def _commit(self) -> None:
@@ -438,7 +435,7 @@ class Ingestion:
 
         Tries again if others have changed them, or the encoder, meanwhile.
         """
-        for _ in range(_TRIES):
+        while True:
             items = self._items
             if not any(item.differs for item in items):
                 break
@@ -467,11 +464,6 @@ class Ingestion:
             else:
                 self._commits += 1
                 break
-        else:
-            raise CollectionError(
-                f"{self._backend.path}: other writers changed the same documents {_TRIES} times in "
-                "a row; nothing was added since the last commit, try again"
-            )
         self._counts.update(item.kind for item in self._items)
         self._items, self._passages, self._characters = [], 0, 0
         self._committed = monotonic()
