@@ -133,8 +133,8 @@ def repair(
         plan = _mend(path, wait, checked)
         if plan.documents:
             with closing(Collection(path, wait)) as collection:
-                held = CollectionEncoder(collection, loaded, runtime)
-                reader = partial(passage_reader, collection, held)
+                built_by = CollectionEncoder(collection, loaded, runtime)
+                reader = partial(passage_reader, collection, built_by)
                 with collection.reading() as snapshot:
                     keys = keys_of(snapshot, sorted(plan.documents))
                 encode_stored(collection, keys, collection, reader, progress)
@@ -166,17 +166,17 @@ def _check_database(path: Path, read_only: bool) -> None:
     try:
         with closing(connect(path, "ro" if read_only else "rw")) as connection:
             outdated(connection, path)  # refuses a file of another version
-            (how,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+            (fault,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
             if not read_only:
                 connection.execute("PRAGMA journal_mode = wal")  # a recovered file has another
     except sqlite3.DatabaseError as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):  # a full disk, a lock
             raise CollectionError(f"{path} cannot be read: {exhausted(error) or error}") from error
-        how = error
-    if how != "ok":
+        fault = error
+    if fault != "ok":
         raise CollectionError(
-            f"{path} is damaged ({how}), and nothing was changed; restore the collection from a "
+            f"{path} is damaged ({fault}), and nothing was changed; restore the collection from a "
             f"backup, or recover what can be read: sqlite3 {path} .recover | sqlite3 new.db "
             "(docs/operating.md: A damaged documents.db)"
         )
@@ -234,7 +234,7 @@ class _Checked(NamedTuple):
 
 @dataclass(slots=True)
 class Plan:
-    """The damage that was found in the tables and mended there, and what remains to be done.
+    """The damage of the tables, which is mended there, and what remains to be done.
 
     Attributes:
         path, store: the collection's folder, and the tables, in a transaction.
@@ -269,9 +269,9 @@ class Plan:
             plan._mend_texts()
             segments = plan._check_segments(checked)
             plan._mend_settings()
-            for row, found in plan.kept.items():
-                if found.passages is not None:
-                    plan._mend_rows(row, found.passages)
+            for row, state in plan.kept.items():
+                if state.passages is not None:
+                    plan._mend_rows(row, state.passages)
             plan._mend_passages()
             plan.counts = *store.counts(), segments
         return plan
@@ -320,7 +320,7 @@ class Plan:
 
     def _mend_texts(self) -> None:
         """Check texts against their digests; remove documents without text."""
-        after, altered, empty, left = -1, set[int](), set[int](), set[int]()
+        after, altered, empty, waiting = -1, set[int](), set[int](), set[int]()
         sql = (
             "SELECT id, key, title, text, digest, vectors FROM documents WHERE id > ? "
             f"ORDER BY id LIMIT {_BATCH}"
@@ -332,14 +332,14 @@ class Plan:
                 if not document.full_text and not vectors:
                     empty.add(number)
                 elif digest == b"":  # a repair that was killed has not encoded it yet
-                    left.add(number)
+                    waiting.add(number)
                 elif document.digest != digest:
                     altered.add(number)
                     self.documents |= {number} if vectors is None else set()
                     self._change(update, (title, text, document.digest, number))
             after = rows[-1][0]
-        self._name(left, "no vector since a repair that was killed", ENCODED)
-        self.documents |= left
+        self._name(waiting, "no vector since a repair that was killed", ENCODED)
+        self.documents |= waiting
         self._name(altered, "a text that differs from what was stored", f"kept, and {ENCODED}")
         if empty:
             self.lost.append(f"the text of {self._keys(empty)}")
@@ -358,14 +358,14 @@ class Plan:
         for row in committed:
             if row not in checked:
                 checked[row] = _Checked.of(self.path, row)
-            found = checked[row]
+            state = checked[row]
             fault = (
-                f"segment {row.id:06d} has rows of another one" if row in shifted else found.fault
+                f"segment {row.id:06d} has rows of another one" if row in shifted else state.fault
             )
             # Without the file of its passages, nothing tells whose rows are lost.
-            is_known = found.passages is not None or not self._lacks_rows(row)
-            if fault is None or (row not in shifted and found.has_vectors and is_known):
-                self.kept[row] = found
+            is_known = state.passages is not None or not self._lacks_rows(row)
+            if fault is None or (row not in shifted and state.has_vectors and is_known):
+                self.kept[row] = state
                 if fault is not None:
                     self.restored.append(row)
                     self._note(fault, "made again from its vectors")
@@ -415,8 +415,8 @@ class Plan:
 
     def _defaults(self) -> dict[str, Any]:
         """The settings that segments show, or of a new collection."""
-        made_with = [found.tokenizer for found in self.kept.values() if found.tokenizer]
-        tokenizer = max(made_with, default=str(DEFAULT))
+        tokenizers = [state.tokenizer for state in self.kept.values() if state.tokenizer]
+        tokenizer = max(tokenizers, default=str(DEFAULT))
         cut = "SELECT 1 FROM passages GROUP BY document HAVING count(*) > 1 LIMIT 1"
         defaults: dict[str, Any] = {
             "tokenizer": tokenizer,
@@ -458,15 +458,15 @@ class Plan:
 
     def _mend_passages(self) -> None:
         """Apply the rules of the tables; passages of documents to encode become tombstones."""
-        for what, (found, done, statements) in RULES.items():
-            rows = self.store.read(found)
+        for what, (query, action, statements) in RULES.items():
+            rows = self.store.read(query)
             # What follows from damage that was named already is not named again.
             documents = [number for (number,) in rows if number not in self.documents]
             for statement in statements:
                 self._change(statement)
             if documents:
-                self._note(f"{len(documents)} {what} ({self._keys({*documents})})", done)
-                self.documents |= {*documents} if done == ENCODED else set()
+                self._note(f"{len(documents)} {what} ({self._keys({*documents})})", action)
+                self.documents |= {*documents} if action == ENCODED else set()
         if self.store.read(BEHIND)[0][0]:
             catch_up(self.store.connection)
             self._note("next ids that are used already", "they are larger than all now")
@@ -486,13 +486,13 @@ class Plan:
         self.store.connection.executemany(sql, ((number,) for number in supplied))
         Changes(self.store).forget(sorted(self.documents))
 
-    def _note(self, damage: object, done: str) -> None:
-        self.damage.append(f"{damage} → {done}")
+    def _note(self, damage: object, action: str) -> None:
+        self.damage.append(f"{damage} → {action}")
 
-    def _name(self, ids: set[int], what: str, done: str) -> None:
+    def _name(self, ids: set[int], what: str, action: str) -> None:
         """Report what documents have, if there are any."""
         if ids:
-            self._note(f"{self._keys(ids)} {'has' if len(ids) == 1 else 'have'} {what}", done)
+            self._note(f"{self._keys(ids)} {'has' if len(ids) == 1 else 'have'} {what}", action)
 
     def _keys(self, ids: set[int]) -> str:
         shown = sorted(ids)[:_MAX_NAMES]

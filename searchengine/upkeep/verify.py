@@ -87,7 +87,7 @@ _ROWS = (
     "(SELECT count(*) FROM passages WHERE id BETWEEN base AND base + rows - 1) + "
     "(SELECT count(*) FROM tombstones WHERE passage BETWEEN base AND base + rows - 1)"
 )
-_COUNTS = {f"SELECT count(*) FROM ({found})": what for what, (found, *_) in RULES.items()} | {
+_COUNTS = {f"SELECT count(*) FROM ({query})": what for what, (query, *_) in RULES.items()} | {
     _ROWS: "segments with rows that are neither passages nor deleted",
     BEHIND: "next ids that are used already",
 }

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from conftest import REPOSITORY, WordLengths
+from tiny_model import write_sentence_transformer
 
 from searchengine import SearchEngine
 from searchengine.cli import cli
@@ -443,6 +444,16 @@ def test_who_may_not_repair(path: Path, tmp_path: Path) -> None:
         db.execute("BEGIN IMMEDIATE")
         with pytest.raises(CollectionBusy):
             repair(path, WordLengths())
+
+
+def test_a_lost_encoder_setting_gets_its_source_back(tmp_path: Path) -> None:
+    path, model = tmp_path / "c", write_sentence_transformer(tmp_path / "model")
+    with SearchEngine.create(path, model) as engine:
+        engine.add([{"_id": "a", "text": "the whale sleeps"}])
+    setting("encoder", "{")(path)
+    assert repair(path).whole
+    with SearchEngine.open(path) as engine:
+        assert engine.stats().encoder == str(model) and engine.search("the whale")
 
 
 def test_the_command_says_what_it_did(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
