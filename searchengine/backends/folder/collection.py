@@ -109,7 +109,7 @@ class Collection(View):
                         writer.append(_blocks(entries), progress, rows, ahead)
                 self.written.intersection_update(self.segments)  # others were merged
                 self.written.update(writer.opened)
-            Merging(self, store, progress, set(self.written)).merge_due(finished or 0)
+            Merging(self, store, progress).merge_due(finished or 0)
 
     @contextmanager
     def _built(

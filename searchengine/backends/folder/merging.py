@@ -22,7 +22,7 @@ merged segments was replaced meanwhile (by tune, repair or another merge), the n
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -136,13 +136,11 @@ class Merging:
         view: the collection.
         store: its connection for writing.
         progress: progress callback.
-        written: the segments that the caller has written, and those merged here.
     """
 
     view: View
     store: Store
     progress: Progress | None = None
-    written: set[SegmentRow] = field(default_factory=set)
 
     def merge_due(self, finished: int = 0) -> None:
         """Merge segments while there are too many of those written; each merge is a commit.
@@ -216,7 +214,7 @@ class Merging:
                 chosen = choose(self._free())
                 if self._is_small(chosen):
                     writer.merge(chosen, progress=self.progress)
-                    self.written.update(writer.opened)
+                    self.view.written.update(writer.opened)
                     return bool(chosen)
         with scratch(self.view.path, self.store) as owner:
             claimed = self._claim(choose, owner)
@@ -235,7 +233,7 @@ class Merging:
 
     def _due(self, rows: Sequence[SegmentRow], finished: int) -> list[SegmentRow]:
         sizes = [(row.rows - self.store.dead_count(row), row.rows) for row in rows]
-        positions = [i for i, row in enumerate(rows) if row in self.written]
+        positions = [i for i, row in enumerate(rows) if row in self.view.written]
         return [rows[i] for i in to_merge(sizes, written=positions, finished=finished)]
 
     def _claim(self, choose: Choose, owner: Owner) -> tuple[Work, Ids] | None:
@@ -262,7 +260,7 @@ class Merging:
                 writer.changes.end_work(work)
                 if is_current:
                     writer.merge(work.inputs, ahead=ahead)
-                    self.written.update(writer.opened)
+                    self.view.written.update(writer.opened)
             return is_current
         except BaseException as error:
             is_current = True

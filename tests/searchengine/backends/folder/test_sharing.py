@@ -809,17 +809,17 @@ def test_connections_of_one_snapshot_show_one_commit(path: Path) -> None:
     """They are begun one after the other: those that a commit came between are let go of."""
     from searchengine.backends.folder import database as module
 
-    begun = module._begun
+    begin = module._begin_reading
     calls: list[int] = []
 
     def slowly(connection: Any) -> object:
         calls.append(1)
         if len(calls) == 2:
             _add(path, 40, 50)
-        return begun(connection)
+        return begin(connection)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_begun", slowly)
+        patch.setattr(module, "_begin_reading", slowly)
         with Store(path / "documents.db", readers=4) as store:
             store.hold()
             counts = {store.counts()[0] for _ in range(10)}

@@ -91,6 +91,16 @@ def test_a_filter_is_worked_out_once_for_a_commit(
     assert statements == ["year = 2"] * 2
 
 
+def test_a_filter_finds_no_former_passage_of_a_document(engine: SearchEngine) -> None:
+    """The row of the former text stays, and belongs to the same document."""
+    engine.add([{"_id": "a", "text": "another text"}])
+    with engine.collection.reading() as snapshot:
+        query = WordLengths().encode(["a"])
+        for options in ({}, {"phrases": ("text",)}):
+            rows = snapshot.search(query, 9, where="_id = 'a'", **options).rows
+            assert snapshot.passages(rows[rows >= 0]).documents.tolist() == [0]
+
+
 @pytest.mark.filterwarnings("ignore::searchengine.errors.FieldWarning")
 def test_the_filters_used_last_are_kept(
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
