@@ -16,6 +16,7 @@ import shutil
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -137,7 +138,9 @@ class Pulse:
         self._first: tuple[str, float, int] | None = None
         self._last = last
 
-    def __call__(self, step: str, done: int, total: int | None, more: str = "") -> None:
+    def __call__(
+        self, step: str, done: int, total: int | None, more: str | Callable[[], str] = ""
+    ) -> None:
         """Print the items done of a step, and the time left, unless a line came shortly before."""
         now = time.monotonic()
         if self._first is None or self._first[0] != step:
@@ -149,6 +152,7 @@ class Pulse:
         left = ""
         if done > before and total is not None:
             left = f", {(now - start) * (total - done) / (done - before) / 60:.0f} min left"
+        more = more if isinstance(more, str) else more()
         note(f"{step}: {done}{'' if total is None else f' of {total}'}{more}{left}")
 
 
@@ -159,10 +163,11 @@ def indexing(
     """The progress of an add: documents, tokens per second and time left; and of its steps.
 
     Yields a callback for (documents read, tokens encoded), and the callback of `steps`. Without a
-    terminal a line a minute says the same, and how many passages are `stored`.
+    terminal a line a minute says the same, and how many passages are `stored`; of steps too.
     """
     before, tokens, seconds, read = time.monotonic(), 0, 0.0, 0
-    pulse = None if stderr_console().is_terminal else Pulse(last=before)
+    pulse, step_pulse, done = Pulse(last=before), Pulse(last=before), Counter[str]()
+    is_log = not stderr_console().is_terminal
     with steps() as report:
         report("Indexing", 0, total)
 
@@ -176,10 +181,21 @@ def indexing(
             rate = f"{tokens / seconds:,.0f} tokens/s" if seconds else ""
             report("Indexing", documents, total, rate)
             read += documents
-            if pulse is not None:
-                pulse("Indexing", read, total, f" documents, {stored()} passages stored, {rate}")
+            if is_log:
+                pulse(
+                    "Indexing",
+                    read,
+                    total,
+                    lambda: f" documents, {stored()} passages stored, {rate}",
+                )
 
-        yield on_read, report
+        def on_step(step: str, count: int, of: int | None, rate: str = "") -> None:
+            report(step, count, of, rate)
+            done[step] += count
+            if is_log:
+                step_pulse(step, done[step], None)
+
+        yield on_read, on_step
 
 
 def show_rows(rows: Sequence[Mapping[str, Any]], title: str = "") -> None:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ import click
 
 from searchengine.backends.mode import Mode
 from searchengine.cli.console import (
+    Pulse,
     Terminated,
     counted,
     indexing,
@@ -284,7 +285,7 @@ def index(
         try:
             _configure(engine, has_vectors, mode, groups, fields)
             total = len(vectors) if is_array else count_records(corpus, reading["choice"])
-            if total and (stored := len(engine)) and not as_json:
+            if (stored := len(engine)) and not as_json:
                 note(f"{counted(stored, 'document')} stored already; unchanged ones are skipped")
             if watch:
                 folder = MirrorOptions(**add, **reading, allow_empty=allow_empty)
@@ -572,8 +573,16 @@ def _words(name: str) -> str:
 def _watch(engine: Any, folder: str, options: "MirrorOptions", as_json: bool) -> None:
     """Keep a collection equal to a folder, and print each pass, until Ctrl-C or SIGTERM."""
     collection, documents, shown = engine.collection.path, 0, ""
+    read, first = 0, Pulse(last=time.monotonic())
+
+    def on_read(count: int, _: int) -> None:
+        nonlocal read
+        read += count
+        if not documents:  # the first pass may take long
+            first("Indexing", read, None, " documents")
+
     try:
-        for update in engine.watch(folder, options):
+        for update in engine.watch(folder, replace(options, progress=on_read)):
             documents, summary, unread = update.documents, update.summary, update.unread
             if as_json:
                 problem = update.problem or None
