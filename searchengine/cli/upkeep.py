@@ -204,7 +204,8 @@ def optimize(
             ) from error
         after = engine.stats()
     show_result(
-        _before_and_after(collection, before, after, ("segments", "tombstones", "bytes")),
+        {"collection": named(collection)}
+        | _before_and_after(before, after, ("segments", "tombstones", "bytes")),
         f"{named(collection)}: {counted(before.segments, 'segment')} became {after.segments}, "
         f"{counted(before.tombstones, 'deleted row')} dropped, "
         f"{before.bytes:,} bytes are now {after.bytes:,}",
@@ -212,11 +213,9 @@ def optimize(
     )
 
 
-def _before_and_after(
-    collection: Path | str, before: Any, after: Any, names: tuple[str, ...]
-) -> dict[str, Any]:
-    sizes = [{name: getattr(stats, name) for name in names} for stats in (before, after)]
-    return {"collection": named(collection), "before": sizes[0], "after": sizes[1]}
+def _before_and_after(before: Any, after: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    before, after = ({name: getattr(stats, name) for name in names} for stats in (before, after))
+    return {"before": before, "after": after}
 
 
 @click.command()
@@ -337,20 +336,34 @@ def reindex(
 
     if discard:
         _check_alone(click.get_current_context())
-    how = {"passages": passages, "runtime": runtime}
+    names = ("encoder", "fingerprint", "dim", "documents", "passages")
+    name, result = named(collection), dict[str, Any].fromkeys(("before", "after", "discarded"))
     with open_engine(collection, wait=wait) as engine:
+        before = engine.stats()
         if discard:
-            dropped = engine.discard_reindex()
-            show_result(
-                _reindexing(collection, discarded=dropped),
-                f"{named(collection)}: {'the pending' if dropped else 'no'} reindex was discarded",
-                as_json,
-            )
+            result["discarded"] = engine.discard_reindex()
+            which = "the pending" if result["discarded"] else "no"
+            sentence = f"{name}: {which} reindex was discarded"
         else:
-            before = engine.stats()
             with steps() as progress:
-                engine.reindex(encoder, progress=progress, **how)
-            _show_reindexed(collection, before, engine.stats(), as_json)
+                engine.reindex(encoder, passages=passages, runtime=runtime, progress=progress)
+            after = engine.stats()
+            result |= _before_and_after(before, after, names)
+            documents, cut = (
+                counted(after.documents, "document"),
+                counted(after.passages, "passage"),
+            )
+            sentence = f"{name}: {documents} as {cut} encoded by {after.encoder}"
+    show_result({"collection": name, **result}, sentence, as_json)
+    if as_json or discard:
+        return
+    if before.tuning is not None:
+        note(f"the operating point was tuned before; tune again: searchengine tune {name}")
+    if before.query_map is not None and after.query_map is None:
+        note(
+            "the map of questions was learnt from the former vectors, and dropped; learn it again: "
+            f"searchengine learn {name}"
+        )
 
 
 def _check_alone(ctx: click.Context) -> None:
@@ -358,33 +371,3 @@ def _check_alone(ctx: click.Context) -> None:
     for name in ctx.params.keys() - {"collection", "discard", "wait", "as_json"}:
         if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise QueryError("--discard drops a pending reindex; give it without other options")
-
-
-def _reindexing(collection: Path | str, **result: Any) -> dict[str, Any]:
-    """The result of a reindex or a discard, with the same keys."""
-    nothing: dict[str, Any] = {
-        "before": None,
-        "after": None,
-        "discarded": None,
-    }
-    return {"collection": named(collection), **nothing, **result}
-
-
-def _show_reindexed(collection: Path | str, before: Any, after: Any, as_json: bool) -> None:
-    names = ("encoder", "fingerprint", "dim", "documents", "passages")
-    show_result(
-        _reindexing(**_before_and_after(collection, before, after, names)),
-        f"{named(collection)}: {counted(after.documents, 'document')} as "
-        f"{counted(after.passages, 'passage')} encoded by {after.encoder}",
-        as_json,
-    )
-    if before.tuning is not None and not as_json:
-        note(
-            "the operating point was tuned before; tune again: "
-            f"searchengine tune {named(collection)}"
-        )
-    if before.query_map is not None and after.query_map is None and not as_json:
-        note(
-            "the map of questions was learnt from the former vectors, and dropped; learn it again: "
-            f"searchengine learn {named(collection)}"
-        )
