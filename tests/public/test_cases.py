@@ -328,6 +328,8 @@ ODD = {
     "raw.html": ("<textarea>a<b>c</textarea><style>p{content:'</p>'}</style>d", "a<b>cd"),
     "styles.html": ("<p style='display:nonee'>a<p style='DISPLAY : none'>b", "a"),
     "choice.html": ("<details><summary>a</summary>b</details><select><option>c", "a\n\nb\n\nc"),
+    "inside.html": ("<p>a<div>b</div></p><h1>c <h2>d", "a\n\nb\n\nc\n\nd"),
+    "template.html": ("a<template><p>b<template>c</template>d</template>e<title>t", "ae"),
     "crlf.md": ("---\r\ntitle: Owls\r\n---\r\n# x\r\n\r\ny", "# x\r\n\r\ny"),
     "blanks.csv": ("\ufeffid;text\n1;ends with blanks; \n", "ends with blanks"),
     "two.eml": (

@@ -7,6 +7,7 @@ from contextlib import closing
 from ctypes import c_ushort
 from dataclasses import replace
 from functools import partial
+from io import BytesIO
 from operator import itemgetter
 from pathlib import Path
 
@@ -15,7 +16,9 @@ import pypdfium2.raw as raw
 
 from searchengine.corpus.formats.kinds import LONGEST_HEADING, enclosing, read_parts
 from searchengine.corpus.text_files import Heading, Text, bad
+from searchengine.errors import CorpusError
 
+_BLANK = 256  # bytes of content that a blank page may have
 _SILENT = (raw.FPDF_ANNOT_WIDGET, raw.FPDF_ANNOT_LINK, raw.FPDF_ANNOT_POPUP)
 _SOFT = "\xad"  # a hyphen like others, once it is printed
 # A word that a line break divides, and other marks of that by PDFium.
@@ -53,6 +56,8 @@ def read_pdf(path: Path) -> Iterator[Text]:
 def _text(document: pypdfium2.PdfDocument, index: int) -> str:
     """The text of a page, then the values of its forms and its notes."""
     with closing(document[index]) as page, closing(page.get_textpage()) as content:
+        if not raw.FPDFPage_CountObjects(page) and _has_content(document, index):
+            raise CorpusError("nothing of its content; is it damaged?")
         text, apart = content.get_text_bounded(), content.get_text_range()
         # The first joins cells of tables; the second has text beside the page, but no letter beyond
         # U+FFFF.
@@ -61,6 +66,19 @@ def _text(document: pypdfium2.PdfDocument, index: int) -> str:
         text = _DIVIDED.sub("", text).replace(_SOFT, "-").replace("\r\n", "\n").replace("\0", "")
         pieces = [text.strip(), *_notes(document, page)]
         return "\n".join(filter(None, dict.fromkeys(pieces)))
+
+
+def _has_content(document: pypdfium2.PdfDocument, index: int) -> bool:
+    """Whether a page has more than a blank one has. PDFium reads damaged content as none."""
+    written = BytesIO()
+    with closing(pypdfium2.PdfDocument.new()) as copy:
+        copy.import_pages(document, [index])
+        copy.save(written)
+    data = written.getvalue()
+    if (number := re.search(rb"/Contents\s*\[?\s*(\d+)", data)) is None:
+        return False
+    length = re.search(rb"\n%b 0 obj\b.*?/Length (\d+)" % number[1], data, re.DOTALL)
+    return length is not None and int(length[1]) > _BLANK
 
 
 def _notes(document: pypdfium2.PdfDocument, page: pypdfium2.PdfPage) -> Iterator[str]:

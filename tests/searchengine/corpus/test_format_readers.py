@@ -107,21 +107,6 @@ def test_html(tmp_path: Path) -> None:
     assert own(document) == {"lang": "en", "author": "A. Nemo", "headings": headings}
 
 
-@pytest.mark.parametrize(
-    ("page", "text"),
-    [
-        ("<p>a<div>b</div></p>c", "a\n\nb\n\nc"),
-        ("a<template><p>no<template>no</template>no</template>b", "ab"),
-        ("<head><title>t</title><body>no end of the head", "no end of the head"),
-        ("<h1>open <h2>other", "open\n\nother"),
-        ("&lt;p&gt; &copy &nbsp; &#xac00;", "<p> © 가"),
-        ("<p>one</p><!-- no -->two", "one\n\ntwo"),
-    ],
-)
-def test_html_as_people_write_it(tmp_path: Path, page: str, text: str) -> None:
-    assert part(tmp_path / "a.htm", page).text == text
-
-
 def test_markdown(tmp_path: Path) -> None:
     text = (
         "# Whales\n\nText\n\nOwls\n====\n\n```\n# code\n```\n\n"
@@ -250,6 +235,22 @@ def test_pages(tmp_path: Path) -> None:
     assert (third.key, third.text) == ("a_b.pdf#page=3", "so on\nLater\nend")
     headings = [(0, 1, "Intro"), (0, 2, "Sub"), (6, 1, "Later")]
     assert own(third) == {"page": 3, "headings": headings}
+
+
+def test_a_page_whose_content_is_damaged_is_named(tmp_path: Path) -> None:
+    canvas = Canvas(str(tmp_path / "a.pdf"), pageCompression=1)
+    for page in range(3):  # the second is blank
+        for line in range(60 * (page != 1)):
+            canvas.drawString(72, 700 - 10 * line, f"line {line * line} of page {page}")
+        canvas.showPage()
+    canvas.save()
+    data = (tmp_path / "a.pdf").read_bytes()
+    last = data.rindex(b"stream\n", 0, data.rindex(b"endstream")) + 9
+    (tmp_path / "a.pdf").write_bytes(data[:last] + bytes(99) + data[last + 99 :])
+    (page,) = read_corpus(tmp_path, unread=Unread())
+    assert page.metadata["unreadable"] == [
+        "page 3 cannot be read (nothing of its content; is it damaged?)"
+    ]
 
 
 # ---------------------------------------------------------------------------------------- encodings
