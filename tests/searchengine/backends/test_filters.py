@@ -64,7 +64,7 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[Se
         ("a.b.c = 3", [3]),
         ("`two words` = 'x'", [3]),
         ("year >= 2015 and lang = 'en' or a.b.c > 2", [0, 3]),
-        ("year >= 2015 and (lang = 'xx' or lang = 'en')", [0]),
+        ("year < 2015 and (lang = 'en' or lang = 'ko')", [1]),
         ("NOT (year > 0 OR lang = NULL)", [3, 4]),
         ("year == 2016.0", [0]),
         ("lang <> 'en'", [1, 2, 3, 4]),
