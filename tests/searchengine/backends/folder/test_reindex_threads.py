@@ -65,19 +65,20 @@ def holds(engine: SearchEngine, numbers: set[int], encoder: WordLengths) -> None
     (View, "open_segments", 1),
     (PassageReader, "cut", 1),
 ])  # fmt: skip
-@pytest.mark.parametrize("every, ahead_of", [(None, 1), (5, 1000)])
+@pytest.mark.parametrize("passages, ahead_of", [(20_000, 1), (5, 1000)])
 def test_documents_encoded_before_a_reindex_are_encoded_again(
     engine: SearchEngine,
     monkeypatch: pytest.MonkeyPatch,
     owner: type,
     step: str,
     when: int,
-    every: int | None,
+    passages: int,
     ahead_of: int,
 ) -> None:
     if step == "open_segments" and ahead_of > 1:
         pytest.skip("a small segment is opened under the lock, where nobody else can write")
     monkeypatch.setattr("searchengine.ingest.pipeline.FIRST_BLOCK", (2, 1 << 16))
+    monkeypatch.setattr("searchengine.ingest.ingestion.MOST", (passages, 1 << 26))
     monkeypatch.setattr(ahead, "MIN_ROWS", ahead_of)
     called: list[object] = []
 
@@ -87,9 +88,7 @@ def test_documents_encoded_before_a_reindex_are_encoded_again(
 
     with monkeypatch.context() as patch:
         during(patch, owner, step, reindex, when)
-        added = engine.add(
-            [document(i, version=int(i == 4)) for i in range(20)], commit_every=every
-        )
+        added = engine.add([document(i, version=int(i == 4)) for i in range(20)])
     expected = (15, 1, 0, 4)
     assert (added.added, added.changed, added.metadata_updated, added.unchanged) == expected
     if not called:  # a single commit, or no segment built ahead
