@@ -267,15 +267,6 @@ def test_files_of_other_encodings_are_counted(tmp_path: Path) -> None:
     assert unread.encodings == {"cp949": 1, "iso2022_jp": 1, "utf-16": 1}
 
 
-def test_html_names_its_encoding(tmp_path: Path) -> None:
-    for head in (
-        "<meta charset=euc-kr>",
-        "<meta http-equiv=x content='text/html; charset=EUC-KR'>",
-    ):
-        found = part(tmp_path / "a.html", f"{head}<p>뷁 고래".encode("cp949"))
-        assert (found.text, found.metadata) == ("뷁 고래", {"encoding": "cp949"})
-
-
 def test_content_without_an_encoding_of_text(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=r"a.txt: not a text \(it holds a zero byte\)"):
         read(tmp_path / "a.txt", bytes(range(256)))
