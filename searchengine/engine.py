@@ -1044,18 +1044,13 @@ class SearchEngine:
         with self.collection.reading() as snapshot:  # a server has a cache of its own
             return snapshot.warm() if isinstance(snapshot, Snapshot) else 0
 
-    def verify(self, *, encode: int = 0) -> int:
+    def verify(self) -> None:
         """Check files, checksums and tables. Raises CollectionError on the first error.
 
         On a server: the checksum of every text, the offsets of passages, and that vectors have unit
-        length. `encode`: number of passages, from all segments, to encode
-        again and to compare with the
-        stored vectors. Returns how many were: a collection may have fewer, and vectors that came
-        with their documents are left out."""
-        if integer(encode) is None or encode < 0:
-            raise QueryError(f"encode must be 0 passages or more, got {encode!r}")
+        length.
+        """
         verify.verify(self.collection)
-        return verify.check_encoded(self.collection, self._encoder, encode) if encode else 0
 
     repair = staticmethod(repair)
     copy = staticmethod(copies.copy)

@@ -71,16 +71,8 @@ def info(collection: Path | str, runtime: Any, as_json: bool) -> None:
 
 @click.command()
 @COLLECTION
-@click.option(
-    "--encode",
-    default=0,
-    type=click.IntRange(0),
-    help="Number of passages to encode again, to compare with their vectors.",
-)
-@ENCODER
-@runs
 @AS_JSON
-def verify(collection: Path, encode: int, encoder: str | None, runtime: Any, as_json: bool) -> None:
+def verify(collection: Path, as_json: bool) -> None:
     """Check every file of a collection against its checksum.
 
     On a server (URL): the checksum of every text, and vectors.
@@ -88,16 +80,11 @@ def verify(collection: Path, encode: int, encoder: str | None, runtime: Any, as_
     \b
     Example:
         searchengine verify my.index
-        searchengine verify my.index --encode 100
     """
-
-    with open_engine(collection, encoder, runtime=runtime) as engine:
-        encoded = engine.verify(encode=encode)
+    with open_engine(collection) as engine:
+        engine.verify()
     if as_json:
-        show_json({"collection": named(collection), "whole": True, "encoded": encoded})
-    elif encode:
-        passages = counted(encoded, "passage")
-        say(f"{named(collection)} is whole; {passages} encoded again: the vectors are the same")
+        show_json({"collection": named(collection), "whole": True})
     else:
         say(f"{named(collection)} is whole")
 

@@ -1,13 +1,12 @@
-"""The checks of verify: files, checksums, tables, and that the encoder gives the stored vectors."""
+"""The checks of verify: files, checksums, and that the tables agree."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
 import numpy as np
 
-from searchengine.backends.contract import Backend, Entry, Ids, Snapshot
-from searchengine.backends.entries import all_entries, keys_of
+from searchengine.backends.contract import Backend, Entry, Snapshot
+from searchengine.backends.entries import all_entries
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.folders import reading_errors
 from searchengine.backends.folder.schema import BEHIND
@@ -15,19 +14,12 @@ from searchengine.backends.folder.snapshot import Snapshot as FolderSnapshot
 from searchengine.backends.folder.store import SegmentRow, Store
 from searchengine.backends.folder.view import open_committed
 from searchengine.backends.opening import in_folder, is_url
-from searchengine.encoders.loading import CollectionEncoder
-from searchengine.encoders.protocol import NO_ENCODER
-from searchengine.errors import CollectionError, EncoderMismatch, QueryError
+from searchengine.errors import CollectionError
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.storage.passages_file import PASSAGES
-from searchengine.ingest.passages import BATCH, PassageReader
 from searchengine.ingest.settings import CollectionSettings
 
-MIN_COSINE = 0.95
-"""Of a stored vector and the encoder's. An int8 runtime may have 0.99 to float32, and so two of
-different machines cos(2 · acos(0.99)) = 0.96 to each other; bf16 and float16 lose far less."""
 _UNIT = 5e-3  # distance of a stored vector's length from 1: it is rounded to float16
-_NAMED = 20  # documents that an error names; the others are counted
 _TRIES = 20  # segments may be replaced between the opening of a commit and that of its files
 _ROWS_READ = 1 << 16  # passages compared at a time
 _OBJECT = "CASE WHEN json_valid({0}) THEN json_type({0}) ELSE '' END <> 'object'"
@@ -222,86 +214,3 @@ def _raise(collection: Backend, fault: str | None) -> None:
             f"{collection.path} is damaged ({fault}); restore the database from a backup, or add "
             "the documents again"
         )
-
-
-def check_encoded(collection: Backend, encoder: CollectionEncoder, count: int) -> int:
-    """Encode at most `count` passages of the newest commit again; returns how many.
-
-    They are chosen at random, in turn from every segment. Vectors that came with their documents
-    are left out. Raises CollectionError, with the keys of the documents with other vectors,
-    QueryError (no encoder) and EncoderMismatch.
-    """
-    with collection.reading(newest=True) as snapshot:
-        if snapshot.settings["encoder"]["fingerprint"] == NO_ENCODER:
-            raise QueryError(
-                f"{collection.path} has no encoder, so no vector can be computed again; leave "
-                "encode out"
-            )
-        try:
-            reader = PassageReader(encoder.load(snapshot.settings), snapshot.settings)
-        except EncoderMismatch:
-            if snapshot.settings["encoder"] == collection.settings["encoder"]:
-                raise
-            return check_encoded(collection, encoder, count)  # reindexed meanwhile
-        chosen, lowest = _chosen(snapshot, count), dict[str, float]()
-        for start in range(0, len(chosen), BATCH):
-            for key, cosine in _cosines(snapshot, reader, chosen[start : start + BATCH]):
-                lowest[key] = min(cosine, lowest.get(key, 1.0))
-        if far := {key: cosine for key, cosine in lowest.items() if cosine < MIN_COSINE}:
-            raise _differ(collection, snapshot, far)
-        return len(chosen)
-
-
-def _chosen(snapshot: Snapshot, count: int) -> Ids:
-    """Ids of encoded passages: one of each segment, then a second one of each, and so on.
-
-    On a server, those of random documents.
-    """
-    random = np.random.default_rng()
-    if isinstance(snapshot, FolderSnapshot):
-        sql = (
-            "SELECT p.id FROM passages AS p JOIN documents ON documents.id = p.document "
-            "WHERE p.id BETWEEN ? AND ? AND documents.vectors IS NULL"
-        )
-        rows = snapshot.segments
-        ids = [random.permutation(snapshot.store.numbers(sql, row.ends)) for row in rows]
-        places = [np.arange(len(of_segment)) for of_segment in ids]
-        order = np.argsort(np.concatenate([[], *places]), kind="stable")[:count]
-        return np.concatenate([np.empty(0, np.int64), *ids])[order]
-    documents = random.permutation(snapshot.ids_after(-1, None, snapshot.count()))
-    chosen: list[int] = []
-    for start in range(0, len(documents), BATCH):
-        if len(chosen) < count:
-            keys = keys_of(snapshot, documents[start : start + BATCH].tolist())
-            states = snapshot.known(keys).values()
-            encoded = [state.id for state in states if state.vectors is None]
-            chosen += snapshot.passages(of=encoded).ids.tolist()
-    return np.array(chosen[:count], np.int64)
-
-
-def _cosines(snapshot: Snapshot, reader: PassageReader, ids: Ids) -> list[tuple[str, float]]:
-    """The key of each passage's document, and the cosine of the stored and the new vector."""
-    _, *columns = (column.tolist() for column in snapshot.passages(ids))
-    documents = snapshot.documents(columns[0])
-    pairs = [
-        (replace(document, origin="verify"), (start, end))
-        for document, start, end in zip(documents, *columns[1:], strict=True)
-    ]
-    encoded = reader.encode(pairs, reader.texts(pairs), lambda _: None)
-    stored = snapshot.vectors(ids)
-    norms = np.linalg.norm(encoded, axis=1) * np.linalg.norm(stored, axis=1)
-    cosines = (encoded * stored).sum(axis=1) / norms
-    return [(doc.key, float(c)) for (doc, _), c in zip(pairs, cosines, strict=True)]
-
-
-def _differ(collection: Backend, snapshot: Snapshot, far: Mapping[str, float]) -> CollectionError:
-    worst = sorted(far, key=lambda key: (round(far[key], 2), key))
-    named = ", ".join(f"{key!r} (cosine {far[key]:.2f})" for key in worst[:_NAMED])
-    more = f" and {len(worst) - _NAMED} more" if len(worst) > _NAMED else ""
-    source = snapshot.settings["encoder"]["source"] or "ENCODER"
-    return CollectionError(
-        f"{collection.path} holds vectors that its encoder does not give, of "
-        f"{'this document' if len(worst) == 1 else 'these documents'}: {named}{more}; delete and "
-        "add them again, or encode all documents again: "
-        f"searchengine reindex {collection.path} --encoder {source}"
-    )

@@ -78,7 +78,7 @@ def test_a_collection_is_the_same_when_it_is_opened_again(tmp_path: Path, starte
         ]
         engine.optimize()
         check_same(contents(engine), stored)
-        engine.verify(encode=2)
+        engine.verify()
 
 
 def test_a_reader_sees_a_commit_when_it_refreshes(tmp_path: Path, starter: Encoder) -> None:

@@ -73,7 +73,7 @@ def test_what_others_change_meanwhile_is_included(
     assert engine["k1"].metadata == {"n": 1, "seen": True, "late": 1}
     assert known(engine.collection, ["k1"])["k1"].source == '{"n":1}'
     assert engine["k3"].metadata == {} and engine["k2"].text == "eeeee"
-    assert engine.verify(encode=99) == 9
+    engine.verify()
     assert engine.search("eeeee", 1, mode="vector")[0].score == pytest.approx(1, abs=1e-3)
     assert engine.synonyms() == [["bb", "dd"]] and "n" in engine.stats().fields
     sql = "SELECT has_table_privilege('looker', '{}', 'SELECT')"

@@ -109,7 +109,6 @@ def test_backup_and_export(collection: Path, tmp_path: Path) -> None:
     assert run_json("verify", copy) == {
         "collection": str(copy),
         "whole": True,
-        "encoded": 0,
     }
     assert "exists already" in one_sentence(run("backup", collection, copy))
     assert run_json("backup", collection, tmp_path / "b")["documents"] == 3

@@ -264,7 +264,6 @@ def test_a_reindex_that_begins_before_the_one_before_is_shown_keeps_its_encoder(
 @pytest.mark.parametrize("act, method", [
     (lambda engine: engine.search_batch(["x"]), "questions"),
     (lambda engine: engine.add([document(7)]), "load"),
-    (lambda engine: engine.verify(encode=9), "load"),
 ])  # fmt: skip
 def test_the_encoder_is_asked_for_again_if_a_reindex_has_ended_meanwhile(
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, act: Act, method: str
