@@ -103,7 +103,7 @@ def plan(engine: Any, query: Any, k: int = 10, where: str | None = None) -> str:
         size, matches = max(k, snapshot.shortlist), snapshot._matches(where, ())
         near = size if snapshot._state.indexed else None
         chosen = snapshot._nearest(query, k, near, matches)
-        snapshot._run(*snapshot._parameters(size))
+        snapshot._run(snapshot._parameters(size))
         # A node of a cluster does not know the types of parameters.
         bound = ClientCursor(snapshot._connection).mogrify(f"EXPLAIN {chosen[0]}", chosen[1])
         return "\n".join(row[0] for row in snapshot.read(bound))

@@ -428,7 +428,9 @@ def _insert(
     end: str = "",
 ) -> Rows:
     """Insert rows in their order, some at a time; what they return."""
-    arrays = ", ".join(f"%s::{kind}[]" for kind in types.values())
+    # Text of numbers would be slow to write and to read.
+    formats = ({"halfvec": "%b"}.get(kind, "%s") + f"::{kind}[]" for kind in types.values())
+    arrays = ", ".join(formats)
     sql = f"INSERT INTO {table} ({', '.join(types)}) SELECT * FROM unnest({arrays}) {end}"
     rest, returned = iter(rows), Rows()
     while block := [*islice(rest, _BLOCK)]:

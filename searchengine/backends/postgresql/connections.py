@@ -29,8 +29,8 @@ from searchengine.errors import BackendUnavailable, CollectionBusy, CollectionEr
 Statement = tuple[str, Sequence[Any]]
 Rows = list[tuple[Any, ...]]
 _LIMIT = (
-    "SELECT set_config('statement_timeout', least(%s, nullif(setting::int, 0))::text, true) "
-    "FROM pg_settings WHERE name = 'statement_timeout'"
+    "SELECT set_config('statement_timeout', least({}, nullif(setting::int, 0))::text, true) "
+    "FROM pg_settings WHERE name = 'statement_timeout'; "
 )
 _DEFAULTS: dict[str, Any] = {
     "autocommit": True,
@@ -145,15 +145,15 @@ class Connections:
         caller writes on other connections is seen.
         """
         isolation = "READ COMMITTED" if lock == "EXCLUSIVE" else "REPEATABLE READ"
-        begin: list[Statement] = [
-            (f"BEGIN ISOLATION LEVEL {isolation}", ()),
-            (f"LOCK TABLE settings IN {lock} MODE", ()),
-        ]
+        sql = f"BEGIN ISOLATION LEVEL {isolation}; LOCK TABLE settings IN {lock} MODE; "
         with self.borrow(replica=replica) as connection:
+            limits.check()
             if (end := limits.current().deadline.at) < inf:
-                begin.append((_LIMIT, (max(1, int(1e3 * (end - time.monotonic()))),)))
-            revision = "SELECT value FROM settings WHERE name = 'revision'"
-            yield connection, run(connection, *begin, (revision, ()))[-1][0][0]
+                sql += _LIMIT.format(max(1, int(1e3 * (end - time.monotonic()))))
+            cursor = connection.execute(sql + "SELECT value FROM settings WHERE name = 'revision'")
+            while cursor.nextset():
+                pass
+            yield connection, cursor.fetchall()[0][0]
 
     def write(self, work: Callable[[Connection, str], T], *, alone: bool = False) -> T:
         """Run `work` in a transaction; again if another one was in its way.

@@ -116,7 +116,6 @@ def test_a_reader_keeps_its_commit(
     engine: SearchEngine, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The swap waits for it. Another reindex meanwhile is refused, and so is one that lasts."""
-    monkeypatch.setattr(schema, "_PATIENCE", "100ms")
     with SearchEngine.open(url, WordLengths()) as reader, reader.collection.reading() as snapshot:
         ids = snapshot.ids_after(-1, None, 99)
         thread = threading.Thread(target=engine.reindex, args=(Remainders(8),))
@@ -130,6 +129,7 @@ def test_a_reader_keeps_its_commit(
     thread.join(DEADLINE)
     assert engine.collection.settings["encoder"]["dim"] == 8
     with SearchEngine.open(url, Remainders(8)) as reader, reader.collection.reading():
+        monkeypatch.setattr(schema, "_PATIENCE", "100ms")
         monkeypatch.setattr("searchengine.backends.postgresql.connections._TRIES", 2)
         with pytest.raises(CollectionBusy, match="others read without a pause"):
             engine.reindex(WordLengths())
