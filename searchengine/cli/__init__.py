@@ -152,7 +152,6 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
         search.similar,
         documents.get,
         documents.list_documents,
-        documents.count,
         documents.duplicates,
         documents.update,
         documents.delete,

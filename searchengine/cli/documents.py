@@ -1,4 +1,4 @@
-"""The documents of a collection: searchengine get, list, count, update and delete."""
+"""The documents of a collection: searchengine get, list, update and delete."""
 
 import json
 from pathlib import Path
@@ -12,11 +12,10 @@ from searchengine.cli.console import (
     say,
     show_json,
     show_json_items,
-    show_json_line,
     show_result,
     steps,
 )
-from searchengine.cli.options import AS_JSON, COLLECTION, WAIT, named, open_engine
+from searchengine.cli.options import AS_JSON, COLLECTION, WAIT, open_engine
 from searchengine.errors import QueryError
 
 if TYPE_CHECKING:
@@ -63,16 +62,12 @@ def get(ctx: click.Context, collection: Path | str, keys: tuple[str, ...], as_js
 @_WHERE
 @click.option("--offset", type=click.IntRange(0), default=0, help="Number of documents to skip.")
 @click.option("--limit", type=click.IntRange(0), help="Maximum number of documents [default: all].")
-@click.option(
-    "--jsonl", "as_lines", is_flag=True, help="Print one JSON document per line, as `index` reads."
-)
 @AS_JSON
 def list_documents(
     collection: Path | str,
     where: str | None,
     offset: int,
     limit: int | None,
-    as_lines: bool,
     as_json: bool,
 ) -> None:
     """List documents in the order in which they were first added.
@@ -81,37 +76,13 @@ def list_documents(
     Example:
         searchengine list notes.index --where "year >= 2015" --limit 10
     """
-    if as_json and as_lines:
-        raise click.UsageError("--json prints one array, --jsonl lines; leave one of them out")
     with open_engine(collection) as engine:
         documents = engine.documents(where, offset=offset, limit=limit)
         if as_json:
             show_json_items(document.as_record() for document in documents)
             return
         for document in documents:
-            if as_lines:
-                show_json_line(document.as_record())
-            else:
-                say(f"{_heading(document)}  {_beginning(document.text)}".rstrip())
-
-
-@click.command()
-@COLLECTION
-@_WHERE
-@AS_JSON
-def count(collection: Path | str, where: str | None, as_json: bool) -> None:
-    """Count the documents, or those that match a filter.
-
-    \b
-    Example:
-        searchengine count notes.index --where "year >= 2015"
-    """
-    with open_engine(collection) as engine:
-        documents = engine.count(where)
-    if as_json:
-        show_json({"collection": named(collection), "documents": documents})
-    else:
-        say(str(documents))
+            say(f"{_heading(document)}  {_beginning(document.text)}".rstrip())
 
 
 @click.command()

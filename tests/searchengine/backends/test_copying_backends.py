@@ -178,7 +178,7 @@ def test_another_encoder_or_other_passages_are_refused(
 
 
 def test_commands_take_urls(tmp_path: Path, url: str) -> None:
-    """index, search, info, get, list, count, update, delete and copy."""
+    """index, search, info, get, list, update, delete and copy."""
     corpus = tmp_path / "notes.jsonl"
     lines = [{"_id": f"k{i}", "text": f"note {i}", "year": 2000 + i} for i in range(5)]
     corpus.write_text("\n".join(map(json.dumps, lines)))
@@ -193,7 +193,7 @@ def test_commands_take_urls(tmp_path: Path, url: str) -> None:
     assert (stats["documents"], stats["words"]) == (5, "BM25")
     assert "documents    5" in run("info", secret).stdout
     assert "secret" not in run("info", secret).stdout
-    assert run("count", url, "--where", "year > 2002").stdout.split() == ["2"]
+    assert len(run_json("list", url, "--where", "year > 2002")) == 2
     run("update", secret, "k1", "year=1999")
     assert run_json("get", url, "k1")[0]["year"] == 1999
     assert "k4" in run("list", url).stdout

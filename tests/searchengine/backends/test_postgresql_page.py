@@ -1,5 +1,6 @@
 """The commands of docs/postgresql.md, run as they are written, on a real server."""
 
+import json
 import os
 import re
 import subprocess
@@ -86,8 +87,8 @@ def test_five_commands_move_a_folder(moved: list[str]) -> None:
 def test_a_dump_is_restored(shell: Any, moved: list[str]) -> None:
     *_, verified = shell(block("### Backup and restore"))
     assert verified == "postgresql:///restored#papers is whole\n"
-    (count,) = shell('searchengine count "postgresql:///restored#papers"')
-    assert count == "1200\n"
+    (stats,) = shell('searchengine info --json "postgresql:///restored#papers"')
+    assert json.loads(stats)["documents"] == 1200
     (plan,) = shell(
         "psql restored -Atc \"SELECT count(*) FROM pg_class WHERE relname LIKE '%prefix%'\""
     )

@@ -128,7 +128,7 @@ def test_ctrl_c_ends_any_command_with_130(monkeypatch: pytest.MonkeyPatch) -> No
         raise KeyboardInterrupt
 
     monkeypatch.setattr(documents, "open_engine", interrupt)
-    done = run("count", "notes.index")
+    done = run("list", "notes.index")
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "Interrupted\n")
 
 

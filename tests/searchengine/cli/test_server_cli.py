@@ -152,7 +152,6 @@ def test_no_command_shows_the_password(guarded: str, tmp_path: Path) -> None:
     for words in (
         ["verify", guarded],
         ["export", guarded, tmp_path / "e"],
-        ["count", guarded],
         ["info", guarded],
         ["list", guarded],
         ["get", guarded, "k1"],
