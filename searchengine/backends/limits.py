@@ -3,7 +3,7 @@
 with limited(Deadline.after(5)):
     engine.search(…)       # statements of SQLite are interrupted, loops call `check`
 
-They are those of a thread, or of an asyncio task; inner limits take the place of outer ones.
+They are those of a thread, or of an asyncio task; inner limits never loosen outer ones.
 """
 
 from collections.abc import Iterator
@@ -61,8 +61,10 @@ current = _current.get
 
 @contextmanager
 def limited(deadline: Deadline, characters: float | None = None) -> Iterator[None]:
-    """Limit what the block does. `characters`: None: any number."""
-    token = _current.set(Limits(deadline, inf if characters is None else characters))
+    """Limit what the block does, within the limits of now. `characters`: None: no others."""
+    outer = current()
+    most = outer.characters if characters is None else min(characters, outer.characters)
+    token = _current.set(Limits(min(deadline, outer.deadline), most))
     try:
         yield
     finally:

@@ -50,7 +50,7 @@ def test_a_response_has_a_size(client: TestClient, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(served, "MAX_TEXT", 5000)
     for method, path, body in requests[:3]:
         response = client.request(method, path, json=body)
-        assert response.status_code == 422 and "ask for fewer" in response.text
+        assert response.status_code == 422 and "too long to be read" in response.text
 
 
 def test_work_ends_when_the_time_of_its_request_is_over(
