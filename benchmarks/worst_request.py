@@ -106,12 +106,10 @@ def kinds(data: Path) -> Iterator[tuple[str, str, dict[str, Any] | None]]:
         texts = [f"{i} {question[:length]}" for i in range(count)]
         yield f"embeddings of {count} texts", "/v1/embeddings", {"model": "c", "input": texts}
     yield "get", f"{collection}/documents:get", {"keys": [f"{i}" for i in range(1000)]}
-    yield "vectors", f"{collection}/documents:vectors", {"keys": [f"{i}" for i in range(1000)]}
     yield "list", f"{collection}/documents?limit=1000", None
     yield "list, heavy", f"{collection}/documents?limit=1000&where={quote(short)}", None
-    yield "keys", f"{collection}/documents:keys?limit=1000", None
-    yield "sample", f"{collection}/documents:sample?n=1000", None
-    yield "facets of all", f"{collection}/facets?field=tags&field=group&field=year", None
+    fields = dict.fromkeys(("tags", "group", "year"))
+    yield "facets of all", f"{collection}/count", {"fields": fields}
     yield "stats", f"{collection}/stats", None
     yield "fields", f"{collection}/fields", None
 

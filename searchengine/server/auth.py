@@ -17,7 +17,7 @@ OPEN = ("/healthz", "/readyz", "/openapi.json", "/docs")
 """Addresses without a token, beside the page and its parts."""
 # Of all that is not GET, only this reads.
 _READS = re.compile(
-    r"/v1/(search(/batch|/similar|/explain)?|embeddings|collections/[^/]+/(map|count|documents:(get|vectors)))"
+    r"/v1/(search(/batch|/similar)?|embeddings|collections/[^/]+/(map|count|documents:get))"
 )
 _MIN_CHARACTERS = 16
 _SCOPES = ("read", "write")

@@ -18,13 +18,10 @@ from searchengine.server.models import (
     DocumentList,
     DocumentModel,
     Documents,
-    KeyList,
     KeysRequest,
     NewDocument,
     Patch,
-    PatchesRequest,
     UrlFilter,
-    Vectors,
     Written,
 )
 from searchengine.server.refusals import RESPONSES
@@ -56,7 +53,6 @@ VECTOR = "_vector"
 RESULTS = ("added", "changed", "metadata_updated", "unchanged")
 """Possible outcomes for a document that is put."""
 _PAGE = 8 << 20  # characters of a page of documents, after which the next one begins
-_NUMBER = 20  # characters of a number
 _BLOCK = 10  # documents read at a time
 
 
@@ -87,42 +83,6 @@ async def list_documents(
     return await respond(request, await collection_of(request, name).read(work))
 
 
-@router.get(":keys", response_model=KeyList)
-async def list_keys(
-    request: Request,
-    name: Name,
-    where: Where = None,
-    limit: Annotated[int, Query(ge=0, le=MAX_PAGE)] = MAX_PAGE,
-    after: After = None,
-) -> Response:
-    """Keys of documents in the order in which they were first added."""
-
-    def work(engine: SearchEngine) -> bytes:
-        with engine.collection.reading() as snapshot:
-            ids, last = _page(snapshot, where, after, 0, limit)
-            keys = [each.key for each in snapshot.documents(ids, texts=False)]
-            return json_object(keys=keys, next=last)
-
-    return await respond(request, await collection_of(request, name).read(work))
-
-
-@router.get(":sample", response_model=Documents)
-async def sample(
-    request: Request,
-    name: Name,
-    n: Annotated[int, Query(ge=0, le=MAX_PAGE, description="Number of documents.")],
-    where: Where = None,
-    seed: int = 0,
-) -> Response:
-    """Different documents drawn at random; the same for the same commit and seed."""
-
-    def work(engine: SearchEngine) -> bytes:
-        drawn = engine.sample(n, where, seed=seed)
-        return json_object(documents=json_list(each.as_record() for each in drawn))
-
-    return await respond(request, await collection_of(request, name).read(work))
-
-
 @router.post(":get", response_model=Documents)
 async def get_documents(request: Request, name: Name, body: KeysRequest) -> Response:
     """The documents of several keys, in their order."""
@@ -132,32 +92,6 @@ async def get_documents(request: Request, name: Name, body: KeysRequest) -> Resp
         return json_object(documents=json_list(each and each.as_record() for each in documents))
 
     return await respond(request, await collection_of(request, name).read(work))
-
-
-@router.post(":vectors", response_model=Vectors)
-async def get_vectors(request: Request, name: Name, body: KeysRequest) -> Response:
-    """The stored vectors of documents, one of each passage."""
-
-    def work(engine: SearchEngine) -> bytes:
-        vectors = _page_of(engine.vectors, body.keys, _digits)
-        listed = json_list(None if rows is None else rows.tolist() for rows in vectors)
-        return json_object(vectors=listed, dim=engine.collection.settings["encoder"]["dim"])
-
-    return await respond(request, await collection_of(request, name).read(work))
-
-
-@router.post(":delete", response_model=Deleted)
-async def delete_keys(request: Request, name: Name, body: KeysRequest) -> Response:
-    """Delete documents by their keys, those that are stored."""
-    deleted = await collection_of(request, name).write(lambda engine: engine.delete(body.keys))
-    return await respond(request, json_object(deleted=deleted))
-
-
-@router.patch("", status_code=204)
-async def update_documents(request: Request, name: Name, body: PatchesRequest) -> Response:
-    """Merge into the metadata of several documents (RFC 7396), of all or none."""
-    await collection_of(request, name).write(lambda engine: engine.update(body.root))
-    return Response(status_code=204)
 
 
 @router.delete("", response_model=Deleted)
@@ -241,10 +175,6 @@ def _page_of(
 
 def _length(document: Document | None) -> int:
     return 0 if document is None else len(document.text)
-
-
-def _digits(rows: Floats | None) -> int:
-    return 0 if rows is None else _NUMBER * rows.size
 
 
 def _checked(

@@ -2,11 +2,11 @@
 
 import base64
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from searchengine.engine import SearchEngine, limits
@@ -14,11 +14,10 @@ from searchengine.errors import QueryError
 from searchengine.server.models import (
     EmbeddingsRequest,
     EmbeddingsResponse,
-    ModelInfo,
     ModelList,
     Role,
 )
-from searchengine.server.refusals import RESPONSES, Refused
+from searchengine.server.refusals import RESPONSES
 from searchengine.server.responses import json_list, json_object, respond
 from searchengine.server.served import Served, collection_of, readable
 
@@ -33,18 +32,6 @@ async def models(request: Request) -> Response:
         each for each in readable(request).values() if each.away is None and each.engine.encodes
     ]
     return await respond(request, json_object(object="list", data=[*map(_model, served)]))
-
-
-@router.get("/v1/models/{name}", response_model=ModelInfo)
-async def model(
-    request: Request,
-    name: Annotated[str, Path(max_length=64, description="A model.", examples=["papers"])],
-) -> Response:
-    """A model by its name."""
-    served = collection_of(request, name)
-    if not served.engine.encodes:
-        raise Refused(404, f"the collection {name!r} has no encoder; GET /v1/models lists models")
-    return await respond(request, json_object(**_model(served)))
 
 
 def _model(served: Served) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
-    RootModel,
     Tag,
     create_model,
     model_validator,
@@ -127,13 +126,6 @@ class SearchRequest(SearchOptions):
         return self.one_of("query", "vector")
 
 
-class ExplainRequest(SearchRequest):
-    """A search, and the key of a document that it may not find."""
-
-    model_config = _examples({"query": "how do whales sleep", "key": "whales", "k": 5})
-    key: StoredKey
-
-
 class BatchRequest(SearchOptions):
     """Several questions with the same options."""
 
@@ -218,21 +210,6 @@ class BatchResponse(BaseModel):
 
     collection: str
     results: list[SearchResponse]
-
-
-class ExplainResponse(BaseModel):
-    """Why a search finds a document or not; null: it has no such rank."""
-
-    collection: str
-    text: str = Field(description="All of it as one sentence.")
-    key: str
-    rank: int | None = Field(description="In the search, from 1; null: not found.")
-    reason: str = Field(description="Why it is not found, else empty.")
-    matches: bool | None = Field(description="Whether it matches the filter; null without one.")
-    vector: int | None = Field(description="By the full-width cosine, among all that match.")
-    words: int | None = Field(description="By BM25, among all that match.")
-    shortlist: int | None = Field(description="By the prefix, of its best passage.")
-    fused: int | None = Field(description="Before group_by and min_score.")
 
 
 # --------------------------------------------------------------------------------------- embeddings
@@ -339,13 +316,6 @@ class DocumentList(BaseModel):
     next: int | None = Field(description="`after` of the next page; null: there is none.")
 
 
-class KeyList(BaseModel):
-    """Keys of documents in the order in which they were first added."""
-
-    keys: list[str]
-    next: int | None = Field(description="`after` of the next page; null: there is none.")
-
-
 class KeysRequest(Strict):
     """Documents by their keys."""
 
@@ -360,16 +330,6 @@ class Documents(BaseModel):
     """
 
     documents: list[DocumentModel | None]
-
-
-class Vectors(BaseModel):
-    """For each key a vector of each passage, in their order; null for an unknown key.
-
-    Of many passages only those of the first keys: ask again for the others.
-    """
-
-    vectors: list[list[list[float]] | None]
-    dim: int = Field(description="Dimensions of a vector.")
 
 
 class NewDocument(BaseModel):
@@ -390,13 +350,6 @@ class Patch(BaseModel):
     model_config = _examples({"checked": True, "year": None}, extra="allow")
 
 
-class PatchesRequest(RootModel[dict[StoredKey, dict[str, Any]]]):
-    """Key → metadata to merge; null removes a field."""
-
-    model_config = _examples({"whales": {"checked": True, "year": None}})
-    root: Annotated[dict[StoredKey, dict[str, Any]], Field(max_length=most.MAX_PAGE)]
-
-
 class Written(BaseModel):
     """A change that is committed."""
 
@@ -408,15 +361,6 @@ class Deleted(BaseModel):
     """Documents deleted, which is committed."""
 
     deleted: int
-
-
-class Synonyms(Strict):
-    """Groups of words and short texts that mean the same."""
-
-    model_config = _examples({"groups": [["heart attack", "myocardial infarction", "MI"]]})
-    groups: list[list[str]] = Field(
-        max_length=10_000, description="2 to 50 synonyms a group, of 1 to 8 words."
-    )
 
 
 # --------------------------------------------------------------------------------------------- page

@@ -7,15 +7,14 @@ import re
 from collections.abc import Iterator
 from functools import partial
 from importlib.resources import files
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from fastapi.openapi.docs import get_swagger_ui_html
 from starlette.responses import Response
 
-from searchengine.engine import SearchEngine
-from searchengine.server.document_routes import Name, Where
-from searchengine.server.models import CountRequest, FacetValue, FieldName, MapRequest
+from searchengine.server.document_routes import Name
+from searchengine.server.models import CountRequest, MapRequest
 from searchengine.server.page_filters import count, fields
 from searchengine.server.projection import locate
 from searchengine.server.refusals import RESPONSES, Refused
@@ -23,13 +22,10 @@ from searchengine.server.responses import (
     COMPRESSED,
     LEVEL,
     accepts_gzip,
-    facet_lists,
-    json_list,
     json_object,
     respond,
 )
 from searchengine.server.served import collection_of
-from searchengine.server.server_settings import MAX_FACETS
 
 router = APIRouter(tags=["page"], responses=RESPONSES)
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
@@ -116,24 +112,6 @@ async def part(request: Request, file: str) -> Response:
     if file not in _FILES:
         raise Refused(404, f"the page has no part {file!r:.80}")
     return _FILES[file].response(request)
-
-
-@router.get("/v1/collections/{name}/facets", response_model=dict[str, dict[str, list[FacetValue]]])
-async def facets(
-    request: Request,
-    name: Name,
-    field: Annotated[
-        list[FieldName],
-        Query(min_length=1, max_length=MAX_FACETS, description="Metadata fields."),
-    ],
-    where: Where = None,
-) -> Response:
-    """Count the values of fields over all documents that match a filter, most frequent first."""
-
-    def work(engine: SearchEngine) -> bytes:
-        return json_list([{"facets": facet_lists(engine.facets(*field, where=where))}])[1:-1]
-
-    return await respond(request, await collection_of(request, name).read(work))
 
 
 @router.post("/v1/collections/{name}/map", response_model=dict[str, Any])

@@ -13,8 +13,6 @@ from searchengine.query.hits import STAGES, Hit, Hits, Timing
 from searchengine.server.models import (
     BatchRequest,
     BatchResponse,
-    ExplainRequest,
-    ExplainResponse,
     SearchOptions,
     SearchRequest,
     SearchResponse,
@@ -79,20 +77,6 @@ async def similar(body: SimilarRequest, request: Request) -> Response:
         return _result(served.name, None, show(engine.similar(keys, body.k, **options)))
 
     return await respond(request, await served.read(work, body.timeout))
-
-
-@router.post("/v1/search/explain", response_model=ExplainResponse)
-async def explain(body: ExplainRequest, request: Request) -> Response:
-    """Why a search finds a document or not."""
-    served = collection_of(request, body.collection)
-    question: Any = body.query if body.query is not None else body.vector
-    options = _options(body)
-
-    def work(engine: SearchEngine) -> dict[str, Any]:
-        return engine.explain(question, body.key, body.k, **options).as_dict()
-
-    explanation = await served.read(work, body.timeout)
-    return await respond(request, json_object(collection=served.name, **explanation))
 
 
 def _options(body: SearchOptions, questions: int = 1) -> dict[str, Any]:

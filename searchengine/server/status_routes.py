@@ -10,9 +10,9 @@ from searchengine.engine import SearchEngine, Stats
 from searchengine.errors import SearchEngineError
 from searchengine.server.document_routes import Name
 from searchengine.server.metrics import CONTENT_TYPE
-from searchengine.server.models import CollectionList, Health, Synonyms
+from searchengine.server.models import CollectionList, Health
 from searchengine.server.refusals import RESPONSES, Refused
-from searchengine.server.responses import json_list, json_object, respond
+from searchengine.server.responses import json_object, respond
 from searchengine.server.served import Served, collection_of, readable, state
 
 router = APIRouter(tags=["server"])
@@ -41,27 +41,6 @@ async def stats(request: Request, name: Name) -> Response:
     shown["encoder"] = None if encoder is None else str(encoder).rsplit("/", 1)[-1]
     shown["pending"] = [served.without_path(line) for line in shown["pending"]]
     return await respond(request, json_object(**shown))
-
-
-@router.get(
-    "/v1/collections/{name}/synonyms",
-    response_model=Synonyms,
-    tags=["documents"],
-    responses=RESPONSES,
-)
-async def get_synonyms(request: Request, name: Name) -> Response:
-    """The groups of synonyms that searches by words use."""
-    groups = await collection_of(request, name).read(SearchEngine.synonyms)
-    return await respond(request, json_object(groups=json_list(groups)))
-
-
-@router.put(
-    "/v1/collections/{name}/synonyms", status_code=204, tags=["documents"], responses=RESPONSES
-)
-async def put_synonyms(request: Request, name: Name, body: Synonyms) -> Response:
-    """Replace all groups of synonyms."""
-    await collection_of(request, name).write(lambda engine: engine.set_synonyms(body.groups))
-    return Response(status_code=204)
 
 
 @router.get("/healthz", response_model=Health)

@@ -58,8 +58,6 @@ WRITES = [
     ("DELETE", DOCUMENT),
     ("DELETE", "/v1/collections/words/documents?where=year"),
     ("POST", "/v1/search/more"),
-    ("POST", "/v1/collections/words/documents:delete"),
-    ("PATCH", "/v1/collections/words/documents"),
 ]
 
 
@@ -155,7 +153,6 @@ def test_a_token_is_for_some_collections(serve: Serve, words: Path, tmp_path: Pa
     at = "/v1/collections/vectors"
     routes = [("GET", part) for part in ("stats", "documents", "documents/1", "fields")]
     routes += [
-        ("GET", "facets?field=n"),
         ("DELETE", "documents?where=n"),
         ("DELETE", "documents/1"),
     ]

@@ -61,16 +61,6 @@ def test_the_page_is_sent_once(client: TestClient) -> None:
         assert client.get(path, headers={"If-None-Match": 'W/"other"'}).status_code == 200
 
 
-def test_facets(client: TestClient) -> None:
-    answer = client.get(f"{AT}/facets", params={"field": ["lang", "year"], "where": "year > 2012"})
-    assert answer.json()["facets"]["lang"] == [
-        {"value": "en", "count": 2},
-        {"value": "ko", "count": 1},
-    ]
-    assert client.get(f"{AT}/facets").status_code == 422
-    assert client.get(f"{AT}/facets", params={"field": "a b"}).status_code == 422
-
-
 def test_fields(client: TestClient) -> None:
     answer = client.get(f"{AT}/fields").json()
     fields = {field["name"]: field for field in answer["fields"]}

@@ -151,7 +151,7 @@ def test_nginx_as_the_docs_set_it(tmp_path: Path, slash: str) -> None:
                 put = client.put(f"{AT}/a%2F{i}%20ü", json={"text": "x", "_vector": [1.0] * 8})
                 assert put.json() == {"key": f"a/{i} ü", "result": "added"}
             assert client.get(f"{AT}/a%2F7%20ü").json()["_id"] == "a/7 ü"
-            statuses = {client.get(f"{AT}:keys").status_code for _ in range(400)}
+            statuses = {client.get(AT).status_code for _ in range(400)}
             assert statuses == {200, 429}  # more than its rate
         assert server.stop() == 0
     assert any(line.split()[1:3] == ["127.0.0.1", "writer"] for line in server.log)

@@ -26,17 +26,13 @@ from server_process import TOKEN
 
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
 AT = "/v1/collections/words/documents"
-OPERATIONS = 30
+OPERATIONS = 20
 
 # A DELETE of documents that match a filter leaves the list of documents, which schemathesis takes
 # for what was deleted.
 CONFIG = """
 [[operations]]
 include-name = "GET /v1/collections/{name}/documents"
-checks.use_after_free.enabled = false
-
-[[operations]]
-include-name = "PATCH /v1/collections/{name}/documents"
 checks.use_after_free.enabled = false
 
 [[operations]]
