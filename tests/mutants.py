@@ -59,17 +59,19 @@ MUTANTS = [
     Mutant(
         "lost tombstone",
         f"{FOLDER}/snapshot.py",
-        "if before and row in before.live and self._deleted == before._deleted:",
-        "if before and row in before.live:",
+        "same = before.live if before and before._deletions == self._deletions else {}",
+        "same = before.live if before else {}",
         [CONTRACT],
     ),
     Mutant(
         "filter after the shortlist",
         f"{FOLDER}/snapshot.py",
-        "            return segment.search(queries, k, shortlist=shortlist, allowed=allowed)\n",
-        "            found = segment.search(queries, k, shortlist=shortlist, allowed=live)\n"
-        "            if matching is not None:\n"
-        "                lost = ~np.isin(found.rows, allowed.rows)\n"
+        "            return segment.search(queries, k + beyond, shortlist=shortlist, "
+        "allowed=allowed[row])\n",
+        "            live = self.live[row]\n"
+        "            found = segment.search(queries, k + beyond, shortlist=shortlist, allowed=live)\n"
+        "            if allowed is not self.live:\n"
+        "                lost = ~np.isin(found.rows, allowed[row].rows)\n"
         "                found.rows[lost], found.scores[lost] = -1, -np.inf\n"
         "                order = np.argsort(-found.scores, axis=1, kind='stable')\n"
         "                found.rows[:] = np.take_along_axis(found.rows, order, axis=1)\n"
@@ -96,7 +98,7 @@ MUTANTS = [
         f"{FOLDER}/view.py",
         """if (store.identity, store.settings().get("commit_id")) == (
                     current.store.identity,
-                    current.commit_id,
+                    current.settings.get("commit_id"),
                 )""",
         "if (store.identity) == (current.store.identity)",
         [CONTRACT],
@@ -132,7 +134,7 @@ MUTANTS = [
     Mutant(
         "dropped passage",
         "searchengine/ingest/passages.py",
-        "    passages.append((int(bounds.starts[first]), int(bounds.ends[-1])))\n",
+        "    passages.append((int(starts[first]), int(ends[-1])))\n",
         "",
         ["tests/searchengine/ingest/test_passages.py"],
     ),
