@@ -69,7 +69,8 @@ MUTANTS = [
         "            return segment.search(queries, k + beyond, shortlist=shortlist, "
         "allowed=allowed[row])\n",
         "            live = self.live[row]\n"
-        "            found = segment.search(queries, k + beyond, shortlist=shortlist, allowed=live)\n"
+        "            most = k + beyond\n"
+        "            found = segment.search(queries, most, shortlist=shortlist, allowed=live)\n"
         "            if allowed is not self.live:\n"
         "                lost = ~np.isin(found.rows, allowed[row].rows)\n"
         "                found.rows[lost], found.scores[lost] = -1, -np.inf\n"
