@@ -446,7 +446,7 @@ MISSING: list[tuple[str, tuple[str, ...]]] = [
     ("starter", ("mine", "pairs.tsv", "--out", "x.jsonl")),
     ("starter", ("reindex", "notes.index", "--encoder", "starter")),
     ("train", ("index", "notes", "x.index", "--encoder", "tiny", "--runtime", "torch")),
-    ("train", ("index", "notes", "x.index", "--encoder", "tiny", "--precision", "fp32")),
+    ("train", ("index", "notes", "x.index", "--encoder", "tiny", "--runtime", "fp32")),
     ("formats", ("index", "papers/whale.pdf", "x.index", "--encoder", "static")),
     ("formats", ("index", "papers/dog.docx", "x.index", "--encoder", "static")),
     ("formats", ("index", "papers/birds.parquet", "x.index", "--encoder", "static")),

@@ -24,11 +24,10 @@ from searchengine.cli.options import (
     AS_JSON,
     COLLECTION,
     INDEXED,
-    RUNNING,
+    PATH,
     SHORTLIST,
     WAIT,
     choice,
-    complete_path,
     runs,
     sectioned,
     stages,
@@ -62,7 +61,7 @@ _FILLS = (
     _option(
         "--encoder",
         metavar="PATH",
-        shell_complete=complete_path,
+        type=PATH,
         help="Model folder, hub name, name of the table in docs/encoders.md, or URL#MODEL of an "
         "endpoint [default: starter if it is installed, else leaf; multilingual if it is "
         "installed, and the other does not read most documents].",
@@ -216,13 +215,13 @@ def _fills(command: Callable[..., Any]) -> Callable[..., Any]:
             "A folder kept in step": "prune watch allow_empty",
             "Vectors of your own": "vector_file passage_file",
             "Passages and words": "passages passage_tokens overlap tokenizer mode synonyms fields",
-            "The encoder": f"encoder {RUNNING}",
+            "The encoder": "encoder runtime",
             "The index": "prefix structure code rotation shortlist effort hnsw_m ef_construction "
             "stages commit_every",
         }
     )
 )
-@click.argument("corpus", shell_complete=complete_path)
+@click.argument("corpus", type=PATH)
 @COLLECTION
 @_fills
 @runs

@@ -1,6 +1,5 @@
 """Options and arguments that several commands share."""
 
-import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
@@ -8,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from searchengine.cli.console import note
 from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig, RuntimeKind
@@ -116,14 +114,7 @@ class FieldName(click.ParamType[str]):
         return str(value)
 
 
-def complete_path(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Let the shell complete a path, but not a URL."""
-    return [] if "://" in incomplete else [CompletionItem(incomplete, type="file")]
-
-
-class Address(click.ParamType[Path | str]):
+class Address(click.Path):
     """A collection: a folder, or the URL of a server."""
 
     name = "COLLECTION"
@@ -134,29 +125,54 @@ class Address(click.ParamType[Path | str]):
         """Return a path as Path, and a URL as it is: two slashes of it would become one."""
         return str(value) if "://" in str(value) else Path(value)
 
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        """Complete the path of a folder."""
-        return complete_path(ctx, param, incomplete)
+
+class Runtime(click.ParamType[RuntimeConfig]):
+    """What runs the encoder: a runtime, a precision, a device, a permission; each at most once."""
+
+    name = "WORD,…"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> RuntimeConfig:
+        """Return the configuration. Raises ModelError for words that exclude each other."""
+        if isinstance(value, RuntimeConfig):
+            return value
+        config: dict[str, Any] = {}
+        for word in value.split(","):
+            name = next((name for name, pattern in _WORDS.items() if pattern.fullmatch(word)), "")
+            if not name or name in config:
+                self.fail(
+                    f"expected auto, native or torch; fp32, bf16 or fp16; cpu, cuda, cuda:1 or "
+                    f"mps; trust-remote-code; each kind once, with commas, got {value!r}",
+                    param,
+                    ctx,
+                )
+            config[name] = name == "trust_remote_code" or word
+        return RuntimeConfig(**config)
 
 
+_WORDS = {
+    "runtime": re.compile("|".join(RuntimeKind)),
+    "precision": re.compile("|".join(Precision)),
+    "device": re.compile("cpu|mps|(cuda|xpu)(:[0-9]+)?"),
+    "trust_remote_code": re.compile("trust-remote-code"),
+}
+"""Field of RuntimeConfig → what the words of --runtime that set it look like."""
+PATH = click.Path()
 COLLECTION = click.argument("collection", type=Address())
 ENCODER = click.option(
     "--encoder",
     metavar="PATH",
-    shell_complete=complete_path,
+    type=PATH,
     help="Model folder, hub name, or URL#MODEL [default: the collection's encoder].",
 )
-MODEL = click.option(
-    "--encoder", default="starter", shell_complete=complete_path, help="Model folder or hub name."
-)
+MODEL = click.option("--encoder", default="starter", type=PATH, help="Model folder or hub name.")
 MODELS = click.option(
     "--encoder",
     "encoders",
     multiple=True,
     default=("starter",),
-    shell_complete=complete_path,
+    type=PATH,
     help="Model folder or hub name; repeatable, to compare models.",
 )
 PREFIXES = click.option("--prefixes", type=numbers(), help="Prefix lengths [default: the model's].")
@@ -171,8 +187,13 @@ WAIT = click.option(
     metavar="SECONDS",
     help="Seconds to wait for another writer.",
 )
-TRUST = click.option(
-    "--trust-remote-code", is_flag=True, help="Run Python code that comes with the model."
+runs = click.option(
+    "--runtime",
+    type=Runtime(),
+    default="auto",
+    metavar="WORD,…",
+    help="What runs the encoder: native or torch; of torch, fp32, bf16 or fp16, and cpu, cuda or "
+    "mps. trust-remote-code runs Python code that comes with a model. Several with commas.",
 )
 INDEXED = click.option(
     "--field",
@@ -221,47 +242,9 @@ def sectioned(
     return type("Sectioned", (Sectioned, kind), {"sections": split})
 
 
-RUNNING = "runtime precision device trust_remote_code"
-"""The parameters of the encoder's runtime, for `sectioned`."""
-
-
 def choice(kinds: Iterable[StrEnum]) -> click.Choice[str]:
     """A choice among the values of an enum, as help texts show them and users type them."""
     return click.Choice([kind.value for kind in kinds])
-
-
-def runs(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that configure the encoder's runtime; the command gets `runtime`."""
-
-    @functools.wraps(command)
-    def with_runtime(
-        runtime: str,
-        precision: str,
-        device: str | None,
-        trust_remote_code: bool,
-        **options: Any,
-    ) -> None:
-        config = RuntimeConfig(runtime, precision, device, trust_remote_code)
-        command(runtime=config, **options)
-
-    for option in (
-        TRUST,
-        click.option("--device", help="Device: cpu, cuda or mps [default: the fastest]."),
-        click.option(
-            "--precision",
-            type=choice(Precision),
-            default="auto",
-            help="Number format that the network computes in.",
-        ),
-        click.option(
-            "--runtime",
-            type=choice(RuntimeKind),
-            default="auto",
-            help="Runtime of the encoder.",
-        ),
-    ):
-        with_runtime = option(with_runtime)
-    return with_runtime
 
 
 def open_engine(collection: Path | str, *arguments: Any, **options: Any) -> "SearchEngine":

@@ -13,7 +13,6 @@ from searchengine.cli.options import (
     AS_JSON,
     COLLECTION,
     ENCODER,
-    RUNNING,
     SHORTLIST,
     FieldName,
     note_unknown_fields,
@@ -132,7 +131,7 @@ _EXPLAINED = {
     "Which documents": "where group_by min_score offset k",
     "Order": "mode typo_tolerance phrases",
     "Effort": "shortlist exact timeout",
-    "The encoder": f"encoder {RUNNING}",
+    "The encoder": "encoder runtime",
 }
 _SECTIONS = _EXPLAINED | {"Which documents": "where group_by min_score offset k facets"}
 

@@ -12,9 +12,8 @@ from searchengine.cli.console import say
 from searchengine.cli.options import (
     COLLECTION,
     ENCODER,
-    RUNNING,
+    PATH,
     Bytes,
-    complete_path,
     runs,
     sectioned,
 )
@@ -31,7 +30,7 @@ _SUFFIX = ".index"
             "Where": "host port unix_socket root_path trust_proxy workers",
             "For whom": "tokens origins log slow",
             "Limits": "max_requests max_body timeout",
-            "The encoder": f"encoders {RUNNING}",
+            "The encoder": "encoders runtime",
         }
     )
 )
@@ -40,7 +39,7 @@ _SUFFIX = ".index"
     metavar="COLLECTION…",
     nargs=-1,
     required=True,
-    shell_complete=complete_path,
+    type=PATH,
 )
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
 @click.option(

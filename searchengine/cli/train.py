@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from searchengine.cli.console import note
-from searchengine.cli.options import AS_JSON, MODEL, TRUST, numbers, sectioned
+from searchengine.cli.options import AS_JSON, MODEL, numbers, runs, sectioned
 from searchengine.trainer.errors import TRAINING, ConfigError, require
 from searchengine.trainer.files import read_object
 from searchengine.trainer.training.presets import PRESETS, preset
@@ -165,7 +165,7 @@ def read_config(
 @click.command(
     cls=sectioned(
         {
-            "Output and encoder": "out encoder trust_remote_code",
+            "Output and encoder": "out encoder runtime",
             "Candidates": "corpus text_field",
             "Choice": "negatives relative_margin margin skip depth",
         }
@@ -189,7 +189,7 @@ def read_config(
 @click.option("--margin", type=float, help="Minimum distance below the positive's score.")
 @click.option("--skip", default=0, help="Number of first ranks to leave out.")
 @click.option("--depth", default=100, help="Last rank to consider.")
-@TRUST
+@runs
 @AS_JSON
 def mine(
     pairs: tuple[Path, ...],
@@ -197,7 +197,7 @@ def mine(
     encoder: str,
     corpus: Path | None,
     text_field: str | None,
-    trust_remote_code: bool,
+    runtime: Any,
     as_json: bool,
     **settings: Any,
 ) -> None:
@@ -229,7 +229,7 @@ def mine(
     started = time.monotonic()
     columns = Columns(text=text_field)
     documents = read_corpus(corpus, columns=columns) if corpus else ()
-    loaded = Encoder.load(encoder, trust_remote_code=trust_remote_code)
+    loaded = Encoder.load(encoder, **asdict(runtime))
     examples = read_pairs(pairs)
     texts = candidates(examples, (document.full_text for document in documents))
     with progress("Mining", len(examples) + len(texts)) as advance:

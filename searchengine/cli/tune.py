@@ -12,7 +12,6 @@ from searchengine.cli.options import (
     AS_JSON,
     COLLECTION,
     ENCODER,
-    RUNNING,
     Bytes,
     named,
     open_engine,
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
             "The goal": "target_recall confidence k objective max_ram",
             "A point of a bench": "point",
             "Questions": "queries qrels",
-            "The encoder and the machine": f"encoder {RUNNING} threads",
+            "The encoder and the machine": "encoder runtime threads",
         }
     )
 )

@@ -23,9 +23,9 @@ from searchengine.cli.options import (
     COLLECTION,
     ENCODER,
     INDEXED,
+    PATH,
     WAIT,
     Address,
-    complete_path,
     named,
     open_engine,
     runs,
@@ -289,7 +289,7 @@ def copy(source: Path | str, target: Path | str, prune: bool, as_json: bool) -> 
 @click.option(
     "--encoder",
     metavar="PATH",
-    shell_complete=complete_path,
+    type=PATH,
     help="Model folder or hub name to change to [default: the pending reindex's].",
 )
 @click.option("--discard", is_flag=True, help="Drop a pending reindex and all that it has encoded.")

@@ -144,8 +144,8 @@ def test_the_command_line_trusts_code_on_request(with_code: Path, tmp_path: Path
     arguments = ["index", str(tmp_path / "notes"), str(tmp_path / "n.index")]
     arguments += ["--encoder", str(with_code)]
     refused = CliRunner().invoke(cli, arguments)
-    assert refused.exit_code == 2 and "--trust-remote-code" in refused.output
-    trusted = CliRunner().invoke(cli, [*arguments, "--trust-remote-code"])
+    assert refused.exit_code == 2 and "--runtime trust-remote-code" in refused.output
+    trusted = CliRunner().invoke(cli, [*arguments, "--runtime", "trust-remote-code"])
     assert trusted.exit_code == 0, trusted.output
 
 

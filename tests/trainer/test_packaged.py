@@ -100,7 +100,7 @@ def test_the_command_line_imports_no_torch(tmp_path: Path) -> None:
     program = """
 import sys
 from searchengine.cli import cli
-cpu = ("--device", "cpu", "--json")
+cpu = ("--runtime", "cpu", "--json")
 cli(["index", "notes", "n.index", "--encoder", "starter-768", *cpu], standalone_mode=False)
 cli(["search", "n.index", "bread", "-k1", *cpu], standalone_mode=False)
 print(sorted({"torch", "transformers", "scipy", "sklearn"} & set(sys.modules)), file=sys.stderr)

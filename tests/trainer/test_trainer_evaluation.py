@@ -159,7 +159,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def evaluate_sts(folder: Path, *arguments: str) -> list[dict[str, object]]:
     # The precision that auto measures to be fastest may differ from run to run.
-    model = ["--encoder", str(folder / "model"), "--precision", "fp32"]
+    model = ["--encoder", str(folder / "model"), "--runtime", "fp32"]
     command = ["evaluate", "sts", *model, "--json", *arguments]
     done = CliRunner().invoke(cli, command)
     assert done.exit_code == 0, done.output

@@ -66,7 +66,7 @@ def _loading(place: Path) -> Iterator[None]:
             raise ModelError(
                 f"{place} needs Python code that came with it ({', '.join(code)}), which is not "
                 "run: use another model, or read the code and, if you trust it, pass "
-                "trust_remote_code=True (--trust-remote-code)"
+                "trust_remote_code=True (--runtime trust-remote-code)"
             ) from None
         raise ModelError(
             f"{place} cannot be loaded by transformers: {first_line(error)}"

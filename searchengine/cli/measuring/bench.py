@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from searchengine.backends.mode import Mode
-from searchengine.cli.options import AS_JSON, ENCODER, RUNNING, Address, runs, sectioned
+from searchengine.cli.options import AS_JSON, ENCODER, Address, runs, sectioned
 from searchengine.trainer.errors import install_line
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
         {
             "What is searched": "queries qrels vectors query_vectors",
             "How it is measured": "target_recall confidence k repeats out",
-            "The encoder": f"encoder {RUNNING}",
+            "The encoder": "encoder runtime",
         }
     )
 )

@@ -6,15 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from searchengine.cli.options import (
     AS_JSON,
     MODEL,
     MODELS,
+    PATH,
     PREFIXES,
-    TRUST,
-    complete_path,
     numbers,
     runs,
 )
@@ -27,6 +25,7 @@ class NamedFile(click.ParamType[tuple[str, Path]]):
     """FILE or NAME=FILE; NAME is by default the file name up to its first dot."""
 
     name = "[NAME=]FILE"
+    shell_complete = PATH.shell_complete
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -40,12 +39,6 @@ class NamedFile(click.ParamType[tuple[str, Path]]):
         if not name or not path:
             self.fail(f"expected FILE or NAME=FILE, got {value!r}", param, ctx)
         return name, Path(path)
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        """Complete the path of a file."""
-        return complete_path(ctx, param, incomplete)
 
 
 @click.group()
@@ -138,17 +131,17 @@ def _sts_tasks(files: tuple[tuple[str, Path], ...]) -> list["StsTask"]:
 @click.option(
     "--encoder",
     required=True,
-    shell_complete=complete_path,
+    type=PATH,
     help="Model trained on labelled texts.",
 )
 @PREFIXES
-@TRUST
+@runs
 @AS_JSON
 def labels(
     files: tuple[Path, ...],
     encoder: str,
     prefixes: tuple[int, ...] | None,
-    trust_remote_code: bool,
+    runtime: Any,
     as_json: bool,
 ) -> None:
     """Measure how accurately a model labels texts, one row per prefix length.
@@ -172,7 +165,7 @@ def labels(
 
     labelled = read_labelled(files)
     texts, expected = zip(*labelled, strict=True)
-    model = Encoder.load(encoder, trust_remote_code=trust_remote_code)
+    model = Encoder.load(encoder, **asdict(runtime))
     dims = model.matryoshka_dims if prefixes is None else prefixes
     with progress("Encoding", len(texts)) as advance:
         predicted = classify_by_prefix(model, texts, dims, advance)

@@ -14,7 +14,6 @@ from searchengine.cli.options import (
     AS_JSON,
     ENCODER,
     PREFIXES,
-    RUNNING,
     Address,
     named,
     runs,
@@ -36,7 +35,7 @@ _WIDTH = 100  # characters of a line that is not for a terminal
             "Questions and judgements": "queries qrels beir split exclude_self",
             "What is compared": "modes prefixes shortlist baseline",
             "What is written": "run_out",
-            "The encoder": f"encoder {RUNNING}",
+            "The encoder": "encoder runtime",
         }
     )
 )

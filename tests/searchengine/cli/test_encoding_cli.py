@@ -85,7 +85,7 @@ def test_info_names_the_runtime(collection: Path) -> None:
     chosen = f"native int8 (a BERT network on a processor, by {levels()[0]})"
     assert json_of("info", collection)["runtime"] == chosen
     assert json_of("info", collection, "--runtime", "torch")["runtime"].startswith("torch ")
-    exact = json_of("info", collection, "--precision", "fp32")["runtime"]
+    exact = json_of("info", collection, "--runtime", "fp32")["runtime"]
     assert exact == "torch fp32 (fp32 was asked for)"
     assert f"\nruntime      {chosen}\n" in run("info", collection).stdout
 
@@ -112,10 +112,10 @@ def test_fewer_layers(model: Path, notes: Path, tmp_path: Path) -> None:
 def test_what_cannot_be_is_one_sentence(collection: Path) -> None:
     question = ("search", collection, "a whale sings")
     for options, message in (
-        (("--runtime", "native", "--precision", "bf16"), "computes in int8 on the processor"),
-        (("--runtime", "native", "--device", "cuda"), "computes in int8 on the processor"),
-        (("--device", "abacus"), "the device 'abacus' cannot be used here"),
-        (("--precision", "fp8"), "is not one of"),
+        (("--runtime", "native,bf16"), "computes in int8 on the processor"),
+        (("--runtime", "native,cuda"), "computes in int8 on the processor"),
+        (("--runtime", "abacus"), "cpu, cuda, cuda:1 or mps"),
+        (("--runtime", "fp32,bf16"), "each kind once"),
     ):
         done = run(*question, *options, code=2)
         assert message in done.stderr and "Traceback" not in done.stderr

@@ -171,7 +171,7 @@ def test_the_command(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     by_name = dict(zip(("Retrieval", "STS"), tasks(), strict=True))
     monkeypatch.setattr("searchengine.trainer.evaluation.mteb.load_task", by_name.__getitem__)
     arguments = ["--task", "STS", "--task", "Retrieval", "--encoder", encoder.source]
-    arguments += ["--precision", "fp32", "--prefixes", "32,8", "--json"]
+    arguments += ["--runtime", "fp32", "--prefixes", "32,8", "--json"]
     done = CliRunner().invoke(command, arguments)
     assert done.exit_code == 0, done.output
     rows = [ours.MtebRow(**row) for row in json.loads(done.stdout)]
