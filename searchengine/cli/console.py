@@ -9,7 +9,6 @@ Functions import rich when they need it: the import takes longer than a search.
 
 import json
 import logging
-import math
 import re
 import shlex
 import shutil
@@ -28,12 +27,13 @@ import click
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress, TaskID
+    from rich.progress import TaskID
 
 # C0 but tab and newline, DEL and C1; what overrides the direction of text; lone surrogates.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 INTERRUPTED = 128 + signal.SIGINT
 """Exit status after Ctrl-C, as shells report it."""
+_PULSE = 60  # seconds between lines of progress in a log
 _SPEED_WINDOW = 120  # seconds to estimate the time left from: a step may take half a minute
 
 
@@ -72,7 +72,14 @@ def progress(step: str, total: int | None = None) -> Iterator[Callable[[int], No
 
 @contextmanager
 def steps() -> Iterator[StepProgress]:
-    """A progress bar on stderr for every step that the block reports; yields the callback."""
+    """The progress of work in several steps, on stderr; yields the callback.
+
+    On a terminal a bar for each step; elsewhere a line a minute, for cron would send the bars.
+    """
+    console = _stderr_console()
+    if not console.is_terminal:
+        yield Pulse()
+        return
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -92,11 +99,7 @@ def steps() -> Iterator[StepProgress]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[rate]}", markup=False),
     )
-    console = stderr_console()
-    hidden = not console.is_terminal  # cron would send the bars every night
-    with Progress(
-        *columns, console=console, speed_estimate_period=_SPEED_WINDOW, disable=hidden
-    ) as bar:
+    with Progress(*columns, console=console, speed_estimate_period=_SPEED_WINDOW) as bar:
         tasks: dict[str, TaskID] = {}
 
         def report(step: str, done: int, total: int | None, rate: str = "") -> None:
@@ -110,69 +113,51 @@ def steps() -> Iterator[StepProgress]:
         try:
             yield report
         except Exception:
-            erase(bar)
+            # An error is the only line; after Ctrl-C the bars show how far the command came.
+            bar.live.transient = True
             raise
         for task in bar.tasks:
             bar.update(task.id, total=task.completed)  # the total may have been a guess
 
 
-def erase(bar: "Progress") -> None:
-    """Stop progress bars without a trace, so that an error is the only line.
-
-    Not for Ctrl-C and signals: the bars show how far the command came.
-    """
-    bar.live.transient = True
-    bar.live.stop()
-    bar.disable = True  # Progress.stop prints an empty line to a file
-
-
 class Pulse:
-    """Progress in lines, where there is no terminal for a bar: the first, then one a minute.
+    """Progress where there is no terminal for a bar: a line a minute, and none before.
 
     A log then shows that a run goes on and how far it is, and stays short.
     """
 
-    def __init__(self, seconds: float = 60, last: float = -math.inf) -> None:
-        """`last`: when the last line came, by the clock `time.monotonic`."""
-        self._seconds = seconds
-        self._first: tuple[str, float, int] | None = None
-        self._last = last
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+        self._done = Counter[str]()
+        self._first: dict[str, tuple[float, int]] = {}
 
-    def __call__(
-        self, step: str, done: int, total: int | None, more: str | Callable[[], str] = ""
-    ) -> None:
+    def __call__(self, step: str, done: int, total: int | None, rate: str = "") -> None:
         """Print the items done of a step, and the time left, unless a line came shortly before."""
         now = time.monotonic()
-        if self._first is None or self._first[0] != step:
-            self._first = step, now, done
-        _, start, before = self._first
-        if now - self._last < self._seconds:
+        self._done[step] += done
+        start, first = self._first.setdefault(step, (now, done))
+        if now - self._last < _PULSE:
             return
-        self._last = now
-        left = ""
-        if done > before and total is not None:
-            left = f", {(now - start) * (total - done) / (done - before) / 60:.0f} min left"
-        more = more if isinstance(more, str) else more()
-        note(f"{step}: {done}{'' if total is None else f' of {total}'}{more}{left}")
+        self._last, count, of, left = now, self._done[step], "", ""
+        if total is not None and count <= total:  # not the step of a later commit
+            of = f" of {total}"
+            if count > first:
+                left = f", {(now - start) * (total - count) / (count - first) / 60:.0f} min left"
+        note(f"{step}: {count}{of}{rate and f', {rate}'}{left}")
 
 
 @contextmanager
-def indexing(
-    total: int | None, stored: Callable[[], int]
-) -> Iterator[tuple[Callable[[int, int], None], StepProgress]]:
-    """The progress of an add: documents, tokens per second and time left; and of its steps.
+def indexing(total: int | None) -> Iterator[tuple[Callable[[int, int], None], StepProgress]]:
+    """The progress of an add, with its rate in tokens; and of its steps.
 
-    Yields a callback for (documents read, tokens encoded), and the callback of `steps`. Without a
-    terminal a line a minute says the same, and how many passages are `stored`; of steps too.
+    Yields a callback for (documents read, tokens encoded), and the callback of `steps`.
     """
-    before, tokens, seconds, read = time.monotonic(), 0, 0.0, 0
-    pulse, step_pulse, done = Pulse(last=before), Pulse(last=before), Counter[str]()
-    is_log = not stderr_console().is_terminal
+    before, tokens, seconds = time.monotonic(), 0, 0.0
     with steps() as report:
         report("Indexing", 0, total)
 
         def on_read(documents: int, encoded: int) -> None:
-            nonlocal before, tokens, seconds, read
+            nonlocal before, tokens, seconds
             now = time.monotonic()
             if encoded:  # unchanged documents take time and no tokens
                 tokens += encoded
@@ -180,22 +165,8 @@ def indexing(
             before = now
             rate = f"{tokens / seconds:,.0f} tokens/s" if seconds else ""
             report("Indexing", documents, total, rate)
-            read += documents
-            if is_log:
-                pulse(
-                    "Indexing",
-                    read,
-                    total,
-                    lambda: f" documents, {stored()} passages stored, {rate}",
-                )
 
-        def on_step(step: str, count: int, of: int | None, rate: str = "") -> None:
-            report(step, count, of, rate)
-            done[step] += count
-            if is_log:
-                step_pulse(step, done[step], None)
-
-        yield on_read, on_step
+        yield on_read, report
 
 
 def show_rows(rows: Sequence[Mapping[str, Any]], title: str = "") -> None:
@@ -283,16 +254,10 @@ def say(text: str = "", *, bold: bool = False) -> None:
     click.echo(click.style(text, bold=True) if bold else text)
 
 
-def stderr_console() -> "Console":
-    """A rich console on stderr; print texts to it by `print_line`."""
+def _stderr_console() -> "Console":
     from rich.console import Console
 
     return Console(stderr=True)
-
-
-def print_line(console: "Console", text: str) -> None:
-    """Print a line above the progress bars of a rich console; brackets are not markup."""
-    console.print(printable(text), markup=False, soft_wrap=True)
 
 
 class Terminated(SystemExit):

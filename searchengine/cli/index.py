@@ -290,7 +290,7 @@ def index(
                 folder = MirrorOptions(**add, **reading, allow_empty=allow_empty)
                 _watch(engine, corpus, folder, as_json)
                 return
-            with indexing(total, lambda: engine.stats().passages) as (on_read, on_step):
+            with indexing(total) as (on_read, on_step):
                 add |= {"progress": on_read, "building": on_step}
                 if prune:
                     folder = MirrorOptions(**add, **reading, allow_empty=allow_empty)
@@ -571,14 +571,11 @@ def _words(name: str) -> str:
 
 def _watch(engine: Any, folder: str, options: "MirrorOptions", as_json: bool) -> None:
     """Keep a collection equal to a folder, and print each pass, until Ctrl-C or SIGTERM."""
-    collection, documents, shown = engine.collection.path, 0, ""
-    read, first = 0, Pulse(last=time.monotonic())
+    collection, documents, shown, first = engine.collection.path, 0, "", Pulse()
 
     def on_read(count: int, _: int) -> None:
-        nonlocal read
-        read += count
         if not documents:  # the first pass may take long
-            first("Indexing", read, None, " documents")
+            first("Indexing", count, None)
 
     try:
         for update in engine.watch(folder, replace(options, progress=on_read)):

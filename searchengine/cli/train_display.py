@@ -5,11 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-from searchengine.cli.console import Pulse, Terminated, erase, note, print_line, stderr_console
+from searchengine.cli.console import Terminated, note, steps
 from searchengine.cli.train_logs import LOGS, tensorboard_log
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, TrainingWarning
@@ -18,9 +15,6 @@ from searchengine.trainer.training.judging import Measure
 from searchengine.trainer.training.loop import OnReport, Report, train
 from searchengine.trainer.training.processes import launched_rank
 from searchengine.trainer.training.train_config import TrainConfig
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 def train_with_progress(
@@ -42,10 +36,9 @@ def train_with_progress(
         return train(config, resume=resume, measure=measure)
     if (config.out / "modules.json").exists():
         note(f"{config.out} holds a model, which this training will replace when it ends")
-    console = stderr_console()
     with ExitStack() as stack:
-        stack.enter_context(_resumable(config, console))
-        callbacks: list[OnReport] = [stack.enter_context(Display(console, resume))]
+        stack.enter_context(_resumable(config))
+        callbacks: list[OnReport] = [stack.enter_context(display(resume))]
         if tensorboard is not None:
             callbacks.append(stack.enter_context(tensorboard_log(tensorboard)))
         callbacks += [stack.enter_context(LOGS[name](config)) for name in logs]
@@ -57,7 +50,7 @@ def train_with_progress(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TrainingWarning)  # the line below has the same text
             encoder = train(config, on_report, resume, measure)
-    print_line(console, f"The model is in {config.out}. {encoder.recipe['verdict']}")
+    note(f"The model is in {config.out}. {encoder.recipe['verdict']}")
     return encoder
 
 
@@ -78,7 +71,7 @@ def judged_by_search(config: TrainConfig) -> tuple[TrainConfig, Measure | None]:
 
 
 @contextmanager
-def _resumable(config: TrainConfig, console: "Console") -> Iterator[None]:
+def _resumable(config: TrainConfig) -> Iterator[None]:
     """Where a run is interrupted, say how it goes on."""
     try:
         yield
@@ -90,61 +83,42 @@ def _resumable(config: TrainConfig, console: "Console") -> Iterator[None]:
             advice = f"{config.out} holds a model all the same"
         else:
             advice = "no checkpoint was written yet: begin again"
-        print_line(console, f"Training was interrupted; {advice}")
+        note(f"Training was interrupted; {advice}")
         raise
 
 
-class Display:
-    """A progress bar with the loss, and a line for every evaluation."""
+@contextmanager
+def display(resume: bool) -> Iterator[OnReport]:
+    """Progress with the loss, and a line for every evaluation; yields the callback of `train`."""
+    before: int | None = None
+    with steps() as progress:
+        progress(_BEFORE, 0, None)
 
-    def __init__(self, console: "Console", resume: bool):
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("loss {task.fields[loss]}"),
-            TimeRemainingColumn(),
-        )
-        self._console = console
-        self._resume = resume
-        self._bar = Progress(*columns, console=console)
-        self._task = self._bar.add_task("Training", total=None, loss="–")
-        self._before = console.status("Reading examples, and judging the base model")
-        self._pulse = Pulse()
-        self._started = False
+        def on_report(report: Report) -> None:
+            nonlocal before
+            if before is None:
+                progress(_BEFORE, 1, 1)
+                _note_start(report, resume)
+            loss = "" if report.loss is None else f"loss {report.loss:.3f}"
+            progress("Training", report.step - (before or 0), report.steps, loss)
+            before = report.step
+            if report.scores is not None:
+                best = "  (best)" if report.best_step == report.step else ""
+                note(f"step {report.step:>6}          {_by_prefix(report.scores)}{best}")
 
-    def __enter__(self) -> "Display":
-        self._before.start()
-        return self
+        yield on_report
 
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        self._before.stop()
-        if isinstance(error, Exception):
-            erase(self._bar)
-        self._bar.stop()
 
-    def __call__(self, report: Report) -> None:
-        self._before.stop()
-        self._bar.start()  # at the first report: an error in the input is shown without a bar
-        loss = "–" if report.loss is None else f"{report.loss:.3f}"
-        self._bar.update(self._task, total=report.steps, completed=report.step, loss=loss)
-        if report.step and not self._console.is_terminal:
-            self._pulse("Training", report.step, report.steps, f", loss {loss}")
-        if not self._started:
-            left_out = f"; {report.excluded} left out, for they are in an exclude or dev file"
-            print_line(
-                self._console, f"{report.examples} examples{left_out if report.excluded else ''}"
-            )
-            if report.unjudged and not self._resume:
-                last = f"No --dev file, and {report.unjudged}: the last step is kept"
-                print_line(self._console, last)
-            elif report.base:
-                print_line(self._console, f"the base as shipped  {_by_prefix(report.base)}")
-            self._started = True
-        if report.scores is not None:
-            best = "  (best)" if report.best_step == report.step else ""
-            line = f"step {report.step:>6}          {_by_prefix(report.scores)}{best}"
-            print_line(self._console, line)
+_BEFORE = "Reading examples, and judging the base model"
+
+
+def _note_start(report: Report, resume: bool) -> None:
+    left_out = f"; {report.excluded} left out, for they are in an exclude or dev file"
+    note(f"{report.examples} examples{left_out if report.excluded else ''}")
+    if report.unjudged and not resume:
+        note(f"No --dev file, and {report.unjudged}: the last step is kept")
+    elif report.base:
+        note(f"the base as shipped  {_by_prefix(report.base)}")
 
 
 def _by_prefix(scores: Mapping[int, float]) -> str:

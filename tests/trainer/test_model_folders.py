@@ -77,7 +77,7 @@ def with_code(tmp_path: Path, ran: Path) -> Path:
 
 
 def test_code_of_a_model_is_refused_without_a_question(with_code: Path, ran: Path) -> None:
-    with pytest.raises(ModelError, match=r"needs Python code .*own_code.OwnModel.*trust-remote-code"):
+    with pytest.raises(ModelError, match=r"needs Python code .*own_code.OwnModel.*trust-remote"):
         Encoder.load(with_code)
     with pytest.raises(ModelError, match="needs Python code"):
         Encoder.load(with_code, trust_remote_code=False)

@@ -146,7 +146,7 @@ def test_progress_and_tables_escape_and_read_no_markup(
     with console.steps() as progress:
         progress(f"[red]{EVIL}", 1, 2)
     console.show_rows([{f"[b]{EVIL}": f"[/]{EVIL}", "n": 1.5}], EVIL)
-    console.print_line(console.stderr_console(), f"[/]{EVIL}")
+    console.note(f"[/]{EVIL}")
     # Without the colours and cursor movements of rich itself.
     out, err = (re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text) for text in capsys.readouterr())
     assert not FORBIDDEN.search(out) and not FORBIDDEN.search(err.replace("\r", ""))

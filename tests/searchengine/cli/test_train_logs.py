@@ -7,7 +7,6 @@ from typing import Any
 
 import command_line
 import pytest
-from rich.console import Console
 from safetensors.torch import save_file
 
 from searchengine.cli.train_display import _resumable
@@ -129,6 +128,6 @@ def test_an_interrupted_run_says_how_it_goes_on(
         if step:
             file_of(config.out).parent.mkdir(parents=True)
             save_file({}, file_of(config.out), {"run": json.dumps({"state": {"step": step}})})
-        with pytest.raises(KeyboardInterrupt), _resumable(config, Console(stderr=True, width=200)):
+        with pytest.raises(KeyboardInterrupt), _resumable(config):
             raise KeyboardInterrupt
         assert way in capsys.readouterr().err
