@@ -636,24 +636,6 @@ class SearchEngine:
         rankings = rank(snapshot, query, asked)
         return [keys_of(snapshot, ranking.part.documents.tolist()) for ranking in rankings]
 
-    def rank_by_weights(
-        self, questions: Sequence[str], weights: Sequence[float], depth: int
-    ) -> list[dict[float, list[str]]]:
-        """For each question: weight of the cosine → keys of the first `depth` documents.
-
-        As a search in the mode hybrid ranks them with that weight; with 0 as by words alone, with 1
-        as by vectors alone. Each question is encoded and searched once."""
-        with self._reading(Query(mode=Mode.HYBRID), questions) as (snapshot, _, read):
-            ranked = rank_by_weights(snapshot, read, weights, depth)
-            texts = self.to_encode([each.text for each in read], Mode.HYBRID)
-            for i, (question, text) in enumerate(zip(questions, texts, strict=True)):
-                if 1.0 in weights and text != question:  # by vectors alone, nothing is replaced
-                    vector = self.encode_questions([question])
-                    (ranked[i][1.0],) = self.rank(
-                        snapshot, [question], vector, depth, mode=Mode.VECTOR
-                    )
-            return ranked
-
     @staticmethod
     def required_phrases(question: str, phrases: Phrases | str = Phrases.SCORED) -> tuple[str, ...]:
         """The phrases of a question that documents must contain; none by vectors."""

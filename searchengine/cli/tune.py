@@ -203,12 +203,7 @@ def _tune_fusion(
 
     questions, judgements = read_queries(queries), read_qrels(qrels)
     with SearchEngine.open(collection, encoder, runtime=runtime) as engine, steps() as report:
-        tuning = tune_fusion(
-            engine,
-            questions,
-            judgements,
-            progress=lambda done: report("Ranking", done, len(questions)),
-        )
+        tuning = tune_fusion(engine, questions, judgements, progress=report)
     for sentence in tuning.notes:
         note(f"Note: {sentence}")
     if as_json:

@@ -3,17 +3,18 @@
 tune_fusion(engine, queries, qrels)                # stores them if they are not worse on held-out
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from searchengine.engine import Mode, SearchEngine, contract
+from searchengine.engine import Mode, Question, SearchEngine, contract, rank_by_weights
 from searchengine.errors import QueryError
+from searchengine.indexer.arrays import Floats
 from searchengine.measure.comparison import MAIN, per_question
 from searchengine.measure.judgements import Qrels, Task
-from searchengine.measure.retrieval import task
+from searchengine.measure.retrieval import Progress, batches, silent, task
 from searchengine.measure.significance import Comparison, compare, significant
 from searchengine.trainer.evaluation.intervals import Values
 
@@ -23,7 +24,6 @@ WEIGHTS = tuple(step / 20 for step in range(21))
 """Weights to try: 0 ranks by words only, 1 by vectors only."""
 
 _FIRST = 10  # documents that nDCG@10 counts
-_BATCH = 256  # questions that are ranked together
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def tune_fusion(
     queries: Mapping[str, str],
     qrels: Qrels,
     *,
-    progress: Callable[[int], object] | None = None,
+    progress: Progress = silent,
 ) -> FusionTuning:
     """Choose the mode and the weight with the highest nDCG@10, and use them from now on.
 
@@ -79,7 +79,7 @@ def tune_fusion(
         engine: a collection in a folder.
         queries: key → question.
         qrels: question → document → grade.
-        progress: called with the number of questions just ranked.
+        progress: progress callback: step, questions just ranked, in all.
 
     Raises QueryError (no index of words, too few judged questions) and CorpusError (none).
     """
@@ -97,7 +97,7 @@ def tune_fusion(
         )
     mode, weight = engine.default_mode, engine.default_weight
     before = {Mode.TEXT: 0.0, Mode.VECTOR: 1.0}.get(mode, weight)
-    values = _values(engine, judged, sorted({*WEIGHTS, before}), progress or (lambda *_: None))
+    values = _values(engine, judged, sorted({*WEIGHTS, before}), progress)
     order = np.random.default_rng(0).permutation(np.argsort(judged.keys, kind="stable"))
     fitting, held_out = np.split(order, [(len(order) + 1) // 2])
     curve = {tried: float(ndcg[fitting].mean()) for tried, ndcg in values.items()}
@@ -119,22 +119,46 @@ def tune_fusion(
 
 
 def _values(
-    engine: SearchEngine,
-    judged: Task,
-    weights: Sequence[float],
-    progress: Callable[[int], object],
+    engine: SearchEngine, judged: Task, weights: Sequence[float], progress: Progress
 ) -> dict[float, Values]:
     """Weight → nDCG@10 (q,), in the order of the questions."""
-    keys, questions = judged.keys, list(judged.queries.values())
+    typed = list(judged.queries.values())
+    read = [engine.read(text, mode=Mode.HYBRID) for text in typed]
+    texts = engine.to_encode([each.text for each in read], Mode.HYBRID)
+    vectors = engine.encode_questions(texts)
+    alone = vectors if typed == [*texts] else engine.encode_questions(typed)
+    return scores_by_weight(engine, judged, read, vectors, alone, weights, progress)
+
+
+def scores_by_weight(
+    engine: SearchEngine,
+    judged: Task,
+    read: Sequence[Question],
+    vectors: Floats,
+    alone: Floats,
+    weights: Sequence[float],
+    progress: Progress,
+) -> dict[float, Values]:
+    """Weight of the cosine → nDCG@10 (q,) of questions, in their order.
+
+    0 ranks by words alone; 1 by vectors alone, which reads a question as it is typed: `alone`,
+    (q, D). The others take the words that are `read` and `vectors`, (q, D).
+    """
     runs: dict[float, dict[str, dict[str, float]]] = {weight: {} for weight in weights}
-    for start in range(0, len(keys), _BATCH):
-        part = slice(start, start + _BATCH)
-        ranked = engine.rank_by_weights(questions[part], weights, _FIRST + judged.exclude_self)
-        for key, by_weight in zip(keys[part], ranked, strict=True):
+    mixed, depth = [each for each in weights if each < 1], _FIRST + bool(judged.documents)
+    for part in batches(len(read), "Ranking", progress):
+        asked = [q._replace(vector=v) for q, v in zip(read[part], vectors[part], strict=True)]
+        rankings: list[dict[float, list[str]]] = [{} for _ in asked]
+        with engine.collection.reading() as snapshot:
+            if mixed:
+                rankings = rank_by_weights(snapshot, asked, mixed, depth)
+            if 1 in weights:
+                texts = [each.text for each in asked]
+                nearest = engine.rank(snapshot, texts, alone[part], depth, mode=Mode.VECTOR)
+                rankings = [a | {1.0: b} for a, b in zip(rankings, nearest, strict=True)]
+        for key, by_weight in zip(judged.keys[part], rankings, strict=True):
             for weight, documents in by_weight.items():
-                others = [name for name in documents if not (judged.exclude_self and name == key)]
+                others = [name for name in documents if not judged.is_self(key, name)]
                 runs[weight][key] = {name: -rank for rank, name in enumerate(others[:_FIRST])}
-        progress(len(ranked))
-    return {
-        weight: per_question(run, keys, judged.qrels, [MAIN])[MAIN] for weight, run in runs.items()
-    }
+    keys, qrels = judged.keys, judged.qrels
+    return {weight: per_question(run, keys, qrels, [MAIN])[MAIN] for weight, run in runs.items()}

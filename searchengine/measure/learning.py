@@ -9,18 +9,19 @@ vectors deserve more of it. To stop early keeps W near the identity, as a ridge 
 Yu, "Boosting With the L2 Loss", JASA 2003).
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from searchengine.corpus.normalization import normalized
-from searchengine.engine import Mode, Question, SearchEngine, question_map, rank_by_weights
+from searchengine.engine import Mode, SearchEngine, question_map
 from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.arrays import Floats
-from searchengine.measure.comparison import MAIN, per_question
-from searchengine.measure.judgements import Qrels
+from searchengine.measure.fusion_tuning import scores_by_weight
+from searchengine.measure.judgements import Qrels, Task
+from searchengine.measure.retrieval import Progress, batches, silent
 from searchengine.measure.significance import Comparison, compare
 from searchengine.trainer.evaluation.intervals import Values
 
@@ -34,9 +35,8 @@ FEW, TOO_FEW, MAX_QUESTIONS = 10, 100, 5_000
 """Questions that a paired test needs; from which nothing was gained on any collection measured;
 that are learnt from."""
 FOLDS, MAX_P = 3, 0.01
-_FIRST, _BATCH = 10, 256  # documents that nDCG@10 counts; questions compared at a time
+_BATCH = 256  # questions compared at a time
 Places = NDArray[np.int64]
-Progress = Callable[[str, int, int], object]
 Table = dict[tuple[int, float], Values]
 """Steps and weight of the cosine → nDCG@10 of each question, (q,)."""
 
@@ -54,8 +54,7 @@ class Learning:
             are better beyond doubt.
         figures: nDCG@10 of held-out questions, "before" and "after", and their number: by vectors,
             in the default mode, and of this the questions with documents that were learnt from
-            ("seen") and the others ("unseen"), and with the map but the weight of before ("map
-            alone"), where they differ.
+            ("seen") and the others ("unseen").
         comparison: of the default mode, after and before.
     """
 
@@ -74,7 +73,7 @@ def learn(
     qrels: Qrels,
     *,
     force: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> Learning:
     """Learn a map of the question's vector, and search by it if held-out questions gain.
 
@@ -89,14 +88,15 @@ def learn(
 
     Raises QueryError (too few questions; the mode is text; no relevant document is stored)."""
     engine.refresh()
-    report, mode = progress or (lambda *_: None), engine.default_mode
+    mode = engine.default_mode
     identity = engine.collection.settings["encoder"]
     if mode is Mode.TEXT:
         raise QueryError(f"{engine.collection.path} is searched by words (mode text)")
     keys = _judged(queries, qrels, force)
     read = [engine.read(queries[key], mode=mode) for key in keys]
     texts = [*map(normalized, engine.to_encode([each.text for each in read], mode))]
-    blocks = [engine.encoder.encode(texts[part], role="query") for part in _parts(keys, report)]
+    parts = batches(len(keys), "Encoding", progress)
+    blocks = [engine.encoder.encode(texts[part], role="query") for part in parts]
     vectors = np.concatenate(blocks, dtype=np.float32)
     documents = [[name for name, grade in qrels[key].items() if grade > 0] for key in keys]
     rows, relevant = _passages(engine, documents)
@@ -104,19 +104,14 @@ def learn(
     before = _former_weight(engine) if mode is Mode.HYBRID else 1.0
     weights = sorted({*WEIGHTS, before, 1.0}) if mode is Mode.HYBRID else [1.0]
     table: Table = {}
-    for steps, mapped in _held_out(vectors, rows, relevant, fold, report).items():
-        runs: dict[float, dict[str, dict[str, float]]] = {weight: {} for weight in weights}
-        for part in _parts(keys, report, "Searching"):
-            ranked = _ranked(engine, read[part], mapped[part], weights)
-            for key, by_weight in zip(keys[part], ranked, strict=True):
-                for weight, names in by_weight.items():
-                    runs[weight][key] = {name: -i for i, name in enumerate(names)}
-        for weight, run in runs.items():
-            table[steps, weight] = per_question(run, keys, qrels, [MAIN])[MAIN]
+    questions = Task({key: queries[key] for key in keys}, {key: qrels[key] for key in keys})
+    for steps, mapped in _held_out(vectors, rows, relevant, fold, progress).items():
+        scores = scores_by_weight(engine, questions, read, mapped, mapped, weights, progress)
+        table |= {(steps, weight): values for weight, values in scores.items()}
     learning = _verdict(table, before, documents, fold, str(mode), force)
     if learning.stored:
         everyone = np.arange(len(keys))
-        *_, matrix = _maps(vectors, rows, relevant, everyone, learning.steps, report)
+        *_, matrix = _maps(vectors, rows, relevant, everyone, learning.steps, progress)
         if engine.collection.settings["encoder"] != identity:
             raise CollectionError(f"{engine.collection.path} was reindexed meanwhile; learn again")
         about, encoder = asdict(learning), engine.encoder
@@ -131,31 +126,18 @@ def _held_out(
     rows: Floats,
     relevant: Sequence[Sequence[Places]],
     fold: Places,
-    report: Progress,
+    progress: Progress,
 ) -> dict[int, Floats]:
     """Number of steps → vectors of the questions (q, D), mapped by what the other folds teach."""
     tried = {steps: vectors.copy() for steps in (0, *STEPS)}
     for i in range(FOLDS):
         held_out, others = np.flatnonzero(fold == i), np.flatnonzero(fold != i)
-        maps = _maps(vectors, rows, relevant, others, max(STEPS), report)
+        maps = _maps(vectors, rows, relevant, others, max(STEPS), progress)
         for steps, matrix in enumerate(maps, start=1):
             if steps in tried:
                 mapped = vectors[held_out] @ matrix.T
                 tried[steps][held_out] = mapped / np.linalg.norm(mapped, axis=1, keepdims=True)
     return tried
-
-
-def _ranked(
-    engine: SearchEngine, read: Sequence[Question], vectors: Floats, weights: Sequence[float]
-) -> list[dict[float, list[str]]]:
-    """For each question: weight of the cosine → its first documents; 1: by vectors alone."""
-    with engine.collection.reading() as snapshot:
-        if len(weights) > 1:
-            asked = [each._replace(vector=v) for each, v in zip(read, vectors, strict=True)]
-            return rank_by_weights(snapshot, asked, weights, _FIRST)
-        texts = [each.text for each in read]
-        ranked = engine.rank(snapshot, texts, vectors, _FIRST, mode=Mode.VECTOR)
-        return [{1.0: names} for names in ranked]
 
 
 def _verdict(
@@ -171,13 +153,10 @@ def _verdict(
     # For a fold the others choose: its questions have no say in the figure that they give.
     chosen = [_best(table, before, fold != i, force) for i in range(FOLDS)]
     old, new = table[0, before], np.stack([table[pair] for pair in chosen])[fold, every]
-    alone = np.stack([table[steps, before] for steps, _ in chosen])[fold, every]
     vector = np.stack([table[steps, 1.0] for steps, _ in chosen])[fold, every]
     figures = {"vector": _figures(table[0, 1.0], vector), mode: _figures(old, new)}
     parts = {"seen": seen, "unseen": ~seen}
     figures |= {name: _figures(old[at], new[at]) for name, at in parts.items() if at.any()}
-    if any(weight != before for _, weight in chosen):
-        figures["map alone"] = _figures(old, alone)
     if any(weight == before for _, weight in chosen):  # no other is judged by all that follows
         table = {pair: scores for pair, scores in table.items() if pair[1] == before}
     gain, (steps, after) = compare(new, old), _best(table, before, every >= 0, force)
@@ -204,14 +183,6 @@ def _best(table: Table, before: float, kept: NDArray[np.bool_], force: bool) -> 
     same = [(0, before)] * (not force) + [pair for pair in maps if pair[1] == before]
     stay, best = first(same), first(same + maps)
     return best if compare(table[best][kept], table[stay][kept]).p < MAX_P else stay
-
-
-def _parts(keys: Sequence[str], report: Progress, step: str = "Encoding") -> Iterator[slice]:
-    """Parts of the questions; each is reported when it is done."""
-    for start in range(0, len(keys), _BATCH):
-        part = slice(start, min(start + _BATCH, len(keys)))
-        yield part
-        report(step, part.stop - part.start, len(keys))
 
 
 def forget(engine: SearchEngine) -> bool:
@@ -265,7 +236,7 @@ def _maps(
     relevant: Sequence[Sequence[Places]],
     places: Places,
     count: int,
-    report: Progress,
+    progress: Progress,
 ) -> Iterator[Floats]:
     """The map (D, D) after each of `count` steps, learnt from the questions at some places."""
     kept = [int(i) for i in places if relevant[i]]
@@ -282,7 +253,7 @@ def _maps(
         moves, _ = directions(mapped, rows[used], best, own)
         matrix += step * (moves.T @ questions / max(1, len(questions))) @ inverse
         yield matrix.astype(np.float32)
-        report("Learning", 1, (FOLDS + 1) * max(STEPS))
+        progress("Learning", 1, (FOLDS + 1) * max(STEPS))
 
 
 def directions(

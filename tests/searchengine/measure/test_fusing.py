@@ -76,8 +76,8 @@ def tuned(path: Path, kind: Any, **options: Any) -> tuple[FusionTuning, str, flo
 
 
 def test_vectors_that_mislead_leave_the_words(tmp_path: Path) -> None:
-    steps: list[int] = []
-    tuning, mode, weight = tuned(tmp_path / "c", by_words, progress=steps.append)
+    steps: list[Any] = []
+    tuning, mode, weight = tuned(tmp_path / "c", by_words, progress=lambda *s: steps.append(s))
     assert tuning.stored and tuning.weight <= 0.3
     assert (mode, weight) == (tuning.mode, WEIGHT if mode == "text" else tuning.weight)
     assert (tuning.before_mode, tuning.before_weight) == (Mode.HYBRID, WEIGHT)
@@ -86,7 +86,7 @@ def test_vectors_that_mislead_leave_the_words(tmp_path: Path) -> None:
     assert held["vector"] < held["default"] < held["chosen"] and held["text"] <= held["chosen"]
     assert tuning.comparison.difference == pytest.approx(held["chosen"] - held["default"])
     assert tuning.comparison.p < 0.01 and tuning.curve[tuning.weight] == max(tuning.curve.values())
-    assert steps == [COUNT]
+    assert steps == [("Ranking", COUNT, COUNT)]
     assert tuning.as_dict()["curve"][0].keys() == {"weight", "ndcg@10"}
 
 
@@ -103,9 +103,8 @@ def test_the_ends_of_the_curve_are_the_modes(tmp_path: Path) -> None:
     documents, questions, qrels = by_words()
     with SearchEngine.create(tmp_path / "c", Numbers(), tokenizer="unicode") as engine:  # type: ignore[arg-type]
         engine.add(documents)
-        values = fusing._values(
-            engine, fusing.task(engine, questions, qrels), [0, 0.3, 1], lambda *_: None
-        )
+        judged = fusing.task(engine, questions, qrels)
+        values = fusing._values(engine, judged, [0, 0.3, 1], fusing.silent)
         for weight, mode in ((0, "text"), (0.3, "hybrid"), (1, "vector")):
             engine.set_default("hybrid", 0.3)
             hits = engine.search_batch(list(questions.values()), 10, mode=mode)

@@ -12,7 +12,8 @@ from searchengine import SearchEngine
 from searchengine.backends import limits
 from searchengine.errors import QueryError, SearchTimeout
 from searchengine.measure.bench_data import collection_dataset
-from searchengine.measure.retrieval import measure, task
+from searchengine.measure.fusion_tuning import _values
+from searchengine.measure.retrieval import measure, silent, task
 
 TEXTS = {
     "whales": "Whales sleep with half a brain; the diving whale wakes.",
@@ -78,14 +79,15 @@ def test_a_question_with_known_words_is_answered_as_without(engine: SearchEngine
 def test_measures_read_what_a_search_reads(engine: SearchEngine) -> None:
     """By vectors alone the question as typed; otherwise its words are replaced."""
     questions = ["kidneyss at night", "the snowleopard", '"whaless" sleep', "energy of owls"]
-    ranked = engine.rank_by_weights(questions, [0.0, 0.6, 1.0], 6)
-    for mode, weight in (("text", 0.0), ("hybrid", 0.6), ("vector", 1.0)):
-        expected = [[hit.key for hit in engine.search(q, 6, mode=mode)] for q in questions]
-        assert [row[weight] for row in ranked] == expected
-    assert len({tuple(row[1.0]) for row in ranked}) > 1
-    qrels = {str(i): {"energy": 1} for i in range(len(questions))}
+    documents = [*engine.keys()]
+    qrels = {str(i): {key: grade for grade, key in enumerate(documents)} for i in range(4)}
     asked = dict(zip(qrels, questions, strict=True))
-    (hybrid,) = measure(engine, task(engine, asked, qrels), modes=["hybrid"])
+    judged = task(engine, asked, qrels)
+    text, hybrid, exact, _ = measure(engine, judged, modes=["text", "hybrid", "vector"])
+    scores = _values(engine, judged, [0.0, 0.6, 1.0], silent)
+    for weight, row in ((0.0, text), (0.6, hybrid), (1.0, exact)):
+        assert scores[weight].tolist() == row.scores["ndcg@10"].tolist()
+    assert len({*scores[1.0].tolist()}) > 1
     with collection_dataset(engine, asked, qrels) as subject:
         assert subject.judge is not None
         assert subject.judge(subject.segments).mean() == pytest.approx(hybrid.ndcg_10)
