@@ -164,9 +164,9 @@ def _judge(
         view = copy(snapshot)
         view.segments = dict(zip(snapshot.segments, segments, strict=True))
         run = {}
-        rankings = engine.rank(view, texts, vectors, _FIRST + task.exclude_self, mode=mode)
+        rankings = engine.rank(view, texts, vectors, _FIRST + bool(task.documents), mode=mode)
         for key, names in zip(keys, rankings, strict=True):
-            others = (name for name in names if not (task.exclude_self and name == key))
+            others = (name for name in names if not task.is_self(key, name))
             run[key] = dict.fromkeys(list(others)[:_FIRST], 0.0)
         return per_question(run, keys, task.qrels, [MAIN])[MAIN]
 

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from searchengine.errors import QueryError
-from searchengine.measure.formatting import fitted
 from searchengine.measure.judgements import Qrels, Run
 from searchengine.measure.significance import (
     MIN_QUESTIONS,
@@ -29,11 +28,6 @@ MAIN = "ndcg@10"
 """The metric that compares settings."""
 EXACT = "exact"
 """Name of the setting exact search."""
-OPTIONAL = (
-    *("recall@100", "exact_recall@10", "mrr@10", "map", "success@1"),
-    *("prefix_ndcg@10", "shortlist"),
-)
-"""Columns of a table that a short line leaves out; the first ones take the room there is."""
 DEPTH = 100
 """Ranks kept of a search, for recall@100 and average precision."""
 
@@ -75,11 +69,9 @@ class Setting:
         name: name of the setting.
         run: its results.
         scores: metric → (q,), in the order of the questions.
-        dim, shortlist: of a prefix and of full width, see evaluate.retrieval; else None.
+        dim, shortlist: of a prefix and of full width, see measure.retrieval; else None.
         mode: search mode.
         default: True for what a search of the collection that names no mode finds.
-        prefix_ndcg_10: nDCG@10 of the ranking by the prefix alone.
-        exact_recall_10: share of exact search's first ten documents among its first ten.
     """
 
     name: str
@@ -89,15 +81,6 @@ class Setting:
     shortlist: int | None = None
     mode: str | None = None
     default: bool = False
-    prefix_ndcg_10: float | None = None
-    exact_recall_10: float | None = None
-
-    @classmethod
-    def from_run(
-        cls, name: str, run: Run, keys: Sequence[str], qrels: Qrels, **fields: Any
-    ) -> "Setting":
-        """A run, measured on the questions `keys`; `fields` are the other attributes."""
-        return cls(name, run, per_question(run, keys, qrels), **fields)
 
     @property
     def ndcg_10(self) -> float:
@@ -139,8 +122,6 @@ class RetrievalRow:
             "shortlist": self.setting.shortlist,
             "questions": self.questions,
             **self.means,
-            "prefix_ndcg@10": self.setting.prefix_ndcg_10,
-            "exact_recall@10": self.setting.exact_recall_10,
             "intervals": {name: list(ends) for name, ends in self.intervals.items()},
             "baseline": self.baseline,
             "difference": None if comparison is None else comparison.difference,
@@ -151,23 +132,6 @@ class RetrievalRow:
             "p_uncorrected": None if comparison is None else comparison.p,
         }
         return {name: significant(value) for name, value in values.items()}
-
-    def as_cells(self) -> dict[str, Any]:
-        """The row as text: with the interval of nDCG@10 only, and signed differences."""
-        comparison, main = self.comparison, f"{self.means[MAIN]:.3f}"
-        if self.intervals:
-            low, high = self.intervals[MAIN]
-            main += f" [{low:.3f}–{high:.3f}]"
-        return {
-            "setting": self.setting.name + (" (default)" if self.setting.default else ""),
-            "shortlist": self.setting.shortlist,
-            MAIN: main,
-            **{name: f"{self.means[name]:.3f}" for name in METRICS if name != MAIN},
-            "exact_recall@10": _rounded(self.setting.exact_recall_10),
-            "prefix_ndcg@10": _rounded(self.setting.prefix_ndcg_10),
-            "difference": None if comparison is None else f"{comparison.difference:+.3f}",
-            "p": None if self.p is None else "<0.001" if self.p < 0.001 else f"{self.p:.3f}",
-        }
 
 
 def table(settings: Sequence[Setting], baseline: str | None = None) -> list[RetrievalRow]:
@@ -198,12 +162,25 @@ def position(names: Sequence[str], name: str | None) -> int:
     return names.index(name)
 
 
-def cells(rows: Sequence[RetrievalRow], width: int | None = None) -> list[dict[str, Any]]:
-    """The table as text, without empty columns.
+def cells(rows: Sequence[RetrievalRow]) -> list[dict[str, str]]:
+    """The table as text that fits a terminal: of one row all metrics, of several the differences.
 
-    `width`: characters of a line; the OPTIONAL columns that do not fit are left out.
+    nDCG@10 with its interval. A p-value has Holm's correction.
     """
-    return fitted([row.as_cells() for row in rows], width, OPTIONAL)
+    shown, lines = METRICS if len(rows) == 1 else METRICS[:2], []
+    for row in rows:
+        values = {name: f"{row.means[name]:.3f}" for name in shown}
+        if row.intervals:
+            low, high = row.intervals[MAIN]
+            values[MAIN] += f" [{low:.3f}–{high:.3f}]"
+        line = {"setting": row.setting.name + (" (default)" if row.setting.default else "")}
+        line |= values
+        if len(rows) > 1:
+            gain, p = row.comparison, row.p
+            line["difference"] = "–" if gain is None else f"{gain.difference:+.3f}"
+            line["p"] = "–" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
+        lines.append(line)
+    return lines
 
 
 def _row(setting: Setting) -> RetrievalRow:
@@ -212,7 +189,3 @@ def _row(setting: Setting) -> RetrievalRow:
     questions = values.shape[1]
     ends = intervals(values) if questions >= MIN_QUESTIONS else []
     return RetrievalRow(setting, questions, means, dict(zip(METRICS, ends, strict=bool(ends))))
-
-
-def _rounded(value: float | None) -> str | None:
-    return None if value is None else f"{value:.3f}"

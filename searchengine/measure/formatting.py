@@ -6,7 +6,6 @@ from typing import Any
 from searchengine.measure.results import Row, Spread
 
 NOTHING = "–"  # not measured, or not applicable
-PADDING = 3  # characters of a column besides its text
 _WHOLE_FROM = 1000  # larger numbers are written without decimals
 
 
@@ -58,39 +57,3 @@ def plain(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return short(value) if isinstance(value, float) else str(value)
-
-
-def fitted(
-    lines: Sequence[Mapping[str, Any]], width: int | None, optional: Sequence[str]
-) -> list[dict[str, Any]]:
-    """Lines of a table without the columns that are None in all of them.
-
-    `width`: characters of a line; the `optional` columns for which there is no room are left out,
-    the first ones take the room there is. None: no limit.
-    """
-    names = [name for name in lines[0] if any(line[name] is not None for line in lines)]
-    if width is not None:
-        needed = widths([{name: line[name] for name in names} for line in lines])
-        shown_names = [name for name in names if name not in optional]
-        room = width - 1 - sum(needed[name] for name in shown_names)
-        for name in optional:
-            if name in needed and needed[name] <= room:
-                shown_names.append(name)
-                room -= needed[name]
-        names = [name for name in names if name in shown_names]
-    return [{name: line[name] for name in names} for line in lines]
-
-
-def widths(lines: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """The characters that every column takes, as searchengine.cli.console.show_rows prints it."""
-    return {
-        name: PADDING + max(len(name), *(len(cell(line[name])) for line in lines))
-        for name in lines[0]
-    }
-
-
-def cell(value: Any) -> str:
-    """A cell of a table: numbers with decimals have four digits, None is a dash."""
-    if value is None:
-        return NOTHING
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

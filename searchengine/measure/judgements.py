@@ -34,19 +34,24 @@ class Task:
     Attributes:
         queries: key → question; at least one, all of them judged.
         qrels: their judgements.
-        exclude_self: leave out the document with the question's key, as in ArguAna.
+        documents: keys of questions that are documents of the collection, as in ArguAna; each is
+            left out of its own results.
         notes: sentences about questions that were left out, and the like.
     """
 
     queries: Mapping[str, str]
     qrels: Qrels
-    exclude_self: bool = False
+    documents: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
 
     @property
     def keys(self) -> list[str]:
         """The keys of the questions."""
         return list(self.queries)
+
+    def is_self(self, key: str, document: str) -> bool:
+        """Whether a document is the question itself."""
+        return key == document and key in self.documents
 
 
 def read_queries(path: str | Path) -> dict[str, str]:

@@ -1,7 +1,5 @@
 """searchengine evaluate retrieval: rankings measured by judgements."""
 
-import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,17 +20,14 @@ from searchengine.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from searchengine.engine import SearchEngine
     from searchengine.measure.comparison import RetrievalRow
     from searchengine.measure.judgements import Qrels
-
-_WIDTH = 100  # characters of a line that is not for a terminal
 
 
 @click.command(
     cls=sectioned(
         {
-            "Questions and judgements": "queries qrels beir split exclude_self",
+            "Questions and judgements": "queries qrels beir split",
             "What is compared": "modes prefixes shortlist baseline",
             "What is written": "run_out",
             "The encoder": "encoder runtime",
@@ -51,11 +46,6 @@ _WIDTH = 100  # characters of a line that is not for a terminal
     help="Folder with both: queries.jsonl and qrels/SPLIT.tsv.",
 )
 @click.option("--split", default="test", help="Split of the BEIR folder.")
-@click.option(
-    "--exclude-self/--no-exclude-self",
-    default=None,
-    help="Leave out the document with the question's key [default: if questions are documents].",
-)
 @click.option(
     "--mode",
     "modes",
@@ -93,7 +83,6 @@ def retrieval(
     shortlist: int,
     baseline: str | None,
     run_out: Path | None,
-    exclude_self: bool | None,
     runtime: Any,
     as_json: bool,
 ) -> None:
@@ -113,7 +102,7 @@ def retrieval(
     from searchengine.cli.console import note, show_json, steps
     from searchengine.engine import SearchEngine
     from searchengine.measure import retrieval as evaluation
-    from searchengine.measure.comparison import table
+    from searchengine.measure.comparison import position, table
     from searchengine.measure.judgements import check_names, write_run
 
     questions, judgements = read_judged(queries, qrels, beir, split)
@@ -124,21 +113,15 @@ def retrieval(
         dims: tuple[int, ...] = ()  # without mode vector, which then loads no encoder
         if Mode.VECTOR in modes:
             dims = prefixes or evaluation.default_dims(engine)
-        names = evaluation.names(engine, dims, modes)
-        base = _row(engine, names, baseline)
-        task = evaluation.task(engine, questions, judgements, exclude_self)
+        position(evaluation.names(engine, dims, modes), baseline)  # refused before measuring
+        task = evaluation.task(engine, questions, judgements)
         if run_out is not None:  # refuse what a run file cannot hold before measuring
             check_names(run_out, task.queries, list(engine.keys()))
         for sentence in task.notes:
             note(f"Note: {sentence}")
         with steps() as report:
-
-            def progress(step: str, done: int) -> None:
-                name = "Encoding" if step == evaluation.ENCODING else f"Evaluating {step}"
-                report(name, done, len(task.queries))
-
-            settings = list(evaluation.measure(engine, task, dims, shortlist, modes, progress))
-    rows = table(settings, base)
+            settings = list(evaluation.measure(engine, task, dims, shortlist, modes, report))
+    rows = table(settings, baseline)
     title = f"{named(collection)}, {counted(len(task.queries), 'question')}"
     if as_json:
         show_json([row.as_dict() for row in rows])
@@ -167,35 +150,15 @@ def read_judged(
     return read_queries(queries), read_qrels(qrels)
 
 
-def _row(engine: "SearchEngine", names: Sequence[str], row: str | None) -> str:
-    """Return the name of a row; the full width is an alias of exact search."""
-    from searchengine.measure.comparison import EXACT, position
-
-    full = str(engine.collection.settings["encoder"]["dim"])
-    return names[position(names, EXACT if row == full else row)]
-
-
-def _fitting(rows: Sequence["RetrievalRow"]) -> list[dict[str, Any]]:
-    """Return the table for the width of the terminal, elsewhere of 100 characters.
-
-    A note names the columns that have no room.
-    """
-    from searchengine.cli.console import note
-    from searchengine.measure.comparison import cells
-
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH
-    table = cells(rows, width)
-    if dropped := [name for name in cells(rows)[0] if name not in table[0]]:
-        note(f"not shown in {width} characters, but with --json: {', '.join(dropped)}")
-    return table
-
-
 def _show(rows: Sequence["RetrievalRow"], title: str) -> None:
     """Print the table and a legend."""
     from searchengine.cli.console import note, show_rows
+    from searchengine.measure.comparison import cells
     from searchengine.measure.significance import MIN_QUESTIONS
 
-    show_rows(_fitting(rows), title)
+    show_rows(cells(rows), title)
+    if len(rows) > 1:
+        note("mrr@10, map, success@1 and their intervals: --json")
     few = rows[0].questions < MIN_QUESTIONS
     if few:
         count = counted(rows[0].questions, "question")

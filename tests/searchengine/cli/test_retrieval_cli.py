@@ -66,15 +66,15 @@ def test_retrieval_and_its_runs(folder: Path, tmp_path: Path) -> None:
 
 
 def test_the_first_row_is_what_users_get(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A search without --mode; the table fits in 100 columns, and progress counts questions."""
+    """A search without --mode; the table fits in 80 columns, and progress counts questions."""
     beir = ("--beir", folder, "--split", "dev")
     command = ("evaluate", "retrieval", folder / "c.index", *beir)
     done = run(*command, "--prefixes", "64")
     assert done.returncode == 0, done.stderr
     table = [line.split()[1:3] for line in done.stdout.splitlines() if line.startswith("│")]
     assert table == [["hybrid", "(default)"], ["exact", "│"], ["64", "│"], ["configured", "│"]]
-    assert max(len(line.rstrip()) for line in done.stdout.splitlines()) <= 100
-    assert "not shown in 100 characters, but with --json: " in done.stderr
+    assert max(len(line.rstrip()) for line in done.stdout.splitlines()) <= 80
+    assert "mrr@10, map, success@1 and their intervals: --json" in done.stderr
     monkeypatch.setenv("FORCE_COLOR", "1")  # bars, as on a terminal
     shown = run(*command, "--prefixes", "64").stderr
     for step in ("Evaluating hybrid", "Encoding", "Evaluating exact", "Evaluating 64"):

@@ -186,7 +186,7 @@ def test_ndcg_is_that_of_the_evaluation(tmp_path: Path) -> None:
         engine.add([{"_id": str(i), "text": text} for i, text in enumerate(texts[:40])])
         engine.add([{"_id": str(i + 40), "text": text} for i, text in enumerate(texts[40:])])
         judged = task(engine, questions, qrels)
-        assert judged.exclude_self
+        assert judged.documents == questions.keys()
         exact, configured, hybrid = measure(engine, judged, modes=["vector", "hybrid"])
         found = {}
         for mode in ("vector", "hybrid"):
@@ -235,7 +235,8 @@ def test_every_point_can_be_applied(tmp_path: Path) -> None:
             engine.apply(SegmentConfig(prefix=17))
         assert engine.stats().index_config == point.config.as_dict()
     with SearchEngine.open(path, WordLengths()) as engine:
-        assert len(engine) == 1298 and engine.verify() == 0
+        engine.verify()
+        assert len(engine) == 1298
 
 
 def test_subjects_that_cannot_be(engine: SearchEngine, tmp_path: Path) -> None:
