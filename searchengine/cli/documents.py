@@ -15,13 +15,12 @@ from searchengine.cli.console import (
     show_result,
     steps,
 )
-from searchengine.cli.options import AS_JSON, COLLECTION, WAIT, open_engine
+from searchengine.cli.options import AS_JSON, COLLECTION, WAIT, WHERE, open_engine
 from searchengine.errors import QueryError
 
 if TYPE_CHECKING:
     from searchengine.corpus.documents import Document
 
-_WHERE = click.option("--where", help="Metadata filter: year >= 2015 and lang in ('en', 'ko')")
 _SHOWN = 80  # characters of a text in a line of `list`
 
 
@@ -59,7 +58,7 @@ def get(ctx: click.Context, collection: Path | str, keys: tuple[str, ...], as_js
 
 @click.command("list")
 @COLLECTION
-@_WHERE
+@WHERE
 @click.option("--offset", type=click.IntRange(0), default=0, help="Number of documents to skip.")
 @click.option("--limit", type=click.IntRange(0), help="Maximum number of documents [default: all].")
 @AS_JSON
@@ -93,7 +92,7 @@ def list_documents(
     default=0.95,
     help="Minimum cosine to the first document of a group.",
 )
-@_WHERE
+@WHERE
 @AS_JSON
 def duplicates(collection: Path | str, above: float, where: str | None, as_json: bool) -> None:
     """Print groups of documents that are nearly the same.
@@ -166,7 +165,7 @@ def _no_constant(name: str) -> float:
 @click.command()
 @COLLECTION
 @click.argument("keys", nargs=-1)
-@click.option("--where", help="Metadata filter of the documents to delete.")
+@WHERE
 @click.option("--dry-run", is_flag=True, help="Count the documents without deleting them.")
 @WAIT
 @AS_JSON

@@ -93,27 +93,6 @@ class Bytes(click.ParamType[int]):
         return int(float(number) * (1024 if binary else 1000) ** power)
 
 
-class FieldName(click.ParamType[str]):
-    """Name of a metadata field, as in filters: year, author.name, `two words`."""
-
-    name = "FIELD"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the name unchanged."""
-        from searchengine.backends.filters.parser import field_named
-        from searchengine.errors import FilterError
-
-        try:
-            field_named(value)
-        except FilterError:
-            self.fail(
-                f"expected a field such as year, author.name or `two words`, got {value!r}",
-                param,
-                ctx,
-            )
-        return str(value)
-
-
 class Address(click.Path):
     """A collection: a folder, or the URL of a server."""
 
@@ -195,10 +174,11 @@ runs = click.option(
     help="What runs the encoder: native or torch; of torch, fp32, bf16 or fp16, and cpu, cuda or "
     "mps. trust-remote-code runs Python code that comes with a model. Several with commas.",
 )
+WHERE = click.option("--where", help="Metadata filter: year >= 2015 and lang in ('en', 'ko')")
 INDEXED = click.option(
     "--field",
     "fields",
-    type=FieldName(),
+    metavar="FIELD",
     multiple=True,
     help="Metadata field to index for fast filters; repeatable.",
 )

@@ -14,7 +14,7 @@ from searchengine.cli.options import (
     COLLECTION,
     ENCODER,
     SHORTLIST,
-    FieldName,
+    WHERE,
     note_unknown_fields,
     open_engine,
     runs,
@@ -22,41 +22,24 @@ from searchengine.cli.options import (
 )
 
 _FACET_VALUES = 20  # values of a facet that are shown as text
-_OPTIONS = (
+_WHICH = (
     click.option("-k", default=10, help="Number of hits."),
-    click.option("--where", help="Metadata filter: year >= 2015 and lang in ('en', 'ko')"),
-    SHORTLIST,
-    click.option("--exact", is_flag=True, help="Search exactly; slower."),
-    click.option("--group-by", type=FieldName(), help="Show one hit per value of FIELD."),
-    click.option(
-        "--offset",
-        type=click.IntRange(0),
-        default=0,
-        help="Number of hits to skip.",
-    ),
-    click.option("--min-score", type=float, help="Minimum score of a hit [default: none]."),
-    click.option(
-        "--timeout",
-        type=click.FloatRange(0, min_open=True),
-        metavar="SECONDS",
-        help="Seconds the search may take, with the loading of its encoder [default: any].",
-    ),
-    AS_JSON,
+    WHERE,
 )
-
-
-_SHOWN = (
+_PAGE = (
+    click.option("--group-by", metavar="FIELD", help="Show one hit per value of FIELD."),
+    click.option("--offset", type=click.IntRange(0), default=0, help="Number of hits to skip."),
+    click.option("--min-score", type=float, help="Minimum score of a hit [default: none]."),
     click.option(
         "--facet",
         "facets",
-        type=FieldName(),
+        metavar="FIELD",
         multiple=True,
         help="Count the values of FIELD over all documents that match the filter; repeatable.",
     ),
+    click.option("--exact", is_flag=True, help="Search exactly; slower."),
 )
-"""Of commands that show hits."""
-
-_ASKED = (
+_ORDER = (
     click.option(
         "--mode",
         type=click.Choice([mode.value for mode in Mode]),
@@ -81,11 +64,11 @@ _ASKED = (
         help='Find only documents with all phrases in quotation marks, as with +"…" for one of '
         "them.",
     ),
+    SHORTLIST,
 )
-"""Of commands that take a question."""
 
 
-def _with(
+def _takes(
     *options: Callable[[Callable[..., None]], Callable[..., None]],
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add options to a command."""
@@ -107,41 +90,40 @@ class _Asking(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
-            if (question := _read_as_option(words, error)) is None:
-                raise error
-            raise click.UsageError(
-                f"{error.format_message()} To ask a question that begins with -, put -- "
-                f"before it: {ctx.command_path} COLLECTION -- {shlex.quote(question)}",
-                ctx,
-            ) from error
+            unknown = None
+            if isinstance(error, click.NoSuchOption) and not error.possibilities:
+                unknown = error.option_name
+            for word in words:
+                if word.startswith("-") and (" " in word or (unknown and word.startswith(unknown))):
+                    raise click.UsageError(
+                        f"{error.format_message()} To ask a question that begins with -, put -- "
+                        f"before it: {ctx.command_path} COLLECTION -- {shlex.quote(word)}",
+                        ctx,
+                    ) from error
+            raise
 
 
-def _read_as_option(words: list[str], error: click.UsageError) -> str | None:
-    """Return the question that was parsed as an option, or None."""
-    unknown = None
-    if isinstance(error, click.NoSuchOption) and not error.possibilities:
-        unknown = error.option_name
-    for word in words:
-        if word.startswith("-") and (" " in word or (unknown and word.startswith(unknown))):
-            return word
-    return None
-
-
-_EXPLAINED = {
-    "Which documents": "where group_by min_score offset k",
+_SECTIONS = {
+    "Which documents": "k where group_by min_score offset facets",
     "Order": "mode typo_tolerance phrases",
     "Effort": "shortlist exact timeout",
     "The encoder": "encoder runtime",
 }
-_SECTIONS = _EXPLAINED | {"Which documents": "where group_by min_score offset k facets"}
 
 
 @click.command(cls=sectioned(_SECTIONS, _Asking))
 @COLLECTION
 @click.argument("question")
-@_with(*_ASKED, *_OPTIONS, *_SHOWN)
+@_takes(*_WHICH, *_PAGE, *_ORDER)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    metavar="SECONDS",
+    help="Seconds the search may take, with the loading of its encoder [default: any].",
+)
 @ENCODER
 @runs
+@AS_JSON
 def search(
     collection: Path | str,
     question: str,
@@ -158,18 +140,17 @@ def search(
         searchengine search notes.index "when do whales sleep" -k 3
     """
     with open_engine(collection, encoder, runtime=runtime) as engine:
-        hits = engine.search(question, k, **options)
-        _show(hits, as_json, options)
-        _explain_absence(engine, hits, options, question)
+        _show(engine, engine.search(question, k, **options), as_json, options, question)
 
 
-@click.command(cls=sectioned(_EXPLAINED, _Asking))
+@click.command(cls=_Asking)
 @COLLECTION
 @click.argument("question")
 @click.argument("key")
-@_with(*_ASKED, *_OPTIONS)
+@_takes(*_WHICH, *_ORDER)
 @ENCODER
 @runs
+@AS_JSON
 def explain(
     collection: Path | str,
     question: str,
@@ -199,7 +180,8 @@ def explain(
 @click.command()
 @COLLECTION
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
-@_with(*_OPTIONS, *_SHOWN)
+@_takes(*_WHICH, *_PAGE)
+@AS_JSON
 def similar(
     collection: Path | str, keys: tuple[str, ...], k: int, as_json: bool, **options: Any
 ) -> None:
@@ -210,27 +192,7 @@ def similar(
         searchengine similar notes.index whales.txt -k 3
     """
     with open_engine(collection) as engine:
-        hits = engine.similar(keys, k, **options)
-        _show(hits, as_json, options)
-        _explain_absence(engine, hits, options)
-
-
-def _explain_absence(
-    engine: Any, hits: Any, options: dict[str, Any], question: str | None = None
-) -> None:
-    """Print a note if there are no hits, or if a field of the options may be misspelt."""
-    if not hits:
-        note("no hits")
-        required = engine.required_phrases(question, options["phrases"]) if question else ()
-        if required and options["mode"] != Mode.VECTOR:
-            quoted = " and ".join(f'"{phrase}"' for phrase in required)
-            note(
-                f"no document{' that matches' if options['where'] else ''} contains {quoted}; "
-                "without --exact-phrases, and without + before it, a phrase only adds to the score"
-            )
-    fields = [options["group_by"], *options["facets"]]
-    for field in dict.fromkeys(filter(None, fields)) if hits else ():
-        note_unknown_fields(engine, field)
+        _show(engine, engine.similar(keys, k, **options), as_json, options)
 
 
 def _counted(counts: dict[Any, int]) -> str:
@@ -247,15 +209,18 @@ def _indented(hit: Any) -> str:
     return "\n".join([head, *lines[:1], *(f"       {line}" for line in lines[1:])])
 
 
-def _show(hits: Any, as_json: bool, options: dict[str, Any]) -> None:
+def _show(
+    engine: Any, hits: Any, as_json: bool, options: dict[str, Any], question: str = ""
+) -> None:
+    """Print hits and facets; note why there are none, and fields that may be misspelt."""
     if as_json:
         facets = {
             name: [{"value": value, "count": count} for value, count in counts.items()]
             for name, counts in hits.facets.items()
         }
-        found = {"hits": hits.to_dicts(), "facets": facets}
         names = ("exact", "notes", "replaced")
-        show_json(found | {name: getattr(hits, name) for name in names})
+        noted = {name: getattr(hits, name) for name in names}
+        show_json({"hits": hits.to_dicts(), "facets": facets} | noted)
     else:
         for hit in hits:
             say(_indented(hit))
@@ -266,3 +231,15 @@ def _show(hits: Any, as_json: bool, options: dict[str, Any]) -> None:
     if options["exact"] and hits.exact:
         matching = " that match" if options["where"] else ""
         note(f"exact: these are the true {len(hits)} nearest{matching}")
+    if not hits:
+        note("no hits")
+        phrases = engine.required_phrases(question, options["phrases"]) if question else ()
+        if phrases and options["mode"] != Mode.VECTOR:
+            quoted = " and ".join(f'"{phrase}"' for phrase in phrases)
+            note(
+                f"no document{' that matches' if options['where'] else ''} contains {quoted}; "
+                "without --exact-phrases, and without + before it, a phrase only adds to the score"
+            )
+        return
+    for field in dict.fromkeys(filter(None, [options["group_by"], *options["facets"]])):
+        note_unknown_fields(engine, field)
