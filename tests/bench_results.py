@@ -4,11 +4,10 @@ from typing import Any
 
 from searchengine.indexer.config import ALL_ROWS, SegmentConfig
 from searchengine.measure.points import point_name
-from searchengine.measure.results import EXACT, Results, Row, Spread
+from searchengine.measure.results import EXACT, Results, Row
 
 
 def row(config: SegmentConfig, ms: float, recall: float, **fields: Any) -> Row:
-    time = Spread(ms, 0.9 * ms, 1.2 * ms)
     values = {
         "name": point_name(config, 384),
         "config": config,
@@ -16,14 +15,12 @@ def row(config: SegmentConfig, ms: float, recall: float, **fields: Any) -> Row:
         "recall_low": max(0.0, recall - 0.01),
         "recall_high": min(1.0, recall + 0.01),
         "ndcg": None,
-        "p50_ms": time,
-        "p95_ms": time,
-        "p99_ms": time,
-        "batch_qps": Spread(1000 / ms, 900 / ms, 1100 / ms),
-        "measured": Spread(12 / ms, 11 / ms, 13 / ms),
-        "hot_bytes": 2**20,
-        "cold_bytes": 2**24,
-        "build_s": 1.0,
+        "ms": ms,
+        "ms_low": 0.9 * ms,
+        "ms_high": 1.2 * ms,
+        "p99_ms": ms,
+        "memory": 2**20,
+        "disk": 2**24,
     }
     return Row(**(values | fields))
 
@@ -46,7 +43,7 @@ def results(*rows: Row, **fields: Any) -> Results:
     """Results of these rows: the collection searches by the second, the last is recommended."""
     rows = rows or ROWS
     curve = [
-        {"recall": each.recall - 0.01, "ms": 2 * each.p50_ms.median, "hot_row": 64.0}
+        {"recall": each.recall - 0.01, "ms": 2 * each.ms, "hot_row": 64.0}
         | {
             n: each.config.as_dict()[n]
             for n in ("prefix", "structure", "code", "shortlist", "effort")
@@ -66,7 +63,7 @@ def results(*rows: Row, **fields: Any) -> Results:
             "system": "Linux", "python": "3.11.4", "versions": {"faiss": "1.15.1"},
         },
         "settings": {"repeats": 5, "recall": 0.95, "confidence": 0.95, "k": 10},
-        "overhead_ms": Spread(4.0, 3.9, 4.2),
+        "encoding_ms": 4.0,
         "now": rows[1].name if len(rows) > 1 else None,
         "recommended": rows[-1].name,
         "why": "500 held-out queries show it.",

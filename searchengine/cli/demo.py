@@ -59,7 +59,6 @@ def run_demo(folder: Path) -> None:
     from searchengine.measure.bench_data import collection_dataset
     from searchengine.measure.judgements import read_queries
     from searchengine.measure.points import Bench
-    from searchengine.measure.report import table
     from searchengine.trainer.training.train_config import TrainConfig
 
     if trained:
@@ -80,5 +79,5 @@ def run_demo(folder: Path) -> None:
         questions = read_queries(sample / "queries.jsonl")
         with collection_dataset(engine, questions) as dataset, steps() as report:
             results = Bench(dataset, Goal(), report).run()
-    show_rows(table(results), "Operating points, compared with exact search")
+    show_rows(results.table(), "Operating points, compared with exact search")
     say(f'Next: {program()} search {collection} "why do volcanoes erupt"')

@@ -16,17 +16,15 @@ from searchengine.indexer.config import SegmentConfig
 from searchengine.indexer.errors import VectorError
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment
-from searchengine.indexer.tuning.points import OperatingPoint
 from searchengine.measure.comparison import MAIN, per_question
 from searchengine.measure.judgements import Qrels, Task
-from searchengine.measure.results import Spread
 from searchengine.measure.retrieval import task
 
 SELF_QUERIES = 500
 """Maximum number of rows used as queries if there are none; at most a tenth of the rows."""
 _BLOCK = 1 << 14  # rows read at a time
 _TIMED = 100  # questions timed
-_FIRST = 10  # documents that nDCG@10 counts, and that a search returns
+_FIRST = 10  # documents that nDCG@10 counts
 
 Judge = Callable[[Sequence[Segment]], Doubles]
 
@@ -42,11 +40,9 @@ class Dataset:
         queries: float32 (q, D).
         path: the collection, as it was opened; None for bare vectors.
         encoder: source of the encoder of the queries; None for bare vectors.
-        overhead_ms: milliseconds of a question besides the search by vectors.
-        encoding_ms: those of its encoding; 0 for bare vectors.
+        encoding_ms: milliseconds to encode a question; None for bare vectors.
         judge: function from views of the segments to the nDCG@10 of every query, by documents, in
             the mode `mode`. None without judgements.
-        judged: number of queries with judgements.
         notes: sentences about questions that were left out, and the like.
         default_mode: the mode of a search of the collection that names none; None for bare vectors.
     """
@@ -57,16 +53,14 @@ class Dataset:
     queries: Floats
     path: str | None = None
     encoder: str | None = None
-    overhead_ms: Spread | None = None
-    encoding_ms: float = 0.0
+    encoding_ms: float | None = None
     judge: Judge | None = None
-    judged: int = 0
     notes: tuple[str, ...] = ()
     default_mode: Mode | None = None
 
     @property
     def mode(self) -> Mode | None:
-        """The mode of nDCG and overhead: by words alone, no operating point matters."""
+        """The mode of nDCG: by words alone, no operating point matters."""
         return Mode.VECTOR if self.default_mode is Mode.TEXT else self.default_mode
 
     @property
@@ -114,10 +108,8 @@ def collection_dataset(
             vectors,
             str(engine.folder.path),
             str(snapshot.settings["encoder"]["source"]),
-            _overhead(engine, OperatingPoint(segments, live, _FIRST, 0), mode, typed, vectors),
             _encoding(engine, typed),
             judge,
-            0 if judged is None else len(keys),
             () if judged is None else judged.notes,
             default,
         )
@@ -131,21 +123,6 @@ def _encoding(engine: SearchEngine, texts: Sequence[str]) -> float:
         encoder.encode([text], role="query")
         seconds.append(time.perf_counter() - begin)
     return 1e3 * float(np.median(seconds[len(texts) :]))
-
-
-def _overhead(
-    engine: SearchEngine, now: OperatingPoint, mode: Mode, texts: Sequence[str], vectors: Floats
-) -> Spread:
-    """Milliseconds of a search of the collection besides the nearest rows, question by question."""
-    engine.search(f"{texts[0]} {texts[-1]}", _FIRST, mode=mode)  # loads what only the first loads
-    milliseconds = []
-    for text, vector in zip(texts[:_TIMED], vectors, strict=False):
-        begin = time.perf_counter()
-        engine.search(text, _FIRST, mode=mode)
-        found = time.perf_counter()
-        now.search(vector[None])
-        milliseconds.append(1e3 * max(0.0, 2 * found - begin - time.perf_counter()))
-    return Spread.from_values(milliseconds)
 
 
 def _judge(

@@ -1,9 +1,7 @@
-"""Numbers and tables as text: few digits, spreads in brackets, columns that fit a terminal."""
+"""Numbers as text: few digits, ends of intervals in brackets."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-
-from searchengine.measure.results import Row, Spread
 
 NOTHING = "–"  # not measured, or not applicable
 _WHOLE_FROM = 1000  # larger numbers are written without decimals
@@ -32,18 +30,10 @@ def fraction(value: float | None) -> str:
     return "0.99999"
 
 
-def spread_of(value: Spread | None) -> str:
-    """Median (lower–upper quartile); only the median if all are equal."""
-    if value is None:
-        return NOTHING
-    low, median, high = short(value.low), short(value.median), short(value.high)
-    return median if low == median == high else f"{median} ({low}–{high})"
-
-
-def recall_of(row: Row) -> str:
-    """Recall with its 95 % interval."""
-    recall, low, high = map(fraction, (row.recall, row.recall_low, row.recall_high))
-    return recall if low == recall == high else f"{recall} ({low}–{high})"
+def with_ends(value: float, low: float, high: float, form: Callable[[float], str]) -> str:
+    """A value and the ends of its interval; only the value if all are equal."""
+    text, *ends = map(form, (value, low, high))
+    return text if ends == [text, text] else f"{text} ({ends[0]}–{ends[1]})"
 
 
 def plain(value: Any) -> str:

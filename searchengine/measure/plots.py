@@ -72,12 +72,12 @@ def recall_latency(results: Results) -> "Figure":
         colour, marker = LOOKS[point["structure"]]
         axes.plot(point["recall"], point["ms"], marker, color=colour, markersize=2.5, alpha=0.35)
     for row in results.rows:
-        x, y, spread = row.recall, row.p50_ms.median, row.p50_ms
+        x, y = row.recall, row.ms
         name = EXACT if row.name == EXACT else str(row.config.structure)
         colour, marker = ("#000000", "X") if name == EXACT else LOOKS[name]
         look: dict[str, Any] = {"color": colour, "linewidth": 0.8}
         axes.plot([row.recall_low, row.recall_high], [y, y], **look)
-        axes.plot([x, x], [spread.low, spread.high], **look)
+        axes.plot([x, x], [row.ms_low, row.ms_high], **look)
         axes.plot(x, y, marker, color=colour, label=None if name in seen else name)
         seen.add(name)
     axes.axvline(results.settings["recall"], color=INK, linewidth=1, linestyle=(0, (4, 3)))
@@ -86,9 +86,9 @@ def recall_latency(results: Results) -> "Figure":
     axes.set_title("Recall against latency; lower right is better", loc="left")
     chosen = results.named(results.recommended)
     if chosen is not None:
-        place = chosen.recall, chosen.p50_ms.median
+        place = chosen.recall, chosen.ms
         axes.plot(*place, "o", color=INK, markersize=13, markerfacecolor="none")
-        axes.set_title(f"{chosen.name}: {short(chosen.p50_ms.median)} ms", loc="left")
+        axes.set_title(f"{chosen.name}: {short(chosen.ms)} ms", loc="left")
     figure.legend(loc="outside lower center", ncols=4)
     return figure
 

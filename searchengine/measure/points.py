@@ -2,12 +2,11 @@
 
 A tuning finds them and chooses the one to use (searchengine.indexer.tuning.tune), so `bench` names
 the point that `tune` applies. The bench adds exact search and what the collection does now, and
-measures what a tuning does not: the slowest queries, batches, nDCG.
+measures what a tuning does not: the slowest queries, nDCG.
 """
 
 import os
 import platform
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -30,15 +29,20 @@ from searchengine.indexer.config import (
 from searchengine.indexer.errors import TuneError
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.threads import available_cores, threads
-from searchengine.indexer.tuning.points import OperatingPoint, cold_row, hot_bytes, recalls
-from searchengine.indexer.tuning.tune import AS_FAST, Goal, Point, Tuning, choose, tune
+from searchengine.indexer.tuning.points import (
+    OperatingPoint,
+    cold_row,
+    hot_bytes,
+    in_turns,
+    recalls,
+)
+from searchengine.indexer.tuning.tune import AS_FAST, Goal, Point, Tuning, tune
 from searchengine.measure.bench_data import Dataset
-from searchengine.measure.results import EXACT, Results, Row, Spread
+from searchengine.measure.results import EXACT, Results, Row
 from searchengine.measure.significance import intervals
 
-TIMED, MIN_TIMED, TIME_LIMIT = 100, 20, 4.0
-"""Queries timed one at a time in a round. A slow point stops after TIME_LIMIT seconds, and has
-MIN_TIMED at least."""
+TIMED = 100
+"""Queries timed one at a time in a round."""
 PREFIXES, SHORTLISTS = (64, 128, 256), (2, 5, 10, 20, 50)
 """Measured where too few queries are there for a tuning; SHORTLISTS in multiples of k."""
 _PACKAGES = ("searchengine", "faiss-cpu", "faiss-gpu", "numpy")
@@ -49,26 +53,20 @@ class _Entry:
     """A point and its measurements so far.
 
     Attributes:
-        size, stored: bytes that should stay in memory, and that may stay on disk.
-        build_s: seconds to build its coarse stage; None for one that was there.
+        memory, disk: bytes that should stay in memory, and that may stay on disk.
         recall: mean share of the exact rows found, and its 95 % interval.
         ndcg: mean nDCG@10; None without judgements.
-        count: number of queries timed in a round.
-        rounds: seconds of those queries, per round.
-        batches: queries per second in one call, per round.
+        rounds: seconds of the queries, per round.
     """
 
     name: str
     config: SegmentConfig
     point: OperatingPoint
-    size: int
-    stored: int
-    build_s: float | None
+    memory: int
+    disk: int
     recall: tuple[float, float, float] = (0.0, 0.0, 0.0)
     ndcg: float | None = None
-    count: int = 0
     rounds: list[Doubles] = field(default_factory=list)
-    batches: list[float] = field(default_factory=list)
 
 
 class Bench:
@@ -96,15 +94,14 @@ class Bench:
         self._tuning = self._tuned()
         self._entries = [*self._present(), *self._views(self._configs())]
         self._measure_recall()
-        for number in range(self._repeats):
-            start = number * len(self._entries) // self._repeats
-            for entry in (*self._entries[start:], *self._entries[:start]):
-                queries = self._dataset.queries[: entry.count]
-                entry.rounds.append(entry.point.seconds(queries))
-                (seconds,) = entry.point.seconds(queries, batch=True)
-                entry.batches.append(entry.count / seconds)
-                self._progress("measuring", 1, len(self._entries) * self._repeats)
-            report(self.results(complete=False))
+        points, queries = [entry.point for entry in self._entries], self._dataset.queries[:TIMED]
+        total = len(points) * self._repeats
+        timed = in_turns(points, queries, self._repeats)
+        for done, (number, seconds) in enumerate(timed, start=1):
+            self._entries[number].rounds.append(seconds)
+            self._progress("measuring", 1, total)
+            if done % len(points) == 0:
+                report(self.results(complete=False))
         return self.results(complete=True)
 
     def _tuned(self) -> Tuning | str:
@@ -118,7 +115,7 @@ class Bench:
                 self._goal,
                 live=[live for _, live in filled],
                 on_step=lambda step: self._progress(step, 1, 1),
-                question_ms=self._dataset.encoding_ms,
+                question_ms=self._dataset.encoding_ms or 0,
             )
         except TuneError as error:
             return str(error)
@@ -148,7 +145,7 @@ class Bench:
         )
         stored = sum(view.rows * cold_row(view.config, view.dim) for view in views)
         scan = OperatingPoint(views, data.live, k, None)
-        yield _Entry(EXACT, every, scan, stored, 0, None)  # each query reads all rows
+        yield _Entry(EXACT, every, scan, stored, 0)  # each query reads all rows
         self._now, dim = EXACT, data.segments[0].dim
         sizes = [max(segment.config.shortlist, k) for segment in data.segments]
         if all(size >= rows for size, rows in zip(sizes, data.sizes, strict=True)):
@@ -157,11 +154,11 @@ class Bench:
         if several:  # measured segment by segment
             config = replace(config, shortlist=0)
         self._now = point_name(config, dim, several)
-        yield self._entry(self._now, config, OperatingPoint(data.segments, data.live, k, 0), None)
+        yield self._entry(self._now, config, OperatingPoint(data.segments, data.live, k, 0))
 
     def _views(self, configs: Iterable[SegmentConfig]) -> Iterator[_Entry]:
         """The points of configs, each coarse stage built once, without the point of now."""
-        built: dict[SegmentConfig, tuple[tuple[Segment, ...], float]] = {}
+        built: dict[SegmentConfig, tuple[Segment, ...]] = {}
         data, names = self._dataset, {EXACT, self._now}
         for config in configs:
             name = self._name(config)
@@ -170,32 +167,25 @@ class Bench:
             names.add(name)
             key = config.coarse_stage()
             if key not in built:
-                begin = time.perf_counter()
-                views = tuple(segment.over(config) for segment in data.segments)
-                built[key] = views, time.perf_counter() - begin
+                built[key] = tuple(segment.over(config) for segment in data.segments)
                 self._progress(f"building {config.structure} over {config.prefix}", 1, 1)
-            views, seconds = built[key]
-            views = tuple(segment.over(config) for segment in views)  # they share the coarse stage
+            views = tuple(segment.over(config) for segment in built[key])  # one coarse stage
             point = OperatingPoint(views, data.live, self._goal.k, config.shortlist)
-            yield self._entry(name, config, point, seconds)
+            yield self._entry(name, config, point)
 
-    def _entry(
-        self, name: str, config: SegmentConfig, point: OperatingPoint, build_s: float | None
-    ) -> _Entry:
+    @staticmethod
+    def _entry(name: str, config: SegmentConfig, point: OperatingPoint) -> _Entry:
         views = point.segments
         size = sum(hot_bytes(view.config, view.rows, view.dim) for view in views)
         stored = sum(view.rows * cold_row(view.config, view.dim) for view in views)
-        return _Entry(name, config, point, size, stored, build_s)
+        return _Entry(name, config, point, size, stored)
 
     def _measure_recall(self) -> None:
-        """Measure recall and nDCG of every point, and how many queries fit in a round."""
+        """Measure recall and nDCG of every point."""
         queries, judge = self._dataset.queries, self._dataset.judge
         exact, shares = self._entries[0].point.search(queries).rows, []
         for entry in self._entries:
             shares.append(recalls(entry.point.search(queries).rows, exact))
-            seconds = max(float(entry.point.seconds(queries[:1])[0]), 1e-9)
-            fitting = max(MIN_TIMED, min(TIMED, round(TIME_LIMIT / seconds)))
-            entry.count = min(fitting, len(queries))
             entry.ndcg = None if judge is None else float(judge(entry.point.segments).mean())
             self._progress("measuring recall", 1, len(self._entries))
         for entry, found, (low, high) in zip(self._entries, shares, intervals(shares), strict=True):
@@ -206,24 +196,6 @@ class Bench:
         data = self._dataset
         every = all(config.shortlist >= rows for rows in data.sizes)
         return EXACT if every else point_name(config, data.segments[0].dim)
-
-    def _chosen(self) -> str | None:
-        """The point that the tuning chose, or a more careful one that the rounds find as fast.
-
-        The held-out queries confirmed all that are more careful; the rule is that of `choose`.
-        """
-        if isinstance(self._tuning, str):
-            return None
-        curve = self._tuning.curve
-        (best,) = [point for point in curve if point.config == self._tuning.config]
-        careful = {self._name(p.config): p for p in curve if p.lowest >= best.lowest}
-        timed = [
-            replace(careful[entry.name], ms=1e3 * float(np.median(entry.rounds)))
-            for entry in self._entries
-            if entry.name in careful and entry.rounds
-        ]
-        chosen = choose(timed or [best], lambda _: True, self._dataset.encoding_ms)
-        return None if chosen is None else self._name(chosen.config)
 
     def results(self, *, complete: bool) -> Results:
         """Return the results so far."""
@@ -251,17 +223,17 @@ class Bench:
                 "segments": len(data.segments),
                 "storage": str(segment.config.storage),
                 "encoder": data.encoder,
-                "judged": data.judged,
+                "judged": 0 if data.judge is None else len(data.queries),
                 "default_mode": data.default_mode,
                 "mode": data.mode,
             },
             machine=machine(),
             settings={"repeats": self._repeats, **asdict(self._goal)},
-            overhead_ms=data.overhead_ms,
+            encoding_ms=data.encoding_ms,
             now=self._now,
-            recommended=self._chosen(),
+            recommended=None if isinstance(tuning, str) else self._name(tuning.config),
             why=why,
-            rows=tuple(_row(entry, self._entries[0]) for entry in measured),
+            rows=tuple(map(_row, measured)),
             curve=tuple(point.as_dict() for point in tuning.curve)
             if isinstance(tuning, Tuning)
             else (),
@@ -290,25 +262,19 @@ def point_name(config: SegmentConfig, dim: int, shortlist: str = "") -> str:
     return name + (", not rotated" if bare else "")
 
 
-def _row(entry: _Entry, exact: _Entry) -> Row:
-    percentiles = 1e3 * np.percentile(entry.rounds, (50, 95, 99), axis=1)
-    reference = 1e3 * np.median(exact.rounds, axis=1)[: len(entry.rounds)]
-    recall, low, high = entry.recall
+def _row(entry: _Entry) -> Row:
+    low, ms, high = 1e3 * np.percentile(np.median(entry.rounds, axis=1), (25, 50, 75))
     return Row(
-        name=entry.name,
-        config=entry.config,
-        recall=recall,
-        recall_low=low,
-        recall_high=high,
-        ndcg=entry.ndcg,
-        p50_ms=Spread.from_values(percentiles[0].tolist()),
-        p95_ms=Spread.from_values(percentiles[1].tolist()),
-        p99_ms=Spread.from_values(percentiles[2].tolist()),
-        batch_qps=Spread.from_values(entry.batches) if entry.batches else None,
-        measured=Spread.from_values((reference / percentiles[0][: len(reference)]).tolist()),
-        hot_bytes=entry.size,
-        cold_bytes=entry.stored,
-        build_s=entry.build_s,
+        entry.name,
+        entry.config,
+        *entry.recall,
+        entry.ndcg,
+        float(ms),
+        float(low),
+        float(high),
+        1e3 * float(np.percentile(entry.rounds, 99)),
+        entry.memory,
+        entry.disk,
     )
 
 

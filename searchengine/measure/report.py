@@ -2,17 +2,16 @@
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
 
-from searchengine.measure.formatting import NOTHING, fraction, plain, recall_of, short, spread_of
+from searchengine.measure.formatting import plain, short
 from searchengine.measure.plots import plots
-from searchengine.measure.results import EXACT, RECOMMENDED, RESULTS, Results, Row
+from searchengine.measure.results import RECOMMENDED, RESULTS, Results
 
 PAGE = "report.html"
-MIB = 2**20
 
 
 def sentence(results: Results) -> str:
@@ -20,11 +19,11 @@ def sentence(results: Results) -> str:
     row, now = results.named(results.recommended), results.named(results.now)
     if row is None:
         return f"No point is recommended: {results.why}"
-    took = "a search" if results.overhead_ms is None else "a question"
-    time = f"{took} takes {short(results.milliseconds(row))} ms"
+    time = f"a search takes {short(row.ms)} ms"
     if now is not None and now is not row:
-        before = "now" if results.subject["path"] else "by default"
-        time += f" ({before} {short(results.milliseconds(now))})"
+        time += f" ({'now' if results.subject['path'] else 'by default'} {short(now.ms)})"
+    if results.encoding_ms is not None:
+        time += f", encoding a question {short(results.encoding_ms)} ms"
     begin = "Leave it as it is" if row is now else f"Use {row.name}"
     return f"{begin}: {time}. {results.why}"
 
@@ -43,52 +42,6 @@ def command(results: Results, folder: Path | None) -> str:
     return f"searchengine tune {shlex.quote(collection)} --apply {point}"
 
 
-def table(results: Results, *, whole: bool = False) -> list[dict[str, str]]:
-    """A line for each point: the recommended one, the present one, exact search, then by speed.
-
-    whole: with intervals, quartiles and every column.
-    """
-    if not results.rows:
-        return []
-    first = [results.recommended, results.now, EXACT]
-    rows = sorted(
-        results.rows,
-        key=lambda row: (first.index(row.name) if row.name in first else 3, row.p50_ms.median),
-    )
-    lines = [dict(_cells(row, results, whole)) for row in rows]
-    shown = (
-        [name for name in lines[0] if any(line[name] != NOTHING for line in lines)] if lines else []
-    )
-    return [{name: line[name] for name in shown} for line in lines]
-
-
-def _cells(row: Row, results: Results, whole: bool) -> Iterator[tuple[str, str]]:
-    """The cells of a line: head and text."""
-    now = "now" if results.subject["path"] else "default"
-    marks = {RECOMMENDED: results.recommended, now: results.now}
-    yield "", ", ".join(mark for mark, name in marks.items() if name == row.name)
-    yield "point", row.name
-    yield f"recall@{results.subject['k']}", recall_of(row) if whole else fraction(row.recall)
-    mode = results.subject["mode"]
-    yield f"nDCG@10{'' if mode in (None, 'vector') else f', {mode}'}", fraction(row.ndcg)
-    if results.overhead_ms is not None:
-        yield "question, ms", short(results.milliseconds(row))
-    yield "search, ms", spread_of(row.p50_ms) if whole else short(row.p50_ms.median)
-    if whole:
-        yield "p95, ms", short(row.p95_ms.median)
-    yield "p99, ms", short(row.p99_ms.median)
-    yield "× exact", short(row.measured.median)
-    if whole:
-        yield (
-            "in a batch, queries/s",
-            short(None if row.batch_qps is None else row.batch_qps.median),
-        )
-    yield "memory, MiB", short(row.hot_bytes / MIB)
-    if whole:
-        yield "disk, MiB", short(row.cold_bytes / MIB)
-        yield "build, s", short(row.build_s)
-
-
 METHOD = {
     "point": "structure, code and prefix → shortlist: the prefix chooses a shortlist, which is "
     "reranked at full width; ef or lists: the effort of the search",
@@ -98,7 +51,6 @@ METHOD = {
     "queries; the 95 % interval is a bootstrap over the queries",
     "search": "one query at a time, from its vector to row numbers, warm; median (quartiles) of "
     "rounds in which all points take turns",
-    "question": "a search and the rest: encoding, words, reading the documents",
     "nDCG": "quality by judgements, in the default mode unless that is text",
     "memory, disk": "what every search may read, and the rows at full width",
 }
@@ -153,7 +105,7 @@ def page(results: Results, folder: Path, drawn: Mapping[str, tuple[str, str]]) -
         parts.append(f"<pre><code>{escape(apply)}</code></pre>")
         after = f"With another name after <code>{RESULTS}#</code> it applies that point."
         parts.append(f'<p class="caption">{after}</p>')
-    parts += _table(table(results, whole=True))
+    parts += _table(results.table(whole=True))
     for name, (svg, caption) in drawn.items():
         about = f"<figcaption>{escape(caption)}</figcaption>"
         card = '<div class="card" tabindex="0" role="group" aria-label="plot">'

@@ -1,39 +1,24 @@
 """Results of a bench, written to and read from `results.json`."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from searchengine.corpus.notebook import table
 from searchengine.errors import QueryError
 from searchengine.indexer.config import SegmentConfig
+from searchengine.measure.formatting import fraction, short, with_ends
 from searchengine.trainer.files import write_json
 
-FORMAT = 5
+FORMAT = 6
+MIB = 2**20
 RESULTS = "results.json"
 EXACT = "exact"
 """Name of the row of exact search."""
 RECOMMENDED = "recommended"
 """Name, after a path and #, of the row that is recommended."""
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """Median and quartiles of a repeated measurement."""
-
-    median: float
-    low: float
-    high: float
-
-    @classmethod
-    def from_values(cls, values: Sequence[float]) -> "Spread":
-        """The spread of values, at least one."""
-        low, median, high = np.percentile(values, (25, 50, 75)).tolist()
-        return cls(median, low, high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +31,11 @@ class Row:
         recall: mean share of the exact k nearest that were found.
         recall_low, recall_high: its 95 % interval (bootstrap over queries).
         ndcg: nDCG@10, by documents, in the mode of `Results.subject`; None without judgements.
-        p50_ms, p95_ms, p99_ms: latency of one query at a time, warm; spread over the rounds.
-        batch_qps: queries per second, all in one call.
-        measured: latency of exact search divided by that of this row, by round: rows are
-            measured in turns, so that the load of the machine cancels out.
-        hot_bytes: bytes that should stay in memory.
-        cold_bytes: bytes that may stay on disk.
-        build_s: seconds to build the coarse stage; None for exact search.
+        ms, ms_low, ms_high: latency of one query alone, warm: the median of the rounds' medians,
+            and their quartiles. Rows are measured in turns, so they share the machine's load.
+        p99_ms: the slowest of a hundred queries.
+        memory: bytes that should stay in memory.
+        disk: bytes that may stay on disk.
     """
 
     name: str
@@ -61,14 +44,12 @@ class Row:
     recall_low: float
     recall_high: float
     ndcg: float | None
-    p50_ms: Spread
-    p95_ms: Spread
-    p99_ms: Spread
-    batch_qps: Spread | None
-    measured: Spread
-    hot_bytes: int
-    cold_bytes: int
-    build_s: float | None
+    ms: float
+    ms_low: float
+    ms_high: float
+    p99_ms: float
+    memory: int
+    disk: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +66,7 @@ class Results:
             where that is text).
         machine: processor, cores, threads, memory (bytes), system, python, versions.
         settings: repeats, and the goal: recall, confidence, k, objective.
-        overhead_ms: milliseconds of a question besides the search by vectors: encoding, reading the
-            documents, and in mode hybrid the words; None for bare vectors.
+        encoding_ms: milliseconds to encode a question; None for bare vectors.
         now: the name of the row that searches as the collection does, or for bare vectors as a new
             collection would; None before it was measured.
         recommended: the name of the row that a tuning chose; None if none holds the goal.
@@ -101,21 +81,12 @@ class Results:
     subject: Mapping[str, Any]
     machine: Mapping[str, Any]
     settings: Mapping[str, Any]
-    overhead_ms: Spread | None
+    encoding_ms: float | None
     now: str | None
     recommended: str | None
     why: str
     rows: tuple[Row, ...]
     curve: tuple[Mapping[str, Any], ...]
-
-    @property
-    def exact(self) -> Row | None:
-        """The row of exact search; None if nothing was measured."""
-        return self.named(EXACT)
-
-    def milliseconds(self, row: Row) -> float:
-        """The median time of a whole question; for bare vectors that of a search."""
-        return row.p50_ms.median + (0.0 if self.overhead_ms is None else self.overhead_ms.median)
 
     def named(self, name: str | None) -> Row | None:
         """The row with a name, in which -> may stand for →; None if there is none."""
@@ -132,15 +103,46 @@ class Results:
             raise QueryError(f"the bench has no point {name!r}; its points are {names}")
         return row
 
+    def table(self, *, whole: bool = False) -> list[dict[str, str]]:
+        """A line for each point: the recommended one, the present one, exact search, then by speed.
+
+        whole: with intervals, quartiles and every column.
+        """
+        first = [self.recommended, self.now, EXACT]
+        rows = sorted(
+            self.rows,
+            key=lambda row: (first.index(row.name) if row.name in first else 3, row.ms),
+        )
+        return [dict(self._cells(row, whole)) for row in rows]
+
+    def _cells(self, row: Row, whole: bool) -> Iterator[tuple[str, str]]:
+        """The cells of a line: head and text."""
+        now = "now" if self.subject["path"] else "default"
+        marks = {RECOMMENDED: self.recommended, now: self.now}
+        yield "", ", ".join(mark for mark, name in marks.items() if name == row.name)
+        yield "point", row.name
+        recall, ms = fraction(row.recall), short(row.ms)
+        if whole:
+            recall = with_ends(row.recall, row.recall_low, row.recall_high, fraction)
+            ms = with_ends(row.ms, row.ms_low, row.ms_high, short)
+        yield f"recall@{self.subject['k']}", recall
+        if self.subject["judged"]:
+            mode = self.subject["mode"]
+            yield f"nDCG@10{'' if mode == 'vector' else f', {mode}'}", fraction(row.ndcg)
+        yield "search, ms", ms
+        yield "p99, ms", short(row.p99_ms)
+        if exact := self.named(EXACT):
+            yield "× exact", short(exact.ms / row.ms)
+        yield "memory, MiB", short(row.memory / MIB)
+        if whole:
+            yield "disk, MiB", short(row.disk / MIB)
+
     def _repr_html_(self) -> str:
         """Shown by notebooks: a row for each operating point."""
-        rows = [
-            (row.name, row.recall, f"{row.recall_low:.3f}–{row.recall_high:.3f}", row.ndcg,
-             f"{row.p50_ms.median:.3g}", f"{row.p99_ms.median:.3g}")
-            for row in self.rows
-        ]  # fmt: skip
-        heads = ("", f"recall@{self.subject['k']}", "95 % interval", "nDCG@10", "p50 ms", "p99 ms")
         name = f"Bench of {self.subject['name']}, {self.subject['rows']:,} rows"
+        lines = self.table(whole=True)
+        heads = [*lines[0]] if lines else []
+        rows = [tuple(line.values()) for line in lines]
         return table(heads, rows, name if self.complete else f"{name}: interrupted")
 
     def as_dict(self) -> dict[str, Any]:
@@ -175,10 +177,12 @@ class Results:
                 "measure again: searchengine bench --out DIR"
             )
         try:
-            fields = {**value, "overhead_ms": _spread(value["overhead_ms"])}
-            del fields["format"]
-            rows, curve = tuple(map(_row, value["rows"])), tuple(value["curve"])
-            return cls(**{**fields, "rows": rows, "curve": curve})
+            fields = {name: value[name] for name in value if name != "format"}
+            rows = [
+                Row(**{**row, "config": SegmentConfig.from_dict(row["config"])})
+                for row in value["rows"]
+            ]
+            return cls(**{**fields, "rows": tuple(rows), "curve": tuple(value["curve"])})
         except (KeyError, TypeError, ValueError) as error:
             raise QueryError(f"{path} is damaged: {error!r}; measure again") from error
 
@@ -191,14 +195,3 @@ def point_at(address: str) -> tuple[Row, Mapping[str, Any]]:
     path, _, name = address.partition("#")
     results = Results.read(Path(path))
     return results.point(name or RECOMMENDED), results.subject
-
-
-def _spread(value: Mapping[str, float] | None) -> Spread | None:
-    return None if value is None else Spread(**value)
-
-
-def _row(fields: Mapping[str, Any]) -> Row:
-    values = {**fields, "config": SegmentConfig.from_dict(fields["config"])}
-    for name in ("p50_ms", "p95_ms", "p99_ms", "batch_qps", "measured"):
-        values[name] = _spread(values[name])
-    return Row(**values)

@@ -139,13 +139,13 @@ def _measure(
 def _show(results: "Results", out: Path | None) -> None:
     """Print the points, the recommendation and the command that applies it."""
     from searchengine.cli.console import note, say, show_rows
-    from searchengine.measure.report import command, sentence, table
+    from searchengine.measure.report import command, sentence
 
     about = results.subject
     size = f"{about['rows']:,} rows × {about['dim']} dimensions"
     mode = f", nDCG@10 in mode {about['mode']}" if about["judged"] else ""
     title = f"{about['name']}: {size}, {about['queries']} queries by vectors{mode}"
-    show_rows(table(results), title)
+    show_rows(results.table(), title)
     for text in filter(None, (sentence(results), command(results, out))):
         say(text)
     if out is None and results.recommended not in (None, results.now):

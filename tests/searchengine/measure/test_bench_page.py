@@ -15,10 +15,10 @@ from conftest import REPOSITORY
 pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
 
 from searchengine.errors import QueryError
-from searchengine.measure.formatting import fraction, plain, recall_of, short, spread_of
+from searchengine.measure.formatting import fraction, plain, short, with_ends
 from searchengine.measure.plots import recall_latency, recall_shortlist
-from searchengine.measure.report import command, sentence, table, write
-from searchengine.measure.results import Results, Row, Spread, point_at
+from searchengine.measure.report import command, sentence, write
+from searchengine.measure.results import Results, Row, point_at
 
 PICTURES = ["recall-latency", "recall-shortlist"]
 EVIL = '<script>alert("1")</script> & | `x` **b** [a](http://evil.example)'
@@ -57,14 +57,14 @@ def test_the_folder(tmp_path: Path) -> None:
     assert kept == results()
     for one in kept.rows:
         shown = page[page.index(f"{one.name} ") :]
-        for number in (recall_of(one), short(one.p50_ms.median), short(one.measured.median)):
+        for number in (fraction(one.recall), short(one.ms), short(kept.rows[0].ms / one.ms)):
             assert number in shown, (one.name, number)
     assert f"Use {kept.recommended}" in page and f"{written[0]}#recommended" in page
     again = write(results(), tmp_path / "again")
     assert [path.read_bytes() for path in written[2:]] == [path.read_bytes() for path in again[2:]]
 
 
-@pytest.mark.parametrize("rows", [(), (SCAN,), (SCAN, graph(20, 0.2, 0.0, batch_qps=None))])
+@pytest.mark.parametrize("rows", [(), (SCAN,), (SCAN, graph(20, 0.2, 0.0))])
 def test_few_rows(rows: tuple[Row, ...], tmp_path: Path) -> None:
     few = replace(results(SCAN), rows=rows, complete=False, recommended=None, curve=())
     written = write(few, tmp_path)
@@ -97,7 +97,7 @@ def test_a_browser_shows_it_without_errors(tmp_path: Path) -> None:
 def test_the_plots_show_every_point() -> None:
     (axes,) = recall_latency(results()).axes
     marks = {(x, y) for line in axes.get_lines() for x, y in zip(*line.get_data(), strict=True)}
-    assert {(row.recall, row.p50_ms.median) for row in ROWS} <= marks
+    assert {(row.recall, row.ms) for row in ROWS} <= marks
     assert {(point["recall"], point["ms"]) for point in results().curve} <= marks
     assert axes.get_title("left") == "hnsw int8 64 → 50: 0.300 ms"
     flat, walked = recall_shortlist(results()).axes
@@ -107,19 +107,29 @@ def test_the_plots_show_every_point() -> None:
 
 
 def test_the_recommended_point_comes_first_and_the_mode_of_ndcg_is_named() -> None:
-    lines = table(results())
+    lines = results().table()
     assert [line[""] for line in lines] == ["recommended", "now", "", ""]
     assert [line["point"] for line in lines[:3]] == [ROWS[3].name, ROWS[1].name, "exact"]
-    assert lines[1]["nDCG@10, hybrid"] == "0.650" and lines[0]["question, ms"] == "4.30"
-    assert "nDCG@10, hybrid" not in table(results(SCAN))[0]
-    assert set(lines[0]) < set(table(results(), whole=True)[0])
+    assert lines[1]["nDCG@10, hybrid"] == "0.650" and lines[0]["× exact"] == "40.0"
+    unjudged = results().subject | {"judged": 0}
+    assert "nDCG@10, hybrid" not in results(subject=unjudged).table()[0]
+    whole = results().table(whole=True)[0]
+    assert set(lines[0]) < set(whole) and whole["recall@10"] == "0.972 (0.962–0.982)"
 
 
 @pytest.mark.parametrize(
     ("fields", "said", "applied"),
     [
-        ({}, "Use hnsw int8 64 → 50: a question takes 4.30 ms (now 6.00).", True),
-        ({"recommended": ROWS[1].name}, "Leave it as it is: a question takes 6.00 ms.", False),
+        (
+            {},
+            "Use hnsw int8 64 → 50: a search takes 0.300 ms (now 2.00), encoding a question 4.00 ms.",
+            True,
+        ),
+        (
+            {"recommended": ROWS[1].name},
+            "Leave it as it is: a search takes 2.00 ms, encoding a question 4.00 ms.",
+            False,
+        ),
         ({"recommended": None, "why": "too few"}, "No point is recommended: too few", False),
     ],
 )
@@ -150,11 +160,11 @@ def test_the_docs_say_what_the_report_recommends() -> None:
     cells = [
         f"{found.subject['rows']:,} × {found.subject['dim']}",
         one.name,
-        recall_of(one),
-        f"{one.p50_ms.median:.2f} · {one.p99_ms.median:.2f}",
-        f"{scan.p50_ms.median:.2g}",
-        short(one.measured.median),
-        short(one.hot_bytes / 2**20),
+        with_ends(one.recall, one.recall_low, one.recall_high, fraction),
+        f"{one.ms:.2f} · {one.p99_ms:.2f}",
+        f"{scan.ms:.2g}",
+        short(scan.ms / one.ms),
+        short(one.memory / 2**20),
     ]
     text = (REPOSITORY / "docs" / "results.md").read_text(encoding="utf-8")
     assert " | ".join(cells) in text
@@ -171,8 +181,8 @@ def test_the_docs_say_what_the_report_recommends() -> None:
         (fraction(0.99951), "0.9995"),
         (fraction(0.9999999), "0.99999"),
         (fraction(1.0), "1.000"),
-        (spread_of(Spread(1.0, 1.0, 1.0)), "1.00"),
-        (spread_of(Spread(1.0, 0.9, 1.1)), "1.00 (0.900–1.10)"),
+        (with_ends(1.0, 1.0, 1.0, short), "1.00"),
+        (with_ends(1.0, 0.9, 1.1, short), "1.00 (0.900–1.10)"),
         (plain([1000, None, {"a": 0.5}]), "1,000, –, a 0.500"),
         (plain(()), "–"),
     ],
