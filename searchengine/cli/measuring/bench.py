@@ -72,8 +72,7 @@ def bench(
 
     It recommends the point that `searchengine tune` would apply, and prints the command that
     applies it. The collection does not change. Recall and latency are those of searches by
-    vectors, which mode hybrid makes too; nDCG@10 and the time of a whole question are those of
-    the collection's default mode.
+    vectors, which mode hybrid makes too; nDCG@10 is that of the collection's default mode.
 
     --out writes a page, its plots and results.json, which is updated after every round; an
     interrupted bench keeps its results.

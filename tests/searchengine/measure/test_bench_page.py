@@ -122,7 +122,7 @@ def test_the_recommended_point_comes_first_and_the_mode_of_ndcg_is_named() -> No
     [
         (
             {},
-            "Use hnsw int8 64 → 50: a search takes 0.300 ms (now 2.00), encoding a question 4.00 ms.",
+            "Use hnsw int8 64 → 50: a search takes 0.300 ms (now 2.00), encoding a question 4.00",
             True,
         ),
         (
