@@ -58,7 +58,7 @@ def main(data: Path, kept: Path | None) -> None:
 def evaluated(folder: Path, collection: Path, *how: str, rotation: str = "pca") -> list[Any]:
     """The rows of a collection, which is made if it is not there."""
     if not collection.exists():
-        run_json("index", folder, collection, "--no-passages", "--rotation", rotation)
+        run_json("index", folder, collection, "--no-passages", "--set", f"rotation={rotation}")
     rows: list[Any] = run_json("evaluate", "retrieval", collection, "--beir", folder, *how)
     return rows
 

@@ -16,7 +16,6 @@ from unittest import mock
 from click.testing import CliRunner
 
 from searchengine.cli import cli
-from searchengine.indexer.threads import threads
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.runtimes.runtime_config import VARIABLE, RuntimeConfig
 
@@ -28,12 +27,8 @@ _load = Encoder.load
 def run(*arguments: str | Path, cwd: Path | None = None, input: str | None = None) -> Done:
     """Run a command; an error that no command should end by is raised."""
     words = [*map(str, arguments)]
-    limit = threads.limit  # --threads sets it for the process
-    try:
-        with contextlib.chdir(cwd or "."), mock.patch.object(Encoder, "load", shared_encoder):
-            result = CliRunner().invoke(cli, words, input, prog_name="searchengine")
-    finally:
-        threads.limit = limit
+    with contextlib.chdir(cwd or "."), mock.patch.object(Encoder, "load", shared_encoder):
+        result = CliRunner().invoke(cli, words, input, prog_name="searchengine")
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return Done(words, result.exit_code, result.stdout, result.stderr)

@@ -258,7 +258,7 @@ def handles_documents(env: Environment, at: Path) -> None:
 
 
 def trains(env: Environment, at: Path) -> None:
-    few = ("--set", "max_steps=2", "--batch-size", "8")
+    few = ("--set", "max_steps=2", "--set", "batch_size=8")
     done(env, at, "train", "pairs.tsv", "--out", "model", "--base", "tiny", *few)
     done(env, at, "evaluate", "sts", "sts.tsv", "--encoder", "model")
     done(env, at, "index", "notes", "n.index", "--encoder", "model")
@@ -266,7 +266,7 @@ def trains(env: Environment, at: Path) -> None:
 
 
 def trains_others(env: Environment, at: Path) -> None:
-    few = ("--set", "max_steps=2", "--set", "objective=classification", "--batch-size", "4")
+    few = ("--set", "max_steps=2", "--set", "objective=classification", "--set", "batch_size=4")
     done(env, at, "train", "labels.tsv", "--out", "labels", "--base", "tiny", *few)
     done(env, at, "evaluate", "labels", "labels.tsv", "--encoder", "labels")
 
@@ -330,7 +330,7 @@ def reads_papers(env: Environment, at: Path) -> None:
         assert key.startswith(file)
     assert len(keys(env, at, "search", "p.index", "bird", "--mode", "text")) == 2
     done(env, at, "index", "latin.txt", "l.index", "--encoder", "static")
-    few = ("--set", "max_steps=1", "--batch-size", "8")
+    few = ("--set", "max_steps=1", "--set", "batch_size=8")
     done(env, at, "train", "pairs.parquet", "--out", "model", "--base", "tiny", *few)
 
 
@@ -376,7 +376,7 @@ def evaluates_with_mteb(env: Environment, at: Path) -> None:
 
 
 def logs_to_tensorboard(env: Environment, at: Path) -> None:
-    few = ("--set", "max_steps=1", "--batch-size", "8", "--tensorboard", "logs")
+    few = ("--set", "max_steps=1", "--set", "batch_size=8", "--tensorboard", "logs")
     done(env, at, "train", "pairs.tsv", "--out", "model", "--base", "tiny", *few)
     assert list((at / "logs").iterdir())
 

@@ -15,7 +15,7 @@ from searchengine.cli.console import (
     show_result,
     steps,
 )
-from searchengine.cli.options import AS_JSON, COLLECTION, WAIT, WHERE, open_engine
+from searchengine.cli.options import AS_JSON, COLLECTION, WAIT, WHERE, Assignment, open_engine
 from searchengine.errors import QueryError
 
 if TYPE_CHECKING:
@@ -122,11 +122,17 @@ def duplicates(collection: Path | str, above: float, where: str | None, as_json:
 @click.command()
 @COLLECTION
 @click.argument("key")
-@click.argument("values", nargs=-1, required=True, metavar="NAME=VALUE…")
+@click.argument(
+    "values", nargs=-1, required=True, type=Assignment("year=2016"), metavar="NAME=VALUE…"
+)
 @WAIT
 @AS_JSON
 def update(
-    collection: Path | str, key: str, values: tuple[str, ...], wait: float, as_json: bool
+    collection: Path | str,
+    key: str,
+    values: tuple[tuple[str, Any], ...],
+    wait: float,
+    as_json: bool,
 ) -> None:
     """Update metadata of the document KEY without encoding it again.
 
@@ -137,29 +143,14 @@ def update(
     Example:
         searchengine update notes.index whales.txt year=2016 draft=null
     """
-    patch = dict(_field(value) for value in values)
     with open_engine(collection, wait=wait) as engine:
-        engine.update({key: patch})
+        engine.update({key: dict(values)})
         name, metadata = engine.collection.path, engine[key].metadata
     show_result(
         {"collection": str(name), "key": key, "metadata": metadata},
         f"{key} updated in {name}",
         as_json,
     )
-
-
-def _field(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise QueryError(f"expected NAME=VALUE, such as year=2016, got {text!r}")
-    try:
-        return name, json.loads(value, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
-        return name, value
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a JSON number")
 
 
 @click.command()

@@ -27,6 +27,7 @@ from searchengine.cli.options import (
     PATH,
     SHORTLIST,
     WAIT,
+    Assignment,
     choice,
     runs,
     sectioned,
@@ -44,7 +45,7 @@ from searchengine.errors import (
     UnknownFields,
     UnreadableFile,
 )
-from searchengine.indexer.config import MAX_LINKS, Code, RotationKind, Structure
+from searchengine.indexer.config import Code, Structure
 
 if TYPE_CHECKING:
     from searchengine.corpus.documents import Document
@@ -69,30 +70,7 @@ _FILLS = (
     _option("--prefix", type=click.IntRange(1), help="Dimensions of the prefix [default: 128]."),
     _option("--structure", type=choice(Structure), help="Index structure [default: flat]."),
     _option("--code", type=choice(Code), help="Number format of the prefix [default: fp16]."),
-    _option(
-        "--rotation",
-        type=choice(RotationKind),
-        help="Rotation that makes the prefix [default: pca].",
-    ),
     SHORTLIST,
-    _option(
-        "--effort",
-        type=click.IntRange(0),
-        help="Search effort: ef_search of HNSW, nprobe of IVF [default: set by the shortlist].",
-    ),
-    _option(
-        "--links",
-        "hnsw_m",
-        type=click.IntRange(2, MAX_LINKS),
-        help="HNSW links per row [default: 16].",
-    ),
-    _option(
-        "--candidates",
-        "ef_construction",
-        type=click.IntRange(2),
-        help="Rows that the HNSW links of a row are chosen from: more take longer and make "
-        "searches faster [default: 100].",
-    ),
     _option(
         "--funnel",
         "stages",
@@ -111,9 +89,11 @@ _FILLS = (
         help="Tokens per passage [default: as many as fit].",
     ),
     _option(
-        "--overlap",
-        type=click.IntRange(0),
-        help="Tokens that passages share [default: an eighth of a passage].",
+        "--set",
+        "assignments",
+        multiple=True,
+        type=Assignment("hnsw_m=32"),
+        help="Another field of the index config: hnsw_m=32, rotation=identity; repeatable.",
     ),
     _option(
         "--tokenizer",
@@ -214,10 +194,9 @@ def _fills(command: Callable[..., Any]) -> Callable[..., Any]:
             "no_gitignore skip_bad strict",
             "A folder kept in step": "prune watch allow_empty",
             "Vectors of your own": "vector_file passage_file",
-            "Passages and words": "passages passage_tokens overlap tokenizer mode synonyms fields",
+            "Passages and words": "passages passage_tokens tokenizer mode synonyms fields",
             "The encoder": "encoder runtime",
-            "The index": "prefix structure code rotation shortlist effort hnsw_m ef_construction "
-            "stages commit_every",
+            "The index": "prefix structure code shortlist stages assignments commit_every",
         }
     )
 )
@@ -277,7 +256,8 @@ def index(
     is_new = isinstance(collection, Path) and not collection.exists()
     if isinstance(collection, Path):
         _check_apart(check_corpus(corpus), collection)
-    config = {name: value for name, value in options.items() if value is not None}
+    config = dict(options.pop("assignments"))
+    config |= {name: value for name, value in options.items() if value is not None}
     started = time.monotonic()
     with SearchEngine.open_or_create(collection, encoder, config, **settings) as engine:
         path = engine.collection.path
@@ -391,14 +371,12 @@ def _cut(options: dict[str, Any]) -> Any:
     """Take the passages from the options of a command; None: no preference."""
     from searchengine.ingest.passages import PassageConfig
 
-    wanted = options.pop("passages")
-    sizes = {"tokens": options.pop("passage_tokens"), "overlap": options.pop("overlap")}
-    sizes = {name: value for name, value in sizes.items() if value is not None}
-    if sizes and wanted is False:
-        raise click.UsageError(
-            "--no-passages keeps documents whole; leave out --passage-tokens and --overlap"
-        )
-    return PassageConfig(**sizes) if sizes else wanted
+    wanted, tokens = options.pop("passages"), options.pop("passage_tokens")
+    if tokens is None:
+        return wanted
+    if wanted is False:
+        raise click.UsageError("--no-passages keeps documents whole; leave out --passage-tokens")
+    return PassageConfig(tokens)
 
 
 def _reading(options: dict[str, Any], *, needs_text: bool) -> dict[str, Any]:

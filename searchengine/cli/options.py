@@ -1,5 +1,6 @@
 """Options and arguments that several commands share."""
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
@@ -91,6 +92,33 @@ class Bytes(click.ParamType[int]):
         number, unit, binary = match.groups()
         power = " kmgt".index(unit or " ")
         return int(float(number) * (1024 if binary else 1000) ** power)
+
+
+class Assignment(click.ParamType[tuple[str, Any]]):
+    """NAME=VALUE, the value as JSON or else as text: temperature=0.1, pooling=cls."""
+
+    name = "NAME=VALUE"
+
+    def __init__(self, example: str) -> None:
+        self._example = example
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, Any]:
+        """Return name and value."""
+        if isinstance(value, tuple):
+            return value
+        name, equals, text = value.partition("=")
+        if not name or not equals:
+            self.fail(f"expected NAME=VALUE, such as {self._example}, got {value!r}", param, ctx)
+        try:
+            return name, json.loads(text, parse_constant=_no_constant)
+        except (ValueError, RecursionError):
+            return name, text
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a JSON number")
 
 
 class Address(click.Path):

@@ -1,6 +1,5 @@
 """searchengine train and mine."""
 
-import json
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -10,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from searchengine.cli.console import note
-from searchengine.cli.options import AS_JSON, MODEL, numbers, runs, sectioned
-from searchengine.trainer.errors import TRAINING, ConfigError, require
+from searchengine.cli.options import AS_JSON, MODEL, Assignment, numbers, runs, sectioned
+from searchengine.trainer.errors import TRAINING, require
 from searchengine.trainer.files import read_object
 from searchengine.trainer.training.presets import PRESETS, preset
 
@@ -19,17 +18,6 @@ if TYPE_CHECKING:
     from searchengine.trainer.training.train_config import TrainConfig
 
 FILES = click.Path(path_type=Path)
-
-
-def assignment(text: str) -> tuple[str, Any]:
-    """Parse NAME=VALUE, the value as JSON or else as text: temperature=0.1, pooling=cls."""
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise ConfigError(f"--set {text!r}: expected NAME=VALUE, such as temperature=0.1")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value
 
 
 class WithPresets(click.Command):
@@ -51,7 +39,7 @@ class WithPresets(click.Command):
         {
             "The model": "out base prefixes",
             "Examples": "dev exclude",
-            "Settings": "preset config assignments epochs batch_size learning_rate resume",
+            "Settings": "preset config assignments resume",
             "Logs": "tensorboard logs",
         },
         WithPresets,
@@ -76,9 +64,6 @@ class WithPresets(click.Command):
     type=FILES,
     help="File of texts to leave out of training; repeatable.",
 )
-@click.option("--epochs", type=click.IntRange(1), help="Passes over the examples [default: 3].")
-@click.option("--batch-size", type=click.IntRange(2), help="Examples per batch [default: 32].")
-@click.option("--lr", "learning_rate", type=float, help="Peak learning rate [default: 5e-05].")
 @click.option(
     "--config",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -88,9 +73,8 @@ class WithPresets(click.Command):
     "--set",
     "assignments",
     multiple=True,
-    type=assignment,
-    metavar="NAME=VALUE",
-    help="Setting, the value in JSON; repeatable.",
+    type=Assignment("temperature=0.1"),
+    help="Setting, the value in JSON: epochs=1, batch_size=64; repeatable.",
 )
 @click.option("--resume", is_flag=True, help="Resume from the last checkpoint in --out.")
 @click.option("--tensorboard", type=FILES, metavar="DIR", help="Folder for TensorBoard logs.")

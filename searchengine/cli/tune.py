@@ -29,7 +29,7 @@ if TYPE_CHECKING:
             "The goal": "target_recall confidence k objective max_ram",
             "A point of a bench": "point",
             "Questions": "queries qrels",
-            "The encoder and the machine": "encoder runtime threads",
+            "The encoder": "encoder runtime",
         }
     )
 )
@@ -72,9 +72,6 @@ if TYPE_CHECKING:
     metavar="FILE#NAME",
     help="Apply a point of a bench instead: results.json#recommended, or #NAME of any other.",
 )
-@click.option(
-    "--threads", type=click.IntRange(1), help="Maximum number of threads [default: all cores]."
-)
 @ENCODER
 @runs
 @AS_JSON
@@ -90,7 +87,6 @@ def tune(
     queries: Path | None,
     qrels: Path | None,
     point: str | None,
-    threads: int | None,
     encoder: str | None,
     runtime: Any,
     as_json: bool,
@@ -114,12 +110,9 @@ def tune(
         searchengine tune my.index --apply report/results.json#recommended
         searchengine tune my.index --queries questions.jsonl --qrels qrels.tsv
     """
-    from searchengine.indexer.threads import threads as thread_budget
     from searchengine.indexer.tuning.goal import Goal, Objective
     from searchengine.measure.judgements import read_queries
 
-    if threads is not None:
-        thread_budget.limit = threads
     if point is not None:
         _check_alone(ctx, "--apply", ("queries", "qrels"))
         _apply(collection, point, as_json)

@@ -170,10 +170,10 @@ def test_similar(collection: Path) -> None:
 
 def test_how_a_collection_is_cut_is_fixed(template: Path, collection: Path, tmp_path: Path) -> None:
     corpus, new = template / "corpus.jsonl", tmp_path / "n"
-    both = one_sentence(run("index", corpus, new, "--no-passages", "--overlap", "4"))
+    both = one_sentence(run("index", corpus, new, "--no-passages", "--passage-tokens", "4"))
     assert "--no-passages keeps documents whole" in both
-    wide = one_sentence(run("index", corpus, new, "--passage-tokens", "8", "--overlap", "64"))
-    assert "at most half of a passage" in wide
+    odd = one_sentence(run("index", corpus, new, "--set", "links=8"))
+    assert "'links' is no field of an index config; they are prefix, structure" in odd
     assert "expected the name of a field" in one_sentence(
         run("index", corpus, new, "--field", "a b")
     )

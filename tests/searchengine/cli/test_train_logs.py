@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def train(folder: Path, *options: str) -> command_line.Done:
-    steps = ["--set", "max_steps=2", "--set", "precision=fp32", "--batch-size", "2"]
+    steps = ["--set", "max_steps=2", "--set", "precision=fp32", "--set", "batch_size=2"]
     return command_line.run(
         "train", "pairs.tsv", "--base", "base", "--out", "m", *steps, *options, cwd=folder
     )

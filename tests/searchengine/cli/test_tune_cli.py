@@ -43,7 +43,7 @@ def test_tune_and_info(folder: Path) -> None:
     untuned = run("info", folder / "c")
     assert "tuning       none; searchengine tune" in untuned.stdout
     goal = ("--target-recall", "0.8", "--confidence", "0.9", "-k", "5")
-    done = run("tune", folder / "c", *goal, "--max-ram", "1GiB", "--threads", "1")
+    done = run("tune", folder / "c", *goal, "--max-ram", "1GiB")
     assert done.returncode == 0, done.stderr
     assert "exact search of 100 queries over 480 rows" in done.stderr
     assert "points measured by vectors (mode vector)" in " ".join(done.stdout.split())
@@ -142,10 +142,10 @@ def test_exact(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "recipe"),
     [
-        ("--structure ivf --effort 3", {"structure": "ivf", "effort": 3}),
-        ("--structure hnsw --links 8", {"structure": "hnsw", "hnsw_m": 8}),
+        ("--structure ivf --set effort=3", {"structure": "ivf", "effort": 3}),
+        ("--structure hnsw --set hnsw_m=8", {"structure": "hnsw", "hnsw_m": 8}),
         ("--code int8", {"code": "int8"}),
-        ("--rotation identity", {"rotation": "identity"}),
+        ("--set rotation=identity", {"rotation": "identity"}),
         ("--prefix 8 --funnel 16:40,24:20", {"stages": [[16, 40], [24, 20]]}),
     ],
 )

@@ -75,7 +75,7 @@ def test_documents_and_vectors(folder: Path) -> None:
     assert run_json("index", *prefixed)["documents"] == 1800
 
 
-@pytest.mark.parametrize("config", [["--rotation", "identity"], []])
+@pytest.mark.parametrize("config", [["--set", "rotation=identity"], []])
 def test_what_export_writes_is_read_back(tmp_path: Path, config: list[str]) -> None:
     names = ("documents.jsonl", "passages.jsonl", "vectors.npy")
     with SearchEngine.create(tmp_path / "a", WordLengths(64), {"rotation": "identity"}) as engine:

@@ -99,7 +99,8 @@ def test_search_chooses_the_step_of_a_training(folder: Path, tmp_path: Path) -> 
     write_sentence_transformer(tmp_path / "base")
     rows = [f"{text}\t{' '.join(reversed(text.split()))}" for text in TEXTS]
     (tmp_path / "pairs.tsv").write_text("anchor\tpositive\n" + "\n".join(rows) + "\n")
-    options = ["--base", "base", "--prefixes", "32,8", "--batch-size", "6", "--lr", "0.002"]
+    options = ["--base", "base", "--prefixes", "32,8", "--set", "batch_size=6"]
+    options += ["--set", "learning_rate=0.002"]
     settings = ["--set", "max_steps=8", "--set", "eval_every=4", "--set", "precision=fp32"]
     done = command_line.run(
         "train", "pairs.tsv", "--out", "m", *options, *settings, "--dev", str(folder), cwd=tmp_path
