@@ -151,7 +151,7 @@ def read_config(
         {
             "Output and encoder": "out encoder runtime",
             "Candidates": "corpus text_field",
-            "Choice": "negatives relative_margin margin skip depth",
+            "Choice": "negatives relative_margin skip depth",
         }
     )
 )
@@ -170,7 +170,6 @@ def read_config(
     default=0.95,
     help="Maximum score of a negative, as a fraction of the positive's.",
 )
-@click.option("--margin", type=float, help="Minimum distance below the positive's score.")
 @click.option("--skip", default=0, help="Number of first ranks to leave out.")
 @click.option("--depth", default=100, help="Last rank to consider.")
 @runs

@@ -6,7 +6,7 @@ summary = write_negatives(Path("triplets.jsonl"), encoder, pairs, candidates(pai
 
 A candidate that scores nearly as high as the positive is probably an unlabelled positive; a margin
 excludes it: a fraction of the positive's score (TopK-PercPos of NV-Retriever, Moreira et al., arXiv
-2407.15831), or a difference, or both.
+2407.15831).
 """
 
 import json
@@ -47,7 +47,6 @@ class MiningConfig:
     Attributes:
         negatives: number of negatives per anchor.
         relative_margin: maximum score of a negative, as a fraction of the positive's.
-        margin: minimum distance below the positive's score; None: no minimum.
         skip: number of first ranks to leave out.
         depth: last rank to consider.
 
@@ -57,7 +56,6 @@ class MiningConfig:
 
     negatives: int = 1
     relative_margin: float = 0.95
-    margin: float | None = None
     skip: int = 0
     depth: int = 100
 
@@ -119,8 +117,6 @@ def choose(
     considered = ranked[config.skip : config.depth]
     # abs: for a positive of −0.2, a margin of 0.95 must exclude −0.19.
     limit = positive - (1 - config.relative_margin) * abs(positive)
-    if config.margin is not None:
-        limit = min(limit, positive - config.margin)
     fitting = [row for row, score in considered if score <= limit]
     return fitting[: config.negatives], len(considered) - len(fitting)
 

@@ -69,10 +69,6 @@ def write(
         ({}, ["c 40", "c 50"], 2),
         ({"relative_margin": 1.0}, ["c 32", "c 40"], 1),
         ({"relative_margin": 2.0}, ["c 10", "c 32"], 0),  # the limit is above every cosine
-        ({"relative_margin": 2.0, "margin": 0.0}, ["c 32", "c 40"], 1),
-        ({"margin": 0.15}, ["c 50", "p 60"], 3),  # at most 0.716
-        ({"margin": 0.01}, ["c 40", "c 50"], 2),  # the stricter of the two holds
-        ({"margin": 0.01, "relative_margin": 1.0}, ["c 32", "c 40"], 1),
         ({"skip": 1}, ["c 40", "c 50"], 1),  # c 10 is not looked at
         ({"skip": 3}, ["c 50", "p 60"], 0),
         ({"depth": 3}, ["c 40"], 2),
