@@ -58,7 +58,7 @@ def run_demo(folder: Path) -> None:
     from searchengine.indexer.tuning.goal import Goal
     from searchengine.measure.bench_data import collection_dataset
     from searchengine.measure.judgements import read_queries
-    from searchengine.measure.points import Bench
+    from searchengine.measure.points import bench
     from searchengine.trainer.training.train_config import TrainConfig
 
     if trained:
@@ -78,6 +78,6 @@ def run_demo(folder: Path) -> None:
         say()
         questions = read_queries(sample / "queries.jsonl")
         with collection_dataset(engine, questions) as dataset, steps() as report:
-            results = Bench(dataset, Goal(), report).run()
+            *_, results = bench(dataset, Goal(), report)
     show_rows(results.table(), "Operating points, compared with exact search")
     say(f'Next: {program()} search {collection} "why do volcanoes erupt"')

@@ -64,6 +64,11 @@ class Dataset:
         return Mode.VECTOR if self.default_mode is Mode.TEXT else self.default_mode
 
     @property
+    def config(self) -> SegmentConfig:
+        """The config of the largest segment."""
+        return max(self.segments, key=lambda segment: segment.rows).config
+
+    @property
     def sizes(self) -> list[int]:
         """Number of rows of each segment that may be returned."""
         pairs = zip(self.segments, self.live, strict=True)

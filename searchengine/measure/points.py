@@ -7,7 +7,7 @@ measures what a tuning does not: the slowest queries, nDCG.
 
 import os
 import platform
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -69,175 +69,162 @@ class _Entry:
     rounds: list[Doubles] = field(default_factory=list)
 
 
-class Bench:
-    """A bench of a data set: `run` measures, `results` returns the results so far."""
+def bench(
+    dataset: Dataset, goal: Goal, progress: Progress, *, repeats: int = 5
+) -> Iterator[Results]:
+    """Tune without writing anything, then measure the points worth showing.
 
-    def __init__(
-        self, dataset: Dataset, goal: Goal, progress: Progress, *, repeats: int = 5
-    ) -> None:
-        """`goal`: of the tuning; `repeats`: rounds; `progress`: progress callback."""
-        self._dataset, self._repeats, self._progress = dataset, repeats, progress
-        self._goal = replace(goal, k=min(goal.k, dataset.rows))
-        self._config = max(dataset.segments, key=lambda segment: segment.rows).config
-        self._entries: list[_Entry] = []
-        self._tuning: Tuning | str = "the bench was interrupted before a point was chosen"
-        self._now: str | None = None
-        self._started = datetime.now(UTC).isoformat(timespec="seconds")
-
-    def run(self, on_round: Callable[[Results], object] | None = None) -> Results:
-        """Tune without writing anything, then measure the points worth showing.
-
-        `on_round` gets the results so far after every round, so that an interruption leaves a
-        report.
-        """
-        report = on_round or (lambda _: None)
-        self._tuning = self._tuned()
-        self._entries = [*self._present(), *self._views(self._configs())]
-        self._measure_recall()
-        points, queries = [entry.point for entry in self._entries], self._dataset.queries[:TIMED]
-        total = len(points) * self._repeats
-        timed = in_turns(points, queries, self._repeats)
-        for done, (number, seconds) in enumerate(timed, start=1):
-            self._entries[number].rounds.append(seconds)
-            self._progress("measuring", 1, total)
-            if done % len(points) == 0:
-                report(self.results(complete=False))
-        return self.results(complete=True)
-
-    def _tuned(self) -> Tuning | str:
-        """The tuning of the queries, or why none of its points holds the goal."""
-        pairs = zip(self._dataset.segments, self._dataset.live, strict=True)
-        filled = [pair for pair in pairs if pair[1] is None or pair[1].size]
-        try:
-            return tune(
-                [segment for segment, _ in filled],
-                self._dataset.queries,
-                self._goal,
-                live=[live for _, live in filled],
-                on_step=lambda step: self._progress(step, 1, 1),
-                question_ms=self._dataset.encoding_ms or 0,
-            )
-        except TuneError as error:
-            return str(error)
-
-    def _configs(self) -> Iterator[SegmentConfig]:
-        """The configs to measure: of a tuning, the chosen one and those that find most in a time.
-
-        Without a tuning, the usual ones of a collection of this size.
-        """
-        if isinstance(self._tuning, Tuning):
-            yield self._tuning.config
-            yield from (point.config for point in frontier(self._tuning.curve))
-            return
-        rows, dim, k = self._dataset.rows, self._dataset.segments[0].dim, self._goal.k
-        kind = (Structure.FLAT, Code.FP16) if rows < FLAT_BELOW else (Structure.HNSW, Code.INT8)
-        base = replace(self._config, stages=(), effort=0, structure=kind[0], code=kind[1])
-        for prefix in [width for width in PREFIXES if width < dim] or [dim]:
-            for shortlist in [k * times for times in SHORTLISTS if k * times <= rows] or [rows]:
-                yield replace(base, prefix=prefix, shortlist=shortlist)
-
-    def _present(self) -> Iterator[_Entry]:
-        """Exact search, and the point of the collection unless that is exact search."""
-        data, k, config = self._dataset, self._goal.k, self._config
-        every = replace(config.scanned(), shortlist=ALL_ROWS, stages=())
-        views = tuple(
-            s.over(replace(s.config, shortlist=ALL_ROWS, stages=())) for s in data.segments
-        )
-        stored = sum(view.rows * cold_row(view.config, view.dim) for view in views)
-        scan = OperatingPoint(views, data.live, k, None)
-        yield _Entry(EXACT, every, scan, stored, 0)  # each query reads all rows
-        self._now, dim = EXACT, data.segments[0].dim
-        sizes = [max(segment.config.shortlist, k) for segment in data.segments]
-        if all(size >= rows for size, rows in zip(sizes, data.sizes, strict=True)):
-            return
-        several = "" if min(sizes) == max(sizes) else f"{min(sizes)}–{max(sizes)}"
-        if several:  # measured segment by segment
-            config = replace(config, shortlist=0)
-        self._now = point_name(config, dim, several)
-        yield self._entry(self._now, config, OperatingPoint(data.segments, data.live, k, 0))
-
-    def _views(self, configs: Iterable[SegmentConfig]) -> Iterator[_Entry]:
-        """The points of configs, each coarse stage built once, without the point of now."""
-        built: dict[SegmentConfig, tuple[Segment, ...]] = {}
-        data, names = self._dataset, {EXACT, self._now}
-        for config in configs:
-            name = self._name(config)
-            if name in names:
-                continue
-            names.add(name)
-            key = config.coarse_stage()
-            if key not in built:
-                built[key] = tuple(segment.over(config) for segment in data.segments)
-                self._progress(f"building {config.structure} over {config.prefix}", 1, 1)
-            views = tuple(segment.over(config) for segment in built[key])  # one coarse stage
-            point = OperatingPoint(views, data.live, self._goal.k, config.shortlist)
-            yield self._entry(name, config, point)
-
-    @staticmethod
-    def _entry(name: str, config: SegmentConfig, point: OperatingPoint) -> _Entry:
-        views = point.segments
-        size = sum(hot_bytes(view.config, view.rows, view.dim) for view in views)
-        stored = sum(view.rows * cold_row(view.config, view.dim) for view in views)
-        return _Entry(name, config, point, size, stored)
-
-    def _measure_recall(self) -> None:
-        """Measure recall and nDCG of every point."""
-        queries, judge = self._dataset.queries, self._dataset.judge
-        exact, shares = self._entries[0].point.search(queries).rows, []
-        for entry in self._entries:
-            shares.append(recalls(entry.point.search(queries).rows, exact))
-            entry.ndcg = None if judge is None else float(judge(entry.point.segments).mean())
-            self._progress("measuring recall", 1, len(self._entries))
-        for entry, found, (low, high) in zip(self._entries, shares, intervals(shares), strict=True):
-            entry.recall = float(found.mean()), low, high
-
-    def _name(self, config: SegmentConfig) -> str:
-        """The name of a config, which is exact search if it passes on all rows."""
-        data = self._dataset
-        every = all(config.shortlist >= rows for rows in data.sizes)
-        return EXACT if every else point_name(config, data.segments[0].dim)
-
-    def results(self, *, complete: bool) -> Results:
-        """Return the results so far."""
-        data, tuning = self._dataset, self._tuning
-        segment = data.segments[0]
+    Yields the results after each round, so that an interruption leaves a report.
+    """
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    goal = replace(goal, k=min(goal.k, dataset.rows))
+    tuning = _tuned(dataset, goal, progress)
+    entries = _present(dataset, goal.k)
+    now = entries[-1].name
+    entries += _views(dataset, goal.k, _configs(dataset, goal.k, tuning), {EXACT, now}, progress)
+    _measure_recall(dataset, entries, progress)
+    recommended, why = None, str(tuning)
+    curve: tuple[Point, ...] = ()
+    if isinstance(tuning, Tuning):
+        recommended, curve = _name(dataset, tuning.config), tuning.curve
         why = (
-            tuning
-            if isinstance(tuning, str)
-            else (
-                f"{tuning.held_out:,} held-out queries show that recall@{self._goal.k} exceeds "
-                f"{self._goal.recall:g} (confidence {self._goal.confidence:g})."
+            f"{tuning.held_out:,} held-out queries show that recall@{goal.k} exceeds "
+            f"{goal.recall:g} (confidence {goal.confidence:g})."
+        )
+    points, total = [entry.point for entry in entries], len(entries) * repeats
+    for done, (i, seconds) in enumerate(in_turns(points, dataset.queries[:TIMED], repeats), 1):
+        entries[i].rounds.append(seconds)
+        progress("measuring", 1, total)
+        if done % len(points) == 0:
+            yield Results(
+                measured_at=started,
+                complete=done == total,
+                subject=_subject(dataset, goal.k),
+                machine=machine(),
+                settings={"repeats": repeats, **asdict(goal)},
+                encoding_ms=dataset.encoding_ms,
+                now=now,
+                recommended=recommended,
+                why=why,
+                rows=tuple(map(_row, entries)),
+                curve=tuple(point.as_dict() for point in curve),
             )
+
+
+def _tuned(dataset: Dataset, goal: Goal, progress: Progress) -> Tuning | TuneError:
+    """The tuning of the queries, or why none of its points holds the goal."""
+    pairs = zip(dataset.segments, dataset.live, strict=True)
+    filled = [pair for pair in pairs if pair[1] is None or pair[1].size]
+    try:
+        return tune(
+            [segment for segment, _ in filled],
+            dataset.queries,
+            goal,
+            live=[live for _, live in filled],
+            on_step=lambda step: progress(step, 1, 1),
+            question_ms=dataset.encoding_ms or 0,
         )
-        measured = [entry for entry in self._entries if entry.rounds]
-        return Results(
-            measured_at=self._started,
-            complete=complete,
-            subject={
-                "name": data.name,
-                "path": data.path,
-                "rows": data.rows,
-                "dim": segment.dim,
-                "queries": len(data.queries),
-                "k": self._goal.k,
-                "segments": len(data.segments),
-                "storage": str(segment.config.storage),
-                "encoder": data.encoder,
-                "judged": 0 if data.judge is None else len(data.queries),
-                "default_mode": data.default_mode,
-                "mode": data.mode,
-            },
-            machine=machine(),
-            settings={"repeats": self._repeats, **asdict(self._goal)},
-            encoding_ms=data.encoding_ms,
-            now=self._now,
-            recommended=None if isinstance(tuning, str) else self._name(tuning.config),
-            why=why,
-            rows=tuple(map(_row, measured)),
-            curve=tuple(point.as_dict() for point in tuning.curve)
-            if isinstance(tuning, Tuning)
-            else (),
-        )
+    except TuneError as error:
+        return error
+
+
+def _configs(dataset: Dataset, k: int, tuning: Tuning | TuneError) -> Iterator[SegmentConfig]:
+    """The configs to measure: of a tuning, the chosen one and those that find most in a time.
+
+    Without a tuning, the usual ones of a collection of this size.
+    """
+    if isinstance(tuning, Tuning):
+        yield tuning.config
+        yield from (point.config for point in frontier(tuning.curve))
+        return
+    rows, dim = dataset.rows, dataset.segments[0].dim
+    kind = (Structure.FLAT, Code.FP16) if rows < FLAT_BELOW else (Structure.HNSW, Code.INT8)
+    base = replace(dataset.config, stages=(), effort=0, structure=kind[0], code=kind[1])
+    for prefix in [width for width in PREFIXES if width < dim] or [dim]:
+        for shortlist in [k * times for times in SHORTLISTS if k * times <= rows] or [rows]:
+            yield replace(base, prefix=prefix, shortlist=shortlist)
+
+
+def _present(dataset: Dataset, k: int) -> list[_Entry]:
+    """Exact search, and the point of the collection unless that is exact search."""
+    config, segments = dataset.config, dataset.segments
+    every = replace(config.scanned(), shortlist=ALL_ROWS, stages=())
+    views = tuple(s.over(replace(s.config, shortlist=ALL_ROWS, stages=())) for s in segments)
+    exact = _entry(EXACT, every, OperatingPoint(views, dataset.live, k, None))
+    exact.memory, exact.disk = exact.disk, 0  # each query reads all rows
+    sizes = [max(segment.config.shortlist, k) for segment in segments]
+    if all(size >= rows for size, rows in zip(sizes, dataset.sizes, strict=True)):
+        return [exact]
+    several = "" if min(sizes) == max(sizes) else f"{min(sizes)}–{max(sizes)}"
+    if several:  # measured segment by segment
+        config = replace(config, shortlist=0)
+    name = point_name(config, segments[0].dim, several)
+    return [exact, _entry(name, config, OperatingPoint(segments, dataset.live, k, 0))]
+
+
+def _views(
+    dataset: Dataset,
+    k: int,
+    configs: Iterable[SegmentConfig],
+    names: set[str],
+    progress: Progress,
+) -> Iterator[_Entry]:
+    """The points of configs that have none of `names`, each coarse stage built once."""
+    built: dict[SegmentConfig, list[Segment]] = {}
+    for config in configs:
+        name = _name(dataset, config)
+        if name in names:
+            continue
+        names.add(name)
+        key = config.coarse_stage()
+        if key not in built:
+            built[key] = [segment.over(config) for segment in dataset.segments]
+            progress(f"building {config.structure} over {config.prefix}", 1, 1)
+        views = tuple(segment.over(config) for segment in built[key])  # they share it
+        yield _entry(name, config, OperatingPoint(views, dataset.live, k, config.shortlist))
+
+
+def _entry(name: str, config: SegmentConfig, point: OperatingPoint) -> _Entry:
+    views = point.segments
+    memory = sum(hot_bytes(view.config, view.rows, view.dim) for view in views)
+    disk = sum(view.rows * cold_row(view.config, view.dim) for view in views)
+    return _Entry(name, config, point, memory, disk)
+
+
+def _measure_recall(dataset: Dataset, entries: Sequence[_Entry], progress: Progress) -> None:
+    """Measure recall and nDCG of every point; the first one is exact search."""
+    queries, judge = dataset.queries, dataset.judge
+    exact, shares = entries[0].point.search(queries).rows, []
+    for entry in entries:
+        shares.append(recalls(entry.point.search(queries).rows, exact))
+        entry.ndcg = None if judge is None else float(judge(entry.point.segments).mean())
+        progress("measuring recall", 1, len(entries))
+    for entry, found, (low, high) in zip(entries, shares, intervals(shares), strict=True):
+        entry.recall = float(found.mean()), low, high
+
+
+def _name(dataset: Dataset, config: SegmentConfig) -> str:
+    """The name of a config, which is exact search if it passes on all rows."""
+    every = all(config.shortlist >= rows for rows in dataset.sizes)
+    return EXACT if every else point_name(config, dataset.segments[0].dim)
+
+
+def _subject(dataset: Dataset, k: int) -> dict[str, Any]:
+    segment = dataset.segments[0]
+    return {
+        "name": dataset.name,
+        "path": dataset.path,
+        "rows": dataset.rows,
+        "dim": segment.dim,
+        "queries": len(dataset.queries),
+        "k": k,
+        "segments": len(dataset.segments),
+        "storage": str(segment.config.storage),
+        "encoder": dataset.encoder,
+        "judged": 0 if dataset.judge is None else len(dataset.queries),
+        "default_mode": dataset.default_mode,
+        "mode": dataset.mode,
+    }
 
 
 def frontier(points: Iterable[Point]) -> list[Point]:

@@ -105,7 +105,7 @@ def _measure(
 ) -> None:
     from searchengine.cli.console import note, show_json, steps
     from searchengine.indexer.tuning.goal import Goal
-    from searchengine.measure.points import Bench
+    from searchengine.measure.points import bench as run_bench
 
     out = options["out"]
     goal = Goal(options["target_recall"], options["confidence"], options["k"])
@@ -119,14 +119,16 @@ def _measure(
         for sentence in dataset.notes:
             note(f"Note: {sentence}")
         progress = stack.enter_context(steps())
-        bench = Bench(dataset, goal, progress, repeats=options["repeats"])
+        results = None
         try:
-            results = bench.run((lambda so_far: so_far.write(out)) if out else None)
+            for results in run_bench(dataset, goal, progress, repeats=options["repeats"]):
+                if out is not None:
+                    results.write(out)
         except (KeyboardInterrupt, SystemExit):
-            results = bench.results(complete=False)
-            if out is not None and results.rows:
+            if out is not None and results is not None:
                 note(f"Interrupted; the results so far are in {_write(results, out)}")
             raise
+    assert results is not None  # there is a round at least
     if out is not None:
         note(f"Written: {_write(results, out)}")
     if as_json:

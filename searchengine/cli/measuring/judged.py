@@ -116,7 +116,7 @@ def retrieval(
         position(evaluation.names(engine, dims, modes), baseline)  # refused before measuring
         task = evaluation.task(engine, questions, judgements)
         if run_out is not None:  # refuse what a run file cannot hold before measuring
-            check_names(run_out, task.queries, list(engine.keys()))
+            check_names(run_out, question=task.queries, document=engine.keys())
         for sentence in task.notes:
             note(f"Note: {sentence}")
         with steps() as report:

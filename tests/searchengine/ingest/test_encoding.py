@@ -27,7 +27,7 @@ from searchengine.indexer.errors import VectorError
 from searchengine.indexer.tuning.goal import Goal
 from searchengine.ingest.passages import BATCH, PassageConfig, PassageReader
 from searchengine.measure.bench_data import collection_dataset
-from searchengine.measure.points import Bench
+from searchengine.measure.points import bench
 from searchengine.measure.retrieval import measure, task
 from searchengine.trainer.sources import multilingual
 
@@ -205,7 +205,8 @@ def test_bench_and_tune_leave_a_worn_collection_right(
 ) -> None:
     engine, live = worn
     with collection_dataset(engine, {"1": "aaa aa", "2": "a"}) as subject:
-        rows = Bench(subject, Goal(k=5), lambda *_: None, repeats=1).run().rows
+        (results,) = bench(subject, Goal(k=5), lambda *_: None, repeats=1)
+        rows = results.rows
     assert len(rows) >= 4 and all(row.recall == 1 for row in rows)
     # A low target, for the questions are few; what is found is right whatever the recipe.
     engine.tune(goal=Goal(k=5, recall=0.5))

@@ -19,7 +19,7 @@ from searchengine.indexer.tuning.points import OperatingPoint, recalls
 from searchengine.indexer.tuning.tune import tune
 from searchengine.ingest.passages import PassageConfig
 from searchengine.measure.bench_data import Dataset, collection_dataset, vectors_dataset
-from searchengine.measure.points import Bench
+from searchengine.measure.points import bench
 from searchengine.measure.results import Results
 from searchengine.measure.retrieval import measure, task
 
@@ -46,6 +46,11 @@ def silent(*_: object) -> None:
     pass
 
 
+def last(subject: Dataset, goal: Goal, repeats: int = 1) -> Results:
+    *_, results = bench(subject, goal, silent, repeats=repeats)
+    return results
+
+
 def work(point: OperatingPoint, queries: np.ndarray, *, batch: bool = False) -> np.ndarray:
     """Seconds that depend on nothing but the point, in place of a clock."""
     flat = [view.rows for view in point.segments if view.config.structure == "flat"]
@@ -64,7 +69,7 @@ GOAL = Goal(recall=0.8, k=5)
 
 @pytest.fixture
 def results(subject: Dataset) -> Results:
-    return Bench(subject, GOAL, silent, repeats=3).run()
+    return last(subject, GOAL, 3)
 
 
 def test_the_points_are_those_of_a_tuning(subject: Dataset, results: Results) -> None:
@@ -99,7 +104,7 @@ def test_each_row_says_what_its_searches_find(subject: Dataset, results: Results
 
 def test_too_few_queries_confirm_no_point(subject: Dataset) -> None:
     few = replace(subject, queries=subject.queries[:20])
-    found = Bench(few, GOAL, silent, repeats=1).run()
+    found = last(few, GOAL)
     assert found.recommended is None and "got 20; give more queries" in found.why
     assert [row.name for row in found.rows[2:]] == [
         f"hnsw int8 24 → {size}" for size in (10, 25, 50, 100, 250)
@@ -134,19 +139,10 @@ def test_missing_results_are_reported(tmp_path: Path) -> None:
         Results.read(tmp_path / "none")
 
 
-def test_every_round_is_reported_and_survives_an_interruption(subject: Dataset) -> None:
-    seen: list[Results] = []
-
-    def report(results: Results) -> None:
-        seen.append(results)
-        if len(seen) == 2:
-            raise KeyboardInterrupt
-
-    bench = Bench(subject, GOAL, silent)
-    with pytest.raises(KeyboardInterrupt):
-        bench.run(on_round=report)
-    kept = bench.results(complete=False)
-    assert not kept.complete and kept.rows == seen[1].rows and kept.recommended
+def test_every_round_is_reported(subject: Dataset) -> None:
+    rounds = [*bench(subject, GOAL, silent, repeats=3)]
+    assert [each.complete for each in rounds] == [False, False, True]
+    assert all(each.recommended and len(each.rows) == len(rounds[0].rows) for each in rounds)
 
 
 @pytest.fixture
@@ -166,7 +162,7 @@ def test_a_collection_with_judgements(engine: SearchEngine) -> None:
     with collection_dataset(engine, questions, qrels) as subject:
         assert subject.rows == 40 and len(subject.queries) == 2
         assert (subject.encoding_ms or 0) > 0 and subject.sizes == [20, 19, 1]
-        found = Bench(subject, Goal(), silent, repeats=1).run()
+        found = last(subject, Goal())
     assert all(row.ndcg == pytest.approx(1) for row in found.rows if row.config.shortlist >= 40)
     assert found.subject["judged"] == 2
 
@@ -192,7 +188,7 @@ def test_ndcg_is_that_of_the_evaluation(tmp_path: Path) -> None:
             engine.set_default(mode)
             with collection_dataset(engine, questions, qrels) as subject:
                 assert subject.notes == judged.notes and subject.mode == mode
-                found[mode] = Bench(subject, Goal(), silent, repeats=1).run()
+                found[mode] = last(subject, Goal())
     by_vector, by_both = found["vector"], found["hybrid"]
     assert by_vector.rows[0].ndcg == pytest.approx(exact.ndcg_10) != 1
     now = by_vector.named("flat fp16 3 → 12, not rotated")
@@ -212,12 +208,12 @@ def test_every_point_can_be_applied(tmp_path: Path) -> None:
         engine.add([{"_id": str(i), "text": text} for i, text in enumerate(texts)])
         engine.delete(["5", "1299"])
 
-        def bench() -> Results:
+        def measured() -> Results:
             with collection_dataset(engine, questions) as subject:
                 steady = replace(subject, encoding_ms=0)
-                return Bench(steady, Goal(recall=0.8), silent, repeats=1).run()
+                return last(steady, Goal(recall=0.8))
 
-        first = bench()
+        first = measured()
         assert first.now == "flat fp16 4 → 30"
         scores = [hit.score for hit in engine.search(texts[7], mode="vector", exact=True)]
         for name in (str(first.recommended), "exact", "flat fp16 4 → 30"):
@@ -227,7 +223,7 @@ def test_every_point_can_be_applied(tmp_path: Path) -> None:
             assert segment.config == point.config and segment.rows == 1298
             hits = engine.search(texts[7], mode="vector", exact=True)
             assert [hit.score for hit in hits] == pytest.approx(scores, abs=2e-3)  # float16
-            again = bench()
+            again = measured()
             assert again.now == name
         assert engine.stats().tuning is None
         with pytest.raises(SegmentConfigError, match="prefix 17 is wider than the vectors"):
