@@ -19,7 +19,6 @@ from searchengine.measure.significance import (
     compare,
     holm,
     intervals,
-    significant,
 )
 from searchengine.trainer.evaluation.intervals import Values
 
@@ -112,9 +111,9 @@ class RetrievalRow:
     p: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values by metric name, ready for JSON, with six significant digits."""
+        """Plain values by metric name, ready for JSON."""
         comparison = self.comparison
-        values = {
+        return {
             "setting": self.setting.name,
             "mode": self.setting.mode,
             "default": self.setting.default,
@@ -131,7 +130,6 @@ class RetrievalRow:
             "p": self.p,
             "p_uncorrected": None if comparison is None else comparison.p,
         }
-        return {name: significant(value) for name, value in values.items()}
 
 
 def table(settings: Sequence[Setting], baseline: str | None = None) -> list[RetrievalRow]:

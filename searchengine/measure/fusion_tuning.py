@@ -15,7 +15,7 @@ from searchengine.indexer.arrays import Floats
 from searchengine.measure.comparison import MAIN, per_question
 from searchengine.measure.judgements import Qrels, Task
 from searchengine.measure.retrieval import Progress, batches, silent, task
-from searchengine.measure.significance import Comparison, compare, significant
+from searchengine.measure.significance import Comparison, compare
 from searchengine.trainer.evaluation.intervals import Values
 
 MIN_JUDGED = 20
@@ -57,8 +57,7 @@ class FusionTuning:
     def as_dict(self) -> dict[str, Any]:
         """All of it, for JSON."""
         curve = [{"weight": weight, MAIN: ndcg} for weight, ndcg in self.curve.items()]
-        values: dict[str, Any] = significant(asdict(self) | {"curve": curve})
-        return values
+        return asdict(self) | {"curve": curve}
 
 
 def tune_fusion(

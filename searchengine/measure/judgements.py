@@ -177,9 +177,9 @@ def write_run(path: str | Path, run: Run, tag: str) -> None:
     Raises CorpusError, before writing, for names with white space.
     """
     path = Path(path)
-    _check_name(path, "tag", tag)
-    for question, results in run.items():
-        check_names(path, [question], results)
+    check_names(
+        path, tag=[tag], question=run, document={name for found in run.values() for name in found}
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w", encoding="utf-8") as file:
         for question, results in run.items():
@@ -187,18 +187,13 @@ def write_run(path: str | Path, run: Run, tag: str) -> None:
                 file.write(f"{question} Q0 {document} {rank} {score:.9g} {tag}\n")
 
 
-def check_names(path: Path, questions: Iterable[str], documents: Iterable[str]) -> None:
-    """Raise CorpusError, with `path`, for names with white space."""
-    for question in questions:
-        _check_name(path, "question", question)
-    for document in documents:
-        _check_name(path, "document", document)
-
-
-def _check_name(path: Path, column: str, name: str) -> None:
-    if name.split() != [name]:
-        raise bad(
-            path,
-            f"the {column} must not contain white space, the separator of run files, got "
-            f"{name!r:.80}; rename it, or write no run file",
-        )
+def check_names(path: Path, **columns: Iterable[str]) -> None:
+    """Raise CorpusError, with `path`, for names with white space; column → its names."""
+    for column, names in columns.items():
+        for name in names:
+            if name.split() != [name]:
+                raise bad(
+                    path,
+                    f"the {column} must not contain white space, the separator of run files, got "
+                    f"{name!r:.80}; rename it, or write no run file",
+                )

@@ -1,6 +1,6 @@
-"""Significance of means over questions: intervals, paired tests, digits that mean something.
+"""Significance of means over questions: intervals and paired tests.
 
-interval(values)                   # interval of the mean over other samples of questions
+intervals([values, …])             # intervals of means over other samples of questions
 compare(values, baseline)          # difference of two settings, its interval and p-value
 holm([p, …])                       # p-values of several comparisons, corrected
 
@@ -14,7 +14,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,16 +31,11 @@ MIN_QUESTIONS = 10
 _BATCH = 1 << 22  # numbers resampled at a time, which bounds memory
 
 
-def interval(values: npt.ArrayLike) -> Interval:
-    """The ends of the 95 % interval of the mean of values (n,), one per question.
-
-    One value, or equal values, give the mean twice: they have no variance.
-    """
-    return intervals(np.asarray(values, np.float64)[None])[0]
-
-
 def intervals(values: npt.ArrayLike) -> list[Interval]:
-    """`interval` of every row of (m, n), with the same samples of questions."""
+    """The ends of the 95 % interval of the mean of every row of (m, n), one value per question.
+
+    All have the same samples of questions. Equal values give the mean twice: they do not vary.
+    """
     rows = np.asarray(values, np.float64)
     low, high = bootstrap(rows.shape[1], lambda places: rows[:, places].mean(axis=-1), len(rows))
     equal, means = np.ptp(rows, axis=1) == 0, rows[:, 0]  # without rounding errors of a mean
@@ -127,18 +121,3 @@ def holm(ps: Sequence[float]) -> list[float]:
     corrected = np.empty(len(ps))
     corrected[order] = np.minimum(np.maximum.accumulate(steps), 1)
     return [float(p) for p in corrected]
-
-
-def significant(value: Any, digits: int = 6) -> Any:
-    """Numbers, in lists and dicts too, rounded to significant digits; other values as they are.
-
-    For what is printed: the product of a p-value and a number of comparisons may be 0.0012 and be
-    computed as 0.0012000000000000001.
-    """
-    if isinstance(value, float):
-        return float(f"{value:.{digits}g}")
-    if isinstance(value, dict):
-        return {name: significant(item, digits) for name, item in value.items()}
-    if isinstance(value, list):
-        return [significant(item, digits) for item in value]
-    return value

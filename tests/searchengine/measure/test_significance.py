@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from searchengine.measure.significance import compare, holm, interval, intervals, wilson
+from searchengine.measure.significance import compare, holm, intervals, wilson
 from searchengine.trainer.evaluation.intervals import RESAMPLES
 
 # Eighths add up without rounding.
@@ -27,21 +27,21 @@ def every_assignment(ours: list[float], theirs: list[float]) -> float:
 
 def test_interval_of_two_values_is_both() -> None:
     """The resampled mean is 0, 1/2 or 1, with chances 1/4, 1/2 and 1/4."""
-    assert interval([0, 1]) == (0, 1)
+    assert intervals([[0, 1]])[0] == (0, 1)
 
 
 def test_values_that_say_nothing_about_chance() -> None:
-    assert interval([0.3]) == (0.3, 0.3)
-    assert interval([0.1] * 7) == (0.1, 0.1)
+    assert intervals([[0.3]])[0] == (0.3, 0.3)
+    assert intervals([[0.1] * 7])[0] == (0.1, 0.1)
 
 
 def test_interval_is_that_of_the_normal_distribution_where_questions_are_many() -> None:
     values = np.random.default_rng(1).random(400)
     error = 1.96 * values.std() / 20
-    low, high = interval(values)
+    low, high = intervals([values])[0]
     assert low == pytest.approx(values.mean() - error, abs=error / 20)
     assert high == pytest.approx(values.mean() + error, abs=error / 20)
-    assert interval(values) == (low, high)  # seeded
+    assert intervals([values])[0] == (low, high)  # seeded
 
 
 @pytest.mark.parametrize("n", [12, 40])
@@ -79,7 +79,7 @@ def test_the_interval_of_a_share_is_scipys(right: int, n: int) -> None:
 def test_intervals_of_several_rows_are_those_of_each() -> None:
     rows = np.random.default_rng(2).random((3, 50))
     rows[1] = 0.1
-    alone = [interval(row) for row in rows]
+    alone = [intervals([row])[0] for row in rows]
     assert np.array(intervals(rows)) == pytest.approx(np.array(alone))
     assert intervals(rows)[1] == (0.1, 0.1)
 
