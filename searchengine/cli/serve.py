@@ -28,7 +28,7 @@ _SUFFIX = ".index"
     cls=sectioned(
         {
             "Where": "host port unix_socket root_path trust_proxy workers",
-            "For whom": "tokens origins log slow",
+            "For whom": "tokens origins log",
             "Limits": "max_requests max_body timeout",
             "The encoder": "encoders runtime",
         }
@@ -70,7 +70,7 @@ _SUFFIX = ".index"
     "--tokens",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="File of tokens, a line NAME SCOPE TOKEN [COLLECTION…] each; the scope is read or write.",
+    help="File of tokens, a line NAME SCOPE TOKEN each; the scope is read or write.",
 )
 @click.option(
     "--encoder",
@@ -116,16 +116,9 @@ _SUFFIX = ".index"
 )
 @click.option(
     "--log",
-    type=click.Choice(["text", "json", "none"]),
+    type=click.Choice(["text", "none"]),
     default="text",
-    help="Format of the log on stderr: a line for each request, errors, warnings.",
-)
-@click.option(
-    "--slow",
-    type=click.FloatRange(0),
-    metavar="MS",
-    help="Milliseconds from which on a request is logged with the times of its stages "
-    "[default: never].",
+    help="Whether stderr has a line for each request, besides errors and warnings.",
 )
 @runs
 def serve(

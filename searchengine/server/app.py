@@ -1,4 +1,4 @@
-"""The ASGI application: routes behind the guard, what starts and stops with it, its OpenAPI."""
+"""The ASGI application: routes behind the guard, what starts and stops with it."""
 
 import asyncio
 import faulthandler
@@ -16,6 +16,7 @@ from typing import Any
 
 from fastapi import Depends, FastAPI
 from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.gzip import GZipMiddleware
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from searchengine.errors import FieldWarning
@@ -26,7 +27,7 @@ from searchengine.server import (
     search_routes,
     status_routes,
 )
-from searchengine.server.auth import OPEN, Access
+from searchengine.server.auth import Access
 from searchengine.server.guard import Guard
 from searchengine.server.metrics import Metrics
 from searchengine.server.refusals import add_handlers, known_parameters
@@ -43,16 +44,14 @@ _log = logging.getLogger(__name__)
 def create(settings: ServerSettings) -> Any:
     """The application."""
     warnings.simplefilter("ignore", FieldWarning)  # responses have them as `notes`
-    runtime = "auto" if settings.runtime is None else str(settings.runtime.runtime)
-    here = State(settings, Metrics(runtime))
+    here = State(settings, Metrics())
     access = Access(settings.tokens, settings.tokens_file, settings.host)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         """Open the collections, and close them; their encoders are loaded meanwhile."""
         here.collections = {
-            name: Served(name, path, settings, here.metrics)
-            for name, path in settings.collections.items()
+            name: Served(name, path, settings) for name, path in settings.collections.items()
         }
         tasks = [asyncio.create_task(work) for work in (_warm(here), _follow(here, access))]
         _tell_systemd("READY=1")
@@ -78,9 +77,11 @@ def create(settings: ServerSettings) -> Any:
     app.state.here = here
     for routes in (search_routes, embedding_routes, document_routes, status_routes, page_routes):
         app.include_router(routes.router, dependencies=[Depends(known_parameters)])
+    page_routes.mount_files(app)
     add_handlers(app)
-    _describe(app, settings)
-    inner: Any = app
+    # An attack by the length of what is compressed (BREACH) needs a page of another origin that
+    # makes a browser send the secret of its user; ours is a token in a header, which none can.
+    inner: Any = GZipMiddleware(app, 1000, 1)
     if settings.trust_proxy:
         inner = ProxyHeadersMiddleware(inner, list(settings.trust_proxy))
     guard = Guard(inner, settings, here.metrics, access)
@@ -125,24 +126,3 @@ def _tell_systemd(state: str) -> None:
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             # A name that begins with @ is one of the kernel, without a file.
             sender.sendto(state.encode(), address.replace("@", "\0", 1))
-
-
-def _describe(app: FastAPI, settings: ServerSettings) -> None:
-    """Say in OpenAPI below which address the server is, and which operations need a token."""
-    generate = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            schema = generate()
-            if settings.root_path:
-                schema["servers"] = [{"url": settings.root_path}]
-            if settings.tokens:
-                parts = schema.setdefault("components", {})
-                parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-                for path, operations in schema["paths"].items():
-                    for operation in operations.values():
-                        operation["security"] = [] if path in OPEN else [{"token": []}]
-            app.openapi_schema = schema
-        return app.openapi_schema
-
-    app.openapi = openapi  # type: ignore[method-assign]

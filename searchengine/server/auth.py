@@ -5,7 +5,7 @@ import hmac
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -27,31 +27,20 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token: the name for the log, whether it may write, and its SHA-256. Never the token.
-
-    `collections`: those that it is for; none: all.
-    """
+    """A token: the name for the log, whether it may write, and its SHA-256. Never the token."""
 
     name: str
     writes: bool
     digest: bytes
-    collections: tuple[str, ...] = ()
 
     @classmethod
-    def from_secret(
-        cls, name: str, scope: str, secret: str, collections: Sequence[str] = ()
-    ) -> "Token":
+    def from_secret(cls, name: str, scope: str, secret: str) -> "Token":
         """The token of a secret; `scope` is read or write, which includes read."""
-        digest = hashlib.sha256(secret.encode()).digest()
-        return cls(name, scope == "write", digest, tuple(collections))
-
-    def reads(self, collection: str) -> bool:
-        """Whether it is for a collection."""
-        return not self.collections or collection in self.collections
+        return cls(name, scope == "write", hashlib.sha256(secret.encode()).digest())
 
 
 def read_tokens(path: Path) -> tuple[Token, ...]:
-    """The tokens of a file: a line `NAME SCOPE TOKEN [COLLECTION…]` each; # begins a comment.
+    """The tokens of a file: a line `NAME SCOPE TOKEN` each; # begins a comment.
 
     Raises QueryError; a message never quotes a token.
     """
@@ -66,18 +55,17 @@ def read_tokens(path: Path) -> tuple[Token, ...]:
         fields = re.split(r"(?:^|\s)#", line, maxsplit=1)[0].split()  # a token may have a #
         if not fields:
             continue
-        if len(fields) < 3 or fields[1] not in _SCOPES:
+        if len(fields) != 3 or fields[1] not in _SCOPES:
             raise QueryError(
-                f"{path}:{number}: expected NAME SCOPE TOKEN, where the scope is read or write, "
-                "and the collections that the token is for if not all"
+                f"{path}:{number}: expected NAME SCOPE TOKEN, where the scope is read or write"
             )
-        name, scope, secret, *collections = fields
+        name, scope, secret = fields
         if len(secret) < _MIN_CHARACTERS or not re.fullmatch(r"[!-~]+", secret):
             raise QueryError(
                 f"{path}:{number}: a token must have at least {_MIN_CHARACTERS} ASCII "
                 "characters; make one: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
             )
-        token = Token.from_secret(name, scope, secret, collections)
+        token = Token.from_secret(name, scope, secret)
         if name in (other.name for other in tokens):
             raise QueryError(f"{path}:{number}: the name {name!r} occurs twice")
         if token.digest in (other.digest for other in tokens):
@@ -143,8 +131,6 @@ class Access:
         token = self._token(headers)
         if writes and not token.writes:
             raise Refused(403, "this token may read only; use one with the scope write")
-        if token.collections and path.startswith("/metrics"):
-            raise Refused(403, "metrics are about all collections; use a token without a limit")
         return token
 
     def _token(self, headers: Mapping[bytes, bytes]) -> Token:

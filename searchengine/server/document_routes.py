@@ -1,16 +1,15 @@
 """Routes of documents: get, list, put, update, delete."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Depends, Path, Query, Request
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.responses import Response
 
 from searchengine.corpus.documents import Document
 from searchengine.corpus.text_files import bad
 from searchengine.engine import SearchEngine, contract
-from searchengine.errors import CorpusError, QueryError, UnknownKey
+from searchengine.errors import QueryError, UnknownKey
 from searchengine.indexer.arrays import Floats
 from searchengine.query.request import check_vectors
 from searchengine.server.models import (
@@ -24,9 +23,9 @@ from searchengine.server.models import (
     UrlFilter,
     Written,
 )
-from searchengine.server.refusals import RESPONSES
+from searchengine.server.refusals import BEARER, RESPONSES
 from searchengine.server.responses import json_list, json_object, respond
-from searchengine.server.served import collection_of, state
+from searchengine.server.served import collection_of
 from searchengine.server.server_settings import MAX_KEY, MAX_OFFSET, MAX_PAGE
 
 
@@ -36,7 +35,10 @@ class _AnyKey(PathConvertor):
 
 register_url_convertor("any_key", _AnyKey())
 router = APIRouter(
-    tags=["documents"], prefix="/v1/collections/{name}/documents", responses=RESPONSES
+    tags=["documents"],
+    prefix="/v1/collections/{name}/documents",
+    responses=RESPONSES,
+    dependencies=[Depends(BEARER)],
 )
 Name = Annotated[str, Path(max_length=64, description="A collection.", examples=["papers"])]
 Key = Annotated[
@@ -47,13 +49,10 @@ After = Annotated[
     int | None,
     Query(ge=0, lt=1 << 63, description="`next` of the page before, which this one follows."),
 ]
-T = TypeVar("T")
 VECTOR = "_vector"
 """Field of a record that holds the document's vector, if it comes with one."""
 RESULTS = ("added", "changed", "metadata_updated", "unchanged")
 """Possible outcomes for a document that is put."""
-_PAGE = 8 << 20  # characters of a page of documents, after which the next one begins
-_BLOCK = 10  # documents read at a time
 
 
 @router.get("", response_model=DocumentList)
@@ -65,22 +64,17 @@ async def list_documents(
     limit: Annotated[int, Query(ge=0, le=MAX_PAGE)] = 10,
     after: After = None,
 ) -> Response:
-    """Documents in the order in which they were first added.
-
-    A page of long documents has fewer than `limit`.
-    """
+    """Documents in the order in which they were first added."""
 
     def work(engine: SearchEngine) -> bytes:
         with engine.collection.reading() as snapshot:
             ids, last = _page(snapshot, where, after, offset, limit)
-            documents = list(_page_of(snapshot.documents, ids, _length))
-            if len(documents) < len(ids):
-                last = ids[len(documents) - 1]
+            documents = snapshot.documents(ids)
             total = snapshot.count(where) if after is None else None
         records = json_list(document.as_record() for document in documents)
         return json_object(documents=records, total=total, next=last)
 
-    return await respond(request, await collection_of(request, name).read(work))
+    return respond(await collection_of(request, name).read(work))
 
 
 @router.post(":get", response_model=Documents)
@@ -88,10 +82,10 @@ async def get_documents(request: Request, name: Name, body: KeysRequest) -> Resp
     """The documents of several keys, in their order."""
 
     def work(engine: SearchEngine) -> bytes:
-        documents = _page_of(engine.get, body.keys, _length)
+        documents = engine.get(body.keys)
         return json_object(documents=json_list(each and each.as_record() for each in documents))
 
-    return await respond(request, await collection_of(request, name).read(work))
+    return respond(await collection_of(request, name).read(work))
 
 
 @router.delete("", response_model=Deleted)
@@ -103,7 +97,7 @@ async def delete_documents(
     """Delete all documents that match a filter."""
     served = collection_of(request, name)
     deleted = await served.write(lambda engine: engine.delete(where=where), limited=True)
-    return await respond(request, json_object(deleted=deleted))
+    return respond(json_object(deleted=deleted))
 
 
 @router.get("/{key:any_key}", response_model=DocumentModel)
@@ -112,7 +106,7 @@ async def get_document(request: Request, name: Name, key: Key) -> Response:
     document = await collection_of(request, name).read(lambda engine: engine.get(key))
     if document is None:
         raise _unknown(key)
-    return await respond(request, json_list([document.as_record()])[1:-1])
+    return respond(json_list([document.as_record()])[1:-1])
 
 
 @router.put("/{key:any_key}", response_model=Written)
@@ -123,10 +117,9 @@ async def put_document(request: Request, name: Name, key: Key, new: NewDocument)
     """
     served = collection_of(request, name)
     dim = served.engine.collection.settings["encoder"]["dim"]
-    document, vector = _checked(new.model_dump(), f"document {key!r:.80}", dim, key)
+    document, vector = _checked(new.model_dump(), key, dim)
     result = await served.write(lambda engine: _add(engine, document, vector))
-    state(request).metrics.documents.labels(served.name).inc()
-    return await respond(request, json_object(key=key, result=result))
+    return respond(json_object(key=key, result=result))
 
 
 @router.patch("/{key:any_key}", response_model=DocumentModel)
@@ -139,7 +132,7 @@ async def update_document(request: Request, name: Name, key: Key, patch: Patch) 
         engine.update({key: patch.model_dump()})
         return json_list([engine[key].as_record()])[1:-1]
 
-    return await respond(request, await collection_of(request, name).write(work))
+    return respond(await collection_of(request, name).write(work))
 
 
 @router.delete("/{key:any_key}", response_model=Deleted)
@@ -148,7 +141,7 @@ async def delete_document(request: Request, name: Name, key: Key) -> Response:
     deleted = await collection_of(request, name).write(lambda engine: engine.delete([key]))
     if not deleted:
         raise _unknown(key)
-    return await respond(request, json_object(deleted=deleted))
+    return respond(json_object(deleted=deleted))
 
 
 def _page(
@@ -160,46 +153,19 @@ def _page(
     return page, page[-1] if page and len(ids) > offset + limit else None
 
 
-def _page_of(
-    read: Callable[[list[Any]], Sequence[T]], keys: list[Any], size: Callable[[T], int]
-) -> Iterator[T]:
-    """What is read by keys, a few at a time, until its sizes fill a page."""
-    filled = 0
-    for start in range(0, len(keys), _BLOCK):
-        if filled >= _PAGE:
-            return
-        for item in read(keys[start : start + _BLOCK]):
-            filled += size(item)
-            yield item
+def _checked(record: dict[str, Any], key: str, dim: int) -> tuple[Document, Floats | None]:
+    """The document of a request, and its vector (1, D) if it comes with one. Raises CorpusError.
 
-
-def _length(document: Document | None) -> int:
-    return 0 if document is None else len(document.text)
-
-
-def _checked(
-    record: Mapping[str, Any], place: str, dim: int, key: str
-) -> tuple[Document, Floats | None]:
-    """A document, and its vector (1, D) if it came with one. Raises CorpusError.
-
-    Args:
-        record: `_id` (or `key`), `title`, `text`, `_vector`, and metadata.
-        place: begins the message.
-        dim: width of the collection's vectors.
-        key: that of the address.
+    `key`: that of the address. `dim`: of the collection.
     """
-    rest = dict(record)
-    row = rest.pop(VECTOR, None)
-    vector = None
-    if row is not None:
+    place, vector = f"document {key!r:.80}", None
+    if (row := record.pop(VECTOR, None)) is not None:
         try:
             vector = check_vectors([row], dim)
         except QueryError as error:
             needed = f"{VECTOR} must be a list of {dim} finite numbers, not all zeros"
             raise bad(place, needed) from error
-    document = Document.from_mapping(rest, place, key, needs_text=False)
-    if len(document.key) > MAX_KEY:
-        raise bad(place, f"a key has at most {MAX_KEY} characters, got {len(document.key)}")
+    document = Document.from_mapping(record, place, key, needs_text=False)
     if document.key != key:
         raise bad(place, f"the _id is {document.key!r:.80}, but the address names {key!r:.80}")
     if not document.full_text and vector is None:
@@ -215,8 +181,6 @@ def _add(engine: SearchEngine, document: Document, vector: Floats | None) -> str
     encoded = engine.encodes and vector is None
     rows = None if encoded else [None if vector is None else vector[0]]
     summary = engine.add([document], rows)
-    if summary.bad.count or summary.without_text.count or summary.repeated.count:
-        raise CorpusError("a document was left out that had been checked")
     return max(RESULTS, key=lambda name: int(getattr(summary, name)))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from searchengine.engine import SearchEngine, limits
@@ -17,21 +17,20 @@ from searchengine.server.models import (
     ModelList,
     Role,
 )
-from searchengine.server.refusals import RESPONSES
+from searchengine.server.refusals import BEARER, RESPONSES
 from searchengine.server.responses import json_list, json_object, respond
-from searchengine.server.served import Served, collection_of, readable
+from searchengine.server.served import Served, collection_of, state
 
-router = APIRouter(tags=["openai"], responses=RESPONSES)
+router = APIRouter(tags=["openai"], responses=RESPONSES, dependencies=[Depends(BEARER)])
 _BLOCK = 256  # texts encoded at a time; between blocks the time limit is checked
 
 
 @router.get("/v1/models", response_model=ModelList)
 async def models(request: Request) -> Response:
     """What an embeddings request may name as `model`: the collections that have an encoder."""
-    served = [
-        each for each in readable(request).values() if each.away is None and each.engine.encodes
-    ]
-    return await respond(request, json_object(object="list", data=[*map(_model, served)]))
+    collections = state(request).collections.values()
+    served = [each for each in collections if each.away is None and each.engine.encodes]
+    return respond(json_object(object="list", data=[*map(_model, served)]))
 
 
 def _model(served: Served) -> dict[str, Any]:
@@ -69,7 +68,7 @@ async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
             data=data,
         )
 
-    return await respond(request, await served.read(work))
+    return respond(await served.read(work))
 
 
 def _read_tokens(

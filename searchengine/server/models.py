@@ -324,10 +324,7 @@ class KeysRequest(Strict):
 
 
 class Documents(BaseModel):
-    """Documents in the order of the request; null for an unknown key.
-
-    Of long documents only those of the first keys: ask again for the others.
-    """
+    """Documents in the order of the request; null for an unknown key."""
 
     documents: list[DocumentModel | None]
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict
+from fastapi.security import HTTPBearer
+from pydantic import BaseModel
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -29,25 +30,25 @@ from searchengine.errors import (
 from searchengine.indexer.errors import IndexerError
 from searchengine.trainer.errors import TrainerError
 
-# The type of an error, and what it means in OpenAPI, where routes name it.
-_STATUSES = {
-    400: ("bad_request", "The body is not JSON."),
-    401: ("unauthorized", "The token is missing or unknown."),
-    403: ("forbidden", "The token may not write, or the request has no token."),
-    404: ("not_found", "There is no such collection or document."),
-    405: ("method_not_allowed", None),
-    413: ("too_large", "The request is too large."),
-    415: ("unsupported_media_type", None),
-    421: ("wrong_host", None),
-    422: ("invalid", "A value does not make sense."),
-    429: ("too_many_requests", "Too many requests; Retry-After says when to try again."),
-    500: ("internal", "An error of the server; its log has it by the id."),
-    502: ("encoder_unreachable", "The encoder of the collection cannot be reached."),
-    503: ("unavailable", "Not ready, busy, or not answered in time; try again."),
+_TYPES = {
+    400: "bad_request",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "too_large",
+    421: "wrong_host",
+    422: "invalid",
+    429: "too_many_requests",
+    500: "internal",
+    502: "encoder_unreachable",
+    503: "unavailable",
 }
 INTERNAL = "internal error; the log of the server has it by this id"
 RETRY = {"Retry-After": "1"}
 """Header of a refusal before anything was done, so that any request may be sent again."""
+BEARER = HTTPBearer(auto_error=False, scheme_name="token")
+"""Says in OpenAPI that an operation takes a token; the guard has checked it."""
 _CODES = {
     kind: re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
     for name, kind in vars(errors).items()
@@ -85,26 +86,15 @@ class ErrorDetail(BaseModel):
     id: str
 
 
-_EXAMPLE: Any = {
-    "type": "invalid",
-    "message": "k: Input should be less than or equal to 1000",
-    "param": "k",
-    "code": None,
-    "id": "5f0e8a1c9b2d4e37",
-}
-
-
 class ErrorModel(BaseModel):
     """An error."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"error": _EXAMPLE}]})
     error: ErrorDetail
 
 
 RESPONSES: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorModel, "description": meaning}
-    for status, (_, meaning) in _STATUSES.items()
-    if meaning is not None
+    "4XX": {"model": ErrorModel, "description": "The request is refused; the message says why."},
+    "5XX": {"model": ErrorModel, "description": "Not ready, busy, not in time, or an error."},
 }
 """The errors of a route, for OpenAPI."""
 
@@ -127,7 +117,7 @@ def error_response(
     code: str | None = None,
 ) -> Response:
     """The response of an error; OpenAI's clients read it too. `param`: the field that is wrong."""
-    kind = code if code == "unknown_key" else _STATUSES[status][0]  # a document, not an address
+    kind = code if code == "unknown_key" else _TYPES[status]  # a document, not an address
     error = {"type": kind, "message": message, "param": param, "code": code, "id": identity}
     return Response(to_json({"error": error}), status, dict(headers or {}), "application/json")
 
@@ -143,11 +133,8 @@ def add_handlers(app: FastAPI) -> None:
 
 async def known_parameters(request: Request) -> None:
     """A dependency of routes: parameters that a route does not have are refused."""
-    if not request.scope["query_string"]:
-        return
-    known = _parameters(request)
     for name in request.query_params:
-        if name not in known:
+        if name not in _parameters(request):
             raise RequestValidationError([{"type": "extra_forbidden", "loc": ("query", name)}])
 
 
@@ -161,27 +148,28 @@ def _refused(request: Request, error: Any) -> Response:
 
 def _http(request: Request, error: Any) -> Response:
     """An error of the framework: a route, a method, a body that is not JSON."""
-    status, message = error.status_code, str(error.detail)
+    status, headers, message = error.status_code, None, "the body is not JSON in UTF-8"
     if status == 404:
         message = "there is nothing at this address; /docs lists what there is"
     elif status == 405:
         methods = _methods(request)
-        error.headers = {"Allow": ", ".join(methods)}
-        message = f"this address takes {' or '.join(methods)}, got {request.scope['sent_as']}"
-    elif status not in _STATUSES or status == 400:
-        status, message = 400, "the body is not JSON in UTF-8"
-    return error_response(status, message, request.scope["id"], error.headers)
+        headers = {"Allow": ", ".join(methods)}
+        message = f"this address takes {' or '.join(methods)}, got {request.method}"
+    else:
+        status = 400
+    return error_response(status, message, request.scope["id"], headers)
 
 
 def _methods(request: Request) -> list[str]:
     """The methods of an address; each route of the framework knows its own only."""
-    methods = {
+    address = request.scope["path"].removeprefix(request.scope["root_path"])
+    methods = [
         method.upper()
         for path, operations in request.app.openapi()["paths"].items()
-        if compile_path(path.replace("{key}", "{key:any_key}"))[0].match(request.scope["path"])
+        if compile_path(path.replace("{key}", "{key:any_key}"))[0].match(address)
         for method in operations
-    }
-    return sorted(methods | ({"HEAD"} if "GET" in methods else set())) or ["GET", "HEAD"]
+    ]
+    return sorted(methods) or ["GET"]
 
 
 def _invalid(request: Request, error: Any) -> Response:
@@ -219,18 +207,15 @@ def _hint(name: str, known: Iterable[str]) -> str:
 
 def _engine(request: Request, error: Any) -> Response:
     status, message = next((to, text) for kind, to, text in _ENGINE if isinstance(error, kind))
-    here = request.app.state.here
-    if isinstance(error, SearchTimeout):
-        here.metrics.refused.labels("timeout").inc()
-    elif status >= 500 and not isinstance(error, EncoderMissing):  # logged when it is tried
+    late = isinstance(error, SearchTimeout)
+    if status >= 500 and not late and not isinstance(error, EncoderMissing):  # logged when tried
         _log.error("request %s: %s", request.scope["id"], error)
     if message is None:
         message = str(error)
-        for served in here.collections.values():
+        for served in request.app.state.here.collections.values():
             message = served.without_path(message)
-    retry = status == 503 and not isinstance(error, SearchTimeout)  # which would be as slow again
+    headers = RETRY if status == 503 and not late else None  # which would be as slow again
     code = _CODES.get(type(error))
-    headers = RETRY if retry else None
     return error_response(status, message, request.scope["id"], headers, code=code)
 
 

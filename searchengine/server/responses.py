@@ -1,25 +1,14 @@
-"""Responses as JSON, known to fit their models, up to a size; compressed in a thread."""
+"""Responses as JSON, known to fit their models, up to a size."""
 
-import asyncio
-import gzip
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fastapi import Request
 from pydantic_core import to_json
 from starlette.responses import Response
 
 from searchengine.engine import limits
 from searchengine.server.refusals import Refused
 from searchengine.server.server_settings import MAX_RESPONSE
-
-_WORTH = 1000  # bytes of a response that is worth compressing
-LEVEL = 1
-"""Of compression: of JSON, higher ones gain little for much time."""
-_GZIP = re.compile(r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))", re.IGNORECASE)
-COMPRESSED = {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
-"""Headers of a compressed response."""
 
 
 def json_list(values: Iterable[Any]) -> bytes:
@@ -58,22 +47,6 @@ def facet_lists(facets: Mapping[str, Mapping[Any, int]]) -> dict[str, list[dict[
     }
 
 
-def accepts_gzip(request: Request) -> bool:
-    """Whether a request accepts a compressed response."""
-    return _GZIP.search(request.headers.get("accept-encoding", "")) is not None
-
-
-async def respond(
-    request: Request, body: bytes, kind: str = "application/json", status: int = 200
-) -> Response:
-    """The response of a body, compressed for who accepts it.
-
-    An attack by the length of what is compressed (BREACH) needs a page of another origin that makes
-    a browser send requests with the secret of its user. Here that is a token in a header, which no
-    such page can make a browser send.
-    """
-    headers = {"Content-Type": kind}
-    if len(body) >= _WORTH and accepts_gzip(request):
-        body = await asyncio.to_thread(gzip.compress, body, LEVEL)
-        headers |= COMPRESSED
-    return Response(body, status, headers)
+def respond(body: bytes, status: int = 200) -> Response:
+    """The response of a body that is JSON."""
+    return Response(body, status, media_type="application/json")

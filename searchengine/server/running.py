@@ -12,16 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import uvicorn
-from prometheus_client.multiprocess import mark_process_dead
 from uvicorn.supervisors import Multiprocess
 
 from searchengine.engine import SearchEngine
 from searchengine.errors import CollectionError, QueryError
 from searchengine.server.app import create
-from searchengine.server.logs import log_as_json
 from searchengine.server.metrics import FOLDER
 from searchengine.server.server_settings import ServerSettings
 
@@ -35,11 +32,9 @@ _log = logging.getLogger(__name__)
 def serve(settings: ServerSettings, on_address: Callable[[str], None]) -> None:
     """Answer requests until SIGTERM or SIGINT; `on_address` is called with the URL.
 
-    The URL of a Unix socket is `unix:` and its path. Raises KeyboardInterrupt after SIGINT,
-    CollectionError, and QueryError if the address cannot be used.
+    The URL of a Unix socket is `unix:` and its path. Raises CollectionError, and QueryError if the
+    address cannot be used.
     """
-    if settings.log == "json":
-        log_as_json()
     _check_collections(settings)
     with suppress(OSError, ValueError):  # open files: what this user may have
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -132,16 +127,9 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def application(settings: ServerSettings) -> Any:
-    """The application of this process."""
-    if settings.log == "json" and settings.workers > 1:  # a worker process
-        log_as_json()
-    return create(settings)
-
-
 def _config(settings: ServerSettings) -> uvicorn.Config:
     return uvicorn.Config(
-        partial(application, settings),
+        partial(create, settings),
         factory=True,
         http="httptools",
         workers=settings.workers,
@@ -163,12 +151,7 @@ def _run_workers(settings: ServerSettings, listener: socket.socket) -> None:
 
 
 class _Workers(Multiprocess):
-    """Processes that answer; Ctrl-C raises KeyboardInterrupt when they have ended.
-
-    SIGHUP replaces them one by one.
-    """
-
-    _is_interrupted = False
+    """Processes that answer; SIGHUP replaces them one by one."""
 
     def keep_subprocess_alive(self) -> None:
         """Replace workers that have died."""
@@ -178,21 +161,9 @@ class _Workers(Multiprocess):
             if new is not old:
                 message = "worker %d has died (exit status %s); %d replaces it"
                 _log.error(message, old.pid, old.exitcode, new.pid)
-                mark_process_dead(old.pid)  # type: ignore[no-untyped-call]
 
     def terminate_all(self) -> None:
         """Stop the workers, and refuse connections from now on: no worker would accept them."""
         for listener in self.sockets:
             listener.close()
         super().terminate_all()
-
-    def handle_int(self) -> None:
-        """Note SIGINT, and stop."""
-        self._is_interrupted = True
-        super().handle_int()
-
-    def run(self) -> None:
-        """Answer until a signal."""
-        super().run()
-        if self._is_interrupted:
-            raise KeyboardInterrupt

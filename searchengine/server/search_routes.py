@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 from pydantic_core import to_json
 from starlette.responses import Response
 
@@ -18,12 +18,12 @@ from searchengine.server.models import (
     SearchResponse,
     SimilarRequest,
 )
-from searchengine.server.refusals import RESPONSES
+from searchengine.server.refusals import BEARER, RESPONSES
 from searchengine.server.responses import facet_lists, json_list, json_object, respond
-from searchengine.server.served import collection_of, state
+from searchengine.server.served import collection_of
 from searchengine.server.server_settings import MAX_HITS
 
-router = APIRouter(tags=["search"], responses=RESPONSES)
+router = APIRouter(tags=["search"], responses=RESPONSES, dependencies=[Depends(BEARER)])
 
 
 @router.post("/v1/search", response_model=SearchResponse)
@@ -35,10 +35,8 @@ async def search(body: SearchRequest, request: Request) -> Response:
     show = _with_texts if body.texts else _without_texts
     hits, shown = await served.search(question, body.k, _options(body), show, body.timeout)
     seconds = time.perf_counter() - start
-    state(request).metrics.searched(hits.timing, seconds)
-    request.scope["timing"] = hits.timing
     timing = _milliseconds(hits.timing, seconds)
-    return await respond(request, _result(served.name, timing, shown))
+    return respond(_result(served.name, timing, shown))
 
 
 @router.post("/v1/search/batch", response_model=BatchResponse)
@@ -50,19 +48,13 @@ async def search_batch(body: BatchRequest, request: Request) -> Response:
     options = _options(body, len(questions))
     show = _with_texts if body.texts else _without_texts
 
-    def work(engine: SearchEngine) -> tuple[Timing | None, bytes]:
+    def work(engine: SearchEngine) -> bytes:
         batch = engine.search_batch(questions, body.k, **options)
-        shared = batch[0].timing  # they were answered together
-        timing = _milliseconds(shared, time.perf_counter() - start)
+        timing = _milliseconds(batch[0].timing, time.perf_counter() - start)  # of all together
         results = json_list(_result(served.name, timing, show(hits)) for hits in batch)
-        return shared, json_object(collection=served.name, results=results)
+        return json_object(collection=served.name, results=results)
 
-    shared, content = await served.read(work, body.timeout)
-    seconds = time.perf_counter() - start
-    request.scope["timing"] = shared
-    for _ in questions:
-        state(request).metrics.searched(shared, seconds)
-    return await respond(request, content)
+    return respond(await served.read(work, body.timeout))
 
 
 @router.post("/v1/search/similar", response_model=SearchResponse)
@@ -76,7 +68,7 @@ async def similar(body: SimilarRequest, request: Request) -> Response:
     def work(engine: SearchEngine) -> bytes:
         return _result(served.name, None, show(engine.similar(keys, body.k, **options)))
 
-    return await respond(request, await served.read(work, body.timeout))
+    return respond(await served.read(work, body.timeout))
 
 
 def _options(body: SearchOptions, questions: int = 1) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from fastapi import Request
 from searchengine.engine import SearchEngine, limits, name_of
 from searchengine.errors import CollectionError, EncoderMismatch, SearchEngineError
 from searchengine.query.hits import Hits
-from searchengine.server.auth import Token
 from searchengine.server.metrics import Metrics
 from searchengine.server.projection import Projection
 from searchengine.server.refusals import RETRY, Refused
@@ -39,9 +38,7 @@ class Served:
         projection: the map of the page, of some commit; None: nobody has asked for it.
     """
 
-    def __init__(
-        self, name: str, path: Path | str, settings: ServerSettings, metrics: Metrics
-    ) -> None:
+    def __init__(self, name: str, path: Path | str, settings: ServerSettings) -> None:
         """Open it. If it cannot be opened, `warm` tries again."""
         self.name, self.path = name, path
         self._settings = settings
@@ -57,7 +54,6 @@ class Served:
         self._writer = ThreadPoolExecutor(1, f"write {name}")
         self._refreshing = asyncio.Lock()
         self._retiring: dict[SearchEngine, asyncio.Task[None]] = {}
-        self._failed = metrics.refresh_failures.labels(name)
 
     @property
     def engine(self) -> SearchEngine:
@@ -190,7 +186,6 @@ class Served:
                 if (reason := self.without_path(str(error))) != self.away:
                     _log.error("%s keeps its commit: %s", self.name, error)
                 self.away = reason
-                self._failed.inc()
             else:
                 self.away = None
 
@@ -254,18 +249,9 @@ def state(request: Request) -> State:
     return here
 
 
-def readable(request: Request) -> dict[str, Served]:
-    """The collections that the token of a request may read."""
-    token: Token | None = request.scope["token"]
-    collections = state(request).collections
-    return {
-        name: served for name, served in collections.items() if token is None or token.reads(name)
-    }
-
-
 def collection_of(request: Request, name: str | None) -> Served:
     """The collection that a request names; None: the only one. Raises Refused."""
-    collections = readable(request)
+    collections = state(request).collections
     if name is None:
         if len(collections) > 1:
             names = ", ".join(collections)

@@ -56,9 +56,7 @@ class ServerSettings:
         timeout: seconds that a request may take.
         wait: seconds that a change waits for another writer.
         origins: web origins that browsers may call from (CORS).
-        log: a line for each request, as text or JSON, or none.
-        slow: milliseconds from which on a request is logged with the times of its stages, even if
-            others are not logged; None: none is.
+        log: a line for each request, or none.
         runtime: runs the encoders.
         encoders: collection → its encoder, where that is not the one that the collection names.
 
@@ -79,8 +77,7 @@ class ServerSettings:
     timeout: float = 30.0
     wait: float = 30.0
     origins: tuple[str, ...] = ()
-    log: Literal["text", "json", "none"] = "text"
-    slow: float | None = None
+    log: Literal["text", "none"] = "text"
     runtime: RuntimeConfig | None = None
     encoders: Mapping[str, str] = field(default_factory=dict)
 
@@ -98,12 +95,6 @@ class ServerSettings:
                 "a root path must be like /search, without a / at the end, and must not begin with "
                 f"/{', /'.join(_TOPS)}; got {root!r}"
             )
-        for token in self.tokens:
-            if unknown := set(token.collections) - set(self.collections):
-                raise QueryError(
-                    f"the token of {token.name!r} is for the collection {min(unknown)!r}, and the "
-                    f"server has {', '.join(self.collections)}; name one of them"
-                )
         for proxy in self.trust_proxy:
             if proxy != "unix" and not _is_network(proxy):
                 raise QueryError(

@@ -1,6 +1,6 @@
 """Collections that cannot be read: the others go on, and metrics and /readyz say which."""
 
-import platform
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -100,7 +100,7 @@ def test_a_damaged_collection_does_not_stop_the_others(
     ]
     numbers = metrics(client.get("/metrics").text)
     assert numbers[of("searchengine_documents", collection="words")] == 3
-    assert of("searchengine_documents", collection="vectors") not in numbers
+    assert math.isnan(numbers[of("searchengine_documents", collection="vectors")])
     assert numbers[of("searchengine_up", collection="words")] == 1
     assert numbers[of("searchengine_up", collection="vectors")] == 0
     said = [each for each in caplog.messages if "vectors is not served until" in each]
@@ -117,14 +117,11 @@ def test_a_folder_that_goes_away(
     monkeypatch.setattr(app, "REFRESH", 0.02)
     path = vectors_collection(tmp_path / "vectors.index")
     client = serve(collections={"words": words, "vectors": path})
-    up, failures = (
-        of(f"searchengine_{name}", collection="vectors")
-        for name in ("up", "refresh_failures_total")
-    )
+    up = of("searchengine_up", collection="vectors")
     assert metrics(client.get("/metrics").text)[up] == 1
     path.rename(tmp_path / "elsewhere")
     end = time.monotonic() + 30
-    while (numbers := metrics(client.get("/metrics").text))[up] == 1 or not numbers[failures]:
+    while (numbers := metrics(client.get("/metrics").text))[up] == 1:
         assert time.monotonic() < end
     assert numbers[of("searchengine_documents", collection="words")] == 3
     (tmp_path / "elsewhere").rename(path)
@@ -153,8 +150,6 @@ def test_metrics_of_a_real_server_s_processes(tmp_path: Path) -> None:
         if workers == 1:  # prometheus-client has none of several
             assert 5e7 < numbers[of("process_resident_memory_bytes")] < 2e9
             assert 5 < numbers[of("process_open_fds")] < numbers[of("process_max_fds")]
-        (info,) = (key for key in numbers if key[0] == "searchengine_build_info")
-        assert dict(info[1])["python"] == platform.python_version()
         route = "/v1/collections/{name}/stats"
         labels = {"route": route, "method": "GET", "collection": "vectors"}
         assert numbers[of("searchengine_requests_total", **labels, status="200")] == 1
@@ -168,7 +163,7 @@ def test_a_former_engine_is_closed(serve: Serve, monkeypatch: pytest.MonkeyPatch
     close = SearchEngine.close
     monkeypatch.setattr(SearchEngine, "close", lambda self: closed.append(self) or close(self))
     client = serve(timeout=0.2)
-    collection = client.app.app.state.here.collections["words"]
+    collection = client.app._app.app.state.here.collections["words"]
     former = collection.engine
     client.portal.call(collection._reopen)
     assert collection.engine is not former and former not in closed

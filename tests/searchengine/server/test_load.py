@@ -1,7 +1,6 @@
 """Under load: a full queue, a time limit, callers that leave."""
 
 import asyncio
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -59,18 +58,15 @@ def ask(client: TestClient, question: str, results: list[Any]) -> threading.Thre
     return thread
 
 
-def wait_for(client: TestClient, requests: int) -> None:
-    """Wait until this number of requests is under way."""
-    end = time.monotonic() + 30
-    while f"searchengine_requests_under_way {requests}.0" not in client.get("/metrics").text:
-        assert time.monotonic() < end
-
-
 def test_a_full_queue_answers_429(held: Held, serve: Serve) -> None:
     client = serve(max_requests=3)
     results: list[Any] = []
     threads = [ask(client, f"a {'x' * i}", results) for i in range(1, 4)]
-    wait_for(client, 3)
+    app: Any = client.app
+    end = time.monotonic() + 30
+    while not app._turns.locked():
+        assert time.monotonic() < end
+        time.sleep(0.01)
     refused = client.post("/v1/search", json={"query": "a bee"})
     assert refused.headers["retry-after"] == "1" and "under way" in refused.text
     assert client.get("/healthz").status_code == 200  # health is always answered
@@ -79,7 +75,6 @@ def test_a_full_queue_answers_429(held: Held, serve: Serve) -> None:
         thread.join(30)
     assert [response.status_code for response in results] == [200] * 3
     assert client.post("/v1/search", json={"query": "a bee"}).status_code == 200
-    assert 'searchengine_refused_total{reason="queue"}' in client.get("/metrics").text
 
 
 def test_a_request_has_a_time_limit(held: Held, serve: Serve) -> None:
@@ -88,9 +83,6 @@ def test_a_request_has_a_time_limit(held: Held, serve: Serve) -> None:
     assert response.status_code == 503 and "within 0.2 seconds" in response.text
     assert "retry-after" not in response.headers  # it would take as long again
     end = time.monotonic() + 30  # on a slow machine other answers may be late too
-    while (metrics := client.get("/metrics")).status_code != 200:
-        assert time.monotonic() < end
-    assert re.search(r'searchengine_refused_total{reason="timeout"} [1-9]', metrics.text)
     held.let.set()
     while client.post("/v1/search", json={"query": "a bee"}).status_code != 200:
         assert time.monotonic() < end

@@ -1,6 +1,5 @@
 """Search and batch over HTTP: what the engine returns, as JSON."""
 
-import gzip
 import time
 from pathlib import Path
 from typing import Any
@@ -118,15 +117,6 @@ def test_a_body_without_its_type_is_explained(
     assert response.status_code == 422 and "Content-Type: application/json" in message
 
 
-def test_a_compressed_body_is_refused(client: TestClient) -> None:
-    headers = {"Content-Type": "application/json", "Content-Encoding": "GZIP"}
-    response = client.post("/v1/search", content=gzip.compress(b'{"query": "x"}'), headers=headers)
-    message = response.json()["error"]["message"]
-    assert response.status_code == 415 and "Content-Encoding" in message and "gzip" in message
-    headers["Content-Encoding"] = "identity"
-    assert client.post("/v1/search", content=b'{"query": "x"}', headers=headers).is_success
-
-
 @pytest.mark.parametrize(
     "path, message",
     [
@@ -220,7 +210,7 @@ def test_openapi_has_an_example_of_every_request(client: TestClient) -> None:
     bodies = 0
     for path, operations in schema["paths"].items():
         for operation in operations.values():
-            assert operation["security"] == (
+            assert operation.get("security", []) == (
                 [] if path in ("/healthz", "/readyz") else [{"token": []}]
             )
             for content in operation.get("requestBody", {}).get("content", {}).values():
