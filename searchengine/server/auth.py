@@ -6,6 +6,7 @@ import logging
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -99,17 +100,15 @@ class Access:
         self._version: object = None
         self.follow()  # a worker may begin long after the server was started
 
-    def _look(self) -> object:
-        """What differs after the file has changed; None: there is no file."""
-        try:
-            found = None if self._file is None else os.stat(self._file)
-        except OSError:
-            return None
-        return found and (found.st_mtime_ns, found.st_ino, found.st_size)
-
     def follow(self) -> None:
         """Read the file again if it has changed; if it has an error, the former tokens stay."""
-        if self._file is None or (version := self._look()) == self._version:
+        if self._file is None:
+            return
+        version = None  # differs after the file has changed
+        with suppress(OSError):
+            found = os.stat(self._file)
+            version = found.st_mtime_ns, found.st_ino, found.st_size
+        if version == self._version:
             return
         self._version = version
         try:

@@ -13,15 +13,12 @@ from searchengine.errors import QueryError, UnknownKey
 from searchengine.indexer.arrays import Floats
 from searchengine.query.request import check_vectors
 from searchengine.server.models import (
-    Deleted,
     DocumentList,
     DocumentModel,
-    Documents,
     KeysRequest,
     NewDocument,
     Patch,
     UrlFilter,
-    Written,
 )
 from searchengine.server.refusals import BEARER, RESPONSES
 from searchengine.server.responses import json_list, json_object, respond
@@ -77,9 +74,9 @@ async def list_documents(
     return respond(await collection_of(request, name).read(work))
 
 
-@router.post(":get", response_model=Documents)
+@router.post(":get", response_model=dict[str, list[DocumentModel | None]])
 async def get_documents(request: Request, name: Name, body: KeysRequest) -> Response:
-    """The documents of several keys, in their order."""
+    """`documents` in the order of their keys; null for an unknown key."""
 
     def work(engine: SearchEngine) -> bytes:
         documents = engine.get(body.keys)
@@ -88,13 +85,13 @@ async def get_documents(request: Request, name: Name, body: KeysRequest) -> Resp
     return respond(await collection_of(request, name).read(work))
 
 
-@router.delete("", response_model=Deleted)
+@router.delete("", response_model=dict[str, int])
 async def delete_documents(
     request: Request,
     name: Name,
     where: Annotated[UrlFilter, Query(description="Metadata filter.", examples=["year < 2000"])],
 ) -> Response:
-    """Delete all documents that match a filter."""
+    """Delete all documents that match a filter; `deleted`: their number."""
     served = collection_of(request, name)
     deleted = await served.write(lambda engine: engine.delete(where=where), limited=True)
     return respond(json_object(deleted=deleted))
@@ -109,11 +106,12 @@ async def get_document(request: Request, name: Name, key: Key) -> Response:
     return respond(json_list([document.as_record()])[1:-1])
 
 
-@router.put("/{key:any_key}", response_model=Written)
+@router.put("/{key:any_key}", response_model=dict[str, str])
 async def put_document(request: Request, name: Name, key: Key, new: NewDocument) -> Response:
     """Store a document, in place of the one with this key.
 
-    `_vector`: the document's vector, in place of its encoding.
+    `_vector`: the document's vector, in place of its encoding. `result`: added, changed,
+    metadata_updated or unchanged, which is committed.
     """
     served = collection_of(request, name)
     dim = served.engine.collection.settings["encoder"]["dim"]
@@ -135,7 +133,7 @@ async def update_document(request: Request, name: Name, key: Key, patch: Patch) 
     return respond(await collection_of(request, name).write(work))
 
 
-@router.delete("/{key:any_key}", response_model=Deleted)
+@router.delete("/{key:any_key}", response_model=dict[str, int])
 async def delete_document(request: Request, name: Name, key: Key) -> Response:
     """Delete a document."""
     deleted = await collection_of(request, name).write(lambda engine: engine.delete([key]))

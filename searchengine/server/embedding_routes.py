@@ -14,7 +14,6 @@ from searchengine.errors import QueryError
 from searchengine.server.models import (
     EmbeddingsRequest,
     EmbeddingsResponse,
-    ModelList,
     Role,
 )
 from searchengine.server.refusals import BEARER, RESPONSES
@@ -25,7 +24,7 @@ router = APIRouter(tags=["openai"], responses=RESPONSES, dependencies=[Depends(B
 _BLOCK = 256  # texts encoded at a time; between blocks the time limit is checked
 
 
-@router.get("/v1/models", response_model=ModelList)
+@router.get("/v1/models", response_model=dict[str, Any])
 async def models(request: Request) -> Response:
     """What an embeddings request may name as `model`: the collections that have an encoder."""
     collections = state(request).collections.values()

@@ -4,8 +4,9 @@ Reads only. Each call shows the newest commit of any process.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
+from functools import partial
 from importlib.metadata import version
 from inspect import cleandoc, signature
 from itertools import islice
@@ -20,7 +21,6 @@ from pydantic import Field, ValidationError
 
 from searchengine.engine import Hit, Hits, SearchEngine, field_name
 from searchengine.errors import EncoderMismatch, SearchEngineError
-from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 
 _EXPECTED = (SearchEngineError, OSError, ImportError, ToolError)
 _LONGEST = 2000  # characters of a hit's text; of a longer passage the snippet is shown
@@ -40,11 +40,26 @@ Result = dict[str, Any]  # JSON, which the description of each tool explains
 
 
 class Tools:
-    """The tools; each is called in a thread of its own."""
+    """The tools of a collection; each is called in a thread of its own."""
 
-    def __init__(self, current: Callable[[], SearchEngine]) -> None:
-        """`current`: returns the engine to ask now."""
-        self._current = current
+    def __init__(self, path: str | Path, **options: Any) -> None:
+        """Open the collection; arguments and errors as for SearchEngine.open."""
+        self._open = partial(SearchEngine.open, path, **options)
+        self._lock, self._engines = Lock(), ExitStack()
+        self._engine = self._engines.enter_context(self._open())
+
+    def close(self) -> None:
+        """Close the files."""
+        self._engines.close()
+
+    def _current(self) -> SearchEngine:
+        """The engine at the newest commit; a former one stays open for the calls under way."""
+        with self._lock:
+            try:
+                self._engine.refresh()
+            except EncoderMismatch:  # `reindex` has changed the encoder
+                self._engine = self._engines.enter_context(self._open())
+            return self._engine
 
     def search(
         self,
@@ -147,39 +162,6 @@ class Tools:
         )
 
 
-class Opened:
-    """A collection that is opened here, at its newest commit."""
-
-    def __init__(
-        self,
-        path: str | Path,
-        encoder: str | None = None,
-        runtime: RuntimeConfig | None = None,
-    ) -> None:
-        """Open it; arguments as for SearchEngine.open. Raises CollectionError."""
-        self._arguments = path, encoder, runtime
-        self._lock, self._engines = Lock(), ExitStack()
-        self._engine = self._open()
-
-    def current(self) -> SearchEngine:
-        """The engine at the newest commit; a former one stays open for the calls under way."""
-        with self._lock:
-            try:
-                self._engine.refresh()
-            except EncoderMismatch:  # `reindex` has changed the encoder
-                self._engine = self._open()
-            return self._engine
-
-    def close(self) -> None:
-        """Close the files."""
-        self._engines.close()
-
-    def _open(self) -> SearchEngine:
-        path, encoder, runtime = self._arguments
-        engine = SearchEngine.open(path, encoder, runtime=runtime)
-        return self._engines.enter_context(engine)
-
-
 class Server(MCPServer[Any]):
     """A server that answers errors in one sentence and refuses unknown arguments."""
 
@@ -219,9 +201,9 @@ class Server(MCPServer[Any]):
 
 
 def serve(path: str | Path, **options: Any) -> None:
-    """Answer an assistant on stdin and stdout until stdin ends; arguments and errors as Opened."""
-    with closing(Opened(path, **options)) as opened:
-        Server(Tools(opened.current)).run("stdio")
+    """Answer an assistant on stdin and stdout until stdin ends; arguments and errors as Tools."""
+    with closing(Tools(path, **options)) as tools:
+        Server(tools).run("stdio")
 
 
 def _results(hits: Hits) -> Result:

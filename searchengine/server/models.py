@@ -278,22 +278,6 @@ class EmbeddingsResponse(BaseModel):
     max_tokens: int | None = Field(description="Tokens read of an input; null: any number.")
 
 
-class ModelInfo(BaseModel):
-    """A model of the embeddings route; `created`: when its collection last changed."""
-
-    id: str
-    object: Literal["model"] = "model"
-    created: int
-    owned_by: str
-
-
-class ModelList(BaseModel):
-    """All models."""
-
-    object: Literal["list"] = "list"
-    data: list[ModelInfo]
-
-
 # ---------------------------------------------------------------------------------------- documents
 
 
@@ -323,12 +307,6 @@ class KeysRequest(Strict):
     keys: Annotated[list[StoredKey], Field(max_length=most.MAX_PAGE)]
 
 
-class Documents(BaseModel):
-    """Documents in the order of the request; null for an unknown key."""
-
-    documents: list[DocumentModel | None]
-
-
 class NewDocument(BaseModel):
     """A document to store: `text` or `title`, and any metadata next to them."""
 
@@ -345,19 +323,6 @@ class Patch(BaseModel):
     """Metadata to merge; null removes a field."""
 
     model_config = _examples({"checked": True, "year": None}, extra="allow")
-
-
-class Written(BaseModel):
-    """A change that is committed."""
-
-    key: str
-    result: Literal["added", "changed", "metadata_updated", "unchanged"]
-
-
-class Deleted(BaseModel):
-    """Documents deleted, which is committed."""
-
-    deleted: int
 
 
 # --------------------------------------------------------------------------------------------- page
@@ -386,24 +351,3 @@ class CountRequest(Strict):
 
 
 # ------------------------------------------------------------------------------------------- server
-
-
-class CollectionModel(BaseModel):
-    """A collection of the server."""
-
-    name: str
-    ready: bool
-    documents: int | None = Field(description="null: the collection cannot be read now.")
-
-
-class CollectionList(BaseModel):
-    """All collections of the server."""
-
-    collections: list[CollectionModel]
-
-
-class Health(BaseModel):
-    """`status` is ok, or the missing part by collection."""
-
-    status: str
-    problems: dict[str, str] = {}

@@ -4,13 +4,12 @@ from dataclasses import asdict
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 
 from searchengine.engine import SearchEngine
 from searchengine.errors import SearchEngineError
 from searchengine.server.document_routes import Name
 from searchengine.server.metrics import CONTENT_TYPE
-from searchengine.server.models import CollectionList, Health
 from searchengine.server.refusals import BEARER, RESPONSES, Refused
 from searchengine.server.responses import json_object, respond
 from searchengine.server.served import Served, collection_of, state
@@ -19,9 +18,9 @@ router = APIRouter(tags=["server"])
 _GUARDED: Any = {"responses": RESPONSES, "dependencies": [Depends(BEARER)]}
 
 
-@router.get("/v1/collections", response_model=CollectionList, **_GUARDED)
+@router.get("/v1/collections", response_model=dict[str, Any], **_GUARDED)
 async def collections(request: Request) -> Response:
-    """The collections of this server."""
+    """The collections of this server; `documents` is null where it cannot be read now."""
     listed = [
         {
             "name": served.name,
@@ -44,22 +43,27 @@ async def stats(request: Request, name: Name) -> Response:
     return respond(json_object(**shown))
 
 
-@router.get("/healthz", response_model=Health)
+@router.get("/healthz", response_model=dict[str, Any])
 async def healthz(request: Request) -> Response:
     """Whether the process answers."""
     return respond(json_object(status="ok", problems={}))
 
 
-@router.get("/readyz", response_model=Health, responses={503: {"model": Health}})
+@router.get("/readyz", response_model=dict[str, Any], responses={503: {}})
 async def readyz(request: Request) -> Response:
-    """Whether all collections are ready; 503 if not."""
+    """Whether all collections are ready; 503 if not, with their `problems` by name."""
     unready = {each.name: each.unready for each in state(request).collections.values()}
     problems = {name: problem for name, problem in unready.items() if problem is not None}
     content = json_object(status="not ready" if problems else "ok", problems=problems)
     return respond(content, status=503 if problems else 200)
 
 
-@router.get("/metrics", response_class=PlainTextResponse, **_GUARDED)
+@router.get(
+    "/metrics",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **RESPONSES},
+    dependencies=[Depends(BEARER)],
+)
 async def metrics(request: Request) -> Response:
     """Metrics of all workers, for Prometheus."""
     here = state(request)

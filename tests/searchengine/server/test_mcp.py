@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +54,9 @@ def called(server: Any, *calls: tuple[str, dict[str, Any]]) -> list[Any]:
     return asyncio.run(ask())
 
 
-@contextmanager
-def opened(path: Path, **options: Any) -> Any:
+def opened(path: Path) -> Any:
     """The tools of a collection that is open meanwhile."""
-    with closing(ours.Opened(path, **options)) as collection:
-        yield ours.Tools(collection.current)
+    return closing(ours.Tools(path))
 
 
 @pytest.fixture
