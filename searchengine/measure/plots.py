@@ -149,13 +149,9 @@ def _recall_scale(axes: "Axes", which: str, values: Iterable[float]) -> None:
 
     low, high = found(missed(np.array([max(0.0, min(values)), 1.0])) + np.array([-0.1, 0.1]))
     ticks = [tick for tick in TICKS if low <= tick <= high]
-    set_scale, set_limits = (
-        (axes.set_xscale, axes.set_xlim) if which == "x" else (axes.set_yscale, axes.set_ylim)
-    )
-    set_scale("function", functions=(missed, found))
-    set_limits(low, high)
-    axis = axes.xaxis if which == "x" else axes.yaxis
-    axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+    getattr(axes, f"set_{which}scale")("function", functions=(missed, found))
+    getattr(axes, f"set_{which}lim")(low, high)
+    getattr(axes, f"{which}axis").set_ticks(ticks, [f"{tick:g}" for tick in ticks])
 
 
 def _svg(figure: "Figure") -> str:

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from searchengine.corpus.notebook import table
 from searchengine.errors import QueryError
 from searchengine.indexer.config import SegmentConfig
 from searchengine.measure.formatting import fraction, short, with_ends
@@ -136,14 +135,6 @@ class Results:
         yield "memory, MiB", short(row.memory / MIB)
         if whole:
             yield "disk, MiB", short(row.disk / MIB)
-
-    def _repr_html_(self) -> str:
-        """Shown by notebooks: a row for each operating point."""
-        name = f"Bench of {self.subject['name']}, {self.subject['rows']:,} rows"
-        lines = self.table(whole=True)
-        heads = [*lines[0]] if lines else []
-        rows = [tuple(line.values()) for line in lines]
-        return table(heads, rows, name if self.complete else f"{name}: interrupted")
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
