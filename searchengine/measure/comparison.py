@@ -97,6 +97,7 @@ class RetrievalRow:
         means: metric → mean over the questions.
         intervals: metric → its 95 % interval (searchengine.measure.significance); empty
             with fewer than MIN_QUESTIONS questions.
+        exact_recall_10: share of exact search's first ten among the first ten, by vectors.
         baseline: name of the setting to compare with; None for the baseline itself.
         comparison: difference in nDCG@10 to the baseline, its interval, and the p-value.
         p: the p-value, corrected for the number of comparisons (Holm).
@@ -106,6 +107,7 @@ class RetrievalRow:
     questions: int
     means: Mapping[str, float]
     intervals: Mapping[str, tuple[float, float]]
+    exact_recall_10: float | None = None
     baseline: str | None = None
     comparison: Comparison | None = None
     p: float | None = None
@@ -121,6 +123,7 @@ class RetrievalRow:
             "shortlist": self.setting.shortlist,
             "questions": self.questions,
             **self.means,
+            "exact_recall@10": self.exact_recall_10,
             "intervals": {name: list(ends) for name, ends in self.intervals.items()},
             "baseline": self.baseline,
             "difference": None if comparison is None else comparison.difference,
@@ -138,14 +141,37 @@ def table(settings: Sequence[Setting], baseline: str | None = None) -> list[Retr
     `baseline` and errors as for `position`.
     """
     base = settings[position([setting.name for setting in settings], baseline)]
-    rows = [_row(setting) for setting in settings]
-    compared = [i for i, setting in enumerate(settings) if setting is not base]
-    comparisons = [compare(settings[i].scores[MAIN], base.scores[MAIN]) for i in compared]
-    for i, comparison, p in zip(
-        compared, comparisons, holm([c.p for c in comparisons]), strict=True
-    ):
-        rows[i] = replace(rows[i], baseline=base.name, comparison=comparison, p=p)
+    comparisons = [
+        None if setting is base else compare(setting.scores[MAIN], base.scores[MAIN])
+        for setting in settings
+    ]
+    corrected = iter(holm([each.p for each in comparisons if each is not None]))
+    exact, rows = next((each.run for each in settings if each.name == EXACT), {}), []
+    for setting, comparison in zip(settings, comparisons, strict=True):
+        values = np.stack([setting.scores[name] for name in METRICS])
+        means, questions = values.mean(axis=1).tolist(), values.shape[1]
+        ends = intervals(values) if questions >= MIN_QUESTIONS else []
+        row = RetrievalRow(
+            setting,
+            questions,
+            dict(zip(METRICS, means, strict=True)),
+            dict(zip(METRICS, ends, strict=bool(ends))),
+            _share(setting.run, exact) if setting.mode == "vector" else None,
+        )
+        if comparison is not None:
+            row = replace(row, baseline=base.name, comparison=comparison, p=next(corrected))
+        rows.append(row)
     return rows
+
+
+def _share(run: Run, exact: Run) -> float | None:
+    """The mean share of the first ten of `exact` that are among the first ten of `run`."""
+    shares = [
+        len(best & {*list(run[key])[:10]}) / len(best)
+        for key, documents in exact.items()
+        if (best := {*list(documents)[:10]})
+    ]
+    return float(np.mean(shares)) if shares else None
 
 
 def position(names: Sequence[str], name: str | None) -> int:
@@ -179,11 +205,3 @@ def cells(rows: Sequence[RetrievalRow]) -> list[dict[str, str]]:
             line["p"] = "–" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
         lines.append(line)
     return lines
-
-
-def _row(setting: Setting) -> RetrievalRow:
-    values = np.stack([setting.scores[name] for name in METRICS])
-    means = dict(zip(METRICS, values.mean(axis=1).tolist(), strict=True))
-    questions = values.shape[1]
-    ends = intervals(values) if questions >= MIN_QUESTIONS else []
-    return RetrievalRow(setting, questions, means, dict(zip(METRICS, ends, strict=bool(ends))))

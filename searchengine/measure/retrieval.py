@@ -62,16 +62,11 @@ def task(engine: SearchEngine, queries: Mapping[str, str], qrels: Qrels) -> Task
 
 
 def default_dims(engine: SearchEngine) -> tuple[int, ...]:
-    """The prefix lengths of the encoder's training; by default powers of 2 from 512 to 32.
+    """The prefix lengths of the encoder's training.
 
     None of a collection on a server, whose rows cannot be ranked by another prefix.
     """
-    dim = engine.encoder.dim
-    if "://" in str(engine.collection.path):
-        return ()  # a server has the index over one prefix
-    if len(engine.encoder.matryoshka_dims) > 1:
-        return engine.encoder.matryoshka_dims
-    return (dim, *(width for width in (512, 256, 128, 64, 32) if width < dim))
+    return () if "://" in str(engine.collection.path) else engine.encoder.matryoshka_dims
 
 
 def default_modes(engine: SearchEngine) -> tuple[Mode, ...]:

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import mean
 
 import numpy as np
 import pytest
@@ -66,6 +67,7 @@ def test_metrics_by_hand(engine: SearchEngine) -> None:
         "mrr@10": 1,
         "map": pytest.approx(5 / 9),
         "success@1": 1,
+        "exact_recall@10": 1,
         "intervals": {},  # of one question
         "baseline": "4",
         "difference": 0,
@@ -90,6 +92,7 @@ def test_shortlist_and_prefix_against_a_plain_oracle(tmp_path: Path) -> None:
         judged = task(engine, questions, qrels)
         exact, cut, _ = measure(engine, judged, [16, 3], 20, ["vector"])
     queries, rows = encoder.encode(list(questions.values())), encoder.encode(texts)
+    shares = []
     for key, query in zip(questions, queries, strict=True):
         full, short = rows @ query, prefix(rows, 3) @ query[:3]
         best = {f"{i:03}" for i in np.lexsort((np.arange(300), -full))[:10]}
@@ -97,6 +100,8 @@ def test_shortlist_and_prefix_against_a_plain_oracle(tmp_path: Path) -> None:
         assert {*list(exact.run[key])[:10]} == best and cut.run[key].keys() == shortlist
         # The top 10 of the shortlist at full width holds whatever of the exact top 10 is in it.
         assert {*list(cut.run[key])[:10]} >= best & shortlist
+        shares.append(len(best & shortlist) / 10)
+    assert [row.exact_recall_10 for row in table([exact, cut])] == [1, pytest.approx(mean(shares))]
     assert cut.ndcg_10 <= exact.ndcg_10
 
 
