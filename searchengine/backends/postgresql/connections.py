@@ -1,6 +1,6 @@
 """Connections to a server: the URL, pools, transactions that try again, errors as sentences.
 
-The URL is described in docs/backends.md. With several hosts in it, searches ask a replica if one
+The URL is described in docs/postgresql.md. With several hosts in it, searches ask a replica if one
 answers, and writes go to the primary.
 """
 
@@ -288,7 +288,9 @@ _SENTENCES: list[tuple[Any, str, type[Exception], str]] = [
 
 def _check(connection: Connection) -> None:
     """Raise OperationalError for a connection that the server has closed, without asking it."""
-    if select.select([connection.pgconn.socket], [], [], 0)[0]:
+    poll = select.poll()  # select.select takes no descriptor above 1023
+    poll.register(connection.pgconn.socket, select.POLLIN)
+    if poll.poll(0):
         connection.pgconn.consume_input()
         if connection.pgconn.status != ConnStatus.OK:
             raise psycopg.OperationalError("closed")

