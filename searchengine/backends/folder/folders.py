@@ -264,6 +264,8 @@ class Scratch:
             self._lock.acquire(_LOOK)  # another process may look just now whether it is held
         except Timeout:  # where no file can be made, it is tried again and again
             raise PermissionError(EACCES, "no file can be made there") from None
+        # Of a dead process, whose lock file a power cut has taken.
+        shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir()
         return self.folder
 

@@ -158,6 +158,12 @@ def test_a_lock_without_its_folder_is_removed(engine: SearchEngine, copies: Path
     assert names(copies) == ["copy"]
 
 
+def test_a_power_cut_may_take_the_lock_of_an_empty_folder(copies: Path) -> None:
+    (copies / f".copies.{'0' * 32}.new" / "segments").mkdir(parents=True)
+    SearchEngine.create(copies, WordLengths()).close()
+    assert "documents.db" in names(copies)
+
+
 def fail(scratch: Path) -> None:
     (scratch / "file").write_text("half")
     raise ValueError
