@@ -384,8 +384,7 @@ class Ingestion:
                     f"{document.key}; add the vectors again, their numbers then follow it"
                 )
             root = (before and before.root) or document.root
-            is_other_file = document.root and root != document.root
-            if is_other_file and Path(root, document.file).exists():  # not moved
+            if document.root and root != document.root and _is_there(root, document.file):
                 self._refuse(
                     document,
                     f"is that of a file of {root}; give the keys of one of the two folders a "
@@ -475,6 +474,14 @@ class Ingestion:
             late = [item for item in items if item.is_pending]
             for item, spans, rows in zip(late, block.spans, vectors, strict=True):
                 item.spans, item.vectors = spans, rows
+
+
+def _is_there(root: str, file: str) -> bool:
+    """Whether a file of a folder is there, or nobody can tell: the folder may be another user's."""
+    try:
+        return Path(root, file).exists()
+    except OSError:
+        return True
 
 
 def merged(before: Known | None, document: Document) -> tuple[str, str | None]:
