@@ -56,6 +56,9 @@ from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.upkeep.reindex import encode_stored
 from searchengine.upkeep.verify import ENCODED, MALFORMED, NO_METADATA, RULES, verify
 
+_TEXTS = ("key", "title", "text", "metadata", "source", "root")
+_TEXT = "readable(CAST({0} AS BLOB))"  # as bytes: SQLite's functions cannot be given other texts
+_UNREADABLE = " OR ".join(f"{_TEXT.format(name)} IS NOT {name}" for name in _TEXTS)
 _BATCH = 512  # documents read at a time
 _MAX_NAMES = 20  # documents named in a report; the others are counted
 
@@ -293,7 +296,9 @@ class Plan:
 
     def _mend_metadata(self) -> None:
         """Mend columns that are not text, metadata that are no JSON object, and their indexes."""
-        wrong = self._ids(f"SELECT id FROM documents WHERE {MALFORMED}")
+        self.store.connection.create_function("readable", 1, _readable, deterministic=True)
+        malformed = f"{MALFORMED} OR {_UNREADABLE}"
+        wrong = self._ids(f"SELECT id FROM documents WHERE {malformed}")
         complaint = None if wrong else self.store.index_complaint()
         if not wrong and complaint is None:
             return
@@ -301,17 +306,21 @@ class Plan:
         for name in indexed:  # their triggers read the metadata
             fields.drop_field(self.store.connection, name)
         if wrong:
-            what = "a title or text that is not text, or metadata that are no JSON object"
+            what = "a title or text that is not UTF-8 text, or metadata that are no JSON object"
             self._name(wrong, what, "read as text; metadata as last added, else none")
             if without := self._ids(f"SELECT id FROM documents WHERE {NO_METADATA}"):
                 self.lost.append(f"metadata of {self._keys(without)}")
             valid = "json_valid(ifnull(source, 'x')) AND json_type(source) = 'object'"
             kept = f"NOT ({NO_METADATA})"
+            texts = {name: _TEXT.format(f"documents.{name}") for name in _TEXTS}
+            same = f"FROM documents AS other WHERE other.key = {texts['key']}"
+            taken = f"EXISTS (SELECT 1 {same} AND other.id <> documents.id)"
             self._change(
-                "UPDATE documents SET key = CAST(key AS TEXT), title = CAST(title AS TEXT), "
-                f"text = CAST(text AS TEXT), source = iif({kept} AND {valid}, source, NULL), "
-                f"metadata = CASE WHEN {kept} THEN metadata WHEN {valid} THEN source ELSE '{{}}' "
-                f"END WHERE {MALFORMED}"
+                f"UPDATE documents SET key = {texts['key']} || iif({taken}, ' ' || id, ''), "
+                f"title = {texts['title']}, text = {texts['text']}, root = {texts['root']}, "
+                f"source = iif({kept} AND {valid}, {texts['source']}, NULL), metadata = CASE "
+                f"WHEN {kept} THEN {texts['metadata']} WHEN {valid} THEN {texts['source']} "
+                f"ELSE '{{}}' END WHERE {malformed}"
             )
         for name in indexed:
             fields.index_field(self.store.connection, name)
@@ -509,11 +518,16 @@ class Plan:
         self.store.connection.execute(sql, parameters)
 
 
+def _readable(data: bytes | None) -> str | None:
+    """A text with replacement characters where it is no UTF-8."""
+    return None if data is None else data.decode("utf-8", "replace")
+
+
 @contextmanager
 def _lenient(store: Store) -> Iterator[None]:
     """Read texts with invalid UTF-8, with replacement characters."""
     before = store.connection.text_factory
-    store.connection.text_factory = lambda data: data.decode("utf-8", "replace")
+    store.connection.text_factory = _readable
     try:
         yield
     finally:

@@ -356,7 +356,7 @@ class Database:
                     f"{self.path.parent} is being written to by another process; "
                     "try again when it has finished, or wait for it: --wait SECONDS, open(…, wait=)"
                 ) from error
-            if str(error).startswith(("malformed JSON", "no such table")):
+            if str(error).startswith(("malformed JSON", "no such table", "Could not decode")):
                 raise self.damaged(str(error)) from error
             raise CollectionError(f"{self.path}: {error}; {way_out(self.path)}") from error
         except sqlite3.ProgrammingError as error:

@@ -130,12 +130,12 @@ class Store(Database):
 
     def altered(self) -> str | None:
         """The key of a document with a text that does not match its digest; None if all match."""
-        sql = (
-            "SELECT id, key, title, text, digest FROM documents WHERE id > ? ORDER BY id LIMIT 500"
-        )
+        # The others are read so that SQLite decodes them.
+        columns = "id, key, title, text, digest, metadata, source, root"
+        sql = f"SELECT {columns} FROM documents WHERE id > ? ORDER BY id LIMIT 500"
         after = -1
         while rows := self.read(sql, (after,)):
-            for _, key, title, text, digest in rows:
+            for _, key, title, text, digest, *_ in rows:
                 if Document(key, text, title).digest != digest:
                     return str(key)
             after = rows[-1][0]

@@ -293,12 +293,22 @@ def test_a_text_that_was_changed_is_kept_and_encoded(path: Path) -> None:
         assert engine.search("z" * 14, k=1, mode="text")[0].key == "d7"
 
 
-def test_a_text_that_is_no_utf_8_is_read_as_far_as_it_can_be(path: Path) -> None:
-    sql("UPDATE documents SET text = CAST(x'7a7aff7a' AS TEXT) WHERE key = 'd7'")(path)
+def test_texts_that_are_no_utf_8_are_read_as_far_as_they_can_be(path: Path) -> None:
+    sql(
+        "UPDATE documents SET text = CAST(x'7a7aff7a' AS TEXT) WHERE key = 'd7'",
+        "UPDATE documents SET key = CAST(x'ff' AS TEXT) WHERE key = 'd8'",
+        "UPDATE documents SET metadata = CAST(x'7b2261223a22ff227d' AS TEXT) WHERE key = 'd10'",
+    )(path)
+    with SearchEngine.open(path, WordLengths()) as engine:
+        with pytest.raises(CollectionError, match=r"Could not decode.*searchengine repair"):
+            engine.verify()
+    sql("UPDATE documents SET key = x'fe' WHERE key = 'd9'")(path)
     done = repair(path, WordLengths())
-    assert done.whole and "'d7'" in done.damage[-1]
+    assert (done.whole, done.encoded) == (True, 1) and "'d7'" in done.damage[-1]
     with SearchEngine.open(path, WordLengths()) as engine:
         assert engine.search("zz", k=1, mode="text")[0].text == "zz\ufffdz"
+        assert engine["\ufffd"].title == "t8" and engine["\ufffd 9"].title == "t9"
+        assert engine["d10"].metadata == {"a": "\ufffd"}
 
 
 def test_a_document_of_which_nothing_is_left_is_named(path: Path) -> None:
