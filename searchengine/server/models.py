@@ -177,20 +177,6 @@ class FacetValue(BaseModel):
     count: int
 
 
-class TimingModel(BaseModel):
-    """Milliseconds of each stage; `questions` were answered together and share them.
-
-    `wait`: until the call began. `total`: all of it, as the server saw it.
-    """
-
-    wait: float
-    encode: float
-    search: float
-    fetch: float
-    total: float
-    questions: int
-
-
 class SearchResponse(BaseModel):
     """The hits of one question, best first."""
 
@@ -198,7 +184,10 @@ class SearchResponse(BaseModel):
     hits: list[HitModel]
     facets: dict[str, list[FacetValue]]
     exact: bool = Field(description="Whether these are certainly the true nearest documents.")
-    timing: TimingModel | None
+    timing: dict[str, float] | None = Field(
+        description="Milliseconds: `wait` until the call began, its stages, `total` as the server "
+        "saw it; `questions` were answered together and share them."
+    )
     notes: list[str] = Field(description="Why there are no hits: fields that no document has.")
     replaced: dict[str, str] = Field(
         description="Unknown words of the question, and the words searched for instead."
@@ -252,28 +241,15 @@ class EmbeddingsRequest(Strict):
     user: str | None = Field(None, description="Ignored.", max_length=1000)
 
 
-class Embedding(BaseModel):
-    """A vector: numbers, or float32 in little-endian order as base64."""
-
-    object: Literal["embedding"] = "embedding"
-    index: int
-    embedding: list[float] | str
-
-
-class Usage(BaseModel):
-    """Tokens that were read of all texts; 0 if the encoder has no tokenizer."""
-
-    prompt_tokens: int
-    total_tokens: int
-
-
 class EmbeddingsResponse(BaseModel):
     """Vectors of length 1, in the order of the texts."""
 
     object: Literal["list"] = "list"
     model: str
-    data: list[Embedding]
-    usage: Usage
+    data: list[dict[str, Any]] = Field(
+        description="`embedding`: numbers, or float32 in little-endian order as base64."
+    )
+    usage: dict[str, int] = Field(description="Tokens read; 0 without a tokenizer.")
     truncated: list[int] = Field(description="Positions of the inputs that were not read whole.")
     max_tokens: int | None = Field(description="Tokens read of an input; null: any number.")
 

@@ -1,6 +1,7 @@
 """Routes that answer questions."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request
@@ -98,17 +99,13 @@ def _result(collection: str, timing: dict[str, float] | None, shown: bytes) -> b
     return to_json({"collection": collection, "timing": timing})[:-1] + b"," + shown[1:]
 
 
-def _with_texts(hits: Hits) -> bytes:
-    return _shown(hits, [hit.as_dict() for hit in hits])
-
-
 def _without_texts(hits: Hits) -> bytes:
-    return _shown(hits, [_without_text(hit) for hit in hits])
+    return _with_texts(hits, _without_text)
 
 
-def _shown(hits: Hits, listed: list[dict[str, Any]]) -> bytes:
+def _with_texts(hits: Hits, fields: Callable[[Hit], dict[str, Any]] = Hit.as_dict) -> bytes:
     return json_object(
-        hits=json_list(listed),
+        hits=json_list(map(fields, hits)),
         facets=facet_lists(hits.facets),
         exact=hits.exact,
         notes=hits.notes,

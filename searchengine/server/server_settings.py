@@ -91,21 +91,15 @@ class ServerSettings:
                 f"a root path must be like /search, without a / at the end, got {root!r}"
             )
         for proxy in self.trust_proxy:
-            if proxy != "unix" and not _is_network(proxy):
+            try:
+                _ = proxy == "unix" or ip_network(proxy)
+            except ValueError as error:
                 raise QueryError(
                     "a trusted proxy must be an IP address, a network such as 10.0.0.0/8, or unix, "
                     f"got {proxy!r}"
-                )
+                ) from error
         for origin in self.origins:
             if not re.fullmatch(r"https?://[^/\s]+", origin):
                 raise QueryError(
                     f"an origin must be like https://example.org, without a path, got {origin!r}"
                 )
-
-
-def _is_network(text: str) -> bool:
-    try:
-        ip_network(text)
-    except ValueError:
-        return False
-    return True
