@@ -58,16 +58,11 @@ METHOD = {
 
 def facts(results: Results) -> dict[str, dict[str, str]]:
     """Headings, each with terms and descriptions."""
-    subject = dict(results.subject) | {"measured": results.measured_at}
-    machine = {name: value for name, value in results.machine.items() if name != "memory"}
-    machine["memory"] = f"{results.machine['memory'] / 2**30:.3g} GiB"
-    machine["versions"] = " ".join(f"{name} {v}" for name, v in machine["versions"].items())
-    return {
-        "What the columns mean": METHOD,
-        "Data": {name: plain(value) for name, value in subject.items() if value is not None},
-        "Settings": {name: plain(value) for name, value in results.settings.items()},
-        "Machine": {name: str(value) for name, value in machine.items()},
-    }
+    memory = f"{results.machine['memory'] / 2**30:.3g} GiB"
+    values = {"measured": results.measured_at, **results.subject, **results.settings}
+    values.update(results.machine, memory=memory)
+    conditions = {name: plain(value) for name, value in values.items() if value is not None}
+    return {"What the columns mean": METHOD, "How it was measured": conditions}
 
 
 def write(results: Results, folder: Path) -> list[Path]:

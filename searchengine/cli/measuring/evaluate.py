@@ -175,23 +175,13 @@ def labels(
             f"Note: {counted(len(unknown), 'text')} with labels that the model was not trained on, "
             f"such as {unknown[0]!r}, which count as wrong"
         )
-    rows, n = [], len(texts)
+    rows, cells, n = [], [], len(texts)
     for dim, found in zip(dims, predicted, strict=True):
         right = sum(a == b for a, b in zip(found, expected, strict=True))
         low, high = wilson(right, n)
         rows.append({"dim": dim, "accuracy": right / n, "n": n, "low": low, "high": high})
-    if as_json:
-        show_json(rows)
-        return
-    cells = [
-        {
-            "dim": row["dim"],
-            "accuracy": f"{row['accuracy']:.4f} [{row['low']:.3f}–{row['high']:.3f}]",
-            "n": n,
-        }
-        for row in rows
-    ]
-    show_rows(cells, f"{counted(n, 'text')}, {encoder}")
+        cells.append({"dim": dim, "accuracy": f"{right / n:.4f} [{low:.3f}–{high:.3f}]", "n": n})
+    show_json(rows) if as_json else show_rows(cells, f"{counted(n, 'text')}, {encoder}")
 
 
 @evaluate.command()
