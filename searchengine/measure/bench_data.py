@@ -16,7 +16,7 @@ from searchengine.indexer.config import SegmentConfig
 from searchengine.indexer.errors import VectorError
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment
-from searchengine.measure.comparison import MAIN, per_question
+from searchengine.measure.comparison import ndcg
 from searchengine.measure.judgements import Qrels, Task
 from searchengine.measure.retrieval import task
 
@@ -91,7 +91,7 @@ def collection_dataset(
     judged = None if qrels is None else task(engine, questions, qrels)
     if judged is not None:
         questions = judged.queries
-    keys, typed = list(questions), list(questions.values())
+    typed = list(questions.values())
     default = engine.default_mode
     mode = Mode.VECTOR if default is Mode.TEXT else default
     read = [engine.read(text, mode=mode) for text in typed]
@@ -104,8 +104,7 @@ def collection_dataset(
         live = tuple(snapshot.live[row] for row in snapshot.segments)
         judge = None
         if judged is not None:
-            asked = {key: each.text for key, each in zip(keys, read, strict=True)}
-            judge = _judge(engine, snapshot, judged, asked, mode, vectors)
+            judge = _judge(engine, snapshot, judged, [each.text for each in read], mode, vectors)
         yield Dataset(
             engine.folder.path.name,
             segments,
@@ -134,23 +133,18 @@ def _judge(
     engine: SearchEngine,
     snapshot: Snapshot,
     task: Task,
-    questions: Mapping[str, str],
+    texts: Sequence[str],
     mode: Mode,
     vectors: Floats,
 ) -> Judge:
     """A function from views of the segments to nDCG@10, as a search in this mode ranks."""
-    texts, keys = list(questions.values()), list(questions)
     _ = snapshot.words, snapshot.unrelated  # computed here once, for all views
 
     def judge(segments: Sequence[Segment]) -> Doubles:
         view = copy(snapshot)
         view.segments = dict(zip(snapshot.segments, segments, strict=True))
-        run = {}
-        rankings = engine.rank(view, texts, vectors, _FIRST + bool(task.documents), mode=mode)
-        for key, names in zip(keys, rankings, strict=True):
-            others = (name for name in names if not task.is_self(key, name))
-            run[key] = dict.fromkeys(list(others)[:_FIRST], 0.0)
-        return per_question(run, keys, task.qrels, [MAIN])[MAIN]
+        depth = _FIRST + bool(task.documents)
+        return ndcg(task, engine.rank(view, texts, vectors, depth, mode=mode))
 
     return judge
 

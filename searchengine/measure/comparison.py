@@ -5,14 +5,14 @@ rank among the first ten, average precision, and whether the first document is r
 of grade 1 and above are relevant.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from searchengine.errors import QueryError
-from searchengine.measure.judgements import Qrels, Run
+from searchengine.measure.judgements import Qrels, Run, Task
 from searchengine.measure.significance import (
     MIN_QUESTIONS,
     Comparison,
@@ -53,6 +53,15 @@ def per_question(
         values["map"][row] = (np.arange(1, len(relevant) + 1) / (relevant + 1)).sum() / total
         values["success@1"][row] = first == 0
     return {name: values[name] for name in names}
+
+
+def ndcg(task: Task, rankings: Iterable[Sequence[str]]) -> Values:
+    """nDCG@10 of the questions, (q,): of the keys of their documents, best first."""
+    run: dict[str, dict[str, float]] = {}
+    for key, names in zip(task.keys, rankings, strict=True):
+        others = [name for name in names if not task.is_self(key, name)]
+        run[key] = dict.fromkeys(others[:10], 0.0)
+    return per_question(run, task.keys, task.qrels, [MAIN])[MAIN]
 
 
 def _discounted(gains: Values) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 from searchengine.engine import Mode, Question, SearchEngine, contract, rank_by_weights
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats
-from searchengine.measure.comparison import MAIN, per_question
+from searchengine.measure.comparison import MAIN, ndcg
 from searchengine.measure.judgements import Qrels, Task
 from searchengine.measure.retrieval import Progress, batches, silent, task
 from searchengine.measure.significance import Comparison, compare
@@ -143,21 +143,15 @@ def scores_by_weight(
     0 ranks by words alone; 1 by vectors alone, which reads a question as it is typed: `alone`,
     (q, D). The others take the words that are `read` and `vectors`, (q, D).
     """
-    runs: dict[float, dict[str, dict[str, float]]] = {weight: {} for weight in weights}
+    ranked: dict[float, list[list[str]]] = {weight: [] for weight in weights}
     mixed, depth = [each for each in weights if each < 1], _FIRST + bool(judged.documents)
     for part in batches(len(read), "Ranking", progress):
         asked = [q._replace(vector=v) for q, v in zip(read[part], vectors[part], strict=True)]
-        rankings: list[dict[float, list[str]]] = [{} for _ in asked]
         with engine.collection.reading() as snapshot:
-            if mixed:
-                rankings = rank_by_weights(snapshot, asked, mixed, depth)
+            for by_weight in rank_by_weights(snapshot, asked, mixed, depth) if mixed else ():
+                for weight, names in by_weight.items():
+                    ranked[weight].append(names)
             if 1 in weights:
                 texts = [each.text for each in asked]
-                nearest = engine.rank(snapshot, texts, alone[part], depth, mode=Mode.VECTOR)
-                rankings = [a | {1.0: b} for a, b in zip(rankings, nearest, strict=True)]
-        for key, by_weight in zip(judged.keys[part], rankings, strict=True):
-            for weight, documents in by_weight.items():
-                others = [name for name in documents if not judged.is_self(key, name)]
-                runs[weight][key] = {name: -rank for rank, name in enumerate(others[:_FIRST])}
-    keys, qrels = judged.keys, judged.qrels
-    return {weight: per_question(run, keys, qrels, [MAIN])[MAIN] for weight, run in runs.items()}
+                ranked[1.0] += engine.rank(snapshot, texts, alone[part], depth, mode=Mode.VECTOR)
+    return {weight: ndcg(judged, rankings) for weight, rankings in ranked.items()}

@@ -11,6 +11,7 @@ from searchengine import SearchEngine
 from searchengine.backends.mode import WEIGHT, Mode
 from searchengine.errors import CorpusError, QueryError
 from searchengine.measure import fusion_tuning as fusing
+from searchengine.measure.comparison import per_question
 from searchengine.measure.fusion_tuning import FusionTuning, tune_fusion
 from searchengine.measure.judgements import Qrels
 
@@ -112,7 +113,7 @@ def test_the_ends_of_the_curve_are_the_modes(tmp_path: Path) -> None:
                 key: {hit.key: -float(rank) for rank, hit in enumerate(each)}
                 for key, each in zip(questions, hits, strict=True)
             }
-            expected = fusing.per_question(runs, [*questions], qrels, ["ndcg@10"])["ndcg@10"]
+            expected = per_question(runs, [*questions], qrels, ["ndcg@10"])["ndcg@10"]
             np.testing.assert_array_equal(values[weight], expected)
 
 
