@@ -6,19 +6,28 @@ from urllib.parse import unquote
 from searchengine.errors import CollectionError
 
 _DEFAULT = "searchengine"
-_NAME = re.compile(r"[^\W\d]\w{0,62}")
+_NAME = re.compile(r"[^\W\d]\w*")
+_LONGEST = 63  # bytes of a name; PostgreSQL cuts what is longer
 
 
 def split_url(url: str) -> tuple[str, str]:
     """The connection URI and the schema of a collection's URL. Raises CollectionError."""
     uri, _, name = url.partition("#")
     schema = unquote(name) or _DEFAULT
-    if _NAME.fullmatch(schema) is None or schema.startswith("pg_"):
+    fits = len(schema.encode("utf-8", "replace")) <= _LONGEST
+    if not fits or _NAME.fullmatch(schema) is None or schema.startswith("pg_"):
         raise CollectionError(
             f"{shown(url)}: the name of a collection, after the first #, must be a word of at most "
-            "63 characters that does not begin with a digit or pg_; write # in a password as %23"
+            f"{_LONGEST} bytes that does not begin with a digit or pg_; write # in a password as "
+            "%23"
         )
     return uri, schema
+
+
+def reindexed(schema: str) -> str:
+    """The schema of the collection that a reindex builds, beside that of the collection."""
+    end = "_reindex"
+    return schema.encode()[: _LONGEST - len(end)].decode(errors="ignore") + end
 
 
 def shown(url: str) -> str:

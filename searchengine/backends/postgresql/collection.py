@@ -20,8 +20,8 @@ from searchengine.backends.contract import (
     checked,
 )
 from searchengine.backends.mode import Mode
+from searchengine.backends.postgresql import reindexed, split_url
 from searchengine.backends.postgresql import schema as tables
-from searchengine.backends.postgresql import split_url
 from searchengine.backends.postgresql.connections import (
     Connection,
     Connections,
@@ -282,7 +282,7 @@ class PostgresCollection(Backend):
     @property
     def _beside(self) -> str:
         """The URL of the collection that a reindex builds."""
-        return f"{self._url.partition('#')[0]}#{self._connections.schema[:55]}_reindex"
+        return f"{self._url.partition('#')[0]}#{reindexed(self._connections.schema)}"
 
     def differing(self, other: "PostgresCollection") -> list[tuple[str, bool, bool]]:
         """The documents that a collection beside this one lacks, has too many or otherwise.
