@@ -87,6 +87,7 @@ class PostgresCollection(Backend):
         self.accepts: Callable[[Mapping[str, Any]], None] = lambda _: None
         self._url, self._connections = url, Connections(url)
         self.path, self._measured = self._connections.name, Measured()
+        self._due = "", 0  # a revision, and the id of a passage with which a fit may be due
         try:
             with self._connections.borrow(replica=True) as connection:
                 if not tables.exists(connection, self._connections.schema):
@@ -335,13 +336,24 @@ class PostgresCollection(Backend):
         if (fitted := self._state.fitted) >= _SAMPLE:
             return
         least = _GROWTH * fitted or FLAT_BELOW
+        revision, due = self._due
+        due = due if revision == self.settings["revision"] else 0
         sql = (
-            "SELECT max(id) - min(id) >= %s AND (SELECT pg_has_role(relowner, 'USAGE') "
-            "FROM pg_class WHERE oid = 'passages'::regclass) FROM passages"
+            "SELECT max(id) >= greatest(min(id) + %s, %s) AND (SELECT pg_has_role(relowner, "
+            "'USAGE') FROM pg_class WHERE oid = 'passages'::regclass) FROM passages"
         )
         with self._connections.borrow() as connection:
-            if connection.execute(sql, (least - 1,)).fetchone() != (True,):
+            if connection.execute(sql, (least - 1, due)).fetchone() != (True,):
                 return
+
+        def missing(connection: Connection, revision: str) -> int:
+            sql = "SELECT %s - count(*), coalesce(max(id), 0) FROM passages"
+            ((missing, last),) = connection.execute(sql, (least,)).fetchall()
+            self._due = revision, last + missing  # nobody else has numbers of passages to write
+            return int(missing)
+
+        if self._connections.write(missing, alone=True) > 0:  # the ids have gaps
+            return
         if fitted:
             with self._connections.borrow(limited=False) as connection:
                 set_value(connection, tables.GRAPH, None)

@@ -138,6 +138,12 @@ def test_a_collection_that_has_grown_gets_another_rotation(engine: SearchEngine)
     collection.upsert(entries(FLAT_BELOW), finished=0)
     first = collection._state
     assert first.fitted == FLAT_BELOW
+    with collection._connections.borrow() as connection:
+        connection.execute("SELECT setval('passages_id_seq', 9000)")  # as after many replacements
+    collection.upsert(entries(1))
+    with collection._connections.transaction("SHARE"):  # who counts again would wait for this
+        collection.upsert(entries(1))
+    assert collection._state.indexed
     collection.upsert(entries(7 * FLAT_BELOW - 1, seed=1, start=FLAT_BELOW), finished=0)
     assert (collection._state.rotation == first.rotation).all()  # not eight times as many yet
     queries = units(20, seed=1)
