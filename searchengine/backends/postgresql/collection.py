@@ -148,9 +148,12 @@ class PostgresCollection(Backend):
         made_by: Mapping[str, Any] | None = None,
         *,
         metadata: Sequence[Entry] = (),
+        unchanged: Sequence[str] = (),
+        choose: object = None,
         finished: int | None = None,
-        **_: Any,
+        progress: object = None,
     ) -> None:
+        """As Backend; `unchanged`, `choose` and `progress` are for folders."""
         made_by = self.settings if made_by is None else made_by
         last = checked(entries, int(made_by["encoder"]["dim"]))
         analyzer = Analyzer.parse(self.settings["tokenizer"])
