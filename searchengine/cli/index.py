@@ -1,9 +1,8 @@
 """Fill a collection: searchengine index."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
-from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,137 +53,8 @@ if TYPE_CHECKING:
 
 PATIENCE = 60.0
 """Seconds to wait for another writer while a folder is watched, unless --wait says more."""
-_option = click.option
 _FILE = click.Path(path_type=Path)
 _VECTORS = "numbers of shape (n, D), one row per document"
-
-_FILLS = (
-    _option(
-        "--encoder",
-        metavar="PATH",
-        type=PATH,
-        help="Model folder, hub name, name of the table in docs/encoders.md, or URL#MODEL of an "
-        "endpoint [default: starter if it is installed, else leaf; multilingual if it is "
-        "installed, and the other does not read most documents].",
-    ),
-    _option("--prefix", type=click.IntRange(1), help="Dimensions of the prefix [default: 128]."),
-    _option("--structure", type=choice(Structure), help="Index structure [default: flat]."),
-    _option("--code", type=choice(Code), help="Number format of the prefix [default: fp16]."),
-    SHORTLIST,
-    _option(
-        "--funnel",
-        "stages",
-        type=stages(),
-        help="Reranking stages between prefix and full width: 256:50 reranks the shortlist by "
-        "the encoder's first 256 dimensions and keeps 50.",
-    ),
-    _option(
-        "--passages/--no-passages",
-        default=None,
-        help="Cut long documents into passages, or keep them whole [default: cut].",
-    ),
-    _option(
-        "--passage-tokens",
-        type=click.IntRange(0),
-        help="Tokens per passage [default: as many as fit].",
-    ),
-    _option(
-        "--set",
-        "assignments",
-        multiple=True,
-        type=Assignment("hnsw_m=32"),
-        help="Another field of the index config: hnsw_m=32, rotation=identity; repeatable.",
-    ),
-    _option(
-        "--tokenizer",
-        metavar="[" + "|".join(Tokenizer) + "|stem:LANGUAGES]",
-        help="Tokenizer for --mode text, such as stem:de,ru [default: by the language of the "
-        "first documents].",
-    ),
-    _option(
-        "--mode",
-        type=choice([Mode.VECTOR, Mode.TEXT, Mode.HYBRID]),
-        help="Default mode of searches [default: hybrid; as it is, for an existing collection].",
-    ),
-    _option(
-        "--synonyms",
-        type=_FILE,
-        metavar="FILE",
-        help="Synonyms for searches by words, a group on each line: car, automobile. They replace "
-        "those that the collection has; an empty file removes them.",
-    ),
-    INDEXED,
-    _option(
-        "--commit-every",
-        type=click.IntRange(1),
-        help="Documents per commit; a commit survives an interruption [default: what takes half "
-        "a minute, at most 20,000 passages].",
-    ),
-    _option(
-        "--key-prefix",
-        metavar="TEXT",
-        help="Text to put before generated keys: of files, of records without a key, and of the "
-        "rows of a .npy file.",
-    ),
-    _option("--text-field", metavar="NAME", help="Name of the text field [default: text]."),
-    _option("--title-field", metavar="NAME", help="Name of the title field [default: title]."),
-    _option("--id-field", metavar="NAME", help="Name of the key field [default: _id or id]."),
-    _option("--skip-bad", is_flag=True, help="Skip malformed records and count them."),
-    _option("--no-gitignore", is_flag=True, help="Read what a .gitignore names too."),
-    _option(
-        "--as-text",
-        type=suffixes(),
-        default=(),
-        help="Suffixes or names of files to read as plain text: .foo,Makefile.",
-    ),
-    _option(
-        "--ignore",
-        type=suffixes(),
-        default=(),
-        help="Suffixes or names of files, or names of folders, to leave out: .log,node_modules.",
-    ),
-    _option(
-        "--strict",
-        is_flag=True,
-        help="Skip as --skip-bad does, and exit with status 1 if anything was left out.",
-    ),
-    _option(
-        "--vectors",
-        "vector_file",
-        type=_FILE,
-        metavar="FILE",
-        help="Vectors of the documents, which are then not encoded: a .npy file (one row per "
-        "document; without --encoder, a new collection has none).",
-    ),
-    _option(
-        "--passages-from",
-        "passage_file",
-        type=_FILE,
-        metavar="FILE",
-        help="Key, start and end of the passage of each row of --vectors (.jsonl, as `export` "
-        "writes it).",
-    ),
-    _option(
-        "--prune",
-        is_flag=True,
-        help="Remove the documents of files that are gone from the folder CORPUS.",
-    ),
-    _option(
-        "--watch",
-        is_flag=True,
-        help="Do as --prune, and again whenever the folder changes, until Ctrl-C.",
-    ),
-    _option(
-        "--allow-empty",
-        is_flag=True,
-        help="With --prune and --watch, let an empty folder remove all its documents.",
-    ),
-)
-
-
-def _fills(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options to a command, in their order."""
-    return reduce(lambda made, option: option(made), reversed(_FILLS), command)
 
 
 @click.command(
@@ -202,7 +72,126 @@ def _fills(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.argument("corpus", type=PATH)
 @COLLECTION
-@_fills
+@click.option(
+    "--encoder",
+    metavar="PATH",
+    type=PATH,
+    help="Model folder, hub name, name of the table in docs/encoders.md, or URL#MODEL of an "
+    "endpoint [default: starter if it is installed, else leaf; multilingual if it is "
+    "installed, and the other does not read most documents].",
+)
+@click.option("--prefix", type=click.IntRange(1), help="Dimensions of the prefix [default: 128].")
+@click.option("--structure", type=choice(Structure), help="Index structure [default: flat].")
+@click.option("--code", type=choice(Code), help="Number format of the prefix [default: fp16].")
+@SHORTLIST
+@click.option(
+    "--funnel",
+    "stages",
+    type=stages(),
+    help="Reranking stages between prefix and full width: 256:50 reranks the shortlist by "
+    "the encoder's first 256 dimensions and keeps 50.",
+)
+@click.option(
+    "--passages/--no-passages",
+    default=None,
+    help="Cut long documents into passages, or keep them whole [default: cut].",
+)
+@click.option(
+    "--passage-tokens",
+    type=click.IntRange(0),
+    help="Tokens per passage [default: as many as fit].",
+)
+@click.option(
+    "--set",
+    "assignments",
+    multiple=True,
+    type=Assignment("hnsw_m=32"),
+    help="Another field of the index config: hnsw_m=32, rotation=identity; repeatable.",
+)
+@click.option(
+    "--tokenizer",
+    metavar="[" + "|".join(Tokenizer) + "|stem:LANGUAGES]",
+    help="Tokenizer for --mode text, such as stem:de,ru [default: by the language of the "
+    "first documents].",
+)
+@click.option(
+    "--mode",
+    type=choice([Mode.VECTOR, Mode.TEXT, Mode.HYBRID]),
+    help="Default mode of searches [default: hybrid; as it is, for an existing collection].",
+)
+@click.option(
+    "--synonyms",
+    type=_FILE,
+    metavar="FILE",
+    help="Synonyms for searches by words, a group on each line: car, automobile. They replace "
+    "those that the collection has; an empty file removes them.",
+)
+@INDEXED
+@click.option(
+    "--commit-every",
+    type=click.IntRange(1),
+    help="Documents per commit; a commit survives an interruption [default: what takes half "
+    "a minute, at most 20,000 passages].",
+)
+@click.option(
+    "--key-prefix",
+    metavar="TEXT",
+    help="Text to put before generated keys: of files, of records without a key, and of the "
+    "rows of a .npy file.",
+)
+@click.option("--text-field", metavar="NAME", help="Name of the text field [default: text].")
+@click.option("--title-field", metavar="NAME", help="Name of the title field [default: title].")
+@click.option("--id-field", metavar="NAME", help="Name of the key field [default: _id or id].")
+@click.option("--skip-bad", is_flag=True, help="Skip malformed records and count them.")
+@click.option("--no-gitignore", is_flag=True, help="Read what a .gitignore names too.")
+@click.option(
+    "--as-text",
+    type=suffixes(),
+    default=(),
+    help="Suffixes or names of files to read as plain text: .foo,Makefile.",
+)
+@click.option(
+    "--ignore",
+    type=suffixes(),
+    default=(),
+    help="Suffixes or names of files, or names of folders, to leave out: .log,node_modules.",
+)
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Skip as --skip-bad does, and exit with status 1 if anything was left out.",
+)
+@click.option(
+    "--vectors",
+    "vector_file",
+    type=_FILE,
+    metavar="FILE",
+    help="Vectors of the documents, which are then not encoded: a .npy file (one row per "
+    "document; without --encoder, a new collection has none).",
+)
+@click.option(
+    "--passages-from",
+    "passage_file",
+    type=_FILE,
+    metavar="FILE",
+    help="Key, start and end of the passage of each row of --vectors (.jsonl, as `export` "
+    "writes it).",
+)
+@click.option(
+    "--prune",
+    is_flag=True,
+    help="Remove the documents of files that are gone from the folder CORPUS.",
+)
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Do as --prune, and again whenever the folder changes, until Ctrl-C.",
+)
+@click.option(
+    "--allow-empty",
+    is_flag=True,
+    help="With --prune and --watch, let an empty folder remove all its documents.",
+)
 @runs
 @WAIT
 @AS_JSON

@@ -239,15 +239,10 @@ class Sectioned(click.Command):
                     formatter.write_dl(records)
 
 
-def sectioned(
-    sections: Mapping[str, str], kind: type[click.Command] = click.Command
-) -> type[click.Command]:
-    """The class of a command with options in sections: title → names of parameters, with spaces.
-
-    `kind`: the class without them.
-    """
+def sectioned(sections: Mapping[str, str]) -> type[click.Command]:
+    """The class of a command with options in sections: title → names of parameters, with spaces."""
     split = {title: names.split() for title, names in sections.items()}
-    return type("Sectioned", (Sectioned, kind), {"sections": split})
+    return type("Sectioned", (Sectioned,), {"sections": split})
 
 
 def choice(kinds: Iterable[StrEnum]) -> click.Choice[str]:

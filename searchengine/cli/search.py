@@ -18,7 +18,6 @@ from searchengine.cli.options import (
     note_unknown_fields,
     open_engine,
     runs,
-    sectioned,
 )
 
 _FACET_VALUES = 20  # values of a facet that are shown as text
@@ -103,15 +102,7 @@ class _Asking(click.Command):
             raise
 
 
-_SECTIONS = {
-    "Which documents": "k where group_by min_score offset facets",
-    "Order": "mode typo_tolerance phrases",
-    "Effort": "shortlist exact timeout",
-    "The encoder": "encoder runtime",
-}
-
-
-@click.command(cls=sectioned(_SECTIONS, _Asking))
+@click.command(cls=_Asking)
 @COLLECTION
 @click.argument("question")
 @_takes(*_WHICH, *_PAGE, *_ORDER)

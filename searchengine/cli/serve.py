@@ -15,7 +15,6 @@ from searchengine.cli.options import (
     PATH,
     Bytes,
     runs,
-    sectioned,
 )
 from searchengine.errors import QueryError
 from searchengine.trainer.errors import install_line
@@ -24,16 +23,7 @@ _NAME = re.compile(r"[\w][\w.-]{0,63}", re.ASCII)
 _SUFFIX = ".index"
 
 
-@click.command(
-    cls=sectioned(
-        {
-            "Where": "host port unix_socket root_path trust_proxy workers",
-            "For whom": "tokens origins log",
-            "Limits": "max_requests max_body timeout",
-            "The encoder": "encoders runtime",
-        }
-    )
-)
+@click.command()
 @click.argument(
     "collections",
     metavar="COLLECTION…",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from searchengine.cli.console import note
-from searchengine.cli.options import AS_JSON, MODEL, Assignment, numbers, runs, sectioned
+from searchengine.cli.options import AS_JSON, MODEL, Assignment, numbers, runs
 from searchengine.trainer.errors import TRAINING, require
 from searchengine.trainer.files import read_object
 from searchengine.trainer.training.presets import PRESETS, preset
@@ -34,17 +34,7 @@ class WithPresets(click.Command):
             )
 
 
-@click.command(
-    cls=sectioned(
-        {
-            "The model": "out base prefixes",
-            "Examples": "dev exclude",
-            "Settings": "preset config assignments resume",
-            "Logs": "tensorboard logs",
-        },
-        WithPresets,
-    )
-)
+@click.command(cls=WithPresets)
 @click.argument("files", nargs=-1, type=FILES)
 @click.option("--out", required=True, type=FILES, help="Folder to write the model to.")
 @click.option(
@@ -146,15 +136,7 @@ def read_config(
     return TrainConfig.from_dict({**(preset(preset_name) if preset_name else {}), **settings})
 
 
-@click.command(
-    cls=sectioned(
-        {
-            "Output and encoder": "out encoder runtime",
-            "Candidates": "corpus text_field",
-            "Choice": "negatives relative_margin skip depth",
-        }
-    )
-)
+@click.command()
 @click.argument("pairs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="New .jsonl file.")
 @MODEL

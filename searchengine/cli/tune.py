@@ -16,23 +16,13 @@ from searchengine.cli.options import (
     named,
     open_engine,
     runs,
-    sectioned,
 )
 
 if TYPE_CHECKING:
     from searchengine.measure.fusion_tuning import FusionTuning
 
 
-@click.command(
-    cls=sectioned(
-        {
-            "The goal": "target_recall confidence k objective max_ram",
-            "A point of a bench": "point",
-            "Questions": "queries qrels",
-            "The encoder": "encoder runtime",
-        }
-    )
-)
+@click.command()
 @COLLECTION
 @click.option("--target-recall", default=0.95, help="Minimum recall to guarantee, 0–1.")
 @click.option(
