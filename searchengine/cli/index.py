@@ -1,8 +1,9 @@
 """Fill a collection: searchengine index."""
 
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -255,15 +256,15 @@ def index(
             total = len(vectors) if is_array else count_records(corpus, reading["choice"])
             if (stored := len(engine)) and not as_json:
                 note(f"{counted(stored, 'document')} stored already; unchanged ones are skipped")
+            folder = partial(MirrorOptions, **add, **reading, allow_empty=allow_empty)
             if watch:
-                folder = MirrorOptions(**add, **reading, allow_empty=allow_empty)
                 _watch(engine, corpus, folder, as_json)
                 return
             with indexing(total) as (on_read, on_step):
                 add |= {"progress": on_read, "building": on_step}
                 if prune:
-                    folder = MirrorOptions(**add, **reading, allow_empty=allow_empty)
-                    summary = engine.mirror(corpus, folder, unread=unread, on_bad=on_bad)
+                    mirroring = folder(progress=on_read, building=on_step)
+                    summary = engine.mirror(corpus, mirroring, unread=unread, on_bad=on_bad)
                 else:
                     if is_array:
                         documents = _numbered(engine, corpus, vectors, key_prefix)
@@ -280,7 +281,7 @@ def index(
         documents_now = engine.stats().documents
     seconds = round(time.monotonic() - started, 2)
     outcome = _outcome(path, documents_now, summary, malformed, unread, seconds)
-    _show(outcome, unread.sentence(), as_json)
+    show_json(outcome) if as_json else _show(outcome, unread.sentence())
     # A record that occurs twice is stored once.
     lost = (outcome[name]["count"] for name in ("without_text", "bad", "unreadable"))
     if strict and (any(lost) or outcome["skipped"]):
@@ -511,15 +512,17 @@ def _outcome(
     }
 
 
-def _show(outcome: dict[str, Any], skipped: str, as_json: bool) -> None:
-    """Print how many documents were added and left out, with the first messages."""
-    if as_json:
-        show_json(outcome)
-        return
-    most = 10
-    changes = ", ".join(f"{outcome[name]} {_words(name)}" for name in _COUNTS if outcome[name])
-    total, seconds = counted(outcome["documents"], "document"), outcome["seconds"]
-    note(f"{changes or '0 added'} in {outcome['collection']}, {total} now, in {seconds} s")
+def _show(outcome: dict[str, Any], skipped: str, folder: str = "") -> None:
+    """Print how many documents were added and left out, with the first messages.
+
+    `folder`: the one that is watched.
+    """
+    most, names = 10, _COUNTS[:-1] if folder else _COUNTS  # a watcher reads what changed
+    changes = ", ".join(f"{outcome[name]} {_words(name)}" for name in names if outcome[name])
+    total, end = counted(outcome["documents"], "document"), f"in {outcome['seconds']} s"
+    if folder:
+        end = f"watching {folder}, Ctrl-C ends"
+    note(f"{changes or '0 added'} in {outcome['collection']}, {total} now, {end}")
     for name in ("without_text", "repeated", "bad", "unreadable"):
         count, lines = outcome[name]["count"], outcome[name]["first"][:most]
         if count > most:
@@ -536,7 +539,9 @@ def _words(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _watch(engine: Any, folder: str, options: "MirrorOptions", as_json: bool) -> None:
+def _watch(
+    engine: Any, folder: str, options: Callable[..., "MirrorOptions"], as_json: bool
+) -> None:
     """Keep a collection equal to a folder, and print each pass, until Ctrl-C or SIGTERM."""
     collection, documents, shown, first = engine.collection.path, 0, "", Pulse()
 
@@ -545,26 +550,18 @@ def _watch(engine: Any, folder: str, options: "MirrorOptions", as_json: bool) ->
             first("Indexing", count, None)
 
     try:
-        for update in engine.watch(folder, replace(options, progress=on_read)):
-            documents, summary, unread = update.documents, update.summary, update.unread
+        for update in engine.watch(folder, options(progress=on_read)):
+            documents, problem, unread = update.documents, update.problem, update.unread
+            parts = documents, update.summary, update.malformed, unread
+            outcome = _outcome(collection, *parts, problem=problem or None)
             if as_json:
-                problem = update.problem or None
-                parts = documents, summary, update.malformed, unread
-                show_json_line(_outcome(collection, *parts, problem=problem))
-                continue
-            if update.problem:
-                note(f"{update.problem}; trying again")
+                show_json_line(outcome)
+            elif problem:
+                note(f"{problem}; trying again")
             else:
-                counts = ", ".join(f"{n} {_words(name)}" for name, n in update.changes.items())
-                now = f"{counted(documents, 'document')} now; watching {folder}, Ctrl-C ends"
-                note(f"{counts or 'nothing new'} in {collection}, {now}")
-                bad = [] if summary is None else summary.bad.first
-                for message in (*unread.failed.first, *update.malformed.first, *bad):
-                    note(f"left out: {message}")
-            skipped = unread.sentence()
-            if skipped not in ("", shown):
-                note(skipped)
-                shown = skipped
+                skipped = unread.sentence()
+                _show(outcome, "" if skipped == shown else skipped, folder)
+                shown = skipped or shown
     except (KeyboardInterrupt, Terminated) as stop:
         held = f"{collection} has {counted(documents, 'document')}"
         message = f"Stopped watching {folder}; {held}, the same command continues from there"
