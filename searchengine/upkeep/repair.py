@@ -31,7 +31,7 @@ from searchengine.backends.folder.database import connect, exhausted
 from searchengine.backends.folder.folders import check_name, folder_of, remove_unnamed
 from searchengine.backends.folder.schema import BEHIND, catch_up, outdated
 from searchengine.backends.folder.snapshot import setting_faults
-from searchengine.backends.folder.store import Changes, Kind, SegmentRow, Store, Work
+from searchengine.backends.folder.store import WORK, Changes, Kind, SegmentRow, Store
 from searchengine.backends.folder.view import has_vectors, open_committed
 from searchengine.backends.folder.writer import writing
 from searchengine.backends.mode import Mode
@@ -281,18 +281,13 @@ class Plan:
 
     def _end_works(self) -> None:
         """Drop pending work, but for a reindex, which is a collection of its own."""
-        for number, kind, folder, details in self.store.read(
-            "SELECT id, kind, folder, details FROM pending"
-        ):
+        for row in self.store.read(f"SELECT {WORK} FROM pending"):
             try:
-                work = Work(number, Kind(kind), folder, json.loads(details))
-                self.store.describe(work)
-            except (KeyError, TypeError, ValueError):
-                self._note(f"pending work {number} is of the kind {kind!r}", "dropped")
-            else:
-                if work.kind is Kind.REINDEX:
+                if self.store.work_of(row).kind is Kind.REINDEX:
                     continue
-            self._change("DELETE FROM pending WHERE id = ?", (number,))
+            except CollectionError:
+                self._note(f"pending work {row[0]} makes no sense", "dropped")
+            self._change("DELETE FROM pending WHERE id = ?", (row[0],))
 
     def _mend_metadata(self) -> None:
         """Mend columns that are not text, metadata that are no JSON object, and their indexes."""

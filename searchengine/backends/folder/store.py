@@ -80,8 +80,20 @@ class Work:
         """The segments that are merged."""
         return [SegmentRow(*row) for row in self.details["inputs"]]
 
+    @property
+    def makes_sense(self) -> bool:
+        """Whether everything that is read of it is there. Raises as a look-up of it does."""
+        texts = [self.folder, self.details["by"], self.details["started"]]
+        if self.kind is Kind.MERGE:
+            kinds = [tuple(map(type, row)) for row in self.details["inputs"]]
+            return {*map(type, texts)} == {str} and {*kinds} <= {(int, int, int, str)}
+        encoder = self.details["settings"]["encoder"]
+        texts += [encoder["fingerprint"], encoder["source"] or "", encoder.get("name") or ""]
+        return {*map(type, texts)} == {str} and type(encoder["dim"]) is int
 
-_DETAILS = {Kind.MERGE: {"by", "started", "inputs"}, Kind.REINDEX: {"by", "started", "settings"}}
+
+WORK = "id, kind, folder, details"
+"""The columns of a work."""
 
 
 def this_process() -> dict[str, Any]:
@@ -273,16 +285,19 @@ class Store(Database):
 
     def works(self) -> list[Work]:
         """The unfinished works, by id. Raises CollectionError for one that makes no sense."""
-        works = []
-        for i, kind, name, text in self.read("SELECT id, kind, folder, details FROM pending"):
-            if kind not in tuple(Kind):
-                raise self.damaged(f"pending work {i} is of the kind {kind!r}")
-            with self.named_errors():
-                details = json.loads(text)
-            if lacking := _DETAILS[kind] - (details.keys() if isinstance(details, dict) else set()):
-                raise self.damaged(f"pending work {i} lacks {', '.join(sorted(lacking))}")
-            works.append(Work(i, Kind(kind), name, details))
-        return works
+        return [*map(self.work_of, self.read(f"SELECT {WORK} FROM pending"))]
+
+    def work_of(self, row: tuple[Any, ...]) -> Work:
+        """The work of the columns WORK. Raises CollectionError for one that makes no sense."""
+        number, kind, folder, details = row
+        with suppress(AttributeError, LookupError, TypeError, ValueError):
+            work = Work(number, Kind(kind), folder, json.loads(details))
+            if work.makes_sense:
+                return work
+        raise self.damaged(
+            f"pending work {number} must be a merge of segments or a reindex by an encoder, with "
+            "who started it and when"
+        )
 
     def describe(self, work: Work) -> str:
         """A sentence about a work: its kind, its progress, and the process that does it."""

@@ -28,6 +28,8 @@ DOCUMENTS: list[dict[str, Any]] = [
 
 _NO_OBJECT = "document 'mixed' has .* no JSON object"
 _SET = "INSERT OR REPLACE INTO settings VALUES"
+_WORK, _BY = "INSERT INTO pending VALUES (7,", '{"by": "me", "started": "today"'
+_NO_WORK = "pending work 7 must be a merge of segments or a reindex"
 
 
 @pytest.fixture
@@ -72,12 +74,10 @@ def engine(path: Path) -> Iterator[SearchEngine]:
         (f"{_SET} ('query_map', '{{}}')", "in its settings: query_map: lacks dim, fingerprint"),
         (f"{_SET} ('synonyms', '[]')", "in its settings: synonyms: "),
         ("DELETE FROM settings WHERE name = 'tokenizer'", "in its settings: tokenizer: is missing"),
-        (
-            "INSERT INTO pending VALUES (7, 'dream', 'f', '{}')",
-            "of the kind 'dream'",
-        ),
-        ("INSERT INTO pending VALUES (7, 'merge', 'f', '{}')", "pending work 7 lacks"),
-        ("INSERT INTO pending VALUES (7, 'reindex', 'f', '[]')", "pending work 7 lacks"),
+        (f"{_WORK} 'dream', 'f', '{{}}')", _NO_WORK),
+        (f"{_WORK} 'merge', 'f', '{_BY}, \"inputs\": 5}}')", _NO_WORK),
+        (f"{_WORK} 'reindex', 'f', '[]')", _NO_WORK),
+        (f"{_WORK} 'reindex', 'f', '{_BY}, \"settings\": {{}}}}')", _NO_WORK),
         ("UPDATE ids SET next = 'x' WHERE kind = 'passages'", "next ids that are used already"),
         ("DELETE FROM segments", "it has passages and no segments"),
         ("DELETE FROM segments WHERE id = 1", "passages without a row"),
@@ -98,6 +98,7 @@ def test_verify_finds_what_does_not_agree(
         pytest.raises(CollectionError, match=message),
         SearchEngine.open(path, WordLengths()) as again,
     ):
+        again.stats()
         again.verify()
 
 
