@@ -267,6 +267,7 @@ class Plan:
         """
         plan = cls(path, store)
         with store.named_errors(), _lenient(store):
+            behind = bool(store.read(BEHIND)[0][0])  # some may be so by a work that is dropped
             plan._end_works()
             plan._mend_metadata()
             plan._mend_texts()
@@ -275,7 +276,7 @@ class Plan:
             for row, state in plan.kept.items():
                 if state.passages is not None:
                     plan._mend_rows(row, state.passages)
-            plan._mend_passages()
+            plan._mend_passages(behind)
             plan.counts = *store.counts(), segments
         return plan
 
@@ -460,8 +461,11 @@ class Plan:
             self.documents |= {*file[0, lost].tolist()}
             self._note(f"{name} has {lost.sum()} rows without a passage", f"documents {ENCODED}")
 
-    def _mend_passages(self) -> None:
-        """Apply the rules of the tables; passages of documents to encode become tombstones."""
+    def _mend_passages(self, behind: bool) -> None:
+        """Apply the rules of the tables; passages of documents to encode become tombstones.
+
+        `behind`: next ids were used already.
+        """
         for what, (query, action, statements) in RULES.items():
             rows = self.store.read(query)
             # What follows from damage that was named already is not named again.
@@ -471,7 +475,7 @@ class Plan:
             if documents:
                 self._note(f"{len(documents)} {what} ({self._keys({*documents})})", action)
                 self.documents |= {*documents} if action == ENCODED else set()
-        if self.store.read(BEHIND)[0][0]:
+        if behind or self.store.read(BEHIND)[0][0]:
             catch_up(self.store.connection)
             self._note("next ids that are used already", "they are larger than all now")
         self.documents &= self._ids("SELECT id FROM documents")

@@ -203,6 +203,13 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], int]] = {
         sql("INSERT INTO pending VALUES (7, 'merge', 'f', '[]')"),
         0,
     ),
+    "pending work beyond the next id": (
+        sql(
+            "INSERT INTO pending VALUES "
+            """(7, 'merge', 'f', '{"by": "me", "started": "today", "inputs": []}')"""
+        ),
+        0,
+    ),
     "a title that is a blob": (
         sql("UPDATE documents SET title = CAST(title AS BLOB) WHERE key = 'd7'"),
         0,
