@@ -33,10 +33,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.corpus.analyzer import Tokenizer
+from searchengine.backends.mode import Mode
+from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionError, CorpusError, EncoderMismatch
 from searchengine.indexer.arrays import Floats
+from searchengine.indexer.config import SegmentConfig
 
 if TYPE_CHECKING:
     from searchengine.backends.unrelated import Unrelated
@@ -382,3 +384,35 @@ def check_made_by(
 def has_words(settings: Mapping[str, Any]) -> bool:
     """Whether documents are ranked by words; else the modes text and hybrid are refused."""
     return bool(settings["tokenizer"] != Tokenizer.NONE)
+
+
+_PARTS = {
+    "encoder": {"dim", "fingerprint", "source"},
+    "tuned": {"commit", "segments", "tuning"},
+    "query_map": {"dim", "fingerprint", "matrix"},
+}
+_READ: dict[str, Callable[[Any], object]] = {
+    "encoder": lambda encoder: range(1, encoder["dim"])[:0],
+    "index": SegmentConfig.from_dict,
+    "tokenizer": Analyzer.parse,
+    "mode": Mode,
+    "weight": float,
+    "passages": lambda cut: dict(cut or {}),
+    "synonyms": str.splitlines,
+    "commit": int,
+}
+_NEEDED = ("encoder", "index", "tokenizer")
+
+
+def setting_faults(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Name → what is wrong, of settings that make no sense or are missing."""
+    faults = {name: "is missing" for name in _NEEDED if name not in settings}
+    for name, value in settings.items():
+        try:
+            if lacking := _PARTS.get(name, set()) - (value.keys() if name in _PARTS else set()):
+                faults[name] = f"lacks {', '.join(sorted(lacking))}"
+            else:
+                _READ.get(name, bool)(value)
+        except (AttributeError, TypeError, ValueError) as error:
+            faults[name] = str(error)
+    return faults

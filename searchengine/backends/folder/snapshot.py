@@ -23,7 +23,6 @@ from searchengine.backends.folder.words import (
     likely,
     texts_of,
 )
-from searchengine.backends.mode import Mode
 from searchengine.backends.quotes import joins_words
 from searchengine.backends.quotes import phrases as quoted
 from searchengine.backends.synonyms import added, known
@@ -50,38 +49,6 @@ PHRASE = 0.5
 """Weight of a phrase: this share of the weight of a word that as few documents have."""
 _PHRASES = 256  # phrases whose documents are remembered
 Search = Callable[[SegmentRow, Segment, Allowed | None], SearchResult]
-
-
-_PARTS = {
-    "encoder": {"dim", "fingerprint", "source"},
-    "tuned": {"commit", "segments", "tuning"},
-    "query_map": {"dim", "fingerprint", "matrix"},
-}
-_READ: dict[str, Callable[[Any], object]] = {
-    "encoder": lambda encoder: range(1, encoder["dim"])[:0],
-    "index": SegmentConfig.from_dict,
-    "tokenizer": Analyzer.parse,
-    "mode": Mode,
-    "weight": float,
-    "passages": lambda cut: dict(cut or {}),
-    "synonyms": str.splitlines,
-    "commit": int,
-}
-_NEEDED = ("encoder", "index", "tokenizer")
-
-
-def setting_faults(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Name → what is wrong, of settings that make no sense or are missing."""
-    faults = {name: "is missing" for name in _NEEDED if name not in settings}
-    for name, value in settings.items():
-        try:
-            if lacking := _PARTS.get(name, set()) - (value.keys() if name in _PARTS else set()):
-                faults[name] = f"lacks {', '.join(sorted(lacking))}"
-            else:
-                _READ.get(name, bool)(value)
-        except (AttributeError, TypeError, ValueError) as error:
-            faults[name] = str(error)
-    return faults
 
 
 class Snapshot(contract.Snapshot):
@@ -123,7 +90,7 @@ class Snapshot(contract.Snapshot):
             self.store.hold()
             self.opened_at = monotonic()
             self.settings = self.store.settings()
-            for name, fault in setting_faults(self.settings).items():
+            for name, fault in contract.setting_faults(self.settings).items():
                 raise self.store.damaged(f"in its settings: {name}: {fault}")
             self.segments: Mapping[SegmentRow, Segment] = {
                 row: open_segment(row) for row in self.store.segments()
