@@ -24,6 +24,7 @@ from uuid import uuid4
 import numpy as np
 from psycopg import sql
 
+from searchengine.backends.contract import setting_faults
 from searchengine.backends.filters.parser import field_name, field_named
 from searchengine.backends.postgresql.connections import Connection, Connections
 from searchengine.errors import CollectionError
@@ -114,7 +115,7 @@ class State:
 
     @classmethod
     def read(cls, connection: Connection, name: str) -> Self:
-        """Raises CollectionError for tables of another version."""
+        """Raises CollectionError for tables of another version, and settings without sense."""
         rows = connection.execute("SELECT name, value FROM settings").fetchall()
         settings: dict[str, Any] = dict(rows)
         if (version := settings.get("version")) != VERSION:
@@ -122,6 +123,11 @@ class State:
                 f"{name} has tables of version {version}, and this searchengine reads version "
                 f"{VERSION}; upgrade searchengine if that is older; else index the documents "
                 "again, or copy a folder there (searchengine copy)"
+            )
+        for setting, fault in setting_faults(settings).items():
+            raise CollectionError(
+                f"{name} is damaged (in its settings: {setting}: {fault}); restore the database "
+                "from a backup, or copy a folder there (searchengine copy)"
             )
         fitted, indexed = settings.pop(_ROTATION, None), settings.pop(GRAPH, False)
         if fitted is None:

@@ -350,14 +350,22 @@ def test_an_old_extension_is_refused(url: str, found: Any, message: str) -> None
         schema._check_extension(Old(), url)  # type: ignore[arg-type]
 
 
-def test_tables_of_another_version_are_refused(engine: SearchEngine, url: str) -> None:
-    way = "upgrade searchengine if that is older; else index .* again, or copy a folder"
-    for version in (99, 3):
-        with engine.collection._connections.borrow() as connection:
-            sql = "UPDATE settings SET value = %s WHERE name = 'version'"
-            connection.execute(sql, (str(version),))
-        with pytest.raises(CollectionError, match=f"version {version}.*{way}"):
-            SearchEngine.open(url)
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("mode", '"nomode"', "settings: mode: 'nomode' is not a valid Mode.; restore"),
+        ("tokenizer", "5", "settings: tokenizer: "),
+        ("encoder", "{}", "settings: encoder: lacks dim, fingerprint, source"),
+        ("version", "99", "version 99.*upgrade searchengine if that is older; else index .* again"),
+    ],
+)
+def test_settings_without_sense_are_refused(
+    engine: SearchEngine, url: str, name: str, value: str, message: str
+) -> None:
+    with engine.collection._connections.borrow() as connection:
+        connection.execute("UPDATE settings SET value = %s WHERE name = %s", (value, name))
+    with pytest.raises(CollectionError, match=message):
+        SearchEngine.open(url)
 
 
 def test_what_cannot_be_stored_is_named(engine: SearchEngine) -> None:
