@@ -156,9 +156,7 @@ def rank(
 def rank_by_weights(
     snapshot: Snapshot, questions: Sequence[Question], weights: Sequence[float], depth: int
 ) -> list[dict[float, list[str]]]:
-    """For each question: weight of the cosine → keys of its first `depth` documents.
-
-    As the mode hybrid ranks with that weight; 0: by words alone, 1: by vectors alone."""
+    """For each question: weight (0: words alone, 1: vectors) → keys of its first `depth`."""
     query, ranked = Query(depth, mode=Mode.HYBRID), []
     for question in questions:
         (near,) = nearest(snapshot, query, [question], 0)
