@@ -108,7 +108,8 @@ def test_a_known_rotation_is_found_and_applied_to_questions_only(where: Any) -> 
         # No question shares its document with one that was learnt from.
         assert learning.figures["unseen"] == figures and figures["questions"] == 2 * COUNT
         assert right(answers(engine)) > right(before) + COUNT // 10
-        assert answers(other) == before
+        shows_newest = "://" in str(where)  # a server shows the newest commit to each search
+        assert answers(other) == (answers(engine) if shows_newest else before)
         other.refresh()
         assert answers(other) == answers(engine)
         assert [hit.key for hit in engine.similar("d3", 5)] == alike
