@@ -401,16 +401,17 @@ class Plan:
                 CollectionSettings.from_stored(settings)
             except CollectionError as error:
                 faults["passages"] = str(error)
-        if not faults:
-            return
+        for name in faults:
+            settings.pop(name, None)
         defaults, changes = self._defaults(), Changes(self.store)
+        if self.kept and settings.get("encoder", defaults["encoder"]) != defaults["encoder"]:
+            faults["encoder"] = "is not that of the segments"
         if lost := {"encoder", "index"} & faults.keys() - defaults.keys():
             raise CollectionError(
                 f"{self.store.path} has lost its setting {min(lost)}, and no segment can be read "
                 "that shows it; restore the folder from a backup, or index the documents again"
             )
         for name, fault in faults.items():
-            settings.pop(name, None)
             changes.unset(name)
             if name in defaults:
                 settings[name] = defaults[name]
@@ -430,8 +431,10 @@ class Plan:
         if self.kept:
             largest = max(self.kept, key=lambda row: row.rows)
             manifest, _ = read_manifest(folder_of(self.path, largest.id))
-            encoder = {"source": manifest.provenance.get("source"), "dim": manifest.dim}
-            encoder["fingerprint"] = manifest.provenance["encoder"]
+            encoder = {"source": manifest.provenance.get("source")} | self.settings.get(
+                "encoder", {}
+            )
+            encoder |= {"dim": manifest.dim, "fingerprint": manifest.provenance["encoder"]}
             defaults |= {"encoder": encoder, "index": manifest.config.as_dict()}
         return defaults
 

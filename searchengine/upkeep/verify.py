@@ -163,7 +163,11 @@ def check_tables(snapshot: FolderSnapshot) -> None:
     for sql, what in _COUNTS.items():
         if count := store.scan(sql)[0][0]:
             raise store.damaged(f"it has {count} {what}")
+    encoder = snapshot.settings["encoder"]
     for row, segment in snapshot.segments.items():
+        built_by = segment.manifest.provenance.get("encoder"), segment.manifest.dim
+        if built_by != (encoder["fingerprint"], encoder["dim"]):
+            raise store.damaged(f"in its settings: encoder: is not that of segment {row.id:06d}")
         if _differs(store, row, segment):
             raise store.damaged(f"segment {row.id:06d} has other passages in {PASSAGES}")
 

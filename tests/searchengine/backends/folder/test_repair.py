@@ -133,6 +133,11 @@ def setting(name: str, value: str) -> Callable[[Path], object]:
     return sql(f"INSERT OR REPLACE INTO settings VALUES ('{name}', '{value}')")
 
 
+def encoder_setting(part: str, value: str) -> Callable[[Path], object]:
+    changed = f"json_set(value, '$.{part}', {value})"
+    return sql(f"UPDATE settings SET value = {changed} WHERE name = 'encoder'")
+
+
 def both(*acts: Callable[[Path], object]) -> Callable[[Path], object]:
     return lambda path: [act(path) for act in acts]
 
@@ -194,6 +199,8 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], int]] = {
     "settings that are no JSON": (setting("mode", "{"), 0),
     "an index config that is none": (setting("index", '{"prefix": -3}'), 0),
     "an encoder without a fingerprint": (setting("encoder", '{"dim": 16}'), 0),
+    "an encoder of another fingerprint": (encoder_setting("fingerprint", "'other'"), 0),
+    "an encoder of another width": (encoder_setting("dim", "7"), 0),
     "passages that are none": (setting("passages", '{"tokens": -1}'), 0),
     "pending work of an unknown kind": (
         sql("INSERT INTO pending VALUES (7, 'dream', 'f', '{}')"),
