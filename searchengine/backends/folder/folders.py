@@ -103,7 +103,13 @@ def segments_folder(path: Path, store: Store) -> Iterator[int]:
     """Open the folder of segments next to this database, even if its name is taken meanwhile."""
     with ExitStack() as stack:
         with os_errors(path):
-            folder = stack.enter_context(open_folder(path / "segments"))
+            try:
+                folder = stack.enter_context(open_folder(path / "segments"))
+            except FileNotFoundError as error:
+                if not store.in_place:
+                    raise
+                missing = f"{path / 'segments'} is missing; nothing was changed, make it again with"
+                raise CollectionError(f"{missing}: searchengine repair {path}") from error
         if not store.in_place:
             raise store.replaced()
         yield folder

@@ -499,6 +499,9 @@ def test_the_command_says_what_it_did(path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_the_engine_has_it(path: Path) -> None:
     assert SearchEngine.repair(path, WordLengths()).whole
+    with SearchEngine.open(path, WordLengths()) as engine:
+        shutil.rmtree(path / "segments")
+        with pytest.raises(CollectionError, match="searchengine repair"):
+            engine.add([{"_id": "new", "text": "zz"}])
     with pytest.raises(CollectionError, match="searchengine repair"):
-        shutil.rmtree(path / "segments" / "000001")
         SearchEngine.open(path, WordLengths())
