@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -105,6 +106,8 @@ def verify(collection: Backend) -> None:
             _raise(collection, _entry_fault(snapshot, entries))
         lost = snapshot.sizes()["passages"] - passages
         _raise(collection, f"{lost} passages belong to no document" if lost else None)
+        server: Any = snapshot
+        _raise(collection, server.fault())
 
 
 @contextmanager

@@ -68,10 +68,6 @@ def test_reindex_changes_the_encoder(tmp_path: Path) -> None:
         assert engine["w"].metadata["n"] == 1 and engine.search("whale", 1)[0].key == "w"
 
 
-def test_a_whole_collection_is_verified(url: str) -> None:
-    assert run_json("verify", url)["whole"] is True
-
-
 @pytest.mark.parametrize(
     ("sql", "expected"),
     [
@@ -83,9 +79,16 @@ def test_a_whole_collection_is_verified(url: str) -> None:
             "UPDATE passages SET vector = vector + vector WHERE document = {k7}",
             "'k7' has a vector that is not of unit length",
         ),
+        (
+            "UPDATE documents SET fields = '{{}}' WHERE key = 'k7'",
+            "fields differ from their metadata: 1",
+        ),
+        ("UPDATE documents SET words = NULL WHERE id = {k7}", "documents without words: 1"),
+        ("INSERT INTO word_totals VALUES (0, 1)", "wrong totals of words"),
     ],
 )
 def test_damage_is_found(url: str, sql: str, expected: str) -> None:
+    assert run_json("verify", url)["whole"] is True
     uri, _, schema = url.partition("#")
     with psycopg.connect(uri, autocommit=True, options=f"-c search_path={schema},public") as server:
         server.execute(sql.format(k7="(SELECT id FROM documents WHERE key = 'k7')"))
