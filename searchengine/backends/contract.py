@@ -39,6 +39,7 @@ from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionError, CorpusError, EncoderMismatch
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.config import SegmentConfig
+from searchengine.indexer.errors import SegmentConfigError
 
 if TYPE_CHECKING:
     from searchengine.backends.unrelated import Unrelated
@@ -391,16 +392,43 @@ _PARTS = {
     "tuned": {"commit", "segments", "tuning"},
     "query_map": {"dim", "fingerprint", "matrix"},
 }
-_READ: dict[str, Callable[[Any], object]] = {
-    "encoder": lambda encoder: range(1, encoder["dim"])[:0],
-    "index": SegmentConfig.from_dict,
-    "tokenizer": Analyzer.parse,
-    "mode": Mode,
-    "weight": float,
-    "passages": lambda cut: dict(cut or {}),
-    "synonyms": str.splitlines,
-    "commit": int,
+
+
+def _is_count(value: object, least: int = 0) -> bool:
+    return type(value) is int and value >= least
+
+
+def _is_cut(cut: Any) -> bool:
+    """Whether these are the settings of passages."""
+    if cut is None:
+        return True
+    tokens, overlap = cut.get("tokens", 0), cut.get("overlap")
+    if cut.keys() - {"tokens", "overlap"} or not _is_count(tokens):
+        return False
+    return overlap is None or (_is_count(overlap) and (not tokens or overlap <= tokens // 2))
+
+
+_MUST: dict[str, tuple[str, Callable[[Any], object]]] = {
+    "encoder": (
+        "name the fingerprint, the source and the width of an encoder",
+        lambda encoder: (
+            _is_count(encoder["dim"], 1)
+            and isinstance(encoder["fingerprint"], str)
+            and isinstance(encoder["source"], str | None)
+        ),
+    ),
+    "index": ("be an index config", SegmentConfig.from_dict),
+    "tokenizer": (
+        f"be one of {', '.join(Tokenizer)}, or stem with languages",
+        lambda name: isinstance(name, str) and Analyzer.parse(name),
+    ),
+    "mode": (f"be one of {', '.join(Mode)}", Mode),
+    "weight": ("be a number from 0 to 1", lambda w: type(w) in (int, float) and 0 <= w <= 1),
+    "passages": ("be null, or tokens of 0 or more and an overlap of at most their half", _is_cut),
+    "synonyms": ("be text", lambda text: isinstance(text, str)),
+    "commit": ("be a whole number", lambda commit: int(commit) >= 0),
 }
+"""Setting → what it must do, and a check, which is false or an error for a value that does not."""
 _NEEDED = ("encoder", "index", "tokenizer")
 
 
@@ -408,11 +436,20 @@ def setting_faults(settings: Mapping[str, Any]) -> dict[str, str]:
     """Name → what is wrong, of settings that make no sense or are missing."""
     faults = {name: "is missing" for name in _NEEDED if name not in settings}
     for name, value in settings.items():
-        try:
-            if lacking := _PARTS.get(name, set()) - (value.keys() if name in _PARTS else set()):
-                faults[name] = f"lacks {', '.join(sorted(lacking))}"
-            else:
-                _READ.get(name, bool)(value)
-        except (AttributeError, TypeError, ValueError) as error:
-            faults[name] = str(error)
+        parts = _PARTS.get(name, set())
+        if parts and not isinstance(value, dict):
+            faults[name] = f"must have {', '.join(sorted(parts))}, got {value!r:.80}"
+        elif lacking := parts - (value.keys() if parts else set()):
+            faults[name] = f"lacks {', '.join(sorted(lacking))}"
+        elif name in _MUST:
+            must, does = _MUST[name]
+            fault = f"must {must}, got {value!r:.80}"
+            try:
+                if does(value):
+                    continue
+            except SegmentConfigError as error:  # says what must hold
+                fault = str(error)
+            except (AttributeError, ArithmeticError, LookupError, TypeError, ValueError):
+                pass
+            faults[name] = fault
     return faults

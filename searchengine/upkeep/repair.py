@@ -50,7 +50,6 @@ from searchengine.indexer.search.segment_files import read_manifest
 from searchengine.indexer.storage.passages_file import PASSAGES, RowPassages
 from searchengine.ingest.ingestion import passage_reader
 from searchengine.ingest.passages import PassageConfig
-from searchengine.ingest.settings import CollectionSettings
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.upkeep.reindex import encode_stored
 from searchengine.upkeep.verify import ENCODED, MALFORMED, NO_METADATA, RULES, verify
@@ -396,11 +395,6 @@ class Plan:
             except (TypeError, ValueError) as error:
                 faults[name] = str(error)
         faults |= setting_faults(settings)
-        if not faults:
-            try:
-                CollectionSettings.from_stored(settings)
-            except CollectionError as error:
-                faults["passages"] = str(error)
         for name in faults:
             settings.pop(name, None)
         defaults, changes = self._defaults(), Changes(self.store)

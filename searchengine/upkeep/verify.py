@@ -18,7 +18,6 @@ from searchengine.backends.opening import in_folder, is_url
 from searchengine.errors import CollectionError
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.storage.passages_file import PASSAGES
-from searchengine.ingest.settings import CollectionSettings
 
 _UNIT = 5e-3  # distance of a stored vector's length from 1: it is rounded to float16
 _TRIES = 20  # segments may be replaced between the opening of a commit and that of its files
@@ -152,10 +151,6 @@ def check_pages(store: Store, pragma: str, source: Store | None = None) -> None:
 def check_tables(snapshot: FolderSnapshot) -> None:
     """Check that tables, texts and the passages of segments agree. Raises CollectionError."""
     store = snapshot.store
-    try:
-        CollectionSettings.from_stored(snapshot.settings)
-    except CollectionError as error:
-        raise store.damaged(f"in its settings: {error}") from error
     store.works()  # raises for one that makes no sense
     for (key,) in store.scan(f"SELECT key FROM documents WHERE {MALFORMED} LIMIT 1"):
         raise store.damaged(

@@ -353,7 +353,7 @@ def test_an_old_extension_is_refused(url: str, found: Any, message: str) -> None
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("mode", '"nomode"', "settings: mode: 'nomode' is not a valid Mode.; restore"),
+        ("mode", '"nomode"', "settings: mode: must be one of .*, got 'nomode'.; restore"),
         ("tokenizer", "5", "settings: tokenizer: "),
         ("encoder", "{}", "settings: encoder: lacks dim, fingerprint, source"),
         ("version", "99", "version 99.*upgrade searchengine if that is older; else index .* again"),

@@ -133,7 +133,7 @@ def test_the_filters_used_last_are_kept(
             "UPDATE settings SET value = json_set(value, '$.prefix', 0) WHERE name = 'index'",
             "prefix",
         ),
-        ("UPDATE settings SET value = '\"x\"' WHERE name = 'commit'", "invalid literal"),
+        ("UPDATE settings SET value = '\"x\"' WHERE name = 'commit'", "must be a whole number"),
         ("DELETE FROM settings WHERE name = 'encoder'", "encoder: is missing"),
         (
             "UPDATE settings SET value = json_remove(value, '$.source') WHERE name = 'encoder'",
