@@ -133,6 +133,10 @@ def setting(name: str, value: str) -> Callable[[Path], object]:
     return sql(f"INSERT OR REPLACE INTO settings VALUES ('{name}', '{value}')")
 
 
+def pending(kind: str, details: str) -> Callable[[Path], object]:
+    return sql(f"INSERT INTO pending VALUES (7, '{kind}', 'f', '{details}')")
+
+
 def encoder_setting(part: str, value: str) -> Callable[[Path], object]:
     changed = f"json_set(value, '$.{part}', {value})"
     return sql(f"UPDATE settings SET value = {changed} WHERE name = 'encoder'")
@@ -148,6 +152,7 @@ def keep_vectors_only(folder: Path) -> None:
             file.unlink()
 
 
+WHOLE = '{"by": "me", "started": "today", "inputs": []}'
 DAMAGE: dict[str, tuple[Callable[[Path], object], int]] = {
     "vectors flipped": (in_segment(0, "vectors.faiss", flip), 39),
     "coarse flipped": (in_segment(1, "coarse.faiss", flip), 0),
@@ -202,21 +207,9 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], int]] = {
     "an encoder of another fingerprint": (encoder_setting("fingerprint", "'other'"), 0),
     "an encoder of another width": (encoder_setting("dim", "7"), 0),
     "passages that are none": (setting("passages", '{"tokens": -1}'), 0),
-    "pending work of an unknown kind": (
-        sql("INSERT INTO pending VALUES (7, 'dream', 'f', '{}')"),
-        0,
-    ),
-    "pending work without details": (
-        sql("INSERT INTO pending VALUES (7, 'merge', 'f', '[]')"),
-        0,
-    ),
-    "pending work beyond the next id": (
-        sql(
-            "INSERT INTO pending VALUES "
-            """(7, 'merge', 'f', '{"by": "me", "started": "today", "inputs": []}')"""
-        ),
-        0,
-    ),
+    "pending work of an unknown kind": (pending("dream", "{}"), 0),
+    "pending work without details": (pending("merge", "[]"), 0),
+    "pending work beyond the next id": (pending("merge", WHOLE), 0),
     "a title that is a blob": (
         sql("UPDATE documents SET title = CAST(title AS BLOB) WHERE key = 'd7'"),
         0,
