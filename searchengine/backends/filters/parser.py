@@ -24,6 +24,7 @@ A field alone (`draft`) holds where it is true, a number other than 0, or a non-
 import math
 import re
 import unicodedata
+from contextlib import suppress
 from typing import NamedTuple
 
 from searchengine.backends.filters.dates import Date
@@ -84,11 +85,12 @@ def field_named(name: str) -> Field:
 
     Raises FilterError if it is not the name of a field.
     """
-    parser = _Parser(name)
-    field = parser.field()
-    if parser.next.kind != "end":
-        raise FilterError(f"expected the name of a field, got {_short(name)}")
-    return field
+    with suppress(FilterError):
+        parser = _Parser(name)
+        field = parser.field()
+        if parser.next.kind == "end":
+            return field
+    raise FilterError(f"expected the name of a field, got {name[:_SHOWN]!r}")
 
 
 def field_name(field: Field) -> str:
