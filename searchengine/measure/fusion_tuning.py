@@ -12,9 +12,10 @@ import numpy as np
 from searchengine.engine import Mode, Question, SearchEngine, contract, rank_by_weights
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats
+from searchengine.indexer.building.build import Progress, silent
 from searchengine.measure.comparison import MAIN, ndcg
 from searchengine.measure.judgements import Qrels, Task
-from searchengine.measure.retrieval import Progress, batches, silent, task
+from searchengine.measure.retrieval import batches, task
 from searchengine.measure.significance import Comparison, compare
 from searchengine.trainer.evaluation.intervals import Values
 

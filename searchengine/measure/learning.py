@@ -19,9 +19,10 @@ from searchengine.corpus.normalization import normalized
 from searchengine.engine import Mode, SearchEngine, question_map
 from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.arrays import Floats
+from searchengine.indexer.building.build import Progress, silent
 from searchengine.measure.fusion_tuning import scores_by_weight
 from searchengine.measure.judgements import Qrels, Task
-from searchengine.measure.retrieval import Progress, batches, silent
+from searchengine.measure.retrieval import batches
 from searchengine.measure.significance import Comparison, compare
 from searchengine.trainer.evaluation.intervals import Values
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from searchengine.engine import Mode, SearchEngine, contract
 from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.arrays import Floats
+from searchengine.indexer.building.build import Progress, silent
 from searchengine.indexer.building.coarse import build_coarse
 from searchengine.indexer.config import Code
 from searchengine.indexer.search.allowed import Allowed
@@ -31,12 +32,6 @@ CONFIGURED = "configured"
 
 _BATCH = 256  # questions whose documents are in memory with their texts
 _SPARE = 100  # more rows by 16 bits, some of which are equal there
-Progress = Callable[[str, int, int], object]
-"""Step, questions or steps just done, in all."""
-
-
-def silent(*_: object) -> None:
-    """Report no progress."""
 
 
 def batches(count: int, step: str, progress: Progress) -> Iterator[slice]:

@@ -13,7 +13,7 @@ from searchengine.backends import limits
 from searchengine.errors import QueryError, SearchTimeout
 from searchengine.measure.bench_data import collection_dataset
 from searchengine.measure.fusion_tuning import _values
-from searchengine.measure.retrieval import measure, silent, task
+from searchengine.measure.retrieval import measure, task
 
 TEXTS = {
     "whales": "Whales sleep with half a brain; the diving whale wakes.",
@@ -84,7 +84,7 @@ def test_measures_read_what_a_search_reads(engine: SearchEngine) -> None:
     asked = dict(zip(qrels, questions, strict=True))
     judged = task(engine, asked, qrels)
     text, hybrid, exact, _ = measure(engine, judged, modes=["text", "hybrid", "vector"])
-    scores = _values(engine, judged, [0.0, 0.6, 1.0], silent)
+    scores = _values(engine, judged, [0.0, 0.6, 1.0], lambda *_: None)
     for weight, row in ((0.0, text), (0.6, hybrid), (1.0, exact)):
         assert scores[weight].tolist() == row.scores["ndcg@10"].tolist()
     assert len({*scores[1.0].tolist()}) > 1
