@@ -108,7 +108,7 @@ _SUFFIX = ".index"
     "--log",
     type=click.Choice(["text", "none"]),
     default="text",
-    help="Whether stderr has a line for each request, besides errors and warnings.",
+    help="Log of requests on stderr, a line each; errors and warnings are always there.",
 )
 @runs
 def serve(
