@@ -7,12 +7,13 @@ ROOM := $(shell grep -qs ' /dev/shm tmpfs [^ ]*noexec' /proc/mounts || df -Pm /d
 FAST := $(if $(ROOM),PYTEST_DEBUG_TEMPROOT=$(ROOM)) $(PYTEST) -n auto --maxprocesses 4 --dist worksteal
 INSTALL := $(BIN)/pip install -c constraints.txt
 AXE := 4.11.0
+SCIFACT := ../shared/data/beir/scifact
 GENERATED := docs/cli.md docs/training-reference.md
 # Where an image forbids compiled modules, each process that the tests start would compile all of them again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup setup-demo demo demo-check test tests test-quick slow-tests test-long mutants test-installs test-integrations rooms check check-types check-generated generate docs bench bench-index bench-reports \
-	bench-living bench-encoding bench-gpu clean
+.PHONY: setup setup-demo demo demo-check test tests test-quick slow-tests test-long mutants test-installs test-integrations rooms check check-types check-generated generate docs campaigns bench bench-index bench-reports \
+	bench-encoding bench-gpu clean
 
 setup: .venv/installed .venv/npm/axe-core  ## everything that test and bench need
 
@@ -105,19 +106,17 @@ docs: .venv/docs  ## build the site in build/docs, without a network; warnings a
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs build/docs
 
 bench: setup  ## the figures in docs/results.md and of training in docs/results.md, some five hours
-	$(BIN)/python benchmarks/reports.py
-	for name in startup indexing sts retrieval train_speed simcse few_shot long_documents hybrid; do \
+	for name in indexing sts retrieval train_speed simcse few_shot long_documents hybrid; do \
 		$(BIN)/python benchmarks/$$name.py || exit 1; done
 	$(BIN)/python benchmarks/matryoshka_finetune.py --test
 
 bench-reports: setup  ## the report in docs/reports, of which pictures and JSON are committed, some minutes
-	$(BIN)/python benchmarks/reports.py
+	rm -rf build/scifact.index
+	$(BIN)/searchengine index $(SCIFACT) build/scifact.index --no-passages
+	$(BIN)/searchengine bench build/scifact.index --queries $(SCIFACT)/queries.jsonl.gz \
+		--qrels $(SCIFACT)/qrels/test.tsv --out docs/reports/scifact
 
-bench-living: setup  ## the figures in docs/operating.md, some two hours
-	$(BIN)/python benchmarks/living.py adds
-	$(BIN)/python benchmarks/living.py memory
-	$(BIN)/python benchmarks/living.py concurrency
-	$(BIN)/python benchmarks/concurrent_filters.py
+campaigns: setup  ## what docs/operating.md says about faults, processes and threads, some hours
 	$(BIN)/python tests/model.py --seeds 0:30 --steps 4000
 	$(BIN)/python tests/fault_harness.py
 
@@ -128,22 +127,19 @@ bench-index: setup  ## the figures in docs/results.md, some 70 minutes, half of 
 	$(BIN)/python benchmarks/search_speed.py --vectors vectors.npy
 	$(BIN)/python benchmarks/native_walk.py --vectors vectors.npy
 	$(BIN)/python benchmarks/native_walk.py
-	$(BIN)/python benchmarks/building.py --vectors vectors.npy
 	$(BIN)/python benchmarks/filters.py --vectors vectors.npy
 	$(BIN)/python benchmarks/synthetic.py --vectors vectors.npy --rows 200000
 	$(BIN)/python benchmarks/scale.py --vectors vectors.npy --rows 10000,50000,200000
 	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/scale.py --structure ivf
 
-bench-encoding: setup  ## the figures of encoding, questions and starting in docs/results.md, some 80 minutes
+bench-encoding: setup  ## the figures of encoding and questions in docs/results.md, some 80 minutes
 	$(BIN)/pip install -c constraints.txt -e ".[peers]"
 	$(BIN)/python benchmarks/encoding.py --documents 1000 --sentences 10000
 	$(BIN)/python benchmarks/indexing.py
 	$(BIN)/python benchmarks/questions.py --work questions
-	$(BIN)/python benchmarks/startup.py
 
-bench-gpu: setup  ## documents, questions, training steps and searches a second on a GPU, and shares of its bf16 peak
-	$(BIN)/python benchmarks/gpu.py
+bench-gpu: setup  ## searches a second on a GPU
 	$(BIN)/python benchmarks/gpu_search.py
 
 clean:

