@@ -962,19 +962,16 @@ class SearchEngine:
         of words), CollectionBusy."""
         tuning.set_synonyms(self.collection, groups)
 
-    def optimize(self, *, retune: bool = False, progress: Progress | None = None) -> None:
+    def optimize(self, *, progress: Progress | None = None) -> None:
         """Merge all segments into one, without deleted rows.
 
-        Where the first documents chose the tokenizer, the present ones choose it again.
-        `retune`: tune again, for the same goal as before, or the default one. Readers go on
-        meanwhile. `progress` as `building` of `add`."""
+        Where the first documents chose the tokenizer, the present ones choose it again. Readers go
+        on meanwhile. `progress` as `building` of `add`."""
         in_folder(
             self.collection, "the server maintains its tables by itself, so there is nothing to do"
         )
         choose_again(self.folder)
         self.folder.optimize(progress)
-        if retune:
-            self.tune(goal=tuning.stored_goal(self.folder), building=progress)
 
     def tune(
         self,

@@ -153,7 +153,6 @@ def repair(
 
 @click.command()
 @COLLECTION
-@click.option("--retune", is_flag=True, help="Tune the operating point again afterwards.")
 @INDEXED
 @ENCODER
 @runs
@@ -161,7 +160,6 @@ def repair(
 @AS_JSON
 def optimize(
     collection: Path,
-    retune: bool,
     fields: tuple[str, ...],
     encoder: str | None,
     runtime: Any,
@@ -176,19 +174,12 @@ def optimize(
     Example:
         searchengine optimize notes.index --field year
     """
-    from searchengine.indexer.errors import TuneError
-
     with open_engine(collection, encoder, wait=wait, runtime=runtime) as engine:
         before = engine.stats()
         if fields:
             engine.index_fields(*fields)
-        try:
-            with steps() as progress:
-                engine.optimize(retune=retune, progress=progress)
-        except (QueryError, TuneError) as error:  # from tuning, the last step
-            raise type(error)(
-                f"{named(collection)} was optimized and keeps its operating point: {error}"
-            ) from error
+        with steps() as progress:
+            engine.optimize(progress=progress)
         after = engine.stats()
     show_result(
         {"collection": named(collection)}

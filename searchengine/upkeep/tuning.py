@@ -147,13 +147,6 @@ def _measured(snapshot: Snapshot) -> Measured:
     return {row: (segment, snapshot.live[row]) for row, segment in snapshot.segments.items()}
 
 
-def stored_goal(collection: Collection) -> Goal | None:
-    """The goal of the last tuning; None if there was none."""
-    tunings = (segment.manifest.tuning for segment in collection.segments.values())
-    stored = next((tuning for tuning in tunings if tuning is not None), None)
-    return None if stored is None else Goal(**stored["goal"])
-
-
 def _encoding_ms(
     encoder: CollectionEncoder,
     queries: Sequence[str] | None,

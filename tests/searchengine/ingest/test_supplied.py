@@ -594,7 +594,7 @@ def test_everything_else_works_without_an_encoder(path: Path, tmp_path: Path) ->
         engine.backup(tmp_path / "copy")
         assert engine.tune().recall > 0.9
         engine.delete(["k3"])
-        engine.optimize(retune=True)
+        engine.optimize()
         with pytest.raises(QueryError, match="has no encoder"):
             engine.tune(["words"] * 400)
         with SearchEngine.open(path) as other:
