@@ -863,8 +863,8 @@ class SearchEngine:
         """Add the files of a folder, and remove the documents of those that are gone.
 
         Afterwards its documents are those of a new collection of the folder. Documents of other
-        folders, and those without a folder, are not touched. A document whose file was moved keeps
-        its vectors. A file that cannot be read has no documents.
+        folders, and those without a folder, are not touched. A file that cannot be read has no
+        documents.
 
         Args:
             folder: files, as `searchengine index` reads them.

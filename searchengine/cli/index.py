@@ -477,7 +477,7 @@ def _read_vectors(path: Path, *, may_be_empty: bool) -> Any:
     return array
 
 
-_COUNTS = ("added", "changed", "metadata_updated", "moved", "removed", "unchanged")
+_COUNTS = ("added", "changed", "metadata_updated", "removed", "unchanged")
 
 
 def _outcome(

@@ -1,24 +1,21 @@
 """Keep a collection equal to a folder of files: once (`mirror`), or after each change (`watch`).
 
-One pass adds and updates the documents of files that have changed, renames those of files that were
-moved, and removes those of files that are gone. A document belongs to a folder if its `root` is
-that folder, and to a file of it if its key is the path below the folder, perhaps with "#" and a
-part of the file behind it. So documents of other folders, and those without a folder, are never
-removed.
+One pass adds and updates the documents of files that have changed, and removes those of files that
+are gone. A document belongs to a folder if its `root` is that folder, and to a file of it if its
+key is the path below the folder, perhaps with "#" and a part of the file behind it. So documents of
+other folders, and those without a folder, are never removed.
 """
 
 import time
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 from typing import Any
 
-from searchengine.backends import entries
 from searchengine.backends.folder.collection import Collection
-from searchengine.backends.terms import file_name
-from searchengine.corpus.documents import Document, LeftOut
+from searchengine.corpus.documents import LeftOut
 from searchengine.corpus.files import (
     Unread,
     check_corpus,
@@ -38,8 +35,7 @@ from searchengine.errors import (
     EncoderMissing,
     EndpointError,
 )
-from searchengine.ingest.ingestion import AddOptions, AddSummary, Ingestion, Item, Readers
-from searchengine.ingest.pipeline import in_batches
+from searchengine.ingest.ingestion import AddOptions, AddSummary, Ingestion, Readers
 
 RECENT = 2.0
 """Seconds in which a file system may give two writes the same time."""
@@ -47,7 +43,6 @@ RETRY = 1.0
 """Seconds to wait after a pass that failed."""
 _SHARE, _LONGEST = 4, 60.0
 """The same, in times that it took, and at most: it encodes again what a full disk did not take."""
-_CHUNK = 10_000  # keys looked up at a time
 Stamp = tuple[int, int, int, int]
 """Inode, size, and times of a file, of which one changes when it is written again."""
 
@@ -90,7 +85,7 @@ class Pass:
     @property
     def changes(self) -> dict[str, int]:
         """Kind of change → number of documents, without zeros."""
-        names = ("added", "changed", "metadata_updated", "moved", "removed")
+        names = ("added", "changed", "metadata_updated", "removed")
         counts = {name: getattr(self.summary, name, 0) for name in names}
         return {name: count for name, count in counts.items() if count}
 
@@ -113,7 +108,6 @@ class FolderSync:
         self._collection, self._readers, self._options = collection, readers, options
         self._read: dict[str, Stamp | None] = {}  # None: to be read again
         self._reader: Hashable = None  # the collection that has read them
-        self._missing: dict[bytes, list[str]] | None = None  # digest → keys without a file
 
     def look(self, unread: Unread) -> bool:
         """List the files; False if none has appeared, changed or gone.
@@ -148,10 +142,9 @@ class FolderSync:
     def run(self, unread: Unread, on_bad: OnBad | None) -> AddSummary:
         """Read the changed files, and remove the documents of deleted ones.
 
-        A new document with the title and text of a document of a deleted file was moved: it takes
-        its vectors, and what `update` has set. Raises EmptyCorpus if no document would be left.
+        Raises EmptyCorpus if no document would be left.
         """
-        self._missing, options = None, self._options
+        options = self._options
         documents = read_corpus(
             self.folder,
             on_bad,
@@ -161,8 +154,7 @@ class FolderSync:
             files=[self.folder / path for path in sorted(self.changed)],
             choice=options.choice,
         )
-        readers, adopt = self._readers, self._adopt
-        ingestion = Ingestion(self._collection, documents, options, readers=readers, adopt=adopt)
+        ingestion = Ingestion(self._collection, documents, options, readers=self._readers)
         summary = ingestion.run(may_be_empty=True)
         keys = self._keys()
         gone = [key for key in keys if key not in ingestion.seen and self._is_gone(key)]
@@ -174,42 +166,13 @@ class FolderSync:
                 f"documents ({len(keys)}) from {self._collection.path}, add --allow-empty"
             )
         removed = self._collection.delete(gone, None, self._is_gone) if gone else 0
-        return replace(summary, removed=max(0, removed - summary.moved))
+        return replace(summary, removed=removed)
 
     def _keys(self) -> list[str]:
         """The keys of the documents of the folder."""
         with self._collection.reading(newest=True) as snapshot:
             below = snapshot.store.keys_below(str(self.folder), self._options.key_prefix)
             return [key for _, key in below]
-
-    def _adopt(self, items: Sequence[Item]) -> None:
-        """Give documents of moved files their vectors."""
-        new = [item for item in items if item.before is None]
-        former = {key: item for item in new if (key := self._former(item.document)) is not None}
-        if not former:
-            return
-        known = entries.known(self._collection, former)
-        for entry in entries.entries(self._collection, [*former]):
-            item, state = former[entry.document.key], known.get(entry.document.key)
-            if state is not None and entry.document.digest == state.digest == item.document.digest:
-                item.kind, item.former = "moved", state
-                item.spans, item.vectors = entry.spans, entry.vectors
-
-    def _former(self, document: Document) -> str | None:
-        """The key of the document of a deleted file that is this one."""
-        if self._missing is None:
-            self._missing = {}
-            missing = (key for key in self._keys() if self._file_of(key) is None)
-            for keys in in_batches(missing, _CHUNK):
-                for key, state in entries.known(self._collection, keys).items():
-                    if state.vectors is None:  # else they came with it, from elsewhere
-                        self._missing.setdefault(state.digest, []).append(key)
-        candidates, name = self._missing.get(document.digest, []), file_name(document.key)
-        # A file's name is searched: with another one, the document is added again.
-        former = next((key for key in candidates if file_name(key) == name), None)
-        if former is not None:
-            candidates.remove(former)
-        return former
 
     def _is_gone(self, key: str) -> bool:
         """Whether a document that was not read in this pass is no longer in the folder."""

@@ -53,7 +53,7 @@ MOST = 20_000, 1 << 26
 """Passages, and characters of their documents, that are in memory until they are committed."""
 MOST_SUPPLIED = 1 << 20, 1 << 28
 """The same, of documents that come with their vectors, which are not copied into memory."""
-COUNTED = ("added", "changed", "metadata_updated", "unchanged", "moved")
+COUNTED = ("added", "changed", "metadata_updated", "unchanged")
 _NONE: npt.NDArray[Any] = np.empty((0, 0), np.float32)
 
 
@@ -96,7 +96,6 @@ class AddSummary:
         without_text: keys of documents with neither title nor text; left out.
         bad: a message for each document that was refused; left out.
         repeated: keys of records without an id that equal an earlier one; left out.
-        moved: documents of moved files, stored under a new key; not encoded again.
         removed: documents deleted because their files are gone.
     """
 
@@ -107,7 +106,6 @@ class AddSummary:
     without_text: LeftOut
     bad: LeftOut
     repeated: LeftOut
-    moved: int = 0
     removed: int = 0
 
 
@@ -169,7 +167,6 @@ class Item:
         before: its stored state when it was compared.
         kind: the attribute of AddSummary that counts it.
         differs: whether anything is to be written.
-        former: the state of a moved document, under another key.
     """
 
     document: Document
@@ -179,12 +176,11 @@ class Item:
     before: Known | None = None
     kind: str = "added"
     differs: bool = True
-    former: Known | None = None
 
     @property
     def has_vectors(self) -> bool:
         """Whether passages and vectors are written; else metadata and root alone."""
-        return self.kind in ("added", "changed", "moved")
+        return self.kind in ("added", "changed")
 
     @property
     def is_pending(self) -> bool:
@@ -199,9 +195,8 @@ class Item:
         """
         self.before = before
         if before is None:
-            self.kind, self.differs = "moved" if self.former else "added", True
+            self.kind, self.differs = "added", True
             return
-        self.former = None
         keeps = before.vectors != b"" if self.supplied is None else before.vectors == self.supplied
         if before.digest != self.document.digest or not keeps:
             self.kind = "changed"
@@ -214,9 +209,8 @@ class Item:
     def entry(self) -> Entry:
         """What is stored. Values that `update` has set stay: see `merged`."""
         document, source = self.document, None
-        before = self.former or self.before
-        if before is not None and before.source is not None:
-            metadata, source = merged(before, document)
+        if self.before is not None and self.before.source is not None:
+            metadata, source = merged(self.before, document)
             document = replace(document, metadata=json.loads(metadata))
         vectors = _NONE if self.vectors is None else self.vectors
         return Entry(document, tuple(self.spans or ()), vectors, source, self.supplied)
@@ -238,14 +232,12 @@ class Ingestion:
         readers: Readers | None = None,
         supplied: SuppliedVectors | None = None,
         numbered: bool = False,
-        adopt: Callable[[Sequence[Item]], None] = lambda _: None,
     ) -> None:
         """Exactly one of `readers` and `supplied`.
 
-        `numbered`: vectors without documents, under new numbers. `adopt`: gives new documents the
-        vectors of those that they take the place of.
+        `numbered`: vectors without documents, under new numbers.
         """
-        self._backend, self._options, self._adopt = backend, options, adopt
+        self._backend, self._options = backend, options
         self._readers, self._supplied, self._numbered = readers, supplied, numbered
         reader = None if readers is None else readers()
         self._settings = backend.settings if reader is None else reader.settings
@@ -314,7 +306,6 @@ class Ingestion:
         """
         while read := self._read():
             items = self._compared(self._storable(read))
-            self._adopt(items)
             if self._options.progress is not None and len(read) > len(items):
                 self._options.progress(len(read) - len(items), 0)
             while items:

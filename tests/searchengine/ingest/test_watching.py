@@ -96,7 +96,6 @@ def test_every_change_is_found(engine: SearchEngine, notes: Path) -> None:
         until(lambda: "a.txt/x.txt" in keys(engine) and "a.txt" not in keys(engine))
         shutil.rmtree(notes / "one")
         until(lambda: "one/b.txt" not in keys(engine))
-    assert sum(each.changes.get("moved", 0) for each in passes) == 2
     check(engine, notes)
 
 
@@ -346,7 +345,7 @@ def test_prune_as_a_command(tmp_path: Path, notes: Path) -> None:
     assert "2 added in" in index("--prune").stderr
     (notes / "a.txt").rename(notes / "one" / "a.txt")
     write(notes, {"c.txt": "ccc"})
-    assert '"moved": 1,\n  "removed": 0,' in index("--prune", "--json").stdout
+    assert '"removed": 1,' in index("--prune", "--json").stdout
     shutil.rmtree(notes / "one")
     assert "2 removed, 1 unchanged in" in index("--prune").stderr
     (notes / "c.txt").unlink()
