@@ -105,8 +105,10 @@ generate: setup  ## rewrite the generated parts of the docs, and the pictures of
 docs: .venv/docs  ## build the site in build/docs, without a network; warnings are errors
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs build/docs
 
-bench: setup  ## the figures in docs/results.md and of training in docs/results.md, some five hours
-	for name in indexing sts retrieval train_speed simcse few_shot long_documents hybrid; do \
+bench: setup  ## the figures of quality and training in docs/results.md, some six hours
+	for part in english languages mixed across; do \
+		$(BIN)/python benchmarks/retrieval.py --part $$part || exit 1; done
+	for name in sts tuning train_speed simcse few_shot long_documents; do \
 		$(BIN)/python benchmarks/$$name.py || exit 1; done
 	$(BIN)/python benchmarks/matryoshka_finetune.py --test
 
@@ -120,18 +122,16 @@ campaigns: setup  ## what docs/operating.md says about faults, processes and thr
 	$(BIN)/python tests/model.py --seeds 0:30 --steps 4000
 	$(BIN)/python tests/fault_harness.py
 
-bench-index: setup  ## the figures in docs/results.md, some 70 minutes, half of it encoding and peers' builds
+bench-index: setup  ## the figures of search in docs/results.md, some 70 minutes, half of it encoding and peers' builds
 	$(BIN)/pip install -c constraints.txt -e ".[peers]"
-	test -e vectors.npy || $(BIN)/python benchmarks/real_vectors.py vectors.npy
+	test -e vectors.npy || $(BIN)/python benchmarks/vectors.py vectors.npy
 	$(BIN)/python benchmarks/search_speed.py
 	$(BIN)/python benchmarks/search_speed.py --vectors vectors.npy
-	$(BIN)/python benchmarks/native_walk.py --vectors vectors.npy
-	$(BIN)/python benchmarks/native_walk.py
 	$(BIN)/python benchmarks/filters.py --vectors vectors.npy
-	$(BIN)/python benchmarks/synthetic.py --vectors vectors.npy --rows 200000
 	$(BIN)/python benchmarks/scale.py --vectors vectors.npy --rows 10000,50000,200000
 	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/scale.py --structure ivf
+	$(BIN)/python benchmarks/word_speed.py
 
 bench-encoding: setup  ## the figures of encoding and questions in docs/results.md, some 80 minutes
 	$(BIN)/pip install -c constraints.txt -e ".[peers]"
@@ -139,8 +139,9 @@ bench-encoding: setup  ## the figures of encoding and questions in docs/results.
 	$(BIN)/python benchmarks/indexing.py
 	$(BIN)/python benchmarks/questions.py --work questions
 
-bench-gpu: setup  ## searches a second on a GPU
-	$(BIN)/python benchmarks/gpu_search.py
+bench-gpu: setup  ## searches and encoded documents a second on a GPU
+	$(BIN)/python benchmarks/gpu.py
+	$(BIN)/python benchmarks/encoding.py --device cuda --no-quality
 
 clean:
 	rm -rf .venv demo build/docs docs/api

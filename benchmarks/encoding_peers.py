@@ -27,6 +27,8 @@ from sides import run
 
 SAMPLES = Path(__file__).resolve().parents[1] / "trainer" / "runtimes" / "sample_texts.txt"
 WARM = ["warm"] * 4
+Seconds = list[float]
+"""What a turn took: by the clock, and by processor time."""
 # How sentence-transformers loads each side: the backend, and a file of an exported folder.
 BACKENDS: dict[str, tuple[str, str]] = {
     "openvino": ("openvino", "openvino_model.xml"),
@@ -38,39 +40,38 @@ BACKENDS: dict[str, tuple[str, str]] = {
 SIDES = ("torch", *BACKENDS, "fastembed")
 
 
-def be(tool: str, model: str, exported: str, **_: Any) -> tuple[Callable[..., Any], dict[str, Any]]:
+def be(
+    tool: str, model: str, exported: str = "", device: str = "cpu"
+) -> tuple[Callable[..., Any], dict[str, Any]]:
     """The function that answers a side's requests, and a description of the side."""
     folder = Path(exported)
     if tool == "export":
-        export(Path(model), folder)
-        return dict, {}
-    encode = fastembed(folder) if tool == "fastembed" else theirs(tool, Path(model), folder)
+        return lambda: export(Path(model), folder), {}
+    encode = fastembed(folder) if tool == "fastembed" else theirs(tool, model, folder, device)
     encode(WARM)
-    return answering(encode), {"engine": tool, "layers": 6}
+    return answering(lambda texts, role: encode(texts)), {"engine": tool}
 
 
-def answering(encode: Callable[[list[str]], Any]) -> Callable[..., Any]:
+def answering(encode: Callable[[list[str], str], Any]) -> Callable[..., Seconds]:
     """Encodes the texts of a file, keeps their vectors, and tells wall and processor seconds."""
 
-    def answer(texts: str, keep: str | None = None, role: str = "document") -> list[float]:
-        del role  # the model has no prompts
+    def answer(texts: str, keep: str, role: str = "document") -> Seconds:
         listed = json.loads(Path(texts).read_text())
         start, busy = time.perf_counter(), time.process_time()
-        vectors = encode(listed)
+        vectors = encode(listed, role)
         seconds = [time.perf_counter() - start, time.process_time() - busy]
-        if keep:
-            np.save(keep, np.asarray(vectors, np.float32))
+        np.save(keep, np.asarray(vectors, np.float32))
         return seconds
 
     return answer
 
 
-def theirs(tool: str, model: Path, exported: Path) -> Callable[[list[str]], Any]:
+def theirs(tool: str, model: str, exported: Path, device: str) -> Callable[[list[str]], Any]:
     """sentence-transformers, with its defaults but for the backend."""
     from sentence_transformers import SentenceTransformer
 
     if tool == "torch":
-        return SentenceTransformer(str(model), device="cpu").encode
+        return SentenceTransformer(model, device=device).encode
     name, file = BACKENDS[tool]
     loaded = SentenceTransformer(
         str(exported / name),

@@ -27,8 +27,8 @@ from typing import Any
 
 import click
 import numpy as np
-from arms import SEEDS
 from record import DATA, over_seeds, record
+from trainings import SEEDS
 
 from searchengine.measure.significance import compare
 from searchengine.trainer.encoder import Encoder

@@ -19,9 +19,8 @@ from typing import Any
 
 import click
 import numpy as np
-from real_vectors import split
 from record import record, spread
-from synthetic import Synthetic
+from vectors import ROWS, VECTORS, blocks_of, queries_of
 
 from searchengine.indexer.arrays import Floats, RowNumbers
 from searchengine.indexer.native.library import description
@@ -82,17 +81,13 @@ def measure(view: Segment, rows: RowNumbers, queries: Floats, truth: Any) -> dic
 
 
 @click.command()
-@click.option("--vectors", type=click.Path(exists=True, path_type=Path), help="Real vectors.")
-@click.option("--rows", default=200_000, show_default=True)
+@VECTORS
+@ROWS
 @click.option("--structures", default="flat,hnsw,ivf", show_default=True)
 def main(vectors: Path | None, rows: int, structures: str) -> None:
     """Build one segment, search it by every structure and filter."""
-    if vectors is None:
-        source = Synthetic()
-        base, queries = np.concatenate(list(source.blocks(rows))), source.queries(2000)
-    else:
-        base, spare = split(vectors, rows)
-        queries = spare[:2000]
+    base = np.concatenate([*blocks_of(vectors, rows)])
+    queries = queries_of(vectors, rows, 2000)
     cases = list(filters(base, queries))
     figures: dict[str, Any] = {"processor": processor_name(), "kernel": description(), "rows": rows}
     with tempfile.TemporaryDirectory() as scratch:

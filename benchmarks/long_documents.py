@@ -23,9 +23,9 @@ from typing import Any
 
 import click
 import numpy as np
-from arms import SEEDS, judge
 from numpy.typing import NDArray
 from record import DATA, over_seeds, record
+from trainings import SEEDS, judge
 
 from searchengine.corpus.sentences import sentence_ends
 from searchengine.ingest.passages import PassageConfig, cut

@@ -18,9 +18,9 @@ from typing import Any
 
 import click
 import numpy as np
-from arms import ONLY, RETRIEVAL, SEEDS, TEST, Judge, compare, judge, sts_files
 from numpy.typing import NDArray
 from record import DATA, record
+from trainings import ONLY, RETRIEVAL, SEEDS, TEST, Judge, compare, judge, sts_files
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.evaluation.sts import StsTask, sentences, sts_tasks

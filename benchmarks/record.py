@@ -1,10 +1,11 @@
-"""Where figures go: benchmarks/results/<commit>.json, one section a benchmark."""
+"""Figures: how they are summed up, and benchmarks/results/<commit>.json, where they go."""
 
 import json
 import os
 import platform
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -28,18 +29,16 @@ DATA = click.option(
 )
 
 
-def record(section: str, figures: Any, folder: Path = RESULTS) -> Path:
+def record(section: str, figures: Any) -> None:
     """Write one benchmark's figures beside those of the same commit, and say where."""
     commit = _git("rev-parse", "--short=12", "HEAD")
-    # The reports are what is being written.
-    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ":!docs/reports")
-    path = folder / f"{commit}{'-changed' if changed else ''}.json"
+    changed = _git("status", "--porcelain", "--untracked-files=no")
+    path = RESULTS / f"{commit}{'-changed' if changed else ''}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     known = json.loads(path.read_text()) if path.exists() else {"machine": machine()}
     known[section] = figures
     path.write_text(json.dumps(known, indent=2) + "\n")
     click.echo(f"written to {os.path.relpath(path)}", err=True)
-    return path
 
 
 def machine() -> dict[str, Any]:
@@ -66,6 +65,18 @@ def spread(values: list[float]) -> dict[str, float]:
     """Median and quartiles."""
     low, _, high = quantiles(values, n=4) if len(values) > 1 else (values[0],) * 3
     return {"median": median(values), "q1": low, "q3": high, "n": len(values)}
+
+
+def times(theirs: Sequence[float], ours: Sequence[float]) -> dict[str, float]:
+    """How many times as long theirs took, measured in pairs: median and quartiles."""
+    return spread([a / b for a, b in zip(theirs, ours, strict=True)])
+
+
+def percentiles(seconds: Sequence[float]) -> dict[str, float]:
+    """Milliseconds that half, and 99 of 100, stay within."""
+    ordered = sorted(seconds)
+    last = ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
+    return {"p50_ms": median(ordered) * 1e3, "p99_ms": last * 1e3, "n": len(ordered)}
 
 
 def over_seeds(scores: list[float]) -> dict[str, Any]:

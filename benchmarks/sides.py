@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from statistics import median
+from pathlib import Path
 from typing import Any
 
 AS_SIDE = "--as-side"
@@ -66,6 +66,12 @@ class Side:
         raise RuntimeError(f"{self._name} failed:\n{messages[-2000:]}")
 
 
+def once(script: str, **what: Any) -> Any:
+    """The only answer of a side: measured in a process without what others left over."""
+    with Side(script, **what) as side:
+        return side.ask()
+
+
 @contextmanager
 def running(
     script: str, sides: Mapping[str, Mapping[str, Any]], scripts: Mapping[str, str] | None = None
@@ -104,15 +110,13 @@ def in_turn(names: Sequence[str], turn: int) -> list[str]:
     return [*names[start:], *names[:start]]
 
 
-def times(theirs: Sequence[float], ours: Sequence[float]) -> dict[str, float]:
-    """How many times as long theirs took, measured in pairs: median and quartiles."""
-    from record import spread  # a side in an environment of its own has not what that imports
+def memory_mb() -> dict[str, float]:
+    """Memory of this process in MB: now, and at most.
 
-    return spread([a / b for a, b in zip(theirs, ours, strict=True)])
-
-
-def percentiles(seconds: Sequence[float]) -> dict[str, float]:
-    """Milliseconds that half, and 99 of 100, stay within."""
-    ordered = sorted(seconds)
-    last = ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
-    return {"p50_ms": median(ordered) * 1e3, "p99_ms": last * 1e3, "n": len(ordered)}
+    Not getrusage's ru_maxrss, which begins with the parent's.
+    """
+    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return {
+        name: round(int(fields[field].split()[0]) / 1024, 1)
+        for name, field in (("now", "VmRSS"), ("peak", "VmHWM"))
+    }

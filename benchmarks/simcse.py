@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from arms import ONLY, RETRIEVAL, SEEDS, TEST, compare, judge, sts_files
 from record import DATA
+from trainings import ONLY, RETRIEVAL, SEEDS, TEST, compare, judge, sts_files
 
 from searchengine.trainer.training.presets import preset
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import click
 import numpy as np
-from arms import SICK, sts_files
 from numpy.typing import NDArray
 from record import DATA, record
+from trainings import SICK, sts_files
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.evaluation.sts import (

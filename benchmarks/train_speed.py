@@ -20,8 +20,8 @@ from statistics import fmean, median
 from typing import Any
 
 import click
-from fresh import answer, measure, peak_mb, resident_mb
 from record import DATA, record, spread
+from sides import memory_mb, once, run
 
 WARM_UP = 5  # steps before the clock starts
 PREFIXES = (384, 256, 128, 64)
@@ -44,7 +44,7 @@ class Watch:
 
     def begin(self) -> None:
         """All is loaded; the first step comes."""
-        self.before_mb = resident_mb()
+        self.before_mb = memory_mb()["now"]
 
     def end(self, loss: float) -> None:
         self.ends.append(time.perf_counter())
@@ -57,7 +57,7 @@ class Watch:
             "seconds": median(seconds),
             "loss": fmean(self.losses[-LAST:]),
             "before_mb": self.before_mb,
-            "peak_mb": peak_mb(),
+            "peak_mb": memory_mb()["peak"],
         }
 
 
@@ -189,14 +189,15 @@ def train_theirs(data: Path, steps: int, batch: int, nested: bool, bf16: bool) -
     return watch.figures()
 
 
-def run(data: Path, arm: str, steps: int, batch: int, nested: bool) -> dict[str, Any]:
+def be(arm: str, data: str, **what: Any) -> tuple[Callable[[], dict[str, Any]], Any]:
+    """A side that trains once."""
     runs: dict[str, Callable[[], dict[str, Any]]] = {
-        "ours": lambda: train_ours(data, steps, batch, nested),
-        "ours-fp32": lambda: train_ours(data, steps, batch, nested, precision="fp32"),
-        "theirs": lambda: train_theirs(data, steps, batch, nested, bf16=False),
-        "theirs-bf16": lambda: train_theirs(data, steps, batch, nested, bf16=True),
+        "ours": lambda: train_ours(Path(data), **what),
+        "ours-fp32": lambda: train_ours(Path(data), precision="fp32", **what),
+        "theirs": lambda: train_theirs(Path(data), bf16=False, **what),
+        "theirs-bf16": lambda: train_theirs(Path(data), bf16=True, **what),
     }
-    return runs[arm]()
+    return runs[arm], {}
 
 
 def summary(rounds: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
@@ -235,7 +236,6 @@ def show(figures: dict[str, Any]) -> None:
 @click.option("--batch", "batches", default=(64,), show_default=True, multiple=True, type=int)
 @click.option("--arm", "arms", default=ARMS, multiple=True, type=click.Choice(ARMS))
 @click.option("--loss", "losses", default=LOSSES, multiple=True, type=click.Choice(LOSSES))
-@click.option("--child", is_flag=True, hidden=True, help="Run the first of each here.")
 def main(
     data: Path,
     steps: int,
@@ -243,21 +243,16 @@ def main(
     batches: tuple[int, ...],
     arms: tuple[str, ...],
     losses: tuple[str, ...],
-    child: bool,
 ) -> None:
     """Time both trainers in turn."""
-    if child:
-        nested = losses[0] == "nested"
-        answer(run(data, arms[0], steps, batches[0], nested))
-        return
     results = []
     for batch, loss in itertools.product(batches, losses):
         found: list[dict[str, dict[str, Any]]] = []
         for number in range(rounds):
             # Back and forth: what changes with time affects all arms equally.
             order = arms if number % 2 == 0 else arms[::-1]
-            options = ("--data", data, "--loss", loss, "--steps", steps, "--batch", batch)
-            timed = {arm: measure(__file__, *options, "--arm", arm) for arm in order}
+            what = {"data": str(data), "steps": steps, "batch": batch, "nested": loss == "nested"}
+            timed = {arm: once(__file__, arm=arm, **what) for arm in order}
             found.append({arm: timed[arm] for arm in arms})
         click.echo(f"{loss} loss, batches of {batch} triplets")
         figures = summary(found)
@@ -268,4 +263,4 @@ def main(
 
 
 if __name__ == "__main__":
-    main()
+    run(main, be)

@@ -2,7 +2,7 @@
 
     python benchmarks/tuning.py
 
-Synthetic rows (benchmarks/synthetic.py), tuned again and again by the tuner's own code: with new
+Synthetic rows (vectors.py), tuned again and again by the tuner's own code: with new
 questions each time (600 are given), or with other rows each time, some of which stand in for
 questions. Each result is then judged by --judges questions that no tuning saw, searched in an index
 of all rows: the statement is wrong where their mean recall@10 is not above the target. `bound` is
@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 import numpy as np
 from record import record
-from synthetic import Synthetic
+from vectors import Synthetic
 
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
-from synthetic import BLOCK_ROWS, Synthetic
+from vectors import BLOCK_ROWS, Synthetic
 
 from searchengine.indexer.storage.rotation import pca
 

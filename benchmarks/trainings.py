@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from encoding import Judged
 from record import over_seeds, record
+from texts import Judged
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.evaluation.sts import StsTask, sts_tasks, unit_prefix
@@ -47,11 +47,11 @@ def judge(data: Path, dims: Sequence[int], test: bool, retrieval: bool) -> Judge
                 found["uniformity"] = round(row.uniformity, 3)
                 found["effective rank"] = round(row.effective_rank, 1)
         if judged is not None:
-            questions = encoder.encode([*judged.questions.values()], role="query")
+            questions = encoder.encode(judged.questions, role="query")
             documents = encoder.encode(judged.texts, role="document")
             for dim in dims:
                 cut = unit_prefix(questions, dim), unit_prefix(documents, dim)
-                found[f"scifact, {dim}"] = round(100 * judged.ranked(*cut), 2)
+                found[f"scifact, {dim}"] = round(100 * judged.ndcg(*cut), 2)
         return found
 
     return figures

@@ -58,12 +58,14 @@ def efforts(name: str) -> list[list[Setting]]:
     return [[{name: value} for value in (K, *EFFORTS)]]
 
 
-def ours(rows: Any, folder: Path) -> Index:
+def ours(rows: Any, folder: Path, kernel: str | None = None) -> Index:
+    from searchengine.indexer.native.library import KERNEL
     from searchengine.indexer.segment import Segment
 
     # In a process of its own, as usual: what is left of a build is not memory of a search.
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         seconds = pool.submit(build_segment, folder / "segment", folder.parent).result()
+    os.environ |= {KERNEL: kernel} if kernel else {}
     segment = Segment.open(folder / "segment")
 
     def configure(threads: int, ef: int, shortlist: int) -> Search:
@@ -169,8 +171,14 @@ def usearch_hnsw(rows: Any, folder: Path) -> Index:
     return Index(configure, efforts("expansion"))
 
 
+def by_faiss(rows: Any, folder: Path) -> Index:
+    """Our segment, searched by faiss in place of the compiled kernel."""
+    return ours(rows, folder, "faiss")
+
+
 # name: its module, what its index is, what builds it
 PEERS: dict[str, tuple[str, str, Callable[[Any, Path], Index]]] = {
+    "ours by faiss": ("faiss", "HNSW, int8 of a quarter", by_faiss),
     "faiss": ("faiss", "HNSW32, float32, efConstruction 100", faiss_hnsw),
     "hnswlib": ("hnswlib", "HNSW, M 16, float32, ef_construction 200", hnswlib_hnsw),
     "svs": ("svs", "LeanVec of a quarter, LVQ8x8, graph_max_degree 64", svs_leanvec),
@@ -217,19 +225,11 @@ class Requests:
 
     def alone(self, setting: Setting, count: int) -> float:
         """The median time of queries of the other half, each in a call with one thread."""
-        return float(np.median(self._alone(setting, self._queries[self._other][:count])[1]))
-
-    def results(self, setting: Setting, batch: bool) -> dict[str, Any]:
-        """Row numbers (q, K) of all queries, and the time of each."""
-        if batch:
-            rows, seconds = self._batch(setting, slice(None))
-            return {"rows": rows.tolist(), "seconds": [seconds] * len(rows)}
-        rows, times = self._alone(setting, self._queries)
-        return {"rows": rows.tolist(), "seconds": times}
+        return float(np.median(self._alone(setting, self._queries[self._other][:count])))
 
     def _product(self, setting: Setting) -> float:
         seconds = min(self._batch(setting, self._first)[1] for _ in range(3))
-        times = self._alone(setting, self._queries[self._first][:TUNED])[1]
+        times = self._alone(setting, self._queries[self._first][:TUNED])
         return seconds * float(np.median(times))
 
     def _batch(self, setting: Setting, part: slice) -> tuple[Any, float]:
@@ -238,24 +238,18 @@ class Requests:
         begin = time.perf_counter()
         rows = search(queries)
         seconds = (time.perf_counter() - begin) / len(queries)
-        return numbers(rows, len(queries)), seconds
+        return np.asarray(rows, np.int64), seconds
 
-    def _alone(self, setting: Setting, queries: Any) -> tuple[Any, list[float]]:
-        search, rows, times = self._index.configure(1, **setting), [], []
+    def _alone(self, setting: Setting, queries: Any) -> list[float]:
+        search, times = self._index.configure(1, **setting), []
         singles = [query[None] for query in queries]
         for query in islice(cycle(singles), WARM_UP):
             search(query)
         for query in singles:
             begin = time.perf_counter()
-            found = search(query)
+            search(query)
             times.append(time.perf_counter() - begin)
-            rows.append(found)
-        return np.concatenate([numbers(found, 1) for found in rows]), times
-
-
-def numbers(rows: Any, count: int) -> Any:
-    """Row numbers as (count, K) int64; a peer may leave out the dimension of one query."""
-    return np.asarray(rows).reshape(count, K).astype(np.int64)
+        return times
 
 
 def recall(rows: Any, truth: Any) -> float:
