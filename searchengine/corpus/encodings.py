@@ -1,20 +1,12 @@
-"""The encoding of a text that is not UTF-8: by its marks, its letters, and its language.
+"""The encoding of a text that is not UTF-8: by its marks, its zero bytes, or as chardet tells.
 
-    detected("Não se esqueça".encode("cp1252"))     # "cp1252", not cp1250
-
-The encodings of Latin letters differ in accented letters only, which are rare in most languages,
-and each gives a readable text. So a text must have the letters of a language that is written in the
-encoding, and the rest of the text must be in that language. Without evidence for another it is
-Windows-1252. (Of 954 texts of 20 characters so 938 are read right, by chardet alone 839, by
-chardetng 848.) Of other scripts, and of DOS and old Macs, chardet tells them.
+detected("Não se esqueça".encode("cp1252"))     # "cp1252", not cp1250
 """
 
 import codecs
-import math
 import re
 from importlib.util import find_spec
 
-from searchengine.corpus.language_traits import language_probabilities
 from searchengine.trainer.errors import install_line
 
 _MARKS = {  # UTF-32 first: its mark begins with that of UTF-16
@@ -30,47 +22,16 @@ _WHOLE = 5  # letters that are whole, for each broken place of UTF-8
 _ZEROS = 0.05  # share of zero bytes in UTF-16: a text in Cyrillic letters has 0.07
 
 # Without the many that differ from these in a few signs only; UTF-8 stands for none of them.
-_OTHERS = (
-    "cp949 cp932 euc_jis_2004 gb18030 big5 cp1251 koi8-r cp1253 cp1255 cp1256 mac-roman cp850 "
-    "cp437 utf-8"
-).split()
-
-_WESTERN = {
-    "ca": "àçèéíïòóúü", "da": "åæéøó", "de": "äöüß", "en": "éèêëïñöçâà", "es": "áéíñóúü",
-    "et": "äõöüšž", "fi": "äåöšž", "fr": "àâæçèéêëîïôœùûüÿ", "ga": "áéíóú", "gl": "áéíñóúü",
-    "is": "áæéíðóöúýþ", "it": "àèéìíîòóùú", "nl": "áéèêëïóöü", "pt": "àáâãçéêíóôõúü",
-    "sq": "çë", "sv": "àäåéöü", **dict.fromkeys(("nb", "nn", "no"), "åæèéêòóôø"),
-}  # fmt: skip
-_CENTRAL = {
-    "bs": "ćčđšž", "cs": "áčďéěíňóřšťúůýž", "hr": "ćčđšž", "hu": "áéíóöőúüű",
-    "pl": "ąćęłńóśźż", "ro": "ăâîşţ", "sk": "áäčďéíĺľňóôŕšťúýž", "sl": "čšž", "sr": "ćčđšž",
-}  # fmt: skip
-_LATIN = {
-    "cp1252": _WESTERN,
-    "cp1250": _CENTRAL,
-    "iso8859_2": _CENTRAL,
-    "cp1254": {"tr": "âçğıîöşûü", "az": "çğıöşü"},
-    "cp1257": {"et": "äõöüšž", "lt": "ąčęėįšųūž", "lv": "āčēģīķļņšūž"},
-    "iso8859_15": _WESTERN,
-}
-"""Encoding → language → its letters beyond ASCII; the likelier encodings first."""
-_SIGNS = r"·'’‘´`.,:;…\-–—/\\()\[\]\"“”„«»!?&+=@#%*_|~<>{}^$"
-# Signs that no text has there, such as those of "Za¿ó³æ", "caf‚", "QuŽbec", "c½ur" and "10 ¤".
-_ODD = re.compile(
-    rf"(?<=[^\W\d_])([^\w\s{_SIGNS}](?=[^\W\d_])|[‚‹„‡‰])|(?<=\w)[ªº](?=\w)"
-    r"|(?<=[a-z])[ŠŒŽŸ]|[¦¨¸¼½¾](?=[^\W\d_]{2})|[¤ˆ]"
-)
-# A letter or sign alone, such as ± and £, and the µ of µm: in another encoding it is a letter.
-_ALONE = re.compile(
-    rb"(?<![A-Za-z\x80-\xff])([\xa0-\xa3\xa5-\xff](?![A-Za-z\x80-\xff])|\xb5(?=[A-Za-z]\b))"
+_LATIN = "cp1252 cp1250 iso8859_2 cp1254 cp1257 iso8859_15 mac-roman cp850 cp437 utf-8".split()
+_ALL = [
+    *_LATIN,
+    *"cp949 cp932 euc_jis_2004 gb18030 big5 cp1251 koi8-r cp1253 cp1255 cp1256".split(),
+]
+# A byte beyond ASCII that has a letter beside it, but for the signs of 25 °C and 5 µm.
+_IN_A_WORD = re.compile(
+    rb"[A-Za-z\x80-\xff][\x80-\xff]|(?![\xb0\xb5][A-Za-z]\b)[\x80-\xff][A-Za-z]"
 )
 _LETTER = re.compile(rb"[A-Za-z]")
-_READ, _TOLD = 20_000, 2000  # bytes of lines with other letters; characters to tell a language by
-_STRANGE_SHARE = 0.1  # of letters and signs that a language need not have
-_FEW, _PAIR = 3, re.compile(rb"[\x80-\xff]{2}")
-_OTHER_SCRIPT = 0.4  # share of bytes beyond ASCII, among letters, in texts of other scripts
-_SURE = 1.0  # how much likelier, as a logarithm, another encoding must be than the first
-_STRANGE = 3.0  # how much less likely a language is for each letter that it does not have
 
 
 def marked(data: bytes) -> str:
@@ -108,7 +69,11 @@ def broken_places(text: str) -> int:
 
 
 def detected(data: bytes) -> str:
-    """The likeliest encoding of a text in another encoding than UTF-8; "" if none is likely."""
+    """The likeliest encoding of a text in another encoding than UTF-8; "" if none is likely.
+
+    Signs alone, as of 25° and £5, are Windows-1252. A text with more ASCII letters than others is
+    in Latin letters: that takes Italian for no Macedonian.
+    """
     if (name := marked(data)) not in ("", "utf-8-sig"):
         return name
     sample = data[:_SAMPLE]
@@ -116,11 +81,14 @@ def detected(data: bytes) -> str:
         return _without_mark(sample)
     if find_spec("chardet") is None:
         return ""
-    if latin := _latin(sample):
-        return latin
+    if not _IN_A_WORD.search(sample):
+        return "cp1252"
     from chardet import detect
 
-    found = detect(sample, include_encodings=_OTHERS, no_match_encoding="utf-8")["encoding"]
+    lines = b"\n".join(line for line in sample.splitlines() if not line.isascii())
+    is_latin = sum(byte > 0x7F for byte in lines) < len(_LETTER.findall(lines))
+    candidates = _LATIN if is_latin else _ALL
+    found = detect(sample, include_encodings=candidates, no_match_encoding="utf-8")["encoding"]
     return "" if found in (None, "utf-8") else known(found)
 
 
@@ -132,41 +100,3 @@ def _without_mark(sample: bytes) -> str:
             if len(sample) % 2 == 0 and "".join(words).isprintable():
                 return name
     return ""
-
-
-def _latin(data: bytes) -> str:
-    """The encoding of a text in Latin letters; "" if the text is in none of `_LATIN`."""
-    lines = b"\n".join(line for line in data.splitlines() if not line.isascii())[:_READ]
-    lines = _ALONE.sub(b" ", lines)  # no evidence
-    others = sum(byte > 0x7F for byte in lines)
-    few = others <= _FEW and not _PAIR.search(lines)  # such as 25°
-    if others > _OTHER_SCRIPT * (others + len(_LETTER.findall(lines))) and not few:
-        return ""
-    encodings: dict[str, str] = {}
-    strange: dict[str, dict[str, int]] = {}
-    for encoding, languages in _LATIN.items():
-        try:
-            data.decode(encoding)
-        except UnicodeDecodeError:
-            continue
-        text = lines.decode(encoding)
-        if not re.search(r"[\x80-\x9f]", text):  # control characters
-            encodings.setdefault(text, encoding)
-            strange[text] = strange.get(text, {}) | _strange(text, languages)
-    likely = [t for t, of in strange.items() if min(of.values()) <= 1 + _STRANGE_SHARE * others]
-    if len(likely) < 2:
-        return encodings[likely[0]] if likely else ""
-
-    def score(text: str) -> float:
-        told = language_probabilities(text[:_TOLD])
-        logs = ((n, math.log(max(told.get(name, 0), 1e-9))) for name, n in strange[text].items())
-        return max(log - _STRANGE * n for n, log in logs) + _SURE * (text == likely[0])
-
-    return encodings[max(likely, key=score)]
-
-
-def _strange(text: str, languages: dict[str, str]) -> dict[str, int]:
-    """How many letters and signs of a text each language does not have."""
-    odd = len(_ODD.findall(text))
-    letters = [c for c in text.lower() if c > "\x7f" and c.isalpha() and c not in "ªºµ"]
-    return {name: odd + sum(c not in own for c in letters) for name, own in languages.items()}
