@@ -202,8 +202,8 @@ def index(
     """Add the documents of CORPUS to COLLECTION, which is created if needed.
 
     CORPUS is a folder or a file: text, source, Markdown, HTML, PDF, .docx, .pptx,
-    .xlsx, .epub, .eml or .ipynb; records in .jsonl, .json, .csv, .tsv, .parquet or
-    .arrow; or a .npy file of vectors. "sqlite:///FILE?table=NAME" reads a table,
+    .xlsx, .epub, .eml or .ipynb; records in .jsonl, .json, .csv, .tsv or .parquet;
+    or a .npy file of vectors. "sqlite:///FILE?table=NAME" reads a table,
     "-" JSON Lines from standard input. Fields of records: _id, title, text; all
     others become metadata to filter by. The key of a file is its path below CORPUS;
     the key of a record without _id is a hash of its content (docs/indexing.md); the key of a vector

@@ -1,8 +1,7 @@
 """Documents, mappings and tables → checked documents, for `add`; metadata, for `update`.
 
-Tables are pandas and polars DataFrames; Arrow tables, datasets and readers of record batches; and
-Hugging Face datasets, streamed ones too. None of these libraries need be installed. Fields of a row
-that are missing (None) are left out.
+Tables are pandas and polars DataFrames; neither need be installed. Fields of a row that are missing
+(None) are left out.
 
 A mapping may hold values of pandas, polars and numpy; they are stored as JSON:
 
@@ -25,7 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, time, timedelta
 from decimal import Decimal
-from itertools import accumulate, chain
+from itertools import accumulate
 from typing import Any, NoReturn, Protocol, Self
 
 from searchengine.corpus.notebook import table
@@ -38,7 +37,6 @@ RESERVED = ("_id", "title", "text")
 _OWN = (*RESERVED, "id")
 _NOT_METADATA = "is a field of the document, not metadata"
 _EXPECTED = 'expected a Document or a mapping, {"_id": "1", "text": "…"}'
-_ROWS = 1024  # of an Arrow batch that are in memory as Python objects
 _REMEMBERED = 1000  # entries of LeftOut, so that memory stays bounded
 _STRICT = json.JSONEncoder(allow_nan=False, ensure_ascii=False)  # slow to construct
 _DEEPEST = 100  # levels of JSON; the limits of Python and SQLite differ between versions
@@ -273,18 +271,10 @@ def rows_of(records: Any) -> Iterable[object]:
 
     Raises QueryError for what is neither, and CorpusError for two columns of one name.
     """
-    if isinstance(records, Mapping) and any(hasattr(v, "features") for v in records.values()):
-        raise QueryError(f"add takes one split of a dataset: dataset[{next(iter(records))!r}]")
     if isinstance(records, str | Mapping):
         raise QueryError("add takes an iterable of documents; put one document into a list")
     columns = getattr(records, "columns", ())
-    if hasattr(records, "to_batches"):  # Arrow: a table or dataset
-        rows: Iterable[Any] = chain.from_iterable(map(batch_rows, records.to_batches()))
-    elif hasattr(records, "read_next_batch"):  # Arrow: a reader of record batches
-        rows = chain.from_iterable(map(batch_rows, records))
-    elif hasattr(records, "features") and hasattr(records, "column_names"):  # Hugging Face
-        rows = records
-    elif hasattr(records, "iter_rows") or (hasattr(records, "to_dict") and len(columns)):
+    if hasattr(records, "iter_rows") or (hasattr(records, "to_dict") and len(columns)):
         if len({*columns}) < len(columns):
             raise CorpusError("a column name occurs twice in the DataFrame; rename one of the two")
         is_polars = hasattr(records, "iter_rows")
@@ -293,35 +283,11 @@ def rows_of(records: Any) -> Iterable[object]:
         return records
     else:
         raise QueryError(
-            "add takes an iterable of documents, a pandas or polars DataFrame, an Arrow table or a "
-            f"Hugging Face dataset, got {type(records).__name__}"
+            "add takes an iterable of documents, or a pandas or polars DataFrame, got "
+            f"{type(records).__name__}"
         )
     # In a table every row has every column: None is a missing value.
     return ({n: v for n, v in row.items() if v is not None or n in _OWN} for row in rows)
-
-
-def batch_rows(batch: Any) -> Iterator[dict[str, Any]]:
-    """The rows of an Arrow batch; a time that Python does not know is its text."""
-    for start in range(0, batch.num_rows, _ROWS):
-        part = batch.slice(start, _ROWS)
-        try:
-            yield from part.to_pylist()
-        except (ValueError, OverflowError):
-            for row in zip(*part.columns, strict=True):
-                yield dict(zip(part.schema.names, map(_held, row), strict=True))
-
-
-def _held(scalar: Any) -> Any:
-    """A value of Arrow, even one beyond the year 9999 or in nanoseconds."""
-    try:
-        return scalar.as_py()
-    except (ValueError, OverflowError):
-        if callable(values := getattr(scalar, "values", None)):  # of a struct
-            return {name: _held(item) for name, item in scalar.items()}
-        if values is not None:  # of a list or map
-            return [_held(item) for item in values]
-        kind = "duration[us]" if str(scalar.type).startswith("duration") else "string"
-        return scalar.cast(kind, safe=False).as_py()
 
 
 def plain_record(

@@ -1,7 +1,7 @@
 """Files, folders, database tables and standard input → a stream of documents.
 
 Records: JSON Lines (.jsonl, .ndjson), CSV and TSV (a header line each; TSV without quoting), .json,
-Parquet, Arrow, and tables of SQLite. Texts: .txt, Markdown, HTML, Word, EPUB, and the pages of PDF.
+Parquet, and tables of SQLite. Texts: .txt, Markdown, HTML, Word, EPUB, and the pages of PDF.
 Field names as in BEIR: `_id` (or `id`), `title`, `text`, or as corpus.tabular has them; every other
 field becomes metadata. A CSV cell that reads like a number (12, -3.50; not 007 or 1e3) or true and
 false becomes a number or truth value. How keys are chosen: docs/indexing.md.
@@ -56,7 +56,7 @@ from searchengine.errors import CorpusError, EmptyCorpus, UnreadableFile
 _QUICK_BYTES = 1 << 28  # a file of this size is counted without a noticeable delay
 _HASH_DIGITS = 32  # of SHA-256: 128 bits
 _READABLE = (
-    "a .jsonl, .json, .csv, .tsv, .parquet, .arrow, .txt, .md, .html, .docx, .pptx, .xlsx, .eml, "
+    "a .jsonl, .json, .csv, .tsv, .parquet, .txt, .md, .html, .docx, .pptx, .xlsx, .eml, "
     ".epub or .pdf file, a source file, or a folder of such files; --as-text reads others as text"
 )
 _DATABASE = "documents.db"  # a folder that holds it is a collection

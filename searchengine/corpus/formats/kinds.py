@@ -115,7 +115,6 @@ TEXT = Kind("text", f"{_HERE}.markdown:read_text")
 """Plain text, which needs no parser if it is UTF-8."""
 _MARKDOWN = Kind("Markdown", f"{_HERE}.markdown:read_markdown")
 _HTML = Kind("HTML", f"{_HERE}.pages:read_html")
-_ARROW = Kind("Arrow", f"{_HERE}.records:read_arrow", records=True, rows=True, needs="pyarrow")
 
 _TEXTS = (
     # prose, markup and logs
@@ -147,7 +146,6 @@ KINDS = {
     ".parquet": Kind(
         "Parquet", f"{_HERE}.records:read_parquet", records=True, rows=True, needs="pyarrow"
     ),
-    **dict.fromkeys((".arrow", ".feather"), _ARROW),
 }
 """Suffix → format. LINES, TABLE and TEXT in UTF-8 need no process of their own."""
 

@@ -1,16 +1,15 @@
-"""Records of JSON files, tables and views of SQLite databases, Parquet and Arrow files."""
+"""Records of JSON files, tables and views of SQLite databases, and Parquet files."""
 
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from searchengine.corpus.documents import batch_rows, plain_record
+from searchengine.corpus.documents import plain_record
 from searchengine.corpus.text_files import bad, decode, parse_json, read_bytes
 
 Records = Iterator[tuple[str, dict[str, Any]]]
@@ -72,27 +71,13 @@ def read_parquet(path: Path) -> Records:
         # Reads row groups piece by piece: a file may have only one.
         with pyarrow.parquet.ParquetFile(path, pre_buffer=False, buffer_size=_BYTES) as file:
             columns = _columns(file.schema_arrow)
-            yield from _rows(file.iter_batches(_ROWS, columns=columns, use_threads=False), path)
+            batches = file.iter_batches(_ROWS, columns=columns, use_threads=False)
+            rows = (row for batch in batches for row in zip(*batch.columns, strict=True))
+            for number, row in enumerate(rows, start=1):
+                place, values = f"{path}:{number}", map(_held, row)
+                yield place, plain_record(dict(zip(columns, values, strict=True)), place)
     except (pyarrow.ArrowException, OSError) as error:
         raise bad(path, f"not a Parquet file, or damaged ({error})") from error
-
-
-def read_arrow(path: Path) -> Records:
-    """Place and record of every row of an Arrow file or stream. Raises CorpusError."""
-    import pyarrow
-
-    try:
-        with pyarrow.memory_map(str(path)) as source:
-            try:
-                file = pyarrow.ipc.open_file(source)
-                batches = map(file.get_batch, range(file.num_record_batches))
-            except pyarrow.ArrowInvalid:
-                source.seek(0)
-                file = batches = pyarrow.ipc.open_stream(source)  # as Hugging Face stores them
-            columns = _columns(file.schema)
-            yield from _rows((batch.select(columns) for batch in batches), path)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise bad(path, f"not an Arrow file, or damaged ({error})") from error
 
 
 def _columns(schema: Any) -> list[str]:
@@ -107,7 +92,14 @@ def _is_binary(kind: Any) -> bool:
     return bool(_BINARY.match(str(kind))) or any(map(_is_binary, inner))
 
 
-def _rows(batches: Iterable[Any], path: Path) -> Records:
-    for number, row in enumerate(chain.from_iterable(map(batch_rows, batches)), start=1):
-        place = f"{path}:{number}"
-        yield place, plain_record(row, place)
+def _held(scalar: Any) -> Any:
+    """A value of Arrow; a time that Python does not know, beyond the year 9999, is its text."""
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError):
+        if callable(values := getattr(scalar, "values", None)):  # of a struct
+            return {name: _held(item) for name, item in scalar.items()}
+        if values is not None:  # of a list or map
+            return [_held(item) for item in values]
+        kind = "duration[us]" if str(scalar.type).startswith("duration") else "string"
+        return scalar.cast(kind, safe=False).as_py()

@@ -59,7 +59,6 @@ def test_bombs_and_files_of_other_formats(tmp_path: Path) -> None:
     (tmp_path / "text.docx").write_text("only text")
     (tmp_path / "old.docx").write_bytes(bytes.fromhex("d0cf11e0a1b11ae1") + bytes(600))
     (tmp_path / "table.parquet").write_bytes(b"PAR1" + bytes(40) + b"PAR1")
-    (tmp_path / "table.arrow").write_text("only text")
     pdf(tmp_path / "locked.pdf", 1, encrypt=StandardEncryption("secret"))
     pdf(tmp_path / "scan.pdf", 0)
     keys, reasons = outcome(tmp_path)
@@ -74,7 +73,6 @@ def test_bombs_and_files_of_other_formats(tmp_path: Path) -> None:
         "old.docx": r"encrypted, or a \.doc file; remove the password, or save it as \.docx",
         "page.pdf": "not a PDF file, or damaged",
         "scan.pdf": "has no text; if it is a scan, run OCR first",
-        "table.arrow": "not an Arrow file, or damaged",
         "table.parquet": "not a Parquet file, or damaged",
         "text.docx": r"not a file of the format \.docx",
     }

@@ -317,7 +317,7 @@ def test_bad_line_is_named_or_skipped(
     [
         ("gone.jsonl", None, "no such file or folder"),
         ("gone.pdf", None, "no such file or folder"),
-        ("c.xls", b"PK", "expected a .jsonl, .json, .csv, .tsv, .parquet, .arrow, .txt, .md"),
+        ("c.xls", b"PK", "expected a .jsonl, .json, .csv, .tsv, .parquet, .txt, .md"),
         ("c.pdf.gz", b"%PDF", "expected a .jsonl, .json, .csv"),
         ("c.csv", "_id,text,text\n1,a,b\n", "a column name occurs twice"),
         ("dir", "folder", "no files to read in this folder; expected a .jsonl"),

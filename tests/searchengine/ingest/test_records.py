@@ -130,28 +130,6 @@ def test_the_real_ones(engine: SearchEngine, module: str) -> None:
             engine.add(twice)
 
 
-@pytest.mark.parametrize("kind", ["table", "reader", "dataset", "hugging face", "streamed"])
-def test_arrow_and_hugging_face(engine: SearchEngine, kind: str) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
-    datasets = pytest.importorskip("datasets")
-    columns = {"_id": [1, 2], "text": ["a dog", "two bees"], "year": [2016, None]}
-    table = pyarrow.table(columns)
-    hub = datasets.Dataset.from_dict(columns)
-    tables = {
-        "table": lambda: table,
-        "reader": lambda: pyarrow.RecordBatchReader.from_batches(table.schema, table.to_batches()),
-        "dataset": lambda: pyarrow.dataset.dataset(table),
-        "hugging face": lambda: hub,
-        "streamed": hub.to_iterable_dataset,
-    }
-    pytest.importorskip("pyarrow.dataset")
-    assert engine.add(tables[kind]()).added == 2
-    assert (metadata(engine, "1"), metadata(engine, "2")) == ({"year": 2016}, {})
-    assert engine.add(tables[kind]()).unchanged == 2
-    with pytest.raises(QueryError, match=r"add takes one split of a dataset: dataset\['train'\]"):
-        engine.add(datasets.DatasetDict({"train": hub}))
-
-
 @pytest.mark.parametrize("name", ["_id", "title", "text"])
 def test_fields_of_the_document_are_no_metadata(engine: SearchEngine, name: str) -> None:
     with pytest.raises(QueryError, match=f"update of 'a': '{name}' is a field of the document"):
