@@ -53,7 +53,6 @@ from searchengine.corpus.text_files import (
 )
 from searchengine.errors import CorpusError, EmptyCorpus, UnreadableFile
 
-_QUICK_BYTES = 1 << 28  # a file of this size is counted without a noticeable delay
 _HASH_DIGITS = 32  # of SHA-256: 128 bits
 _READABLE = (
     "a .jsonl, .json, .csv, .tsv, .parquet, .txt, .md, .html, .docx, .pptx, .xlsx, .eml, "
@@ -113,23 +112,23 @@ def beir_corpus(folder: Path) -> Path | None:
 
 
 def count_records(corpus: str | Path, choice: FileChoice = AS_THEY_ARE) -> int | None:
-    """Approximate number of documents, for a progress bar; None if counting takes long."""
+    """Approximate number of documents, for a progress bar; None for formats of several documents.
+
+    A line of JSON Lines and CSV is one, and so is a file of text.
+    """
+    total = 0
     try:
-        sources = _sources(corpus, Unread(), choice)
-        if not any(source.kind.records or source.kind.parts for source in sources):
-            return len(sources)
-        paths = [s.path for s in sources if s.kind in (LINES, TABLE) and s.path.suffix != ".gz"]
-        if len(paths) < len(sources) or not all(path.is_file() for path in paths):
-            return None
-        if sum(path.stat().st_size for path in paths) > _QUICK_BYTES:
-            return None
-        lines = 0
-        for path, format_, _ in sources:
-            with open(path, "rb") as file:
-                lines += max(sum(1 for _ in file) - (format_ is TABLE), 0)
-        return lines
+        for path, format_, _ in _sources(corpus, Unread(), choice):
+            if format_ in (LINES, TABLE) and path.suffix != ".gz" and path.is_file():
+                with open(path, "rb") as file:
+                    total += sum(1 for _ in file) - (format_ is TABLE)
+            elif format_.records or format_.parts:
+                return None
+            else:
+                total += 1
     except (OSError, CorpusError):
         return None  # reading it reports the error
+    return max(total, 0)
 
 
 # -------------------------------------------------------------------------------- files of a folder
