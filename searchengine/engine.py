@@ -1093,10 +1093,6 @@ class SearchEngine:
             size = "closed"
         return f"<SearchEngine {self.collection.path}, {size}>"
 
-    def _repr_html_(self) -> str:
-        """Shown by notebooks."""
-        return self.stats()._repr_html_()
-
     def refresh(self) -> None:
         """Show what other processes have committed, or the collection that replaced this one.
 

@@ -27,7 +27,6 @@ from decimal import Decimal
 from itertools import accumulate
 from typing import Any, NoReturn, Protocol, Self
 
-from searchengine.corpus.notebook import table
 from searchengine.corpus.text_files import bad, some_fields
 from searchengine.errors import CorpusError, QueryError, SearchEngineError
 from searchengine.indexer.config import integer
@@ -155,11 +154,6 @@ class Document:
         for name, value in zip(cls.__slots__, values, strict=True):
             object.__setattr__(document, name, value)
         return document
-
-    def _repr_html_(self) -> str:
-        """Shown by notebooks."""
-        fields = {"key": self.key, "title": self.title, "text": self.text, **self.metadata}
-        return table((), ((name, value) for name, value in fields.items() if value != ""))
 
     def as_record(self) -> dict[str, Any]:
         """The inverse of `from_mapping`: metadata, `_id`, `title` and `text` in one dict."""

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, NoReturn, Self, SupportsIndex, overload
 
 from searchengine.backends.listing import Counts
 from searchengine.corpus.formats.kinds import heading_at, headings_of
-from searchengine.corpus.notebook import table
 from searchengine.query.snippets import heaviest, matched_words, snippet
 
 
@@ -157,19 +156,6 @@ class Hits(list[Hit]):
         """One dict for each hit, as `Hit.as_dict`."""
         return [hit.as_dict() for hit in self]
 
-    def _repr_html_(self) -> str:
-        """Shown by notebooks: a row for each hit, then the most frequent values of each facet."""
-        rows = []
-        for hit in self:
-            title = " > ".join(filter(None, (hit.title, hit.heading)))
-            rows.append((_shown(hit.score), hit.key, title, hit.snippet, _listed(hit.metadata)))
-        caption = "1 hit" if len(self) == 1 else f"{len(self)} hits"
-        if self.timing is not None:
-            caption += f", {1e3 * sum(self.timing[:-1]):.1f} ms"
-        shown = table(("score", "key", "title", "snippet", "metadata"), rows, caption)
-        counted = [(name, _listed(counts)) for name, counts in self.facets.items()]
-        return shown + (table((), counted, "Documents by value") if counted else "")
-
 
 class HitsBatch(list[Hits]):
     """The hits of many questions, in the order of the questions."""
@@ -193,8 +179,3 @@ def timed(batch: Sequence[Hits], times: Sequence[float]) -> HitsBatch:
 def _shown(score: float) -> str:
     """Three decimals; three significant digits of a score below, which would be shown as 0.000."""
     return f"{score:.2e}" if 0 < abs(score) < 1e-3 else f"{score:.3f}"
-
-
-def _listed(named: Mapping[Any, Any]) -> str:
-    """Names with their values, on one line."""
-    return ", ".join(f"{name}: {value}" for name, value in named.items())

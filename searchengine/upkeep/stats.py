@@ -22,7 +22,6 @@ from searchengine.backends.contract import Snapshot
 from searchengine.backends.folder.snapshot import Snapshot as FolderSnapshot
 from searchengine.backends.folder.writer import TUNED
 from searchengine.backends.mode import Mode, weight_of
-from searchengine.corpus.notebook import table
 from searchengine.corpus.synonym_groups import groups_of
 from searchengine.encoders.protocol import NO_ENCODER
 from searchengine.indexer.config import ALL_ROWS, SegmentConfig, Structure
@@ -173,10 +172,6 @@ class Stats:
             "bytes": str(self.bytes),
         }
         return {name: line for name, line in lines.items() if line}
-
-    def _repr_html_(self) -> str:
-        """Shown by notebooks."""
-        return table((), self.described().items())
 
 
 def stats(snapshot: Snapshot, path: Path | str) -> Stats:
