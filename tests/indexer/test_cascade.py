@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import faiss
 import numpy as np
 import pytest
 
@@ -98,17 +97,6 @@ def test_both_look_as_widely_as_they_are_told(segment: Segment, effort: int) -> 
     settings = segment.config.as_dict() | {"effort": effort if takes else 0}
     view = segment.over(SegmentConfig.from_dict(settings))
     check(view.search(QUERIES, 10), two_steps(view, QUERIES, 10, 40))
-
-
-def test_more_effort_is_more_steps(graph: Segment, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SEARCHENGINE_KERNEL", "faiss")  # which counts its steps
-    steps, graph = [], Segment.open(graph.path)
-    for effort in (40, 400):
-        settings = graph.config.as_dict() | {"effort": effort}
-        faiss.cvar.hnsw_stats.reset()
-        graph.over(SegmentConfig.from_dict(settings)).search(QUERIES, 10)
-        steps.append(faiss.cvar.hnsw_stats.ndis)
-    assert steps[0] < 0.5 * steps[1]
 
 
 def test_a_batch_is_its_queries_one_by_one(segment: Segment) -> None:
@@ -207,16 +195,6 @@ def test_a_filter_is_exact_and_costs_no_recall(
     np.testing.assert_allclose(found.scores[:, :count], truth, atol=1e-6)
 
 
-def test_a_filter_in_one_call_is_the_two_steps(segment: Segment, exact_below: None) -> None:
-    for allowed in (np.arange(0, ROWS, 2), np.arange(0, ROWS, 9)):
-        expected = two_steps(segment, QUERIES, 10, 300, allowed)
-        if segment._config.structure == "hnsw":
-            check(segment.search(QUERIES, 10, 300, allowed), expected)
-        else:
-            exact = segment.exact(QUERIES, 10, allowed)
-            assert overlap(segment.search(QUERIES, 10, 300, allowed).rows, exact.rows) > 0.99
-
-
 # --- funnels -----------------------------------------------------------------------------------
 
 
@@ -244,19 +222,6 @@ def test_a_funnel_narrows_what_a_graph_found_too(graph: Segment) -> None:
     assert overlap(funnel.search(QUERIES, 10).rows, exact.rows) > 0.99
     allowed = np.arange(0, ROWS, 2)
     assert np.isin(funnel.search(QUERIES, 10, allowed=allowed).rows, allowed).all()
-
-
-@pytest.mark.parametrize("structure", ["ivf", "hnsw"])
-def test_few_allowed_rows_are_compared_at_full_width_where_faiss_walks(
-    tmp_path: Path, structure: str
-) -> None:
-    """Below a share of 8 %: a walk would pass a dozen rows for each that it may find."""
-    rows = np.random.default_rng(3).standard_normal((14_000, 8)).astype(np.float32)
-    settings = {"prefix": 4, "structure": structure, "code": "fp16", "shortlist": 20, "lists": 30}
-    with Segment.build(tmp_path / "s", rows, SegmentConfig.from_dict(settings)) as segment:
-        few, more = np.arange(0, 14_000, 13), np.arange(0, 14_000, 11)
-        assert segment.search(rows[:3], 5, allowed=few).exact
-        assert not segment.search(rows[:3], 5, allowed=more).exact
 
 
 def test_a_query_of_nearly_length_one_is_the_same_to_the_kernel_and_to_numpy(

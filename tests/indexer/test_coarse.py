@@ -4,14 +4,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
-from itertools import product
 from pathlib import Path
 
 import faiss
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from searchengine.indexer.arrays import evenly, prefix
 from searchengine.indexer.building.coarse import build_coarse, kmeans
@@ -20,12 +17,8 @@ from searchengine.indexer.errors import SegmentError, VectorError
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.cascade import CoarseIndex
 from searchengine.indexer.search.segment_files import open_coarse
-from searchengine.indexer.segment import Segment
 
 WIDTH = 16
-EVERY = [*product(Structure, Code)]
-SHARES = {Code.FP16: 0.99, Code.INT8: 0.98}
-"""Of the shortlist by true scores, found by a scan of the codes."""
 
 
 class Rows:
@@ -104,59 +97,6 @@ def test_a_flat_shortlist_is_the_oracles(code: Code) -> None:
     assert overlap(found, expected) > 0.998
 
 
-@pytest.mark.parametrize(("structure", "code"), EVERY)
-def test_every_kind_finds_most_of_the_true_shortlist(structure: Structure, code: Code) -> None:
-    index = built(structure, code)
-    assert (index.rows, index.width, index.structure) == (1500, WIDTH, structure)
-    found = index.shortlist(QUERIES, 50)
-    assert all(len({*line}) == 50 for line in found)
-    missed = {Structure.IVF: 0.03, Structure.HNSW: 0.02}.get(structure, 0)
-    assert overlap(found, oracle(QUERIES, ROWS, 50)) > SHARES[code] - missed
-
-
-@pytest.mark.parametrize(("structure", "code"), EVERY)
-def test_saved_and_opened_is_the_same(tmp_path: Path, structure: Structure, code: Code) -> None:
-    index = built(structure, code)
-    index.save(tmp_path / "c")
-    again = open_coarse(tmp_path / "c")
-    assert (again.rows, again.width, again.structure) == (1500, WIDTH, structure)
-    for allowed in (None, np.arange(0, 1500, 2), np.arange(0, 1500, 20)):
-        np.testing.assert_array_equal(
-            again.shortlist(QUERIES, 30, only(allowed)),
-            index.shortlist(QUERIES, 30, only(allowed)),
-        )
-
-
-@pytest.mark.parametrize(("structure", "code"), EVERY)
-@pytest.mark.parametrize("share", [0.02, 0.05, 0.5])
-def test_only_allowed_rows_are_found(structure: Structure, code: Code, share: float) -> None:
-    rng = np.random.default_rng(3)
-    allowed = np.flatnonzero(rng.random(len(ROWS)) < share)
-    found = built(structure, code).shortlist(QUERIES, 20, only(allowed))
-    assert np.isin(found, allowed).all()
-    assert all(len({*line}) == 20 for line in found)
-    # The lists of an IVF and the half steps of a walk miss some where half of the rows pass.
-    missed = 0.12 if share == 0.5 else 0.05
-    assert overlap(found, oracle(QUERIES, ROWS, 20, allowed)) > SHARES[code] - missed
-
-
-@pytest.mark.parametrize(("structure", "code"), EVERY)
-@pytest.mark.parametrize("count", [0, 1, 5])
-def test_never_fewer_than_there_are(structure: Structure, code: Code, count: int) -> None:
-    allowed = np.arange(count) * 8
-    found = built(structure, code).shortlist(QUERIES, 7, only(allowed))
-    assert found.shape == (40, 7)
-    assert (np.sort(found[:, :count], axis=1) == allowed).all()
-    assert (found[:, count:] == -1).all()
-
-
-@pytest.mark.parametrize(("structure", "code"), [pair for pair in EVERY if pair[0] != "ivf"])
-def test_a_shortlist_of_all_rows_has_all_of_them(structure: Structure, code: Code) -> None:
-    everything = built(structure, code).shortlist(QUERIES[:3], 1510)
-    assert (np.sort(everything[:, :1500], axis=1) == np.arange(1500)).all()
-    assert (everything[:, 1500:] == -1).all()
-
-
 @pytest.mark.parametrize("code", Code)
 def test_faiss_alone_searches_the_same_lists(tmp_path: Path, code: Code) -> None:
     index = built(Structure.IVF, code)
@@ -194,22 +134,6 @@ def test_training_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_graph_that_underfills_is_completed(tmp_path: Path) -> None:
-    """A selector that hides a whole half of two distant groups strands the walk."""
-    rng = np.random.default_rng(0)
-    groups = np.repeat(np.eye(2, WIDTH), 1500, axis=0)
-    rows = prefix((groups + 0.01 * rng.standard_normal((3000, WIDTH))).astype(np.float32), WIDTH)
-    config = SegmentConfig(WIDTH, Structure.HNSW, Code.FP16, hnsw_m=2, ef_construction=2)
-    allowed = np.arange(1500, 3000)
-    with Segment.build(tmp_path / "s", rows, config) as segment:
-        some, coarse = Allowed.from_rows(allowed, 3000), segment._opened().coarse
-        walked = coarse.shortlist(segment.prefixes(config).of(rows[:20]), 250, some)
-        assert (walked < 0).any()
-        found = segment.shortlist(rows[:20], 250, allowed)
-    assert np.isin(found, allowed).all()
-    assert all(len({*line}) == 250 for line in found)
-
-
 @pytest.mark.parametrize("code", Code)
 @pytest.mark.parametrize("size", [1, 30, 99, 100, 400, 1500])
 def test_ties_go_to_the_lower_row_also_at_the_cut(code: Code, size: int) -> None:
@@ -223,20 +147,6 @@ def test_ties_go_to_the_lower_row_also_at_the_cut(code: Code, size: int) -> None
 @cache
 def tied(code: Code) -> CoarseIndex:
     return build(np.tile(np.eye(WIDTH, dtype=np.float32), (100, 1)), Structure.FLAT, code)
-
-
-@given(
-    st.integers(0, 10_000),
-    st.integers(1, 60),
-    st.integers(0, 60),
-    st.sampled_from(Code),
-)
-def test_a_flat_shortlist_only_grows(seed: int, small: int, more: int, code: Code) -> None:
-    rows = np.random.default_rng(seed).integers(-1, 2, (60, 4)).astype(np.float32)
-    index = build(prefix(rows, 4), Structure.FLAT, code)
-    query = np.random.default_rng(seed + 1).standard_normal((3, 4)).astype(np.float32)
-    longer = index.shortlist(query, small + more)
-    np.testing.assert_array_equal(index.shortlist(query, small), longer[:, :small])
 
 
 def test_bad_blocks_and_foreign_files_are_refused(tmp_path: Path) -> None:

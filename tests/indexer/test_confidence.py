@@ -13,11 +13,6 @@ from searchengine.indexer.tuning.confidence import holds, smallest_sample
 SHARES = st.lists(st.integers(0, 10).map(lambda tenths: tenths / 10), min_size=1, max_size=40)
 CONFIDENCES = st.sampled_from([0.5, 0.9, 0.95, 0.99])
 
-# Recall@10 of a population of queries: (values, their shares).
-RECALL = ([1.0, 0.9, 0.8, 0.7, 0.5], [0.83, 0.12, 0.035, 0.01, 0.005])
-HEAVY_TAIL = ([1.0, 0.9, 0.8, 0.4, 0.0], [0.80, 0.14, 0.04, 0.01, 0.01])
-ALL_OR_NOTHING = ([1.0, 0.0], [0.95, 0.05])
-
 
 def lower_bound(values: list[float] | np.ndarray, confidence: float) -> float:
     """The largest target that holds, by bisection; 0 for none."""
@@ -42,10 +37,6 @@ def slow_capital(values: list[float], mean: float, alpha: float) -> float:
         capital *= 1 + bet * (value - mean)
         most = max(most, capital)
     return most
-
-
-def share_allowed(alpha: float, runs: int) -> float:
-    return alpha + 3 * math.sqrt(alpha * (1 - alpha) / runs)
 
 
 @pytest.mark.parametrize(
@@ -83,43 +74,6 @@ def test_coverage_over_every_sequence(ones: float, confidence: float) -> None:
         if holds(np.asarray(values), mean, confidence)
     )
     assert wrong <= 1 - confidence
-
-
-@pytest.mark.parametrize("n", [100, 400])
-@pytest.mark.parametrize("population", [RECALL, HEAVY_TAIL, ALL_OR_NOTHING])
-def test_coverage_over_resamples(population: tuple[list[float], list[float]], n: int) -> None:
-    samples = np.random.default_rng(n).choice(population[0], (2000, n), p=population[1])
-    mean = float(np.dot(*population))
-    wrong = [holds(values, mean, 0.9) for values in samples]
-    assert np.mean(wrong) <= share_allowed(0.1, len(wrong))
-
-
-def operating_points() -> np.ndarray:
-    """Recall of 5000 queries at 10 points, (10, 5000), from the safest to the cheapest.
-
-    A query loses a tenth for every neighbour that lies beyond the shortlist; hard queries lose more
-    at every point, so that the points are as correlated as real ones are.
-    """
-    rng = np.random.default_rng(0)
-    hardness = rng.gamma(0.5, 2, 5000)
-    losses = rng.poisson(np.linspace(0.02, 0.8, 10)[:, None] * hardness)
-    return 1 - np.minimum(losses, 10) / 10
-
-
-def test_a_certified_point_misses_its_target_no_more_often_than_stated() -> None:
-    points = operating_points()
-    true = points.mean(axis=1)
-    target = float(true[5]) + 1e-4  # the point that is hardest to tell from a good one
-    rng = np.random.default_rng(1)
-    wrong, naive = [], []
-    for _ in range(2000):
-        sample = points[:, rng.integers(0, points.shape[1], 300)]
-        passed = len(list(itertools.takewhile(lambda each: holds(each, target, 0.9), sample)))
-        wrong.append(passed > 0 and true[passed - 1] < target)
-        reached = np.flatnonzero(sample.mean(axis=1) >= target)
-        naive.append(reached.size > 0 and true[reached[-1]] < target)
-    assert np.mean(wrong) <= share_allowed(0.1, len(wrong))
-    assert np.mean(naive) > 0.4  # the cheapest point whose sample mean reaches the target
 
 
 @pytest.mark.parametrize("target", [0.5, 0.8, 0.95, 0.99, 0.999])

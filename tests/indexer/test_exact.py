@@ -84,19 +84,6 @@ def test_a_result_too_large_to_hold_is_refused(tmp_path: Path) -> None:
         assert segment.search(QUERIES, 10, shortlist=10**12).exact
 
 
-@pytest.mark.parametrize("structure", ["flat", "hnsw"])
-def test_sizes_may_be_numbers_of_numpy(tmp_path: Path, structure: str) -> None:
-    config = SegmentConfig.from_dict({"prefix": 16, "shortlist": 50, "structure": structure})
-    five, most = np.int64(5), np.arange(3500)
-    with Segment.build(tmp_path / "s", ROWS, config) as segment:
-        for call in (segment.search, segment.exact):
-            for allowed in (None, most):
-                wanted = call(QUERIES, 5, allowed=allowed).rows
-                np.testing.assert_array_equal(call(QUERIES, five, allowed=allowed).rows, wanted)
-        rotated = unit_rows(QUERIES)
-        assert segment.shortlist(rotated, five).shape == (len(QUERIES), 5)
-
-
 def test_none_allowed(tmp_path: Path) -> None:
     with Segment.build(tmp_path / "s", ROWS, SegmentConfig(prefix=16)) as segment:
         found = segment.exact(QUERIES, 3, np.array([], np.int64))

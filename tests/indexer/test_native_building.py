@@ -58,38 +58,20 @@ def found_and_compared(case: Case, effort: int) -> tuple[float, float]:
     return float(found), work(graph)[0] / len(QUERIES)
 
 
-def by_both(links: int, monkeypatch: pytest.MonkeyPatch, folder: Path) -> tuple[Case, Case]:
-    """The graph of the kernel and that of faiss."""
-    ours, theirs = (
-        made_by(kernel, monkeypatch, folder / kernel, links=links) for kernel in ("native", "faiss")
-    )
-    return ours, theirs
-
-
-@pytest.mark.parametrize("links", [4, 8, 32])
+@pytest.mark.parametrize("links", [4, 32])
 def test_it_finds_as_much_as_that_of_faiss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: int
 ) -> None:
     """For as many codes compared. With 4 links, it matters which of many are kept."""
-    ours, theirs = by_both(links, monkeypatch, tmp_path)
+    ours, theirs = (
+        made_by(kernel, monkeypatch, tmp_path / kernel, links=links)
+        for kernel in ("native", "faiss")
+    )
     curve = [found_and_compared(theirs, effort) for effort in (12, 24, 48, 96)]
     for effort in (24, 48):
         found, compared = found_and_compared(ours, effort)
         at = np.interp(compared, [point[1] for point in curve], [point[0] for point in curve])
         assert found > at - 0.01
-
-
-@pytest.mark.parametrize("links", [8, 32])
-def test_faiss_searches_it_as_well(tmp_path: Path, links: int) -> None:
-    case = Case(tmp_path, rows_of(ROWS), WIDTH, links=links)
-    heads = np.ascontiguousarray(QUERIES[:, :WIDTH])
-    every = np.arange(ROWS, dtype=np.int32)
-    nearest = case.graph().scan(QUERIES, 10, 10, every, reranked=False)[0]
-    for effort, least in ((24, 0.85), (48, 0.92)):
-        parameters = faiss.SearchParametersHNSW(efSearch=effort)
-        found = case.index.search(heads, 10, params=parameters)[1]
-        assert np.mean([np.isin(a, b).mean() for a, b in zip(found, nearest, strict=True)]) > least
-    assert found_and_compared(case, 48)[0] > 0.88
 
 
 def islands(count: int) -> np.ndarray:
@@ -104,7 +86,7 @@ def islands(count: int) -> np.ndarray:
     [rows_of(ROWS), islands(ROWS), islands(700), np.repeat(rows_of(3), 1500, axis=0)],
     ids=["clusters", "islands", "one group", "equal rows"],
 )
-@pytest.mark.parametrize("links", [2, 32])
+@pytest.mark.parametrize("links", [2, 16])
 def test_every_node_is_reached_and_no_link_is_wrong(
     tmp_path: Path, rows: np.ndarray, links: int
 ) -> None:
@@ -123,12 +105,6 @@ def test_every_node_is_reached_and_no_link_is_wrong(
             assert len(set(each)) == len(each) and node not in each
 
 
-@pytest.mark.parametrize("links", [8, 16, 32])
-def test_free_places_of_the_base_level_are_filled(tmp_path: Path, links: int) -> None:
-    case = Case(tmp_path, rows_of(ROWS), WIDTH, links=links)
-    assert min(len(each) for each in links_at(case, 0).values()) == min(24, 2 * links)
-
-
 @pytest.mark.parametrize("level", library.levels()[1:])
 def test_all_instruction_sets_and_any_threads_make_the_same_links(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str
@@ -145,12 +121,6 @@ def test_few_rows_are_all_found(tmp_path: Path, count: int) -> None:
     case = Case(tmp_path, rows_of(count), WIDTH)
     rows, _, _ = case.graph().search(QUERIES[:5], count, count, max(count, 16))
     np.testing.assert_array_equal(np.sort(rows), np.tile(np.arange(count), (5, 1)))
-
-
-def test_equal_rows_are_no_trouble(tmp_path: Path) -> None:
-    case = Case(tmp_path, np.repeat(rows_of(3), 300, axis=0), WIDTH)
-    rows, _, _ = case.graph().search(rows_of(3), 10, 10, 64)
-    assert (rows // 300 == np.arange(3)[:, None]).all()
 
 
 def test_some_rows_only(tmp_path: Path) -> None:

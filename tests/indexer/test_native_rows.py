@@ -1,7 +1,6 @@
 """Scans and reranking by the compiled kernel, against numpy."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -136,27 +135,3 @@ def test_equal_prefixes_are_cut_by_row_number(tmp_path: Path) -> None:
         longest = segment.shortlist(rotated, 400)
         for size in (1, 10, 399):
             np.testing.assert_array_equal(segment.shortlist(rotated, size), longest[:, :size])
-
-
-def test_many_callers_at_once(tmp_path: Path) -> None:
-    rng = np.random.default_rng(5)
-    vectors, queries = rng.standard_normal((700, 40)), rng.standard_normal((60, 40))
-    with Segment.build(tmp_path / "s", vectors, SegmentConfig(prefix=16)) as segment:
-        expected = segment.exact(queries, 9).rows
-        with ThreadPoolExecutor(8) as pool:
-            found = [*pool.map(lambda i: segment.exact(queries[i : i + 1], 9).rows[0], range(60))]
-    np.testing.assert_array_equal(found, expected)
-
-
-def test_no_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = native(np.ones((10, 4), np.float32))
-
-    class Full:
-        kernel_add_best = kernel_rerank = staticmethod(lambda *_: -1)
-
-    monkeypatch.setattr(rows, "_library", Full)
-    query = np.ones((1, 4), np.float32)
-    with pytest.raises(MemoryError, match="no memory for the best 3 rows of 1 queries"):
-        rows.best(query, 3)
-    with pytest.raises(MemoryError, match="no memory for the best 3 rows of 1 queries"):
-        rows.rerank(query, np.zeros((1, 1), np.int64), 3)

@@ -29,8 +29,7 @@ def clustered(count: int, dim: int, seed: int = 0) -> np.ndarray:
     return vectors.astype(np.float32)
 
 
-@pytest.mark.parametrize("dim", [3, 64, 66, 200])
-@pytest.mark.parametrize("above", [0.5, 0.93, 1 - 1e-6])
+@pytest.mark.parametrize(("dim", "above"), [(3, 0.93), (66, 0.5), (200, 1 - 1e-6)])
 def test_groups_are_those_of_all_pairs(
     dim: int, above: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -38,7 +37,7 @@ def test_groups_are_those_of_all_pairs(
     monkeypatch.setattr(near_duplicates, "_PAIRS", 7)
     vectors = clustered(260, dim)
     expected = plain(vectors, above)
-    for block in (1, 16, 97, 1024):
+    for block in (1, 97, 1024):
         monkeypatch.setattr(near_duplicates, "_BLOCK", block)
         done: list[int] = []
         leader, cosine = leaders(vectors, above, done.append)
@@ -53,11 +52,3 @@ def test_few_and_none() -> None:
     assert leader.shape == cosine.shape == (0,)
     leader, _ = leaders(np.eye(3, dtype=np.float32)[[0, 1, 0, 2, 1]], 0.9)
     assert leader.tolist() == [0, 1, 0, 3, 1]
-
-
-def test_what_progress_raises_ends_the_work() -> None:
-    def stop(done: int) -> None:
-        raise TimeoutError
-
-    with pytest.raises(TimeoutError):
-        leaders(clustered(20, 8), 0.9, stop)

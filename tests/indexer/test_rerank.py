@@ -36,12 +36,6 @@ def test_by_hand() -> None:
     assert found.rows.dtype == np.int64 and found.scores.dtype == np.float32
 
 
-def test_fewer_candidates_than_k_are_padded() -> None:
-    found = rerank(Store(np.eye(2)), np.eye(2, dtype=np.float32), np.array([[1], [-1]]), 3)
-    assert found.rows.tolist() == [[1, -1, -1], [-1, -1, -1]]
-    assert found.scores.tolist() == [[0, -np.inf, -np.inf], [-np.inf] * 3]
-
-
 def test_ties_go_to_the_lower_row() -> None:
     """Equal rows score equally to the last bit wherever they stand among the candidates."""
     rng = np.random.default_rng(0)
@@ -77,11 +71,6 @@ def test_chunks_change_nothing(q: int, s: int, k: int, chunk: int, seed: int) ->
         assert (kept[len(best) :] == -1).all()
 
 
-def test_shapes_must_agree() -> None:
-    with pytest.raises(VectorError, match=r"got \(2, 2\) and \(1, 3\)"):
-        rerank(Store(np.eye(2)), np.eye(2, dtype=np.float32), np.zeros((1, 3), np.int64), 1)
-
-
 def test_merging_numbers_rows_from_their_bases() -> None:
     first = SearchResult(np.array([[4, 0, -1]]), np.array([[0.9, 0.5, -np.inf]], np.float32))
     second = SearchResult(np.array([[2, 1]]), np.array([[0.9, 0.7]], np.float32))
@@ -109,25 +98,3 @@ def test_a_stage_of_a_funnel_by_hand() -> None:
     candidates = np.array([[3, 1, 2, 0, 4], [0, -1, 1, 2, -1]])
     assert narrow(store, queries, candidates, 1, 4).tolist() == [[0, 3, 4, 2], [1, 2, 0, -1]]
     assert store.largest == 5  # only the first number of each row is read
-
-
-@given(st.integers(1, 8), st.integers(1, 30), st.integers(1, 40), st.integers(0, 99))
-def test_a_stage_of_a_funnel_is_numpys(width: int, s: int, keep: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    store = Store(rng.standard_normal((30, 8)))
-    queries = rng.standard_normal((4, 8)).astype(np.float32)
-    candidates = np.array([rng.permutation(30)[:s] for _ in range(4)])
-    candidates[rng.random((4, s)) < 0.2] = -1
-    heads = store.rows[:, :width] / np.linalg.norm(store.rows[:, :width], axis=1, keepdims=True)
-    for line, query, kept in zip(
-        candidates, queries, narrow(store, queries, candidates, width, keep), strict=True
-    ):
-        real = np.sort(line[line >= 0])
-        scores = np.round(heads[real] @ query[:width], 5)
-        expected = real[np.argsort(-scores, kind="stable")][:keep]
-        chosen = kept[: expected.size]
-        if width == 1:  # only the sign is left, so ties are many: they go to the lower row
-            assert chosen.tolist() == expected.tolist()
-        near = heads[chosen] @ query[:width]
-        np.testing.assert_allclose(near, heads[expected] @ query[:width], atol=2e-5)
-        assert (kept[real.size :] == -1).all()

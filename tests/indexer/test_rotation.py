@@ -26,13 +26,6 @@ def rows_of(n: int) -> np.ndarray:
     return rows.astype(np.float32)
 
 
-def eigenvectors(rows: np.ndarray) -> np.ndarray:
-    """All eigenvectors of X^T X as rows, with products in X's dtype."""
-    vectors = np.linalg.eigh((rows.T @ rows).astype(np.float64))[1][:, ::-1]
-    largest = np.abs(vectors).argmax(axis=0)
-    return (vectors * np.sign(vectors[largest, np.arange(len(vectors))])).T.astype(np.float32)
-
-
 @given(st.integers(1, 80), st.integers(2, 40), st.data())
 def test_directions_are_orthonormal_and_packed_by_energy(
     n: int, dim: int, data: st.DataObject
@@ -55,33 +48,6 @@ def test_a_known_rotation_is_found() -> None:
     s = 1 / np.sqrt(2)
     rows = np.array([[3 * s, 3 * s], [s, -s]], np.float32)
     np.testing.assert_allclose(np.abs(rotated(rows, pca([rows], 2))), [[3, 0], [0, 1]], atol=1e-6)
-
-
-@pytest.mark.parametrize("n", [1, 2, 7, 24])
-def test_few_rows_have_the_leading_eigenvectors(n: int) -> None:
-    matrix = pca([rows_of(n)], DIM)
-    np.testing.assert_allclose(
-        matrix[:n], eigenvectors(rows_of(n).astype(np.float64))[:n], atol=1e-5
-    )
-    np.testing.assert_allclose(matrix @ matrix.T, np.eye(DIM), atol=1e-6)
-    largest = np.abs(matrix).argmax(axis=1)
-    assert (matrix[np.arange(DIM), largest] > 0).all()
-    for width in (1, n, DIM // 2):
-        np.testing.assert_allclose(pca([rows_of(n)], width), matrix[:width], atol=1e-6)
-
-
-@pytest.mark.parametrize("n", [25, 47, 48, 200])
-def test_from_half_the_width_on_the_fit_is_by_products_bit_for_bit(n: int) -> None:
-    rows = rows_of(n)
-    np.testing.assert_array_equal(pca([rows], DIM), eigenvectors(rows))
-    gram = np.zeros((DIM, DIM))
-    for block in np.array_split(rows, 5):
-        gram += block.T @ block  # rows of float32: the sum alone is float64
-    root = np.linalg.eigh(gram)[1][:, ::-1]
-    largest = np.abs(root).argmax(axis=0)
-    expected = (root * np.sign(root[largest, np.arange(DIM)])).T.astype(np.float32)
-    np.testing.assert_array_equal(pca(np.array_split(rows, 5), DIM), expected)
-    np.testing.assert_array_equal(pca(np.array_split(rows, 5), 9), expected[:9])
 
 
 @pytest.mark.parametrize("n", [1, 5, 24])

@@ -69,17 +69,3 @@ def test_damage_is_found_when_it_is_opened(tmp_path: Path, damage: object, messa
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(SegmentError, match=rf"{PASSAGES} .*{message}"):
         Segment.open(tmp_path / "1")
-
-
-def test_a_file_of_another_shape_is_refused(tmp_path: Path) -> None:
-    """Though its checksum is right."""
-    Segment.build(tmp_path / "1", VECTORS, CONFIG).close()
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "searchengine.indexer.building.build.write_passages",
-            lambda path, columns, _: np.save(path, columns.astype(np.int32)),
-        )
-        Segment.add_passages(tmp_path / "1", told)
-    with pytest.raises(SegmentError, match=rf"{PASSAGES} must hold a matrix \(3, 5\) of int64"):
-        Segment.open(tmp_path / "1")

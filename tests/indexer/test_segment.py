@@ -42,15 +42,6 @@ def unit(rows: np.ndarray) -> np.ndarray:
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def brute(
-    rows: np.ndarray, queries: np.ndarray, k: int, allowed: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    numbers = np.arange(len(rows)) if allowed is None else allowed
-    scores = unit(queries) @ unit(rows)[numbers].T
-    order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-    return numbers[order], np.take_along_axis(scores, order, axis=1)
-
-
 def overlap(found: np.ndarray, expected: np.ndarray) -> float:
     return float(np.mean([len({*f} & {*e}) / len(e) for f, e in zip(found, expected, strict=True)]))
 
@@ -68,32 +59,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def segment(request: pytest.FixtureRequest, folder: Path) -> Iterator[Segment]:
     structure, code = request.param
     path = folder / f"{structure}-{code}"
-    with Segment.build(path, ROWS, config(structure=structure, code=code)) as result:
+    settings, notes = config(structure=structure, code=code), {"by": "hand"}
+    with Segment.build(path, ROWS, settings, provenance=notes) as result:
         yield result
 
 
 @pytest.fixture(scope="module")
 def flat(folder: Path) -> Segment:
-    return Segment.build(
-        folder / "flat32", ROWS, config(storage="float32"), provenance={"by": "hand"}
-    )
+    return Segment.build(folder / "flat32", ROWS, config(storage="float32"))
 
 
 # --- searching ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("allowed", [None, np.arange(0, 2500, 2)], ids=["all", "half"])
-def test_a_shortlist_of_all_rows_is_an_exact_search(
-    flat: Segment, allowed: np.ndarray | None
-) -> None:
-    rows, scores = brute(ROWS, QUERIES, 10, allowed)
-    for found in (
-        flat.search(QUERIES, 10, shortlist=2500, allowed=allowed),
-        flat.exact(QUERIES, 10, allowed),
-        flat.rerank(unit_rows(QUERIES), flat.shortlist(unit_rows(QUERIES), 2500, allowed), 10),
-    ):
-        np.testing.assert_array_equal(found.rows, rows)
-        np.testing.assert_allclose(found.scores, scores, atol=1e-6)
 
 
 def test_two_stages_equal_the_slow_two_stages(segment: Segment) -> None:
@@ -117,32 +93,6 @@ def test_two_stages_equal_the_slow_two_stages(segment: Segment) -> None:
     np.testing.assert_allclose(found.scores, truth, atol=1e-3)  # always the full-width cosine
 
 
-@pytest.mark.parametrize("share", [0.003, 0.06, 0.7])
-def test_a_filter_is_exact(segment: Segment, share: float) -> None:
-    allowed = np.flatnonzero(np.random.default_rng(5).random(2500) < share)
-    found = segment.search(QUERIES, 10, shortlist=500, allowed=allowed)
-    count = min(10, allowed.size)
-    assert np.isin(found.rows[:, :count], allowed).all()
-    assert (found.rows[:, count:] == -1).all() and np.isneginf(found.scores[:, count:]).all()
-    exact, _ = brute(ROWS, QUERIES, count, allowed)
-    assert overlap(found.rows[:, :count], exact) > (0.995 if allowed.size <= 1000 else 0.97)
-
-
-def test_a_narrow_filter_leaves_the_coarse_stage_out(segment: Segment) -> None:
-    """900 rows pass and only 10 would be listed: every one of them is scored all the same."""
-    allowed = np.arange(0, 2500, 2)[:900]
-    found = segment.search(QUERIES, 10, shortlist=10, allowed=allowed)
-    exact = segment.exact(QUERIES, 10, allowed)
-    np.testing.assert_array_equal(found.rows, exact.rows)
-    np.testing.assert_array_equal(found.scores, exact.scores)
-
-
-def test_an_empty_filter_finds_nothing(segment: Segment) -> None:
-    for found in (segment.search(QUERIES, 3, allowed=[]), segment.exact(QUERIES, 3, [])):
-        assert (found.rows == -1).all() and np.isneginf(found.scores).all()
-        assert found.rows.shape == (30, 3)
-
-
 @given(seed=st.integers(0, 999), small=st.integers(1, 300), more=st.integers(0, 300))
 def test_more_shortlist_never_hurts_when_flat(
     flat: Segment, seed: int, small: int, more: int
@@ -153,29 +103,13 @@ def test_more_shortlist_never_hurts_when_flat(
     assert (high >= low).all()
 
 
-def test_equal_rows_come_in_row_order_and_one_query_is_as_many(folder: Path) -> None:
-    rows = np.tile(clustered(50, 3), (30, 1))
-    with Segment.build(folder / "ties", rows, config()) as segment:
-        for found in (segment.search(rows[:9], 25), segment.exact(rows[:9], 25)):
-            assert (found.rows[:, :25] == np.arange(9)[:, None] + 50 * np.arange(25)).all()
-            assert (found.scores == found.scores[:, :1]).all()
-        many = segment.search(QUERIES, 20)
-        for i, query in enumerate(QUERIES):
-            alone = segment.search(query[None], 20)
-            np.testing.assert_array_equal(alone.rows[0], many.rows[i])
-            np.testing.assert_allclose(alone.scores[0], many.scores[i], atol=1e-6)
-
-
-def test_a_shortlist_below_k_is_raised_to_k(flat: Segment) -> None:
-    found = flat.search(QUERIES, 20, shortlist=1)
-    np.testing.assert_array_equal(found.rows, flat.search(QUERIES, 20, shortlist=20).rows)
-    assert (found.rows >= 0).all()
-
-
-def test_the_length_of_a_query_does_not_matter(flat: Segment) -> None:
-    found = flat.search(QUERIES * 1000, 10)
-    np.testing.assert_array_equal(found.rows, flat.search(QUERIES, 10).rows)
-    assert found.scores.max() <= 1 + 1e-6
+def test_a_short_shortlist_is_raised_to_k_and_the_length_of_a_query_does_not_matter(
+    segment: Segment,
+) -> None:
+    found = segment.search(QUERIES * 1000, np.int64(20), shortlist=1)  # type: ignore[arg-type]
+    expected = segment.search(QUERIES, 20, shortlist=20)
+    assert (found.rows == expected.rows).mean() > 0.99 and (found.rows >= 0).all()
+    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-6)
 
 
 # --- what the vectors look like ----------------------------------------------------------------
@@ -192,12 +126,6 @@ def test_vectors_are_stored_as_the_encoder_gave_them(
         np.testing.assert_array_equal(stored, given.astype(storage).astype(np.float32))
         assert (tmp_path / "s" / "rotation.npy").exists() is (rotation is not RotationKind.IDENTITY)
         segment.verify()
-
-
-def test_the_rotation_packs_energy_into_the_prefix(flat: Segment) -> None:
-    matrix = np.load(flat.path / "rotation.npy")
-    assert matrix.shape == (12, DIM)
-    assert ((unit(ROWS) @ matrix.T) ** 2).sum() > 1.5 * (unit(ROWS)[:, :12] ** 2).sum()
 
 
 def test_a_stream_builds_the_same_bytes_as_an_array(tmp_path: Path) -> None:
@@ -233,15 +161,15 @@ def test_the_documented_way_to_read_it_works(
 # --- opening -----------------------------------------------------------------------------------
 
 
-def test_opening_gives_what_was_built(flat: Segment) -> None:
-    with Segment.open(flat.path) as again:
-        assert (again.rows, again.dim, again.config) == (2500, DIM, flat.config)
-        assert again.manifest == flat.manifest
+def test_opening_gives_what_was_built(segment: Segment) -> None:
+    with Segment.open(segment.path) as again:
+        assert (again.rows, again.dim, again.config) == (2500, DIM, segment.config)
+        assert again.manifest == segment.manifest
         assert again.manifest.provenance == {"by": "hand"}
-        assert again.manifest_sha256 == flat.manifest_sha256
-        found, first = again.search(QUERIES, 10), flat.search(QUERIES, 10)
-        np.testing.assert_array_equal(found.rows, first.rows)
-        np.testing.assert_array_equal(found.scores, first.scores)
+        for allowed in (None, np.arange(0, 2500, 2), []):
+            found, first = (each.search(QUERIES, 10, allowed=allowed) for each in (again, segment))
+            np.testing.assert_array_equal(found.rows, first.rows)
+            np.testing.assert_array_equal(found.scores, first.scores)
 
 
 FILES = ["manifest.json", "vectors.faiss", "rotation.npy", "coarse.faiss"]
@@ -254,23 +182,19 @@ def victim(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_missing_file_is_named(victim: Path, name: str) -> None:
+def test_a_missing_truncated_or_longer_file_is_named(victim: Path, name: str) -> None:
+    whole = (victim / name).read_bytes()
+    for damaged in (whole[:-3], b"", whole + b"x"):
+        (victim / name).write_bytes(damaged)
+        with pytest.raises(SegmentError, match=name):
+            Segment.open(victim)
     (victim / name).unlink()
     with pytest.raises(SegmentError, match=rf"{name} is missing"):
         Segment.open(victim)
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_truncated_or_longer_file_is_named(victim: Path, name: str) -> None:
-    whole = (victim / name).read_bytes()
-    for damaged in (whole[:-3], b"", whole + b"x"):
-        (victim / name).write_bytes(damaged)
-        with pytest.raises(SegmentError, match=name):
-            Segment.open(victim)
-
-
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("place", [0.0, 0.001, 0.3, 0.5, 0.99])
+@pytest.mark.parametrize("place", [0.0, 0.3, 0.99])
 def test_one_flipped_bit_is_named(victim: Path, name: str, place: float) -> None:
     data = bytearray((victim / name).read_bytes())
     data[int(place * (len(data) - 2))] ^= 1
@@ -284,13 +208,6 @@ def test_one_flipped_bit_is_named(victim: Path, name: str, place: float) -> None
     else:
         with pytest.raises(SegmentError, match=name):
             Segment.open(victim)
-
-
-def test_an_unknown_format_is_refused_in_one_sentence(victim: Path) -> None:
-    manifest = json.loads((victim / "manifest.json").read_text())
-    (victim / "manifest.json").write_text(json.dumps(manifest | {"format": 3}))
-    with pytest.raises(SegmentError, match=r"manifest\.json has format 3 .* opens format 4 only"):
-        Segment.open(victim)
 
 
 def test_a_folder_that_is_no_segment_is_refused(tmp_path: Path) -> None:
@@ -317,11 +234,12 @@ def test_a_closed_segment_says_so(victim: Path) -> None:
         (np.ones(DIM), "must be 2-D"),
         (np.full((1, DIM), np.nan), "row 0 holds NaN"),
         (np.zeros((2, DIM)), "row 0 is all zeros"),
+        (np.where(np.arange(200)[:, None] == 199, np.inf, np.ones(DIM)), "row 199 holds NaN"),
         (np.ones((0, DIM)), "must not be empty"),
     ],
 )
-def test_bad_queries_are_refused(flat: Segment, queries: np.ndarray, message: str) -> None:
-    for use in (flat.search, flat.exact):
+def test_bad_queries_are_refused(segment: Segment, queries: np.ndarray, message: str) -> None:
+    for use in (segment.search, segment.exact):
         with pytest.raises(VectorError, match=message):
             use(queries, 3)
 
@@ -349,7 +267,6 @@ BAD = ROWS[:6000].copy()
 BAD[1234] = 0
 
 
-@pytest.mark.parametrize("rotation", RotationKind)
 @pytest.mark.parametrize(
     ("vectors", "message"),
     [
@@ -357,32 +274,27 @@ BAD[1234] = 0
         ([BAD[:1000], BAD[1000:]], "row 1234 is all zeros"),
         (np.where(np.arange(2500)[:, None] == 77, np.nan, ROWS), "row 77 holds NaN"),
         ([ROWS[:5], ROWS[:5, :7]], f"must be {DIM} wide, got 7"),
+        ([ROWS[:5], np.full((1, DIM), np.inf)], "row 5 holds NaN or infinity"),
         (ROWS[0], "must be 2-D"),
         (ROWS[:0], "must not be empty"),
         ([], "at least one vector"),
     ],
 )
 def test_bad_vectors_are_refused_and_leave_nothing(
-    tmp_path: Path, rotation: RotationKind, vectors: object, message: str
+    tmp_path: Path, vectors: object, message: str
 ) -> None:
     with pytest.raises(VectorError, match=message):
-        Segment.build(tmp_path / "s", vectors, config(rotation=rotation))  # type: ignore[arg-type]
+        Segment.build(tmp_path / "s", vectors, config())  # type: ignore[arg-type]
     assert [*tmp_path.iterdir()] == []
 
 
-def test_a_bad_row_is_named_although_the_rotation_samples(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("searchengine.indexer.building.build.ROTATION_SAMPLE", 2)
-    rows = ROWS.copy()
-    rows[2499] = np.nan
-    with pytest.raises(VectorError, match="row 2499 holds NaN"):
-        Segment.build(tmp_path / "s", rows, config())
-
-
-def test_a_prefix_wider_than_the_vectors_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SegmentConfigError, match=r"prefix 64 is wider than the vectors \(48\)"):
-        Segment.build(tmp_path / "s", ROWS, SegmentConfig())
+@pytest.mark.parametrize(
+    ("width", "message"),
+    [(DIM, r"prefix 64 is wider than the vectors \(48\)"), (65537, "at most 65536 dim.*got 65537")],
+)
+def test_a_width_that_does_not_fit_is_refused(tmp_path: Path, width: int, message: str) -> None:
+    with pytest.raises(SegmentConfigError, match=message):
+        Segment.build(tmp_path / "s", np.ones((1, width), np.float32), SegmentConfig())
     assert [*tmp_path.iterdir()] == []
 
 
@@ -446,12 +358,6 @@ def test_rows_whose_length_float32_rounds_are_stored_and_verified_as_they_are(
     with Segment.build(tmp_path / "s", given, settings) as segment:
         np.testing.assert_array_equal(segment.vectors([0, 1, 2]), given)
         np.testing.assert_array_equal(np.concatenate([*segment.verified()]), given)
-
-
-def test_a_width_that_no_kernel_can_sum_is_refused_before_it_is_built(tmp_path: Path) -> None:
-    with pytest.raises(SegmentConfigError, match="at most 65536 dimensions, got 65537"):
-        Segment.build(tmp_path / "s", np.ones((1, 65537), np.float32), SegmentConfig())
-    assert not (tmp_path / "s").exists()
 
 
 def test_a_manifest_whose_prefix_is_wider_than_the_vectors_is_refused(victim: Path) -> None:

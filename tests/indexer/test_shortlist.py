@@ -70,7 +70,7 @@ def test_the_shortest_of_the_ladder_that_finds_enough(
         assert segment.manifest.config.shortlist == size
 
 
-@pytest.mark.parametrize("count", [1, 2, 9, 30])
+@pytest.mark.parametrize("count", [1, 9, 30])
 def test_fewer_rows_than_neighbours(
     tmp_path: Path, rows: np.ndarray, large: None, count: int
 ) -> None:
@@ -98,20 +98,14 @@ def test_it_is_measured_again_when_segments_are_merged(
             assert merged.config.shortlist > small.config.shortlist
 
 
-def test_a_given_shortlist_is_kept(build: Callable[[SegmentConfig], Segment]) -> None:
-    with build(replace(OPEN, shortlist=7)) as segment:
-        assert segment.config.shortlist == 7
-        assert not segment.search(segment.vectors(np.arange(1)), 3).exact
-
-
-def test_a_view_takes_the_measured_one(
-    build: Callable[[SegmentConfig], Segment], large: None
+def test_a_given_shortlist_is_kept_and_a_view_takes_the_measured_one(
+    build: Callable[[SegmentConfig], Segment], large: None, tmp_path: Path, rows: np.ndarray
 ) -> None:
     with build(OPEN) as segment:
         assert segment.over(OPEN).config.shortlist == segment.config.shortlist
-
-
-def test_a_funnel_needs_a_shortlist() -> None:
+    with Segment.build(tmp_path / "given", rows, replace(OPEN, shortlist=7)) as segment:
+        assert segment.config.shortlist == 7
+        assert not segment.search(rows[:1], 3).exact
     with pytest.raises(SegmentConfigError, match="stages need a shortlist, got 0"):
         SegmentConfig(prefix=8, shortlist=0, stages=((16, 5),))
 

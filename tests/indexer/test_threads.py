@@ -13,12 +13,8 @@ import pytest
 from searchengine.indexer.faiss_calls import native_threads
 from searchengine.indexer.segment import Segment, SegmentConfig
 from searchengine.indexer.threads import (
-    MAX_SLICE,
-    MIN_SLICE,
-    SLICE_SECONDS,
     ThreadBudget,
     available_cores,
-    slices,
     threads,
 )
 
@@ -82,26 +78,6 @@ def test_a_caller_waits_until_one_is_free_also_after_an_error() -> None:
     assert got.wait(5)
 
 
-def test_the_limit_can_change_while_some_are_in_use() -> None:
-    budget, got = ThreadBudget(1), threading.Event()
-
-    def wait() -> None:
-        with budget.take(5) as taken:
-            assert taken == 2  # the limit of 3 less the one in use
-            got.set()
-
-    with budget.take(1):
-        waiting = started(wait)
-        assert not got.wait(0.05)
-        budget.limit = 3
-        assert got.wait(5)
-        waiting.join(5)
-        budget.limit = 1
-    assert budget.limit == 1
-    with budget.take(9) as taken:
-        assert taken == 1
-
-
 def test_single_queries_without_end_do_not_stop_a_batch() -> None:
     budget, ended = ThreadBudget(1), threading.Event()
 
@@ -116,24 +92,6 @@ def test_single_queries_without_end_do_not_stop_a_batch() -> None:
     ended.set()
     for thread in singles:
         thread.join(5)
-
-
-@pytest.mark.parametrize("seconds", [0.0, 1e-5, 0.002, 1.0])
-@pytest.mark.parametrize("total", [0, 1, 15, 16, 17, 5000])
-def test_slices_cover_a_batch_in_order(
-    monkeypatch: pytest.MonkeyPatch, total: int, seconds: float
-) -> None:
-    clock = [0.0]
-    monkeypatch.setattr("searchengine.indexer.threads.perf_counter", lambda: clock[0])
-    parts = []
-    for part in slices(total):
-        parts.append(part)
-        clock[0] += seconds * (part.stop - part.start)
-    assert [i for part in parts for i in range(part.start, part.stop)] == [*range(total)]
-    sizes = [part.stop - part.start for part in parts[:-1]]
-    assert all(MIN_SLICE <= size <= MAX_SLICE for size in sizes)
-    # Beyond the least size, no slice takes much longer than it should.
-    assert all(size == MIN_SLICE or size * seconds <= 1.01 * SLICE_SECONDS for size in sizes)
 
 
 @pytest.fixture

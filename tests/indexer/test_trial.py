@@ -1,16 +1,12 @@
 """Trial views: what is measured before anything is written, on the CPU and beside a GPU."""
 
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import numpy as np
 import pytest
 
 from searchengine.indexer.arrays import unit_rows
-from searchengine.indexer.faiss_calls import faiss
-from searchengine.indexer.search import segment_files
-from searchengine.indexer.search.cascade import CoarseIndex
 from searchengine.indexer.segment import Segment, SegmentConfig
 
 DIM = 24
@@ -51,24 +47,3 @@ def test_a_view_of_a_trial_and_a_filter_stay_within_its_rows(segment: Segment) -
         assert np.isin(found, [-1, *both]).all()
     exact = trial.exact(QUERIES, 10, np.arange(1990)).rows
     np.testing.assert_array_equal(exact, segment.exact(QUERIES, 10, EVEN[:995]).rows)
-
-
-def on_gpu(rows: Any) -> CoarseIndex:
-    """What indexer.search.segment_files.gpu_copy makes, of an index in the CPU's memory."""
-    index = faiss.IndexFlatIP(rows.width)
-    for block in rows.blocks():
-        index.add(block)
-    return CoarseIndex(index, lock=Lock())
-
-
-def test_another_prefix_is_not_scanned_by_the_old_copy_on_a_gpu(
-    segment: Segment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(segment_files, "gpu_copy", on_gpu)
-    segment._parts = segment._opened().on_gpu()
-    view = segment.over(config("flat", prefix=16, shortlist=50))
-    plain = Segment.open(segment.path).over(config("flat", prefix=16, shortlist=50))
-    np.testing.assert_array_equal(view.search(QUERIES, 10).rows, plain.search(QUERIES, 10).rows)
-    trial = segment.over(config("flat", shortlist=50), EVEN)
-    assert (trial.search(QUERIES, 10).rows % 2 == 0).all()
-    assert (trial.exact(QUERIES, 10).rows % 2 == 0).all()

@@ -1,10 +1,8 @@
 """Tuning a collection: what it changes, what it leaves, and what happens when it is cut short."""
 
 import json
-import os
 import re
 import shutil
-import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from clean_process import clean
-from conftest import WordLengths, use_small_grid
+from conftest import WordLengths
 
 from searchengine import SearchEngine
-from searchengine.backends.folder.store import Changes, Store
+from searchengine.backends.folder.store import Store
 from searchengine.errors import CollectionBusy, CollectionError, QueryError
 from searchengine.indexer.config import SegmentConfig
 from searchengine.indexer.errors import TuneError
@@ -219,64 +216,6 @@ def test_a_reader_goes_on_and_sees_the_recipe_when_it_refreshes(
         assert all(segment.search(vectors, 3).rows.size == 3 for segment in held.values())
 
 
-def _tune_and_die(path: Path) -> None:
-    """Killed when all new segments lie complete on disk, before the commit."""
-    Changes.count_commit = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore
-    use_small_grid(pytest.MonkeyPatch())
-    with SearchEngine.open(path, WordLengths(WIDTH)) as engine:
-        engine.tune(texts(150, 9), GOAL)
-
-
-def test_killed_before_the_commit_nothing_has_changed(path: Path) -> None:
-    question = texts(1, 7)[0]
-    with SearchEngine.open(path, WordLengths(WIDTH)) as before:
-        hits = before.search(question)
-    writer = clean.Process(target=_tune_and_die, args=(path,))
-    writer.start()
-    writer.join(60)
-    assert writer.exitcode == -signal.SIGKILL
-    folders = path / "segments"
-    assert len([*folders.iterdir()]) == 4
-    with SearchEngine.open(path, WordLengths(WIDTH)) as engine:
-        assert engine.search(question) == hits and engine.stats().index_config == CONFIG.as_dict()
-        engine.verify()
-        engine.add(documents(1, 4))
-        assert sorted(f.name for f in folders.iterdir()) == [
-            "000001",
-            "000002",
-            "000005",
-        ]  # 3 and 4 were the killed one's
-        engine.tune(texts(150, 9), GOAL)
-        engine.verify()
-
-
-def _tune(path: Path, seed: int, results: Any) -> None:
-    use_small_grid(pytest.MonkeyPatch())
-    with SearchEngine.open(path, WordLengths(WIDTH)) as engine:
-        try:
-            engine.tune(texts(150, seed), GOAL)
-            results.put("tuned")
-        except CollectionError as error:
-            results.put(f"{type(error).__name__}: {error}")
-
-
-def test_two_that_tune_at_once(path: Path) -> None:
-    results = clean.Queue()
-    writers = [clean.Process(target=_tune, args=(path, seed, results)) for seed in (9, 10)]
-    for writer in writers:
-        writer.start()
-    outcomes = sorted(results.get(timeout=60) for _ in writers)
-    for writer in writers:
-        writer.join(60)
-    assert "tuned" in outcomes
-    refused = [line for line in outcomes if line != "tuned"]
-    assert all("tune it again" in line or "being written to" in line for line in refused)
-    with SearchEngine.open(path, WordLengths(WIDTH)) as engine:
-        engine.verify()
-        assert [row.rows for row in engine.collection.segments] == [1200, 100]
-        assert share_found(engine, texts(100, 11)) > 0.75
-
-
 @pytest.mark.parametrize("change", ["add", pytest.param("tune", marks=pytest.mark.long), "writing"])
 def test_a_collection_changed_meanwhile_is_not_overwritten(
     engine: SearchEngine, path: Path, monkeypatch: pytest.MonkeyPatch, change: str
@@ -307,27 +246,3 @@ def test_a_collection_changed_meanwhile_is_not_overwritten(
         assert list(engine.collection.segments) == list(committed)
         engine.tune(texts(150, 9), GOAL)
         engine.verify()
-
-
-def test_a_failure_half_way_leaves_no_folder(
-    engine: SearchEngine, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The disk is full when the second segment is written."""
-    small = list(engine.collection.segments.values())[1]
-
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(type(small), "rebuild", _only_the_first(type(small).rebuild, full))
-    with pytest.raises(CollectionError, match=r"No space left on device; the change was undone"):
-        engine.tune(texts(150, 9), GOAL)
-    assert sorted(f.name for f in (path / "segments").iterdir()) == ["000001", "000002"]
-    assert engine.stats().index_config == CONFIG.as_dict()
-    engine.verify()
-
-
-def _only_the_first(rebuild: Any, otherwise: Any) -> Any:
-    def first(segment: Any, *arguments: Any, **named: Any) -> Any:
-        return (rebuild if segment.rows == 1200 else otherwise)(segment, *arguments, **named)
-
-    return first

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 from searchengine.indexer.errors import SegmentError, VectorError
 from searchengine.indexer.native import library
 from searchengine.indexer.search.allowed import Allowed
-from searchengine.indexer.search.bm25 import MOST_TERMS, United, Words, weight
+from searchengine.indexer.search.bm25 import United, Words, weight
 from searchengine.indexer.segment import Segment, SegmentConfig
 from searchengine.indexer.storage.words_file import (
     ARRAYS,
@@ -197,9 +197,7 @@ def windows(tmp_path_factory: pytest.TempPathFactory) -> tuple[Postings, Texts]:
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize(
-    "k", [1, pytest.param(10, marks=pytest.mark.long), pytest.param(300, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("k", [1, pytest.param(300, marks=pytest.mark.long)])
 def test_nothing_is_lost_by_what_is_left_out(
     windows: tuple[Postings, Texts], monkeypatch: pytest.MonkeyPatch, kernel: str, k: int
 ) -> None:
@@ -274,12 +272,6 @@ def test_documents_behind_the_last_one_are_left_out(
             [words.find((term[0],), term[1])], np.ones(1), postings.average, 9
         )
         assert found.tolist() == expected and (scores > 0).all()
-
-
-def test_too_many_terms_are_refused(windows: tuple[Postings, Texts]) -> None:
-    words, count = Words(windows[0], None), MOST_TERMS + 1
-    with pytest.raises(ValueError, match=f"at most {MOST_TERMS} terms"):
-        words.best([0] * count, np.ones(count), 1.0, 1)
 
 
 def test_weight() -> None:
