@@ -106,7 +106,7 @@ def measure(data: Data, names: list[str], rounds: int) -> dict[str, Any]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         for part in ("rows", "queries", "neighbors"):
             np.save(folder / f"{part}.npy", getattr(data, part))
-        sides = {}
+        sides: dict[str, Stopped] = {}
         for name in names:
             try:
                 side = stack.enter_context(Stopped(name, folder))
