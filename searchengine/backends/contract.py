@@ -389,7 +389,7 @@ def has_words(settings: Mapping[str, Any]) -> bool:
 
 _PARTS = {
     "encoder": {"dim", "fingerprint", "source"},
-    "tuned": {"commit", "segments", "tuning"},
+    "tuned": {"tuning"},
     "query_map": {"dim", "fingerprint", "matrix"},
 }
 

@@ -134,7 +134,7 @@ def tune(
         tried = f"of {len(tuning.curve)} points measured by vectors (mode vector)"
         show_rows(rows, f"{named(collection)}: the chosen index config, {tried}")
         times = f"{tuning.ms:.2g} ms per query, and {tuning.question_ms:.2g} to encode it"
-        say(f"{stats['tuning']}: {stats['index config']}; {times}; hot: {stats['hot']}")
+        say(f"{stats['tuning']}: {stats['index config']}; {times}")
 
 
 def _check_alone(ctx: click.Context, option: str, others: tuple[str, ...] = ()) -> None:

@@ -34,8 +34,7 @@ from searchengine.indexer.arrays import Floats
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.bm25 import weight
 from searchengine.indexer.search.cascade import SearchResult, merge
-from searchengine.indexer.segment import Segment, SegmentConfig
-from searchengine.indexer.tuning.points import cold_row, hot_row
+from searchengine.indexer.segment import Segment
 
 _FILTERS, _FILTERED_ROWS = 16, 1 << 24
 """Maximum number of filters with cached rows in a snapshot, and of their rows in all (9 bytes a
@@ -439,11 +438,7 @@ class Snapshot(contract.Snapshot):
 
     def sizes(self) -> dict[str, Any]:
         segments = self.segments.values()
-        structure = SegmentConfig.from_dict(self.settings["index"]).structure
         rows = sum(segment.rows for segment in segments)
-        hot = sum(each.rows * hot_row(each.config, each.rows, each.dim) for each in segments)
-        cold = sum(each.rows * cold_row(each.config, each.dim) for each in segments)
-        words = None if self.settings["tokenizer"] == Tokenizer.NONE else "words files"
         with Store(self.path / DATABASE, readers=1) as store:  # it goes on without commits
             works = store.works() if store.identity == self.store.identity else []
         return {
@@ -451,13 +446,9 @@ class Snapshot(contract.Snapshot):
             "segments": len(segments),
             "tombstones": rows - self.rows,
             "commit": int(self.settings.get("commit", 0)),
-            "words": words,
             "fields": self.store.fields(),
             "shortlist": self.shortlist if segments else None,
             "exact": all(segment.config.shortlist >= segment.rows for segment in segments),
-            "scanned": sum(segment.config.structure is not structure for segment in segments),
-            "hot_row": hot / rows if rows else None,
-            "cold_row": cold / rows if rows else None,
             "bytes": stored_bytes(self.path),
             "pending": tuple(map(self.store.describe, works)),
         }

@@ -47,7 +47,7 @@ Measured = Mapping[SegmentRow, tuple[Segment, Allowed | None]]
 SCANNED = 1 << 13  # rows that are scanned in about 0.1 ms (192 dimensions); a graph saves half
 _NONE: Ids = np.empty(0, np.int64)
 TUNED = "tuned"
-"""The setting that names the segments of the last tuning: see upkeep.tuning."""
+"""The setting of the last tuning: `tuning` is its record (Tuning.as_dict)."""
 
 
 class BuildPlan(NamedTuple):
@@ -190,9 +190,7 @@ class Writer:
         if tuning is None:
             self.changes.unset(TUNED)
             return
-        names = [row.manifest_sha256 for row in self.opened]
-        commit = int(self.store.settings().get("commit", 0)) + 1  # the one that this ends in
-        self.changes.set(TUNED, {"commit": commit, "segments": names, "tuning": dict(tuning)})
+        self.changes.set(TUNED, {"tuning": dict(tuning)})
 
     def restore(self, row: SegmentRow) -> None:
         """Write a segment again whose vectors are intact (view.has_vectors); its rows stay."""
