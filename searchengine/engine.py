@@ -101,7 +101,7 @@ from searchengine.query.request import (
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.trainer.sources.multilingual import MULTILINGUAL
 from searchengine.trainer.sources.source import default_encoder
-from searchengine.upkeep import copies, question_map, reindex, stats, tuning, verify
+from searchengine.upkeep import copies, reindex, stats, tuning, verify
 from searchengine.upkeep.repair import repair
 from searchengine.upkeep.stats import Stats
 
@@ -126,8 +126,8 @@ __all__ = [
     "field_name",
     "limits",
     "name_of",
-    "question_map",
     "rank_by_weights",
+    "tuning",
 ]
 
 
@@ -305,12 +305,10 @@ class SearchEngine:
         check_questions(questions)
         return self._encode(self.collection.settings)([*map(normalized, questions)])
 
-    def _encode(self, settings: Mapping[str, Any]) -> question_map.Encode:
+    def _encode(self, settings: Mapping[str, Any]) -> tuning.Encode:
         """What encodes questions in the state of these settings."""
         held = self._encoder.questions(settings)
-        return question_map.with_map(
-            held.encode, settings, held.encoder.fingerprint, held.encoder.dim
-        )
+        return tuning.with_map(held.encode, settings, held.encoder.fingerprint, held.encoder.dim)
 
     def encode_documents(self, texts: Sequence[str]) -> npt.NDArray[Any]:
         """Float32 (n, D), as the texts of documents are encoded. Raises QueryError."""

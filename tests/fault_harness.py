@@ -44,7 +44,7 @@ from searchengine.backends.folder import collection, merging
 from searchengine.errors import CollectionError, SearchEngineError
 from searchengine.indexer.segment import SegmentConfig
 from searchengine.ingest.folder_sync import MirrorOptions
-from searchengine.upkeep import copies, question_map
+from searchengine.upkeep import copies, tuning
 
 Act = Callable[[SearchEngine], object]
 WAYS = ("kill", "tear", "full", "error", "cut")
@@ -143,9 +143,9 @@ def repair(engine: SearchEngine) -> None:
 
 
 def learn(engine: SearchEngine) -> None:
-    described = dict.fromkeys(question_map.DESCRIBED, 0)
+    described = dict.fromkeys(tuning.DESCRIBED, 0)
     engine.collection.configure(
-        question_map.map_setting(described, np.eye(16, dtype=np.float32), "word-lengths", 16)
+        tuning.map_setting(described, np.eye(16, dtype=np.float32), "word-lengths", 16)
     )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from searchengine.corpus.normalization import normalized
-from searchengine.engine import Mode, SearchEngine, question_map
+from searchengine.engine import Mode, SearchEngine, tuning
 from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building.build import Progress, silent
@@ -117,7 +117,7 @@ def learn(
             raise CollectionError(f"{engine.collection.path} was reindexed meanwhile; learn again")
         about, encoder = asdict(learning), engine.encoder
         moved = {"weight": learning.weight["after"]} if mode is Mode.HYBRID else {}
-        stored = question_map.map_setting(about, matrix, encoder.fingerprint, encoder.dim)
+        stored = tuning.map_setting(about, matrix, encoder.fingerprint, encoder.dim)
         engine.collection.configure(stored | moved)
     return learning
 
@@ -189,15 +189,15 @@ def _best(table: Table, before: float, kept: NDArray[np.bool_], force: bool) -> 
 def forget(engine: SearchEngine) -> bool:
     """Remove a map, and the weight that was learnt with it; False if there is no map."""
     engine.refresh()
-    is_stored, weight = question_map.QUERY_MAP in engine.collection.settings, _former_weight(engine)
+    is_stored, weight = tuning.QUERY_MAP in engine.collection.settings, _former_weight(engine)
     moved = {} if weight == engine.default_weight else {"weight": weight}
-    engine.collection.configure({question_map.QUERY_MAP: None} | moved)
+    engine.collection.configure({tuning.QUERY_MAP: None} | moved)
     return is_stored
 
 
 def _former_weight(engine: SearchEngine) -> float:
     """The weight of the cosine before a map was learnt, unless another was set since."""
-    stored, now = engine.collection.settings.get(question_map.QUERY_MAP), engine.default_weight
+    stored, now = engine.collection.settings.get(tuning.QUERY_MAP), engine.default_weight
     return stored["weight"]["before"] if stored and stored["weight"]["after"] == now else now
 
 

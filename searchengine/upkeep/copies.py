@@ -31,7 +31,7 @@ from searchengine.indexer.segment import Segment
 from searchengine.indexer.storage.durable import FileEntry, link_verified, sync_file, sync_folder
 from searchengine.indexer.storage.manifest import MANIFEST
 from searchengine.indexer.storage.passages_file import PASSAGES
-from searchengine.upkeep.question_map import QUERY_MAP
+from searchengine.upkeep.tuning import QUERY_MAP
 from searchengine.upkeep.verify import check_pages, check_tables, settled
 
 Progress = Callable[[str, int, int | None], None]

@@ -59,7 +59,7 @@ from searchengine.ingest.pipeline import in_batches
 from searchengine.ingest.settings import CollectionSettings, default_prefix
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.upkeep.copies import link_segment
-from searchengine.upkeep.question_map import QUERY_MAP
+from searchengine.upkeep.tuning import QUERY_MAP
 from searchengine.upkeep.verify import check_texts
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from searchengine.backends.mode import Mode, weight_of
 from searchengine.corpus.synonym_groups import groups_of
 from searchengine.encoders.protocol import NO_ENCODER
 from searchengine.indexer.config import ALL_ROWS, SegmentConfig, Structure
-from searchengine.upkeep.question_map import describe, description
+from searchengine.upkeep.tuning import describe, description
 
 
 @dataclass(frozen=True, slots=True)
