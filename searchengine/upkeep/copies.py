@@ -1,14 +1,13 @@
 """Copies of a collection: a backup, an export for other programs, a copy on another backend.
 
 A copy from one backend to another runs in batches, each a commit. Documents that the target already
-has are compared by their checksums and not written again, so after an interruption, or when the
-source has changed, the same call writes only what differs. At the end both sides are read again and
-compared."""
+has are compared and not written again, so after an interruption, or when the source has changed,
+the same call writes only what differs. Each batch is read again and compared."""
 
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,15 +15,15 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from searchengine.backends.contract import Backend, Snapshot, has_words
-from searchengine.backends.entries import all_entries, entries, keys_of, known
+from searchengine.backends.contract import Backend, Entry, Snapshot, has_words
+from searchengine.backends.entries import all_entries, entries, ids, keys_of
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.folders import check_name, folder_of, new_folder, reading_errors
 from searchengine.backends.folder.snapshot import Snapshot as FolderSnapshot
 from searchengine.backends.folder.store import SegmentRow, Store
 from searchengine.backends.mode import CHOSEN, Mode
 from searchengine.backends.opening import create_backend, exists, is_url, open_backend
-from searchengine.corpus.analyzer import Analyzer, Tokenizer
+from searchengine.corpus.analyzer import Analyzer
 from searchengine.corpus.synonym_groups import SETTING
 from searchengine.errors import CollectionError, EncoderMismatch
 from searchengine.indexer.segment import Segment
@@ -164,60 +163,73 @@ def copy(
     *,
     prune: bool = False,
 ) -> Copied:
-    """Copy all documents, with their vectors, to the path or URL `target`, created if needed.
+    """Copy one commit, with its vectors, to the path or URL `target`, created if needed.
 
     `prune`: delete the documents of the target that the source does not have. Nothing is encoded. A
     target on a server takes over the shortlist of the source; a folder measures its own.
 
     Raises:
         CollectionError: without `prune`, the target holds documents that the source does not have;
-            it was made with other settings, or differs after the copy.
+            it was made with other settings, differs after the copy, or cannot store a text.
         EncoderMismatch: the target was built by another encoder.
     """
-    with closing(open_backend(source)) as origin:
+    with closing(open_backend(source)) as origin, origin.reading(newest=True) as snapshot:
+        _check_storable(snapshot, target)
         if not exists(target):
-            _create(origin, target).close()
+            _create(snapshot, target).close()
         with closing(open_backend(target)) as copied:
             _check_settings(origin, copied)
-            with origin.reading() as snapshot:
-                total = snapshot.count()
-
-            def report(step: str, done: int) -> None:
+            digest, written, documents, passages, farthest = hashlib.sha256(), 0, 0, 0, 0.0
+            total = snapshot.count()
+            for batch in all_entries(snapshot, _BATCH):
+                off = _distances(copied, batch)
+                if differing := [entry for entry in batch if off[entry.document.key] > NEAR]:
+                    copied.upsert(differing)
+                    off |= _distances(copied, differing)
+                farthest = max(farthest, *off.values())
+                if farthest > NEAR:
+                    key = max(off, key=off.__getitem__)
+                    raise _differs(copied, f"the document {key!r:.80} is missing or other")
+                for entry in batch:
+                    digest.update(entry.checksum)
+                written, documents = written + len(differing), documents + len(batch)
+                passages += sum(len(entry.spans) for entry in batch)
                 if progress is not None:
-                    progress(step, done, total)
-
-            written = 0
-            for keys in _keys(origin):
-                written += _copy_batch(origin, copied, keys)
-                report("Copying", len(keys))
-            extra = list[str]()
-            for keys in _keys(copied):
-                stored = known(origin, keys)
-                extra += [key for key in keys if key not in stored]
-            if extra and not prune:
-                raise CollectionError(
-                    f"{copied.path} holds {len(extra)} documents that {origin.path} does not have, "
-                    f"such as {extra[0]!r:.80}; delete them with --prune (prune=True), or copy to "
-                    "a new collection"
-                )
-            removed = copied.delete(extra, None) if extra else 0
+                    progress("Copying", len(batch), total)
+            removed = _remove_others(snapshot, copied, origin.path, prune)
             copied.upsert((), finished=0)  # on a server, to build the index of vectors
-            return _compare(origin, copied, written, removed, report)
+            with copied.reading(newest=True) as after:
+                counts = after.count(), after.sizes()["passages"]
+            if counts != (documents, passages):
+                held = f"it holds {counts} documents and passages, not {documents, passages}"
+                raise _differs(copied, held)
+            return Copied(documents, passages, written, removed, digest.hexdigest(), farthest)
 
 
-def _create(origin: Backend, target: str | Path) -> Backend:
+def _check_storable(snapshot: Snapshot, target: str | Path) -> None:
+    """Raise CollectionError for a text that a server cannot store, before anything is created."""
+    if not is_url(target) or not isinstance(snapshot, FolderSnapshot):
+        return
+    sql = "SELECT key FROM documents WHERE instr(title || text, char(0)) ORDER BY id"
+    if keys := [key for (key,) in snapshot.store.scan(sql)]:
+        more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
+        raise CollectionError(
+            f"the text of {keys[0]!r:.80}{more} in {snapshot.path} holds the character U+0000, "
+            "which PostgreSQL cannot store; nothing was copied, add these documents without it or "
+            "delete them first"
+        )
+
+
+def _create(origin: Snapshot, target: str | Path) -> Backend:
     """Create a collection with the collection settings and the tokenizer of another."""
     names = ("encoder", "index", "passages", "tokenizer_auto", "weight", SETTING, CHOSEN, QUERY_MAP)
     settings = {name: origin.settings[name] for name in names if name in origin.settings}
     analyzer = Analyzer.parse(origin.settings["tokenizer"])
-    words = analyzer.tokenizer is not Tokenizer.NONE
-    settings["mode"] = Mode.HYBRID if words else Mode.VECTOR
-    if has_words(origin.settings) and "mode" in origin.settings:
-        settings["mode"] = origin.settings["mode"]
-    if is_url(target):
-        with origin.reading() as snapshot:  # a shortlist of all rows would not suit more of them
-            few = snapshot.shortlist >= snapshot.sizes()["passages"]
-            settings["shortlist"] = None if few else snapshot.shortlist
+    words = has_words(origin.settings)
+    settings["mode"] = origin.settings.get("mode", Mode.HYBRID) if words else Mode.VECTOR
+    if is_url(target):  # a shortlist of all rows would not suit more of them
+        few = origin.shortlist >= origin.sizes()["passages"]
+        settings["shortlist"] = None if few else origin.shortlist
     return create_backend(target, settings, analyzer)
 
 
@@ -238,70 +250,36 @@ def _check_settings(origin: Backend, copied: Backend) -> None:
             )
 
 
-def _keys(backend: Backend) -> Iterator[list[str]]:
-    """The keys of all documents, in the order in which they were first added, in batches."""
-    last = -1
-    while True:
-        with backend.reading() as snapshot:
-            ids = snapshot.ids_after(last, None, _BATCH)
-            keys = keys_of(snapshot, ids.tolist())
-        if not keys:
-            return
-        last = int(ids[-1])
-        yield keys
+def _distances(copied: Backend, batch: Sequence[Entry]) -> dict[str, float]:
+    """Key → how far the vectors of its copy are off; infinite if anything else differs."""
+    off = dict.fromkeys([entry.document.key for entry in batch], np.inf)
+    copies = {entry.document.key: entry for entry in entries(copied, [*off])}
+    for entry in batch:
+        other = copies.get(entry.document.key)
+        if other is not None and entry.checksum == other.checksum:
+            lengths = np.linalg.norm(entry.vectors - other.vectors, axis=1)
+            off[entry.document.key] = float(lengths.max(initial=0))
+    return off
 
 
-def _copy_batch(origin: Backend, copied: Backend, keys: list[str]) -> int:
-    """Write the documents that differ, or that the target lacks; returns how many."""
-    originals, copies = known(origin, keys), known(copied, keys)
-    differing = [
-        key
-        for key in keys
-        if key in originals
-        and (key not in copies or originals[key][1:] != copies[key][1:])  # all but the id
-    ]
-    if differing:
-        copied.upsert(entries(origin, differing))
-    return len(differing)
-
-
-def _compare(
-    origin: Backend,
-    copied: Backend,
-    written: int,
-    removed: int,
-    report: Callable[[str, int], None],
-) -> Copied:
-    """Read both sides again. Raises CollectionError for the first difference."""
-    digest, documents, passages, farthest = hashlib.sha256(), 0, 0, 0.0
-    for keys in _keys(origin):
-        originals = entries(origin, keys)
-        copies = {entry.document.key: entry for entry in entries(copied, keys)}
-        for entry in originals:
-            key, other = entry.document.key, copies.get(entry.document.key)
-            if other is None or entry.checksum != other.checksum:
-                how = "missing" if other is None else "other"
-                raise _differs(copied, f"the document {key!r:.80} is {how}")
-            distances = np.linalg.norm(entry.vectors - other.vectors, axis=1)
-            farthest = max(farthest, float(distances.max(initial=0)))
-            if farthest > NEAR:
-                raise _differs(
-                    copied, f"a vector of the document {key!r:.80} is {farthest:.4f} off"
-                )
-            digest.update(entry.checksum)
-            documents, passages = documents + 1, passages + len(entry.spans)
-        report("Comparing", len(originals))
-    with copied.reading() as snapshot:
-        counts = snapshot.count(), snapshot.sizes()["passages"]
-    if counts != (documents, passages):
-        raise _differs(
-            copied, f"it holds {counts} documents and passages, not {documents, passages}"
+def _remove_others(snapshot: Snapshot, copied: Backend, origin: Path | str, prune: bool) -> int:
+    """Delete the documents that the source does not have; without `prune`, refuse them."""
+    others = list[str]()
+    with copied.reading(newest=True) as stored:
+        for block in ids(stored, batch=_BATCH):
+            keys = keys_of(stored, block.tolist())
+            known = snapshot.known(keys)
+            others += [key for key in keys if key not in known]
+    if others and not prune:
+        raise CollectionError(
+            f"{copied.path} holds {len(others)} documents that {origin} does not have, such as "
+            f"{others[0]!r:.80}; delete them with --prune (prune=True), or copy to a new collection"
         )
-    return Copied(documents, passages, written, removed, digest.hexdigest(), farthest)
+    return copied.delete(others, None) if others else 0
 
 
 def _differs(copied: Backend, how: str) -> CollectionError:
     return CollectionError(
-        f"{copied.path} differs from its source after the copy: {how}; if the source was changed "
-        "meanwhile, run the same command again, which copies the rest"
+        f"{copied.path} differs from its source after the copy: {how}; if others write to it, stop "
+        "them, and run the same command again, which copies the rest"
     )
