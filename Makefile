@@ -114,7 +114,7 @@ bench: setup  ## the figures of quality and training in docs/results.md, some si
 
 bench-reports: setup  ## the report in docs/reports, of which pictures and JSON are committed, some minutes
 	rm -rf build/scifact.index
-	$(BIN)/searchengine index $(SCIFACT) build/scifact.index --no-passages
+	$(BIN)/searchengine index $(SCIFACT) build/scifact.index --passages 0
 	$(BIN)/searchengine bench build/scifact.index --queries $(SCIFACT)/queries.jsonl.gz \
 		--qrels $(SCIFACT)/qrels/test.tsv --out docs/reports/scifact
 

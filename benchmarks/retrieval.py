@@ -42,9 +42,11 @@ def english(data: Path, built: Path) -> Iterator[tuple[str, Rows]]:
     """Each set, and a prefix of it that is not rotated."""
     for name in ENGLISH:
         folder = data / "beir" / name
-        whole = index(folder, built / name, "--no-passages")
+        whole = index(folder, built / name, "--passages", "0")
         yield name, evaluated(whole, folder, *ALL_MODES)
-        bare = index(folder, built / f"{name}-bare", "--no-passages", "--set", "rotation=identity")
+        bare = index(
+            folder, built / f"{name}-bare", "--passages", "0", "--set", "rotation=identity"
+        )
         yield f"{name}, not rotated", evaluated(bare, folder, "--prefixes", "64")
 
 

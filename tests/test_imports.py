@@ -273,7 +273,7 @@ for line in (
     "info c.index",
     "index v.npy v.index",
     "tune v.index --target-recall 0.9",
-    f"bench c.index {judged} --repeats 1",
+    f"bench c.index {judged}",
     f"evaluate retrieval c.index {judged}",
     f"evaluate sts sts.tsv --encoder {encoder}",
     f"mine pairs.tsv --out mined.jsonl --encoder {encoder}",

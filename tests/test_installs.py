@@ -226,7 +226,7 @@ def handles_vectors(env: Environment, at: Path) -> None:
     assert re.search(r"documents +999\b", done(env, at, "info", "v.backup").stdout)
     done(env, at, "export", "v.index", "exported")
     assert np.load(at / "exported" / "vectors.npy").shape == (999, 16)
-    assert done(env, at, "bench", "--vectors", "v.npy", "--out", "speed", "--repeats", "1").stdout
+    assert done(env, at, "bench", "--vectors", "v.npy", "--out", "speed").stdout
 
 
 def handles_documents(env: Environment, at: Path) -> None:
@@ -246,7 +246,7 @@ def handles_documents(env: Environment, at: Path) -> None:
     assert "whales-01" in done(env, at, "list", "s.index").stdout
     done(env, at, "evaluate", "retrieval", "s.index", *judged, "--run-out", "runs")
     assert list((at / "runs").glob("*.run"))
-    shown = done(env, at, "bench", "s.index", *judged[:2], "--repeats", "1", "--out", "report")
+    shown = done(env, at, "bench", "s.index", *judged[:2], "--out", "report")
     draws = "matplotlib" in env.distributions()
     assert bool(list((at / "report").glob("*.svg"))) == draws
     assert ("'searchengine[plots]'" in shown.stderr) != draws
@@ -312,7 +312,7 @@ def does_without_torch(env: Environment, at: Path) -> None:
     done(env, at, "duplicates", "d.index")
     measured = done(env, at, "evaluate", "retrieval", "d.index", *judged, "--json").stdout
     assert json.loads(measured)[0]["ndcg@10"] > 0.6
-    done(env, at, "bench", "d.index", *judged, "--repeats", "1")
+    done(env, at, "bench", "d.index", *judged)
     lines = (data / "pairs.tsv").read_text().splitlines()[1:]
     (at / "asked.txt").write_text("\n".join(line.split("\t")[0] for line in lines))
     done(env, at, "tune", "d.index", "--target-recall", "0.8", "--queries", "asked.txt")
@@ -376,9 +376,9 @@ def evaluates_with_mteb(env: Environment, at: Path) -> None:
 
 
 def logs_to_tensorboard(env: Environment, at: Path) -> None:
-    few = ("--set", "max_steps=1", "--set", "batch_size=8", "--tensorboard", "logs")
+    few = ("--set", "max_steps=1", "--set", "batch_size=8", "--log", "tensorboard")
     done(env, at, "train", "pairs.tsv", "--out", "model", "--base", "tiny", *few)
-    assert list((at / "logs").iterdir())
+    assert list((at / "model" / "runs").iterdir())
 
 
 def reads_korean(env: Environment, at: Path) -> None:
@@ -471,7 +471,7 @@ MISSING_BESIDE_TRAIN: list[tuple[str, tuple[str, ...]]] = [
     ("starter", ("train", "pairs.tsv", "--out", "x")),
     ("starter", ("demo", "x")),
     ("formats", ("train", "pairs.parquet", "--out", "x", *few)),
-    ("tensorboard", ("train", "pairs.tsv", "--out", "x", *few, "--tensorboard", "logs")),
+    ("tensorboard", ("train", "pairs.tsv", "--out", "x", *few, "--log", "tensorboard")),
 ]
 
 

@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -61,11 +61,11 @@ def sync_files(folder: Path) -> None:
 
 
 @contextmanager
-def new_folder(path: Path, keep: str | None = None) -> Iterator[Path]:
+def new_folder(path: Path, keep: Sequence[str] = ()) -> Iterator[Path]:
     """An empty folder to write a model to, which replaces `path` at the end of the block.
 
-    It is beside `path` and renamed: an interrupted write leaves what was there. `keep`: the name of
-    a folder inside `path` that moves to the new one. Raises ModelError where it cannot be written.
+    It is beside `path` and renamed: an interrupted write leaves what was there. `keep`: names of
+    folders inside `path` that move to the new one. Raises ModelError where it cannot be written.
     """
     path = path.absolute()
     try:
@@ -76,8 +76,8 @@ def new_folder(path: Path, keep: str | None = None) -> Iterator[Path]:
             yield new
             sync_files(new)
             if path.exists():
-                if keep is not None and (path / keep).is_dir():
-                    (path / keep).rename(new / keep)
+                for part in [path / name for name in keep if (path / name).is_dir()]:
+                    part.rename(new / part.name)
                 path.rename(Path(scratch) / "old")
             new.rename(path)
     except Exception as error:  # tokenizers has no error of its own for a full disk

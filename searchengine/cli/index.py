@@ -24,14 +24,14 @@ from searchengine.cli.options import (
     AS_JSON,
     COLLECTION,
     INDEXED,
+    PASSAGES,
     PATH,
-    SHORTLIST,
     WAIT,
     Assignment,
     choice,
+    passages_of,
     runs,
     sectioned,
-    stages,
     suffixes,
 )
 from searchengine.corpus.analyzer import Tokenizer
@@ -45,7 +45,6 @@ from searchengine.errors import (
     UnknownFields,
     UnreadableFile,
 )
-from searchengine.indexer.config import Code, Structure
 
 if TYPE_CHECKING:
     from searchengine.corpus.documents import Document
@@ -62,12 +61,12 @@ _VECTORS = "numbers of shape (n, D), one row per document"
     cls=sectioned(
         {
             "What is read": "text_field title_field id_field key_prefix as_text ignore "
-            "no_gitignore skip_bad strict",
-            "A folder kept in step": "prune watch allow_empty",
+            "no_gitignore skip_bad",
+            "A folder kept in step": "prune watch",
             "Vectors of your own": "vector_file passage_file",
-            "Passages and words": "passages passage_tokens tokenizer mode synonyms fields",
+            "Passages and words": "passages tokenizer mode synonyms fields",
             "The encoder": "encoder runtime",
-            "The index": "prefix structure code shortlist stages assignments commit_every",
+            "The index": "prefix assignments",
         }
     )
 )
@@ -82,32 +81,14 @@ _VECTORS = "numbers of shape (n, D), one row per document"
     "installed, and the other does not read most documents].",
 )
 @click.option("--prefix", type=click.IntRange(1), help="Dimensions of the prefix [default: 128].")
-@click.option("--structure", type=choice(Structure), help="Index structure [default: flat].")
-@click.option("--code", type=choice(Code), help="Number format of the prefix [default: fp16].")
-@SHORTLIST
-@click.option(
-    "--funnel",
-    "stages",
-    type=stages(),
-    help="Reranking stages between prefix and full width: 256:50 reranks the shortlist by "
-    "the encoder's first 256 dimensions and keeps 50.",
-)
-@click.option(
-    "--passages/--no-passages",
-    default=None,
-    help="Cut long documents into passages, or keep them whole [default: cut].",
-)
-@click.option(
-    "--passage-tokens",
-    type=click.IntRange(0),
-    help="Tokens per passage [default: as many as fit].",
-)
+@PASSAGES
 @click.option(
     "--set",
     "assignments",
     multiple=True,
     type=Assignment("hnsw_m=32"),
-    help="Another field of the index config: hnsw_m=32, rotation=identity; repeatable.",
+    help="Another field of the index config: structure=hnsw, code=int8, shortlist=200, "
+    "stages=[[256,50]]; repeatable.",
 )
 @click.option(
     "--tokenizer",
@@ -128,12 +109,6 @@ _VECTORS = "numbers of shape (n, D), one row per document"
     "those that the collection has; an empty file removes them.",
 )
 @INDEXED
-@click.option(
-    "--commit-every",
-    type=click.IntRange(1),
-    help="Documents per commit; a commit survives an interruption [default: what takes half "
-    "a minute, at most 20,000 passages].",
-)
 @click.option(
     "--key-prefix",
     metavar="TEXT",
@@ -156,11 +131,6 @@ _VECTORS = "numbers of shape (n, D), one row per document"
     type=suffixes(),
     default=(),
     help="Suffixes or names of files, or names of folders, to leave out: .log,node_modules.",
-)
-@click.option(
-    "--strict",
-    is_flag=True,
-    help="Skip as --skip-bad does, and exit with status 1 if anything was left out.",
 )
 @click.option(
     "--vectors",
@@ -188,11 +158,6 @@ _VECTORS = "numbers of shape (n, D), one row per document"
     is_flag=True,
     help="Do as --prune, and again whenever the folder changes, until Ctrl-C.",
 )
-@click.option(
-    "--allow-empty",
-    is_flag=True,
-    help="With --prune and --watch, let an empty folder remove all its documents.",
-)
 @runs
 @WAIT
 @AS_JSON
@@ -217,7 +182,7 @@ def index(
     Examples:
         searchengine index notes/ notes.index
         searchengine index notes/ notes.index --watch
-        searchengine index notes/ notes.index --prune --strict --ignore .png,.zip
+        searchengine index notes/ notes.index --prune --ignore .png,.zip
         searchengine index papers.csv papers.index --text-field abstract
         searchengine index "sqlite:///app.db?table=posts" posts.index --text-field body
         searchengine index papers.jsonl papers.index --vectors vectors.npy
@@ -227,19 +192,22 @@ def index(
     from searchengine.engine import SearchEngine
     from searchengine.ingest.folder_sync import MirrorOptions
 
-    prune, watch, allow_empty, wait, strict, key_prefix = (
-        options.pop(name) for name in "prune watch allow_empty wait strict key_prefix".split()
+    prune, watch, wait, key_prefix = (
+        options.pop(name) for name in "prune watch wait key_prefix".split()
     )
     vectors, passages = _supplied(corpus, options.pop("vector_file"), options.pop("passage_file"))
     is_array, has_vectors = _holds_vectors(corpus), vectors is not None
-    _check_usage(corpus, prune, watch, allow_empty, strict, has_vectors)
+    _check_usage(corpus, prune, watch, has_vectors)
     settings = {name: options.pop(name) for name in ("tokenizer", "runtime")}
-    settings |= {"passages": _cut(options), "wait": max(wait, PATIENCE) if watch else wait}
+    settings |= {
+        "passages": passages_of(options.pop("passages")),
+        "wait": max(wait, PATIENCE) if watch else wait,
+    }
     settings["dim"] = vectors.shape[1] if has_vectors else None
     mode, fields, synonyms = (options.pop(name) for name in ("mode", "fields", "synonyms"))
     groups = None if synonyms is None else read_synonyms(synonyms)
-    skip_bad = options.pop("skip_bad") or strict
-    add = {"skip_bad": skip_bad, "commit_every": options.pop("commit_every")}
+    skip_bad = options.pop("skip_bad")
+    add: dict[str, Any] = {"skip_bad": skip_bad}
     reading = _reading(options, needs_text=not has_vectors) | {"key_prefix": key_prefix or ""}
     malformed, unread = LeftOut(), Unread()
     on_bad = (lambda error: malformed.add(str(error))) if skip_bad else None
@@ -256,7 +224,7 @@ def index(
             total = len(vectors) if is_array else count_records(corpus, reading["choice"])
             if (stored := len(engine)) and not as_json:
                 note(f"{counted(stored, 'document')} stored already; unchanged ones are skipped")
-            folder = partial(MirrorOptions, **add, **reading, allow_empty=allow_empty)
+            folder = partial(MirrorOptions, **add, **reading)
             if watch:
                 _watch(engine, corpus, folder, as_json)
                 return
@@ -282,27 +250,15 @@ def index(
     seconds = round(time.monotonic() - started, 2)
     outcome = _outcome(path, documents_now, summary, malformed, unread, seconds)
     show_json(outcome) if as_json else _show(outcome, unread.sentence())
-    # A record that occurs twice is stored once.
-    lost = (outcome[name]["count"] for name in ("without_text", "bad", "unreadable"))
-    if strict and (any(lost) or outcome["skipped"]):
-        note("--strict: something was left out, so the exit status is 1")
-        raise click.exceptions.Exit(1)
 
 
-def _check_usage(
-    corpus: str, prune: bool, watch: bool, allow_empty: bool, strict: bool, has_vectors: bool
-) -> None:
+def _check_usage(corpus: str, prune: bool, watch: bool, has_vectors: bool) -> None:
     """Raise UsageError unless a corpus to be kept in step is a folder of files."""
-    if not (prune or watch):
-        if allow_empty:
-            raise click.UsageError("--allow-empty needs --prune or --watch")
-    elif has_vectors or not Path(corpus).is_dir():
+    if (prune or watch) and (has_vectors or not Path(corpus).is_dir()):
         name = "--watch" if watch else "--prune"
         raise click.UsageError(
             f"{name} needs a folder of files, got {corpus}; leave {name} out, or name a folder"
         )
-    if watch and strict:
-        raise click.UsageError("--strict is for a run that ends; leave out --strict or --watch")
 
 
 def _configure(
@@ -355,18 +311,6 @@ def _explained(
         if not isinstance(error, UnknownFields | UnreadableFile):
             return type(error)(f"{error} (--skip-bad skips malformed records)")
     return None
-
-
-def _cut(options: dict[str, Any]) -> Any:
-    """Take the passages from the options of a command; None: no preference."""
-    from searchengine.ingest.passages import PassageConfig
-
-    wanted, tokens = options.pop("passages"), options.pop("passage_tokens")
-    if tokens is None:
-        return wanted
-    if wanted is False:
-        raise click.UsageError("--no-passages keeps documents whole; leave out --passage-tokens")
-    return PassageConfig(tokens)
 
 
 def _reading(options: dict[str, Any], *, needs_text: bool) -> dict[str, Any]:

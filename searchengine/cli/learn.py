@@ -20,7 +20,6 @@ from searchengine.cli.options import AS_JSON, COLLECTION, ENCODER, named, open_e
     type=click.Path(path_type=Path),
     help="File of judgements of the --queries (TSV); without these, of clicks: question, tab, key.",
 )
-@click.option("--force", is_flag=True, help="Store the map even if it is not better beyond doubt.")
 @click.option("--forget", is_flag=True, help="Remove the map that is stored.")
 @ENCODER
 @runs
@@ -29,7 +28,6 @@ def learn(
     collection: Path | str,
     queries: Path | None,
     qrels: Path | None,
-    force: bool,
     forget: bool,
     encoder: str | None,
     runtime: Any,
@@ -60,7 +58,7 @@ def learn(
         raise click.UsageError("learn needs judgements; add --qrels FILE, or --forget")
     judged = (read_queries(queries), read_qrels(qrels)) if queries else read_clicks(qrels)
     with open_engine(collection, encoder, runtime=runtime) as engine, steps() as report:
-        learnt = learning.learn(engine, *judged, force=force, progress=report)
+        learnt = learning.learn(engine, *judged, progress=report)
     if as_json:
         show_json({"collection": named(collection), **asdict(learnt)})
         return

@@ -44,11 +44,6 @@ def numbers(*, repeats: bool = False) -> Separated:
     return Separated("N,N,…", "whole numbers of 1 or more", _positive, repeats=repeats)
 
 
-def stages() -> Separated:
-    """Reranking stages as pairs (width, number of rows to keep): 256:50,512:20."""
-    return Separated("WIDTH:KEEP,…", "WIDTH:KEEP", _stage, repeats=True)
-
-
 def several(kinds: Iterable[StrEnum]) -> Separated:
     """Values of an enum: flat,hnsw."""
     by_name = {kind.value: kind for kind in kinds}
@@ -70,11 +65,6 @@ def _positive(text: str) -> int:
     if (number := int(text)) < 1:
         raise ValueError(text)
     return number
-
-
-def _stage(text: str) -> tuple[int, int]:
-    width, keep = map(int, text.split(":"))
-    return width, keep
 
 
 class Bytes(click.ParamType[int]):
@@ -187,6 +177,12 @@ AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON d
 SHORTLIST = click.option(
     "--shortlist", type=click.IntRange(1), help="Number of candidates to rerank at full width."
 )
+PASSAGES = click.option(
+    "--passages",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Maximum tokens per passage; 0 keeps documents whole [default: as stored, or as fit].",
+)
 WAIT = click.option(
     "--wait",
     type=click.FloatRange(0, 86400),
@@ -255,6 +251,13 @@ def open_engine(collection: Path | str, *arguments: Any, **options: Any) -> "Sea
     from searchengine.engine import SearchEngine
 
     return SearchEngine.open(collection, *arguments, **options)
+
+
+def passages_of(tokens: int | None) -> Any:
+    """The passages of SearchEngine for --passages; None: no preference."""
+    from searchengine.ingest.passages import PassageConfig
+
+    return PassageConfig(tokens) if tokens else None if tokens is None else False
 
 
 def named(collection: Path | str) -> str:

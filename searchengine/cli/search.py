@@ -29,13 +29,6 @@ _PAGE = (
     click.option("--group-by", metavar="FIELD", help="Show one hit per value of FIELD."),
     click.option("--offset", type=click.IntRange(0), default=0, help="Number of hits to skip."),
     click.option("--min-score", type=float, help="Minimum score of a hit [default: none]."),
-    click.option(
-        "--facet",
-        "facets",
-        metavar="FIELD",
-        multiple=True,
-        help="Count the values of FIELD over all documents that match the filter; repeatable.",
-    ),
     click.option("--exact", is_flag=True, help="Search exactly; slower."),
 )
 _ORDER = (
@@ -107,10 +100,11 @@ class _Asking(click.Command):
 @click.argument("question")
 @_takes(*_WHICH, *_PAGE, *_ORDER)
 @click.option(
-    "--timeout",
-    type=click.FloatRange(0, min_open=True),
-    metavar="SECONDS",
-    help="Seconds the search may take, with the loading of its encoder [default: any].",
+    "--facet",
+    "facets",
+    metavar="FIELD",
+    multiple=True,
+    help="Count the values of FIELD over all documents that match the filter; repeatable.",
 )
 @ENCODER
 @runs
@@ -232,5 +226,5 @@ def _show(
                 "without --exact-phrases, and without + before it, a phrase only adds to the score"
             )
         return
-    for field in dict.fromkeys(filter(None, [options["group_by"], *options["facets"]])):
+    for field in dict.fromkeys(filter(None, [options["group_by"], *options.get("facets", ())])):
         note_unknown_fields(engine, field)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from searchengine.cli.console import note
-from searchengine.cli.options import AS_JSON, MODEL, Assignment, numbers, runs
+from searchengine.cli.options import AS_JSON, MODEL, Assignment, runs
 from searchengine.trainer.errors import TRAINING, require
 from searchengine.trainer.files import read_object
 from searchengine.trainer.training.presets import PRESETS, preset
@@ -41,7 +41,6 @@ class WithPresets(click.Command):
     "--preset", type=click.Choice(list(PRESETS)), help="Settings to start from: see below."
 )
 @click.option("--base", help="Model to start from [default: starter].")
-@click.option("--prefixes", type=numbers(repeats=True), help="Prefix lengths, full width first.")
 @click.option(
     "--dev",
     multiple=True,
@@ -64,16 +63,15 @@ class WithPresets(click.Command):
     "assignments",
     multiple=True,
     type=Assignment("temperature=0.1"),
-    help="Setting, the value in JSON: epochs=1, batch_size=64; repeatable.",
+    help="Setting, the value in JSON: epochs=1, prefixes=[384,64]; repeatable.",
 )
 @click.option("--resume", is_flag=True, help="Resume from the last checkpoint in --out.")
-@click.option("--tensorboard", type=FILES, metavar="DIR", help="Folder for TensorBoard logs.")
 @click.option(
     "--log",
     "logs",
     multiple=True,
-    type=click.Choice(["wandb", "mlflow"]),
-    help="Service that gets loss and scores; repeatable.",
+    type=click.Choice(["wandb", "mlflow", "tensorboard"]),
+    help="Where to log loss and scores; tensorboard: to runs/ in --out; repeatable.",
 )
 def train(
     files: tuple[Path, ...],
@@ -81,7 +79,6 @@ def train(
     config: Path | None,
     assignments: tuple[tuple[str, Any], ...],
     resume: bool,
-    tensorboard: Path | None,
     logs: tuple[str, ...],
     **options: Any,
 ) -> None:
@@ -114,7 +111,7 @@ def train(
             note(f"Preset {preset} {harm}; take `pairs`, or a base without a head for sentences")
     from searchengine.cli.train_display import train_with_progress
 
-    train_with_progress(settings, resume=resume, tensorboard=tensorboard, logs=logs)
+    train_with_progress(settings, resume=resume, logs=logs)
 
 
 def read_config(
@@ -152,8 +149,6 @@ def read_config(
     default=0.95,
     help="Maximum score of a negative, as a fraction of the positive's.",
 )
-@click.option("--skip", default=0, help="Number of first ranks to leave out.")
-@click.option("--depth", default=100, help="Last rank to consider.")
 @runs
 @AS_JSON
 def mine(

@@ -4,10 +4,9 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 from searchengine.cli.console import Terminated, note, steps
-from searchengine.cli.train_logs import LOGS, tensorboard_log
+from searchengine.cli.train_logs import LOGS
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, TrainingWarning
 from searchengine.trainer.training.checkpoint import saved_step
@@ -21,16 +20,13 @@ def train_with_progress(
     config: TrainConfig,
     *,
     resume: bool = False,
-    tensorboard: Path | None = None,
     logs: Sequence[str] = (),
 ) -> Encoder:
     """Train, and show loss and scores on stderr.
 
-    tensorboard: folder for logs; logs: services that they are sent to, of LOGS. Under torchrun only
-    the first process shows and writes anything.
+    logs: where they go besides, of LOGS. Under torchrun only the first process shows and writes
+    anything.
     """
-    if tensorboard is not None and tensorboard.exists() and not tensorboard.is_dir():
-        raise ConfigError(f"--tensorboard {tensorboard}: is a file, expected a folder")
     config, measure = judged_by_search(config)
     if launched_rank() > 0:
         return train(config, resume=resume, measure=measure)
@@ -39,8 +35,6 @@ def train_with_progress(
     with ExitStack() as stack:
         stack.enter_context(_resumable(config))
         callbacks: list[OnReport] = [stack.enter_context(display(resume))]
-        if tensorboard is not None:
-            callbacks.append(stack.enter_context(tensorboard_log(tensorboard)))
         callbacks += [stack.enter_context(LOGS[name](config)) for name in logs]
 
         def on_report(report: Report) -> None:

@@ -1,4 +1,4 @@
-"""`searchengine train --log` and `--tensorboard`: loss and scores where teams keep them.
+"""`searchengine train --log`: loss and scores where teams keep them.
 
 Each gives a callback for `train`, which takes a Report after every update. Project and server are
 set as the service's own documentation says: WANDB_PROJECT, MLFLOW_TRACKING_URI.
@@ -6,10 +6,10 @@ set as the service's own documentation says: WANDB_PROJECT, MLFLOW_TRACKING_URI.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from searchengine.trainer.errors import ConfigError, install_line
+from searchengine.trainer.sources.source import RUNS
 from searchengine.trainer.training.loop import OnReport, Report
 from searchengine.trainer.training.train_config import TrainConfig
 
@@ -41,14 +41,11 @@ def _missing(package: str) -> ConfigError:
     return ConfigError(f"--log {package} needs the package {package}: pip install {package}")
 
 
-LOGS: dict[str, Callable[[TrainConfig], Any]] = {"wandb": wandb_log, "mlflow": mlflow_log}
-
-
 @contextmanager
-def tensorboard_log(folder: str | Path) -> Iterator[OnReport]:
-    """Event files in a folder.
+def tensorboard_log(config: TrainConfig) -> Iterator[OnReport]:
+    """Event files in `runs`, below the folder of the model.
 
-    with tensorboard_log("runs/my-model") as report:
+    with tensorboard_log(config) as report:
         train(config, report)
 
     Tags are those of `Report.values`. The first report decides where the run continues: later steps
@@ -64,7 +61,7 @@ def tensorboard_log(folder: str | Path) -> Iterator[OnReport]:
 
     def write(report: Report) -> None:
         if not writers:
-            writers.append(SummaryWriter(str(folder), purge_step=report.step))
+            writers.append(SummaryWriter(str(config.out / RUNS), purge_step=report.step))
         for tag, value in report.values().items():
             writers[0].add_scalar(tag, value, report.step)
 
@@ -73,3 +70,10 @@ def tensorboard_log(folder: str | Path) -> Iterator[OnReport]:
     finally:
         for writer in writers:
             writer.close()
+
+
+LOGS: dict[str, Callable[[TrainConfig], Any]] = {
+    "wandb": wandb_log,
+    "mlflow": mlflow_log,
+    "tensorboard": tensorboard_log,
+}

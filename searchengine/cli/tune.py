@@ -26,11 +26,6 @@ if TYPE_CHECKING:
 @COLLECTION
 @click.option("--target-recall", default=0.95, help="Minimum recall to guarantee, 0–1.")
 @click.option(
-    "--confidence",
-    default=0.95,
-    help="Confidence that recall meets the target, 0–1.",
-)
-@click.option(
     "-k",
     default=10,
     type=click.IntRange(1),
@@ -70,7 +65,6 @@ def tune(
     ctx: click.Context,
     collection: Path,
     target_recall: float,
-    confidence: float,
     k: int,
     objective: str,
     max_ram: int | None,
@@ -113,7 +107,7 @@ def tune(
         _check_alone(ctx, "--qrels")
         _tune_fusion(collection, queries, qrels, encoder, runtime, as_json)
         return
-    goal = Goal(target_recall, confidence, k, Objective(objective), max_ram)
+    goal = Goal(target_recall, k=k, objective=Objective(objective), max_ram=max_ram)
     questions = None if queries is None else list(read_queries(queries).values())
     with open_engine(collection, encoder, runtime=runtime) as engine, steps() as progress:
         tuning = engine.tune(questions, goal, on_step=note, building=progress)
@@ -139,7 +133,7 @@ def tune(
 
 def _check_alone(ctx: click.Context, option: str, others: tuple[str, ...] = ()) -> None:
     """Refuse options of a recall target, and others, beside an option."""
-    goal = ("target_recall", "confidence", "k", "objective", "max_ram")
+    goal = ("target_recall", "k", "objective", "max_ram")
     for parameter in ctx.command.params:
         given = ctx.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
         if given and parameter.name in (*goal, *others):

@@ -23,11 +23,13 @@ from searchengine.cli.options import (
     COLLECTION,
     ENCODER,
     INDEXED,
+    PASSAGES,
     PATH,
     WAIT,
     Address,
     named,
     open_engine,
+    passages_of,
     runs,
 )
 from searchengine.errors import QueryError, SearchEngineError
@@ -37,9 +39,8 @@ _NEW_FOLDER = click.argument("folder", type=click.Path(path_type=Path))
 
 @click.command()
 @COLLECTION
-@runs
 @AS_JSON
-def info(collection: Path | str, runtime: Any, as_json: bool) -> None:
+def info(collection: Path | str, as_json: bool) -> None:
     """Show what a collection contains and how it is searched.
 
     \b
@@ -48,7 +49,7 @@ def info(collection: Path | str, runtime: Any, as_json: bool) -> None:
     """
     from searchengine.indexer.native.library import description
 
-    with open_engine(collection, runtime=runtime) as engine:
+    with open_engine(collection) as engine:
         stats = engine.stats()
         run_by = {"runtime": engine.runs_on(), "kernel": description()}
         with catch_warnings(action="ignore"):  # no document has the field
@@ -154,18 +155,9 @@ def repair(
 @click.command()
 @COLLECTION
 @INDEXED
-@ENCODER
-@runs
 @WAIT
 @AS_JSON
-def optimize(
-    collection: Path,
-    fields: tuple[str, ...],
-    encoder: str | None,
-    runtime: Any,
-    wait: float,
-    as_json: bool,
-) -> None:
+def optimize(collection: Path, fields: tuple[str, ...], wait: float, as_json: bool) -> None:
     """Rewrite all segments as one, without deleted rows.
 
     The collection can be searched meanwhile.
@@ -174,7 +166,7 @@ def optimize(
     Example:
         searchengine optimize notes.index --field year
     """
-    with open_engine(collection, encoder, wait=wait, runtime=runtime) as engine:
+    with open_engine(collection, wait=wait) as engine:
         before = engine.stats()
         if fields:
             engine.index_fields(*fields)
@@ -284,11 +276,7 @@ def copy(source: Path | str, target: Path | str, prune: bool, as_json: bool) -> 
     help="Model folder or hub name to change to [default: the pending reindex's].",
 )
 @click.option("--discard", is_flag=True, help="Drop a pending reindex and all that it has encoded.")
-@click.option(
-    "--passages/--no-passages",
-    default=None,
-    help="Cut long documents into passages, or keep them whole [default: as they are].",
-)
+@PASSAGES
 @runs
 @WAIT
 @AS_JSON
@@ -296,7 +284,7 @@ def reindex(
     collection: Path | str,
     encoder: str | None,
     discard: bool,
-    passages: bool | None,
+    passages: int | None,
     runtime: Any,
     wait: float,
     as_json: bool,
@@ -324,7 +312,9 @@ def reindex(
             sentence = f"{name}: {which} reindex was discarded"
         else:
             with steps() as progress:
-                engine.reindex(encoder, passages=passages, runtime=runtime, progress=progress)
+                engine.reindex(
+                    encoder, passages=passages_of(passages), runtime=runtime, progress=progress
+                )
             after = engine.stats()
             result |= _before_and_after(before, after, names)
             documents, cut = (

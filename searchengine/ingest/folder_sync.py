@@ -54,13 +54,11 @@ class MirrorOptions(AddOptions):
     Attributes:
         key_prefix: text before the keys, which are the paths below the folder.
         columns: the fields of records; None: `_id`, `title` and `text`.
-        allow_empty: remove all documents of the folder if it has none; otherwise that raises.
         choice: files to read as text, or to leave out.
     """
 
     key_prefix: str = ""
     columns: Columns | None = None
-    allow_empty: bool = False
     choice: FileChoice = AS_THEY_ARE
 
 
@@ -158,12 +156,14 @@ class FolderSync:
         summary = ingestion.run(may_be_empty=True)
         keys = self._keys()
         gone = [key for key in keys if key not in ingestion.seen and self._is_gone(key)]
-        if not keys and not options.allow_empty:
+        if not keys:
             ingestion.check_not_empty()
-        if gone and len(gone) == len(keys) and not options.allow_empty:
+        if gone and len(gone) == len(keys):
+            path, prefix = self._collection.path, options.key_prefix.replace("'", "''")
+            files = f"_id like '{prefix}%'" if prefix else "exists(path)"
             raise EmptyCorpus(
                 f"{self.folder} has no documents left, so nothing was removed; to remove all its "
-                f"documents ({len(keys)}) from {self._collection.path}, add --allow-empty"
+                f'documents ({len(keys)}): searchengine delete {path} --where "{files}"'
             )
         removed = self._collection.delete(gone, None, self._is_gone) if gone else 0
         return replace(summary, removed=removed)

@@ -73,7 +73,6 @@ def learn(
     queries: Mapping[str, str],
     qrels: Qrels,
     *,
-    force: bool = False,
     progress: Progress = silent,
 ) -> Learning:
     """Learn a map of the question's vector, and search by it if held-out questions gain.
@@ -84,7 +83,6 @@ def learn(
     Args:
         queries: key → question; more than 100, better 1,000, with a relevant document.
         qrels: question → document → grade.
-        force: use it in any case, from 10 questions on.
         progress: progress callback: step, questions or steps just done, in all.
 
     Raises QueryError (too few questions; the mode is text; no relevant document is stored)."""
@@ -93,7 +91,7 @@ def learn(
     identity = engine.collection.settings["encoder"]
     if mode is Mode.TEXT:
         raise QueryError(f"{engine.collection.path} is searched by words (mode text)")
-    keys = _judged(queries, qrels, force)
+    keys = _judged(queries, qrels)
     read = [engine.read(queries[key], mode=mode) for key in keys]
     texts = [*map(normalized, engine.to_encode([each.text for each in read], mode))]
     parts = batches(len(keys), "Encoding", progress)
@@ -109,7 +107,7 @@ def learn(
     for steps, mapped in _held_out(vectors, rows, relevant, fold, progress).items():
         scores = scores_by_weight(engine, questions, read, mapped, mapped, weights, progress)
         table |= {(steps, weight): values for weight, values in scores.items()}
-    learning = _verdict(table, before, documents, fold, str(mode), force)
+    learning = _verdict(table, before, documents, fold, str(mode))
     if learning.stored:
         everyone = np.arange(len(keys))
         *_, matrix = _maps(vectors, rows, relevant, everyone, learning.steps, progress)
@@ -147,12 +145,11 @@ def _verdict(
     documents: Sequence[Sequence[str]],
     fold: Places,
     mode: str,
-    force: bool,
 ) -> Learning:
     """What the held-out scores say; `before`: the weight that the collection has."""
     every, seen = np.arange(len(fold)), _seen(documents, fold)
     # For a fold the others choose: its questions have no say in the figure that they give.
-    chosen = [_best(table, before, fold != i, force) for i in range(FOLDS)]
+    chosen = [_best(table, before, fold != i) for i in range(FOLDS)]
     old, new = table[0, before], np.stack([table[pair] for pair in chosen])[fold, every]
     vector = np.stack([table[steps, 1.0] for steps, _ in chosen])[fold, every]
     figures = {"vector": _figures(table[0, 1.0], vector), mode: _figures(old, new)}
@@ -160,19 +157,19 @@ def _verdict(
     figures |= {name: _figures(old[at], new[at]) for name, at in parts.items() if at.any()}
     if any(weight == before for _, weight in chosen):  # no other is judged by all that follows
         table = {pair: scores for pair, scores in table.items() if pair[1] == before}
-    gain, (steps, after) = compare(new, old), _best(table, before, every >= 0, force)
+    gain, (steps, after) = compare(new, old), _best(table, before, every >= 0)
     is_better = steps > 0 and gain.difference > 0 and gain.p < MAX_P
     if (~seen).sum() >= FEW:  # beside many that are seen, a few are noise
         others = compare(new[~seen], old[~seen])
         is_better &= others.difference > 0 or others.p >= MAX_P
     changed = {"before": before, "after": after}
-    return Learning(bool(force or is_better), len(fold), mode, steps, changed, figures, gain)
+    return Learning(bool(is_better), len(fold), mode, steps, changed, figures, gain)
 
 
-def _best(table: Table, before: float, kept: NDArray[np.bool_], force: bool) -> tuple[int, float]:
+def _best(table: Table, before: float, kept: NDArray[np.bool_]) -> tuple[int, float]:
     """The steps and the weight with the highest mean over the questions that are `kept`.
 
-    Another weight than `before` only if it is better beyond doubt. A map that is forced is judged.
+    Another weight than `before` only if it is better beyond doubt.
     """
 
     def first(pairs: list[tuple[int, float]]) -> tuple[int, float]:
@@ -181,7 +178,7 @@ def _best(table: Table, before: float, kept: NDArray[np.bool_], force: bool) -> 
     maps = [
         (steps, weight) for steps, weight in table if steps and (weight < 1 or weight == before)
     ]
-    same = [(0, before)] * (not force) + [pair for pair in maps if pair[1] == before]
+    same = [(0, before)] + [pair for pair in maps if pair[1] == before]
     stay, best = first(same), first(same + maps)
     return best if compare(table[best][kept], table[stay][kept]).p < MAX_P else stay
 
@@ -201,14 +198,13 @@ def _former_weight(engine: SearchEngine) -> float:
     return stored["weight"]["before"] if stored and stored["weight"]["after"] == now else now
 
 
-def _judged(queries: Mapping[str, str], qrels: Qrels, force: bool) -> list[str]:
+def _judged(queries: Mapping[str, str], qrels: Qrels) -> list[str]:
     """The keys of the questions to learn from, always the same. Raises QueryError for too few."""
     keys = sorted(key for key in queries if any(grade > 0 for grade in qrels.get(key, {}).values()))
-    if len(keys) < (FEW if force else TOO_FEW + 1):
+    if len(keys) <= TOO_FEW:
         raise QueryError(
             f"{len(keys)} questions are judged, and maps learnt from up to {TOO_FEW} gained "
-            "nothing on any collection measured; gather more, about 1,000, or learn all the same: "
-            f"--force (force=True, from {FEW} on)"
+            "nothing on any collection measured; gather more, about 1,000"
         )
     if len(keys) > MAX_QUESTIONS:
         keys = sorted(np.random.default_rng(0).choice(keys, MAX_QUESTIONS, replace=False).tolist())

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
@@ -36,35 +36,24 @@ BLOCK = 1024
 PREFIX, SHORTLIST_PER_RANK = 128, 4
 # With more candidates, a graph finds the shortlist faster than a scan of all prefixes.
 MAX_SCANNED = 100_000
+DEPTH = 100
+"""Ranks that are considered, without the anchor and its positives."""
 _SURROGATE = re.compile("[\ud800-\udfff]")  # half a pair: JSON can write it, UTF-8 cannot
 Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class MiningConfig:
-    """Selection of hard negatives. Ranks leave out the anchor and its positives.
+    """Selection of hard negatives. Raises QueryError for a number outside its range."""
 
-    Attributes:
-        negatives: number of negatives per anchor.
-        relative_margin: maximum score of a negative, as a fraction of the positive's.
-        skip: number of first ranks to leave out.
-        depth: last rank to consider.
-
-    Raises:
-        QueryError: a number outside its range, or more negatives than ranks.
-    """
-
-    negatives: int = 1
-    relative_margin: float = 0.95
-    skip: int = 0
-    depth: int = 100
+    negatives: Annotated[int, "Number of negatives per anchor."] = 1
+    relative_margin: Annotated[
+        float, "Maximum score of a negative, as a fraction of the positive's."
+    ] = 0.95
 
     def __post_init__(self) -> None:
-        if self.negatives < 1 or self.skip < 0 or self.depth < self.skip + self.negatives:
-            raise QueryError(
-                "negatives must be at least 1, skip at least 0 and depth at least their sum, got "
-                f"{self.negatives}, {self.skip} and {self.depth}"
-            )
+        if not 1 <= self.negatives <= DEPTH:
+            raise QueryError(f"negatives must be from 1 to {DEPTH}, got {self.negatives}")
         if not self.relative_margin > 0:
             raise QueryError(f"relative margin must be above 0, got {self.relative_margin}")
 
@@ -114,7 +103,7 @@ def choose(
 
     ranked: best first, without related texts. positive: score of the positive.
     """
-    considered = ranked[config.skip : config.depth]
+    considered = ranked[:DEPTH]
     # abs: for a positive of −0.2, a margin of 0.95 must exclude −0.19.
     limit = positive - (1 - config.relative_margin) * abs(positive)
     fitting = [row for row, score in considered if score <= limit]
@@ -169,8 +158,8 @@ def mine(
             block = pairs[start : start + BLOCK]
             queries = encoder.encode([pair[0] for pair in block], role="query")
             linked = [related[identity(pair[0])] for pair in block]
-            # Enough for `depth` candidates even if all related texts rank first.
-            k = min(config.depth + max(map(len, linked)), segment.rows)
+            # Enough for DEPTH candidates even if all related texts rank first.
+            k = min(DEPTH + max(map(len, linked)), segment.rows)
             result = segment.search(queries, k, shortlist=SHORTLIST_PER_RANK * k)
             own = np.array([[rows[identity(pair[1])]] for pair in block], np.int64)
             positives = segment.rerank(queries, own, 1).scores[:, 0].tolist()

@@ -115,9 +115,11 @@ def command(*arguments: object) -> Any:
     return json.loads(result.stdout)
 
 
-def start(*arguments: object) -> subprocess.Popen[str]:
-    """`python -m searchengine` with these arguments, as a process of its own."""
-    words = [sys.executable, "-m", "searchengine", *map(str, arguments)]
+def start(*arguments: object, before: str = "") -> subprocess.Popen[str]:
+    """`searchengine` with these arguments, as a process of its own. `before`: what runs first."""
+    ingest = "from searchengine.ingest import ingestion, pipeline"
+    program = f"{ingest}; from searchengine.cli import cli; {before}\ncli()"
+    words = [sys.executable, "-c", program, *map(str, arguments)]
     environ = {**os.environ, "PYTHONPATH": str(REPOSITORY), **NATIVE}
     pipe = subprocess.PIPE
     return subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True, env=environ)

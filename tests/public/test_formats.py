@@ -160,7 +160,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory, starter: Encoder) -> Iterat
     (path / "files").mkdir()
     for key, (write, word, *_) in FILES.items():
         write(path / "files" / key.partition("#")[0], word)
-    command("index", path / "files", path / "x.index", "--encoder", "starter", "--strict")
+    report = command("index", path / "files", path / "x.index", "--encoder", "starter")
+    assert not report["unreadable"]["count"] and not report["skipped"]
     with SearchEngine.open(path / "x.index", starter) as engine:
         yield engine
 

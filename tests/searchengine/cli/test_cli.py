@@ -266,9 +266,11 @@ def test_bad_input_is_one_sentence_and_exit_code_2(folder: Path, tmp_path: Path)
     assert not (tmp_path / "n").exists()
 
 
-def indexing(*arguments: str | Path) -> subprocess.Popen[str]:
-    """An index command that goes on; end it by `interrupted`."""
-    command = [COMMAND, "index", *map(str, arguments)]
+def indexing(*arguments: str | Path, before: str = "") -> subprocess.Popen[str]:
+    """An index command that goes on; end it by `interrupted`. `before`: what runs first."""
+    ingest = "from searchengine.ingest import ingestion, pipeline"
+    program = f"{ingest}; from searchengine.cli import cli; {before}\ncli()"
+    command = [sys.executable, "-c", program, "index", *map(str, arguments)]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
@@ -455,8 +457,8 @@ def test_train_bad_input(tmp_path: Path) -> None:
         ((tmp_path / "gone.tsv",), "no such file"),
         ((tmp_path / "one.tsv",), "has the columns 'words'"),
         ((pairs, "--config", tmp_path / "config.json"), "learning_rat"),
-        ((pairs, "--prefixes", "64,768"), "descending"),
-        ((pairs, "--prefixes", "1024,64"), "expected 384, the full width"),
+        ((pairs, "--set", "prefixes=[64,768]"), "descending"),
+        ((pairs, "--set", "prefixes=[1024,64]"), "expected 384, the full width"),
         ((pairs, "--resume"), "no checkpoint in"),
         ((pairs, "--base", tmp_path / "gone"), "no model at"),
         (

@@ -75,7 +75,7 @@ def test_escaped_are_controls_and_overrides_and_nothing_else() -> None:
         ("update", "c.index", f"{EVIL}0", f"x={EVIL}"),
         ("delete", "c.index", f"gone{EVIL}", "--dry-run"),
         ("delete", "c.index", "--where", f"`{FIELD}` = '{EVIL}'", "--dry-run"),
-        ("bench", "c.index", "--queries", "queries.jsonl", "--repeats", "1"),
+        ("bench", "c.index", "--queries", "queries.jsonl"),
         ("evaluate", "retrieval", "c.index", "--queries", "queries.jsonl", "--qrels", "qrels.tsv"),
     ],
     ids=lambda arguments: " ".join(arguments[::2]).encode("ascii", "ignore").decode()[:30],

@@ -30,58 +30,6 @@ def notes(tmp_path: Path) -> Path:
     return tmp_path / "notes"
 
 
-# ------------------------------------------------------------------------------------------ strict
-
-
-def test_strict_names_what_was_left_out_and_stores_the_rest(
-    notes: Path, encoder: Path, tmp_path: Path
-) -> None:
-    arguments = ("index", notes, tmp_path / "c", "--encoder", encoder, "--strict")
-    assert run(*arguments).returncode == 0
-    (notes / "b.jsonl").write_text('{"_id": 1, "text": "owls"}\n{broken\n{"_id": 2, "text": "x"}\n')
-    done = run(*arguments)
-    assert done.returncode == 1
-    assert "1 bad, left out:\n" in done.stderr and "b.jsonl:2: not JSON" in done.stderr
-    assert done.stderr.endswith("--strict: something was left out, so the exit status is 1\n")
-    with SearchEngine.open(tmp_path / "c") as engine:
-        assert sorted(engine.keys()) == ["a.txt", "b.jsonl#1", "b.jsonl#2"]
-    done = run(*arguments, "--json")
-    assert (done.returncode, json.loads(done.stdout)["bad"]["count"]) == (1, 1)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "shown"),
-    [
-        ("b.pdf", b"no pdf", "1 unreadable, left out"),
-        ("b.jsonl", b'{"_id": 1, "text": ""}', "1 without text, left out"),
-        ("b.png", b"", "1 entry of other kinds skipped: 1 .png"),
-    ],
-)
-def test_strict_counts_every_kind(
-    notes: Path, encoder: Path, tmp_path: Path, name: str, content: bytes, shown: str
-) -> None:
-    (notes / name).write_bytes(content)
-    arguments = ("index", notes, tmp_path / "c", "--encoder", encoder)
-    done = run(*arguments, "--strict")
-    assert (done.returncode, shown in done.stderr) == (1, True), done.stderr
-    assert run(*arguments).returncode == 0, "without --strict"
-    assert run(*arguments, "--strict", "--ignore", f"{name},other").returncode == 0
-
-
-def test_strict_takes_a_file_and_twins_and_refuses_to_watch(
-    notes: Path, encoder: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "a.jsonl").write_text('{"text": "owls"}\n{"text": "owls"}\n')
-    arguments = ("index", tmp_path / "a.jsonl", tmp_path / "c", "--encoder", encoder, "--strict")
-    assert run(*arguments).returncode == 0, "a record that occurs twice is stored"
-    (tmp_path / "a.jsonl").write_text('{"text": "owls"}\n[]\n{"text": "bees"}\n')
-    assert run(*arguments).returncode == 1
-    with SearchEngine.open(tmp_path / "c") as engine:
-        assert len(engine) == 2
-    done = run("index", notes, tmp_path / "c", "--strict", "--watch")
-    assert done.returncode == 2 and "leave out --strict or --watch" in done.stderr
-
-
 # ---------------------------------------------------------------------------------- choice of files
 
 
@@ -174,6 +122,3 @@ def test_json_has_the_same_keys_whatever_the_options(
 
 def _summary() -> AddSummary:
     return AddSummary(1, 0, 0, 0, LeftOut(), LeftOut(), LeftOut())
-
-
-# --------------------------------------------------------------------------------------------- help

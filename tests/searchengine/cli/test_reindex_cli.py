@@ -51,7 +51,7 @@ def leave(collection: Path, encoder: Path) -> None:
 
 
 def test_a_reindex_as_json(collection: Path, models: tuple[Path, Path]) -> None:
-    result = run_json("reindex", collection, "--encoder", models[1], "--no-passages")
+    result = run_json("reindex", collection, "--encoder", models[1], "--passages", "0")
     assert [result[when]["encoder"] for when in ("before", "after")] == [*map(str, models)]
 
 
@@ -64,7 +64,7 @@ def test_discard(collection: Path, models: tuple[Path, Path]) -> None:
     assert again.returncode == 2
     assert "no reindex of" in again.stderr
     assert "name the encoder to change to: --encoder PATH" in again.stderr
-    for option in (("--no-passages",), ("--runtime", "auto")):
+    for option in (("--passages", "0"), ("--runtime", "auto")):
         both = run("reindex", collection, "--discard", *option)
         assert both.returncode == 2 and "give it without other options" in both.stderr
 

@@ -92,13 +92,13 @@ def test_preset_settings_pictures_and_logs(folder: Path) -> None:
         folder,
         *("train", "sentences.tsv", "--preset", "simcse-unsup", "--base", "base", "--out", "m"),
         *("--set", "max_steps=6", "--set", "eval_every=2", "--set", "batch_size=8"),
-        *("--dev", "dev.tsv", "--tensorboard", "logs"),
+        *("--dev", "dev.tsv", "--log", "tensorboard"),
     )
     assert done.returncode == 0, done.stderr
     config = Encoder.load(folder / "m").recipe["config"]
     assert (config["pooling"], config["batch_size"]) == ("cls-before-pooler", 8)
     assert config["learning_rate"] == 3e-5
-    assert list((folder / "logs").glob("events.out.tfevents.*"))
+    assert list((folder / "m" / "runs").glob("events.out.tfevents.*"))
     assert "base as shipped" in done.stderr
     layers = run(
         folder,
@@ -164,8 +164,8 @@ def test_scores(folder: Path) -> None:
             ["pairs.tsv", "--set", "pooling=median"],
             "pooling is 'median': expected `base`, `cls`",
         ),
-        (["pairs.tsv", "--prefixes", "64,32"], "prefixes begins with 64: expected 32"),
-        (["pairs.tsv", "--prefixes", "32,32"], "expected different lengths"),
+        (["pairs.tsv", "--set", "prefixes=[64,32]"], "prefixes begins with 64: expected 32"),
+        (["pairs.tsv", "--set", "prefixes=[32,32]"], "expected different lengths"),
         (["pairs.tsv", "--set", "batch_size=1"], "batch_size is 1: expected whole number ≥ 2"),
         (["missing.tsv"], "missing.tsv: no such file"),
         (["dev.tsv"], "has a column `score`, which a contrastive run does not read"),

@@ -34,7 +34,7 @@ def train(folder: Path, *options: str) -> command_line.Done:
     [
         ("wandb", ["--log", "wandb"], "pip install wandb"),
         ("mlflow", ["--log", "mlflow"], "pip install mlflow"),
-        ("tensorboard", ["--tensorboard", "logs"], "pip install 'searchengine[tensorboard]'"),
+        ("tensorboard", ["--log", "tensorboard"], "pip install 'searchengine[tensorboard]'"),
     ],
 )
 def test_a_missing_package_is_named_before_training(
@@ -106,13 +106,14 @@ def test_tensorboard_reads_its_files_back(
     from searchengine.cli.train_logs import tensorboard_log
 
     for updates in runs:
-        with pytest.raises(KeyboardInterrupt), tensorboard_log(tmp_path / "run") as report:
+        config = TrainConfig(train=(tmp_path / "pairs.tsv",), out=tmp_path)
+        with pytest.raises(KeyboardInterrupt), tensorboard_log(config) as report:
             for update in updates:
                 report(update)
             raise KeyboardInterrupt
-    assert (tmp_path / "run").exists() == bool(runs)
+    assert (tmp_path / "runs").exists() == bool(runs)
     if runs:
-        events = reader.EventAccumulator(str(tmp_path / "run")).Reload()
+        events = reader.EventAccumulator(str(tmp_path / "runs")).Reload()
         tags = {tag: events.Scalars(tag) for tag in events.Tags()["scalars"]}
         assert {t: [(e.step, e.value) for e in found] for t, found in tags.items()} == expected
 

@@ -46,7 +46,7 @@ def test_from_vectors_to_a_tuned_collection_in_two_commands(folder: Path) -> Non
 def test_a_second_file_of_vectors_does_not_replace_the_first(folder: Path) -> None:
     first, second = folder / "vectors.npy", folder / "second.npy"
     np.save(second, RNG.standard_normal((40, 8)).astype(np.float32))
-    assert run_json("index", first, folder / "c", "--commit-every", 500)["added"] == 900
+    assert run_json("index", first, folder / "c")["added"] == 900
     done = run("index", second, folder / "c")
     assert done.returncode == 2 and "are keys of other documents in" in done.stderr
     assert "--key-prefix second/, or replace those documents: --key-prefix ''" in done.stderr

@@ -352,11 +352,9 @@ def test_prune_as_a_command(tmp_path: Path, notes: Path) -> None:
     refused = index("--prune")
     assert refused.exit_code == 2
     assert refused.stderr.endswith(
-        "notes has no documents left, so nothing was removed; to remove all its documents (1) from "
-        f"{tmp_path / 'c.index'}, add --allow-empty\n"
+        "notes has no documents left, so nothing was removed; to remove all its documents (1): "
+        f'searchengine delete {tmp_path / "c.index"} --where "exists(path)"\n'
     )
-    assert "1 removed in" in index("--prune", "--allow-empty").stderr
-    assert "--allow-empty needs --prune or --watch" in index("--allow-empty").stderr
     (notes / "x.jsonl").write_text('{"text": "a"}\n')
     arguments = ["index", str(notes / "x.jsonl"), str(tmp_path / "c.index"), "--prune"]
     assert "--prune needs a folder of files" in CliRunner().invoke(cli, arguments).stderr

@@ -125,15 +125,12 @@ def test_a_known_rotation_is_found_and_applied_to_questions_only(where: Any) -> 
         assert answers(engine) == before and "questions" not in engine.stats().described()
 
 
-def test_what_is_not_better_is_not_stored_unless_forced(where: Any) -> None:
+def test_what_is_not_better_is_not_stored(where: Any) -> None:
     with create(where, tokenizer="none") as engine:
         before = answers(engine)
         learning = learn(engine, *judged(right=False))
         assert not learning.stored and engine.stats().query_map is None
         assert answers(engine) == before
-        forced = learn(engine, *judged(right=False), force=True)
-        assert forced.stored and forced.steps and forced.comparison == learning.comparison
-        assert answers(engine) != before
 
 
 def test_the_weight_is_learnt_with_the_map(where: Any) -> None:
@@ -154,17 +151,12 @@ def test_the_weight_is_learnt_with_the_map(where: Any) -> None:
         assert forget(engine) and engine.default_weight == before
 
 
-@pytest.mark.parametrize(
-    ("count", "force", "message"),
-    [(100, False, "100 questions"), (20, False, "20 questions"), (9, True, "9 questions")],
-)
-def test_few_questions_are_refused_by_their_number(
-    tmp_path: Path, count: int, force: bool, message: str
-) -> None:
+@pytest.mark.parametrize("count", [100, 20])
+def test_few_questions_are_refused_by_their_number(tmp_path: Path, count: int) -> None:
     queries, qrels = judged()
     with create(tmp_path / "c", tokenizer="none") as engine:
-        with pytest.raises(QueryError, match=message):
-            learn(engine, queries, dict(list(qrels.items())[:count]), force=force)
+        with pytest.raises(QueryError, match=f"{count} questions"):
+            learn(engine, queries, dict(list(qrels.items())[:count]))
 
 
 def test_words_alone_and_unknown_documents_are_refused(tmp_path: Path) -> None:

@@ -69,10 +69,6 @@ def write(
         ({}, ["c 40", "c 50"], 2),
         ({"relative_margin": 1.0}, ["c 32", "c 40"], 1),
         ({"relative_margin": 2.0}, ["c 10", "c 32"], 0),  # the limit is above every cosine
-        ({"skip": 1}, ["c 40", "c 50"], 1),  # c 10 is not looked at
-        ({"skip": 3}, ["c 50", "p 60"], 0),
-        ({"depth": 3}, ["c 40"], 2),
-        ({"depth": 2}, [], 2),
     ],
 )
 def test_margins_and_ranks(config: dict[str, Any], expected: list[str], dropped: int) -> None:
@@ -121,12 +117,12 @@ def test_agrees_with_a_scan_by_numpy() -> None:
             return np.stack([r / np.linalg.norm(r) for r in rows]).astype(np.float32)
 
     pairs = [(f"anchor {i}", f"positive {i // 2}") for i in range(300)]
-    config = MiningConfig(negatives=5, relative_margin=0.9, skip=2, depth=30)
+    config = MiningConfig(negatives=5, relative_margin=0.9)
     encoder, texts = Random(), candidates(pairs)
     scores = encoder.encode([anchor for anchor, _ in pairs]) @ encoder.encode(texts).T
     for i, each in enumerate(mine(encoder, pairs, texts, config)):  # type: ignore[arg-type]
         own = scores[i, i // 2]
-        others = [j for j in np.argsort(-scores[i]) if j != i // 2][2:30]
+        others = [j for j in np.argsort(-scores[i]) if j != i // 2][:100]
         limit = own - 0.1 * abs(own)
         assert list(each.negatives) == [texts[j] for j in others if scores[i, j] <= limit][:5]
 
@@ -142,25 +138,15 @@ def test_queries_and_documents_are_encoded_as_such() -> None:
     scores=st.lists(st.floats(-1, 1), max_size=30),
     positive=st.floats(-1, 1),
     count=st.integers(1, 5),
-    skip=st.integers(0, 5),
-    ranks=st.integers(5, 20),
 )
-def test_what_is_chosen_fits(
-    scores: list[float],
-    positive: float,
-    count: int,
-    skip: int,
-    ranks: int,
-) -> None:
+def test_what_is_chosen_fits(scores: list[float], positive: float, count: int) -> None:
     ranked = list(enumerate(sorted(scores, reverse=True)))
-    config = MiningConfig(negatives=count, skip=skip, depth=skip + ranks)
+    config = MiningConfig(negatives=count)
     rows, dropped = choose(ranked, positive, config)
-    assert rows == sorted(set(rows)) and all(skip <= row < skip + ranks for row in rows)
-    fitting = [
-        row for row, s in ranked[skip : skip + ranks] if s <= positive - 0.05 * abs(positive)
-    ]
+    assert rows == sorted(set(rows))
+    fitting = [row for row, s in ranked if s <= positive - 0.05 * abs(positive)]
     assert len(rows) == min(count, len(fitting)) and set(rows) <= set(fitting)
-    assert dropped == len(ranked[skip : skip + ranks]) - len(fitting)
+    assert dropped == len(ranked) - len(fitting)
     assert rows == fitting[:count]
     assert choose(ranked, positive, config) == (rows, dropped)
 
@@ -229,9 +215,8 @@ def test_nothing_is_left_of_a_failure_and_an_older_file_stays(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"negatives": 0}, "negatives must be at least 1"),
-        ({"skip": -1}, "skip at least 0"),
-        ({"negatives": 5, "skip": 3, "depth": 7}, "depth at least their sum, got 5, 3 and 7"),
+        ({"negatives": 0}, "negatives must be from 1 to 100, got 0"),
+        ({"negatives": 101}, "negatives must be from 1 to 100, got 101"),
         ({"relative_margin": 0.0}, "relative margin must be above 0, got 0.0"),
         ({"relative_margin": float("nan")}, "relative margin must be above 0, got nan"),
     ],
@@ -256,7 +241,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_command(folder: Path) -> None:
     out = folder / "triplets.jsonl"
     options = ("--encoder", folder / "model", "--relative-margin", "1", "--negatives", "2")
-    more = ("--corpus", folder / "corpus.jsonl", "--skip", "1", "--depth", "16", "--json")
+    more = ("--corpus", folder / "corpus.jsonl", "--json")
     done = run("mine", folder / "pairs.tsv", "--out", out, *options, *more)
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
@@ -288,7 +273,7 @@ def test_command_for_people_and_its_errors(folder: Path) -> None:
     for arguments, message in (
         (("--out", folder / "t.csv"), "the name must end in .jsonl"),
         (("--out", folder / "no" / "t.jsonl"), "does not exist; create it first"),
-        (("--out", folder / "u.jsonl", "--depth", "0"), "depth at least their sum"),
+        (("--out", folder / "u.jsonl", "--negatives", "0"), "negatives must be from 1"),
     ):
         done = run_here(*arguments)
         assert done.exit_code == 2
