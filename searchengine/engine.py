@@ -9,7 +9,6 @@ import asyncio
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from pathlib import Path
 from random import Random
 from threading import Event
@@ -77,7 +76,6 @@ from searchengine.ingest.languages import choose_again
 from searchengine.ingest.passages import PassageConfig, PassageReader
 from searchengine.ingest.settings import CollectionSettings
 from searchengine.ingest.supplied import VectorsArgument
-from searchengine.query.coalescing import Coalescer
 from searchengine.query.duplicates import Duplicates, duplicates, mean_of
 from searchengine.query.explanation import Explanation, explain
 from searchengine.query.hits import Hit, Hits, HitsBatch, timed
@@ -163,13 +161,12 @@ class SearchEngine:
         self.collection = collection
         self._encoder = CollectionEncoder(collection, encoder, runtime)
         self._is_undecided = False  # whether the first documents may change the encoder
-        self._calls = Coalescer()
         inherit(self, SearchEngine._leave_to_parent)
 
     def _leave_to_parent(self) -> None:
         """In a forked child: locks, threads and sockets are the parent's, so nothing is used."""
         parents: Any = OfParent(self.collection.path, dict(vars(self)))
-        self.collection = self._encoder = self._calls = parents
+        self.collection = self._encoder = parents
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as the arguments of `open`."""
@@ -515,40 +512,8 @@ class SearchEngine:
     async def asearch(
         self, query: str | npt.ArrayLike, k: int = 10, **options: Unpack[Options]
     ) -> Hits:
-        """As `search`, for asyncio: the event loop goes on meanwhile.
-
-        What several tasks ask at once is answered together, in a background thread. A cancelled
-        task does not disturb the others. `options` as for `search`."""
-        answer: Hits = await self.asearch_shown(query, None, k, **options)
-        _warn(answer.notes)
-        return answer
-
-    async def asearch_shown(
-        self,
-        query: str | npt.ArrayLike,
-        show: Callable[[Hits], Any] | None,
-        k: int = 10,
-        *,
-        characters: int | None = None,
-        **options: Unpack[Options],
-    ) -> Any:
-        """As `asearch`; returns the hits, and `show` of them, called in the background thread.
-
-        Questions are answered together if they have the same `show`. `characters`: of documents
-        that one call may read; None: any number. Raises QueryError if they have more.
-        """
-        if isinstance(query, str):
-            check_questions([query])
-        else:
-            query = as_vector(query)
-        request = Query.from_options(k, options)
-        key = request, isinstance(query, str), show, characters
-        item = query, Deadline.after(request.timeout)
-        work = partial(self._together, request, show, characters)
-        answer = await asyncio.wrap_future(self._calls.submit(key, item, work))
-        if show is not None and isinstance(answer[1], Exception):
-            raise answer[1]
-        return answer
+        """As `search`, in a thread, for asyncio: the event loop goes on meanwhile."""
+        return await asyncio.to_thread(self.search, query, k, **options)
 
     def similar(self, keys: Key | Iterable[Key], k: int = 10, **options: Unpack[Options]) -> Hits:
         """The k documents nearest to a stored one or to several, which are left out.
@@ -638,21 +603,6 @@ class SearchEngine:
     def required_phrases(question: str, phrases: Phrases | str = Phrases.SCORED) -> tuple[str, ...]:
         """The phrases of a question that documents must contain; none by vectors."""
         return Query(phrases=phrases).required(question)
-
-    def _together(
-        self,
-        request: Query,
-        show: Callable[[Hits], Any] | None,
-        characters: int | None,
-        items: Sequence[tuple[Any, Deadline]],
-    ) -> Sequence[Any]:
-        """The answers to questions that arrived together, until the last of their deadlines.
-
-        With `show`, pairs of the hits and what it returned for them, or its error.
-        """
-        with limits.limited(max(deadline for _, deadline in items), characters):
-            answers = self._answer(request, [query for query, _ in items])
-            return answers if show is None else [(hits, _shown(show, hits)) for hits in answers]
 
     def _answer(self, requested: Query, queries: Questions) -> HitsBatch:
         times = [perf_counter()]
@@ -1119,14 +1069,6 @@ def _engine_of(
     except BaseException:
         collection.close()
         raise
-
-
-def _shown(show: Callable[[Hits], Any], hits: Hits) -> Any:
-    """What `show` returns, or its error, which is for the caller of these hits only."""
-    try:
-        return show(hits)
-    except Exception as error:
-        return error
 
 
 def _or_warn(snapshot: contract.Snapshot, where: str | None, items: Iterator[D]) -> Iterator[D]:

@@ -11,13 +11,11 @@ import pytest
 import requests
 import uvicorn
 from conftest import WordLengths
-from server_process import READER, TOKEN
+from server_process import TOKEN, TOKENS
 from starlette.testclient import TestClient
 
 from searchengine import SearchEngine
-from searchengine.server.app import create
-from searchengine.server.auth import Token
-from searchengine.server.running import _listen
+from searchengine.server.app import create, listen
 from searchengine.server.server_settings import ServerSettings
 
 DOCUMENTS = [
@@ -25,14 +23,14 @@ DOCUMENTS = [
     {"_id": "cat", "text": "the cat sat", "title": "on", "year": 2011, "lang": "en"},
     {"_id": "a/b c", "text": "eeeee bb eeeee", "year": 2020, "lang": ["en", "ko"]},
 ]
-TOKENS = (Token.from_secret("writer", "write", TOKEN), Token.from_secret("reader", "read", READER))
 Serve = Callable[..., TestClient]
 
 
 def words_collection(path: Path) -> Path:
-    """A collection of DOCUMENTS."""
+    """A collection of DOCUMENTS; beside it is the file of tokens."""
     with SearchEngine.create(path, WordLengths()) as engine:
         engine.add(DOCUMENTS)
+    path.with_name("tokens").write_text(TOKENS)
     return path
 
 
@@ -50,7 +48,7 @@ def serving(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
     with ExitStack() as stack:
 
         def start(token: str | None = TOKEN, **options: Any) -> TestClient:
-            options = {"collections": {"words": path}, "tokens": TOKENS, "log": "none"} | options
+            options = {"collections": {"words": path}, "tokens": path.with_name("tokens")} | options
             app = create(ServerSettings(**options))
             headers = {} if token is None else {"Authorization": f"Bearer {token}"}
             client = TestClient(
@@ -64,10 +62,10 @@ def serving(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
 @contextmanager
 def listening(path: Path) -> Iterator[str]:
     """The address of a server in a thread of this process: its encoder may be one of ours."""
-    settings = ServerSettings({"words": path}, tokens=TOKENS, log="none")
+    settings = ServerSettings({"words": path}, tokens=path.with_name("tokens"))
     config = uvicorn.Config(create(settings), log_config=None, log_level="critical")
     server = uvicorn.Server(config)
-    with _listen("127.0.0.1", 0) as listener:
+    with listen("127.0.0.1", 0) as listener:
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -47,12 +47,7 @@ class Server:
 
     def client(self, token: str | None = TOKEN) -> httpx2.Client:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        url, socket = self.url, self.url.partition("unix:")[2]
-        if socket:
-            transport = httpx2.HTTPTransport(uds=socket)
-            url = "http://localhost"
-            return httpx2.Client(base_url=url, headers=headers, timeout=60, transport=transport)
-        return httpx2.Client(base_url=url, headers=headers, timeout=60)
+        return httpx2.Client(base_url=self.url, headers=headers, timeout=60)
 
     def wait_until_ready(self, seconds: float = 30) -> None:
         end = time.monotonic() + seconds
@@ -89,8 +84,7 @@ def running(
     """
     tokens = folder / "tokens.txt"
     tokens.write_text(TOKENS)
-    port = () if "--unix-socket" in options else ("--port", 0)
-    arguments = ["serve", *collections, *port, "--tokens", tokens, *options]
+    arguments = ["serve", *collections, "--port", 0, "--tokens", tokens, *options]
     program = f"import sys; from searchengine.cli import cli; {before}\ncli(sys.argv[1:])"
     command = [sys.executable, "-c", program, *map(str, arguments)]
     pipe = subprocess.PIPE

@@ -13,7 +13,6 @@ from searchengine.cli.options import (
     COLLECTION,
     ENCODER,
     PATH,
-    Bytes,
     runs,
 )
 from searchengine.errors import QueryError
@@ -36,14 +35,6 @@ _SUFFIX = ".index"
     "--port", type=click.IntRange(0, 65535), default=8080, help="Port; 0 takes a free one."
 )
 @click.option(
-    "--unix-socket",
-    "--uds",
-    "unix_socket",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="PATH",
-    help="Unix socket to listen on, in place of an address and a port; the umask sets its mode.",
-)
-@click.option(
     "--root-path",
     default="",
     metavar="PATH",
@@ -53,8 +44,7 @@ _SUFFIX = ".index"
     "--trust-proxy",
     multiple=True,
     metavar="ADDRESS",
-    help="Address or network of a proxy whose X-Forwarded-For and -Proto are believed, or unix; "
-    "repeatable.",
+    help="Address or network of a proxy whose X-Forwarded-For and -Proto are believed; repeatable.",
 )
 @click.option(
     "--tokens",
@@ -72,18 +62,6 @@ _SUFFIX = ".index"
 )
 @click.option("--workers", type=click.IntRange(1, 64), default=1, help="Number of processes.")
 @click.option(
-    "--max-requests",
-    type=click.IntRange(1),
-    default=64,
-    help="Requests under way at a time in a process; others get 429.",
-)
-@click.option(
-    "--max-body",
-    type=Bytes(),
-    default="8MiB",
-    help="Size of a request.",
-)
-@click.option(
     "--timeout",
     type=click.FloatRange(0.1, 3600),
     default=30,
@@ -91,24 +69,11 @@ _SUFFIX = ".index"
     help="Seconds a request may take.",
 )
 @click.option(
-    "--wait",
-    type=click.FloatRange(0, 3600),
-    default=30,
-    metavar="SECONDS",
-    help="Seconds a change waits for another writer.",
-)
-@click.option(
     "--allow-origin",
     "origins",
     multiple=True,
     metavar="URL",
     help="Web origin whose pages may call the server (CORS); repeatable.",
-)
-@click.option(
-    "--log",
-    type=click.Choice(["text", "none"]),
-    default="text",
-    help="Log of requests on stderr, a line each; errors and warnings are always there.",
 )
 @runs
 def serve(
@@ -129,17 +94,15 @@ def serve(
         searchengine serve papers.index notes=notes.index --tokens tokens.txt
     """
     try:
-        from searchengine.server.running import serve as run
+        from searchengine.server.app import serve as run
     except ImportError as error:
         raise ImportError(f"serve needs {error.name}: {install_line('serve')}") from error
-    from searchengine.server.auth import read_tokens
     from searchengine.server.server_settings import ServerSettings
 
     named = named_collections(collections)
     settings = ServerSettings(
         collections=named,
-        tokens=() if tokens is None else read_tokens(tokens),
-        tokens_file=None if tokens is None else tokens.absolute(),
+        tokens=None if tokens is None else tokens.absolute(),
         encoders=of_collections("--encoder", encoders, named),
         runtime=runtime,
         **options,

@@ -1,60 +1,65 @@
-"""The ASGI application: routes behind the guard, what starts and stops with it."""
+"""The ASGI application, and the processes of uvicorn that run it."""
 
 import asyncio
 import faulthandler
 import gc
-import logging
 import multiprocessing
 import os
+import resource
 import signal
 import socket
+import tempfile
 import warnings
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
+import uvicorn
 from fastapi import Depends, FastAPI
+from fastapi.security import HTTPBearer
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
-from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+from uvicorn.supervisors import Multiprocess
 
-from searchengine.errors import FieldWarning
+from searchengine.engine import SearchEngine
+from searchengine.errors import CollectionError, FieldWarning, QueryError
 from searchengine.server import (
     document_routes,
     embedding_routes,
     page_routes,
+    projection,
     search_routes,
     status_routes,
 )
-from searchengine.server.auth import Access
+from searchengine.server.auth import Access, read_tokens
 from searchengine.server.guard import Guard
-from searchengine.server.metrics import Metrics
-from searchengine.server.refusals import add_handlers, known_parameters
-from searchengine.server.served import Served, State
+from searchengine.server.refusals import RESPONSES, add_handlers, known_parameters
+from searchengine.server.served import Served
 from searchengine.server.server_settings import ServerSettings
 
 REFRESH = 0.5
-"""Seconds between looks for commits of other processes, and for another file of tokens."""
-CLOSING = 4.0
-"""Seconds that threads have to end, after the requests; then the process ends whatever they do."""
-_log = logging.getLogger(__name__)
+"""Seconds between looks for another file of tokens."""
+GRACE, CLOSING = 30, 4.0
+"""Seconds that requests under way have to end, and then threads; the process ends after that."""
+_BACKLOG = 4096  # connections that wait to be accepted: what Linux allows
 
 
 def create(settings: ServerSettings) -> Any:
     """The application."""
     warnings.simplefilter("ignore", FieldWarning)  # responses have them as `notes`
-    here = State(settings, Metrics())
-    access = Access(settings.tokens, settings.tokens_file, settings.host)
+    access = Access(settings.tokens, settings.host)
+    collections = {
+        name: Served(name, path, settings) for name, path in settings.collections.items()
+    }
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         """Open the collections, and close them; their encoders are loaded meanwhile."""
-        here.collections = {
-            name: Served(name, path, settings) for name, path in settings.collections.items()
-        }
-        tasks = [asyncio.create_task(work) for work in (_warm(here), _follow(here, access))]
-        _tell_systemd("READY=1")
+        await asyncio.gather(*(served.show() for served in collections.values()))
+        works = (_follow(access), *(served.follow() for served in collections.values()))
+        tasks = [asyncio.create_task(work) for work in works]
         yield
         with suppress(RuntimeError, ValueError, OSError):  # there is no stderr
             # By a thread that needs no lock of the interpreter; it writes where each thread was.
@@ -62,7 +67,7 @@ def create(settings: ServerSettings) -> Any:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for served in here.collections.values():
+        for served in collections.values():
             await served.close()
 
     app = FastAPI(
@@ -74,17 +79,25 @@ def create(settings: ServerSettings) -> Any:
         redoc_url=None,
         redirect_slashes=False,  # a redirect would name the host that the request names
     )
-    app.state.here = here
-    for routes in (search_routes, embedding_routes, document_routes, status_routes, page_routes):
-        app.include_router(routes.router, dependencies=[Depends(known_parameters)])
+    app.state.collections = collections
+    checks = [Depends(known_parameters)]
+    app.include_router(status_routes.health, dependencies=checks, responses={503: {}})
+    # The guard has checked the token; this says in OpenAPI that an operation takes one.
+    checks.append(Depends(HTTPBearer(auto_error=False, scheme_name="token")))
+    for routes in (
+        search_routes,
+        embedding_routes,
+        document_routes,
+        status_routes,
+        page_routes,
+        projection,
+    ):
+        app.include_router(routes.router, dependencies=checks, responses=RESPONSES)
     page_routes.mount_files(app)
     add_handlers(app)
     # An attack by the length of what is compressed (BREACH) needs a page of another origin that
     # makes a browser send the secret of its user; ours is a token in a header, which none can.
-    inner: Any = GZipMiddleware(app, 1000, 1)
-    if settings.trust_proxy:
-        inner = ProxyHeadersMiddleware(inner, list(settings.trust_proxy))
-    guard = Guard(inner, settings, here.metrics, access)
+    guard = Guard(GZipMiddleware(app, 1000, 1), settings, access)
     if not settings.origins:
         return guard
     return CORSMiddleware(
@@ -96,33 +109,90 @@ def create(settings: ServerSettings) -> Any:
     )
 
 
-async def _warm(here: State) -> None:
-    await asyncio.gather(*(served.warm() for served in here.collections.values()))
-    gc.collect()
+async def _follow(access: Access) -> None:
+    """Follow the file of tokens. A worker stops, too, if its parent has died."""
     # Full passes of the garbage collector block the loop: not over what stays, and after 700,000
     # new objects, not 70,000, since a search may make a million.
-    gc.freeze()
     gc.set_threshold(700, 10, 100)
-
-
-async def _follow(here: State, access: Access) -> None:
-    """Show what other processes commit. A worker stops, too, if its parent has died."""
     started_by = multiprocessing.parent_process()
     while True:
         await asyncio.sleep(REFRESH)
         access.follow()
-        for served in here.collections.values():
-            try:
-                await served.refresh()
-            except Exception:  # the next look may succeed
-                _log.exception("%s was not refreshed", served.name)
         if started_by is not None and os.getppid() != started_by.pid:
             signal.raise_signal(signal.SIGTERM)
 
 
-def _tell_systemd(state: str) -> None:
-    """Send a state to the service manager that has started this process (sd_notify), if one has."""
-    if address := os.environ.get("NOTIFY_SOCKET", ""):
-        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            # A name that begins with @ is one of the kernel, without a file.
-            sender.sendto(state.encode(), address.replace("@", "\0", 1))
+def serve(settings: ServerSettings, on_address: Callable[[str], None]) -> None:
+    """Answer requests until SIGTERM or SIGINT; `on_address` is called with the URL.
+
+    Raises CollectionError if no collection can be opened, and QueryError if the tokens cannot be
+    read or the address cannot be used. Of several, the others are served, and say which is not.
+    """
+    if settings.tokens is not None:
+        read_tokens(settings.tokens)
+    failures: list[CollectionError] = []
+    for path in settings.collections.values():
+        try:
+            SearchEngine.open(path).close()
+        except CollectionError as error:
+            failures.append(error)
+    if len(failures) == len(settings.collections):
+        raise failures[0]
+    with suppress(OSError, ValueError):  # open files: what this user may have
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    config = uvicorn.Config(
+        partial(create, settings),
+        factory=True,
+        http="httptools",
+        workers=settings.workers,
+        access_log=False,
+        log_level="warning",
+        log_config=None,
+        backlog=_BACKLOG,
+        server_header=False,
+        timeout_graceful_shutdown=GRACE,
+        timeout_worker_healthcheck=GRACE,
+        forwarded_allow_ips=list(settings.trust_proxy),
+    )
+    with listen(settings.host, settings.port) as listener:
+        host, port = listener.getsockname()[:2]
+        host = f"[{host}]" if ":" in host else host
+        on_address(f"http://{host}:{port}{settings.root_path}")
+        if settings.workers > 1:
+            with tempfile.TemporaryDirectory(prefix="searchengine-") as folder:
+                os.environ[status_routes.METRICS_FOLDER] = folder  # for the workers
+                _Workers(config, [listener]).run()
+            return
+        server = uvicorn.Server(config)
+        try:
+            server.run(sockets=[listener])
+        except SystemExit:
+            if not server.started:
+                raise
+            # uvicorn raises SIGTERM again after an orderly stop: no error
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens now, so that no connection is refused while workers start.
+
+    Raises QueryError.
+    """
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise QueryError(
+            f"cannot listen on {host}, port {port}: {error.strerror or error}; choose another: "
+            "--host ADDRESS --port PORT"
+        ) from error
+
+
+class _Workers(Multiprocess):
+    """Processes that answer; uvicorn replaces one that dies."""
+
+    def terminate_all(self) -> None:
+        """Stop the workers, and refuse connections from now on: no worker would accept them."""
+        for listener in self.sockets:
+            listener.close()
+        super().terminate_all()

@@ -1,8 +1,8 @@
-"""Requests and responses as JSON, with examples; the options of a search are those of Query."""
+"""Requests as JSON, with examples; the options of a search are those of Query."""
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 
 from pydantic import (
     BaseModel,
@@ -25,19 +25,18 @@ def _whole(value: Any) -> Any:
 
 
 _WHOLE = BeforeValidator(_whole)
-Dimensions = Annotated[int, Field(ge=1, le=most.MAX_DIMENSIONS), _WHOLE]
 Question = Annotated[
     str,
     Field(min_length=1, max_length=most.MAX_QUERY, pattern=r"\S", description="A question."),
 ]
-Number = Annotated[float, Field(allow_inf_nan=False)]
-Vector = Annotated[list[Number], Field(min_length=1, max_length=most.MAX_DIMENSIONS)]
-Filter = Annotated[str, Field(max_length=most.MAX_FILTER)]
+Vector = Annotated[
+    list[Annotated[float, Field(allow_inf_nan=False)]],
+    Field(min_length=1, max_length=most.MAX_DIMENSIONS),
+]
 UrlFilter = Annotated[str, Field(max_length=most.MAX_URL_FILTER)]
 FieldName = Annotated[str, Field(max_length=most.MAX_FIELD)]
 StoredKey = Annotated[str, Field(max_length=most.MAX_KEY)]
 Name = Annotated[str, Field(max_length=64)]
-_SEVERAL = Field(min_length=1, max_length=most.MAX_BATCH)
 
 
 def _examples(*examples: Any, **config: Any) -> Any:
@@ -93,8 +92,13 @@ _Options: Any = create_model("_Options", __base__=Strict, **_OPTIONS)
 
 
 class SearchOptions(_Options):  # type: ignore[misc]
-    """What a search may ask for, besides its questions."""
+    """What a search may ask for, besides its questions.
 
+    Attributes:
+        either: two fields, of which a request has one.
+    """
+
+    either: ClassVar[tuple[str, str]]
     collection: Name | None = Field(None, description="Needed if the server has several.")
     texts: bool = Field(True, description="Whether hits come with the text of their document.")
 
@@ -104,8 +108,9 @@ class SearchOptions(_Options):  # type: ignore[misc]
         chosen: dict[str, Any] = self.model_dump(include=options, exclude_defaults=True)
         return chosen
 
-    def one_of(self, name: str, other: str) -> "SearchOptions":
-        """This request. Raises ValueError unless it has exactly one of two fields."""
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        name, other = self.either
         if (getattr(self, name) is None) == (getattr(self, other) is None):
             raise ValueError(f"give either {name} or {other}")
         return self
@@ -118,87 +123,34 @@ class SearchRequest(SearchOptions):
         {"query": "how do whales sleep", "k": 5},
         {"query": "whales", "mode": "hybrid", "where": "year >= 2015", "facets": ["lang"]},
     )
+    either = ("query", "vector")
     query: Question | None = None
     vector: Vector | None = Field(None, description="In place of `query`.")
 
-    @model_validator(mode="after")
-    def _one(self) -> "SearchOptions":
-        return self.one_of("query", "vector")
+
+_SEVERAL = Field(min_length=1, max_length=most.MAX_BATCH)
 
 
 class BatchRequest(SearchOptions):
     """Several questions with the same options."""
 
     model_config = _examples({"queries": ["how do whales sleep", "when do owls hunt"], "k": 3})
+    either = ("queries", "vectors")
     queries: Annotated[list[Question], _SEVERAL] | None = None
     vectors: Annotated[list[Vector], _SEVERAL] | None = Field(
         None, description="In place of `queries`."
     )
-
-    @model_validator(mode="after")
-    def _one(self) -> "SearchOptions":
-        return self.one_of("queries", "vectors")
 
 
 class SimilarRequest(SearchOptions):
     """A stored document, or several, in place of a question."""
 
     model_config = _examples({"key": "whales", "k": 5}, {"keys": ["whales", "owls"], "k": 5})
+    either = ("key", "keys")
     key: StoredKey | None = None
     keys: Annotated[list[StoredKey], Field(min_length=1, max_length=most.MAX_EXAMPLES)] | None = (
         Field(None, description="In place of `key`.")
     )
-
-    @model_validator(mode="after")
-    def _one(self) -> "SearchOptions":
-        return self.one_of("key", "keys")
-
-
-class HitModel(BaseModel):
-    """A document found; `start` and `end` are the offsets of its best passage in the text."""
-
-    score: float
-    key: str
-    title: str
-    text: str | None = None
-    metadata: dict[str, Any]
-    start: int
-    end: int
-    snippet: str
-    heading: str = ""
-    highlights: list[str] = Field([], description="Words of title and snippet to mark.")
-    scores: dict[str, float] = Field({}, description="Parts of the score, and earlier scores.")
-
-
-class FacetValue(BaseModel):
-    """A value of a field, and the number of documents that have it."""
-
-    value: Any
-    count: int
-
-
-class SearchResponse(BaseModel):
-    """The hits of one question, best first."""
-
-    collection: str
-    hits: list[HitModel]
-    facets: dict[str, list[FacetValue]]
-    exact: bool = Field(description="Whether these are certainly the true nearest documents.")
-    timing: dict[str, float] | None = Field(
-        description="Milliseconds: `wait` until the call began, its stages, `total` as the server "
-        "saw it; `questions` were answered together and share them."
-    )
-    notes: list[str] = Field(description="Why there are no hits: fields that no document has.")
-    replaced: dict[str, str] = Field(
-        description="Unknown words of the question, and the words searched for instead."
-    )
-
-
-class BatchResponse(BaseModel):
-    """The hits of many questions, in their order."""
-
-    collection: str
-    results: list[SearchResponse]
 
 
 # --------------------------------------------------------------------------------------- embeddings
@@ -233,7 +185,9 @@ class EmbeddingsRequest(Strict):
     )
     model: Name | None = Field(None, description="The collection whose encoder is used.")
     input: Input = Field(description="A text or several.")
-    dimensions: Dimensions | None = Field(None, description="Prefix to keep, scaled to length 1.")
+    dimensions: Annotated[int, Field(ge=1, le=most.MAX_DIMENSIONS), _WHOLE] | None = Field(
+        None, description="Prefix to keep, scaled to length 1."
+    )
     encoding_format: Literal["float", "base64"] = "float"
     input_type: Role = Field(
         "document", description="Role of the texts, for encoders that tell them apart."
@@ -241,39 +195,7 @@ class EmbeddingsRequest(Strict):
     user: str | None = Field(None, description="Ignored.", max_length=1000)
 
 
-class EmbeddingsResponse(BaseModel):
-    """Vectors of length 1, in the order of the texts."""
-
-    object: Literal["list"] = "list"
-    model: str
-    data: list[dict[str, Any]] = Field(
-        description="`embedding`: numbers, or float32 in little-endian order as base64."
-    )
-    usage: dict[str, int] = Field(description="Tokens read; 0 without a tokenizer.")
-    truncated: list[int] = Field(description="Positions of the inputs that were not read whole.")
-    max_tokens: int | None = Field(description="Tokens read of an input; null: any number.")
-
-
 # ---------------------------------------------------------------------------------------- documents
-
-
-class DocumentModel(BaseModel):
-    """A stored document: its fields and, next to them, its metadata."""
-
-    model_config = _examples(
-        {"_id": "whales", "title": "Sleep", "text": "A whale rests …", "year": 2016}, extra="allow"
-    )
-    key: str = Field(alias="_id")
-    title: str
-    text: str
-
-
-class DocumentList(BaseModel):
-    """Documents in the order in which they were first added."""
-
-    documents: list[DocumentModel]
-    total: int | None = Field(description="Documents that match the filter; null with `after`.")
-    next: int | None = Field(description="`after` of the next page; null: there is none.")
 
 
 class KeysRequest(Strict):
@@ -320,10 +242,8 @@ class CountRequest(Strict):
     query: Question | None = None
     mode: Literal["auto", "vector", "text", "hybrid"] = "auto"
     typo_tolerance: bool = True
-    where: Filter | None = None
-    fields: Annotated[dict[FieldName, Filter | None], Field(max_length=most.MAX_FACETS)] = Field(
-        {}, description="Fields whose values are counted, each with a filter of its own."
-    )
-
-
-# ------------------------------------------------------------------------------------------- server
+    where: Annotated[str, _BOUNDS["where"]] | None = None
+    fields: Annotated[
+        dict[FieldName, Annotated[str, _BOUNDS["where"]] | None],
+        Field(max_length=most.MAX_FACETS),
+    ] = Field({}, description="Fields whose values are counted, each with a filter of its own.")

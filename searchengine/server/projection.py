@@ -1,19 +1,59 @@
-"""A map of a collection: documents, a question and its hits on the two main directions."""
+"""The map of the page: documents, a question and its hits on the two main directions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from random import Random
+from typing import Any
 
 import numpy as np
+from fastapi import APIRouter
+from starlette.responses import Response
 
-from searchengine.engine import SearchEngine, contract
+from searchengine.engine import SearchEngine, contract, entries
 from searchengine.indexer.arrays import Floats
-from searchengine.server.page_filters import sample_ids
+from searchengine.server.models import MapRequest
+from searchengine.server.responses import json_object, respond
+from searchengine.server.served import Collection
 
 SAMPLE = 500
 """Documents on a map."""
 _PASSAGES = 64  # of a document, whose mean is its place
 _DOCUMENTS = 50  # whose passages are listed at a time
+router = APIRouter(tags=["page"], prefix="/v1/collections/{name}")
+
+
+@router.post("/map")
+async def show_map(served: Collection, body: MapRequest) -> Response:
+    """A sample of documents, a question and its hits, on the two main directions of the sample.
+
+    `points` is null if `version`, which names the sample, is that of the request. `explained`:
+    share of the variance of the sample that is shown.
+    """
+
+    def work(engine: SearchEngine) -> dict[str, Any]:
+        vectors = None if body.query is None else engine.encode_questions([body.query])
+        with engine.collection.reading() as snapshot:
+            # A commit has an id; a server, which has none, is known by its number of documents.
+            version = str(snapshot.settings.get("commit_id") or snapshot.count())
+            projection = served.projection
+            if projection is None or projection.version != version:
+                projection = served.projection = Projection.of(snapshot, version)
+            question = None
+            if vectors is not None:
+                ((x, y),) = projection.place(vectors)
+                question = {"x": x, "y": y}
+            stored = snapshot.known(body.keys)
+            hits = document_vectors(snapshot, [stored[k].id for k in body.keys if k in stored])
+            is_known = version == body.version
+            return {
+                "version": version,
+                "points": None if is_known else projection.points(snapshot, *projection.sample),
+                "question": question,
+                "hits": projection.points(snapshot, *hits),
+                "explained": projection.explained,
+            }
+
+    return respond(json_object(**await served.read(work)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +64,7 @@ class Projection:
         mean: (D,). axes: (2, D), unit rows, or zeros where the sample has fewer directions.
         explained: share of the variance that they show.
         sample: ids of the documents, and their vectors (n, D).
-        version: the id of the commit that it was computed from.
+        version: the commit that it was computed from.
     """
 
     mean: Floats
@@ -34,16 +74,16 @@ class Projection:
     version: str
 
     @classmethod
-    def of(cls, snapshot: contract.Snapshot) -> "Projection":
+    def of(cls, snapshot: contract.Snapshot, version: str) -> "Projection":
         """The projection of documents that have vectors, at most SAMPLE."""
-        ids, vectors = _document_vectors(snapshot, sample_ids(snapshot, SAMPLE))
+        ids, vectors = document_vectors(snapshot, sample_ids(snapshot, SAMPLE))
         mean = vectors.mean(axis=0) if ids else np.zeros(vectors.shape[1], np.float32)
         _, sizes, axes = np.linalg.svd(vectors - mean, full_matrices=False)
         two = np.zeros((2, len(mean)), np.float32)
         two[: len(axes[:2])] = axes[:2]
         energy = sizes**2
         explained = float(energy[:2].sum() / energy.sum()) if energy.any() else 0.0
-        return cls(mean, two, explained, (ids, vectors), _version(snapshot))
+        return cls(mean, two, explained, (ids, vectors), version)
 
     def place(self, vectors: Floats) -> list[list[float]]:
         """The coordinates [x, y] of vectors (n, D)."""
@@ -61,47 +101,14 @@ class Projection:
         ]
 
 
-class Remembers(Protocol):
-    """Where the last projection of a collection is kept."""
-
-    projection: Projection | None
-
-
-def locate(
-    kept: Remembers,
-    query: str | None,
-    keys: Sequence[str],
-    version: str | None,
-    engine: SearchEngine,
-) -> dict[str, Any]:
-    """The map, with a question and the documents of these keys that have vectors."""
-    vectors = None if query is None else engine.encode_questions([query])
-    with engine.collection.reading() as snapshot:
-        projection = kept.projection
-        if projection is None or projection.version != _version(snapshot):
-            projection = kept.projection = Projection.of(snapshot)
-        question = None
-        if vectors is not None:
-            ((x, y),) = projection.place(vectors)
-            question = {"x": x, "y": y}
-        stored = snapshot.known(keys)
-        found = _document_vectors(snapshot, [stored[key].id for key in keys if key in stored])
-        is_known = projection.version == version
-        return {
-            "version": projection.version,
-            "points": None if is_known else projection.points(snapshot, *projection.sample),
-            "question": question,
-            "hits": projection.points(snapshot, *found),
-            "explained": projection.explained,
-        }
+def sample_ids(snapshot: contract.Snapshot, n: int) -> list[int]:
+    """Ids of n documents drawn at random, ascending; all if they are few. Reads all ids."""
+    ids = np.concatenate([np.zeros(0, np.int64), *entries.ids(snapshot)])
+    chosen = sorted(Random(0).sample(range(len(ids)), min(n, len(ids))))
+    return [int(i) for i in ids[chosen]]
 
 
-def _version(snapshot: contract.Snapshot) -> str:
-    """The id of the commit that is shown; of a server, which has none, its number of documents."""
-    return str(snapshot.settings.get("commit_id") or snapshot.count())
-
-
-def _document_vectors(snapshot: contract.Snapshot, ids: Sequence[int]) -> tuple[list[int], Floats]:
+def document_vectors(snapshot: contract.Snapshot, ids: Sequence[int]) -> tuple[list[int], Floats]:
     """The documents with vectors, and the mean vector of passages of each (n, D).
 
     Reads no texts, and of a long document _PASSAGES passages at most, at even distances.

@@ -8,14 +8,11 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.security import HTTPBearer
-from pydantic import BaseModel
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import compile_path
 
-from searchengine import errors
 from searchengine.errors import (
     BackendUnavailable,
     CollectionBusy,
@@ -47,13 +44,6 @@ _TYPES = {
 INTERNAL = "internal error; the log of the server has it by this id"
 RETRY = {"Retry-After": "1"}
 """Header of a refusal before anything was done, so that any request may be sent again."""
-BEARER = HTTPBearer(auto_error=False, scheme_name="token")
-"""Says in OpenAPI that an operation takes a token; the guard has checked it."""
-_CODES = {
-    kind: re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
-    for name, kind in vars(errors).items()
-    if isinstance(kind, type) and issubclass(kind, SearchEngineError)
-}
 # The status and the message of an error of the engine; None: its own message.
 _NO_ENCODER = "the encoder of the collection cannot be loaded; search by words: mode text"
 _UNREADABLE = "the collection cannot be read or written; the log of the server says why"
@@ -70,41 +60,26 @@ _ENGINE: tuple[tuple[type[Exception], int, str | None], ...] = (
     (IndexerError, 500, INTERNAL),
     (SearchEngineError, 422, None),
 )
+_EXAMPLE = {
+    "type": "invalid",
+    "message": "k: Input should be less than or equal to 1000",
+    "param": "k",
+    "code": None,
+    "id": "5f0e8a1c9b2d4e37",
+}
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    status: {"description": text, "content": {"application/json": {"example": {"error": _EXAMPLE}}}}
+    for status, text in (
+        ("4XX", "The request is refused; the message says why."),
+        ("5XX", "Not ready, busy, not in time, or an error."),
+    )
+}
+"""The errors of a route, for OpenAPI."""
 _log = logging.getLogger(__name__)
 
 
-class ErrorDetail(BaseModel):
-    """An error. `id` is in the log of the server and in the header X-Request-Id.
-
-    `code`: the error of the engine, such as filter_error; null: another. `param`: the field.
-    """
-
-    type: str
-    message: str
-    param: str | None = None
-    code: str | None = None
-    id: str
-
-
-class ErrorModel(BaseModel):
-    """An error."""
-
-    error: ErrorDetail
-
-
-RESPONSES: dict[int | str, dict[str, Any]] = {
-    "4XX": {"model": ErrorModel, "description": "The request is refused; the message says why."},
-    "5XX": {"model": ErrorModel, "description": "Not ready, busy, not in time, or an error."},
-}
-"""The errors of a route, for OpenAPI."""
-
-
-class Refused(Exception):
-    """A request that is answered by an error."""
-
-    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(message)
-        self.status, self.message, self.headers = status, message, headers
+class Refused(HTTPException):
+    """A request that is answered by an error: its status, its message, and headers."""
 
 
 def error_response(
@@ -116,15 +91,17 @@ def error_response(
     param: str | None = None,
     code: str | None = None,
 ) -> Response:
-    """The response of an error; OpenAI's clients read it too. `param`: the field that is wrong."""
+    """The response of an error; OpenAI's clients read it too.
+
+    `param`: the field that is wrong. `code`: the error of the engine, such as filter_error.
+    """
     kind = code if code == "unknown_key" else _TYPES[status]  # a document, not an address
     error = {"type": kind, "message": message, "param": param, "code": code, "id": identity}
-    return Response(to_json({"error": error}), status, dict(headers or {}), "application/json")
+    return Response(to_json({"error": error}), status, headers, "application/json")
 
 
 def add_handlers(app: FastAPI) -> None:
     """Turn every exception of a route into one sentence with the id of the request."""
-    app.add_exception_handler(Refused, _refused)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(SearchEngineError, _engine)
@@ -142,34 +119,27 @@ def _parameters(request: Request) -> list[str]:
     return [parameter.alias for parameter in request.scope["route"].dependant.query_params]
 
 
-def _refused(request: Request, error: Any) -> Response:
-    return error_response(error.status, error.message, request.scope["id"], error.headers)
-
-
 def _http(request: Request, error: Any) -> Response:
-    """An error of the framework: a route, a method, a body that is not JSON."""
-    status, headers, message = error.status_code, None, "the body is not JSON in UTF-8"
-    if status == 404:
+    """A refusal of ours, or of the framework: a route, a method, a body that is not JSON."""
+    status, headers, message = error.status_code, error.headers, error.detail
+    if isinstance(error, Refused):
+        pass
+    elif status == 404:
         message = "there is nothing at this address; /docs lists what there is"
-    elif status == 405:
-        methods = _methods(request)
+    elif status == 405:  # each route of the framework knows its own method only
+        paths, address = request.app.openapi()["paths"], request.scope["path"]
+        address = address.removeprefix(request.scope["root_path"])
+        matching = [paths[path] for path in paths if _pattern(path).match(address)]
+        methods = sorted(method.upper() for each in matching for method in each) or ["GET"]
         headers = {"Allow": ", ".join(methods)}
         message = f"this address takes {' or '.join(methods)}, got {request.method}"
     else:
-        status = 400
+        status, message = 400, "the body is not JSON in UTF-8"
     return error_response(status, message, request.scope["id"], headers)
 
 
-def _methods(request: Request) -> list[str]:
-    """The methods of an address; each route of the framework knows its own only."""
-    address = request.scope["path"].removeprefix(request.scope["root_path"])
-    methods = [
-        method.upper()
-        for path, operations in request.app.openapi()["paths"].items()
-        if compile_path(path.replace("{key}", "{key:any_key}"))[0].match(address)
-        for method in operations
-    ]
-    return sorted(methods) or ["GET"]
+def _pattern(path: str) -> re.Pattern[str]:
+    return compile_path(path.replace("{key}", "{key:any_key}"))[0]
 
 
 def _invalid(request: Request, error: Any) -> Response:
@@ -182,26 +152,20 @@ def _invalid(request: Request, error: Any) -> Response:
         message = "send the header Content-Type: application/json with the body"
         return error_response(422, message, identity)
     place = ".".join(str(part) for part in first["loc"][1:])
-    message = str(first["msg"]).removeprefix("Value error, ") if "msg" in first else ""
-    if kind == "extra_forbidden":
-        in_url = first["loc"][0] == "query"
-        known = _parameters(request) if in_url else _fields(request)
-        message = f"no such {'parameter' if in_url else 'field'}{_hint(place, known)}"
+    message = str(first.get("msg", "")).removeprefix("Value error, ")
+    if kind == "extra_forbidden" and first["loc"][0] == "query":
+        message = f"no such parameter{_hint(place, _parameters(request))}"
+    elif kind == "extra_forbidden":
+        (body,) = request.scope["route"].dependant.body_params
+        message = f"no such field{_hint(place, body.field_info.annotation.model_fields)}"
     message = f"{place:.80}: {message}" if place else message
     return error_response(422, f"{message:.500}", identity, param=f"{place:.80}" or None)
 
 
-def _fields(request: Request) -> list[str]:
-    """The fields of the body that a route takes."""
-    body = request.scope["route"].dependant.body_params
-    return list(getattr(body[0].field_info.annotation, "model_fields", ())) if body else []
-
-
 def _hint(name: str, known: Iterable[str]) -> str:
     """The known name that was meant: a near one, or one that begins so."""
-    names = list(known)
-    longer = [each for each in names if each.startswith(name)]
-    near = get_close_matches(name, names, 1, 0.75) or longer
+    longer = [each for each in known if each.startswith(name)]
+    near = get_close_matches(name, known, 1, 0.75) or longer
     return f"; did you mean {near[0]}?" if near and name else ""
 
 
@@ -212,10 +176,10 @@ def _engine(request: Request, error: Any) -> Response:
         _log.error("request %s: %s", request.scope["id"], error)
     if message is None:
         message = str(error)
-        for served in request.app.state.here.collections.values():
+        for served in request.app.state.collections.values():
             message = served.without_path(message)
     headers = RETRY if status == 503 and not late else None  # which would be as slow again
-    code = _CODES.get(type(error))
+    code = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(error).__name__).lower()
     return error_response(status, message, request.scope["id"], headers, code=code)
 
 

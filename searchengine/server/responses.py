@@ -1,4 +1,4 @@
-"""Responses as JSON, known to fit their models, up to a size."""
+"""Responses as JSON, up to a size."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

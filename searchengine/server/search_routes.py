@@ -1,33 +1,43 @@
 """Routes that answer questions."""
 
 import time
-from collections.abc import Callable
 from typing import Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from pydantic_core import to_json
 from starlette.responses import Response
 
 from searchengine.engine import SearchEngine
 from searchengine.errors import QueryError
-from searchengine.query.hits import STAGES, Hit, Hits, Timing
-from searchengine.server.models import (
-    BatchRequest,
-    BatchResponse,
-    SearchOptions,
-    SearchRequest,
-    SearchResponse,
-    SimilarRequest,
-)
-from searchengine.server.refusals import BEARER, RESPONSES
+from searchengine.query.hits import STAGES, Hits, Timing
+from searchengine.server.models import BatchRequest, SearchOptions, SearchRequest, SimilarRequest
 from searchengine.server.responses import facet_lists, json_list, json_object, respond
 from searchengine.server.served import collection_of
 from searchengine.server.server_settings import MAX_HITS
 
-router = APIRouter(tags=["search"], responses=RESPONSES, dependencies=[Depends(BEARER)])
+router = APIRouter(tags=["search"], prefix="/v1/search")
+_HITS: dict[str, Any] = {
+    "collection": "papers",
+    "hits": [
+        {
+            "score": 0.72,
+            "key": "whales-01",
+            "title": "Sleep",
+            "text": "A whale rests one half of its brain at a time.",
+            "metadata": {"year": 2014},
+            "start": 0,
+            "end": 46,
+            "snippet": "A whale rests one half of its brain at a time.",
+            "heading": "",
+            "highlights": ["sleep", "whale"],
+            "scores": {"vector": 0.53, "text": 4.1},
+        }
+    ],
+}
+"""What OpenAPI shows; docs/server.md has the rest."""
 
 
-@router.post("/v1/search", response_model=SearchResponse)
+@router.post("")
 async def search(body: SearchRequest, request: Request) -> Response:
     """The documents nearest to a question or a vector, best first."""
     served = collection_of(request, body.collection)
@@ -35,14 +45,12 @@ async def search(body: SearchRequest, request: Request) -> Response:
     question: Any = body.query if body.query is not None else body.vector
     show = _with_texts if body.texts else _without_texts
     hits, shown = await served.search(question, body.k, _options(body), show, body.timeout)
-    seconds = time.perf_counter() - start
-    timing = _milliseconds(hits.timing, seconds)
-    return respond(_result(served.name, timing, shown))
+    return respond(_result(served.name, hits.timing, time.perf_counter() - start, shown))
 
 
-@router.post("/v1/search/batch", response_model=BatchResponse)
+@router.post("/batch")
 async def search_batch(body: BatchRequest, request: Request) -> Response:
-    """The hits of many questions; faster than one by one."""
+    """The hits of many questions as `results`, in their order; faster than one by one."""
     served = collection_of(request, body.collection)
     start = time.perf_counter()
     questions = (body.queries if body.queries is not None else body.vectors) or []
@@ -51,14 +59,14 @@ async def search_batch(body: BatchRequest, request: Request) -> Response:
 
     def work(engine: SearchEngine) -> bytes:
         batch = engine.search_batch(questions, body.k, **options)
-        timing = _milliseconds(batch[0].timing, time.perf_counter() - start)  # of all together
-        results = json_list(_result(served.name, timing, show(hits)) for hits in batch)
-        return json_object(collection=served.name, results=results)
+        seconds = time.perf_counter() - start  # of all together
+        results = (_result(served.name, hits.timing, seconds, show(hits)) for hits in batch)
+        return json_object(collection=served.name, results=json_list(results))
 
     return respond(await served.read(work, body.timeout))
 
 
-@router.post("/v1/search/similar", response_model=SearchResponse)
+@router.post("/similar")
 async def similar(body: SimilarRequest, request: Request) -> Response:
     """The documents nearest to a stored one or to several, which are left out."""
     keys = (body.keys if body.key is None else [body.key]) or []
@@ -67,7 +75,8 @@ async def similar(body: SimilarRequest, request: Request) -> Response:
     show = _with_texts if body.texts else _without_texts
 
     def work(engine: SearchEngine) -> bytes:
-        return _result(served.name, None, show(engine.similar(keys, body.k, **options)))
+        hits = engine.similar(keys, body.k, **options)
+        return _result(served.name, hits.timing, 0, show(hits))
 
     return respond(await served.read(work, body.timeout))
 
@@ -82,30 +91,25 @@ def _options(body: SearchOptions, questions: int = 1) -> dict[str, Any]:
     return body.options()
 
 
-def _milliseconds(timing: Timing | None, seconds: float) -> dict[str, float] | None:
-    """The stages of a search that took `seconds` in all, with the time before its call."""
-    if timing is None:
-        return None
-    stages = {name: getattr(timing, name) for name in STAGES}
-    wait = max(0.0, seconds - sum(stages.values()))
-    parts = {"wait": wait, **stages, "total": seconds}
-    return {name: round(1e3 * part, 3) for name, part in parts.items()} | {
-        "questions": timing.questions
-    }
+def _result(collection: str, timing: Timing | None, seconds: float, shown: bytes) -> bytes:
+    """The hits of a question as JSON; `shown`: the members that follow.
+
+    The milliseconds of a search are those until its call began (`wait`), of its stages, and of all
+    the `seconds` that it took in the server.
+    """
+    stages: dict[str, float] | None = None
+    if timing is not None:
+        stages = {name: getattr(timing, name) for name in STAGES}
+        wait = max(0.0, seconds - sum(stages.values()))
+        parts = {"wait": wait, **stages, "total": seconds}
+        stages = {name: round(1e3 * part, 3) for name, part in parts.items()}
+        stages["questions"] = timing.questions
+    return to_json({"collection": collection, "timing": stages})[:-1] + b"," + shown[1:]
 
 
-def _result(collection: str, timing: dict[str, float] | None, shown: bytes) -> bytes:
-    """A SearchResponse; `shown`: the rest of it."""
-    return to_json({"collection": collection, "timing": timing})[:-1] + b"," + shown[1:]
-
-
-def _without_texts(hits: Hits) -> bytes:
-    return _with_texts(hits, _without_text)
-
-
-def _with_texts(hits: Hits, fields: Callable[[Hit], dict[str, Any]] = Hit.as_dict) -> bytes:
+def _with_texts(hits: Hits, texts: bool = True) -> bytes:
     return json_object(
-        hits=json_list(map(fields, hits)),
+        hits=json_list(_fields(hit.as_dict(), texts) for hit in hits),
         facets=facet_lists(hits.facets),
         exact=hits.exact,
         notes=hits.notes,
@@ -113,10 +117,17 @@ def _with_texts(hits: Hits, fields: Callable[[Hit], dict[str, Any]] = Hit.as_dic
     )
 
 
-def _without_text(hit: Hit) -> dict[str, Any]:
-    """A hit without its text, and without what only has offsets into it."""
-    offsets = ("headings", "sections")
-    fields = hit.as_dict()
-    del fields["text"]
-    fields["metadata"] = {k: v for k, v in hit.metadata.items() if k not in offsets}
-    return fields
+def _without_texts(hits: Hits) -> bytes:
+    return _with_texts(hits, texts=False)
+
+
+def _fields(hit: dict[str, Any], texts: bool) -> dict[str, Any]:
+    """A hit; without its text, also without what only has offsets into it."""
+    if not texts:
+        del hit["text"]
+        hit["metadata"] = {
+            name: value
+            for name, value in hit["metadata"].items()
+            if name not in ("headings", "sections")
+        }
+    return hit

@@ -1,35 +1,38 @@
-"""What the routes share: the collections of a server, each with its engine and its threads."""
+"""What the routes share: a collection of the server, with its engine and its threads."""
 
 import asyncio
+import gc
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from time import monotonic
+from typing import Annotated, Any, TypeVar
 
-from fastapi import Request
+import fastapi
+from fastapi import Depends, Request
 
 from searchengine.engine import SearchEngine, limits, name_of
-from searchengine.errors import CollectionError, EncoderMismatch, SearchEngineError
+from searchengine.errors import EncoderMismatch, SearchEngineError
 from searchengine.query.hits import Hits
-from searchengine.server.metrics import Metrics
-from searchengine.server.projection import Projection
+from searchengine.query.request import Query
+from searchengine.server.coalescing import Coalescer
 from searchengine.server.refusals import RETRY, Refused
-from searchengine.server.server_settings import MAX_TEXT, ServerSettings
+from searchengine.server.server_settings import MAX_TEXT, WAIT, ServerSettings
 
 Result = TypeVar("Result")
 
-READERS = 4
-"""Threads that read documents and answer batches, for each collection."""
-AGAIN = 5.0
-"""Seconds until an encoder that could not be loaded is tried again."""
-_LATE = 5.0  # seconds after its time limit in which a request has ended
+READERS, SEARCHES = 4, 16
+"""Threads of each collection: that read documents and answer batches, and that answer questions."""
+REFRESH, AGAIN = 0.5, 5.0
+"""Seconds between looks for commits, and until an encoder that failed to load is tried again."""
+LATE = 5.0
+"""Seconds after its time limit in which a request has ended."""
 _log = logging.getLogger(__name__)
 
 
 class Served:
-    """An open collection. Questions go to `SearchEngine.asearch`, other calls to threads.
+    """An open collection. One of its threads opens it and shows each commit; others answer.
 
     Attributes:
         name, path: as the server was started with.
@@ -39,21 +42,17 @@ class Served:
     """
 
     def __init__(self, name: str, path: Path | str, settings: ServerSettings) -> None:
-        """Open it. If it cannot be opened, `warm` tries again."""
-        self.name, self.path = name, path
-        self._settings = settings
-        self.projection: Projection | None = None
+        self.name, self.path, self._settings = name, path, settings
+        self.projection: Any = None
         self.problem: str | None = "the encoder is being loaded"
         self.away: str | None = None
         self._engine: SearchEngine | None = None
-        try:
-            self._engine = self._open()
-        except (CollectionError, OSError) as error:
-            self.problem = self.away = self.without_path(str(error))
+        self._former: list[tuple[float, SearchEngine]] = []  # and when they were replaced
+        self._keeper, self._writer = (
+            ThreadPoolExecutor(1, f"{n} {name}") for n in ("keep", "write")
+        )
         self._readers = ThreadPoolExecutor(READERS, f"read {name}")
-        self._writer = ThreadPoolExecutor(1, f"write {name}")
-        self._refreshing = asyncio.Lock()
-        self._retiring: dict[SearchEngine, asyncio.Task[None]] = {}
+        self._coalescer = Coalescer(SEARCHES)
 
     @property
     def engine(self) -> SearchEngine:
@@ -65,35 +64,64 @@ class Served:
             raise Refused(503, f"the collection cannot be opened: {self.away}", RETRY)
         return self._engine
 
-    def _open(self) -> SearchEngine:
-        settings = self._settings
-        encoder = settings.encoders.get(self.name)
-        return SearchEngine.open(self.path, encoder, wait=settings.wait, runtime=settings.runtime)
-
-    def _load(self) -> None:
-        if self._engine is None:
-            self._engine, self.away = self._open(), None
-        self.engine.warm()
-
-    async def warm(self) -> None:
-        """Load the encoders and read all files; then the collection is ready. Tries until it is."""
+    async def follow(self) -> None:
+        """Load the encoder, and show what other processes commit; what fails is tried again."""
+        again = 0.0
         failure: str | None = None  # of the last attempt, so that it is logged once
-        while self.problem is not None:
+        while True:
+            await self.show()
+            if self.problem is not None and self._engine is not None and monotonic() >= again:
+                try:
+                    await self._in(self._keeper, self._engine.warm)
+                    self.problem = None
+                    gc.collect()
+                    gc.freeze()  # full passes of the garbage collector block the loop
+                except (SearchEngineError, OSError) as error:
+                    self.problem = "the encoder cannot be loaded; the log of the server says why"
+                    if str(error) != failure:
+                        failure = str(error)
+                        message = "%s answers only searches by words (mode text): %s"
+                        _log.error(message, self.name, error)
+                    again = monotonic() + AGAIN
+            await asyncio.sleep(REFRESH)
+
+    async def show(self) -> None:
+        """Open the collection, or show its newest commit, by another encoder if it has one now."""
+        reason = None
+        try:
+            async with asyncio.timeout(self._settings.timeout):
+                await self._in(self._keeper, self._show)
+        except Exception as error:  # the next look may succeed
+            if isinstance(error, TimeoutError):  # a database may hang
+                error = TimeoutError(f"no answer within {self._settings.timeout:g} seconds")
+            reason = self.without_path(str(error))
+            if reason != self.away:
+                expected = isinstance(error, SearchEngineError | OSError)
+                _log.error("%s cannot be read: %s", self.name, error, exc_info=not expected)
+        self.away = reason
+
+    def _show(self) -> None:
+        if self._engine is None:
+            self._engine = self._open()
+        try:
+            self._engine.refresh()
+        except EncoderMismatch:
+            fresh = self._open()
             try:
-                await asyncio.to_thread(self._load)
-            except (SearchEngineError, OSError) as error:
-                remains = "answers only searches by words (mode text); the rest"
-                self.problem = "the encoder cannot be loaded; the log of the server says why"
-                if self._engine is None:
-                    remains = "is not served until it can be opened, which"
-                    self.problem = self.away = self.without_path(str(error))
-                if str(error) != failure:
-                    failure = str(error)
-                    message = "%s %s is tried again every %g seconds: %s"
-                    _log.error(message, self.name, remains, AGAIN, error)
-                await asyncio.sleep(AGAIN)
-            else:
-                self.problem = None
+                fresh.warm()
+            except BaseException:
+                fresh.close()
+                raise
+            _log.warning("%s has another encoder now", self.name)
+            self._former.append((monotonic(), self._engine))
+            self._engine = fresh
+        while self._former and self._former[0][0] < monotonic() - self._settings.timeout - LATE:
+            # No request can use it, and what waits to be written comes first.
+            self._writer.submit(self._former.pop(0)[1].close)
+
+    def _open(self) -> SearchEngine:
+        encoder = self._settings.encoders.get(self.name)
+        return SearchEngine.open(self.path, encoder, wait=WAIT, runtime=self._settings.runtime)
 
     async def search(
         self,
@@ -105,17 +133,17 @@ class Served:
     ) -> tuple[Hits, Result]:
         """The hits of one question, which is answered together with others of now.
 
-        With what `show` returned for them, which is called in the thread that answers.
+        With what `show` returns for them, which is called in the thread that answers.
         """
-        options = options | {"timeout": self._seconds(timeout)}
 
-        async def answer() -> tuple[Hits, Result]:
-            answered: tuple[Hits, Result] = await self.engine.asearch_shown(
-                query, show, k, characters=MAX_TEXT, **options
-            )
-            return answered
+        def together(items: list[tuple[Any, limits.Deadline]]) -> list[tuple[Hits, Result]]:
+            with limits.limited(max(deadline for _, deadline in items), MAX_TEXT):
+                batch = self.engine.search_batch([query for query, _ in items], k, **options)
+                return [(hits, show(hits)) for hits in batch]
 
-        return await self._by_new_encoder(answer)
+        key = Query.from_options(k, options), isinstance(query, str), show  # type: ignore[arg-type]
+        item = query, self._deadline(timeout)
+        return await self._by_new_encoder(lambda: self._coalescer.ask(key, item, together))
 
     async def read(
         self, function: Callable[[SearchEngine], Result], timeout: float | None = None
@@ -125,12 +153,7 @@ class Served:
         Or for `timeout` seconds, if they are fewer. Returns its result.
         """
         limited = self._limited(function, timeout)
-
-        async def answer() -> Result:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._readers, limited, self.engine)
-
-        return await self._by_new_encoder(answer)
+        return await self._by_new_encoder(lambda: self._in(self._readers, limited))
 
     async def write(
         self, function: Callable[[SearchEngine], Result], *, limited: bool = False
@@ -140,74 +163,35 @@ class Served:
         It goes on if the caller is cancelled. Writes run one at a time. `limited`: for as long as a
         request may take.
         """
-        function = self._limited(function) if limited else function
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._writer, function, self.engine)
+        call = self._limited(function) if limited else lambda: function(self.engine)
+        return await self._in(self._writer, call)
 
     async def _by_new_encoder(self, answer: Callable[[], Awaitable[Result]]) -> Result:
         """What this returns; again if a reindex on a server, which all see at once, came before."""
-        before = self.engine
         try:
             return await answer()
         except EncoderMismatch:
-            if self.engine is before:
-                await self.refresh()
-            if self.engine is before:
-                raise
+            await self.show()
             return await answer()
 
-    def _seconds(self, timeout: float | None) -> float:
-        """How long a request may take, of which its caller grants `timeout` seconds."""
-        longest = self._settings.timeout
-        return longest if timeout is None else min(timeout, longest)
+    @staticmethod
+    def _in(threads: ThreadPoolExecutor, call: Callable[[], Result]) -> Awaitable[Result]:
+        return asyncio.get_running_loop().run_in_executor(threads, call)
+
+    def _deadline(self, timeout: float | None) -> limits.Deadline:
+        """When a request must have ended, of which its caller grants `timeout` seconds."""
+        return limits.Deadline.after(min(timeout or self._settings.timeout, self._settings.timeout))
 
     def _limited(
         self, function: Callable[[SearchEngine], Result], timeout: float | None = None
-    ) -> Callable[[SearchEngine], Result]:
-        deadline = limits.Deadline.after(self._seconds(timeout))
+    ) -> Callable[[], Result]:
+        deadline = self._deadline(timeout)
 
-        def call(engine: SearchEngine) -> Result:
+        def call() -> Result:
             with limits.limited(deadline, MAX_TEXT):
-                return function(engine)
+                return function(self.engine)
 
         return call
-
-    async def refresh(self) -> None:
-        """Show the newest commit; open the collection again if its encoder was replaced."""
-        if self._engine is None:
-            return
-        async with self._refreshing:
-            try:
-                try:
-                    await asyncio.to_thread(self.engine.refresh)
-                except EncoderMismatch:
-                    await self._reopen()
-            except (CollectionError, OSError) as error:
-                if (reason := self.without_path(str(error))) != self.away:
-                    _log.error("%s keeps its commit: %s", self.name, error)
-                self.away = reason
-            else:
-                self.away = None
-
-    async def _reopen(self) -> None:
-        """Open the collection with its new encoder; the former engine ends its searches."""
-        fresh = await asyncio.to_thread(self._open)
-        try:
-            await asyncio.to_thread(fresh.warm)
-        except BaseException:
-            fresh.close()
-            raise
-        _log.warning("%s has another encoder now", self.name)
-        former, self._engine = self.engine, fresh
-        self._retiring[former] = asyncio.create_task(self._retire(former))
-
-    async def _retire(self, former: SearchEngine) -> None:
-        """Close an engine when no request can use it, so that its encoder takes no memory."""
-        await asyncio.sleep(self._settings.timeout + _LATE)
-        # What waits to be written has no time limit.
-        await asyncio.get_running_loop().run_in_executor(self._writer, int)
-        await asyncio.to_thread(former.close)
-        del self._retiring[former]
 
     def without_path(self, message: str) -> str:
         """A message for a client: the name of the collection in place of its folder or URL."""
@@ -220,45 +204,40 @@ class Served:
     @property
     def unready(self) -> str | None:
         """Why it is not ready: also while its database is away, without which nothing is found."""
-        return self.problem or (self.away if isinstance(self.path, str) else None)
+        no_engine = self._engine is None or isinstance(self.path, str)
+        return (self.away if no_engine else None) or self.problem
 
     async def close(self) -> None:
         """End the threads, with the change that is being written, and close the files."""
-        retiring = list(self._retiring.items())
-        for _, task in retiring:
-            task.cancel()
-        for threads in (self._writer, self._readers):
+        for threads in (self._writer, self._readers, self._coalescer.threads, self._keeper):
             await asyncio.to_thread(threads.shutdown)
-        for engine in (*(former for former, _ in retiring), self._engine):
+        for engine in (*(former for _, former in self._former), self._engine):
             if engine is not None:
                 await asyncio.to_thread(engine.close)
 
 
-@dataclass(slots=True)
-class State:
-    """The state that the routes share."""
-
-    settings: ServerSettings
-    metrics: Metrics
-    collections: Mapping[str, Served] = field(default_factory=dict)
-
-
-def state(request: Request) -> State:
-    """The state of the application that answers a request."""
-    here: State = request.app.state.here
-    return here
-
-
 def collection_of(request: Request, name: str | None) -> Served:
     """The collection that a request names; None: the only one. Raises Refused."""
-    collections = state(request).collections
+    collections: dict[str, Served] = request.app.state.collections
     if name is None:
         if len(collections) > 1:
             names = ", ".join(collections)
             raise Refused(422, f"the server has several collections; name one of: {names}")
         name = next(iter(collections))
-    served = collections.get(name)
-    if served is None:
+    if name not in collections:
         raise Refused(404, f"there is no collection {name!r:.80}; GET /v1/collections lists them")
     request.scope["collection"] = name
-    return served
+    return collections[name]
+
+
+async def _named(
+    request: Request,
+    name: Annotated[
+        str, fastapi.Path(max_length=64, description="A collection.", examples=["papers"])
+    ],
+) -> Served:
+    return collection_of(request, name)
+
+
+Collection = Annotated[Served, Depends(_named)]
+"""The collection that the address names."""

@@ -1,41 +1,72 @@
-"""Routes about the server: collections, statistics, health, metrics."""
+"""Routes about the server: collections, statistics, health; metrics for Prometheus."""
 
+import os
 from dataclasses import asdict
-from typing import Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
+from prometheus_client import (
+    REGISTRY,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.multiprocess import MultiProcessCollector
 from starlette.responses import Response
 
 from searchengine.engine import SearchEngine
 from searchengine.errors import SearchEngineError
-from searchengine.server.document_routes import Name
-from searchengine.server.metrics import CONTENT_TYPE
-from searchengine.server.refusals import BEARER, RESPONSES, Refused
+from searchengine.server.refusals import Refused
 from searchengine.server.responses import json_object, respond
-from searchengine.server.served import Served, collection_of, state
+from searchengine.server.served import Collection, Served
 
+METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+"""Environment variable: the folder where prometheus-client keeps the numbers of all workers."""
+_ABOUT = ("route", "method", "collection")
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+disable_created_metrics()  # type: ignore[no-untyped-call]  # as many lines again, for no use
+_REQUESTS = Counter("searchengine_requests", "Requests answered.", (*_ABOUT, "status"))
+_SECONDS = Histogram(
+    "searchengine_request_seconds",
+    "Time from a request to the end of its response.",
+    _ABOUT,
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+)
+_DOCUMENTS, _UP = (  # of several workers the last that set it is right
+    Gauge(f"searchengine_{name}", text, ["collection"], multiprocess_mode="mostrecent")
+    for name, text in (
+        ("documents", "Documents stored."),
+        ("up", "1: the collection can be read. 0: it is away."),
+    )
+)
 router = APIRouter(tags=["server"])
-_GUARDED: Any = {"responses": RESPONSES, "dependencies": [Depends(BEARER)]}
+health = APIRouter(tags=["server"])
+"""What needs no token."""
 
 
-@router.get("/v1/collections", response_model=dict[str, Any], **_GUARDED)
+def count_request(route: str, method: str, collection: str, status: int, seconds: float) -> None:
+    """Count a response; `collection`: its name, or "" where it is about none."""
+    about = (route, method if method in _METHODS else "other", collection)
+    _REQUESTS.labels(*about, str(status)).inc()
+    _SECONDS.labels(*about).observe(seconds)
+
+
+@router.get("/v1/collections")
 async def collections(request: Request) -> Response:
     """The collections of this server; `documents` is null where it cannot be read now."""
+    served = request.app.state.collections.values()
     listed = [
-        {
-            "name": served.name,
-            "ready": served.unready is None,
-            "documents": None if served.away else await served.read(len),
-        }
-        for served in state(request).collections.values()
+        {"name": each.name, "ready": each.unready is None, "documents": await _documents(each)}
+        for each in served
     ]
     return respond(json_object(collections=listed))
 
 
-@router.get("/v1/collections/{name}/stats", response_model=dict[str, Any], **_GUARDED)
-async def stats(request: Request, name: Name) -> Response:
+@router.get("/v1/collections/{name}/stats")
+async def stats(served: Collection) -> Response:
     """Size and settings of a collection, as `searchengine info` shows them."""
-    served = collection_of(request, name)
     shown = asdict(await served.read(SearchEngine.stats)) | {"path": served.name}
     encoder = shown["encoder"]
     shown["encoder"] = None if encoder is None else str(encoder).rsplit("/", 1)[-1]
@@ -43,32 +74,19 @@ async def stats(request: Request, name: Name) -> Response:
     return respond(json_object(**shown))
 
 
-@router.get("/healthz", response_model=dict[str, Any])
-async def healthz(request: Request) -> Response:
-    """Whether the process answers."""
-    return respond(json_object(status="ok", problems={}))
-
-
-@router.get("/readyz", response_model=dict[str, Any], responses={503: {}})
-async def readyz(request: Request) -> Response:
-    """Whether all collections are ready; 503 if not, with their `problems` by name."""
-    unready = {each.name: each.unready for each in state(request).collections.values()}
-    problems = {name: problem for name, problem in unready.items() if problem is not None}
-    content = json_object(status="not ready" if problems else "ok", problems=problems)
-    return respond(content, status=503 if problems else 200)
-
-
-@router.get(
-    "/metrics",
-    response_class=Response,
-    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **RESPONSES},
-    dependencies=[Depends(BEARER)],
-)
+@router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 async def metrics(request: Request) -> Response:
     """Metrics of all workers, for Prometheus."""
-    here = state(request)
-    documents = {name: await _documents(served) for name, served in here.collections.items()}
-    return Response(here.metrics.page(documents), media_type=CONTENT_TYPE)
+    for name, served in request.app.state.collections.items():
+        count = await _documents(served)
+        _UP.labels(name).set(count is not None)
+        _DOCUMENTS.labels(name).set(float("nan") if count is None else count)
+    registry = REGISTRY
+    if METRICS_FOLDER in os.environ:
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    text = generate_latest(registry)
+    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 async def _documents(served: Served) -> int | None:
@@ -78,3 +96,18 @@ async def _documents(served: Served) -> int | None:
     except (Refused, SearchEngineError, OSError):
         return None
     return None if served.away else count
+
+
+@health.get("/healthz")
+async def healthz() -> Response:
+    """Whether the process answers."""
+    return respond(json_object(status="ok", problems={}))
+
+
+@health.get("/readyz")
+async def readyz(request: Request) -> Response:
+    """Whether all collections are ready; 503 if not, with their `problems` by name."""
+    served = request.app.state.collections
+    problems = {name: each.unready for name, each in served.items() if each.unready is not None}
+    content = json_object(status="not ready" if problems else "ok", problems=problems)
+    return respond(content, status=503 if problems else 200)

@@ -12,7 +12,6 @@ from conftest import WordLengths
 from searchengine import SearchEngine
 from searchengine.backends.limits import Deadline, limited
 from searchengine.errors import QueryError, SearchTimeout
-from searchengine.query.hits import Hits
 
 ENDLESS = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
 
@@ -60,31 +59,7 @@ def test_a_timeout_is_a_number_of_seconds(engine: SearchEngine, timeout: object)
 
 
 def test_text_is_counted_while_it_is_read(engine: SearchEngine) -> None:
-    async def shown(characters: int | None) -> int:
-        hits, length = await engine.asearch_shown("a bee", len, 30, characters=characters)
-        assert len(hits) == length
-        return int(length)
-
-    assert asyncio.run(shown(None)) == asyncio.run(shown(10_000)) == 30
-    with pytest.raises(QueryError, match="too long to be read at once; ask for fewer"):
-        asyncio.run(shown(100))
-
-
-def test_an_error_of_one_caller_is_not_that_of_others(engine: SearchEngine) -> None:
-    calls = []
-
-    def show(hits: Hits) -> str:
-        calls.append(len(hits))
-        if "xx" in hits[0].question:
-            raise QueryError("too much")
-        return hits[0].question
-
-    async def all_at_once() -> list[object]:
-        questions = [f"a {'x' * i}" for i in range(3)]
-        return await asyncio.gather(
-            *(engine.asearch_shown(text, show) for text in questions), return_exceptions=True
-        )
-
-    *good, bad = asyncio.run(all_at_once())
-    assert [shown for _, shown in good] == ["a ", "a x"]  # type: ignore[misc]
-    assert isinstance(bad, QueryError) and len(calls) == 3
+    with limited(Deadline(), 10_000):
+        assert len(engine.search("a bee", 30)) == 30
+    with limited(Deadline(), 100), pytest.raises(QueryError, match="too long to be read at once"):
+        engine.search("a bee", 30)

@@ -15,8 +15,8 @@ from tiny_model import static_table, write_model2vec
 from searchengine import SearchEngine
 from searchengine.cli import cli
 from searchengine.cli.serve import of_collections
-from searchengine.errors import QueryError
-from searchengine.server import app, served
+from searchengine.errors import EncoderMismatch, QueryError
+from searchengine.server import served
 
 Serve = Callable[..., TestClient]
 Sample = tuple[str, tuple[tuple[str, str], ...]]
@@ -103,7 +103,7 @@ def test_a_damaged_collection_does_not_stop_the_others(
     assert math.isnan(numbers[of("searchengine_documents", collection="vectors")])
     assert numbers[of("searchengine_up", collection="words")] == 1
     assert numbers[of("searchengine_up", collection="vectors")] == 0
-    said = [each for each in caplog.messages if "vectors is not served until" in each]
+    said = [each for each in caplog.messages if "vectors cannot be read" in each]
     assert len(said) == 1 and str(tmp_path) in said[0]
     kept.rename(path / "documents.db")
     wait_for(client, 200, "/readyz")
@@ -114,7 +114,7 @@ def test_a_damaged_collection_does_not_stop_the_others(
 def test_a_folder_that_goes_away(
     serve: Serve, words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "REFRESH", 0.02)
+    monkeypatch.setattr(served, "REFRESH", 0.02)
     path = vectors_collection(tmp_path / "vectors.index")
     client = serve(collections={"words": words, "vectors": path})
     up = of("searchengine_up", collection="vectors")
@@ -156,18 +156,26 @@ def test_metrics_of_a_real_server_s_processes(tmp_path: Path) -> None:
         assert numbers[of("searchengine_request_seconds_count", **labels)] == 1
 
 
-def test_a_former_engine_is_closed(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_former_engine_is_closed(
+    serve: Serve, words: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After a reindex its encoder takes no memory, once requests that use it have ended."""
-    monkeypatch.setattr(served, "_LATE", 0.0)
+    monkeypatch.setattr(served, "LATE", 0.0)
     closed: list[SearchEngine] = []
     close = SearchEngine.close
     monkeypatch.setattr(SearchEngine, "close", lambda self: closed.append(self) or close(self))
     client = serve(timeout=0.2)
-    collection = client.app._app.app.state.here.collections["words"]
-    former = collection.engine
-    client.portal.call(collection._reopen)
-    assert collection.engine is not former and former not in closed
+    collection = client.app._app.app.state.collections["words"]
+    former, refresh = collection.engine, SearchEngine.refresh
+
+    def replaced(self: SearchEngine) -> None:
+        if self is former:
+            raise EncoderMismatch("another one")
+        refresh(self)
+
+    monkeypatch.setattr(SearchEngine, "refresh", replaced)
     end = time.monotonic() + 30
-    while former not in closed or collection._retiring:
+    while former not in closed:
         assert client.post("/v1/search", json={"query": "a bee"}).status_code == 200
         assert time.monotonic() < end
+    assert collection.engine is not former

@@ -16,7 +16,7 @@ from searchengine import SearchEngine
 from searchengine.encoders.loading import CollectionEncoder
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import EncoderMissing, EndpointError
-from searchengine.server import app, served
+from searchengine.server import guard, served
 from searchengine.server.guard import Guard
 
 Serve = Callable[..., TestClient]
@@ -58,8 +58,11 @@ def ask(client: TestClient, question: str, results: list[Any]) -> threading.Thre
     return thread
 
 
-def test_a_full_queue_answers_429(held: Held, serve: Serve) -> None:
-    client = serve(max_requests=3)
+def test_a_full_queue_answers_429(
+    held: Held, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "MAX_REQUESTS", 3)
+    client = serve()
     results: list[Any] = []
     threads = [ask(client, f"a {'x' * i}", results) for i in range(1, 4)]
     app: Any = client.app
@@ -92,7 +95,7 @@ def test_a_caller_that_leaves_is_not_encoded(
     held: Held, serve: Serve, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Its question is dropped before its call begins; the request ends at once, as 499."""
-    client = serve(log="text")
+    client = serve()
     results: list[Any] = []
     first = ask(client, "a bee", results)
     assert held.begun.wait(30)
@@ -185,13 +188,12 @@ def test_an_encoder_that_fails_is_tried_again(
     while "cannot be loaded" not in (answer := client.get("/readyz")).text:
         assert answer.status_code == 503 and time.monotonic() < end
     assert "secret" not in answer.text  # everyone may ask
-    while tried[-1] - tried[0] < 3 * app.REFRESH:  # meanwhile, commits are looked for
+    while tried[-1] - tried[0] < 3 * served.REFRESH:  # meanwhile, commits are looked for
         assert time.monotonic() < end
         time.sleep(0.01)
     logged = [each.getMessage() for each in caplog.records if each.name == served.__name__]
     assert logged == [
-        "words answers only searches by words (mode text); the rest is tried again every 0.05 "
-        "seconds: http://secret.example cannot be reached"
+        "words answers only searches by words (mode text): http://secret.example cannot be reached"
     ]
     failing.clear()
     while (answer := client.get("/readyz")).status_code != 200:

@@ -53,7 +53,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         engine.add(DOCUMENTS, rows)
     with SearchEngine.create(folder / "long.index", None, dim=4) as engine:
         engine.add(LONG, [[1, i, 0, 0] for i in range(len(LONG))])
-    with running(folder, [folder / "sea.index", folder / "long.index"], "--log", "none") as server:
+    with running(folder, [folder / "sea.index", folder / "long.index"]) as server:
         yield server
 
 
@@ -229,7 +229,7 @@ def test_the_mode_of_the_collection_is_chosen(browser: Any, tmp_path: Path) -> N
         tmp_path / "words.index", write_model2vec(tmp_path / "model")
     ) as engine:
         engine.add(DOCUMENTS)
-    with running(tmp_path, [tmp_path / "words.index"], "--log", "none") as server:
+    with running(tmp_path, [tmp_path / "words.index"]) as server:
         context = browser.new_context()
         page = context.new_page()
         page.add_init_script(f"sessionStorage.setItem('searchengine-token', '{TOKEN}')")
@@ -250,7 +250,7 @@ def test_documents_like_one(browser: Any, tmp_path: Path) -> None:
     path = tmp_path / "words.index"
     with SearchEngine.create(path, write_model2vec(tmp_path / "model")) as engine:
         engine.add(DOCUMENTS)
-        with running(tmp_path, [path], "--log", "none") as server:
+        with running(tmp_path, [path]) as server:
             context = browser.new_context()
             page = context.new_page()
             page.add_init_script(f"sessionStorage.setItem('searchengine-token', '{TOKEN}')")

@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 from searchengine import Document, SearchEngine
 from searchengine.backends.contract import Entry
-from searchengine.server import page_filters
+from searchengine.server import page_routes
 
 Serve = Callable[..., TestClient]
 FOLDER = files("searchengine.server") / "page"
@@ -90,7 +90,7 @@ def test_counts_are_of_the_question(client: TestClient) -> None:
 def test_it_is_said_that_counts_are_of_the_best(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page_filters, "BEST", 2)
+    monkeypatch.setattr(page_routes, "BEST", 2)
     body = {"query": "bee", "mode": "vector", "fields": {"lang": None}, "where": "year = 2016"}
     answer = client.post(f"{AT}/count", json=body).json()  # the field is counted without the filter
     assert (answer["total"], answer["best"]) == (1, 2)

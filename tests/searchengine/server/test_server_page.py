@@ -32,7 +32,7 @@ def test_curl_and_python(tmp_path: Path) -> None:
     with SearchEngine.create(tmp_path / "papers.index", model) as engine:
         text = "A whale rests one half of its brain at a time."
         engine.add([{"_id": "whales", "text": text, "year": 2016}])
-    with running(tmp_path, [tmp_path / "papers.index"], "--log", "none") as server:
+    with running(tmp_path, [tmp_path / "papers.index"]) as server:
         port = server.url.rsplit(":", 1)[1]
 
         def mine(program: str) -> str:

@@ -73,10 +73,8 @@ def test_workers_are_one_server(tmp_path: Path, vectors: Path) -> None:
             assert _sum(text, 'method="PUT"') == 6 and 'pid="' not in text
         killed, other = sorted(pids)
         os.kill(killed, signal.SIGKILL)
-        (fresh,) = _answering(server, 2, without=killed) - {other}
+        assert other in _answering(server, 2, without=killed)
         assert server.stop() == 0
-    died = f"worker {killed} has died (exit status -9); {fresh} replaces it"
-    assert sum(died in line for line in server.log) == 1
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -161,7 +159,7 @@ def test_another_encoder_is_loaded(tmp_path: Path) -> None:
         engine.add([{"_id": "whale", "text": "the whale sleeps"}, {"_id": "cat", "text": "a cat"}])
         table = np.random.default_rng(1).normal(size=static_table().shape).astype(np.float32)
         second = write_model2vec(tmp_path / "second", embeddings=table)
-        with running(tmp_path, [path], "--log", "none") as server, server.client() as client:
+        with running(tmp_path, [path]) as server, server.client() as client:
             engine.reindex(str(second))
             expected = engine.search("whale", 1)[0].score
             begin = time.monotonic()
@@ -180,32 +178,25 @@ def test_another_encoder_is_loaded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_tokens_are_read_again(tmp_path: Path, vectors: Path, workers: int) -> None:
-    """By every worker, whether SIGHUP comes or not; systemd gets a notice of the start."""
-    address = tmp_path / "notify"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
-        told.bind(str(address))
-        told.settimeout(30)
-        environ = {"NOTIFY_SOCKET": str(address)}
-        with running(tmp_path, [vectors], "--workers", workers, **environ) as server:
-            assert told.recv(1000) == b"READY=1"
-            if workers > 1:
-                _answering(server, workers)
-            server.process.send_signal(signal.SIGHUP)
-            (tmp_path / "tokens.txt").write_text(TOKENS.replace(READER, "0123456789abcdef-other"))
-            end, refused = time.monotonic() + 60, 0
-            while refused < 20:  # in a row: each connection reaches any of the workers
-                with server.client(READER) as client:
-                    refused = refused + 1 if client.get(AT).status_code == 401 else 0
-                with server.client() as client:
-                    assert client.get(AT).status_code == 200
-                assert time.monotonic() < end
-            assert server.stop() == 0
+    """By every worker."""
+    with running(tmp_path, [vectors], "--workers", workers) as server:
+        if workers > 1:
+            _answering(server, workers)
+        (tmp_path / "tokens.txt").write_text(TOKENS.replace(READER, "0123456789abcdef-other"))
+        end, refused = time.monotonic() + 60, 0
+        while refused < 20:  # in a row: each connection reaches any of the workers
+            with server.client(READER) as client:
+                refused = refused + 1 if client.get(AT).status_code == 401 else 0
+            with server.client() as client:
+                assert client.get(AT).status_code == 200
+            assert time.monotonic() < end
+        assert server.stop() == 0
 
 
 STUCK = """
-import time, searchengine.server.running
+import time, searchengine.server.app
 from searchengine import SearchEngine
-searchengine.server.running.GRACE = searchengine.server.app.CLOSING = 0.5
+searchengine.server.app.GRACE = searchengine.server.app.CLOSING = 0.5
 SearchEngine.search_batch = lambda *_, **__: time.sleep(60)
 """
 
