@@ -68,7 +68,7 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
         "searchengine.trainer.evaluation",
         (
             "searchengine.trainer.evaluation.sts",
-            "searchengine.trainer.evaluation.geometry",
+            "searchengine.trainer.evaluation.sts",
             "searchengine.trainer.evaluation.labels",
             "searchengine.trainer.evaluation.mteb",
             "searchengine.trainer.evaluation.intervals",

@@ -24,14 +24,16 @@ from searchengine.indexer.arrays import (
 )
 from searchengine.indexer.building.build import (
     Blocks,
+    Part,
     Passages,
     Progress,
     add_passages,
     given_blocks,
+    merged_blocks,
+    merged_words,
     write_segment,
 )
 from searchengine.indexer.building.coarse import build_coarse
-from searchengine.indexer.building.merge import Part, merged_blocks, merged_words
 from searchengine.indexer.config import (
     Code,
     Device,

@@ -97,8 +97,7 @@ from searchengine.query.request import (
     split,
 )
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
-from searchengine.trainer.sources.multilingual import MULTILINGUAL
-from searchengine.trainer.sources.source import default_encoder
+from searchengine.trainer.sources.source import MULTILINGUAL, default_encoder
 from searchengine.upkeep import copies, reindex, stats, tuning, verify
 from searchengine.upkeep.repair import repair
 from searchengine.upkeep.stats import Stats

@@ -17,8 +17,7 @@ from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
 from tokenizers.models import Unigram
 from tokenizers.trainers import UnigramTrainer
 
-from searchengine.trainer.sources.multilingual import multilingual_folder
-from searchengine.trainer.sources.source import starter_folder
+from searchengine.trainer.sources.source import multilingual_folder, starter_folder
 
 WIDTH, INNER, HEADS, POSITIONS = 384, 1536, 12, 512
 QUERY = "Represent this sentence for searching relevant passages: "

@@ -6,7 +6,7 @@ likely to meet the target, and longer ones are measured up to one that finds cle
 turns, those that none beats in both time and recall form a ladder.
 
 The other half decides: each candidate of the ladder, the most careful first, is tested for a true
-mean recall above the target (tuning.confidence), until one fails; the cheapest that passed is
+mean recall above the target (goal.lower_bound), until one fails; the cheapest that passed is
 chosen. Up to MAX_FLAT_ROWS a scan of all rows is a candidate, so that every tuning has a result.
 
 Graphs and lists may miss more rows under a filter. They must hold without a filter and under each
@@ -31,8 +31,7 @@ from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.cascade import SearchResult
 from searchengine.indexer.search.exact import score_slack
 from searchengine.indexer.segment import Segment
-from searchengine.indexer.tuning.confidence import holds, smallest_sample
-from searchengine.indexer.tuning.goal import Goal, Objective, Point, Tuning
+from searchengine.indexer.tuning.goal import Goal, Objective, Point, Tuning, holds, smallest_sample
 from searchengine.indexer.tuning.points import OperatingPoint, hot_bytes, hot_row, in_turns
 
 __all__ = ["Goal", "Objective", "Point", "Tuning", "check_queries", "queries_needed", "tune"]

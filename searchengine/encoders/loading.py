@@ -26,7 +26,7 @@ from searchengine.encoders.questions import QuestionEncoder
 from searchengine.errors import CollectionError, EncoderMismatch, EncoderMissing
 from searchengine.trainer.errors import TrainerError
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
-from searchengine.trainer.sources.multilingual import MULTILINGUAL, multilingual_folder
+from searchengine.trainer.sources.source import MULTILINGUAL, multilingual_folder
 
 EncoderArgument = MinimalEncoder | str | Path | Function
 """A model folder, a name such as "starter", a hub name, a URL with a model

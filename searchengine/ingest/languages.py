@@ -24,7 +24,7 @@ from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import LanguageWarning
 from searchengine.ingest.passages import PassageReader
 from searchengine.trainer.errors import install_line
-from searchengine.trainer.sources.multilingual import MULTILINGUAL, multilingual_installed
+from searchengine.trainer.sources.source import MULTILINGUAL, multilingual_installed
 
 _SAMPLE = 64  # texts of a block that are looked at
 _READ = 16  # stored documents read at a time: they may be long

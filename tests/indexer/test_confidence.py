@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchengine.indexer.tuning.confidence import holds, smallest_sample
+from searchengine.indexer.tuning.goal import holds, smallest_sample
 
 SHARES = st.lists(st.integers(0, 10).map(lambda tenths: tenths / 10), min_size=1, max_size=40)
 CONFIDENCES = st.sampled_from([0.5, 0.9, 0.95, 0.99])

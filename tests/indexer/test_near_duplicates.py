@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from searchengine.indexer.search import near_duplicates
-from searchengine.indexer.search.near_duplicates import leaders
+from searchengine.indexer.search import exact
+from searchengine.indexer.search.exact import leaders
 
 
 def plain(vectors: np.ndarray, above: float) -> tuple[list[int], list[float]]:
@@ -33,12 +33,12 @@ def clustered(count: int, dim: int, seed: int = 0) -> np.ndarray:
 def test_groups_are_those_of_all_pairs(
     dim: int, above: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(near_duplicates, "_FEW", 10)
-    monkeypatch.setattr(near_duplicates, "_PAIRS", 7)
+    monkeypatch.setattr(exact, "_FEW", 10)
+    monkeypatch.setattr(exact, "_PAIRS", 7)
     vectors = clustered(260, dim)
     expected = plain(vectors, above)
     for block in (1, 97, 1024):
-        monkeypatch.setattr(near_duplicates, "_BLOCK", block)
+        monkeypatch.setattr(exact, "_BLOCK", block)
         done: list[int] = []
         leader, cosine = leaders(vectors, above, done.append)
         assert leader.tolist() == expected[0]

