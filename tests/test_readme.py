@@ -1,7 +1,6 @@
 """The README's and the docs' code, run as written."""
 
 import ast
-import asyncio
 import contextlib
 import gc
 import io
@@ -16,7 +15,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 import click
@@ -36,6 +34,8 @@ from searchengine.trainer.native.library import levels
 from searchengine.trainer.training.train_config import TrainConfig
 
 README = (REPOSITORY / "README.md").read_text()
+START = (REPOSITORY / "docs" / "start.md").read_text()
+TUTORIAL = START[START.index("\n## A better search") :]
 
 
 @pytest.fixture(autouse=True)
@@ -155,8 +155,8 @@ def test_readme_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.long
 def test_start_page(tmp_path: Path, steps: int | None) -> None:
-    """Every command of the five-minute start, in its order, then its Python code."""
-    page = (REPOSITORY / "docs" / "start.md").read_text()
+    """Every command of the first search, in its order, then its Python code."""
+    page, _ = START.split("\n## A better search")
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "whales.txt").write_text("A whale rests one half of its brain.")
     assert run_commands(page, tmp_path) == 7
@@ -168,7 +168,6 @@ def test_start_page(tmp_path: Path, steps: int | None) -> None:
     assert re.match(r"0\.\d+ whales.txt A whale rests", done.stdout)
 
 
-TUTORIAL = REPOSITORY / "docs" / "tutorial.md"
 PRINTED = (
     "Which answer it?",
     "No point is recommended",
@@ -183,13 +182,12 @@ def test_tutorial(tmp_path: Path, steps: int | None, monkeypatch: pytest.MonkeyP
 
     With few steps of training there are few texts too, and only the rows are compared.
     """
-    page = TUTORIAL.read_text()
     (tmp_path / "searchengine").symlink_to(REPOSITORY)
     monkeypatch.setattr("builtins.input", choose_answer)
     if steps is None:
         monkeypatch.delenv("SEARCHENGINE_RUNTIME", raising=False)  # torch would take minutes
     output, compared = "", 0
-    for language, block in re.findall(r"```(\w+)\n(.*?)```", page, re.DOTALL):
+    for language, block in re.findall(r"```(\w+)\n(.*?)```", TUTORIAL, re.DOTALL):
         if language == "python":
             (tmp_path / block.split()[1]).write_text(block)
         elif language == "sh":
@@ -209,15 +207,15 @@ def test_tutorial(tmp_path: Path, steps: int | None, monkeypatch: pytest.MonkeyP
             compared += 1
     assert compared == 7
     judged = (tmp_path / "mine" / "qrels" / "test.tsv").read_text().splitlines()
-    assert judged[1:] == ["q1\tsearching.md\t1", "q2\tintegrations.md\t1"]
-    (excerpt,) = re.findall(r"^only papers.*?\? \d+$", page, re.MULTILINE | re.DOTALL)
+    assert judged[1:] == ["q1\tsearching.md\t1", "q2\tserver.md\t1"]
+    (excerpt,) = re.findall(r"^only papers.*?\? \d+$", TUTORIAL, re.MULTILINE | re.DOTALL)
     assert f"{excerpt.split()[-1]:>3}  searching.md" in excerpt
 
 
 def leave_few_pages(notes: Path) -> None:
     """Delete all pages but those that judge.py is asked for, and keep the beginnings of these."""
     for file in notes.iterdir():
-        if file.name in ("integrations.md", "searching.md"):
+        if file.name in ("searching.md", "server.md"):
             file.write_text(file.read_text()[:10_000])
         else:
             file.unlink()
@@ -245,7 +243,7 @@ def choose_answer(prompt: str) -> str:
     """The number of the page that answers the last question that was printed."""
     shown = sys.stdout.getvalue()  # type: ignore[attr-defined]
     question = "LangChain retriever" if "LangChain retriever" in shown else "only papers"
-    key = {"only papers": "searching.md", "LangChain retriever": "integrations.md"}[question]
+    key = {"only papers": "searching.md", "LangChain retriever": "server.md"}[question]
     answer: str = re.findall(rf"^ +(\d+)  {key}", shown[shown.index(question) :], re.MULTILINE)[0]
     print(f"{prompt}{answer}")
     return answer
@@ -310,7 +308,7 @@ def figures(text: str) -> list[tuple[str, list[float]]]:
     ],
 )
 def test_another_output_than_the_tutorials_is_noticed(before: str, after: str) -> None:
-    page = "\n".join(blocks(TUTORIAL.read_text(), "text"))
+    page = "\n".join(blocks(TUTORIAL, "text"))
     assert_similar(page, page)
     assert before in page
     with pytest.raises(AssertionError):
@@ -320,7 +318,7 @@ def test_another_output_than_the_tutorials_is_noticed(before: str, after: str) -
 def test_guides_of_indexing_and_searching(tmp_path: Path, in_this_process: bool) -> None:
     """Their commands, the one page after the other, then their Python code.
 
-    The last program of the page on indexing computes the key that a record gets.
+    The second program of the page on indexing computes the key that a record gets.
     """
     for name, text in (
         ("notes/whales.txt", "A whale rests one half of its brain."),
@@ -340,9 +338,8 @@ def test_guides_of_indexing_and_searching(tmp_path: Path, in_this_process: bool)
     assert run_commands(page, tmp_path) == 18
     with SearchEngine.open(tmp_path / "notes.index") as engine:
         assert {"alice/readme.md", "bob/readme.md"} <= set(engine.keys())
-    adding, hashing, passages, _ = blocks(page, "python")
-    run_python(adding, tmp_path, in_this_process)
-    run_python(passages, tmp_path, in_this_process)
+    adding, hashing, passages, vectors, _ = blocks(page, "python")
+    run_python(f"{adding}\n{passages}\n{vectors}", tmp_path, in_this_process)
     names: dict[str, object] = {}
     exec(hashing, names)
     (tmp_path / "c.jsonl").write_text(json.dumps(names["record"]))
@@ -355,18 +352,8 @@ def test_guides_of_indexing_and_searching(tmp_path: Path, in_this_process: bool)
     run_python("\n".join(programs), tmp_path, in_this_process)
 
 
-def test_python_page(tmp_path: Path, in_this_process: bool) -> None:
-    """All of its code, as one program."""
-    pytest.importorskip("pandas")
-    program = "\n".join(blocks((REPOSITORY / "docs" / "python.md").read_text(), "python"))
-    output = run_python(program, tmp_path, in_this_process)
-    assert re.match(r"0\.\d+ whales A whale rests", output)
-
-
-def test_programs_of_integrations_and_upkeep(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The app, the notebook's cells, the scripts and the workers, in one folder.
+def test_programs_of_servers_and_upkeep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The app, the scripts and the workers, in one folder.
 
     The encoder is a static model: many processes start, and each would load torch.
     """
@@ -376,8 +363,8 @@ def test_programs_of_integrations_and_upkeep(
     (tmp_path / "notes" / "birds.txt").write_text("how do birds fly")
     encoder = ("--encoder", write_model2vec(tmp_path / "model"))
     assert run("index", "notes/", "notes.index", *encoder, cwd=tmp_path).returncode == 0
-    page = (REPOSITORY / "docs" / "integrations.md").read_text()
-    app, opened, awaited = blocks(page[page.index("## FastAPI") :], "python")
+    page = (REPOSITORY / "docs" / "server.md").read_text()
+    (app,) = blocks(page[page.index("## FastAPI") :], "python")
     page = (REPOSITORY / "docs" / "operating.md").read_text()
     mirroring, workers = blocks(page, "python")
     monkeypatch.chdir(tmp_path)
@@ -391,12 +378,6 @@ def test_programs_of_integrations_and_upkeep(
             assert refused.status_code == 422 and "year >" in refused.json()["detail"]
     finally:
         gc.unfreeze()
-    cells: dict[str, Any] = {}
-    exec(opened, cells)
-    code = compile(awaited, "cell", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    asyncio.run(FunctionType(code, cells)())
-    assert cells["hits"][0].key == "whales.txt"
-    cells["engine"].close()
     exec(mirroring, {})
     path = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     for i in range(8):
@@ -435,15 +416,15 @@ def test_encoding_page(tmp_path: Path) -> None:
     assert run_commands("```sh\nsearchengine index notes/ notes.index\n```", tmp_path) == 1
     page = (REPOSITORY / "docs" / "encoders.md").read_text()
     assert run_commands(page, tmp_path) == 3
-    first, second = blocks(page.replace("my-model", "starter"), "python")
+    first, function, last = blocks(page.replace("my-model", "starter"), "python")
     done = subprocess.run(
-        [sys.executable, "-c", f"{first}\n{second}"],
+        [sys.executable, "-c", "\n".join((first, function, last))],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         check=True,
     )
-    assert done.stdout == "torch fp32 (1, 384)\n"
+    assert done.stdout.startswith("torch fp32 (1, 384)\n[Hit(")
     assert Encoder.load(tmp_path / "shallow").layers == 4
 
 
@@ -461,12 +442,11 @@ def test_make_targets_exist() -> None:
 
 def test_the_install_lines_work_in_a_clone() -> None:
     """The clone's line comes before the one that needs a release; torch is the one it pins."""
-    start = (REPOSITORY / "docs" / "start.md").read_text()
     (pinned,) = re.findall(r"^torch==(.+)$", (REPOSITORY / "constraints.txt").read_text(), re.M)
-    assert re.findall(r"torch==(\S+)", start) == [pinned]
+    assert re.findall(r"torch==(\S+)", START) == [pinned]
     clone = "install -c constraints.txt ."
-    assert start.index("whl/cpu") < start.index(f'{clone[:-1]}".[starter,train]"')
-    for page in (README, start):
+    assert START.index("whl/cpu") < START.index(f'{clone[:-1]}".[starter,train]"')
+    for page in (README, START):
         assert page.index(clone) < page.index("`pip install searchengine`")
 
 

@@ -1,4 +1,4 @@
-"""The programs of docs/integrations.md, each run where its framework is installed."""
+"""The programs of docs/server.md for frameworks, each run where its framework is installed."""
 
 import json
 import re
@@ -14,8 +14,9 @@ from conftest import REPOSITORY
 from searchengine.cli import cli
 from searchengine.trainer.encoder import Encoder
 
-PAGE = (REPOSITORY / "docs" / "integrations.md").read_text()
-FIRST, *PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE[: PAGE.index("## FastAPI")], re.DOTALL)
+PAGE = (REPOSITORY / "docs" / "server.md").read_text()
+SECTION = PAGE[PAGE.index("## LangChain") : PAGE.index("## FastAPI")]
+FIRST, *PROGRAMS = re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL)
 PRINTED = {
     "langchain_core": "whales A whale rests one half of its brain at a time.",
     "llama_index": "moths 0.",
@@ -45,6 +46,8 @@ def test_the_programs(
 
 
 def test_the_configuration_names_the_command() -> None:
-    (text,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
+    (text,) = re.findall(
+        r"```json\n(.*?mcpServers.*?)```", PAGE[PAGE.index("## Assist") :], re.DOTALL
+    )
     server = json.loads(text)["mcpServers"]["notes"]
     assert server["command"] == "searchengine" and server["args"][0] in cli.commands
