@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from random import Random
 from threading import Event
 from time import perf_counter
 from typing import Any, NoReturn, TypeVar, Unpack, overload
@@ -779,19 +778,6 @@ class SearchEngine:
     def __bool__(self) -> bool:
         """True, although an empty collection has the length 0: an engine is more than a list."""
         return True
-
-    def sample(self, n: int, where: str | None = None, *, seed: int = 0) -> list[Document]:
-        """n different documents drawn at random, of those that match a filter; all if they are few.
-
-        The same commit and seed give the same documents in the same order. Reads all ids. Raises
-        FilterError and QueryError.
-        """
-        check_filter(where)
-        check_count("n", n)
-        with self.collection.reading() as snapshot:
-            total = snapshot.count(where)
-            positions = Random(seed).sample(range(total), min(n, total))
-            return list(listing.at(snapshot, positions, where))
 
     def _stored(self, keys: list[str]) -> dict[str, Document]:
         """Key → document, for the keys that are stored."""

@@ -6,8 +6,6 @@ from difflib import get_close_matches
 from itertools import chain, islice
 from typing import Any
 
-import numpy as np
-
 from searchengine.backends.contract import Snapshot
 from searchengine.backends.entries import ids, keys_of
 from searchengine.backends.filters.parser import field_name, parse
@@ -36,13 +34,6 @@ def keys(snapshot: Snapshot, where: str | None = None) -> Iterator[str]:
     """Keys of the documents that match a filter, in the order first added."""
     for block in ids(snapshot, where):
         yield from keys_of(snapshot, block)
-
-
-def at(snapshot: Snapshot, positions: list[int], where: str | None = None) -> Iterator[Document]:
-    """The documents at these positions of `documents`, in the order of the positions."""
-    chosen = np.concatenate([np.zeros(0, np.int64), *ids(snapshot, where)])[positions]
-    for start in range(0, len(chosen), _DOCUMENTS):
-        yield from snapshot.documents(chosen[start : start + _DOCUMENTS])
 
 
 def facet(snapshot: Snapshot, name: str, where: str | None = None) -> Counts:

@@ -546,7 +546,6 @@ def test_get_count_and_delete(engine: SearchEngine) -> None:
     assert engine.delete(where="even") == 5
     assert (len(engine), engine.count("n > 5")) == (4, 2)
     assert {hit.key for hit in engine.search(units(1)[0], 20)} == {"k3", "k5", "k7"}
-    assert len(engine.sample(3)) == 3
 
 
 def test_updates_merge_and_outlive_the_same_document(where: str) -> None:

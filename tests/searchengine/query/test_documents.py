@@ -74,7 +74,7 @@ def test_contains_length_and_iteration(engine: SearchEngine) -> None:
 
 def test_an_empty_collection(tmp_path: Path) -> None:
     with SearchEngine.create(tmp_path / "c", WordLengths()) as engine:
-        assert (len(engine), list(engine), engine.sample(3), engine.get("a")) == (0, [], [], None)
+        assert (len(engine), list(engine), engine.get("a")) == (0, [], None)
         assert engine
         hits = engine.search("a bee", facets=["year"])
         assert hits == [] and hits.facets == {"year": {}}
@@ -107,11 +107,6 @@ def test_listing_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inde
         assert list(engine.keys("even")) == evens
         assert [each.key for each in engine.documents("even", offset=4, limit=9)] == evens[4:13]
         assert engine.count("even") == 25
-        sample = [each.key for each in engine.sample(10, "even", seed=3)]
-        assert len(set(sample)) == 10 and set(sample) <= set(evens)
-        assert sample == [each.key for each in engine.sample(10, "even", seed=3)]
-        assert sample != [each.key for each in engine.sample(10, "even", seed=4)]
-        assert sorted(each.key for each in engine.sample(99, "even")) == evens
 
 
 def test_an_iterator_keeps_its_commit(
