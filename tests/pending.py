@@ -2,15 +2,18 @@
 
 from typing import Any
 
+import pytest
+
 from searchengine import SearchEngine
-from searchengine.encoders.loading import load_given
 from searchengine.upkeep.reindex import Reindexing
 
 
 def leave_pending(engine: SearchEngine, encoder: Any) -> None:
     """Encode everything by another encoder, and leave the swap to the next reindex."""
-    collection = engine.folder
-    with Reindexing.opened(
-        collection.path, load_given(encoder, None), None, collection.wait, None
-    ) as reindexing:
-        reindexing.encode()
+
+    def interrupted(_: Reindexing) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Reindexing, "swap", interrupted)
+        engine.reindex(encoder)

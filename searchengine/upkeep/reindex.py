@@ -1,27 +1,27 @@
 """Encode all documents of a living collection by another encoder, and swap once.
 
-    start   a new collection in the folder of a pending work, which one transaction names
+    beside  a new collection: in a folder that of a pending work, which one transaction names; on a
+            server in a schema beside
     encode  add the documents that it lacks: commits as of any `add`, so a killed process loses
             little, and the next call goes on
-    swap    under the write lock, add documents changed meanwhile; the same transaction replaces
-            passages, segments and settings
+    swap    while nobody else writes, add documents changed meanwhile; the same transaction puts the
+            new vectors and settings in the place of the former ones
 
 Until the swap everybody reads and writes with the former encoder, and afterwards readers keep their
 commit until they refresh. Texts are compared by their checksums, so nothing has to be noted of what
-others change. Segments are linked into the collection, so the new one stays whole until the commit.
-On a server the new collection is in a schema beside, and its tables take the others' place.
+others change.
 """
 
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
-from searchengine.backends.contract import Backend
-from searchengine.backends.entries import entries, keys_of
+from searchengine.backends.contract import Backend, has_words
+from searchengine.backends.entries import entries, ids
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.folders import (
     Owner,
@@ -34,7 +34,7 @@ from searchengine.backends.folder.store import Changes, Kind, SegmentRow, Store,
 from searchengine.backends.folder.writer import TUNED, BuiltSegment, Writer, build_plan
 from searchengine.backends.mode import CHOSEN, WEIGHT
 from searchengine.backends.opening import in_folder, is_url
-from searchengine.corpus.analyzer import Analyzer, Tokenizer
+from searchengine.corpus.analyzer import Analyzer
 from searchengine.corpus.documents import Document
 from searchengine.encoders.loading import (
     CollectionEncoder,
@@ -60,10 +60,7 @@ from searchengine.ingest.settings import CollectionSettings, default_prefix
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.upkeep.copies import link_segment
 from searchengine.upkeep.tuning import QUERY_MAP
-from searchengine.upkeep.verify import check_texts
-
-if TYPE_CHECKING:
-    from searchengine.backends.postgresql.collection import PostgresCollection
+from searchengine.upkeep.verify import altered_text
 
 REST = 64
 """Documents that may be encoded while the write lock is held."""
@@ -71,11 +68,10 @@ ROUNDS = 20
 """Times to catch up. Then the rest is encoded with the lock, however much it is."""
 _PATIENCE = 60.0  # seconds to wait for other writers at least, when all is encoded
 _READ = 500  # documents read at a time
-_NO_TEXT = "title = '' and text = ''"
 _DROP = "drop it: searchengine reindex {} --discard"
 _LINKED = "linked"  # the folder of the segments that the swap moves
-# All that str.strip removes: SQLite's trim knows only the space.
-_SPACES = "".join(filter(str.isspace, map(chr, range(0x3001))))
+Finish = Callable[[], Mapping[str, Any]]
+"""Brings the new collection up to date; returns the settings to store, where None removes one."""
 
 
 def reindex(
@@ -89,154 +85,215 @@ def reindex(
     """Encode all documents by another encoder, and use it from now on: SearchEngine.reindex.
 
     `present`: the encoder of the collection, which becomes the other one."""
-    if is_url(collection.path):
-        server: Any = collection
-        _on_server(server, present, encoder, passages, runtime, progress)
-        return
-    folder = in_folder(collection)
-    with folder.open_store() as store:
-        pending_work = _pending(store)
-    planned = None if pending_work is None else pending_work.details["settings"]
-    chosen = _chosen(folder.path, planned, encoder, runtime)
-    with Reindexing.opened(folder.path, chosen, passages, folder.wait, progress) as work:
+    place, path = _place(collection), collection.path
+    chosen = _chosen(path, place.pending(), encoder, runtime)
+    with collection.reading(newest=True) as snapshot:
+        settings = settings_for(chosen, snapshot.settings, passages).as_stored(chosen)
+    del settings["mode"]  # chosen at the swap, by the texts
+    reader = PassageReader(chosen, settings)
+    _check_encodable(collection)  # before anything is encoded
+    with place.beside(settings) as target:
+        _check_same(path, target.settings, chosen, settings)
+        work = Reindexing(collection, place, target, reader, progress)
         work.encode()
         expected = present.expect(chosen, runtime)
         work.swap()
-    folder.refresh()
     present.settle(expected)
 
 
 def discard(collection: Backend) -> bool:
     """Drop the pending reindex and the vectors it has encoded; False without one."""
-    if is_url(collection.path):
-        server: Any = collection
-        return bool(server.discard())
-    folder = in_folder(collection)
-    with folder.open_store() as store, store.transaction(folder.wait):
-        if (work := _pending(store)) is None:
-            return False
-        owner = _taken(folder.path, work)
-        Changes(store).end_work(work)
-        owner.clear()
-    return True
+    return _place(collection).discard()
+
+
+def _place(collection: Backend) -> "FolderPlace":
+    if is_url(collection.path):  # has the same members
+        return cast(FolderPlace, collection)
+    return FolderPlace(in_folder(collection))
 
 
 @dataclass(frozen=True, slots=True)
 class Reindexing:
-    """The work on one collection by one process; see `opened`.
+    """The work on one collection by one process.
 
     Attributes:
-        collection: the collection, opened without an encoder.
-        store: a connection to it, for writing.
-        owner: of the folder of this work.
-        target: the new collection, in that folder.
+        source: the collection.
+        place: where the new one is.
+        target: the new one.
         reader: cuts and encodes for it.
-        settings: what the swap stores.
         progress: progress callback: step, documents or rows just done, total.
     """
 
-    collection: Collection
-    store: Store
-    owner: Owner
+    source: Backend
+    place: "FolderPlace"
     target: Collection
     reader: PassageReader
-    settings: Mapping[str, Any]
     progress: Progress | None
-
-    @classmethod
-    @contextmanager
-    def opened(
-        cls,
-        path: Path,
-        encoder: TextEncoder,
-        passages: PassageConfig | bool | None,
-        wait: float,
-        progress: Progress | None,
-    ) -> Iterator["Reindexing"]:
-        """Start a reindex, or continue the pending one.
-
-        Raises:
-            CollectionBusy: another process is reindexing, or writing.
-            CollectionError: a reindex by another encoder is pending, or with other passages; or a
-                document has vectors and no text, or a text that was altered.
-        """
-        with closing(Collection(path, wait)) as collection, collection.open_store() as store:
-            chosen = settings_for(encoder, store.settings(), passages)
-            settings = chosen.as_stored(encoder)
-            del settings["mode"]  # chosen at the swap, by the texts
-            reader = PassageReader(encoder, settings)
-            owner = _claim(collection, store, encoder, settings)
-            try:
-                with closing(_target(owner, store, settings)) as target:
-                    yield cls(collection, store, owner, target, reader, settings, progress)
-            finally:
-                owner.release()
 
     def encode(self) -> None:
         """Encode every document that the new collection lacks, until few are left."""
         for _ in range(ROUNDS):
-            if self._catch_up() <= REST:
+            if self.follow() <= REST:
                 break
-        with self.target.reading(newest=True) as snapshot:  # fewer segments, as after an `add`
+        with self.target.reading(newest=True) as snapshot:
             finished = snapshot.count()
         self.target.upsert((), finished=finished, progress=self.progress)
 
     def swap(self) -> None:
-        """Replace the collection's vectors by the new ones, in one commit."""
-        with self.collection.reading(newest=True) as snapshot:
+        """Replace the collection's vectors and settings by the new ones, in one commit."""
+        with self.source.reading(newest=True) as snapshot:
             mode, weight = default_of(self.reader.encoder, snapshot)
-        for row in self.target.segments:  # reads them all, while nobody waits
-            self._linked(row)
-        wait = max(self.collection.wait, _PATIENCE)
-        with self.collection.writing(self.store, wait) as writer:
-            self._catch_up()
-            if self._catch_up():  # nobody else writes now
-                _check_encodable(self.store)
-                raise self.store.damaged("documents cannot be given passages")
-            self._adopt(writer)
-            for name, value in self.settings.items():
-                writer.changes.set(name, value)
-            for name in ("weight", QUERY_MAP, TUNED):
-                writer.changes.unset(name)
-            stored = self.store.settings()
-            # The present mode suited the former encoder, unless a user has chosen it.
-            if stored["tokenizer"] != Tokenizer.NONE and not stored.get(CHOSEN):
-                writer.changes.set("mode", mode)
-                if weight != WEIGHT:
-                    writer.changes.set("weight", weight)
-            # That of the new words, whatever others have chosen meanwhile.
-            writer.changes.set("tokenizer", self.target.settings["tokenizer"])
-            writer.changes.forget_vectors()
-        self.owner.clear()
 
-    def _catch_up(self) -> int:
-        """Encode the documents that are new or changed, drop deleted ones; returns how many."""
-        with self._both() as tables:
-            changed = tables.scan(
-                "SELECT stored.key FROM stored.documents AS stored LEFT JOIN documents USING (key) "
-                "WHERE documents.digest IS NOT stored.digest ORDER BY stored.id"
-            )
-            gone = tables.scan(
-                "SELECT key FROM documents WHERE key NOT IN (SELECT key FROM stored.documents)"
-            )
+        def finish() -> Mapping[str, Any]:
+            for _ in range(3):  # encodes the rest, and writes what was set by hand
+                if not self.follow():
+                    break
+            else:  # nobody else writes now
+                _check_encodable(self.source)
+                raise CollectionError(f"{self.source.path}: documents cannot be given passages")
+            with self.source.reading(newest=True) as snapshot:
+                stored = snapshot.settings
+            values = {**self.reader.settings, "tokenizer": self.target.settings["tokenizer"]}
+            values |= dict.fromkeys(("weight", QUERY_MAP, TUNED))
+            # The present mode suited the former encoder, unless a user has chosen it.
+            if has_words(stored) and not stored.get(CHOSEN):
+                values |= {"mode": mode, "weight": None if weight == WEIGHT else weight}
+            return values
+
+        self.place.replace_by(self.target, finish)
+
+    def follow(self) -> int:
+        """Encode documents that are new or changed, and drop deleted ones; returns how many."""
+        differing = self.place.differing(self.target)
+        gone = [key for key, is_stored, _ in differing if not is_stored]
+        changed = [key for key, is_stored, has_changed in differing if is_stored and has_changed]
+        others = [key for key, is_stored, has_changed in differing if is_stored and not has_changed]
         if gone:
-            self.target.delete([key for (key,) in gone], None)
-        keys = [key for (key,) in changed]
-        encode_stored(self.collection, keys, self.target, lambda: self.reader, self.progress)
-        return len(changed) + len(gone)
+            self.target.delete(gone, None)
+        encode_stored(self.source, changed, self.target, lambda: self.reader, self.progress)
+        for keys in in_batches(others, _READ):  # metadata as stored, with those last added
+            stored = entries(self.source, keys)
+            patches = [replace(each, spans=(), vectors=each.vectors[:0]) for each in stored]
+            self.target.upsert((), metadata=patches)
+        return len(differing)
+
+
+class FolderPlace:
+    """Where the new collection of one in a folder is, and how it takes the place of that one.
+
+    Segments are linked into the collection, so the new one stays whole until the commit. Documents
+    keep their ids and metadata; the swap replaces passages, segments and settings.
+    """
+
+    def __init__(self, collection: Collection) -> None:
+        self._collection = collection
+        self._owner: Owner | None = None  # of the folder of the new collection
+
+    def pending(self) -> Mapping[str, Any] | None:
+        """The settings of the pending reindex; None: there is none."""
+        with self._collection.open_store() as store:
+            work = _pending(store)
+        return None if work is None else work.details["settings"]
 
     @contextmanager
-    def _both(self) -> Iterator[Store]:
-        """The tables of the new collection, with those of the collection as `stored`."""
-        with Store(self.target.path / "documents.db", readers=1) as tables:
-            tables.read("ATTACH ? AS stored", [f"{self.store.path.as_uri()}?mode=ro"])
+    def beside(self, settings: Mapping[str, Any]) -> Iterator[Collection]:
+        """The new collection: that of the pending reindex, or one that is created.
+
+        One process at a time has it. Raises CollectionBusy.
+        """
+        path = self._collection.path
+        with self._collection.open_store() as store, ExitStack() as stack:
+            transaction = store.transaction(self._collection.wait)
+            with transaction, segments_folder(path, store), os_errors(path):
+                if (work := _pending(store)) is None:
+                    self._owner = owner = Owner.new(path)
+                    stack.callback(owner.release)
+                    Changes(store).start_work(Kind.REINDEX, owner.name, {"settings": settings})
+                else:
+                    self._owner = owner = _taken(path, work)
+                    stack.callback(owner.release)
+                    settings = work.details["settings"]
+                    Changes(store).continue_work(work)
+            with os_errors(owner.folder):
+                owner.folder.mkdir(exist_ok=True)
+                shutil.rmtree(owner.folder / _LINKED, ignore_errors=True)  # of a killed process
+            tokenizer = Analyzer.parse(store.settings()["tokenizer"])
+            with closing(self._opened(owner.folder, settings, tokenizer)) as target:
+                yield target
+
+    def _opened(self, folder: Path, settings: Mapping[str, Any], tokenizer: Analyzer) -> Collection:
+        """The new collection, with the documents encoded before."""
+        if not (folder / "documents.db").exists():
+            return Collection.create(folder, {**settings}, tokenizer)
+        try:
+            return Collection(folder)
+        except CollectionError as error:
+            path = self._collection.path
+            raise CollectionError(
+                f"the pending reindex of {path} is damaged ({error}); {_DROP.format(path)}"
+            ) from error
+
+    def differing(self, target: Collection) -> list[tuple[str, bool, bool]]:
+        """The documents that the new collection lacks, has too many or otherwise.
+
+        Key, whether it is stored in the present one, and whether its text differs.
+        """
+        sql = (
+            "SELECT stored.key, 1, 1, stored.id FROM stored.documents AS stored "
+            "LEFT JOIN documents USING (key) WHERE documents.digest IS NOT stored.digest UNION ALL "
+            "SELECT key, 0, 1, id FROM documents "
+            "WHERE key NOT IN (SELECT key FROM stored.documents) ORDER BY 4"
+        )
+        with self._both(target) as tables:
+            return [row[:3] for row in tables.scan(sql)]
+
+    def replace_by(self, target: Collection, finish: Finish) -> None:
+        """Put the new collection in the place of the present one, in one commit.
+
+        `finish`: called while nobody else writes, on a server maybe several times.
+        """
+        for row in target.segments:  # reads them all, while nobody waits
+            self._linked(target, row)
+        wait = max(self._collection.wait, _PATIENCE)
+        with (
+            self._collection.open_store() as store,
+            self._collection.writing(store, wait) as writer,
+        ):
+            values = finish()
+            self._adopt(writer, target)
+            for name, value in values.items():
+                if value is None:
+                    writer.changes.unset(name)
+                else:
+                    writer.changes.set(name, value)
+            writer.changes.forget_vectors()
+        assert self._owner is not None
+        self._owner.clear()
+
+    def discard(self) -> bool:
+        """Drop the pending reindex; whether there was one. Raises CollectionBusy."""
+        with self._collection.open_store() as store, store.transaction(self._collection.wait):
+            if (work := _pending(store)) is None:
+                return False
+            owner = _taken(self._collection.path, work)
+            Changes(store).end_work(work)
+            owner.clear()
+        return True
+
+    @contextmanager
+    def _both(self, target: Collection) -> Iterator[Store]:
+        """The tables of the new collection, with those of the present one as `stored`."""
+        with Store(target.path / "documents.db", readers=1) as tables:
+            path = self._collection.path / "documents.db"
+            tables.read("ATTACH ? AS stored", [f"{path.as_uri()}?mode=ro"])
             yield tables
 
-    def _adopt(self, writer: Writer) -> None:
+    def _adopt(self, writer: Writer, target: Collection) -> None:
         """Replace the passages and segments; documents keep their ids."""
+        store = writer.store
         for table in ("segments", "passages", "tombstones", "pending"):
-            self.store.execute(f"DELETE FROM {table}")
-        with self._both() as tables:
+            store.execute(f"DELETE FROM {table}")
+        with self._both(target) as tables:
             for row in tables.segments():
                 shift = writer.changes.next_passage() - row.base
                 passages = tables.scan(
@@ -248,23 +305,37 @@ class Reindexing:
                 )
                 sql = "SELECT passage + ? FROM tombstones WHERE passage BETWEEN ? AND ?"
                 deleted = tables.scan(sql, (shift, *row.ends))
-                with self.store.writing() as connection:
+                with store.writing() as connection:
                     sql = "INSERT INTO passages (id, document, start, end) VALUES (?, ?, ?, ?)"
                     connection.executemany(sql, passages)
                     connection.executemany("INSERT INTO tombstones (passage) VALUES (?)", deleted)
-                built = BuiltSegment(self._linked(row), build_plan(self.store, None))
+                built = BuiltSegment(self._linked(target, row), build_plan(store, None))
                 writer.append((), ahead=built)
 
-    def _linked(self, row: SegmentRow) -> Path:
+    def _linked(self, target: Collection, row: SegmentRow) -> Path:
         """A segment of the new collection in another folder, without the file of its passages."""
-        parent = self.owner.folder / _LINKED
-        source = folder_of(self.target.path, row.id)
+        parent, source = target.path / _LINKED, folder_of(target.path, row.id)
         if (parent / source.name).exists():
             return parent / source.name
-        (segment,) = self.target.open_segments([row]).values()
-        with os_errors(self.collection.path), segment_errors(self.target.path):
+        (segment,) = target.open_segments([row]).values()
+        with os_errors(self._collection.path), segment_errors(target.path):
             parent.mkdir(exist_ok=True)
             return link_segment(source, segment, parent, passages=False)
+
+
+def _pending(store: Store) -> Work | None:
+    """The pending reindex of a folder, or None."""
+    return next((work for work in store.works() if work.kind is Kind.REINDEX), None)
+
+
+def _taken(path: Path, work: Work) -> Owner:
+    owner = Owner(path, work.folder)
+    if not owner.take():
+        raise CollectionBusy(
+            f"{path} is being reindexed by another process ({work.details['by']}); "
+            "wait until it has finished, or end it"
+        )
+    return owner
 
 
 def encode_stored(
@@ -324,85 +395,32 @@ def settings_for(
     return CollectionSettings.for_encoder(encoder, config, passages, before.analyzer)
 
 
-def _claim(
-    collection: Collection, store: Store, encoder: TextEncoder, settings: Mapping[str, Any]
-) -> Owner:
-    """Name the work in a transaction, or take the pending one; returns its owner."""
-    path, owner = collection.path, None
-    if _pending(store) is None:  # before anything is encoded
-        _check_encodable(store)
-    try:
-        with store.transaction(collection.wait), segments_folder(path, store), os_errors(path):
-            if (work := _pending(store)) is None:
-                owner = Owner.new(path)
-                Changes(store).start_work(Kind.REINDEX, owner.name, {"settings": settings})
-            else:
-                _check_same(path, work.details["settings"], encoder, settings)
-                owner = _taken(path, work)
-                # The same encoder may come from another folder or URL than before.
-                Changes(store).continue_work(work, settings=settings)
-    except BaseException:
-        if owner is not None:
-            owner.release()
-        raise
-    return owner
-
-
-def _target(owner: Owner, store: Store, settings: Mapping[str, Any]) -> Collection:
-    """The new collection, with the documents encoded before."""
-    with os_errors(owner.folder):
-        owner.folder.mkdir(exist_ok=True)
-        shutil.rmtree(owner.folder / _LINKED, ignore_errors=True)  # of a killed process
-    if not (owner.folder / "documents.db").exists():
-        tokenizer = Analyzer.parse(store.settings()["tokenizer"])
-        return Collection.create(owner.folder, {**settings}, tokenizer)
-    try:
-        return Collection(owner.folder)
-    except CollectionError as error:
-        path = store.path.parent
-        raise CollectionError(
-            f"the pending reindex of {path} is damaged ({error}); {_DROP.format(path)}"
-        ) from error
-
-
-def _pending(store: Store) -> Work | None:
-    """The pending reindex, or None."""
-    return next((work for work in store.works() if work.kind is Kind.REINDEX), None)
-
-
-def _taken(path: Path, work: Work) -> Owner:
-    owner = Owner(path, work.folder)
-    if not owner.take():
-        raise CollectionBusy(
-            f"{path} is being reindexed by another process ({work.details['by']}); "
-            "wait until it has finished, or end it"
-        )
-    return owner
-
-
-def _check_encodable(store: Store) -> None:
+def _check_encodable(source: Backend) -> None:
     """Raise CollectionError for a document without text, or with one that was altered."""
-    check_texts(store)
-    sql = "SELECT key FROM documents WHERE trim(title || text, ?) = '' ORDER BY id LIMIT 1"
-    for (key,) in store.scan(sql, [_SPACES]):
-        raise _no_text(store.path.parent, key)
-
-
-def _no_text(path: Path | str, key: str) -> CollectionError:
-    return CollectionError(
-        f"{path}: the document {key!r} came with vectors and without text, so no encoder can "
-        "encode it; add it with a text, or delete it, and reindex again"
-    )
+    with source.reading(newest=True) as snapshot:
+        for block in ids(snapshot, batch=_READ):
+            documents = snapshot.documents(block.tolist())
+            known = snapshot.known([document.key for document in documents])
+            for document in documents:
+                if document.digest != known[document.key].digest:
+                    raise altered_text(source.path, document.key)
+                if not document.full_text.strip():
+                    raise CollectionError(
+                        f"{source.path}: the document {document.key!r} came with vectors and "
+                        "without text, so no encoder can encode it; add it with a text, or delete "
+                        "it, and reindex again"
+                    )
 
 
 def _check_same(
     path: Path | str, planned: Mapping[str, Any], encoder: TextEncoder, settings: Mapping[str, Any]
 ) -> None:
     """Raise EncoderMismatch if a pending reindex, to the settings `planned`, is another one."""
-    if not has_built(encoder, planned["encoder"]) or planned["passages"] != settings["passages"]:
+    cuts = planned.get("passages"), settings["passages"]
+    if not has_built(encoder, planned["encoder"]) or cuts[0] != cuts[1]:
         source, got = (
             f"{name['source'] or name.get('name') or name['fingerprint']}, passages {cut}"
-            for name, cut in ((each["encoder"], each["passages"]) for each in (planned, settings))
+            for name, cut in zip((planned["encoder"], settings["encoder"]), cuts, strict=True)
         )
         raise EncoderMismatch(
             f"a reindex of {path} by {source} is pending, got {got}; finish that one, or "
@@ -425,71 +443,3 @@ def _chosen(
             "--encoder PATH or encoder=…"
         )
     return load_built_by(planned["encoder"], f"the pending reindex of {path}", runtime)
-
-
-# ----------------------------------------------------------------------------------- on a server
-
-
-def _on_server(
-    collection: "PostgresCollection",
-    present: CollectionEncoder,
-    encoder: EncoderArgument | None,
-    passages: PassageConfig | bool | None,
-    runtime: RuntimeConfig | None,
-    progress: Progress | None,
-) -> None:
-    """As `reindex`."""
-    path, planned = collection.path, collection.pending()
-    chosen = _chosen(path, planned, encoder, runtime)
-    settings = settings_for(chosen, collection.settings, passages).as_stored(chosen)
-    del settings["mode"]  # chosen at the swap, by the texts
-    if planned is not None:
-        _check_same(path, {"passages": None, **planned}, chosen, settings)
-    reader = PassageReader(chosen, settings)
-    with collection.reading(newest=True) as snapshot:
-        fields = snapshot.sizes()["fields"]
-        mode, weight = default_of(chosen, snapshot)
-        for key in keys_of(snapshot, snapshot.ids_after(-1, _NO_TEXT, 1).tolist()):
-            raise _no_text(path, key)
-    with collection.beside(settings) as target:
-        for _ in range(ROUNDS):
-            if _follow(collection, target, reader, progress) <= REST:
-                break
-        target.configure({}, fields=fields)
-        target.upsert((), finished=0)  # builds the index of vectors
-
-        def finish() -> None:
-            _follow(collection, target, reader, progress)
-            for key, _, _ in collection.differing(target):  # nobody else writes now
-                raise _no_text(path, key)
-            kept = {**collection.settings, "weight": None, QUERY_MAP: None, "shortlist": None}
-            if kept["tokenizer"] != Tokenizer.NONE and not kept.get(CHOSEN):
-                kept |= {"mode": mode, "weight": None if weight == WEIGHT else weight}
-            target.configure({**kept, **settings})
-
-        expected = present.expect(chosen, runtime)
-        collection.replace_by(target, finish)
-    present.settle(expected)
-
-
-def _follow(
-    collection: "PostgresCollection",
-    target: "PostgresCollection",
-    reader: PassageReader,
-    progress: Progress | None,
-) -> int:
-    """Encode the documents that are new or changed, drop deleted ones; returns how many."""
-    differing = collection.differing(target)
-    gone = [key for key, is_stored, _ in differing if not is_stored]
-    changed = [
-        key for key, is_stored, has_text_changed in differing if is_stored * has_text_changed
-    ]
-    if gone:
-        target.delete(gone, None)
-    encode_stored(collection, changed, target, lambda: reader, progress)
-    # Then metadata as stored, with those that were last added.
-    others = [key for key, _, has_changed in collection.differing(target) if not has_changed]
-    for keys in in_batches(others, _READ):
-        patches = [replace(e, spans=(), vectors=e.vectors[:0]) for e in entries(collection, keys)]
-        target.upsert((), metadata=patches)
-    return len(gone) + len(changed)

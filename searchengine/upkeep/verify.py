@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -172,13 +173,17 @@ def check_tables(snapshot: FolderSnapshot) -> None:
 
 def check_texts(store: Store) -> None:
     """Compare all texts with their checksums. Raises CollectionError."""
-    altered = store.altered()
-    if altered is not None:
-        raise CollectionError(
-            f"{store.path}: the text of {altered!r} differs from what was stored; "
-            "restore it from a copy, add the document again, or encode the present text "
-            f"with: searchengine repair {store.path.parent}"
-        )
+    if (altered := store.altered()) is not None:
+        raise altered_text(store.path.parent, altered)
+
+
+def altered_text(path: Path | str, key: str) -> CollectionError:
+    """The error for a text that does not have its checksum."""
+    present = "" if is_url(path) else f", or encode the present one: searchengine repair {path}"
+    return CollectionError(
+        f"{path}: the text of {key!r:.80} differs from what was stored; restore a backup, or "
+        f"delete the document and add it again{present}"
+    )
 
 
 def _differs(store: Store, row: SegmentRow, segment: Segment) -> bool:

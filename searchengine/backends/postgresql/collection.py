@@ -303,15 +303,21 @@ class PostgresCollection(Backend):
                 f"WHERE ({here}) IS DISTINCT FROM ({there}) ORDER BY here.id"
             )
 
-    def replace_by(self, other: "PostgresCollection", finish: Callable[[], None]) -> None:
+    def replace_by(
+        self, other: "PostgresCollection", finish: Callable[[], Mapping[str, Any]]
+    ) -> None:
         """Put the collection beside in the place of this one, in one commit.
 
-        `finish`: called before, while nobody else writes, maybe several times. Raises
-        CollectionBusy if others read without a pause.
+        `finish`: called before, while nobody else writes, maybe several times; returns settings
+        that differ. Raises CollectionBusy if others read without a pause.
         """
+        with self._connections.borrow() as connection:
+            fields = tables.indexed_fields(connection)
+        other.configure({}, fields=fields)
 
-        def work(connection: Connection, _: str) -> None:
-            finish()
+        def work(connection: Connection, revision: str) -> None:
+            values, kept = finish(), self._current(connection, revision).settings
+            other.configure({**kept, **values, SHORTLIST: None})
             tables.replace(connection, self._connections.schema, other._connections.schema)
             set_value(connection, _TARGET, None)
 

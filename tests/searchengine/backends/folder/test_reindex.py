@@ -27,7 +27,7 @@ from searchengine.indexer.config import Storage
 from searchengine.indexer.segment import SegmentConfig
 from searchengine.ingest import ingestion, pipeline
 from searchengine.upkeep import reindex
-from searchengine.upkeep.reindex import Reindexing
+from searchengine.upkeep.reindex import FolderPlace, Reindexing
 
 CONFIG = SegmentConfig(prefix=8)
 # Fusion divides cosines by how far they spread, and the rounding of float16 with them: where the
@@ -110,9 +110,9 @@ def _ranked(hits: Any) -> dict[str, float]:
 MOMENTS: list[tuple[type, str, int]] = [
     (Collection, "upsert", 1),
     (Collection, "upsert", 4),
-    (Reindexing, "_catch_up", 2),
+    (Reindexing, "follow", 2),
     (Reindexing, "swap", 1),
-    (Reindexing, "_linked", 1),
+    (FolderPlace, "_linked", 1),
     (Owner, "clear", 1),
 ]
 
@@ -162,7 +162,7 @@ def test_others_read_and_write_meanwhile(
 
 @pytest.mark.parametrize(
     ("owner", "step", "when"),
-    [*MOMENTS, (Reindexing, "_adopt", 1), (Writer, "adopt", 1)],
+    [*MOMENTS, (FolderPlace, "_adopt", 1), (Writer, "adopt", 1)],
 )
 def test_a_killed_reindex_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type, step: str, when: int

@@ -10,9 +10,12 @@ from pending import leave_pending
 from scenarios import document
 
 from searchengine import Document, SearchEngine
-from searchengine.backends.folder.collection import Collection
+from searchengine.backends.folder.folders import Owner
+from searchengine.backends.folder.view import View
 from searchengine.encoders.functions import FunctionEncoder
+from searchengine.encoders.loading import CollectionEncoder
 from searchengine.errors import CollectionError
+from searchengine.upkeep.reindex import Reindexing
 
 
 def lengths(texts: Sequence[str]) -> np.ndarray:
@@ -31,24 +34,25 @@ def engine(tmp_path: Path) -> Iterator[SearchEngine]:
         yield engine
 
 
-@pytest.mark.parametrize("refreshed", [False, True])
+@pytest.mark.parametrize(
+    "owner, step", [(View, "_show_newest"), (Owner, "clear"), (CollectionEncoder, "settle")]
+)
 def test_after_an_interruption_behind_the_commit_the_engine_goes_on(
-    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, refreshed: bool
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, owner: type, step: str
 ) -> None:
-    refresh = Collection.refresh
+    swap = Reindexing.swap
 
-    def interrupted(self: Collection) -> None:
-        if refreshed:
-            refresh(self)
+    def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Collection, "refresh", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            engine.reindex(other())
-    assert len(engine.search("x", k=5)) == 5  # unless refreshed, the former state
-    assert engine.stats().dim == (3 if refreshed else 16)
-    engine.refresh()
+    def swapped(self: Reindexing) -> None:
+        monkeypatch.setattr(owner, step, interrupted)
+        swap(self)
+
+    monkeypatch.setattr(Reindexing, "swap", swapped)
+    with pytest.raises(KeyboardInterrupt):
+        engine.reindex(other())
+    monkeypatch.undo()
     assert (len(engine.search("x", k=5)), engine.stats().dim) == (5, 3)
     engine.add([document(7)])
     engine.reindex(WordLengths(8, "narrow"))

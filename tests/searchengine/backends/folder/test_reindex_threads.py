@@ -14,7 +14,6 @@ from scenarios import document
 
 from searchengine import Document, SearchEngine
 from searchengine.backends.folder import collection as ahead
-from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.folders import Owner
 from searchengine.backends.folder.view import View
 from searchengine.encoders.loading import CollectionEncoder, load_given
@@ -98,9 +97,9 @@ def test_documents_encoded_before_a_reindex_are_encoded_again(
 
 
 @pytest.mark.parametrize("owner, step", [
-    (Owner, "clear"),  # the swap is committed, and nothing shows it yet
-    (Collection, "refresh"),
-    (CollectionEncoder, "settle"),  # the new state is shown
+    (View, "_fold_log"),  # the swap is committed and shown
+    (Owner, "clear"),
+    (CollectionEncoder, "settle"),
 ])  # fmt: skip
 @pytest.mark.parametrize("act", [
     lambda engine: engine.add([document(7)]),
@@ -233,7 +232,7 @@ def test_two_reindexes_of_one_engine_follow_each_other(
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def again() -> None:
-        with pytest.raises(CollectionError, match="is pending, got narrow"):
+        with pytest.raises(CollectionError, match="is being reindexed by another process"):
             engine.reindex(WordLengths(8, "narrow"))
 
     with monkeypatch.context() as patch:
