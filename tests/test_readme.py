@@ -335,7 +335,7 @@ def test_guides_of_indexing_and_searching(tmp_path: Path, in_this_process: bool)
         database.execute("CREATE TABLE posts (id INTEGER, body TEXT)")
         database.execute("INSERT INTO posts VALUES (1, 'Owls hunt by night.')")
     page = (REPOSITORY / "docs" / "indexing.md").read_text()
-    assert run_commands(page, tmp_path) == 18
+    assert run_commands(page, tmp_path) == 17
     with SearchEngine.open(tmp_path / "notes.index") as engine:
         assert {"alice/readme.md", "bob/readme.md"} <= set(engine.keys())
     adding, hashing, passages, vectors, _ = blocks(page, "python")
