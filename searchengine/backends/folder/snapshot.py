@@ -1,5 +1,6 @@
 """Reading a collection: a Snapshot is one commit, a View shows one snapshot at a time."""
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
@@ -406,17 +407,17 @@ class Snapshot(contract.Snapshot):
         return self._unrelated
 
     def _sample(self) -> Ids:
-        """At most SAMPLE passages of different documents, evenly spread, always the same ones."""
-        positions = spread(self.rows)
-        passages, start = [np.zeros(0, np.int64)], 0
-        for row, live in self.live.items():
-            count = row.rows if live is None else live.size
-            inside = positions[(positions >= start) & (positions < start + count)] - start
-            passages.append(row.base + (inside if live is None else live.rows[inside]))
-            start += count
-        all_passages = np.concatenate(passages)
-        _, first = np.unique(self.documents_of(all_passages), return_index=True)
-        return all_passages[first]
+        """A passage of each of at most SAMPLE documents, evenly spread by their ids.
+
+        Not by rows, whose order depends on merges: equal documents are to have equal scores.
+        """
+        ((low, high),) = self.store.read("SELECT min(id), max(id) FROM documents")
+        wanted = [] if low is None else (low + spread(high - low + 1)).tolist()
+        sql = "SELECT DISTINCT (SELECT min(id) FROM documents WHERE id >= value) FROM json_each(?)"
+        documents = [number for (number,) in self.store.read(sql, (json.dumps(wanted),))]
+        passages = self.store.passages_of(documents)
+        _, first, counts = np.unique(passages.documents, return_index=True, return_counts=True)
+        return passages.ids[first + np.arange(first.size) % counts]
 
     @property
     def shortlist(self) -> int:

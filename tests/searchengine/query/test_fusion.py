@@ -52,6 +52,14 @@ def store_weight(path: Path, weight: float) -> None:
 # ---------------------------------------------------------------------------------------- cosines
 
 
+def test_equal_documents_have_equal_scores_in_whatever_order_of_rows(tmp_path: Path) -> None:
+    with filled(tmp_path / "a", 0.5, 300) as one, filled(tmp_path / "b", 0.5, 300) as two:
+        two.add({"_id": str(i), "text": f"owl {i}"} for i in range(0, 300, 3))
+        two.add({"_id": str(i), "text": text} for i, text in enumerate(texts(300)))
+        for question in ("whale sleep", "bread yeast tide", "night"):
+            assert one.search(question, 20) == two.search(question, 20)
+
+
 def test_cosines_that_begin_at_four_fifths_order_as_those_that_begin_at_zero(
     tmp_path: Path,
 ) -> None:
