@@ -213,7 +213,7 @@ def call(
         pass
     server = start(
         "serve", shared_folder / "sample.index", folder / "notes.index",
-        "--port", 0, "--tokens", folder / "tokens", "--log", "none",
+        "--port", 0, "--tokens", folder / "tokens",
     )  # fmt: skip
     assert server.stdout is not None
     try:
