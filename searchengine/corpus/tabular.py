@@ -1,21 +1,19 @@
 """The fields of a file that hold the key, the title and the text; CSV and TSV → records.
 
 By default the fields are `_id` (or `id`), `title` and `text`, in any case. A file without its text
-field is refused: otherwise its titles alone would be indexed. A malformed row of a table loses its
-own line only.
+field is refused: otherwise its titles alone would be indexed.
 """
 
 import csv
 import re
 import sys
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from searchengine.corpus.text_files import LONGEST, bad, kind, read_lines, some_fields
+from searchengine.corpus.text_files import LONGEST, bad, kind, read_lines, some_fields, too_long
 from searchengine.errors import CorpusError, UnknownFields
 from searchengine.trainer.reading import table_dialect
 
@@ -27,8 +25,6 @@ _NO_NAME = re.compile(r"\s*|Unnamed: \d+")  # of a column: pandas writes its ind
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
 _SEPARATOR = re.compile(r'"?sep=(.)"?\s*')  # the first line of a table that Excel reads
 _LINE = re.compile(r"[^\r]+(?:\r\n?)?|\r\n?")
-_READ_AGAIN = 16  # times LONGEST: bytes of malformed rows
-_LINE_OVERHEAD = 100  # bytes of memory per line besides its text
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,35 +176,32 @@ def _rows(
 ) -> Iterator[tuple[int, list[str] | csv.Error]]:
     """The number of the first line of each row, and its cells or what is wrong with it.
 
-    After a malformed row, reading goes on with the line after its first: otherwise a stray quote
-    would swallow the rest of the file. A file of such quotes alone would take hours.
+    After a malformed row, reading goes on with the next line: a stray quote takes all lines up to
+    the next quote with it, which the error says.
     """
-    again: deque[tuple[int, str]] = deque()
-    row: list[tuple[int, str]] = []
-    patience = _READ_AGAIN * LONGEST
+    lines: list[int] = []  # of the row that is being read
 
-    def lines() -> Iterator[str]:
+    def texts() -> Iterator[str]:
         size = 0
-        while line := again.popleft() if again else next(numbered, None):
-            size = len(line[1]) + _LINE_OVERHEAD + (size if row else 0)
-            row.append(line)
-            if size > 2 * LONGEST:
-                what = "check for a quote that is not closed"
-                raise csv.Error(f"a row has {len(row):,} lines; {what}")
-            yield line[1]
+        for number, line in numbered:
+            size = len(line) + (size if lines else 0)
+            lines.append(number)
+            if size > LONGEST:
+                raise csv.Error(too_long("row"))
+            yield line
 
     while True:
         try:
-            for cells in csv.reader(lines(), **dialect):
-                yield row[0][0], cells
-                row.clear()
+            for cells in csv.reader(texts(), **dialect):
+                yield lines[0], cells
+                lines.clear()
             return
         except csv.Error as error:
-            yield row[0][0], error
-            if (patience := patience - sum(len(text) for _, text in row)) < 0:
-                raise CorpusError("too many rows have unmatched quotes; correct the file") from None
-            again.extendleft(reversed(row[1:]))
-            row.clear()
+            if len(lines) > 1:
+                how = "check for a quote that is not closed"
+                error = csv.Error(f"{error}; lines {lines[0]}–{lines[-1]} are one row, {how}")
+            yield lines[0], error
+            lines.clear()
 
 
 def _cell(name: str, value: str) -> str | int | float | bool:

@@ -98,8 +98,12 @@ def report(error: CorpusError, on_bad: OnBad | None) -> None:
 
 
 def too_long(what: str) -> str:
-    """The message for a line, text or JSON file longer than LONGEST."""
-    how = "" if what == "text" else " (jq -c '.[]' turns a JSON array into lines of an object each)"
+    """The message for a line, row, text or JSON file longer than LONGEST."""
+    how = (
+        ""
+        if what in ("text", "row")
+        else " (jq -c '.[]' turns a JSON array into lines of an object each)"
+    )
     return f"a {what} must be at most {LONGEST >> 20} MiB long; split it{how}"
 
 

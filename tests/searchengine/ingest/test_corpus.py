@@ -59,13 +59,16 @@ def test_table_cells_become_what_they_read_like(tmp_path: Path) -> None:
     assert document.metadata == numbers | texts
 
 
-def test_a_stray_quote_costs_its_own_line_only(tmp_path: Path) -> None:
-    lines = ["_id,text", "1,a", '2,"stray', *(f"{i},good" for i in range(3, 1003)), '"1003",b']
+def test_a_stray_quote_costs_the_lines_to_the_next_one(tmp_path: Path) -> None:
+    lines = ["_id,text", "1,a", '2,"stray', "3,lost", '"4",b', "5,good", '6,"not closed', "7,lost"]
     path = write(tmp_path / "c.csv", "\n".join(lines) + "\n")
     bad: list[CorpusError] = []
-    keys = [d.key for d in read_corpus(path, bad.append)]
-    assert keys == ["1", *(str(i) for i in range(3, 1004))]
-    assert len(bad) == 1 and f"{path}:3: not CSV" in str(bad[0])
+    assert [d.key for d in read_corpus(path, bad.append)] == ["1", "5"]
+    rule = "are one row, check for a quote that is not closed)"
+    assert [str(error) for error in bad] == [
+        f"{path}:3: not CSV (',' expected after '\"'; lines 3–5 {rule}",
+        f"{path}:7: not CSV (unexpected end of data; lines 7–8 {rule}",
+    ]
 
 
 def test_a_broken_header_is_never_skipped(tmp_path: Path) -> None:
