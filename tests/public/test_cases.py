@@ -297,7 +297,7 @@ ODD = {
         "text/plain; charset=utf-8\n\n\u200b\xa0\n--b\nContent-Type: text/html\n\n<p>HTML\n--b--\n",
         "HTML",
     ),
-    "formula.docx": (None, "So x=(a+b)/2y₁√z\n\nshown"),
+    "formula.docx": (None, "So x=a+b2y₁z\n\nshown"),
     "strict.docx": (None, "The harbour"),
     "strict.pptx#slide=1": (None, "A strict slide"),
     "cut.pptx#slide=1": (None, "A strict slide"),

@@ -42,7 +42,6 @@ _SMALL = {
     "sup": str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"),
     "sub": str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉"),
 }
-_FORMULA = {"sup": "^{1}", "sub": "_{1}", "num": "{1}", "den": "/{1}", "rad": "√{1}", "d": "({0})"}
 
 
 def office_file(path: Path, old: str, lost: list[str]) -> BytesIO:
@@ -176,9 +175,9 @@ def _paragraphs(body: Any) -> list[tuple[Any, str]]:
             paragraphs.append((element, around[-1]))
         elif element.tag in _LEFT_OUT or _is_hidden(element):
             walk.skip_subtree()
-        elif around and tag == f"{_MATH}oMath":
-            around[-1].append(_formula(element))
-            walk.skip_subtree()
+        elif around and tag == f"{_MATH}t":
+            place = element.getparent().getparent().tag.removeprefix(_MATH)
+            around[-1].append((element.text or "").translate(_SMALL.get(place, {})))
         elif around and tag == "t":
             around[-1].append(element.text or "")
         elif around and tag in _SIGNS and element.getparent().tag == f"{_W}r":
@@ -190,17 +189,6 @@ def _is_hidden(element: Any) -> bool:
     """Whether it is a run that is formatted as hidden."""
     vanish = element.find(f"{_W}rPr/{_W}vanish") if element.tag == f"{_W}r" else None
     return vanish is not None and vanish.get(f"{_W}val") not in ("0", "false", "off")
-
-
-def _formula(element: Any) -> str:
-    """A formula on one line, such as A = πr² or x = (a+b)/2."""
-    if (kind := element.tag.removeprefix(_MATH)) == "t":
-        return element.text or ""
-    inner = "".join(map(_formula, element))
-    if kind in _SMALL and inner.isdecimal():
-        return inner.translate(_SMALL[kind])
-    grouped = inner if len(inner) < 2 or inner.isalnum() else f"({inner})"
-    return _FORMULA.get(kind, "{0}").format(inner, grouped)
 
 
 def read_pptx(path: Path) -> Iterator[Text]:
