@@ -62,10 +62,16 @@ def not_utf8(byte: int, name: str) -> str:
     )
 
 
-def broken_places(text: str) -> int:
-    """How many places of a text, decoded as UTF-8, are broken; 0: it is in another encoding."""
+def broken_places(text: str, error: UnicodeDecodeError) -> int:
+    """How many places of a text, decoded as UTF-8, are broken; 0: it is in another encoding.
+
+    `error`: of the first. A text that is cut in its last letter has no other.
+    """
     broken, others = text.count("\ufffd"), sum(letter > "\x7f" for letter in text)
-    return broken if others > _WHOLE * broken else 0
+    is_cut = error.reason == "unexpected end of data" and (
+        others > 1 or error.end > error.start + 1
+    )
+    return broken if is_cut or others > _WHOLE * broken else 0
 
 
 def detected(data: bytes) -> str:

@@ -42,6 +42,7 @@ from searchengine.corpus.tabular import IDS, Columns, named_records, read_table
 from searchengine.corpus.text_files import (
     STDIN,
     OnBad,
+    Parts,
     Text,
     bad,
     decode,
@@ -122,7 +123,7 @@ def count_records(corpus: str | Path, choice: FileChoice = AS_THEY_ARE) -> int |
             if format_ in (LINES, TABLE) and path.suffix != ".gz" and path.is_file():
                 with open(path, "rb") as file:
                     total += sum(1 for _ in file) - (format_ is TABLE)
-            elif format_.records or format_.parts:
+            elif format_.records or format_.empty:
                 return None
             else:
                 total += 1
@@ -243,10 +244,8 @@ def _walk(
             continue
         rules = _rules_in(place, rules, choice)
         found = [(Path(entry), entry.is_dir(follow_symlinks=False)) for entry in entries]
-        found = [
-            (path, is_folder) for path, is_folder in found if not choice.ignores(path, is_folder)
-        ]
-        kept = [entry for entry in found if not _is_ignored(*entry, rules)]
+        found = [each for each in found if not choice.ignores(*each)]
+        kept = [each for each in found if not _is_ignored(*each, rules)]
         if unread is not None:
             unread.ignored += len(found) - len(kept)
         folders += [(path, rules) for path, is_folder in kept if is_folder]
@@ -258,7 +257,7 @@ def _rules_in(folder: Path, above: _Rules, choice: FileChoice) -> _Rules:
     file = folder / ".gitignore"
     if choice.gitignore and file.is_file():
         with suppress(CorpusError, ValueError):  # no text, or no patterns
-            lines = decode(read_bytes(file), file).text.splitlines()
+            lines = decode(read_bytes(file), file)[0].splitlines()
             return (*above, (folder, GitIgnoreSpec.from_lines(lines)))
     return above
 
@@ -353,9 +352,9 @@ class _Reader:
                 try:
                     yield from read(source, parser)
                 except CorpusError as error:
-                    if self.folder is None and (source.kind.records or not source.path.exists()):
+                    if self.folder is None:
                         raise
-                    self._lose(error, self.folder is not None)
+                    self._lose(error)
 
     def _place(self, path: Path) -> tuple[str, str]:
         """The absolute path of the folder that a file is below, and its path from there."""
@@ -363,9 +362,9 @@ class _Reader:
         _utf8(path, "file")
         return root, path.relative_to(self.folder or path.parent).as_posix()
 
-    def _lose(self, error: CorpusError, in_folder: bool = True) -> None:
+    def _lose(self, error: CorpusError) -> None:
         """Report a file, or a part of one, that cannot be read."""
-        if self.unread is None or not in_folder:
+        if self.unread is None:
             report(error, self.on_bad)
         else:
             self.unread.failed.add(str(error))
@@ -424,23 +423,60 @@ class _Reader:
         path, format_, _ = source
         (root, file), encoding = self._place(path), ""
         fields = {"path": file, **_stat(path)}
-        for part in _parts(path, format_, parser):
+        for part, lost in _with_losses(source, _parts(path, format_, parser)):
             metadata = {**fields, **part.metadata}
             encoding = metadata.get("encoding", "")
             if part.headings:
                 metadata["headings"] = [asdict(heading) for heading in part.headings]
-            if part.lost:
-                metadata["unreadable"] = list(part.lost)
+            if lost:
+                metadata["unreadable"] = lost
             # An empty file is no document, although it has a name; an email has a subject.
             title = part.title or _title(path)
             if not part.text.strip():
                 title = part.title if format_.name == "email" else ""
             key = f"{self.prefix}{file}{'#' if part.fragment else ''}{part.fragment}"
             yield Document(key, part.text, title, metadata, str(path), root=root, file=file)
-            for lost in part.lost:
-                self._lose(bad(path, lost))
+            for what in lost:
+                self._lose(bad(path, what))
         if encoding and self.unread is not None:
             self.unread.encodings[encoding] += 1
+
+
+def _with_losses(source: _Source, parts: Parts) -> Iterator[tuple[Text, list[str]]]:
+    """The texts of a file, each with what cannot be read behind it; the first also what is before.
+
+    Of several texts, those that are blank are left out. Raises CorpusError without any text.
+    """
+    text, lost = None, list[str]()
+    try:
+        for part in parts:
+            if isinstance(part, str):
+                lost.append(part)
+            elif part.text or not source.kind.empty:
+                if text is not None:
+                    yield text, lost
+                    lost = []
+                text = part
+    except UnreadableFile as error:
+        if text is None:
+            raise
+        what = str(error).removeprefix(f"{source.path}: ")
+        lost.append(f"what follows was not read: {what}")
+    if text is None:
+        raise bad(source.path, (lost or [source.kind.empty])[0])
+    yield text, lost
+
+
+def _parts(file: Path, format_: Kind, parser: Parser) -> Parts:
+    """What is read of a file. Plain text in UTF-8 needs no parser."""
+    if format_ is TEXT:
+        data = read_bytes(file)
+        with suppress(UnicodeDecodeError):
+            text = data.decode("utf-8-sig")
+            if "\0" not in text and "\x1b" not in text:  # neither binary nor ISO-2022
+                yield Text(text)
+                return
+    yield from parser.read(file, format_)
 
 
 def _hash(document: Document) -> str:
@@ -456,33 +492,6 @@ def _utf8(path: Path, what: str) -> str:
     except UnicodeEncodeError as error:
         raise bad(path, f"the name of this {what} is not UTF-8; rename it") from error
     return str(path)
-
-
-def _parts(file: Path, format_: Kind, parser: Parser) -> Iterator[Text]:
-    """The texts of a file. Plain text in UTF-8 needs no parser.
-
-    If reading ends at a damaged part, the last text names the loss of what follows.
-    """
-    if format_ is TEXT:
-        data = read_bytes(file)
-        with suppress(UnicodeDecodeError):
-            text = data.decode("utf-8-sig")
-            if "\0" not in text and "\x1b" not in text:  # neither binary nor ISO-2022
-                yield Text(text)
-                return
-    last: Text | None = None
-    try:
-        for part in parser.read(file, format_):
-            if last is not None:
-                yield last
-            last = part
-    except UnreadableFile as error:
-        if last is None:
-            raise
-        what = str(error).removeprefix(f"{file}: ")
-        last = replace(last, lost=(*last.lost, f"what follows was not read: {what}"))
-    if last is not None:
-        yield last
 
 
 def _stat(file: Path) -> dict[str, Any]:

@@ -112,6 +112,9 @@ def named_records(
     """
     is_first = True
     for place, record in records:
+        if not isinstance(record, dict):
+            leave(bad(place, f"expected a JSON object, got {type(record).__name__}"))
+            continue
         if is_first:
             columns.header([*record], place)
         is_first = False

@@ -53,7 +53,6 @@ class Text:
         metadata: fields of the document.
         headings: those of the text, in order.
         fragment: what the key has after the path and "#", such as page=3; "" for a whole file.
-        lost: sentences on parts beside it that cannot be read.
     """
 
     text: str
@@ -61,7 +60,10 @@ class Text:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     headings: tuple[Heading, ...] = ()
     fragment: str = ""
-    lost: tuple[str, ...] = ()
+
+
+Parts = Iterator[Text | str]
+"""What a reader yields: texts, and sentences on what cannot be read of the text before."""
 
 
 def bad(where: object, message: str) -> CorpusError:
@@ -99,11 +101,7 @@ def report(error: CorpusError, on_bad: OnBad | None) -> None:
 
 def too_long(what: str) -> str:
     """The message for a line, row, text or JSON file longer than LONGEST."""
-    how = (
-        ""
-        if what in ("text", "row")
-        else " (jq -c '.[]' turns a JSON array into lines of an object each)"
-    )
+    how = "" if what in ("text", "row") else "; jq -c '.[]' makes lines of the objects of an array"
     return f"a {what} must be at most {LONGEST >> 20} MiB long; split it{how}"
 
 
@@ -157,25 +155,24 @@ def read_bytes(path: Path) -> bytes:
     return data
 
 
-def decode(data: bytes, path: Path, declared: str = "") -> Text:
-    """The text of a file; an encoding that is not UTF-8 is its metadata.
+def decode(data: bytes, path: Path, declared: str = "") -> tuple[str, dict[str, str], list[str]]:
+    """The text of a file; the field `encoding` unless it is UTF-8; and what is lost of it.
 
-    If it is UTF-8 but for a few bytes, these are read as U+FFFD and the loss is named. `declared`:
-    the encoding that the file names, if it does. Raises CorpusError.
+    If it is UTF-8 but for a few bytes, these are read as U+FFFD. `declared`: the encoding that the
+    file names, if it does. Raises CorpusError.
     """
     name = marked(data)
     if name in ("", "utf-8-sig") and b"\0" not in data:
         try:
-            return Text(data.decode("utf-8-sig"))
+            return data.decode("utf-8-sig"), {}, []
         except UnicodeDecodeError as error:
-            place = error.start
-        text = data.decode("utf-8-sig", "replace")
-        if broken := broken_places(text):
-            lost = f"bytes that are not UTF-8 (from byte {place} on, {broken} in all)"
-            return Text(text, lost=(lost,))
+            place, text = error.start, data.decode("utf-8-sig", "replace")
+            broken = broken_places(text, error)
+        if broken:
+            return text, {}, [f"bytes that are not UTF-8 (from byte {place} on, {broken} in all)"]
         if (named := known(declared)) and not named.startswith("utf"):
             with suppress(UnicodeDecodeError):  # it is not what it declares
-                return Text(data.decode(named), metadata={"encoding": named})
+                return data.decode(named), {"encoding": named}, []
         if not (name := detected(data)):
             raise bad(path, not_utf8(data[place], ""))
     name = name or detected(data)
@@ -186,7 +183,7 @@ def decode(data: bytes, path: Path, declared: str = "") -> Text:
         raise bad(path, f"not {name} ({where}); convert it to UTF-8") from error
     if "\0" in text:
         raise bad(path, "not a text (it holds a zero byte); check the file's name and content")
-    return Text(text, metadata={"encoding": name})
+    return text, {"encoding": name}, []
 
 
 def read_jsonl(path: Path, on_bad: OnBad | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -201,21 +198,17 @@ def read_jsonl(path: Path, on_bad: OnBad | None = None) -> Iterator[tuple[str, d
             report(error, on_bad)
 
 
-def json_object(text: str | bytes, place: str) -> dict[str, Any]:
+def json_object(text: str, place: str) -> dict[str, Any]:
     """The object that a text in JSON holds. Raises CorpusError."""
-    record = parse_json(text, place)
-    if not isinstance(record, dict):
-        raise bad(place, f"expected a JSON object, got {type(record).__name__}")
-    return record
+    value = parse_json(text, place)
+    if not isinstance(value, dict):
+        raise bad(place, f"expected a JSON object, got {type(value).__name__}")
+    return value
 
 
-def parse_json(text: str | bytes, place: str) -> Any:
-    """The value of a text in JSON. Raises CorpusError."""
+def parse_json(text: str, place: str) -> Any:
+    """The value of a text in JSON; NaN is read as Python does. Raises CorpusError."""
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise bad(place, f"not JSON ({error})") from error
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a JSON number")

@@ -1,12 +1,12 @@
-"""The formats that a parser reads: the reader of each, what it needs, and what readers yield."""
+"""The formats of files: the reader of each, what it needs; which file has which."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from searchengine.corpus.text_files import Heading, Text, bad, kind
+from searchengine.corpus.text_files import Heading, Parts, kind
 from searchengine.trainer.errors import install_line
 
 LONGEST_HEADING = 200
@@ -53,33 +53,14 @@ def joined(pieces: Iterable[tuple[str, Iterable[Heading]]]) -> tuple[str, tuple[
     return "\n\n".join(texts), tuple(headings)
 
 
-def read_parts(
-    path: Path,
-    parts: Iterable[tuple[str, Callable[[], Text]]],
-    empty: str,
-    lost: Iterable[str] = (),
-) -> Iterator[Text]:
-    """The parts that have text; a part that cannot be read is named in the text before it.
-
-    `parts`: the name of each, and what reads it. `lost`: what is lost besides. Raises CorpusError,
-    saying `empty`, without text.
-    """
-    last, lost = None, list(lost)
-    for name, read in parts:
-        try:
-            text = read()
-        except MemoryError:
-            raise
-        except Exception as error:  # whatever a library raises on a damaged part
-            lost.append(f"{name} cannot be read ({' '.join(str(error).split())})")
-            continue
-        if text.text and last is not None:
-            yield replace(last, lost=tuple(lost))
-            lost = []
-        last = text if text.text else last
-    if last is None:
-        raise bad(path, lost[0] if lost else empty)
-    yield replace(last, lost=tuple(lost))
+def attempt(name: str, parts: Parts) -> Parts:
+    """A page, chapter or the like; a sentence instead of what cannot be read of it."""
+    try:
+        yield from parts
+    except MemoryError:
+        raise
+    except Exception as error:  # whatever a library raises on a damaged part
+        yield f"{name} cannot be read ({' '.join(str(error).split())})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +69,12 @@ class Kind:
 
     Attributes:
         name: for messages.
-        reader: "module:function": (path) → texts, or (path, table) → place ("file:line") and
+        reader: "module:function": (path) → Parts, or (path, table) → place ("file:line") and
             record of each; it raises CorpusError. "": read without a process of its own.
         records: whether it holds records, not texts.
         rows: whether all records have all fields, None where a value is missing.
         needs: the module it needs that may not be installed.
-        parts: whether a file may be several documents, such as pages.
+        empty: of a file that may be several documents, such as pages, the message without text.
     """
 
     name: str
@@ -101,7 +82,7 @@ class Kind:
     records: bool = False
     rows: bool = False
     needs: str = ""
-    parts: bool = False
+    empty: str = ""
 
     @property
     def missing(self) -> str:
@@ -115,6 +96,8 @@ TEXT = Kind("text", f"{_HERE}.markdown:read_text")
 """Plain text, which needs no parser if it is UTF-8."""
 _MARKDOWN = Kind("Markdown", f"{_HERE}.markdown:read_markdown")
 _HTML = Kind("HTML", f"{_HERE}.pages:read_html")
+_SCAN = "has no text; if it is a scan, run OCR first, for example ocrmypdf"
+_PICTURES = "has no text; if its slides are pictures, run OCR first"
 
 _TEXTS = (
     # prose, markup and logs
@@ -133,13 +116,15 @@ KINDS = {
     **dict.fromkeys(_TEXTS, TEXT),
     **dict.fromkeys((".md", ".markdown"), _MARKDOWN),
     **dict.fromkeys((".html", ".htm", ".xhtml"), _HTML),
-    ".pdf": Kind("PDF", f"{_HERE}.pdf:read_pdf", needs="pypdfium2", parts=True),
+    ".pdf": Kind("PDF", f"{_HERE}.pdf:read_pdf", needs="pypdfium2", empty=_SCAN),
     ".docx": Kind("Word", f"{_HERE}.office:read_docx", needs="docx"),
-    ".pptx": Kind("PowerPoint", f"{_HERE}.office:read_pptx", needs="pptx", parts=True),
-    ".xlsx": Kind("Excel", f"{_HERE}.office:read_xlsx", needs="openpyxl", parts=True),
+    ".pptx": Kind("PowerPoint", f"{_HERE}.office:read_pptx", needs="pptx", empty=_PICTURES),
+    ".xlsx": Kind(
+        "Excel", f"{_HERE}.office:read_xlsx", needs="openpyxl", empty="all its sheets are empty"
+    ),
     ".eml": Kind("email", f"{_HERE}.mail:read_eml"),
     ".ipynb": Kind("Jupyter", f"{_HERE}.markdown:read_ipynb"),
-    ".epub": Kind("EPUB", f"{_HERE}.pages:read_epub", parts=True),
+    ".epub": Kind("EPUB", f"{_HERE}.pages:read_epub", empty="holds no text"),
     **dict.fromkeys((".jsonl", ".ndjson"), LINES),
     **dict.fromkeys((".csv", ".tsv"), TABLE),
     ".json": Kind("JSON", f"{_HERE}.records:read_json", records=True),
@@ -176,7 +161,7 @@ class FileChoice:
         if kind(path) in _SQLITE_SUFFIXES:
             return SQLITE
         format_ = KINDS.get(kind(path))
-        packable = format_ is not None and not (format_.needs or format_.parts)
+        packable = format_ is not None and not (format_.needs or format_.empty)
         return format_ if packable or path.suffix != ".gz" else None
 
     def ignores(self, path: Path, is_folder: bool) -> bool:

@@ -2,15 +2,14 @@
 
 import codecs
 import re
-from collections.abc import Iterator
 from contextlib import suppress
-from email import message_from_bytes, policy
+from email import errors, message_from_bytes, policy
 from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
 
 from searchengine.corpus.formats.pages import parse
-from searchengine.corpus.text_files import Text, bad, decode, read_bytes
+from searchengine.corpus.text_files import Parts, Text, bad, decode, read_bytes
 from searchengine.errors import CorpusError
 
 _FIELDS = {"author": "from", "to": "to", "cc": "cc"}
@@ -21,9 +20,16 @@ _BOUNDARY = re.compile(
     rb"^(content-type:[^\n]*(?:\n[ \t][^\n]*)*?\bboundary=)([^\s\";]+)",
     re.IGNORECASE | re.MULTILINE,
 )
+_DAMAGES = {
+    errors.NoBoundaryInMultipartDefect: "the boundary between its parts is not named",
+    errors.StartBoundaryNotFoundDefect: "the boundary between its parts does not occur",
+    errors.InvalidBase64CharactersDefect: "a text has characters that are not base64",
+    errors.InvalidBase64PaddingDefect: "a text in base64 is cut",
+    errors.InvalidBase64LengthDefect: "a text in base64 is cut",
+}
 
 
-def read_eml(path: Path) -> Iterator[Text]:
+def read_eml(path: Path) -> Parts:
     """The text of an email, without its attachments, whose names are metadata.
 
     It is what a reader sees: all parts with text in their order, forwarded emails with their
@@ -44,17 +50,24 @@ def read_eml(path: Path) -> Iterator[Text]:
     sent = getattr(message["date"], "datetime", None)
     fields |= {"date": sent and sent.isoformat(), "attachments": [*filter(None, attachments)]}
     fields = {name: value for name, value in fields.items() if value}
-    yield Text(text, _header(message, "subject", path), fields, lost=tuple(lost))
+    yield Text(text, _header(message, "subject", path), fields)
+    yield from dict.fromkeys(lost)
 
 
 def _text(part: Any, path: Path, attachments: list[str], lost: list[str]) -> str:
     """The text that a reader sees of a part; names of other parts go to `attachments`."""
-    kind = part.get_content_type()
+    kind, content = part.get_content_type(), b""
+    if not part.is_multipart():
+        attachments.append(_clean(part.get_filename() or ""))
+        if kind in _SHOWN and not part.is_attachment():
+            content = part.get_payload(decode=True) or b""
+    lost += [what for defect in part.defects if (what := _DAMAGES.get(type(defect)))]
     if part.is_multipart():
         inner = [each for each in part.get_payload() if isinstance(each, EmailMessage)]
         if kind == "multipart/related":  # a page, and pictures in it
             inner, others = inner[:1], inner[1:]
-            attachments += [_file(each) for each in others if each.is_attachment()]
+            files = (each.get_filename() or "" for each in others if each.is_attachment())
+            attachments += map(_clean, files)
         texts = [_text(each, path, attachments, lost) for each in inner]
         if kind == "multipart/alternative":
             forms = [(f.get_content_type(), t) for f, t in zip(inner, texts, strict=True) if t]
@@ -63,17 +76,9 @@ def _text(part: Any, path: Path, attachments: list[str], lost: list[str]) -> str
         elif kind == "message/rfc822":
             texts[:0] = [_header(each, "subject", path) for each in inner]
         return "\n\n".join(filter(None, texts))
-    attachments.append(_file(part))
-    if kind not in _SHOWN or part.is_attachment():
-        return ""
-    declared = part.get_content_charset() or ""
-    decoded = decode(part.get_payload(decode=True) or b"", path, declared)
-    lost += decoded.lost
-    return parse(decoded.text).text if kind == "text/html" else decoded.text.strip()
-
-
-def _file(part: EmailMessage) -> str:
-    return _clean(part.get_filename() or "")
+    text, _, broken = decode(content, path, part.get_content_charset() or "")
+    lost += broken
+    return parse(text).text if kind == "text/html" else text.strip()
 
 
 def _header(message: EmailMessage, name: str, path: Path) -> str:
@@ -82,7 +87,7 @@ def _header(message: EmailMessage, name: str, path: Path) -> str:
     data = raw.encode("utf-8", "surrogateescape")
     if data.decode("utf-8", "replace") != raw and not raw.isascii():
         with suppress(CorpusError):
-            return _clean(decode(data, path).text)
+            return _clean(decode(data, path)[0])
     return _clean(str(message[name] or ""))
 
 

@@ -15,7 +15,15 @@ from markdown_it import MarkdownIt
 
 from searchengine.corpus.documents import plain_record
 from searchengine.corpus.formats.kinds import LONGEST_HEADING, joined
-from searchengine.corpus.text_files import Heading, Text, bad, decode, json_object, read_bytes
+from searchengine.corpus.text_files import (
+    Heading,
+    Parts,
+    Text,
+    bad,
+    decode,
+    json_object,
+    read_bytes,
+)
 
 _FRONT = re.compile(
     r"(---|\+\+\+)[ \t]*\r?\n(?:(.*?)\n)??(?:\1|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL
@@ -36,43 +44,47 @@ _BLOCKS = MarkdownIt("zero", {"html": True}).enable(
 )
 
 
-def read_text(path: Path) -> Iterator[Text]:
+def read_text(path: Path) -> Parts:
     """The text of a file. Raises CorpusError."""
-    yield decode(read_bytes(path), path)
+    text, encoding, lost = decode(read_bytes(path), path)
+    yield Text(text, metadata=encoding)
+    yield from lost
 
 
-def read_markdown(path: Path) -> Iterator[Text]:
+def read_markdown(path: Path) -> Parts:
     """The text of a Markdown file, and a sentence if its front matter is broken.
 
     The title is that of the front matter, or else a heading of the first level that begins the
     text. Raises CorpusError.
     """
-    decoded = decode(read_bytes(path), path)
-    metadata, text, lost = _front_matter(decoded.text)
+    text, encoding, lost = decode(read_bytes(path), path)
+    metadata, text, broken = _front_matter(text)
     headings = tuple(headings_in(text))
     title = metadata.pop("title", None)
     title = _first(text, headings) if title is None else str(title)
-    yield Text(text, title, metadata | {**decoded.metadata}, headings, lost=decoded.lost + lost)
+    yield Text(text, title, metadata | encoding, headings)
+    yield from filter(None, [*lost, broken])
 
 
-def read_ipynb(path: Path) -> Iterator[Text]:
+def read_ipynb(path: Path) -> Parts:
     """The text of a notebook, a blank line between its cells; headings are those in Markdown.
 
     The title is a heading of the first level that begins the text. Raises CorpusError.
     """
-    decoded = decode(read_bytes(path), path)
-    content = json_object(decoded.text, str(path))
+    written, _, lost = decode(read_bytes(path), path)
+    content = json_object(written, str(path))
     pieces = []
     try:
         for cell in content["cells"]:
-            source = "".join(cell.get("source", "")).strip()  # a text, or a list of its lines
+            source = "".join(cell.get("source") or "").strip()  # a text, or a list of its lines
             is_markdown = cell.get("cell_type") == "markdown"
             pieces.append((source, headings_in(source) if is_markdown else ()))
     except (AttributeError, KeyError, TypeError) as error:
         what = "not a notebook of format 4 (no cells with a source)"
         raise bad(path, f"{what}; open and save it in Jupyter") from error
     text, headings = joined(pieces)
-    yield Text(text, _first(text, headings), {}, headings, lost=decoded.lost)
+    yield Text(text, _first(text, headings), {}, headings)
+    yield from lost
 
 
 def _first(text: str, headings: Sequence[Heading]) -> str:
@@ -82,40 +94,46 @@ def _first(text: str, headings: Sequence[Heading]) -> str:
     return ""
 
 
-def _front_matter(text: str) -> tuple[dict[str, Any], str, tuple[str, ...]]:
+def _front_matter(text: str) -> tuple[dict[str, Any], str, str]:
     """The fields between --- (YAML) or +++ (TOML) at the beginning, the text after them, and what
-    is wrong with them. Of broken ones, those on a line each are taken, as texts.
+    is wrong with them, or "". Of broken ones, those on a line each are taken.
     """
     match = _FRONT.match(text)
     if match is None:
-        return {}, text, ()
+        return {}, text, ""
     written, kind, lost = match[2] or "", "YAML" if match[1] == "---" else "TOML", ""
     try:
-        fields = yaml.safe_load(written) if kind == "YAML" else tomllib.loads(written)
-        if fields is not None and not isinstance(fields, dict):
-            return {}, text, ()  # two rules with a text between them
-        fields = plain_record({str(k): _dated(v) for k, v in (fields or {}).items()}, "a value")
-        json.dumps(fields, allow_nan=False)
+        fields = _plain(yaml.safe_load(written) if kind == "YAML" else tomllib.loads(written))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         what = " ".join(str(error).split())
         if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
             what = f"{error.problem}, line {error.problem_mark.line + 2}"  # the first one is ---
         lost = f"the front matter is not {kind} ({what})"
         fields = {line[1]: _value(line[2]) for line in _LINE.finditer(written)}
-    if reserved := {"_id", "text"} & fields.keys():
-        names = " and ".join(map(repr, sorted(reserved)))
-        lost = lost or f"{names} in the front matter is a field of the document; rename it"
-        fields = {name: value for name, value in fields.items() if name not in reserved}
-    return fields, text[match.end() :].lstrip("\r\n"), (lost,) if lost else ()
+    if fields is not None and not isinstance(fields, dict):
+        return {}, text, ""  # two rules with a text between them
+    fields = {str(name): value for name, value in (fields or {}).items()}
+    for name in {"_id", "text"} & fields.keys():
+        del fields[name]
+        lost = lost or f"the front matter names {name!r}, a field of the document; rename it"
+    return fields, text[match.end() :].lstrip("\r\n"), lost
 
 
 def _value(written: str) -> Any:
     """The value on a line of broken front matter: what YAML reads, or else the text."""
     with suppress(yaml.YAMLError, ValueError, RecursionError):
-        value = plain_record({"": _dated(yaml.safe_load(written))}, "a value").get("")
-        if json.dumps(value, allow_nan=False) and isinstance(value, str | int | float | list):
+        value = _plain(yaml.safe_load(written))
+        if isinstance(value, str | int | float | list):
             return value
     return _dated(written.strip())
+
+
+def _plain(value: Any) -> Any:
+    """What front matter holds, as JSON holds it. Raises ValueError."""
+    fields = value if isinstance(value, dict) else {"": value}
+    plain = plain_record({name: _dated(each) for name, each in fields.items()}, "a value")
+    json.dumps(plain, allow_nan=False)
+    return plain if isinstance(value, dict) else plain.get("")
 
 
 def _dated(value: Any) -> Any:

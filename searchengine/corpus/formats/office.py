@@ -10,8 +10,7 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Container, Iterable, Iterator
-from datetime import date, datetime
-from functools import partial
+from datetime import date, datetime, timedelta
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -20,14 +19,14 @@ from xml.parsers.expat import ExpatError, ParserCreate
 
 from lxml import etree
 
-from searchengine.corpus.formats.kinds import LONGEST_HEADING, joined, read_parts
-from searchengine.corpus.text_files import LONGEST, Heading, Text, bad, too_long
+from searchengine.corpus.formats.kinds import LONGEST_HEADING, attempt, joined
+from searchengine.corpus.text_files import Heading, Parts, Text, bad
 
 _BLOCK = 256  # bytes: the last ones before damage are lost
 _OLE = bytes.fromhex("d0cf11e0")  # begins old files of Office and encrypted new ones
 _STRICT = re.compile(rb"http://purl\.oclc\.org/ooxml/(\w+)/")
 _RELATION = re.compile(rb"""<Relationship\b[^>]*?\bTarget=["']([^"']*)[^>]*>""")
-_SLIDE = re.compile(r"ppt/slides/\S+ is missing")
+_MAIN = {"word/document.xml", "ppt/presentation.xml", "xl/workbook.xml"}
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _MARKUP = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
 # Deleted text, the reading of a character, and the copy of a text box for old versions.
@@ -44,12 +43,12 @@ _SMALL = {
 }
 
 
-def office_file(path: Path, old: str, lost: list[str]) -> BytesIO:
+def _office_file(path: Path, old: str, lost: dict[str, str]) -> BytesIO:
     """A file of Office with the names that libraries know in place of those of Strict Open XML.
 
     Damaged parts are there as far as they can be read, and nothing but Excel refers to missing
-    ones; `lost` names both. Pictures are empty. Raises CorpusError if it is encrypted, or of the
-    format with the suffix `old`.
+    ones; `lost` takes a sentence for each. Pictures are empty. Raises CorpusError if it is
+    encrypted, of the format with the suffix `old`, or without its main part.
     """
     content, result = path.read_bytes(), BytesIO()
     if content.startswith(_OLE):
@@ -68,10 +67,12 @@ def office_file(path: Path, old: str, lost: list[str]) -> BytesIO:
                 whole = _relations(name, data, parts, lost)
                 data = data if old == ".xls" else whole
             written.writestr(name, data)
+    for name in lost.keys() & _MAIN - parts.keys():
+        raise bad(path, f"damaged: {lost[name]}")
     return result
 
 
-def _part(archive: zipfile.ZipFile, name: str, lost: list[str]) -> bytes:
+def _part(archive: zipfile.ZipFile, name: str, lost: dict[str, str]) -> bytes:
     """A part in XML, as far as it can be unpacked and parsed; a space for another part."""
     if not name.endswith((".xml", ".rels")):
         return b" "
@@ -82,14 +83,14 @@ def _part(archive: zipfile.ZipFile, name: str, lost: list[str]) -> bytes:
                 data += block
         ParserCreate().Parse(bytes(data), True)
     except (zipfile.BadZipFile, zlib.error, EOFError, ExpatError) as error:
-        lost.append(f"{name} cannot be read ({error})")
+        lost[name] = f"{name} cannot be read ({error})"
         parser = etree.XMLParser(recover=True, huge_tree=True)
         root = etree.fromstring(bytes(data) or b" ", parser)
         data = bytearray() if root is None else bytearray(etree.tostring(root))
     return _STRICT.sub(rb"http://schemas.openxmlformats.org/\1/2006/", data)
 
 
-def _relations(name: str, data: bytes, parts: Container[str], lost: list[str]) -> bytes:
+def _relations(name: str, data: bytes, parts: Container[str], lost: dict[str, str]) -> bytes:
     """The relations of a part, without those to parts that are not in the file."""
     folder = posixpath.dirname(posixpath.dirname(name))
 
@@ -98,14 +99,24 @@ def _relations(name: str, data: bytes, parts: Container[str], lost: list[str]) -
         target = posixpath.normpath(target)[1:]
         if target in parts or b"External" in match[0] or "#" in target:
             return match[0]
-        if target.endswith(".xml") and not any(what.startswith(f"{target} ") for what in lost):
-            lost.append(f"{target} is missing")
+        if target.endswith(".xml"):
+            lost.setdefault(target, f"{target} is missing")
         return b""
 
     return _RELATION.sub(there, data)
 
 
-def read_docx(path: Path) -> Iterator[Text]:
+def _attempt(name: str, part: str, lost: dict[str, str], read: Parts) -> Parts:
+    """As `attempt`, then what is lost of the part that it is read from, if anything."""
+    damage = lost.pop(part, "")
+    for each in attempt(name, read):
+        if isinstance(each, Text) or not damage:
+            yield each
+    if damage:
+        yield damage
+
+
+def read_docx(path: Path) -> Parts:
     """The text of a Word file, notes and comments at the end.
 
     Headings are paragraphs of the styles Title and Heading 1 to 9, and of styles made from them or
@@ -113,8 +124,8 @@ def read_docx(path: Path) -> Iterator[Text]:
     """
     import docx
 
-    lost: list[str] = []
-    document = docx.Document(office_file(path, ".doc", lost))
+    lost: dict[str, str] = {}
+    document = docx.Document(_office_file(path, ".doc", lost))
     levels = {style.style_id: _style_level(style) for style in document.styles}
     bodies = [document.element.body]
     for relation in document.part.rels.values():
@@ -132,7 +143,8 @@ def read_docx(path: Path) -> Iterator[Text]:
     paragraphs = (each for body in bodies for each in _paragraphs(body))
     text, headings = joined((text, heading(paragraph, text)) for paragraph, text in paragraphs)
     title, metadata = _properties(document.core_properties, document.core_properties.author)
-    yield Text(text, title, metadata, headings, lost=tuple(lost))
+    yield Text(text, title, metadata, headings)
+    yield from lost.values()
 
 
 def _properties(properties: Any, author: str | None) -> tuple[str, dict[str, Any]]:
@@ -191,36 +203,46 @@ def _is_hidden(element: Any) -> bool:
     return vanish is not None and vanish.get(f"{_W}val") not in ("0", "false", "off")
 
 
-def read_pptx(path: Path) -> Iterator[Text]:
-    """The slides that have text, each with its number; its title is a heading, notes come last.
+def read_pptx(path: Path) -> Parts:
+    """The slides, each with its number; its title is a heading, notes come last.
 
-    Raises CorpusError, also if no slide has text.
+    Raises CorpusError.
     """
     import pptx
 
-    lost: list[str] = []
-    presentation = pptx.Presentation(office_file(path, ".ppt", lost))
+    lost: dict[str, str] = {}
+    presentation = pptx.Presentation(_office_file(path, ".ppt", lost))
     deck, fields = _properties(presentation.core_properties, presentation.core_properties.author)
 
-    # Not presentation.slides, which needs all of them.
-    listed = presentation.element.xpath("./p:sldIdLst/p:sldId/@r:id")
-
-    def read(number: int) -> Text:
-        slide = presentation.part.related_slide(listed[number - 1])
-        title = slide.shapes.title
+    def read(slide: Any, number: int) -> Parts:
+        title, notes = slide.shapes.title, list[Text | str]()
         head = "" if title is None else _lines(title.text_frame.text)
         pieces = [head, *_shapes(s for s in slide.shapes if title is None or s != title)]
-        if slide.has_notes_slide and (notes := slide.notes_slide.notes_text_frame) is not None:
-            pieces.append(_lines(notes.text))
+        if slide.has_notes_slide:
+            part = slide.notes_slide.part.partname[1:]
+            notes += _attempt(f"notes of slide {number}", part, lost, _notes(slide.notes_slide))
+        pieces += [each.text for each in notes if isinstance(each, Text)]
         name = " ".join(head.split())[:LONGEST_HEADING]
         headings = (Heading(0, 1, name),) if name else ()
         metadata, text = fields | {"slide": number}, "\n\n".join(filter(None, pieces))
-        return Text(text, deck, metadata, headings, f"slide={number}")
+        yield Text(text, deck, metadata, headings, f"slide={number}")
+        yield from (each for each in notes if isinstance(each, str))
 
-    parts = ((f"slide {i}", partial(read, i)) for i in range(1, len(listed) + 1))
-    lost = [what for what in lost if not _SLIDE.match(what)]  # read in vain below
-    empty = "has no text; if its slides are pictures, run OCR first"
-    yield from read_parts(path, parts, empty, lost)
+    # Not presentation.slides, which needs all of them.
+    listed = presentation.element.xpath("./p:sldIdLst/p:sldId/@r:id")
+    for number, name in enumerate(listed, start=1):
+        if name in presentation.part.rels:
+            part = presentation.part.related_part(name)
+            slide = read(part.slide, number)
+            yield from _attempt(f"slide {number}", part.partname[1:], lost, slide)
+        else:
+            yield f"slide {number} is missing"
+    yield from (what for part, what in lost.items() if not part.startswith("ppt/slides/"))
+
+
+def _notes(slide: Any) -> Parts:
+    if (frame := slide.notes_text_frame) is not None:
+        yield Text(_lines(frame.text))
 
 
 def _shapes(shapes: Iterable[Any]) -> Iterator[str]:
@@ -239,39 +261,39 @@ def _lines(text: str) -> str:
     return text.replace("\v", "\n").strip()  # \v: a line break within a paragraph
 
 
-def read_xlsx(path: Path) -> Iterator[Text]:
-    """The sheets that have cells: a line for each row, tabs between its cells.
+def read_xlsx(path: Path) -> Parts:
+    """The sheets: a line for each row, tabs between its cells.
 
-    Of a formula it is the value that Excel has stored. Raises CorpusError, also if all sheets are
-    empty.
+    Of a formula it is the value that Excel has stored. Raises CorpusError.
     """
-    import openpyxl
+    from openpyxl.reader.excel import ExcelReader
 
-    lost: list[str] = []
+    lost: dict[str, str] = {}
     with warnings.catch_warnings(action="ignore"):  # about styles and extensions
-        file = office_file(path, ".xls", lost)
-        book = openpyxl.load_workbook(file, read_only=True, data_only=True)
+        reader = ExcelReader(_office_file(path, ".xls", lost), read_only=True, data_only=True)
+        reader.read()
+    book = reader.wb
     title, fields = _properties(book.properties, book.properties.creator)
 
-    def read(sheet: Any) -> Text:
+    def read(sheet: Any) -> Parts:
         sheet.reset_dimensions()  # a file may declare more rows and columns than it has
-        lines: list[str] = []
-        length = 0
-        for row in sheet.iter_rows(values_only=True):
-            if line := "\t".join(map(_cell, row)).rstrip("\t"):
-                lines.append(line)
-                length += len(line) + 1
-                if length > LONGEST:
-                    raise bad(path, too_long("text"))
+        rows = sheet.iter_rows(values_only=True)
+        lines = ("\t".join(map(_cell, row)).rstrip("\t") for row in rows)
         metadata = fields | {"sheet": sheet.title}
-        return Text("\n".join(lines), title, metadata, (), f"sheet={sheet.title}")
+        yield Text("\n".join(filter(None, lines)), title, metadata, (), f"sheet={sheet.title}")
 
-    sheets = ((f"sheet {sheet.title!r}", partial(read, sheet)) for sheet in book.worksheets)
-    yield from read_parts(path, sheets, "all its sheets are empty", lost)
+    sheets = {sheet.title: sheet for sheet in book.worksheets}
+    for named, relation in reader.parser.find_sheets():
+        rows = read(sheets[named.name]) if named.name in sheets else iter(())
+        yield from _attempt(f"sheet {named.name!r}", relation.target, lost, rows)
+    yield from lost.values()
 
 
 def _cell(value: Any) -> str:
     """A cell on one line."""
+    if isinstance(value, timedelta):
+        minutes, seconds = divmod(round(value.total_seconds()), 60)
+        return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
     if isinstance(value, datetime) and value.time() == datetime.min.time():
         value = value.date()
     if isinstance(value, date):

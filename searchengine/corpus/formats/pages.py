@@ -7,18 +7,15 @@ styles and other content that is not shown are left out. libxml2 reads tags as b
 import posixpath
 import re
 import zipfile
-from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
-from itertools import accumulate, count
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from lxml import etree
 
-from searchengine.corpus.formats.kinds import LONGEST_HEADING, read_parts
-from searchengine.corpus.text_files import Heading, Text, bad, decode, read_bytes
+from searchengine.corpus.formats.kinds import LONGEST_HEADING, attempt
+from searchengine.corpus.text_files import Heading, Parts, Text, bad, decode, read_bytes
 from searchengine.errors import CorpusError
 
 _LEFT_OUT = set(
@@ -47,159 +44,152 @@ _DECLARATION = 1024  # bytes in which HTML declares its encoding
 
 _DC = "{http://purl.org/dc/elements/1.1/}"
 _TEXTS = ("application/xhtml+xml", "text/html", "application/x-dtbook+xml")
-_FIELDS = {"author": "creator", "lang": "language", "date": "date"}
+_FIELDS = {"title": "title", "author": "creator", "lang": "language", "date": "date"}
 _ENCRYPTION = "META-INF/encryption.xml"
+_ENCRYPTED = re.compile(rb"""CipherReference\s[^>]*?URI=["']([^"']*)""")
 
 
-def read_html(path: Path) -> Iterator[Text]:
+def read_html(path: Path) -> Parts:
     """The text of an HTML file. Raises CorpusError."""
-    yield parse_bytes(read_bytes(path), path)
+    yield from parse_bytes(read_bytes(path), path)
 
 
-def parse_bytes(data: bytes, path: Path) -> Text:
+def parse_bytes(data: bytes, path: Path) -> Parts:
     """As `parse`, of HTML or XHTML that may name its encoding. Raises CorpusError."""
     head = data[:_DECLARATION]
     match = _XML.match(head) or _DECLARED.search(head)
-    decoded = decode(data, path, match.group(1).decode("ascii", "replace") if match else "")
-    page = parse(decoded.text)
-    return replace(page, metadata={**page.metadata, **decoded.metadata}, lost=decoded.lost)
+    declared = match.group(1).decode("ascii", "replace") if match else ""
+    text, encoding, lost = decode(data, path, declared)
+    page = parse(text)
+    yield replace(page, metadata={**page.metadata, **encoding})
+    yield from lost
 
 
 def parse(text: str) -> Text:
     """The text of HTML, with title, headings and metadata."""
     page = _Page()
     if text.strip():
-        parser = etree.HTMLParser(target=page, encoding="utf-8", huge_tree=True)
-        etree.fromstring(_EMPTY.sub(r"<\1></\2>", text).encode(), parser)
-    return Text("".join(page.pieces), page.title, page.metadata, tuple(page.headings()))
+        parser = etree.HTMLParser(
+            encoding="utf-8", huge_tree=True, remove_comments=True, remove_pis=True
+        )
+        root = etree.fromstring(_EMPTY.sub(r"<\1></\2>", text).encode(), parser)
+        for event, element in () if root is None else etree.iterwalk(root, ("start", "end")):
+            page.enter(element) if event == "start" else page.leave(element)
+    return Text("".join(page.pieces), page.title, page.metadata, tuple(page.headings))
 
 
 class _Page:
-    """The text of HTML while it is read. The parser closes each element that it has opened."""
+    """The text of HTML, gathered element by element."""
 
     def __init__(self) -> None:
         self.title = ""
         self.metadata: dict[str, Any] = {}  # author, description, keywords and language
         self.pieces: list[str] = []  # a gap and a text in turns
+        self.headings: list[Heading] = []
+        self._length = 0  # of the pieces
         self._gap = 0  # before the next text, an index of _GAPS
         self._preformatted = 0  # elements that are open
-        self._hidden: list[str] = []  # elements that are open, from one on that is not shown
-        self._title: list[str] | None = None  # None outside of <title>
-        self._heading: tuple[int, int] | None = None  # level, and the pieces before
-        self._headings: list[tuple[int, int, int]] = []  # level, and the pieces before and with it
+        self._hidden: Any = None  # the outermost open element that is not shown
+        self._heading: tuple[int, int] | None = None  # number of pieces before, and their length
 
-    def headings(self) -> Iterator[Heading]:
-        """The headings, in order."""
-        lengths = [0, *accumulate(map(len, self.pieces))]
-        for level, before, end in self._headings:
-            title = " ".join("".join(self.pieces[before:end]).split())
-            yield Heading(lengths[before + 1], level, title[:LONGEST_HEADING])
-
-    def start(self, tag: str, attributes: dict[str, str]) -> None:
+    def enter(self, element: Any) -> None:
         """An element opens."""
-        if self._hidden[:1] == ["svg"] and tag in _AROUND and "foreignobject" not in self._hidden:
-            self._hidden.clear()  # a picture that was not closed
-        language = attributes.get("lang") or attributes.get("xml:lang")
-        name = attributes.get("name", "").lower()
-        if tag == "html" and language:
+        tag = element.tag
+        if self._hidden is not None and self._hidden.tag == "svg" and tag in _AROUND:
+            if all(above.tag != "foreignobject" for above in element.iterancestors()):
+                self._hidden = None  # a picture that was not closed
+        if tag == "html" and (language := element.get("lang") or element.get("xml:lang")):
             self.metadata["lang"] = language
-        elif tag == "meta" and name in _NAMES and attributes.get("content"):
-            self.metadata[name] = attributes["content"]
-        styled = "hidden" in attributes or _HIDDEN.search(attributes.get("style", ""))
-        closed = tag == "dialog" and "open" not in attributes
-        if not self._hidden:
-            self._separate(tag)
-        if self._hidden or tag in _LEFT_OUT or styled or closed:
-            self._hidden.append(tag)
+        elif tag == "meta" and (name := element.get("name", "").lower()) in _NAMES:
+            if content := element.get("content"):
+                self.metadata[name] = content
+        if self._hidden is not None:
+            return
+        self._gap = max(self._gap, _AROUND.get(tag, 0))
+        styled = "hidden" in element.attrib or _HIDDEN.search(element.get("style", ""))
+        closed = tag == "dialog" and "open" not in element.attrib
+        if tag in _LEFT_OUT or styled or closed:
+            self._hidden = element
         elif tag == "title" and not self.title:
-            self._title = []
+            self.title, self._hidden = " ".join("".join(element.itertext()).split()), element
         else:
             self._preformatted += tag == "pre"
-            if tag in _HEADINGS:
-                self._end_heading()
-                self._heading = _HEADINGS[tag], len(self.pieces)
+            self._heading = (len(self.pieces), self._length) if tag in _HEADINGS else self._heading
+            self._add(element.text)
 
-    def end(self, tag: str) -> None:
-        """An element closes."""
-        if self._hidden:
-            self._hidden.pop()
-        elif tag == "title" and self._title is not None:
-            self.title, self._title = " ".join("".join(self._title).split()), None
-        else:
-            self._separate(tag)
-            self._preformatted -= tag == "pre"
-            if tag in _HEADINGS:
-                self._end_heading()
+    def leave(self, element: Any) -> None:
+        """An element closes, and the text behind it follows."""
+        if self._hidden is element:
+            self._hidden = None
+        elif self._hidden is None:
+            self._gap = max(self._gap, _AROUND.get(element.tag, 0))
+            self._preformatted -= element.tag == "pre"
+            if element.tag in _HEADINGS and self._heading is not None:
+                before, length = self._heading
+                if title := " ".join("".join(self.pieces[before:]).split()):
+                    start = length + len(self.pieces[before])  # behind the gap
+                    heading = Heading(start, _HEADINGS[element.tag], title[:LONGEST_HEADING])
+                    self.headings.append(heading)
+                self._heading = None
+        if self._hidden is None:
+            self._add(element.tail)
 
-    def data(self, text: str) -> None:
-        """Text between two tags, or a part of it."""
-        if self._title is not None:
-            self._title.append(text)
-        elif not self._hidden:
-            words = text if self._preformatted else " ".join(text.split())
-            if text[0].isspace() and not self._preformatted:
-                self._gap = max(self._gap, _CELL)
-            if words:
-                self.pieces += [_GAPS[self._gap] if self.pieces else "", words]
-                self._gap = _CELL if text[-1].isspace() and not self._preformatted else 0
-
-    def close(self) -> None:
-        """The text ends."""
-        self._end_heading()
-
-    def _separate(self, tag: str) -> None:
-        self._gap = max(self._gap, _AROUND.get(tag, 0))
-
-    def _end_heading(self) -> None:
-        if self._heading is not None and self._heading[1] < len(self.pieces):
-            self._headings.append((*self._heading, len(self.pieces)))
-        self._heading = None
+    def _add(self, text: str | None) -> None:
+        """Text between two tags."""
+        if not text:
+            return
+        words = text if self._preformatted else " ".join(text.split())
+        if text[0].isspace() and not self._preformatted:
+            self._gap = max(self._gap, _CELL)
+        if words:
+            pieces = [_GAPS[self._gap] if self.pieces else "", words]
+            self.pieces += pieces
+            self._length += sum(map(len, pieces))
+            self._gap = _CELL if text[-1].isspace() and not self._preformatted else 0
 
 
-def read_epub(path: Path) -> Iterator[Text]:
+def read_epub(path: Path) -> Parts:
     """The chapters of a book, in reading order; the table of contents is left out.
 
     Raises CorpusError.
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            root = etree.fromstring(archive.read("META-INF/container.xml"))
-            name = next((file.get("full-path", "") for file in root.iterfind(".//{*}rootfile")), "")
-            package = etree.fromstring(archive.read(name))
-            encrypted = set()  # fonts often are, texts only under protection
-            if _ENCRYPTION in archive.namelist():
-                references = etree.fromstring(archive.read(_ENCRYPTION)).iterfind(
-                    ".//{*}CipherReference"
-                )
-                encrypted = {unquote(reference.get("URI", "")) for reference in references}
-            yield from _chapters(path, archive, package, posixpath.dirname(name), encrypted)
+            yield from _chapters(path, archive)
     except (KeyError, etree.XMLSyntaxError, zipfile.BadZipFile) as error:
         raise bad(path, f"not an EPUB file, or damaged ({error})") from error
 
 
-def _chapters(
-    path: Path, archive: zipfile.ZipFile, package: Any, folder: str, encrypted: set[str]
-) -> Iterator[Text]:
-    """`package`: the file that lists all others, from its folder."""
+def _chapters(path: Path, archive: zipfile.ZipFile) -> Parts:
+    container = etree.fromstring(archive.read("META-INF/container.xml"))
+    file = next((file.get("full-path", "") for file in container.iterfind(".//{*}rootfile")), "")
+    package, folder = etree.fromstring(archive.read(file)), posixpath.dirname(file)
     fields = {n: (package.findtext(f".//{_DC}{tag}") or "").strip() for n, tag in _FIELDS.items()}
-    metadata = {name: value for name, value in fields.items() if value}
-    title = (package.findtext(f".//{_DC}title") or "").strip()
-    numbers = count(1)
+    title, number = fields.pop("title"), 0
+    # Fonts often are encrypted, texts only under protection.
+    encryption = archive.read(_ENCRYPTION) if _ENCRYPTION in archive.namelist() else b""
+    encrypted = {unquote(name.decode()) for name in _ENCRYPTED.findall(encryption)}
 
-    def chapter(name: str) -> Text:
+    def chapter(name: str) -> Parts:
         if name in encrypted:
             raise CorpusError("encrypted; remove the protection first")
-        page = parse_bytes(archive.read(name), path)
-        fields = metadata | ({"chapter": next(numbers)} if page.text else {})
-        return replace(page, title=title or page.title, metadata=fields, fragment=name)
+        for part in parse_bytes(archive.read(name), path):
+            if isinstance(part, Text):
+                metadata = {n: value for n, value in fields.items() if value}
+                metadata |= {"chapter": number + 1}
+                part = replace(part, title=title or part.title, metadata=metadata, fragment=name)
+            yield part
 
     items = {item.get("id"): item for item in package.iterfind(".//{*}item")}
     spine = (items.get(reference.get("idref")) for reference in package.iterfind(".//{*}itemref"))
-    names = dict.fromkeys(
-        posixpath.normpath(posixpath.join(folder, unquote(item.get("href", "").partition("#")[0])))
+    names = [
+        unquote(item.get("href", "").partition("#")[0])
         for item in spine
         if item is not None
         and item.get("media-type") in _TEXTS
         and "nav" not in item.get("properties", "").split()
-    )
-    yield from read_parts(path, ((n, partial(chapter, n)) for n in names), "holds no text")
+    ]
+    for name in dict.fromkeys(posixpath.normpath(posixpath.join(folder, name)) for name in names):
+        for part in attempt(name, chapter(name)):
+            number += isinstance(part, Text) and bool(part.text)
+            yield part

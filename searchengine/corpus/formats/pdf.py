@@ -1,6 +1,8 @@
 """PDF files, a page at a time; PDFium reads them."""
 
 import re
+import zlib
+from base64 import a85decode
 from collections import deque
 from collections.abc import Iterator
 from contextlib import closing
@@ -14,8 +16,8 @@ from pathlib import Path
 import pypdfium2
 import pypdfium2.raw as raw
 
-from searchengine.corpus.formats.kinds import LONGEST_HEADING, enclosing, read_parts
-from searchengine.corpus.text_files import Heading, Text, bad
+from searchengine.corpus.formats.kinds import LONGEST_HEADING, attempt, enclosing
+from searchengine.corpus.text_files import Heading, Parts, Text, bad
 from searchengine.errors import CorpusError
 
 _BLANK = 256  # bytes of content that a blank page may have
@@ -25,12 +27,14 @@ _SOFT = "\xad"  # a hyphen like others, once it is printed
 _DIVIDED = re.compile("[\x02\ufffe\xad]\r\n|[\x02\ufffe]")
 _FILLED = (raw.FPDF_FORMFIELD_TEXTFIELD, raw.FPDF_FORMFIELD_COMBOBOX, raw.FPDF_FORMFIELD_LISTBOX)
 _NO_TITLES = ("untitled", "microsoft word - ", "(anonymous)", "(unspecified)")
+_CONTENTS = re.compile(rb"/Contents[\s\[]*((?:\d+ 0 R\s*)+)")
+_STREAM = rb"\n%b 0 obj\b(.*?)>>\s*stream\r?\n(.*?)\r?\nendstream"
 
 
-def read_pdf(path: Path) -> Iterator[Text]:
-    """The pages that have text, each with its number and the headings of the outline.
+def read_pdf(path: Path) -> Parts:
+    """The pages, each with its number and the headings of the outline.
 
-    Words divided at the end of a line are joined. Raises CorpusError, also if no page has text.
+    Words divided at the end of a line are joined. Raises CorpusError.
     """
     try:
         document = pypdfium2.PdfDocument(path)
@@ -40,23 +44,23 @@ def read_pdf(path: Path) -> Iterator[Text]:
         raise bad(path, f"not a PDF file, or damaged ({error})") from error
     with document:
         document.init_forms()
-        title = _title(document)
+        title = " ".join(document.get_metadata_value("Title").split())
+        title = "" if title.lower().startswith(_NO_TITLES) else title
         outline = _Outline(document)
 
-        def page(number: int) -> Text:
+        def page(number: int) -> Parts:
             text = _text(document, number - 1)
             headings = outline.of_page(number - 1, text)
-            return Text(text, title, {"page": number}, headings, f"page={number}")
+            yield Text(text, title, {"page": number}, headings, f"page={number}")
 
-        pages = ((f"page {i}", partial(page, i)) for i in range(1, len(document) + 1))
-        empty = "has no text; if it is a scan, run OCR first, for example ocrmypdf"
-        yield from read_parts(path, pages, empty)
+        for number in range(1, len(document) + 1):
+            yield from attempt(f"page {number}", page(number))
 
 
 def _text(document: pypdfium2.PdfDocument, index: int) -> str:
     """The text of a page, then the values of its forms and its notes."""
     with closing(document[index]) as page, closing(page.get_textpage()) as content:
-        if not raw.FPDFPage_CountObjects(page) and _has_content(document, index):
+        if not raw.FPDFPage_CountObjects(page) and _is_damaged(document, index):
             raise CorpusError("nothing of its content; is it damaged?")
         text, apart = content.get_text_bounded(), content.get_text_range()
         # The first joins cells of tables; the second has text beside the page, but no letter beyond
@@ -68,17 +72,29 @@ def _text(document: pypdfium2.PdfDocument, index: int) -> str:
         return "\n".join(filter(None, dict.fromkeys(pieces)))
 
 
-def _has_content(document: pypdfium2.PdfDocument, index: int) -> bool:
-    """Whether a page has more than a blank one has. PDFium reads damaged content as none."""
+def _is_damaged(document: pypdfium2.PdfDocument, index: int) -> bool:
+    """Whether a page of which PDFium reads nothing has more content than a blank one."""
     written = BytesIO()
     with closing(pypdfium2.PdfDocument.new()) as copy:
         copy.import_pages(document, [index])
         copy.save(written)
     data = written.getvalue()
-    if (number := re.search(rb"/Contents\s*\[?\s*(\d+)", data)) is None:
-        return False
-    length = re.search(rb"\n%b 0 obj\b.*?/Length (\d+)" % number[1], data, re.DOTALL)
-    return length is not None and int(length[1]) > _BLANK
+    if (listed := _CONTENTS.search(data)) is None:  # it is blank, or refers to what is not there
+        return b"/Font" in data or b"/XObject" in data
+    for number in re.findall(rb"(\d+) 0 R", listed[1]):
+        if (stream := re.search(_STREAM % number, data, re.DOTALL)) is None:
+            return True
+        content = stream[2]
+        try:
+            if b"/ASCII85Decode" in stream[1]:
+                content = a85decode(content.strip().removesuffix(b"~>"))
+            if b"/FlateDecode" in stream[1]:
+                content = zlib.decompress(content)
+        except (ValueError, zlib.error):
+            return True
+        if len(content) > _BLANK or b"\0" in content or not content.isascii():
+            return True
+    return False
 
 
 def _notes(document: pypdfium2.PdfDocument, page: pypdfium2.PdfPage) -> Iterator[str]:
@@ -98,12 +114,6 @@ def _notes(document: pypdfium2.PdfDocument, page: pypdfium2.PdfPage) -> Iterator
                 read(buffer, 2 * len(buffer))
                 yield "\n".join(bytes(buffer).decode("utf-16-le", "ignore").strip("\0").split("\r"))
             raw.FPDFPage_CloseAnnot(note)
-
-
-def _title(document: pypdfium2.PdfDocument) -> str:
-    """The title that the file names, if it is one."""
-    title = " ".join(document.get_metadata_value("Title").split())
-    return "" if title.lower().startswith(_NO_TITLES) else title
 
 
 class _Outline:

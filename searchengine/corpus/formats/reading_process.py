@@ -6,8 +6,8 @@ ended and replaced, and its file is refused. It runs this module, as
     python -m searchengine.corpus.formats.reading_process FD MEMORY SECONDS
 
 Requests and answers are JSON, over the connection that the descriptor FD is one end of. A request
-is [reader, path, table]. An answer is a list of texts (the fields of kinds.Text) or of records
-([place, record]); the last one is a text: why the file cannot be read, or "".
+is [reader, path, table]. The answers to it are the fields of a Text, a list of records ([place,
+record]) or a sentence on what is lost, and at last {"end": why the file cannot be read, or ""}.
 """
 
 import json
@@ -55,9 +55,6 @@ class Parser(AbstractContextManager["Parser"]):
         self._answering = False  # the last answer to a request has not come
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         """End the process."""
         self._connection.close()
         if self._process is not None:
@@ -66,12 +63,12 @@ class Parser(AbstractContextManager["Parser"]):
         self._process = None
 
     def read(self, path: Path, kind: Kind, table: str = "") -> Iterator[Any]:
-        """The texts of a file, or place and record of each object or row. Raises UnreadableFile."""
+        """The Parts of a file, or place and record of each object or row. Raises UnreadableFile."""
         if kind.missing:
             what = f"to read {kind.name} files, install the extra formats: {kind.missing}"
             raise UnreadableFile(str(bad(path, what)))
         if self._answering:  # a caller has left before the last answer
-            self.close()
+            self.__exit__()
         try:
             if self._process is None:
                 self._start()
@@ -79,17 +76,22 @@ class Parser(AbstractContextManager["Parser"]):
             self._connection.send_bytes(json.dumps([kind.reader, str(path), table]).encode())
             while self._connection.poll(self._waiting):
                 answer = json.loads(self._connection.recv_bytes())
-                self._answering = isinstance(answer, list)
-                if self._answering:
-                    yield from answer if kind.records else map(_text, answer)
-                elif answer:
-                    raise UnreadableFile(answer)
+                if isinstance(answer, list):
+                    yield from answer
+                elif isinstance(answer, str):
+                    yield answer
+                elif "end" not in answer:
+                    headings = tuple(Heading(**heading) for heading in answer.pop("headings"))
+                    yield Text(**answer, headings=headings)
                 else:
+                    self._answering = False
+                    if answer["end"]:
+                        raise UnreadableFile(answer["end"])
                     return
             why = f"gave no text in {self._waiting:g} s; left out"
         except (EOFError, OSError):
             why = self._why()
-        self.close()
+        self.__exit__()
         raise UnreadableFile(str(bad(path, why)))
 
     def _start(self) -> None:
@@ -115,11 +117,6 @@ class Parser(AbstractContextManager["Parser"]):
         ended = signal.Signals(-status).name if status < 0 else f"exit status {status}"
         limit = f"{memory >> 20} MiB of memory"
         return f"its reader ended ({ended}): the file is damaged, or needs more than {limit}"
-
-
-def _text(fields: dict[str, Any]) -> Text:
-    headings = tuple(Heading(**heading) for heading in fields.pop("headings"))
-    return Text(**fields, headings=headings)
 
 
 # ------------------------------------------------------------------------------ in the process
@@ -158,29 +155,29 @@ def _limit(what: int, value: int) -> None:
     resource.setrlimit(what, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 
 
-def _answers(reader: str, path: str, table: str) -> Iterator[list[Any] | str]:
+def _answers(reader: str, path: str, table: str) -> Iterator[Any]:
     """The answers to one request."""
     try:
         module, function = reader.split(":")
         read = getattr(import_module(module), function)(Path(path), *filter(None, [table]))
-        while first := next(read, None):
-            if isinstance(first, Text):
-                if len(first.text) > LONGEST:
-                    raise bad(path, too_long("text"))
-                yield [asdict(first)]
-            else:
+        for first in read:
+            if isinstance(first, tuple):
                 yield [first, *islice(read, _RECORDS - 1)]
-        last = ""
+            elif isinstance(first, str):
+                yield first
+            else:
+                yield asdict(first) if len(first.text) <= LONGEST else too_long("text")
+        why = ""
     except CorpusError as error:
-        last = str(error)
+        why = str(error)
     except MemoryError:
-        last = str(bad(path, "needs too much memory to be read"))
+        why = str(bad(path, "needs too much memory to be read"))
     except RecursionError:
-        last = str(bad(path, "is nested too deeply to be read"))
+        why = str(bad(path, "is nested too deeply to be read"))
     except Exception as error:  # whatever a library raises on a damaged file
         what = " ".join(f"{type(error).__name__}: {error}".split())
-        last = str(bad(path, f"cannot be read; is it damaged? ({what})"))
-    yield last
+        why = str(bad(path, f"cannot be read; is it damaged? ({what})"))
+    yield {"end": why}
 
 
 if __name__ == "__main__":

@@ -19,21 +19,14 @@ _INDEX = "__index_level_"  # begins the columns in which pandas keeps an index
 _BINARY = re.compile("(large_|fixed_size_)?binary")
 
 
-def read_json(path: Path) -> Records:
-    """Place and record of every object. Raises CorpusError for any other content."""
-    decoded = decode(read_bytes(path), path)
-    if decoded.lost:
-        raise bad(path, decoded.lost[0])
-    content = parse_json(decoded.text, str(path))
-    content = [content] if isinstance(content, dict) else content
-    if not isinstance(content, list):
-        what = f"expected an array of objects, or one object, got {type(content).__name__}"
-        raise bad(path, what)
-    for number, record in enumerate(content, start=1):
-        if not isinstance(record, dict):
-            what = f"element {number} of the array must be an object, got {type(record).__name__}"
-            raise bad(path, what)
-        yield f"{path}:{number}", record
+def read_json(path: Path) -> Iterator[tuple[str, Any]]:
+    """Place and value of every element of an array, or of the only value. Raises CorpusError."""
+    text, _, lost = decode(read_bytes(path), path)
+    if lost:
+        raise bad(path, lost[0])
+    content = parse_json(text, str(path))
+    for number, value in enumerate(content if isinstance(content, list) else [content], start=1):
+        yield f"{path}:{number}", value
 
 
 def read_sqlite(path: Path, table: str = "") -> Records:

@@ -126,7 +126,7 @@ def test_links_devices_and_collections_are_not_followed(tmp_path: Path) -> None:
 
 READERS = """
 import os, signal, time
-from searchengine.corpus.formats.kinds import Text
+from searchengine.corpus.text_files import Text
 
 def good(path):
     yield Text("good")

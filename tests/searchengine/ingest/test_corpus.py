@@ -286,7 +286,7 @@ BAD_LINES: list[tuple[str, str | bytes, str]] = [
     (
         "c.jsonl",
         '{"_id": "1", "text": "a"}\n{"_id": "2", "text": "b", "x": NaN}\n',
-        r":2: not JSON",
+        r":2: metadata 'x' cannot be written as JSON",
     ),
     ("c.jsonl", '{"_id": "1", "text": "a"}\n' + "[" * 100_000 + "\n", r":2: not JSON"),
     (
