@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pyarrow.parquet
 import pytest
 from document_files import write_epub
 from docx.oxml import parse_xml
+from reportlab.pdfgen.canvas import Canvas
 
 from public.conftest import command
 from public.judged_sets import REPOSITORY
@@ -206,6 +208,17 @@ def write_odd_files(folder: Path) -> None:
     slides.save(str(folder / "strict.pptx"))
     slides.slides.add_slide(slides.slide_layouts[6])
     slides.save(str(folder / "cut.pptx"))
+    shutil.copy(folder / "cut.pptx", folder / "gone.pptx")
+    slide.notes_slide.notes_text_frame.text = "said"
+    slides.save(str(folder / "notes.pptx"))
+    rewrite(
+        folder / "notes.pptx", lambda name, data: data[: 900 if "notesSlide1" in name else None]
+    )
+    slide.notes_slide.notes_text_frame.text = "said"
+    slides.save(str(folder / "notes.pptx"))
+    rewrite(
+        folder / "notes.pptx", lambda name, data: data[: 900 if "notesSlide1" in name else None]
+    )
     document.add_comment(document.paragraphs[0].runs, text="remark", author="x", initials="x")
     document.save(str(folder / "cut.docx"))
     parts = ("/slide2.xml", "/comments.xml")
@@ -214,20 +227,38 @@ def write_odd_files(folder: Path) -> None:
     for name in ("strict.docx", "strict.pptx"):
         rewrite(folder / name, strict)
     book = openpyxl.Workbook()
-    for title in ("first", "lost", "last"):
+    for title in ("first", "kept", "lost", "last"):
         book.create_sheet(title).append([title])
     book.remove(book.worksheets[0])
     book.save(folder / "cut.xlsx")
     book.save(folder / "whole.xlsx")
-    rewrite(folder / "cut.xlsx", lambda name, data: data[: 300 if "sheet2" in name else None])
+    rewrite(folder / "cut.xlsx", lambda name, data: data[: 300 if "sheet3" in name else None])
+    book.worksheets[0].append([99999999, timedelta(hours=30)])
+    book.worksheets[0]["A2"].number_format = "yyyy-mm-dd"
+    book.save(folder / "times.xlsx")
     write_epub(folder / "cut.epub", "Book", ["<p>One", "<p>Two", "<p>Three"])
     write_missing_parts(folder)
+    write_pages(folder)
     times = pyarrow.array([2**40, 0], "timestamp[s]")
     table = pyarrow.table(
         {"text": [None, "seen"], "at": times, "took": pyarrow.array([5, 7], "duration[ms]")}
         | {"seen": [[None], [{"at": times[0], "n": 1}]]}
     )
     pyarrow.parquet.write_table(table.append_column("_id", [["a", "b"]]), folder / "times.parquet")
+
+
+def write_pages(folder: Path) -> None:
+    """PDFs whose first page refers to nothing, or has a few damaged bytes."""
+    canvas = Canvas(str(folder / "short.pdf"), pageCompression=1)
+    for number in (1, 2):
+        canvas.drawString(72, 700, f"page {number}")
+        canvas.showPage()
+    canvas.save()
+    data = (folder / "short.pdf").read_bytes()
+    dangling = re.sub(rb"/Contents \d 0", b"/Contents 99 0", data, count=1)
+    (folder / "dangling.pdf").write_bytes(dangling)
+    at = data.index(b"stream\n") + 9
+    (folder / "short.pdf").write_bytes(data[:at] + bytes(20) + data[at + 20 :])
 
 
 def without(part: str) -> Callable[[str, bytes], bytes]:
@@ -237,11 +268,16 @@ def without(part: str) -> Callable[[str, bytes], bytes]:
 
 def write_missing_parts(folder: Path) -> None:
     """Files of parts, of which one is empty or not there."""
-    parts = {"cut.epub": "c1.xhtml", "gone.epub": "c1.xhtml", "gone.xlsx": "sheet2"}
+    parts = {
+        "cut.epub": "c1.xhtml",
+        "gone.epub": "c1.xhtml",
+        "gone.xlsx": "sheet3",
+        "main.docx": "document.xml",
+    }
     parts |= {"gone.pptx": "slides/slide2"}
-    shutil.copy(folder / "cut.pptx", folder / "gone.pptx")
     write_epub(folder / "gone.epub", "Book", ["<p>One", "<p>Two", "<p>Three"])
     shutil.copy(folder / "whole.xlsx", folder / "gone.xlsx")
+    shutil.copy(folder / "strict.docx", folder / "main.docx")
     for file, part in parts.items():
         rewrite(folder / file, without(part))
     href = b'.xhtml" media'
@@ -310,6 +346,18 @@ ODD = {
     "gone.xlsx#sheet=last": (None, "last"),
     "times.parquet#b": (None, "seen"),
     "utf16.txt": (None, "Käse, Brot\r\n"),
+    "cut.txt": ("Größe, Maß".encode()[:-1], "Größe, Ma\ufffd"),
+    "notes.pptx#slide=1": (None, "A strict slide"),
+    "times.xlsx#sheet=first": (None, "first\n99999999\t30:00:00"),
+    "dangling.pdf#page=2": (None, "page 2"),
+    "short.pdf#page=2": (None, "page 2"),
+    "null.ipynb": ('{"cells": [{"source": null}, {"source": "kept"}]}', "kept"),
+    "cut.eml": (
+        "Subject: s\nContent-Transfer-Encoding: base64\n\nVGhlIG90dGVyIHNsZWVwc",
+        "The otter sleep",
+    ),
+    "odd.eml": ("Subject: s\nContent-Transfer-Encoding: base64\n\nVGhl\0IG90dGVy", "The otter"),
+    "parts.eml": ("Subject: s\nContent-Type: multipart/mixed; boundary=b\n\n--c\n\nsea", ""),
     # Read in another encoding than UTF-8, of which a byte is broken:
     "cp932.txt": ("①㈱山田の会社".encode("cp932"), "①㈱山田の会社"),
     "mac.txt": ("Été à la plage, où".encode("mac-roman"), "Été à la plage, où"),
@@ -330,6 +378,13 @@ ODD = {
     "crlf.md": ("---\r\ntitle: Owls\r\n---\r\n# x\r\n\r\ny", "# x\r\n\r\ny"),
     "blanks.csv": ("\ufeffid;text\n1;ends with blanks; \n", "ends with blanks"),
 }
+LOST = (
+    *("sheet3.xml cannot", "sheet3.xml is missing", "cut.epub: text/c1", "gone.epub: text/c1"),
+    *("slide2.xml", "slide 2 is missing", "comments.xml", "quotes.md: the front"),
+    *("notesSlide1.xml cannot", "dangling.pdf: page 1", "short.pdf: page 1", "cut.txt: bytes that"),
+    *("cut.eml: a text in base64 is cut", "odd.eml: a text has", "parts.eml: the boundary between"),
+    "main.docx: damaged: word/document.xml is missing",
+)
 DATES = {
     "2024-03-05 10:00:00 +0900": "2024-03-05T10:00:00+09:00",
     "2024/3/5": "2024-03-05",
@@ -387,17 +442,12 @@ def test_what_is_read_beside_the_texts(odd: Any) -> None:
     assert "tmp.md" not in str(engine.keys()) and "ignored/b.md" not in engine
     assert engine["torn.docx"].text.startswith("Paragraph 0.\n\nParagraph 1.\n\nParagraph 4.")
     lost = " ".join(said["unreadable"]["first"])
-    assert said["unreadable"]["count"] == 12
-    parts = (
-        "sheet2.xml cannot",
-        "cut.epub: text/c1",
-        "gone.epub: text/c1",
-        "slide2.xml",
-        "comments.xml",
-    )
-    assert all(part in lost for part in (*parts, "quotes.md: the front", "sheet2.xml is missing"))
-    assert engine.count("exists(unreadable)") == 12
-    assert "12 documents" in command("info", engine.stats().path)["unreadable"]
+    assert said["unreadable"]["count"] == 20
+    assert [part for part in LOST if lost.count(part) != 1] == []
+    for name in ("cut", "gone"):
+        assert "sheet3" in engine[f"{name}.xlsx#sheet=kept"].metadata["unreadable"][0]
+    assert engine.count("exists(unreadable)") == 19
+    assert "19 documents" in command("info", engine.stats().path)["unreadable"]
 
 
 def test_files_that_gitignore_names_can_be_read(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import codecs
 import re
+from base64 import b64decode
 from contextlib import suppress
 from email import errors, message_from_bytes, policy
 from email.message import EmailMessage
@@ -61,6 +62,8 @@ def _text(part: Any, path: Path, attachments: list[str], lost: list[str]) -> str
         attachments.append(_clean(part.get_filename() or ""))
         if kind in _SHOWN and not part.is_attachment():
             content = part.get_payload(decode=True) or b""
+    if errors.InvalidBase64LengthDefect in map(type, part.defects):  # it was not decoded
+        content = b64decode("".join(part.get_payload().split())[:-1])
     lost += [what for defect in part.defects if (what := _DAMAGES.get(type(defect)))]
     if part.is_multipart():
         inner = [each for each in part.get_payload() if isinstance(each, EmailMessage)]

@@ -267,7 +267,9 @@ def read_xlsx(path: Path) -> Parts:
     Of a formula it is the value that Excel has stored. Raises CorpusError.
     """
     from openpyxl.reader.excel import ExcelReader
+    from openpyxl.worksheet import _reader
 
+    _reader.from_excel = _moment
     lost: dict[str, str] = {}
     with warnings.catch_warnings(action="ignore"):  # about styles and extensions
         reader = ExcelReader(_office_file(path, ".xls", lost), read_only=True, data_only=True)
@@ -287,6 +289,16 @@ def read_xlsx(path: Path) -> Parts:
         rows = read(sheets[named.name]) if named.name in sheets else iter(())
         yield from _attempt(f"sheet {named.name!r}", relation.target, lost, rows)
     yield from lost.values()
+
+
+def _moment(serial: float, epoch: datetime, timedelta: bool = False) -> Any:
+    """As from_excel; a number that is no date stays as it is, which openpyxl makes an error."""
+    from openpyxl.utils.datetime import from_excel
+
+    try:
+        return from_excel(serial, epoch, timedelta)
+    except (OverflowError, ValueError):
+        return serial
 
 
 def _cell(value: Any) -> str:

@@ -295,10 +295,12 @@ def test_broken_bytes_of_utf8_are_named(tmp_path: Path) -> None:
 
 def test_json(tmp_path: Path) -> None:
     path = tmp_path / "a.json.gz"
-    path.write_bytes(gzip.compress(b'[{"_id": "1", "text": "a", "x": {"y": 1}}, {"_id": 2}]'))
+    content = b'[{"_id": "1", "text": "a", "x": {"y": 1}}, {"_id": 2}, 7, {"_id": 3, "title": NaN}]'
+    path.write_bytes(gzip.compress(content))
     bad: list[CorpusError] = []
     assert list(read_corpus(path, bad.append)) == [Document("1", "a", "", {"x": {"y": 1}})]
     assert str(bad[0]) == f"{path}:2: no field 'text' or 'title' (fields: '_id')"
+    assert len(bad) == 3
     assert read(tmp_path / "b.json", '{"id": "1", "Body": "a"}'.replace("Body", "Text")).text == "a"
     for content, message in (
         ("7", "1: expected a JSON object, got int"),
