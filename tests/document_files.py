@@ -1,7 +1,6 @@
 """Files of known text in every format, to measure what the readers find of it."""
 
 import html
-import json
 import random
 import zipfile
 from collections.abc import Callable, Iterator
@@ -10,23 +9,19 @@ from difflib import SequenceMatcher
 from pathlib import Path
 
 import docx
-import pyarrow
-import pyarrow.parquet
 import yaml
 from reportlab.pdfbase import pdfmetrics
 from reportlab.pdfbase.cidfonts import UnicodeCIDFont
 from reportlab.pdfgen.canvas import Canvas
 
 LANGUAGES = ("en", "ko", "ja")
-KINDS = ("txt", "md", "html", "pdf", "docx", "epub", "json", "parquet")
+KINDS = ("md", "html", "pdf", "docx", "epub")
 _FONTS = {"en": "Times-Roman", "ko": "HYSMyeongJo-Medium", "ja": "HeiseiMin-W3"}
-_ENCODINGS = {"en": ["utf-8", "utf-16"], "ko": ["utf-8", "cp949"], "ja": ["utf-8", "cp932"]}
 _SYLLABLES = {
     "en": "whale owl sleep brain bread dough yeast river stone cloud night rest half time".split(),
     "ko": list("고래는잠을자고빵이부풀며올빼미가밤에사냥한다강물돌구름시간절반두뇌"),
     "ja": list("鯨は眠りパンが膨らむ梟夜に狩をする川石雲時間半分脳カタナヒ"),
 }
-_STOPS = {"en": ".", "ko": ".", "ja": "。"}
 
 
 @dataclass(frozen=True)
@@ -101,20 +96,6 @@ def book(rng: random.Random, language: str, number: int) -> Book:
 def write(path: Path, text: Book, rng: random.Random) -> None:
     """Write a file of the format of its suffix."""
     _WRITERS[path.suffix[1:]](path, text, rng)
-
-
-def write_broken(path: Path, rng: random.Random) -> None:
-    """Cut a file short, or overwrite it with noise."""
-    content = path.read_bytes()
-    if rng.random() < 0.5:
-        path.write_bytes(content[: len(content) // 2])
-    else:
-        path.write_bytes(rng.randbytes(len(content)))
-
-
-def _txt(path: Path, text: Book, rng: random.Random) -> None:
-    lines = [line for s in text.sections for line in (s.title, "", *s.sentences, "")]
-    path.write_bytes("\n".join(lines).encode(rng.choice(_ENCODINGS[text.language])))
 
 
 def _md(path: Path, text: Book, rng: random.Random) -> None:
@@ -224,28 +205,10 @@ def write_epub(
             archive.writestr(name, content)
 
 
-def _records(text: Book) -> list[dict[str, object]]:
-    return [
-        {"id": i, "title": each.title, "text": " ".join(each.sentences), "level": each.level}
-        for i, each in enumerate(text.sections)
-    ]
-
-
-def _json(path: Path, text: Book, rng: random.Random) -> None:
-    path.write_text(json.dumps(_records(text), ensure_ascii=rng.random() < 0.5), encoding="utf-8")
-
-
-def _parquet(path: Path, text: Book, rng: random.Random) -> None:
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(_records(text)), path)
-
-
 _WRITERS: dict[str, Callable[[Path, Book, random.Random], None]] = {
-    "txt": _txt,
     "md": _md,
     "html": _html,
     "pdf": _pdf,
     "docx": _docx,
     "epub": _epub,
-    "json": _json,
-    "parquet": _parquet,
 }

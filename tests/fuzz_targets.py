@@ -4,7 +4,6 @@ A target passes when it reads them or refuses them by an error of this project, 
 printable message. test_fuzz.py tries them.
 """
 
-import gzip
 import hashlib
 import json
 import shutil
@@ -13,22 +12,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import faiss
 import numpy as np
-from conftest import WordLengths
 
-from searchengine import SearchEngine
 from searchengine.backends.filters.parser import parse
 from searchengine.backends.filters.sqlite import compile_sql
-from searchengine.corpus.documents import Document
 from searchengine.corpus.files import count_records, read_corpus
 from searchengine.errors import SearchEngineError
-from searchengine.indexer.config import Code, SegmentConfig, Structure
+from searchengine.indexer.config import SegmentConfig
 from searchengine.indexer.errors import IndexerError
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.storage.durable import FileEntry
@@ -50,7 +44,6 @@ class Target:
     run: Run
     seeds: Callable[[], list[bytes]]
     native: bool = False
-    tokens: tuple[bytes, ...] = ()
 
 
 @contextmanager
@@ -73,7 +66,6 @@ JSONL = (
     b'\n{"id": 2, "text": "bread \\u00e9 rises", "x": {"y": [1.5e3, true]}}\n'
 )
 CSV = b'\xef\xbb\xbf_id,title,text,year\r\n1,Whales,"whales ""sleep""\nlong",2016\r\n2,,x,-1.5\r\n'
-TSV = b'_id\ttitle\ttext\tyear\n1\tWhales\t"whales\t2016\n2\t\tbread\ttrue\n'
 QRELS = b"query-id\tcorpus-id\tscore\nq1\td1\t1\nq2\td2\t-2\n"
 TREC = b"q1 0 d1 1\nq2 Q0 d2 0\n"
 JSON_TOKENS = (b'"_id":', b'"text":', b'"title":', b"null", b"1e999", b"NaN", b"\\ud800", b"9" * 99)
@@ -103,22 +95,6 @@ def _corpus(name: str) -> Run:
             assert name.endswith(".gz") or read + skipped <= 2 * lines, (read, skipped, lines)
 
     return run
-
-
-def _folder(data: bytes, folder: Path) -> None:
-    """Files from parts "name NUL contents", parted by 0xFF."""
-    root = folder / "texts"
-    root.mkdir()
-    for part in data.split(b"\xff"):
-        name, _, contents = part.partition(b"\0")
-        with suppress(OSError, ValueError):  # names that this file system does not take
-            safe = name.replace(b"/", b"_") or b"empty"
-            (root / safe.decode("utf-8", "surrogateescape")).write_bytes(contents)
-    count_records(root)
-    for on_bad in (None, lambda error: None):
-        with refused_well():
-            for document in read_corpus(root, on_bad):
-                assert document.text is not None
 
 
 def _reader(name: str, read: Callable[[Path], Any]) -> Run:
@@ -233,88 +209,27 @@ def _part(name: str) -> Run:
     return run
 
 
-def _indexes() -> list[bytes]:
-    """Coarse stages of every structure, as faiss writes them."""
-    heads = np.ascontiguousarray(VECTORS[:, :4])
-    kinds = [
-        (Structure.HNSW, Code.INT8),
-        (Structure.IVF, Code.FP16),
-        (Structure.FLAT, Code.INT8),
-    ]
-    files = [segment()["coarse.faiss"]]
-    for structure, code in kinds:
-        config = SegmentConfig(prefix=4, structure=structure, code=code, hnsw_m=4, lists=2)
-        index = faiss.index_factory(4, config.factory(_ROWS), faiss.METRIC_INNER_PRODUCT)
-        index.train(heads)
-        index.add(heads)
-        files.append(faiss.serialize_index(index).tobytes())
-    return files
-
-
-# --- documents.db -------------------------------------------------------------------------------
-
-
-@cache
-def _collection() -> dict[str, bytes]:
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "c"
-        documents = [Document(str(i), f"a bee {'x' * i}", "t", {"n": i}) for i in range(5)]
-        engine = SearchEngine.create(path, encoder=WordLengths())
-        engine.add(documents)
-        engine.close()
-        return {
-            str(file.relative_to(path)): file.read_bytes()
-            for file in path.rglob("*")
-            if file.is_file()
-        }
-
-
-def _database(data: bytes, folder: Path) -> None:
-    path = folder / "c"
-    for name, contents in (_collection() | {"documents.db": data}).items():
-        (path / name).parent.mkdir(parents=True, exist_ok=True)
-        (path / name).write_bytes(contents)
-    with refused_well():
-        engine = SearchEngine.open(path, encoder=WordLengths())
-        try:
-            with refused_well():
-                engine.search("a bee", k=3)
-            with refused_well():
-                engine.search("a bee", k=3, where="n > 1")
-            with refused_well():
-                list(islice(engine.documents(), 20))
-        finally:
-            engine.close()
-
-
 def _from(*seeds: bytes) -> Callable[[], list[bytes]]:
     return lambda: list(seeds)
 
 
 TARGETS: dict[str, Target] = {
-    "jsonl": Target(_corpus("c.jsonl"), _from(JSONL), tokens=JSON_TOKENS),
-    "csv": Target(_corpus("c.csv"), _from(CSV), tokens=CSV_TOKENS),
-    "tsv": Target(_corpus("c.tsv"), _from(TSV), tokens=CSV_TOKENS),
-    "gzip": Target(_corpus("c.jsonl.gz"), _from(gzip.compress(JSONL, mtime=0))),
-    "folder": Target(_folder, _from(b"a.txt\0whales\xffb.txt.gz\0" + gzip.compress(b"x", mtime=0))),
-    "queries": Target(_reader("q.jsonl", read_queries), _from(JSONL), tokens=JSON_TOKENS),
-    "questions": Target(_reader("q.txt", read_queries), _from(b"how do whales sleep\n\nwhy\n")),
-    "qrels": Target(_reader("q.tsv", read_qrels), _from(QRELS, TREC), tokens=(b"\t", b"999999999")),
-    "filter": Target(_filter, _from(*FILTERS), tokens=(b" and ", b" or ", b" not ", b"in (", b"`")),
-    "manifest": Target(_manifest, lambda: [segment()["manifest.json"]], tokens=JSON_TOKENS),
+    "jsonl": Target(_corpus("c.jsonl"), _from(JSONL)),
+    "csv": Target(_corpus("c.csv"), _from(CSV)),
+    "queries": Target(_reader("q.jsonl", read_queries), _from(JSONL)),
+    "qrels": Target(_reader("q.tsv", read_qrels), _from(QRELS, TREC)),
+    "filter": Target(_filter, _from(*FILTERS)),
+    "manifest": Target(_manifest, lambda: [segment()["manifest.json"]]),
     "config": Target(
         _config,
         _from(
             json.dumps(SegmentConfig().as_dict()).encode(),
             json.dumps(SegmentConfig(rotation="identity", stages=((65, 9),)).as_dict()).encode(),
         ),
-        tokens=JSON_TOKENS,
     ),
     "rotation": Target(_part("rotation.npy"), lambda: [segment()["rotation.npy"]]),
     "vectors": Target(_part("vectors.faiss"), lambda: [segment()["vectors.faiss"]], native=True),
-    "coarse": Target(_part("coarse.faiss"), _indexes, native=True),
     "opening": Target(_signed_manifest, lambda: [segment()["manifest.json"]], native=True),
-    "database": Target(_database, lambda: [_collection()["documents.db"]], native=True),
 }
 
 

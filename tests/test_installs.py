@@ -31,7 +31,7 @@ import pytest
 from conftest import REPOSITORY
 from document_files import write_epub
 from filelock import FileLock
-from installs import Done, Environment, View, closure, project, requirements
+from installs import Done, Environment, View, project
 from reportlab.pdfgen.canvas import Canvas
 from tiny_model import write_model2vec, write_sentence_transformer
 
@@ -176,12 +176,6 @@ def keys(env: Environment, at: Path, *words: str | Path) -> list[str]:
     return [hit["key"] for hit in hits]
 
 
-def sample(env: Environment) -> Path:
-    """The sample data of the wheel."""
-    (folder,) = env.folder.glob("lib/python3*/site-packages/searchengine/sample")
-    return folder
-
-
 HELPS = """
 from click.testing import CliRunner
 from searchengine.cli import cli
@@ -200,61 +194,62 @@ def helps(env: Environment, at: Path) -> None:
     assert result.stdout.split() == list(cli.commands), result.stderr
 
 
-def stands_beside_files_of_the_same_names(env: Environment, at: Path) -> None:
-    """A user's own indexer.py and trainer.py, in the folder that Python imports from first."""
-    for name in ("indexer", "trainer"):
-        (at / f"{name}.py").write_text("MINE = True\n")
-    result = env.program(
-        "import indexer, trainer\nassert indexer.MINE and trainer.MINE\n"
-        "from searchengine import Encoder, Goal, TrainConfig\n"
-        "import searchengine.indexer.segment as segment\nprint(segment.__file__)",
-        at,
-    )
-    assert "site-packages/searchengine/indexer" in result.stdout, result.stderr
-    for name in ("indexer", "trainer"):
-        (at / f"{name}.py").unlink()
+def runs(lines: str) -> Check:
+    """A check that all commands succeed, one a line; SAMPLE is the sample data of the wheel."""
+
+    def check(env: Environment, at: Path) -> None:
+        (sample,) = env.folder.glob("lib/python3*/site-packages/searchengine/sample")
+        for line in lines.strip().splitlines():
+            done(env, at, *line.replace("SAMPLE", str(sample)).split())
+
+    check.__name__ = lines.split()[0]
+    return check
 
 
-def handles_vectors(env: Environment, at: Path) -> None:
-    done(env, at, "index", "v.npy", "v.index")
-    assert re.search(r"documents +1000\b", done(env, at, "info", "v.index").stdout)
-    done(env, at, "tune", "v.index", "--target-recall", "0.9")
-    done(env, at, "delete", "v.index", "3")
-    done(env, at, "optimize", "v.index")
-    done(env, at, "verify", "v.index")
-    done(env, at, "backup", "v.index", "v.backup")
-    assert re.search(r"documents +999\b", done(env, at, "info", "v.backup").stdout)
-    done(env, at, "export", "v.index", "exported")
-    assert np.load(at / "exported" / "vectors.npy").shape == (999, 16)
-    assert done(env, at, "bench", "--vectors", "v.npy", "--out", "speed").stdout
+VECTORS = runs("""
+index v.npy v.index
+tune v.index --target-recall 0.9
+delete v.index 3
+optimize v.index
+verify v.index
+backup v.index v.backup
+info v.backup
+export v.index exported
+bench --vectors v.npy --out speed
+""")
+DOCUMENTS = runs("""
+index SAMPLE s.index --encoder static
+search s.index whales --mode vector
+search s.index whales --mode text
+search s.index whales --mode hybrid
+update s.index whales-01 year=1900
+similar s.index whales-01 -k 1
+get s.index whales-01
+list s.index
+duplicates s.index
+explain s.index whale whales-01
+export s.index encoded
+evaluate retrieval s.index --queries SAMPLE/queries.jsonl --qrels SAMPLE/qrels/test.tsv
+bench s.index --queries SAMPLE/queries.jsonl --out report
+mine pairs.tsv --out mined.jsonl --encoder static
+copy s.index copied.index
+repair copied.index
+evaluate sts sts.tsv --encoder static
+""")
+LABELS = runs("""
+train labels.tsv --out labels --base tiny --preset labels --set max_steps=2
+evaluate labels labels.tsv --encoder labels
+""")
+TENSORBOARD = runs("""
+train pairs.tsv --out model --base tiny --set max_steps=1 --set batch_size=8 --log tensorboard
+""")
+DEMO = runs("demo")
 
 
-def handles_documents(env: Environment, at: Path) -> None:
-    data, encoder = sample(env), ("--encoder", "static")
-    judged = ("--queries", data / "queries.jsonl", "--qrels", data / "qrels" / "test.tsv")
-    done(env, at, "index", data, "here.index", *encoder)
-    done(env, at, "export", "here.index", "encoded")
-    files = ("--vectors", "encoded/vectors.npy", "--passages-from", "encoded/passages.jsonl")
-    done(env, at, "index", data, "s.index", *encoder, *files)
-    for mode in ("vector", "text", "hybrid"):
-        assert keys(env, at, "search", "s.index", "sleeping whales", "--mode", mode)
-    done(env, at, "update", "s.index", "whales-01", "year=1900")
-    older = ("--mode", "text", "--where", "year = 1900")
-    assert keys(env, at, "search", "s.index", "dolphin", *older) == ["whales-01"]
-    assert keys(env, at, "similar", "s.index", "whales-01", "-k", "1")
-    assert "dolphin" in done(env, at, "get", "s.index", "whales-01").stdout
-    assert "whales-01" in done(env, at, "list", "s.index").stdout
-    done(env, at, "evaluate", "retrieval", "s.index", *judged, "--run-out", "runs")
-    assert list((at / "runs").glob("*.run"))
-    shown = done(env, at, "bench", "s.index", *judged[:2], "--out", "report")
-    draws = "matplotlib" in env.distributions()
-    assert bool(list((at / "report").glob("*.svg"))) == draws
-    assert ("'searchengine[plots]'" in shown.stderr) != draws
-    assert (at / "report" / "report.html").is_file()
-    done(env, at, "mine", "pairs.tsv", "--out", "mined.jsonl", *encoder)
-    done(env, at, "copy", "s.index", "copied.index")
-    done(env, at, "repair", "copied.index")
-    done(env, at, "evaluate", "sts", "sts.tsv", *encoder)
+def draws(env: Environment, at: Path) -> None:
+    """Without the extra `plots` the report has no pictures, and the extra is named."""
+    DOCUMENTS(env, at)
+    assert list((at / "report").glob("*.svg"))
 
 
 def trains(env: Environment, at: Path) -> None:
@@ -263,12 +258,6 @@ def trains(env: Environment, at: Path) -> None:
     done(env, at, "evaluate", "sts", "sts.tsv", "--encoder", "model")
     done(env, at, "index", "notes", "n.index", "--encoder", "model")
     assert keys(env, at, "search", "n.index", "a whale", "-k", "1")
-
-
-def trains_others(env: Environment, at: Path) -> None:
-    few = ("--set", "max_steps=2", "--set", "objective=classification", "--set", "batch_size=4")
-    done(env, at, "train", "labels.tsv", "--out", "labels", "--base", "tiny", *few)
-    done(env, at, "evaluate", "labels", "labels.tsv", "--encoder", "labels")
 
 
 def indexes_files(env: Environment, at: Path) -> None:
@@ -302,25 +291,13 @@ def searches_with_the_starter(env: Environment, at: Path) -> None:
 def does_without_torch(env: Environment, at: Path) -> None:
     """What the first install line of the README promises, on the sample data."""
     assert not HEAVY & env.distributions()
-    data = sample(env)
+    (data,) = env.folder.glob("lib/python3*/site-packages/searchengine/sample")
     judged = ("--queries", data / "queries.jsonl", "--qrels", data / "qrels" / "test.tsv")
     done(env, at, "index", data, "d.index")
     for mode in ("vector", "text", "hybrid"):
         assert keys(env, at, "search", "d.index", "young whales", "--mode", mode)[0][:6] == "whales"
-    asked = "do dolphins ever lose consciousness completely when they rest?"
-    assert "Found at" in done(env, at, "explain", "d.index", asked, "whales-01").stdout
-    done(env, at, "duplicates", "d.index")
     measured = done(env, at, "evaluate", "retrieval", "d.index", *judged, "--json").stdout
     assert json.loads(measured)[0]["ndcg@10"] > 0.6
-    done(env, at, "bench", "d.index", *judged)
-    lines = (data / "pairs.tsv").read_text().splitlines()[1:]
-    (at / "asked.txt").write_text("\n".join(line.split("\t")[0] for line in lines))
-    done(env, at, "tune", "d.index", "--target-recall", "0.8", "--queries", "asked.txt")
-    done(env, at, "mine", data / "pairs.tsv", "--out", "mined.jsonl")
-
-
-def finishes_the_demo(env: Environment, at: Path) -> None:
-    assert "Operating points" in done(env, at, "demo").stdout
 
 
 def reads_papers(env: Environment, at: Path) -> None:
@@ -375,12 +352,6 @@ def evaluates_with_mteb(env: Environment, at: Path) -> None:
     assert names.returncode == 0, names.stderr
 
 
-def logs_to_tensorboard(env: Environment, at: Path) -> None:
-    few = ("--set", "max_steps=1", "--set", "batch_size=8", "--log", "tensorboard")
-    done(env, at, "train", "pairs.tsv", "--out", "model", "--base", "tiny", *few)
-    assert list((at / "model" / "runs").iterdir())
-
-
 def reads_korean(env: Environment, at: Path) -> None:
     """The encoder is chosen by the documents."""
     texts = {
@@ -409,25 +380,24 @@ def imports(*modules: str) -> Check:
 
 BASE: list[Check] = [
     helps,
-    stands_beside_files_of_the_same_names,
-    handles_vectors,
-    handles_documents,
+    VECTORS,
+    DOCUMENTS,
     indexes_files,
     watches,
 ]
-LONGER: dict[str, list[Check]] = {"train": [trains_others, finishes_the_demo]}
+LONGER: dict[str, list[Check]] = {"train": [LABELS, DEMO]}
 EXTRAS: dict[str, list[Check]] = {
     "without torch": [searches_with_the_starter, does_without_torch],
     "starter": [searches_with_the_starter],
     "train": [trains],
-    "plots": [handles_documents],
+    "plots": [draws],
     "formats": [reads_papers],
     "serve": [serves],
     "mcp": [serves_assistants],
     "postgresql": [reaches_for(POSTGRESQL)],
     "multilingual": [reads_korean],
     "mteb": [evaluates_with_mteb],
-    "tensorboard": [logs_to_tensorboard],
+    "tensorboard": [TENSORBOARD],
     "langchain": [imports("searchengine.integrations.langchain")],
     "llamaindex": [imports("searchengine.integrations.llamaindex")],
     "haystack": [imports("searchengine.integrations.haystack")],
@@ -443,10 +413,8 @@ MISSING: list[tuple[str, tuple[str, ...]]] = [
     ("train", ("train", "pairs.tsv", "--out", "x", *few)),
     ("train", ("evaluate", "labels", "labels.tsv", "--encoder", "tiny")),
     ("starter", ("evaluate", "sts", "sts.tsv")),
-    ("starter", ("mine", "pairs.tsv", "--out", "x.jsonl")),
     ("starter", ("reindex", "notes.index", "--encoder", "starter")),
     ("train", ("index", "notes", "x.index", "--encoder", "tiny", "--runtime", "torch")),
-    ("train", ("index", "notes", "x.index", "--encoder", "tiny", "--runtime", "fp32")),
     ("formats", ("index", "papers/whale.pdf", "x.index", "--encoder", "static")),
     ("formats", ("index", "papers/dog.docx", "x.index", "--encoder", "static")),
     ("formats", ("index", "papers/birds.parquet", "x.index", "--encoder", "static")),
@@ -458,10 +426,7 @@ MISSING: list[tuple[str, tuple[str, ...]]] = [
         for words in (
             ("info", POSTGRESQL),
             ("search", POSTGRESQL, "whale"),
-            ("index", "v.npy", POSTGRESQL),
-            ("delete", POSTGRESQL, "a"),
             ("copy", "notes.index", POSTGRESQL),
-            ("bench", POSTGRESQL, "--queries", "notes/whale.txt"),
         )
     ),
     ("mteb", ("evaluate", "mteb", "--task", "SciFact", "--encoder", "tiny")),
@@ -503,35 +468,23 @@ def test_base(check: Check, view: ViewOf, at: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("extra", "words"),
-    MISSING,
+    ("line", "extra", "words"),
+    [
+        *(("base", *row) for row in MISSING),
+        *(("train", *row) for row in MISSING_BESIDE_TRAIN if row[0] != "starter"),
+    ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value[:2]),
 )
-def test_base_names_the_missing_extra(
-    extra: str, words: tuple[str, ...], view: ViewOf, at: Path
+def test_a_line_names_the_missing_extra(
+    line: str, extra: str, words: tuple[str, ...], view: ViewOf, at: Path
 ) -> None:
-    refuses(view("base"), at, extra, words)
-
-
-@pytest.mark.parametrize(
-    ("extra", "words"),
-    [row for row in MISSING_BESIDE_TRAIN if row[0] != "starter"],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_training_names_the_missing_extra(
-    extra: str, words: tuple[str, ...], view: ViewOf, at: Path
-) -> None:
-    refuses(view("train"), at, extra, words)
+    refuses(view(line), at, extra, words)
 
 
 @pytest.mark.parametrize(
     ("program", "purpose"),
     [
         ("from searchengine import train", "training"),
-        (
-            "import searchengine as s; s.Encoder.load('starter').module",
-            "the torch module of a model",
-        ),
         ("import searchengine as s; s.Encoder.load('starter').save('x')", "the torch module .*"),
     ],
 )
@@ -541,6 +494,7 @@ def test_python_names_the_missing_extra(program: str, purpose: str, view: ViewOf
     assert re.fullmatch(rf"ImportError: {purpose} needs torch: .* 'searchengine\[train\]'", line)
 
 
+@pytest.mark.long
 def test_no_compiler_no_silent_installation(tmp_path: Path) -> None:
     """The build ends with the package to install, unless a variable leaves the kernels out."""
     source, programs = installs.copy_source(tmp_path / "source"), tmp_path / "programs"
@@ -595,16 +549,6 @@ def test_the_wheel_holds_the_files_of_the_packages(wheel: Path) -> None:
     assert {name for name in held if not name.endswith("kernel.so")} == expected
 
 
-def test_a_view_has_what_its_line_requires_and_no_more(view: ViewOf) -> None:
-    for line, extras in MAIN.items():
-        expected = closure(requirements(extras)).union(ALONE.get(line, ()), ["searchengine"])
-        assert view(line).distributions() == expected
-    assert not HEAVY & view("base").distributions()
-    assert "pytest" not in view("all").distributions()
-    assert {"psycopg-binary", "cryptography"} <= view("all").distributions()  # of their extras
-    assert view("base").program("import torch", Path()).returncode == 1
-
-
 NEED_TRAINING = {"mteb", "tensorboard"}
 LINES: dict[str, tuple[str, ...]] = {
     **MAIN,
@@ -614,12 +558,6 @@ LINES: dict[str, tuple[str, ...]] = {
         if extra not in MAIN
     },
 }
-
-
-def test_every_extra_has_a_line() -> None:
-    assert {extra for extras in LINES.values() for extra in extras} | FOR_WORK == {
-        *project()["optional-dependencies"]
-    }
 
 
 @pytest.mark.long
@@ -659,34 +597,12 @@ def _absent(env: Environment) -> set[str]:
     }
 
 
-# The words.
-
-
-def pages() -> Iterator[Path]:
-    yield from (REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md")
-    yield from sorted((REPOSITORY / "docs").rglob("*.md"))
-    yield from sorted((REPOSITORY / "benchmarks").rglob("*.md"))
-
-
-def named_extras(text: str) -> set[str]:
-    """The extras in install lines and in sentences that speak of an extra."""
-    lists = re.findall(r"(?:searchengine|[\"' ]\.)\[([a-z0-9,]+)\]", text)
-    sentences = re.findall(r"\bextras? `([a-z0-9]+)`", text)
-    return {extra for names in [*lists, *sentences] for extra in names.split(",")}
-
-
-def test_extras_on_the_pages_exist() -> None:
-    known = {*project()["optional-dependencies"]}
-    named = {page: named_extras(page.read_text()) for page in pages()}
-    assert {"serve", "formats"} <= set().union(*named.values())
-    assert {page.name: names - known for page, names in named.items() if names - known} == {}
-
-
 def test_every_extra_is_on_the_start_page() -> None:
     page = (REPOSITORY / "docs" / "start.md").read_text()
     rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
     listed = {extra for row in rows for extra in re.findall(r"`([a-z0-9]+)`", row)} | {"all"}
     assert listed == {*project()["optional-dependencies"]} - FOR_WORK
+    assert {extra for extras in LINES.values() for extra in extras} == listed
     assert "searchengine[all]" in page
 
 
