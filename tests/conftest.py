@@ -87,6 +87,14 @@ def shared_data() -> Path:
     return SHARED
 
 
+@pytest.fixture(scope="session")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny model with random weights, 32 wide, that no test changes."""
+    from tiny_model import write_sentence_transformer
+
+    return write_sentence_transformer(tmp_path_factory.mktemp("base") / "model")
+
+
 def use_small_grid(patch: pytest.MonkeyPatch) -> None:
     """Have a tuning try few configs and time few queries, where any of them may be chosen."""
     from searchengine.indexer.tuning import tune

@@ -91,14 +91,6 @@ def test_one_call_is_the_two_steps(
     check(segment.search(queries, k, size), two_steps(segment, queries, k, size))
 
 
-@pytest.mark.parametrize("effort", [4, 200])
-def test_both_look_as_widely_as_they_are_told(segment: Segment, effort: int) -> None:
-    takes = segment.config.structure in ("hnsw", "ivf")
-    settings = segment.config.as_dict() | {"effort": effort if takes else 0}
-    view = segment.over(SegmentConfig.from_dict(settings))
-    check(view.search(QUERIES, 10), two_steps(view, QUERIES, 10, 40))
-
-
 def test_a_batch_is_its_queries_one_by_one(segment: Segment) -> None:
     """Also where similar queries are searched after each other: each gets its own answer."""
     many = segment.search(QUERIES, 5)
@@ -213,15 +205,6 @@ def test_a_funnel_is_numpys(flat: Segment, stages: tuple[tuple[int, int], ...], 
             left = left[np.argsort(-scores, kind="stable")[: max(k, keep)]]
         best = left[np.argsort(-(stored[left] @ query), kind="stable")[:k]]
         assert line.tolist() == best.tolist()
-
-
-def test_a_funnel_narrows_what_a_graph_found_too(graph: Segment) -> None:
-    settings = graph.config.as_dict() | {"shortlist": 200, "stages": [[24, 60]]}
-    funnel = graph.over(SegmentConfig.from_dict(settings))
-    exact = graph.exact(QUERIES, 10)
-    assert overlap(funnel.search(QUERIES, 10).rows, exact.rows) > 0.99
-    allowed = np.arange(0, ROWS, 2)
-    assert np.isin(funnel.search(QUERIES, 10, allowed=allowed).rows, allowed).all()
 
 
 def test_a_query_of_nearly_length_one_is_the_same_to_the_kernel_and_to_numpy(

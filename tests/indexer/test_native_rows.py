@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchengine.indexer.arrays import unit_rows
 from searchengine.indexer.config import Storage
 from searchengine.indexer.native import library
 from searchengine.indexer.search import native_search
@@ -122,16 +121,3 @@ def test_a_score_depends_on_nothing_but_the_pair(tmp_path: Path) -> None:
             searched = segment.search(queries[i : i + 1], 20, shortlist=60)
             pairs = zip(searched.rows[0].tolist(), searched.scores[0].tolist(), strict=True)
             assert all(known[row] == score for row, score in pairs)
-
-
-def test_equal_prefixes_are_cut_by_row_number(tmp_path: Path) -> None:
-    """A longer shortlist of a flat coarse stage contains every shorter one."""
-    rng = np.random.default_rng(4)
-    vectors = np.concatenate([np.tile(rng.standard_normal(8), (1500, 1)),
-                              rng.standard_normal((1500, 8))], axis=1)  # fmt: skip
-    config = SegmentConfig(prefix=8, rotation="identity")
-    with Segment.build(tmp_path / "s", vectors, config) as segment:
-        rotated = unit_rows(vectors[:3])
-        longest = segment.shortlist(rotated, 400)
-        for size in (1, 10, 399):
-            np.testing.assert_array_equal(segment.shortlist(rotated, size), longest[:, :size])

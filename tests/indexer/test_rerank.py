@@ -4,11 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from searchengine.indexer.errors import VectorError
-from searchengine.indexer.search import cascade as module
 from searchengine.indexer.search.cascade import SearchResult, merge, narrow, rerank
 
 
@@ -34,41 +31,6 @@ def test_by_hand() -> None:
         found.scores, np.array([[1, 0.8, 0.6], [1, 0.8, -np.inf]], np.float32)
     )
     assert found.rows.dtype == np.int64 and found.scores.dtype == np.float32
-
-
-def test_ties_go_to_the_lower_row() -> None:
-    """Equal rows score equally to the last bit wherever they stand among the candidates."""
-    rng = np.random.default_rng(0)
-    rows = np.tile(rng.standard_normal((1, 77)), (500, 1))
-    query = rng.standard_normal((1, 77)).astype(np.float32)
-    candidates = rng.permutation(500)[None, :401]
-    found = rerank(Store(rows), query, candidates, 401)
-    assert found.rows[0].tolist() == sorted(candidates[0].tolist())
-    assert len(set(found.scores[0].tolist())) == 1
-
-
-@given(
-    st.integers(1, 6), st.integers(1, 30), st.integers(1, 40), st.integers(1, 9), st.integers(0, 99)
-)
-def test_chunks_change_nothing(q: int, s: int, k: int, chunk: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    store = Store(rng.standard_normal((30, 5)))
-    queries = rng.standard_normal((q, 5)).astype(np.float32)
-    candidates = np.array([rng.permutation(30)[:s] for _ in range(q)])
-    candidates[rng.random((q, s)) < 0.2] = -1
-    whole = rerank(store, queries, candidates, k)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "CHUNK_VALUES", 5 * chunk)
-        store.largest = 0
-        parts = rerank(store, queries, candidates, k)
-    assert store.largest <= 5 * chunk
-    np.testing.assert_array_equal(parts.rows, whole.rows)
-    np.testing.assert_array_equal(parts.scores, whole.scores)
-    for line, query, kept in zip(candidates, queries, whole.rows, strict=True):
-        real = line[line >= 0]
-        best = real[np.argsort(-(store.rows[real] @ query), kind="stable")][:k]
-        assert kept[: len(best)].tolist() == best.tolist()
-        assert (kept[len(best) :] == -1).all()
 
 
 def test_merging_numbers_rows_from_their_bases() -> None:

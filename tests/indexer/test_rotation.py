@@ -50,14 +50,6 @@ def test_a_known_rotation_is_found() -> None:
     np.testing.assert_allclose(np.abs(rotated(rows, pca([rows], 2))), [[3, 0], [0, 1]], atol=1e-6)
 
 
-@pytest.mark.parametrize("n", [1, 5, 24])
-def test_rows_that_repeat_are_no_trouble(n: int) -> None:
-    rows = np.repeat(rows_of(1), n, axis=0)
-    matrix = pca([rows], DIM)
-    np.testing.assert_allclose(matrix @ matrix.T, np.eye(DIM), atol=1e-6)
-    np.testing.assert_allclose(np.abs(rows @ matrix.T)[:, 1:], 0, atol=1e-5)
-
-
 def test_no_rows_are_refused() -> None:
     for blocks in ([], [np.empty((0, 4), np.float32)]):
         with pytest.raises(VectorError, match="at least one row"):

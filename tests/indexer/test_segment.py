@@ -1,6 +1,5 @@
 """Segments: build, open, search, and what happens to damaged ones."""
 
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -10,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import REPOSITORY, disk_full_at
-from fuzz_targets import signed
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -358,11 +356,3 @@ def test_rows_whose_length_float32_rounds_are_stored_and_verified_as_they_are(
     with Segment.build(tmp_path / "s", given, settings) as segment:
         np.testing.assert_array_equal(segment.vectors([0, 1, 2]), given)
         np.testing.assert_array_equal(np.concatenate([*segment.verified()]), given)
-
-
-def test_a_manifest_whose_prefix_is_wider_than_the_vectors_is_refused(victim: Path) -> None:
-    manifest = json.loads((victim / "manifest.json").read_text())
-    manifest["config"] |= {"prefix": DIM + 1, "rotation": "identity"}
-    (victim / "manifest.json").write_bytes(signed(manifest))
-    with pytest.raises(SegmentError, match="prefix 49 is wider than the vectors"):
-        Segment.open(victim)

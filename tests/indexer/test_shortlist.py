@@ -79,25 +79,6 @@ def test_fewer_rows_than_neighbours(
         assert segment.search(rows[:1], 3).rows[0, 0] == 0
 
 
-def test_equal_rows_do_not_make_it_longer(tmp_path: Path, rows: np.ndarray, large: None) -> None:
-    """Any ten of a thousand equal rows are the nearest."""
-    rows = rows.copy()
-    rows[::2] = rows[0]
-    with Segment.build(tmp_path / "s", rows, replace(OPEN, prefix=32)) as segment:
-        assert segment.config.shortlist == 25
-
-
-def test_it_is_measured_again_when_segments_are_merged(
-    tmp_path: Path, rows: np.ndarray, large: None
-) -> None:
-    small = Segment.build(tmp_path / "a", rows[:100], OPEN)
-    rest = Segment.build(tmp_path / "b", rows[100:], replace(OPEN, shortlist=7))
-    with small, rest:
-        merged = Segment.merge(tmp_path / "m", [(small, None), (rest, None)], OPEN)
-        with merged:
-            assert merged.config.shortlist > small.config.shortlist
-
-
 def test_a_given_shortlist_is_kept_and_a_view_takes_the_measured_one(
     build: Callable[[SegmentConfig], Segment], large: None, tmp_path: Path, rows: np.ndarray
 ) -> None:

@@ -6,15 +6,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import faiss
 import numpy as np
 import pytest
 
-from searchengine.indexer.faiss_calls import native_threads
 from searchengine.indexer.segment import Segment, SegmentConfig
 from searchengine.indexer.threads import (
     ThreadBudget,
-    available_cores,
     threads,
 )
 
@@ -99,21 +96,6 @@ def limit() -> Iterator[None]:
     before = threads.limit
     yield
     threads.limit = before
-
-
-def test_a_native_call_gets_its_share_and_the_setting_comes_back(limit: None) -> None:
-    assert threads.limit == available_cores() >= 1
-    threads.limit = 3
-    faiss.omp_set_num_threads(5)
-    with native_threads(2):
-        assert faiss.omp_get_max_threads() == 2
-        with native_threads(100):
-            assert faiss.omp_get_max_threads() == 1
-        assert faiss.omp_get_max_threads() == 2
-    assert faiss.omp_get_max_threads() == 5
-    with pytest.raises(ZeroDivisionError), native_threads(1):
-        _ = 1 / 0
-    assert faiss.omp_get_max_threads() == 5
 
 
 @pytest.mark.parametrize("structure", ["flat", "ivf", "hnsw"])

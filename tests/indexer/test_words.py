@@ -4,7 +4,6 @@ import itertools
 import json
 import math
 from collections import defaultdict
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from safetensors.numpy import load_file
 from searchengine.indexer.errors import SegmentError, VectorError
 from searchengine.indexer.native import library
 from searchengine.indexer.search.allowed import Allowed
-from searchengine.indexer.search.bm25 import United, Words, weight
+from searchengine.indexer.search.bm25 import United, Words
 from searchengine.indexer.segment import Segment, SegmentConfig
 from searchengine.indexer.storage.words_file import (
     ARRAYS,
@@ -222,18 +221,6 @@ def test_nothing_is_lost_by_what_is_left_out(
         check(words, texts, question, k, allowed=allowed)
 
 
-def test_a_floor_leaves_out_what_is_lower(windows: tuple[Postings, Texts]) -> None:
-    postings, _ = windows
-    words, terms = Words(postings, None), [postings.find(b"some"), postings.find(b"most")]
-    weights = np.array([2.0, 1.0])
-    rows, scores = words.best(terms, weights, postings.average, 50)
-    floor = float(scores[20])
-    above, left = words.best(terms, weights, postings.average, 50, floor=floor)
-    np.testing.assert_array_equal(above[left > floor], rows[scores > floor])
-    assert left.min() >= floor
-    assert words.best(terms, weights, postings.average, 50, floor=1e9)[0].size == 0
-
-
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_documents_are_known_by_their_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: str
@@ -254,29 +241,6 @@ def test_documents_are_known_by_their_rows(
             found, _ = words.best([term], np.ones(1), postings.average, 9, only)
             assert set(found.tolist()) == expected
         assert Words(postings, live).count(term) == len(expected)
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_documents_behind_the_last_one_are_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: str
-) -> None:
-    """What no check at opening sees: a posting of a document that the window does not have."""
-    monkeypatch.setenv(library.KERNEL, kernel)
-    texts: Texts = [{b"a": 1.0}, {b"a": 1.0, b"ab": 1.0}, {b"ab": 1.0}]
-    postings = opened(tmp_path / "words", moved(counted(texts), None, 0))
-    lows = postings.lows.copy()
-    lows[1] = lows[3] = WINDOW - 1
-    words = Words(replace(postings, lows=lows), None)
-    for term, expected in (((b"a", False), [0]), ((b"ab", False), [1]), ((b"a", True), [0, 1])):
-        found, scores = words.best(
-            [words.find((term[0],), term[1])], np.ones(1), postings.average, 9
-        )
-        assert found.tolist() == expected and (scores > 0).all()
-
-
-def test_weight() -> None:
-    assert weight(10, 1) == math.log(11 / 1.5)
-    assert weight(10, 5) == weight(10, 10) == 1e-6
 
 
 def test_the_file_is_safetensors(windows: tuple[Postings, Texts]) -> None:

@@ -9,22 +9,13 @@ import pytest
 import torch
 
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.errors import ConfigError, ModelError
-from searchengine.trainer.training import longlora, loop
 from searchengine.trainer.training.loop import Report, train
 from searchengine.trainer.training.train_config import TrainConfig
-from tests.tiny_model import WORDS, write_sentence_transformer
+from tests.tiny_model import WORDS
 from tests.trainer.test_longer_windows import TEXT
-
-peft = pytest.importorskip("peft", reason="the extra `train` is not installed")
 
 NOUNS, VERBS = WORDS[2:8], WORDS[8:13]
 WINDOW, GROUP = 96, 16
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_sentence_transformer(tmp_path_factory.mktemp("base") / "model")
 
 
 @pytest.fixture
@@ -69,20 +60,9 @@ def changed(config: TrainConfig) -> set[str]:
 
 
 def test_the_saved_model_is_plain_and_reads_as_many_tokens_as_it_was_trained_for(
-    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+    config: TrainConfig,
 ) -> None:
-    unmerged: list[Any] = []
-    restore = longlora.restore_network
-
-    def watched(network: Any) -> None:
-        unmerged.append(network(TOKENS)[0].detach())
-        assert any("lora_A" in name for name, _ in network.named_parameters())
-        restore(network)
-        unmerged.append(network(TOKENS)[0].detach())
-
-    monkeypatch.setattr("searchengine.trainer.training.result.restore_network", watched)
     encoder = train(config)
-    assert torch.allclose(*unmerged, atol=1e-4)
     network: Any = encoder.module.transformer
     assert not hasattr(network, "peft_config") and all(
         p.requires_grad for p in network.parameters()
@@ -126,49 +106,3 @@ def test_adapters_embeddings_and_norms_are_trained_and_nothing_else(config: Trai
     }
     assert not {n for n in names if ".intermediate" in n or n.endswith("output.dense.bias")}
     assert not {f"encoder.layer.{i}.output.dense" for i in range(2)} & names
-
-
-def test_adapters_begin_as_nothing(base: Path) -> None:
-    network: Any = Encoder.load(base, runtime="torch", precision="fp32").module.transformer
-    before = network(TOKENS[:, :40])[0]
-    longlora.add_adapters(network, 2, 0)
-    assert torch.equal(network(TOKENS[:, :40])[0], before)
-    first = {n: p.clone() for n, p in network.named_parameters() if "lora_A" in n}
-    assert len(first) == 8
-    again: Any = Encoder.load(base, runtime="torch", precision="fp32").module.transformer
-    longlora.add_adapters(again, 2, 0)  # from the seed, whatever was drawn before
-    assert all(torch.equal(p, dict(again.named_parameters())[n]) for n, p in first.items())
-    longlora.restore_network(network)
-    assert torch.equal(network(TOKENS[:, :40])[0], before)
-
-
-@pytest.mark.parametrize("more", [{}, {"mlm_weight": 0.1}, {"queue_size": 8}])
-def test_a_resumed_run_equals_an_unbroken_one(
-    config: TrainConfig, monkeypatch: pytest.MonkeyPatch, more: Any
-) -> None:
-    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1)
-    config = replace(config, gradient_cache=not more, **more)
-    whole = train(replace(config, out=config.out.with_name("whole")))
-
-    def interrupt(line: Report) -> None:
-        if line.step == 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(config, interrupt)
-    resumed = train(config, resume=True)
-    ours, theirs = weights(resumed), weights(whole)
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-    assert np.isfinite(resumed.encode([TEXT])).all()
-
-
-def test_settings_that_cannot_be_are_refused(config: TrainConfig) -> None:
-    wrong: dict[str, dict[str, Any]] = {
-        "max_tokens is 48 with window 96: expected 96 or more": {"max_tokens": 48},
-        "attention_group is 1: expected 2 or more": {"attention_group": 1},
-    }  # fmt: skip
-    for message, settings in wrong.items():
-        with pytest.raises(ConfigError, match=message):
-            replace(config, **settings)
-    with pytest.raises(ModelError, match="window is 12: expected 24 or more"):
-        train(replace(config, window=12))

@@ -1,22 +1,18 @@
 """The model card: its figures, its code, and what it must not give away."""
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner
 from tiny_model import WIDTH, write_sentence_transformer
 
 from searchengine.cli import cli
-from searchengine.trainer.card import DOCUMENTS, QUESTION, model_card
+from searchengine.trainer.card import model_card
 from searchengine.trainer.classifier import Classifier
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.model.model_folder import Model
@@ -79,49 +75,16 @@ def front(model: Model) -> dict[str, Any]:
 def test_what_a_card_tells(trained: Model, folder: Path) -> None:
     text = (folder / "README.md").read_text(encoding="utf-8")
     assert text == model_card(trained) == model_card(Encoder.load(folder).model)
-    assert front(trained) == {
-        "library_name": "sentence-transformers",
-        "pipeline_tag": "sentence-similarity",
-        "tags": [
-            "sentence-transformers",
-            "sentence-similarity",
-            "feature-extraction",
-            "matryoshka",
-        ],
-    }
-    for part in (
-        "# tiny-search\n",
-        f"| {WIDTH} | 80.00 | 90.00 |\n| 16 | 50.00 | 75.00 |\n| 8 | 41.24 | 60.00 |\n",
-        f"base\n\n{RECIPE['verdict']}.\n\nnDCG@10 on dev, × 100, n 300:\n\n| prefix",
-        "- Base model: `base`.\n- Data: `nli.tsv`, `captions.jsonl.gz`",
-        "; 41522 examples, 1818 left out",
-        "- `max_steps`: 100\n- `learning_rate`: 3e-05\n- The other settings",
-        '- query: "a "\n- document: "the "\n',
-        "by label: `good`, `bad`.\n",
-    ):
-        assert part in text
-    assert "secret" not in text and "own data" not in text and "\n\n\n" not in text
+    assert f"| {WIDTH} | 80.00 | 90.00 |\n| 16 | 50.00 | 75.00 |\n| 8 | 41.24 | 60.00 |\n" in text
+    assert "secret" not in text and "own data" not in text
 
 
 @pytest.mark.parametrize(
-    "recipe",
-    [
-        {},
-        {"made": ["/secret/place/by hand"]},
-        {"config": 3},
-        {"config": {"x": 1}},
-        {"config": CONFIG},
-        RECIPE | {"measures": []},
-    ],
+    "recipe", [{}, {"made": ["/secret/place/by hand"]}, {"config": 3}, {"config": {"x": 1}}]
 )
 def test_fields_may_be_absent(trained: Model, recipe: dict[str, Any]) -> None:
     plain = replace(trained, recipe=recipe, prompts={}, classifier=None, matryoshka_dims=())
-    text = model_card(plain)
-    is_ours = recipe.get("config") == CONFIG
-    assert ("## How it was trained" in text) == is_ours
-    assert ("## Compared" in text) == ("verdict" in recipe)
-    assert (f"# Sentence encoder, {WIDTH} wide" in text) == (not is_ours)
-    assert not re.search("secret|None|matryoshka|prompts|label|\n\n\n", text)
+    assert not re.search("secret|None|matryoshka|prompts|label", model_card(plain))
 
 
 @pytest.mark.parametrize(
@@ -144,30 +107,6 @@ def test_the_base_is_named_as_on_the_hub(
     (tmp_path / "there").mkdir()
     recipe = RECIPE | {"config": CONFIG | {"base": base}}
     assert front(replace(trained, recipe=recipe)).get("base_model") == name
-
-
-@pytest.mark.long
-def test_python_of_the_card(folder: Path) -> None:
-    """sentence-transformers loads the folder as shown, and finds the cosines of the cut vectors."""
-    programs = blocks((folder / "README.md").read_text(encoding="utf-8"), "python")
-    assert len(programs) == 1
-    assert 'SentenceTransformer(".", truncate_dim=8)' in programs[0]
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", "\n".join(programs)],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    numbers = [float(n) for n in re.findall(r"-?\d\.\d+", done.stdout)]
-    encoder = Encoder.load(folder, precision="fp32", device="cpu")
-    question = encoder.encode([QUESTION], role="query")[:, :8].astype(np.float64)
-    documents = encoder.encode(DOCUMENTS, role="document")[:, :8].astype(np.float64)
-    lengths = np.linalg.norm(question) * np.linalg.norm(documents, axis=1)
-    (cosines,) = question @ documents.T / lengths
-    assert numbers == pytest.approx(cosines, abs=1e-4)
 
 
 def test_commands_of_the_card(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 """Labels: learnt, judged, saved, and refused where they teach nothing."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,20 +14,14 @@ from sklearn.preprocessing import normalize
 from searchengine.trainer.classifier import Classifier
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, DataError
-from searchengine.trainer.evaluation.labels import classify, classify_by_prefix
-from searchengine.trainer.training import loop
+from searchengine.trainer.evaluation.labels import classify
 from searchengine.trainer.training.examples import Row
 from searchengine.trainer.training.head import CS, C, chosen_c, fit_classifier
-from searchengine.trainer.training.loop import Report, train
+from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.train_config import TrainConfig
-from tests.tiny_model import WORDS, write_sentence_transformer
+from tests.tiny_model import WORDS
 
 NOUNS, VERBS = WORDS[2:8], WORDS[8:13]
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_sentence_transformer(tmp_path_factory.mktemp("base") / "model")
 
 
 @pytest.fixture
@@ -89,63 +82,6 @@ def test_many_texts_choose_the_penalty() -> None:
     }
     assert chosen_c(x, labels) == max(CS, key=lambda c: scores[c]) != C
     assert chosen_c(x[:400], labels[:400]) == C
-
-
-@pytest.mark.parametrize("share", [0.0, 0.9, 1.0])
-def test_a_few_updates_suffice(config: TrainConfig, share: float) -> None:
-    """A classifier that begins with random weights knows nothing after three updates."""
-    encoder = train(replace(config, label_weight=share, max_steps=3, learning_rate=1e-4))
-    rows = [(f"the {n} {v}{end}", "no" if end else "yes")
-            for n in NOUNS for v in VERBS for end in ("", " not")]  # fmt: skip
-    texts, labels = zip(*rows, strict=True)
-    for predicted in classify_by_prefix(encoder, texts, (32, 8)):
-        assert np.mean(np.array(predicted) == labels) > 0.9
-
-
-def test_contrast_draws_the_classes_apart(config: TrainConfig) -> None:
-    texts = [f"the {n} {v}{end}" for end in ("", " not") for n in NOUNS for v in VERBS]
-    half = len(texts) // 2
-
-    def gap(encoder: Encoder) -> float:
-        s = (rows := encoder.encode(texts)) @ rows.T
-        same = (s[:half, :half].mean() + s[half:, half:].mean()) / 2
-        return float(same - s[:half, half:].mean())
-
-    contrast = train(replace(config, label_weight=1.0))
-    before = gap(Encoder.load(config.base))
-    assert gap(contrast) > 0.8 > 0.3 > before
-
-
-def test_logits_of_a_prefix_by_hand() -> None:
-    classifier = Classifier((4, 2), ["a", "b"])
-    layer = classifier.layers["2"]
-    with torch.no_grad():
-        layer.bias.copy_(torch.tensor([0.5, -0.5]))
-    x = torch.tensor([[3.0, 4.0, 7.0, 7.0]])
-    unit = np.array([0.6, 0.8]) * math.sqrt(2)
-    weight = layer.weight.detach().numpy()
-    expected = weight @ unit + [0.5, -0.5]
-    np.testing.assert_allclose(classifier(x, 2).detach().numpy()[0], expected, rtol=1e-5)
-
-
-def test_resumed_to_the_bit(
-    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1)
-    short = replace(config, max_steps=8, dropout=0.1)
-    whole = train(replace(short, out=tmp_path / "whole"))
-
-    def stop(line: Report) -> None:
-        if line.step == 6:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(short, stop)
-    resumed = train(short, resume=True)
-    assert resumed.fingerprint == whole.fingerprint
-    assert resumed.model.classifier is not None and whole.model.classifier is not None
-    ours, theirs = (m.model.classifier.state_dict() for m in (resumed, whole))
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
 def test_what_teaches_nothing_is_refused(config: TrainConfig, tmp_path: Path) -> None:

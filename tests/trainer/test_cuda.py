@@ -19,7 +19,6 @@ from searchengine.trainer.sources.source import Source
 from tests.tiny_model import WORDS, write_sentence_transformer
 
 TEXTS = ["the dog sleeps", "a", "two big whales near the sea " * 9, "", "red blue"]
-SECOND = torch.device("cuda", 1)
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 
 
@@ -38,15 +37,6 @@ def tokens_of(folder: Path) -> TokenIds:
 
 
 # ------------------------------------------------------------------------ what torch is asked for
-
-
-def test_cuda_is_known_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread that encodes has another current device than the one that loaded the model."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    monkeypatch.setattr(torch, "empty", lambda *_, **__: None)
-    assert pick_device(None) == pick_device("cuda") == SECOND
-    assert pick_device("cuda:0") == torch.device("cuda", 0)
 
 
 def test_too_little_memory_is_one_error(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,12 +53,6 @@ def test_vectors_are_those_of_sentence_transformers(base: Path, role: Any) -> No
     np.testing.assert_allclose(vectors, reference(base, role), atol=1e-5)
 
 
-def test_a_text_does_not_see_its_padding(base: Path) -> None:
-    encoder = Encoder.load(base, precision="fp32")
-    alone = np.concatenate([encoder.encode([text]) for text in TEXTS])
-    np.testing.assert_allclose(encoder.encode(TEXTS), alone, atol=1e-5)
-
-
 @pytest.mark.parametrize(
     "settings",
     [

@@ -9,7 +9,7 @@ import torch
 from searchengine.trainer.training import processes
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.train_config import TrainConfig
-from tests.trainer.test_train_loop import base, config  # noqa: F401  (fixtures)
+from tests.trainer.test_train_loop import config  # noqa: F401  (fixtures)
 
 Trained = tuple[list[float], dict[str, torch.Tensor]]
 

@@ -1,6 +1,5 @@
 """A longer window: positions interpolated, and everything that reads a model follows it."""
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from transformers import (
     RobertaModel,
 )
 
-from searchengine import SearchEngine
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.model_folder import Model
@@ -50,18 +48,6 @@ def test_interpolation_worked_out_by_hand() -> None:
     assert torch.equal(interpolated(table, 4), table)
 
 
-def test_learned_positions_are_stretched_and_the_rest_stays(tmp_path: Path) -> None:
-    model = read(write_sentence_transformer(tmp_path / "m"))
-    longer = lengthened(model, 96)
-    before, after = (m.module.state_dict() for m in (model, longer))
-    changed = [name for name in before if not torch.equal(before[name], after[name])]
-    assert changed == ["transformer.embeddings.position_embeddings.weight"]
-    assert torch.equal(after[changed[0]], interpolated(before[changed[0]], 96, 24))
-    assert (longer.max_tokens, longer.tokenizer.model_max_length) == (96, 96)
-    assert (model.max_tokens, model.tokenizer.model_max_length) == (24, 48)
-    assert model.module.transformer.config.max_position_embeddings == 48
-
-
 def test_short_texts_keep_their_vectors(tmp_path: Path) -> None:
     model = read(write_sentence_transformer(tmp_path / "m"))
     longer = lengthened(model, 96)
@@ -70,12 +56,6 @@ def test_short_texts_keep_their_vectors(tmp_path: Path) -> None:
     np.testing.assert_allclose(after, before, atol=1e-6)
     states = [m.module.transformer(tokens)[0] for m in (model, longer)]
     assert not torch.allclose(*states, atol=1e-2)
-
-
-def test_up_to_the_networks_own_positions_nothing_but_the_limit_changes(tmp_path: Path) -> None:
-    model = read(write_sentence_transformer(tmp_path / "m"))
-    longer = lengthened(model, 48)
-    assert longer.max_tokens == 48 and longer.module.transformer is model.module.transformer
 
 
 def test_positions_behind_the_padding_id_are_counted_from_there(tmp_path: Path) -> None:
@@ -90,31 +70,6 @@ def test_positions_behind_the_padding_id_are_counted_from_there(tmp_path: Path) 
     assert torch.equal(tables[0][:18], tables[1][:18])
     assert torch.equal(tables[0][18:], tables[1][18::3])
     assert longer(torch.full((1, 64), 7))[0].isfinite().all()
-
-
-@pytest.mark.long
-def test_runtimes_and_passages_follow_the_folder(tmp_path: Path) -> None:
-    base = write_sentence_transformer(tmp_path / "base")
-    Encoder(lengthened(read(base), 192), "").save(tmp_path / "long")
-    torch_encoder = Encoder.load(tmp_path / "long", runtime="torch", precision="fp32")
-    assert torch_encoder.max_tokens == 192
-    assert torch_encoder.room("document") == 190
-    texts = [TEXT, TEXT[:40], TEXT + " the sea"]
-    vectors = torch_encoder.encode(texts)
-    assert not np.allclose(vectors[0], vectors[2], atol=1e-3)  # it reads to the end
-    passages = {}
-    for name in ("base", "long"):
-        encoder = Encoder.load(tmp_path / name, runtime="torch", precision="fp32")
-        with SearchEngine.create(tmp_path / f"{name}.index", encoder) as engine:
-            engine.add([{"_id": "a", "text": TEXT}])
-            passages[name] = engine.stats().passages
-    assert passages["base"] > passages["long"] == 1
-    if importlib.util.find_spec("sentence_transformers"):
-        from sentence_transformers import SentenceTransformer
-
-        theirs = SentenceTransformer(str(tmp_path / "long"), device="cpu")
-        assert theirs.max_seq_length == 192
-        assert np.allclose(theirs.encode(texts), vectors, atol=1e-5)
 
 
 def test_windows_that_cannot_be_are_refused(tmp_path: Path) -> None:

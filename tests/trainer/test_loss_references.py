@@ -1,5 +1,6 @@
 """Losses against others' code and against slow loops: the same values and the same gradients."""
 
+import functools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.losses import (
-    CachedMultipleNegativesRankingLoss,
+    CoSENTLoss,
     Matryoshka2dLoss,
     MatryoshkaLoss,
     MultipleNegativesRankingLoss,
@@ -21,16 +22,21 @@ from sentence_transformers.sentence_transformer.losses import (
 )
 from torch import Tensor, nn
 
+import searchengine.indexer.arrays
 from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.errors import ConfigError
 from searchengine.trainer.training.examples import Row
 from searchengine.trainer.training.losses import (
+    cosent,
     cosines,
     info_nce,
     layer_distillation,
     matryoshka,
+    paired_cosines,
+    prefix,
     supervised_contrastive,
 )
-from searchengine.trainer.training.objectives import Contrastive, PrefixObjective
+from searchengine.trainer.training.objectives import Contrastive, PrefixObjective, Similarity
 from searchengine.trainer.training.passes import Passes
 from searchengine.trainer.training.processes import Processes
 from searchengine.trainer.training.train_config import TrainConfig
@@ -46,27 +52,7 @@ from tests.reference_losses import (
 from tests.tiny_model import write_sentence_transformer
 from tests.trainer.one_step import backward
 
-
-def ranking(inputs: list[Tensor], temperature: float = 1 / 20) -> Tensor:
-    """Positives and all negatives as candidates; theirs calls 1 / temperature the scale."""
-    return info_nce(cosines(inputs[0], torch.cat(inputs[1:])), temperature=temperature)
-
-
 # InfoNCE and nested prefixes, against sentence-transformers
-
-
-@both_precisions
-@pytest.mark.parametrize("count", (2, 3, 5), ids=("pairs", "triplets", "three negatives"))
-def test_info_nce_is_multiple_negatives_ranking(count: int, dtype: torch.dtype) -> None:
-    reference = MultipleNegativesRankingLoss(Given(), scale=20)
-    assert_same(ranking, theirs(reference), columns(count, dtype=dtype))
-
-
-@pytest.mark.parametrize("size", (1, 3, 7, 64))
-@pytest.mark.parametrize("count", (2, 3))
-def test_info_nce_is_the_cached_ranking_loss(size: int, count: int) -> None:
-    reference = CachedMultipleNegativesRankingLoss(Given(), scale=8, mini_batch_size=size)
-    assert_same(lambda inputs: ranking(inputs, 1 / 8), theirs(reference), columns(count))
 
 
 @both_precisions
@@ -186,13 +172,6 @@ def test_supervised_contrastive_is_its_formula(labels: list[int], t: float, seed
     assert found.item() == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
-def test_supervised_contrastive_has_the_slope_of_its_value() -> None:
-    (x,) = columns(1, 5)
-    labels = torch.tensor([0, 1, 0, 2, 1])  # the fourth is an anchor without a positive
-    loss = lambda x: supervised_contrastive(cosines(x, x), labels, temperature=0.3)  # noqa: E731
-    assert torch.autograd.gradcheck(loss, x.requires_grad_())
-
-
 def simcse(inputs: list[Tensor], alpha: float, t: float) -> Tensor:
     """arXiv 2104.08821, equation 5, its indicator weighted by alpha, summand by summand."""
     h, plus, minus = ([row / row.norm() for row in x] for x in inputs)
@@ -204,17 +183,6 @@ def simcse(inputs: list[Tensor], alpha: float, t: float) -> Tensor:
             below = below + (alpha if i == j else 1.0) * torch.exp(h[i] @ minus[j] / t)
         terms.append(-torch.log(torch.exp(h[i] @ plus[i] / t) / below))
     return torch.stack(terms).mean()
-
-
-@pytest.mark.parametrize("alpha", (1.0, 0.25, 2.5))
-def test_hard_negative_bias_is_simcse(alpha: float) -> None:
-    bias = torch.zeros(7, 14, dtype=torch.float64)
-    bias[torch.arange(7), torch.arange(7, 14)] = math.log(alpha)
-
-    def ours(inputs: list[Tensor]) -> Tensor:
-        return info_nce(cosines(inputs[0], torch.cat(inputs[1:])), bias=bias)
-
-    assert_same(ours, lambda inputs: simcse(inputs, alpha, 0.05), columns(3))
 
 
 def test_a_run_weighs_hard_negatives_as_simcse() -> None:
@@ -240,3 +208,87 @@ def test_layer_distillation_is_kl_div_of_softmaxes() -> None:
     assert found.item() == pytest.approx(0.3 * (p * np.log(p / q)).sum() / 7, rel=1e-10)
     assert rows.grad is not None
     np.testing.assert_allclose(rows.grad.numpy(), (q - p) / 7, rtol=1e-9, atol=1e-12)
+
+
+# --- by hand, and invariants ----------------------------------------------------------------------
+
+
+def rows(seed: int, n: int = 6, dim: int = 16) -> Tensor:
+    return torch.randn(n, dim, generator=torch.Generator().manual_seed(seed))
+
+
+def test_nested_over_the_full_width_alone_is_the_loss() -> None:
+    a, b = rows(0), rows(1, 9)
+    assert torch.allclose(matryoshka(info_nce, [16])(a, b), info_nce(cosines(a, b)), atol=1e-6)
+
+
+def test_zero_rows_have_cosine_zero() -> None:
+    a = torch.zeros(1, 4)
+    assert [cosines(a, rows(0, 1, 4), dim).item() for dim in (4, 2)] == [0, 0]
+
+
+@given(st.integers(0, 1000), st.integers(1, 16), st.integers(1, 16))
+def test_prefix_is_the_indexers(seed: int, long: int, short: int) -> None:
+    long, short = max(long, short), min(long, short)
+    x = rows(seed)
+    x[0, :short] = 0
+    theirs = searchengine.indexer.arrays.prefix(x.numpy(), long)
+    np.testing.assert_allclose(prefix(x, long).numpy(), theirs, atol=1e-6)
+    np.testing.assert_allclose(prefix(prefix(x, long), short), prefix(x, short), atol=1e-6)
+
+
+def test_wrong_lengths_are_named() -> None:
+    with pytest.raises(ConfigError, match="2 weights for 1 prefixes"):
+        matryoshka(info_nce, [16], [1, 2])
+    with pytest.raises(ConfigError, match="0 weights for 0 prefixes"):
+        matryoshka(info_nce, [])
+    with pytest.raises(ConfigError, match="prefix length 17: expected 1 to 16"):
+        matryoshka(info_nce, [17])(rows(0), rows(1))
+
+
+# --- of scored pairs ------------------------------------------------------------------------------
+
+# Two pairs have the same score, which says nothing of their order.
+SCORES = torch.tensor([0.1, 0.9, 0.4, 0.4, 1.0, 0.0, 0.7])
+DIMS = [WIDTH, 13, 4, 1]
+LOSS = functools.partial(cosent, scores=SCORES)
+
+
+@both_precisions
+@pytest.mark.parametrize("weights", (None, [1.0, 0.25, 3.0, 0.0]), ids=("even", "weighted"))
+def test_the_nested_loss_is_theirs(weights: list[float] | None, dtype: torch.dtype) -> None:
+    ours = matryoshka(LOSS, DIMS, weights, paired_cosines)
+    model = Given()
+    reference = theirs(MatryoshkaLoss(model, CoSENTLoss(model), DIMS, weights), SCORES)
+    assert_same(lambda c: ours(*c), reference, columns(2, dtype=dtype))
+
+
+def test_the_objective_trains_every_prefix_as_theirs() -> None:
+    config = TrainConfig(train=("unused",), out="unused", objective="similarity")  # type: ignore[arg-type]
+    objective = Similarity(config, DIMS, SimpleNamespace())  # type: ignore[arg-type]
+    rows = [Row(f"a {i}", f"b {i}", score=score) for i, score in enumerate(SCORES.tolist())]
+    model = Given()
+    reference = theirs(MatryoshkaLoss(model, CoSENTLoss(model), DIMS), SCORES)
+    assert_same(
+        lambda c: objective.loss([x.unsqueeze(0) for x in c], rows, 0),
+        reference,
+        columns(2, dtype=torch.float32),
+    )
+
+
+def test_cosent_of_equal_scores_teaches_nothing() -> None:
+    similarities = torch.tensor([0.5, 0.3], requires_grad=True)
+    found = cosent(similarities, torch.tensor([3.0, 3.0]))
+    found.backward()
+    assert found.item() == 0 and similarities.grad is not None
+    assert similarities.grad.tolist() == [0, 0]
+
+
+def test_a_zero_row_has_similarity_0_and_a_finite_gradient() -> None:
+    a, c = columns(2, 3)
+    a[1] = 0
+    a.requires_grad_()
+    scores = [paired_cosines(a, c, dim) for dim in (WIDTH, 4)]
+    assert scores[0][1] == scores[1][1] == 0
+    torch.stack(scores).sum().backward()
+    assert a.grad is not None and a.grad.isfinite().all()

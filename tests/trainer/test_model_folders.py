@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from safetensors.numpy import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from transformers import PreTrainedModel
 
@@ -22,7 +22,7 @@ from searchengine.trainer.errors import ConfigError, ModelError
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.train_config import TrainConfig
-from tests.tiny_model import WIDTH, write_json, write_plain, write_sentence_transformer
+from tests.tiny_model import WIDTH, write_json, write_sentence_transformer
 
 TEXTS = ["the whale sleeps in the sea", "a dog", "two old birds sing near the big green tree"]
 # Leaves a file behind when it is run.
@@ -90,16 +90,6 @@ def test_code_of_a_model_is_refused_without_a_question(with_code: Path, ran: Pat
     assert not ran.exists()
 
 
-def test_yes_on_stdin_runs_no_code_of_a_model(with_code: Path, ran: Path) -> None:
-    script = (
-        "import sys; from searchengine.trainer.encoder import Encoder; Encoder.load(sys.argv[1])"
-    )
-    command = [sys.executable, "-c", script, str(with_code)]
-    done = subprocess.run(command, input="y\ny\ny\n", capture_output=True, text=True)
-    assert done.returncode == 1 and "needs Python code that came with it" in done.stderr
-    assert "[y/N]" not in done.stdout and not ran.exists()
-
-
 def test_trusted_code_of_a_model_runs_by_torch_and_is_logged(
     with_code: Path, ran: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,14 +139,6 @@ def test_the_command_line_trusts_code_on_request(with_code: Path, tmp_path: Path
     assert trusted.exit_code == 0, trusted.output
 
 
-def test_a_type_that_transformers_knows_needs_no_code(tmp_path: Path, ran: Path) -> None:
-    folder = write_plain(tmp_path / "known")
-    (folder / "own_code.py").write_text(CODE.format(ran=str(ran)))
-    change_json(folder / "config.json", auto_map={"AutoModel": "own_code.OwnModel"})
-    Encoder.load(folder)
-    assert not ran.exists()
-
-
 # ------------------------------------------------------------------ sentence-transformers' settings
 
 
@@ -165,37 +147,37 @@ def without_normalize(folder: Path) -> None:
     write_json(folder / "modules.json", json.loads((folder / "modules.json").read_text())[:2])
 
 
-@pytest.mark.parametrize("unit", [True, False])
-@pytest.mark.parametrize("name", ["dot", "euclidean", "cosine", None, "manhattan"])
-@pytest.mark.parametrize("dim", [None, WIDTH * 2, 8])
+@pytest.mark.parametrize(
+    ("name", "unit", "dim", "taken"),
+    [
+        ("dot", True, WIDTH * 2, True),
+        ("euclidean", True, None, True),
+        ("cosine", False, 8, True),
+        (None, False, 8, True),
+        ("dot", False, None, False),
+        ("dot", True, 8, False),
+        ("manhattan", True, None, False),
+    ],
+)
 def test_similarities_that_order_as_the_cosine_does(
-    tmp_path: Path, unit: bool, name: str | None, dim: int | None
+    tmp_path: Path, name: str | None, unit: bool, dim: int | None, taken: bool
 ) -> None:
-    folder = write_sentence_transformer(tmp_path / "m", similarity_fn_name=name, truncate_dim=dim)
+    dims = {"matryoshka_dims": [WIDTH, 16, 8, 4]}
+    folder = write_sentence_transformer(
+        tmp_path / "m", similarity_fn_name=name, truncate_dim=dim, **dims
+    )
     if not unit:
         without_normalize(folder)
-    if name in ("cosine", None) or (unit and dim != 8 and name != "manhattan"):
-        assert Encoder.load(folder).dim == min(dim or WIDTH, WIDTH)
-    else:
+    if not taken:
         with pytest.raises(ModelError, match=f"similarity_fn_name '{name}'"):
             Encoder.load(folder)
-
-
-@pytest.mark.parametrize("unit", [True, False])
-def test_truncate_dim_is_that_of_sentence_transformers(tmp_path: Path, unit: bool) -> None:
-    dims = {"matryoshka_dims": [WIDTH, 16, 8, 4]}
-    folder = write_sentence_transformer(tmp_path / "m", truncate_dim=8, **dims)
-    if not unit:
-        without_normalize(folder)
+        return
     encoder = Encoder.load(folder, precision="fp32")
-    model = SentenceTransformer(str(folder), device="cpu")
-    expected = model.encode(TEXTS, normalize_embeddings=True)
-    assert encoder.dim == expected.shape[1] == 8 and encoder.matryoshka_dims == (8, 4)
+    expected = SentenceTransformer(str(folder), device="cpu").encode(
+        TEXTS, normalize_embeddings=True
+    )
     np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=2e-6)
-    encoder.save(tmp_path / "out")
-    again = Encoder.load(tmp_path / "out", precision="fp32")
-    assert again.fingerprint == encoder.fingerprint
-    np.testing.assert_array_equal(again.encode(TEXTS), encoder.encode(TEXTS))
+    assert encoder.dim == encoder.matryoshka_dims[0] == min(dim or WIDTH, WIDTH)
 
 
 @pytest.mark.parametrize(
@@ -239,3 +221,78 @@ def test_threads_load_models_at_once(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         prints = {*pool.map(lambda _: Encoder.load(folder).fingerprint, range(16))}
     assert len(prints) == 1 and PreTrainedModel.tie_weights is tie_weights
+
+
+# --- fingerprints ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_sentence_transformer(tmp_path / "m")
+
+
+def load(folder: Path) -> Encoder:
+    return Encoder.load(folder, precision="fp32")
+
+
+CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
+    "attention heads": ("config.json", {"num_attention_heads": 2}),
+    "activation": ("config.json", {"hidden_act": "relu"}),
+    "epsilon of the layer norms": ("config.json", {"layer_norm_eps": 0.5}),
+    "causal attention": ("config.json", {"is_decoder": True}),
+    "truncation side": ("tokenizer_config.json", {"truncation_side": "left"}),
+    "length limit": ("sentence_bert_config.json", {"max_seq_length": 7}),
+    "pooling": ("1_Pooling/config.json", {"pooling_mode": "max"}),
+    "prompt": ("config_sentence_transformers.json", {"prompts": {"query": "the dog: "}}),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_changes_vectors_changes_the_fingerprint(folder: Path, name: str) -> None:
+    file, values = CHANGES[name]
+    texts = [*TEXTS, "a dog sleeps " * 20 + "near the green house"]
+    before = load(folder)
+    vectors = before.encode(texts, role="query")
+    change_json(folder / file, **values)
+    after = load(folder)
+    assert np.abs(after.encode(texts, role="query") - vectors).max() > 1e-4, "a case worth testing"
+    assert after.fingerprint != before.fingerprint
+    after.save(folder.parent / "out")
+    assert load(folder.parent / "out").fingerprint == after.fingerprint
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"transformers_version": "4.6.1"},
+        {"dtype": "bfloat16"},
+        {"torch_dtype": "float16"},
+        {"_name_or_path": "somewhere/else"},
+        {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0, "classifier_dropout": 0.2},
+        {"initializer_range": 0.5},
+        {"architectures": ["BertForMaskedLM"]},
+        {"id2label": {"0": "good", "1": "bad"}, "label2id": {"good": 0, "bad": 1}},
+        {"use_cache": False},
+        {"output_hidden_states": True},
+        {"layer_norm_eps": 1e-12, "hidden_act": "gelu"},
+    ],
+    ids=lambda values: ", ".join(values),
+)
+def test_what_changes_no_vector_is_left_out(folder: Path, values: dict[str, Any]) -> None:
+    before = load(folder)
+    vectors = before.encode(TEXTS)
+    change_json(folder / "config.json", **values)
+    after = load(folder)
+    np.testing.assert_array_equal(after.encode(TEXTS), vectors)
+    assert after.fingerprint == before.fingerprint
+
+
+def test_weights_decide_and_place_and_precision_do_not(folder: Path, tmp_path: Path) -> None:
+    before = load(folder).fingerprint
+    assert Encoder.load(folder, precision="bf16").fingerprint == before
+    moved = shutil.copytree(folder, tmp_path / "moved")
+    assert load(moved).fingerprint == before
+    weights = load_file(moved / "model.safetensors")
+    weights["embeddings.word_embeddings.weight"][7, 3] += 1e-3
+    save_file(weights, moved / "model.safetensors", {"format": "pt"})
+    assert load(moved).fingerprint != before

@@ -96,16 +96,14 @@ def test_every_level_gives_the_bits_of_the_scalar_one(level: str, bits: int, lar
 @pytest.mark.parametrize(
     ("width", "heads", "inner", "activation", "finest"),
     [
-        (256, 4, 512, "gelu", True),
         (288, 9, 592, "gelu_new", False),
         (352, 22, 704, "gelu", True),
-        (640, 5, 640, "gelu", False),
     ],
 )
 def test_networks_of_other_shapes_are_near_torch(
     width: int, heads: int, inner: int, activation: str, finest: bool, tmp_path: Path
 ) -> None:
-    """Heads of 64, 32, 16 and 128 channels, both forms of GELU, all poolings, 1,024 positions."""
+    """Heads of 32 and 16 channels, both forms of GELU, all poolings, 1,024 positions."""
     folder = write_bert(
         tmp_path / "model",
         hidden_size=width,
@@ -160,14 +158,6 @@ def test_a_channel_that_is_not_there_is_refused() -> None:
     channels[0] = len(arrays["0.inner.shares"])
     with pytest.raises(ValueError, match="names a channel that it does not have"):
         weights.network(arrays | {"0.inner.channels": channels}, 2, HEADS, 1e-12, 7)
-
-
-@pytest.mark.parametrize("size", [1, 127, 128, 300])
-def test_a_triangle_is_inverted_in_parts(size: int) -> None:
-    upper = np.triu(np.random.default_rng(size).normal(size=(size, size))) + 9 * np.eye(size)
-    inverse = weights._inverse(upper)
-    np.testing.assert_allclose(inverse @ upper, np.eye(size), atol=1e-10)
-    assert not np.tril(inverse, -1).any()
 
 
 @pytest.mark.long

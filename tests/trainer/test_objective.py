@@ -13,11 +13,10 @@ from torch.nn import functional
 from searchengine.trainer.classifier import Classifier
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.training.examples import Row
-from searchengine.trainer.training.losses import cosines, info_nce, layer_distillation
+from searchengine.trainer.training.losses import cosines, info_nce
 from searchengine.trainer.training.objectives import Classification, Contrastive, PrefixObjective
 from searchengine.trainer.training.train_config import TrainConfig
 from searchengine.trainer.training.training_model import TrainingModel, text_ids
-from tests.tiny_model import write_sentence_transformer
 
 INF = float("inf")
 ROWS = [
@@ -25,11 +24,6 @@ ROWS = [
     Row("d", "b", ("a",)),
     Row("c", "d", ("e", "f")),
 ]
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_sentence_transformer(tmp_path_factory.mktemp("base") / "model")
 
 
 def rows(seed: int, n: int, layers: int = 1) -> Tensor:
@@ -63,55 +57,6 @@ def test_texts_of_anchor_and_positive_are_left_out_and_own_negatives_weighed(
     scores = cosines(vectors[0][0], torch.cat([vectors[1][0], vectors[2][0]]))
     found = contrastive(base, hard_negative_weight=alpha).loss(vectors, ROWS, 0)
     assert found.item() == pytest.approx(info_nce(scores, bias=bias).item(), rel=1e-6)
-
-
-def test_both_views_of_one_sentence_have_the_same_prompt(base: Path) -> None:
-    found = contrastive(base)
-    alone = Row("a b c", "a c", one_text=True)
-    assert [view.role for view in found.views([alone])] == ["document"] * 3
-    assert [view.role for view in found.views(ROWS)] == ["query", "document", "document"]
-
-
-def test_loss_is_info_nce_over_positives_then_negatives(base: Path) -> None:
-    batch = [Row(f"a{i}", f"b{i}", (f"c{i}",)) for i in range(4)]
-    vectors = [rows(seed, 4) for seed in range(3)]
-    scores = cosines(vectors[0][0], torch.cat([vectors[1][0], vectors[2][0]]))
-    found = contrastive(base).loss(vectors, batch, 0)
-    assert found.item() == pytest.approx(info_nce(scores).item(), rel=1e-6)
-
-
-def test_other_positives_of_an_anchor_are_left_out(base: Path) -> None:
-    batch = [Row("q", "x"), Row("q", "y"), Row("r", "z")]
-    bias = torch.tensor([[0.0, -INF, 0.0], [-INF, 0.0, 0.0], [0.0, 0.0, 0.0]])
-    a, b, none = rows(0, 3), rows(1, 3), rows(2, 0)
-    found = contrastive(base).loss([a, b, none], batch, 0)
-    assert found.item() == pytest.approx(info_nce(cosines(a[0], b[0]), bias=bias).item(), rel=1e-6)
-
-
-def test_layers_are_drawn_below_the_last(base: Path) -> None:
-    objective = contrastive(base, layers_per_step=5)
-    assert objective.layers(0) == (1, 2)  # the tiny network has two
-    batch = [Row(f"a{i}", f"b{i}") for i in range(4)]
-    a, b, none = rows(0, 4, 2), rows(1, 4, 2), rows(2, 0, 2)
-    both = functional.normalize(torch.cat([a, b], dim=1), dim=-1)
-    expected = info_nce(cosines(a[1], b[1])) + info_nce(cosines(a[0], b[0]))
-    expected += layer_distillation(both[0], both[1])
-    found = objective.loss([a, b, none], batch, 0)
-    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
-    assert contrastive(base).layers(0) == ()
-
-
-def test_several_layers_share_a_weight_and_learn_from_the_last(base: Path) -> None:
-    objective = contrastive(base, layers_per_step=2)
-    batch = [Row(f"a{i}", f"b{i}") for i in range(4)]
-    a, b, none = rows(0, 4, 3), rows(1, 4, 3), rows(2, 0, 3)
-    both = functional.normalize(torch.cat([a, b], dim=1), dim=-1)
-    expected = info_nce(cosines(a[2], b[2]))
-    for layer in (0, 1):
-        expected += info_nce(cosines(a[layer], b[layer])) / 2
-        expected += layer_distillation(both[layer], both[2])
-    found = objective.loss([a, b, none], batch, 0)
-    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_queued_vectors_are_candidates_unless_their_text_is_the_anchors(base: Path) -> None:

@@ -11,23 +11,20 @@ from torch import Tensor
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import TrainingError
+from searchengine.trainer.model.modules import Batch
+from searchengine.trainer.model.tokens import TokenIds, Tokenization
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.losses import info_nce, matryoshka
 from searchengine.trainer.training.passes import Passes, View
 from searchengine.trainer.training.processes import Processes
 from searchengine.trainer.training.train_config import TrainConfig
-from searchengine.trainer.training.training_model import TrainingModel
-from tests.tiny_model import WORDS, write_sentence_transformer
+from searchengine.trainer.training.training_model import MaskedLanguageModel, TrainingModel
+from tests.tiny_model import WORDS
 from tests.trainer.one_step import backward
 from tests.trainer.test_train_loop import config  # noqa: F401  (fixtures)
 
 TEXTS = [" ".join(WORDS[i : i + 1 + 3 * i % 11]) for i in range(12)]
 OTHERS = [" ".join(WORDS[i + 1 : i + 3 + 5 * i % 7]) for i in range(12)]
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_sentence_transformer(tmp_path_factory.mktemp("base") / "model")
 
 
 def passes(base: Path, tokens: int = 0, **settings: Any) -> Passes:
@@ -88,30 +85,6 @@ def test_passes_change_nothing_without_dropout(base: Path) -> None:
         torch.testing.assert_close(found[1][1][name], plain, atol=1e-5, rtol=1e-4)
 
 
-def test_vectors_are_the_encoders(base: Path) -> None:
-    model_passes = passes(base, tokens=24, queue_size=4)
-    expected = torch.from_numpy(Encoder.load(base, precision="fp32").encode(TEXTS))
-    found = model_passes.momentum_vectors(View(TEXTS, "document"))
-    torch.testing.assert_close(torch.nn.functional.normalize(found, dim=-1), expected)
-
-
-def test_shallow_vectors_are_those_of_the_truncated_encoder(base: Path) -> None:
-    model_passes = passes(base)
-    model_passes.training_model.eval()
-    seen: list[Tensor] = []
-
-    def keep(found: list[Tensor]) -> Tensor:
-        seen.extend(torch.nn.functional.normalize(x.detach(), dim=-1) for x in found)
-        return nested(found)
-
-    backward(model_passes, [View(TEXTS, "query"), View(OTHERS, "document")], (1, 2), keep)
-    for layers in (1, 2):
-        expected = torch.from_numpy(
-            Encoder.load(base, precision="fp32", layers=layers).encode(TEXTS)
-        )
-        torch.testing.assert_close(seen[0][layers - 1], expected, atol=1e-5, rtol=1e-5)
-
-
 def test_a_run_without_memory_stops_and_resumes_with_gradient_cache(
     config: TrainConfig,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
@@ -131,3 +104,59 @@ def test_a_run_without_memory_stops_and_resumes_with_gradient_cache(
         train(short)
     losses = train(replace(short, gradient_cache=True), resume=True).model.history["losses"]
     assert len(losses) == 4
+
+
+# --- the masked-language-model loss ---------------------------------------------------------------
+
+
+def model_and_batch(base: Path, probability: float = 0.15) -> tuple[MaskedLanguageModel, Batch]:
+    model = Encoder.load(base, precision="fp32").model
+    network = model.module.transformer
+    language = MaskedLanguageModel(network, model.tokenizer, seed=1)
+    language._collator.mlm_probability = probability
+    ids = TokenIds(Tokenization.of(model.tokenizer, 24))
+    texts = [" ".join(WORDS[i : i + 8]) for i in range(24)] * 8
+    return language, Batch.of(ids(texts), ids.pad_id, torch.device("cpu"))
+
+
+def loss(language: MaskedLanguageModel, batch: Batch) -> torch.Tensor:
+    found: torch.Tensor = language(batch.mask, *language.mask(batch, 0))
+    return found
+
+
+def test_the_loss_is_the_cross_entropy_of_the_masked_tokens(base: Path) -> None:
+    language, batch = model_and_batch(base)
+    language.eval()
+    ids, labels = language.mask(batch, 0)
+    logits = language.whole(input_ids=ids, attention_mask=batch.mask).logits
+    chosen = labels >= 0
+    expected = -logits.log_softmax(-1)[chosen].gather(1, labels[chosen].unsqueeze(1)).sum()
+    assert language(batch.mask, ids, labels).item() == pytest.approx(expected.item(), rel=1e-5)
+    # Never a special token or padding; 15 % of the rest, of those 80 % masked and 10 % kept.
+    special = torch.isin(batch.ids, torch.tensor(language.specials))
+    assert not (chosen & (special | (batch.mask == 0))).any()
+    real_tokens = int((~special & (batch.mask == 1)).sum())
+    assert 0.12 < chosen.sum().item() / real_tokens < 0.18
+    masked = (ids == 4) & chosen  # [MASK] is the fifth word
+    kept = (ids == batch.ids) & chosen
+    assert 0.7 < masked.sum().item() / chosen.sum().item() < 0.9
+    assert 0.04 < kept.sum().item() / chosen.sum().item() < 0.17
+
+
+def test_the_loss_does_not_depend_on_the_passes(base: Path) -> None:
+    """Texts of different lengths, so that a mean of the passes' means would be another number."""
+    texts = [" ".join(WORDS[i : i + 1 + 7 * i % 12]) for i in range(24)]
+    found = []
+    for tokens in (0, 40, 12):
+        model_and_batch = passes(base, mlm_weight=0.5, tokens=tokens)
+        model_and_batch.training_model.eval()
+        view = View(texts, "document")
+        value = model_and_batch.language_backward(view, 7, 0.5)
+        grad = model_and_batch.training_model.sentence.transformer.encoder.layer[
+            0
+        ].output.dense.weight.grad  # type: ignore
+        found.append((value, grad))
+    assert found[0][0] > 0
+    for value, grad in found[1:]:
+        assert value == pytest.approx(found[0][0], rel=1e-5)
+        torch.testing.assert_close(grad, found[0][1], atol=1e-6, rtol=1e-4)

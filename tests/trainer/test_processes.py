@@ -20,7 +20,7 @@ from searchengine.trainer.training import checkpoint, processes
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import WORDS
-from tests.trainer.test_train_loop import base, config, write_triplets  # noqa: F401  (fixtures)
+from tests.trainer.test_train_loop import config, write_triplets  # noqa: F401  (fixtures)
 
 PHRASES = [*itertools.product(("dog", "cat", "whale"), ("sleeps", "eats", "sings", "plays"))]
 CASES: dict[str, dict[str, Any]] = {
@@ -119,7 +119,7 @@ def write_scored(path: Path) -> Path:
     return path
 
 
-def check_equal(case: str, two: Encoder, one: Encoder, base: Encoder) -> None:  # noqa: F811
+def check_equal(case: str, two: Encoder, one: Encoder, base: Encoder) -> None:
     assert two.recipe["best_step"] == one.recipe["best_step"] > 0, case
     losses = [e.model.history["losses"] for e in (two, one)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5), case

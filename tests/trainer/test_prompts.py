@@ -84,25 +84,6 @@ def test_a_folder_that_names_prompts_or_was_trained_here_keeps_its_own(
     assert Encoder.load(folder).prompts == expected
 
 
-def test_sentence_transformers_saves_two_empty_prompts_with_a_model_without_any(
-    tmp_path: Path,
-) -> None:
-    library = pytest.importorskip("sentence_transformers", reason="the extra `dev` has it")
-    folder = write_sentence_transformer(tmp_path / "model")
-    library.SentenceTransformer(str(folder), device="cpu").save(str(tmp_path / "e5-small"))
-    saved = json.loads((tmp_path / "e5-small" / "config_sentence_transformers.json").read_text())
-    assert saved["prompts"] == EMPTY
-    assert Encoder.load(tmp_path / "e5-small").prompts == E5
-
-
-def test_the_fingerprint_depends_on_the_prompts_of_a_name(tmp_path: Path) -> None:
-    folder = write_plain(tmp_path / "e5-small")
-    before = Encoder.load(folder).fingerprint
-    assert Encoder.load(folder.rename(tmp_path / "e5-base")).fingerprint == before
-    mine = Encoder.load((tmp_path / "e5-base").rename(tmp_path / "mine")).fingerprint
-    assert mine == Encoder.load((tmp_path / "mine").rename(tmp_path / "ours")).fingerprint != before
-
-
 def test_they_are_applied_and_shown(tmp_path: Path) -> None:
     folder = write_plain(tmp_path / "multilingual-e5-small")
     encoder = Encoder.load(folder, precision="fp32")

@@ -48,7 +48,7 @@ def contents(engine: SearchEngine) -> Any:
 
 @pytest.mark.parametrize(
     ("limits", "every"),
-    [({}, EVERY), ({"MOST": (EVERY, 1 << 26)}, None), ({"SECONDS": 0.0}, None)],
+    [({"MOST": (EVERY, 1 << 26)}, None), ({"SECONDS": 0.0}, None)],
 )
 def test_the_finished_collection_equals_an_unbroken_one(
     tmp_path: Path, limits: dict[str, Any], every: int | None

@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,28 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from faults import in_child
-from hypothesis import example, given
-from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from tiny_model import WORDS, write_bert
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.native import library
-from searchengine.trainer.runtimes import runtime_config, torch_runtime
-from searchengine.trainer.runtimes.runtime import Vectors, token_budget_batches
+from searchengine.trainer.runtimes import runtime_config
+from searchengine.trainer.runtimes.runtime import Vectors
 from searchengine.trainer.runtimes.runtime_config import (
-    Precision,
     RuntimeConfig,
-    RuntimeKind,
     choose,
-)
-from searchengine.trainer.runtimes.torch_runtime import (
-    cpu_has_native_bf16,
-    pick_device,
-    pick_precision,
 )
 
 TEXTS = ["a whale sings", "", "x", "the dog sleeps in the house near the sea " * 9, "고래 🐋 ½"]
@@ -43,41 +31,7 @@ needs_kernel = pytest.mark.skipif(not library.levels(), reason="the kernel is no
 # ------------------------------------------------------------------------------ batches
 
 
-@example([3, 9, 4, 1, 4], 12)
-@given(st.lists(st.integers(0, 50), max_size=60), st.integers(1, 200))
-def test_batches_partition_and_keep_the_budget(lengths: list[int], budget: int) -> None:
-    batches = list(token_budget_batches(lengths, budget))
-    assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
-    for batch in batches:
-        widest = max(lengths[i] for i in batch)
-        assert len(batch) == 1 or widest * len(batch) <= budget
-    widths = [max(lengths[i] for i in batch) for batch in batches]
-    assert widths == sorted(widths, reverse=True)
-
-
 # --------------------------------------------------------------------------- precision and device
-
-
-@pytest.mark.parametrize("native", [True, False])
-def test_auto_is_bf16_only_where_native(monkeypatch: pytest.MonkeyPatch, native: bool) -> None:
-    monkeypatch.setattr(torch_runtime, "cpu_has_native_bf16", lambda: native)
-    cpu = torch.device("cpu")
-    expected = Precision.BF16 if native else Precision.FP32
-    assert pick_precision(Precision.AUTO, cpu) is expected
-    assert pick_precision(Precision.BF16, cpu) is Precision.BF16
-    with pytest.raises(ModelError, match="fp16 is slow on a processor"):
-        pick_precision(Precision.FP16, cpu)
-    with pytest.raises(ModelError, match="the device 'abacus' cannot be used"):
-        pick_device("abacus")
-
-
-@pytest.mark.parametrize(
-    ("flags", "expected"),
-    [("fpu avx512_bf16 vnni", True), ("fpu avx512f", False), ("asimd bf16 i8mm", True)],
-)
-def test_the_processor_is_asked(tmp_path: Path, flags: str, expected: bool) -> None:
-    (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : {flags}\n")
-    assert cpu_has_native_bf16(tmp_path / "cpuinfo") is expected
 
 
 @pytest.mark.parametrize(
@@ -93,17 +47,6 @@ def test_the_processor_is_asked(tmp_path: Path, flags: str, expected: bool) -> N
 def test_what_no_runtime_does_is_refused(options: dict[str, str], message: str) -> None:
     with pytest.raises(ModelError, match=message):
         RuntimeConfig(**options)  # type: ignore[arg-type]
-
-
-def test_the_variable_is_asked_where_the_choice_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SEARCHENGINE_RUNTIME", "native")
-    assert RuntimeConfig().runtime is RuntimeKind.NATIVE
-    assert RuntimeConfig("torch").runtime is RuntimeKind.TORCH
-    assert RuntimeConfig(device="cuda").runtime is RuntimeKind.AUTO, "what is said here wins"
-    assert RuntimeConfig(precision="fp32").runtime is RuntimeKind.AUTO
-    monkeypatch.setenv("SEARCHENGINE_RUNTIME", "steam")
-    with pytest.raises(ModelError, match="SEARCHENGINE_RUNTIME is 'steam'"):
-        RuntimeConfig()
 
 
 # ------------------------------------------------------------------------------- the choice
@@ -208,21 +151,6 @@ def other_weights(folder: Path) -> None:
 
 
 @needs_kernel
-@pytest.mark.parametrize(
-    "change", [other_weights, lambda folder: write_bert(folder, layer_norm_eps=0.5)]
-)
-def test_changed_files_are_rounded_again(
-    change: Callable[[Path], object], folder: Path, rounds: Callable[[], int]
-) -> None:
-    before = Encoder.load(folder)
-    vectors, fingerprint = before.encode(TEXTS), before.fingerprint
-    change(folder)
-    after, exact = Encoder.load(folder), Encoder.load(folder, runtime="torch", precision="fp32")
-    assert np.abs(after.encode(TEXTS) - vectors).max() > 1e-3 and rounds() == 2
-    assert after.fingerprint == exact.fingerprint != fingerprint
-
-
-@needs_kernel
 def test_a_model_that_is_replaced_while_it_is_open_stays_what_it_was(
     folder: Path, tmp_path: Path
 ) -> None:
@@ -241,10 +169,7 @@ def test_a_model_that_is_replaced_while_it_is_open_stays_what_it_was(
 
 
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
-    "empty": lambda whole: b"",
     "cut in its header": lambda whole: whole[:100],
-    "cut in half": lambda whole: whole[: len(whole) // 2],
-    "something else": lambda whole: b"\xff" * 64,
     "one bit": lambda whole: whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:],
     "another format": lambda whole: whole.replace(b"[3, ", b"[2, ", 1),
     "another name": lambda whole: whole.replace(b"0.inner.shares", b"0.inner.shapes", 1),
@@ -280,29 +205,6 @@ def test_it_works_where_nothing_can_be_kept(
     assert np.einsum("nd,nd->n", found[0], exact.encode(TEXTS)).min() > 0.999
 
 
-PROGRAM = """
-import logging, sys
-logging.basicConfig(level="INFO", stream=sys.stderr)
-from searchengine.trainer.encoder import Encoder
-encoder = Encoder.load(sys.argv[1])
-sys.stdout.write(encoder.encode(["a whale sings"]).tobytes().hex() + encoder.fingerprint)
-heavy = {"torch", "transformers", "huggingface_hub", "scipy", "sklearn", "pandas"}
-assert not heavy & set(sys.modules), heavy & set(sys.modules)
-"""
-
-
-@needs_kernel
-def test_processes_that_start_at_once_round_once_and_import_no_torch(folder: Path) -> None:
-    pipe, command = subprocess.PIPE, [sys.executable, "-c", PROGRAM, str(folder)]
-    started = [subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) for _ in range(2)]
-    ended = [process.communicate() for process in started]
-    assert [process.returncode for process in started] == [0, 0], ended
-    assert sum(log.count("Rounding the encoder") for _, log in ended) == 1
-    encoder = Encoder.load(folder)
-    vectors = encoder.encode(["a whale sings"])
-    assert {out for out, _ in ended} == {vectors.tobytes().hex() + encoder.fingerprint}
-
-
 @needs_kernel
 def test_a_network_that_8_bits_change_is_run_by_torch(
     folder: Path, rounds: Callable[[], int]
@@ -335,14 +237,6 @@ def test_without_a_compiled_kernel_torch_runs_it(
     assert encoder.fingerprint == Encoder(exact.model, "x").fingerprint
     with pytest.raises(ModelError, match="kernel is not compiled"):
         Encoder.load(folder, runtime="native")
-
-
-@needs_kernel
-def test_tokens_and_lengths_of_another_network_are_refused(folder: Path) -> None:
-    runtime = Encoder.load(folder)._handle.runtime
-    for ids, message in (([99999], "the token 99999, but the network has 94"), ([1] * 60, "to 48")):
-        with pytest.raises(ModelError, match=message):
-            runtime.run([np.array(ids, np.int32)])
 
 
 # ------------------------------------------------------------------------------- callers

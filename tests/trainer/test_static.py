@@ -6,10 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
-from safetensors.torch import save_file as save_torch
 from tiny_model import (
     WIDTH,
     static_table,
@@ -42,13 +40,6 @@ def expected(texts: list[str], table: NDArray[np.float32]) -> NDArray[np.float32
         table[i].astype(np.float64).mean(axis=0) if i else np.zeros(table.shape[1]) for i in ids
     ]
     return np.array([mean / (np.linalg.norm(mean) or 1) for mean in means], np.float32)
-
-
-def test_bfloat16(tmp_path: Path) -> None:
-    folder, table = write_model2vec(tmp_path / "m"), torch.from_numpy(static_table()).bfloat16()
-    save_torch({"embedding.weight": table}, folder / "model.safetensors")
-    vectors = Encoder.load(folder).encode(TEXTS)
-    assert np.abs(vectors - expected(TEXTS, table.float().numpy())).max() < 1e-6
 
 
 def test_against_the_mean_by_hand(tmp_path: Path) -> None:
@@ -114,25 +105,6 @@ def test_truncation_dims_and_tokens(tmp_path: Path, side: str) -> None:
     (spans,) = encoder.token_spans(["the dog. a dog, a dog"])
     assert spans[:3].tolist() == [[0, 3], [4, 7], [7, 8]] and spans[-1].tolist() == [18, 21]
     assert Encoder.load(write_model2vec(tmp_path / "whole")).room("query") is None
-
-
-def test_the_fingerprint(tmp_path: Path) -> None:
-    """The same for both layouts and a copy; another for another table, tokenizer or prompt."""
-    first = Encoder.load(write_model2vec(tmp_path / "a")).fingerprint
-    assert Encoder.load(write_model2vec(tmp_path / "b", modules=False)).fingerprint == first
-    others = {first}
-    other = write_model2vec(tmp_path / "c", embeddings=static_table(seed=1))
-    others.add(Encoder.load(other).fingerprint)
-    for name, change in (
-        ("tokenizer.json", lambda d: d["normalizer"].update(lowercase=False)),
-        ("config_sentence_transformers.json", lambda d: d.update(prompts={"query": "x "})),
-    ):
-        path = write_model2vec(tmp_path / f"d-{name}") / name
-        content = json.loads(path.read_text()) if path.exists() else {}
-        change(content)
-        write_json(path, content)
-        others.add(Encoder.load(path.parent).fingerprint)
-    assert len(others) == 4
 
 
 def remove(name: str) -> Any:

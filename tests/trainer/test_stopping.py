@@ -20,7 +20,6 @@ from searchengine.trainer.training.train_config import TrainConfig
 from tests.trainer.test_train_loop import (  # noqa: F401  (fixtures)
     NOUNS,
     VERBS,
-    base,
     config,
     weights,
 )
@@ -45,7 +44,7 @@ def terminate() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def distance_from(base: str) -> Measure:  # noqa: F811
+def distance_from(base: str) -> Measure:
     """A measure that training raises: how far it moved the vectors."""
     texts = [f"the {noun} {verb}" for noun in NOUNS for verb in VERBS]
     before = Encoder.load(base, precision="fp32").encode(texts)
@@ -60,9 +59,11 @@ def distance_from(base: str) -> Measure:  # noqa: F811
 @pytest.mark.parametrize(
     ("place", "step", "saved"),
     [
-        *(("add_gradients", step, step + 1) for step in (0, 3, 6, 11)),
-        *(("evaluate", step, min(step + 1, 12)) for step in (4, 12)),
-        *(("send_report", step, step + 1) for step in (3, 8)),
+        ("add_gradients", 0, 1),
+        ("add_gradients", 6, 7),
+        ("evaluate", 4, 5),
+        ("evaluate", 12, 12),
+        ("send_report", 8, 9),
         ("finish", 12, None),
     ],
 )

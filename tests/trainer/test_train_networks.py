@@ -15,11 +15,9 @@ from transformers import (
     T5EncoderModel,
 )
 
-from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.train_config import TrainConfig
-from searchengine.trainer.training.training_model import set_dropout
 from tests.tiny_model import WORDS, write_plain
 
 SIZE = {"vocab_size": 120, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -69,10 +67,6 @@ def test_layers_that_cannot_be_cut_are_refused_by_name(tmp_path: Path, kind: str
         train(config)
 
 
-def test_layers_of_bert_are_trained(tmp_path: Path) -> None:
-    assert train(configure(tmp_path, "bert", layers_per_step=1)).layers == 2
-
-
 def test_a_network_that_names_no_masked_tokens_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="mlm_weight: this t5 network cannot name masked tokens"):
         train(configure(tmp_path, "t5", mlm_weight=0.1))
@@ -86,12 +80,3 @@ def test_two_equal_views_of_a_sentence_are_refused(tmp_path: Path) -> None:
     train(replace(config, dropout=0.1))
     train(replace(config, augment="delete-word"))  # type: ignore[arg-type]
     train(replace(config, dropout=0.0))  # asked for by name
-
-
-def test_dropout_that_is_set_tells_the_views_apart(tmp_path: Path) -> None:
-    network = Encoder.load(write_network(tmp_path / "base", "modernbert")).module.transformer
-    ids = torch.tensor([[2, 5, 6, 7, 3]])
-    network.train()
-    assert torch.equal(network(ids)[0], network(ids)[0])
-    set_dropout(network, 0.1)
-    assert not torch.equal(network(ids)[0], network(ids)[0])

@@ -1,25 +1,34 @@
 """STS: reading, correlation per prefix and setting, the published figures of the starter."""
 
 import json
+from math import exp, log
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from numpy.typing import NDArray
+from scipy import stats
 
 from searchengine.cli import cli
-from searchengine.indexer.arrays import prefix
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.errors import ConfigError, DataError
+from searchengine.trainer.errors import DataError
+from searchengine.trainer.evaluation.intervals import (
+    bootstrap,
+    spearman_interval,
+    spearman_of_draws,
+)
 from searchengine.trainer.evaluation.sts import (
     StsTask,
+    alignment,
     averages,
+    effective_rank,
     sentences,
+    spectrum,
     sts_tasks,
-    unit_prefix,
+    uniformity,
 )
-from searchengine.trainer.training.examples import Row, read_sts
-from searchengine.trainer.training.judging import gains
+from searchengine.trainer.training.examples import read_sts
 from tests.conftest import Numbers
 from tests.tiny_model import write_sentence_transformer
 
@@ -42,11 +51,6 @@ def test_spearman_by_hand() -> None:
     assert short.spearman == pytest.approx(ranks)
     assert (full.dim, short.dim, full.n) == (3, 2, 5)
     assert len(encoder.asked) == len(set(encoder.asked)) == 7
-
-
-def test_wrong_prefixes() -> None:
-    with pytest.raises(ConfigError, match="prefix length 4: expected 1 to 3"):
-        sts_tasks(Numbers(), [StsTask("", PAIRS)], dims=[4])
 
 
 def ranked(*order: float) -> list[tuple[float, str, str]]:
@@ -81,21 +85,6 @@ def test_tasks_that_cannot_be_correlated_are_named() -> None:
         sts_tasks(encoder, [StsTask("t", same)])
 
 
-def test_prefixes_are_those_of_the_index() -> None:
-    x = np.random.default_rng(0).normal(size=(50, 16)).astype(np.float32)
-    x[7] = 0
-    for dim in (1, 5, 16):
-        np.testing.assert_allclose(unit_prefix(x, dim), prefix(x, dim), rtol=0, atol=1e-7)
-
-
-def test_anchors_by_hand() -> None:
-    hidden = [Row("0 1 9", "0 1 9"), Row("1 0 9", "1 0.1 0")]
-    # At full width the third number misleads, to the second rank; the first two are right.
-    corpus = [row.positive for row in hidden]
-    found = gains(hidden, corpus, Numbers(), (3, 2))  # type: ignore[arg-type]
-    assert found[3] == pytest.approx([1, 1 / np.log2(3)]) and found[2].tolist() == [1, 1]
-
-
 def write(path: Path, text: str) -> Path:
     path.write_text(text, encoding="utf-8")
     return path
@@ -105,36 +94,6 @@ def test_files_are_pooled_and_quotes_are_text(tmp_path: Path) -> None:
     first = write(tmp_path / "a.tsv", 'score\tsentence1\tsentence2\tx\n1.5\t"so\tit goes\ty\n')
     second = write(tmp_path / "b.tsv", "sentence2\tscore\tsentence1\nb\t4\ta\n")
     assert read_sts([first, second]) == [(1.5, '"so', "it goes"), (4.0, "a", "b")]
-
-
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ("", "a.tsv: no examples"),
-        (
-            "score\tsentence1\n1\ta\n",
-            "a.tsv: has the columns 'score, sentence1', expected",
-        ),
-        ("score\tsentence1\tsentence2\n", "a.tsv: no examples"),
-        ("score\tsentence1\tsentence2\n1\ta\tb\n2\ta\n", "a.tsv:3: 2 columns, expected 3"),
-        ("score\tsentence1\tsentence2\nhigh\ta\tb\n", "a.tsv:2: score is 'high'"),
-        ("score\tsentence1\tsentence2\nnan\ta\tb\n", "a.tsv:2: score is 'nan'"),
-    ],
-)
-def test_malformed_files_are_named(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        read_sts([write(tmp_path / "a.tsv", text)])
-
-
-def test_missing_and_mangled_files(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"none.tsv: no such file"):
-        read_sts([tmp_path / "none.tsv"])
-    (tmp_path / "latin.tsv").write_bytes("score\tsentence1\tsentence2\n1\té\té\n".encode("latin-1"))
-    with pytest.raises(DataError, match=r"must be UTF-8.* 0xe9"):
-        read_sts([tmp_path / "latin.tsv"])
-    (tmp_path / "a.tsv.gz").write_bytes(b"not packed")
-    with pytest.raises(DataError, match="cannot be read"):
-        read_sts([tmp_path / "a.tsv.gz"])
 
 
 def test_published_figure_of_the_starter(shared_data: Path) -> None:
@@ -183,27 +142,6 @@ def test_command_gives_a_row_a_task_and_an_average(folder: Path) -> None:
     assert (alone["task"], alone["n"], alone["layers"]) == ("x=two", 2, 2)
 
 
-def test_few_pairs_get_no_interval(folder: Path) -> None:
-    """The bootstrap of four pairs reaches from −1 to 1."""
-    header = "score\tsentence1\tsentence2\n"
-    lines = [f"{i}\ta dog {'runs ' * i}\ta cat\n" for i in range(10)]
-    for name, count in (("nine", 9), ("ten", 10)):
-        write(folder / f"{name}.tsv", header + "".join(lines[:count]))
-    files = [str(folder / f"{name}.tsv") for name in ("nine", "ten")]
-    rows = {row["task"]: row for row in evaluate_sts(folder, *files, "--prefixes", "32")}
-    assert rows["nine"]["spearman_interval"] is rows["average"]["spearman_interval"] is None
-    assert rows["ten"]["spearman_interval"]
-
-
-def test_command_measures_the_first_layers(folder: Path) -> None:
-    rows = evaluate_sts(folder, str(folder / "a.b.tsv"), "--layers", "2,1", "--prefixes", "16")
-    assert [(row["layers"], row["dim"]) for row in rows] == [(2, 16), (1, 16)]
-    tasks = [StsTask("", read_sts([folder / "a.b.tsv"]))]
-    for row, layers in zip(rows, (None, 1), strict=True):
-        measured = Encoder.load(folder / "model", precision="fp32", layers=layers)
-        assert row["spearman"] == pytest.approx(sts_tasks(measured, tasks, [16])[0].spearman)
-
-
 @pytest.mark.parametrize(
     "arguments, message",
     [
@@ -216,3 +154,75 @@ def test_command_measures_the_first_layers(folder: Path) -> None:
 def test_command_refuses_tasks_it_cannot_tell_apart(arguments: list[str], message: str) -> None:
     done = CliRunner().invoke(cli, ["evaluate", "sts", *arguments])
     assert done.exit_code == 2 and message in done.stderr
+
+
+# --- alignment, uniformity and spectrum -----------------------------------------------------------
+
+SQUARE = np.array([[1, 0], [0, 1], [-1, 0], [0, -1]], dtype=np.float32)
+
+
+def unit_rows(seed: int, n: int, dim: int) -> NDArray[np.float32]:
+    x = np.random.default_rng(seed).normal(size=(n, dim))
+    return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
+
+
+def test_by_hand() -> None:
+    """Of six pairs of the square four are √2 apart and two are 2 apart."""
+    assert alignment(SQUARE[[0, 0, 0]], SQUARE[[0, 1, 2]]) == pytest.approx((0 + 2 + 4) / 3)
+    assert uniformity(SQUARE) == pytest.approx(log((4 * exp(-4) + 2 * exp(-8)) / 6), rel=1e-6)
+    assert uniformity(SQUARE[[1, 1, 1]]) == pytest.approx(0, abs=1e-6)
+    x = np.array([[3, 0, 0], [0, 4, 0], [0, 0, 0]], dtype=np.float32)
+    assert spectrum(x) == pytest.approx([4 / 7, 3 / 7, 0])
+    entropy = -(4 / 7 * log(4 / 7) + 3 / 7 * log(3 / 7))
+    assert effective_rank(x) == pytest.approx(exp(entropy))
+    assert effective_rank(SQUARE[[0, 0, 2]]) == pytest.approx(1)
+    assert spectrum(np.ones((2, 6), dtype=np.float32)).shape == (2,)
+
+
+def test_hopeless_arrays() -> None:
+    for measure in (uniformity, spectrum, effective_rank):
+        with pytest.raises(DataError, match=r"of an array of shape \(1, 2\): expected \(n, D\)"):
+            measure(SQUARE[:1])  # type: ignore[operator]
+    with pytest.raises(DataError, match="2 rows that are all zero"):
+        spectrum(np.zeros((2, 3), dtype=np.float32))
+
+
+def test_rows_of_a_task() -> None:
+    """Over two numbers the four sentences are the square; the third number is not among them."""
+    pairs = [(4.0, "1 0 0", "0 2 0"), (5.0, "1 0 0", "1 0 0"), (3.9, "-1 0 1", "0 -3 0")]
+    encoder = Numbers()
+    full, short = sts_tasks(encoder, [StsTask("t", pairs)])
+    assert encoder.asked == ["1 0 0", "0 2 0", "-1 0 1", "0 -3 0"]
+    assert short.alignment == pytest.approx((2 + 0) / 2)
+    assert short.uniformity == pytest.approx(uniformity(SQUARE), rel=1e-6)
+    assert short.effective_rank == pytest.approx(2)
+    assert full.uniformity != short.uniformity and full.spearman_interval is None
+    low = [(score - 2, a, b) for score, a, b in pairs]
+    assert sts_tasks(Numbers(), [StsTask("t", low)])[0].alignment is None
+
+
+# --- intervals ------------------------------------------------------------------------------------
+
+
+def sample(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Values with ties, which agree in part."""
+    rng = np.random.default_rng(seed)
+    scores = np.round(rng.uniform(0, 5, n), 1)
+    return np.round(scores + rng.normal(size=n), 1), scores
+
+
+def test_the_interval_is_that_of_scipy() -> None:
+    x, y = sample(40)
+    oracle = stats.bootstrap(
+        (x, y),
+        lambda a, b: stats.spearmanr(a, b).statistic,
+        paired=True,
+        vectorized=False,
+        n_resamples=99,
+        method="percentile",
+        rng=np.random.default_rng(0),
+    ).confidence_interval
+    ends = bootstrap(40, spearman_of_draws(x, y), resamples=99)
+    assert ends == pytest.approx((oracle.low, oracle.high), abs=1e-12)
+    low, high = spearman_interval(x, y)
+    assert low < stats.spearmanr(x, y).statistic < high

@@ -2,7 +2,6 @@
 
 import itertools
 import random
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import spearmanr
 from sklearn.linear_model import LogisticRegression
 
 from searchengine.trainer.encoder import Encoder
@@ -26,7 +24,6 @@ from searchengine.trainer.training.judging import (
     MIN_LABELS,
     Measure,
     hold_out,
-    measure_of,
 )
 from searchengine.trainer.training.loop import Report, train
 from searchengine.trainer.training.result import PRIOR_LABELS
@@ -36,7 +33,6 @@ from tests.trainer.test_train_loop import (
     LAYER,
     NOUNS,
     VERBS,
-    base,
     config,
     rising,
     scripted,
@@ -44,7 +40,7 @@ from tests.trainer.test_train_loop import (
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore::searchengine.trainer.errors.TrainingWarning")
-__all__ = ["base", "config", "labelled_config"]  # fixtures
+__all__ = ["config", "labelled_config"]  # fixtures
 
 TEXTS = [(f"the {n} {v}", f"{v} the {n} near a house") for n in NOUNS for v in VERBS]
 
@@ -159,14 +155,6 @@ def test_dev_files_that_judge_nothing_are_refused(
         train(replace(config, dev=(dev,)))
 
 
-def test_dev_files_are_of_one_kind(config: TrainConfig, tmp_path: Path) -> None:
-    scored, pairs = tmp_path / "scored.tsv", tmp_path / "more.tsv"
-    scored.write_text("score\tsentence1\tsentence2\n1\ta dog\ta cat\n")
-    pairs.write_text("query\tpositive\na\tb\n")
-    with pytest.raises(DataError, match=r"scored.tsv holds scored pairs, and .*more.tsv pairs:"):
-        train(replace(config, dev=(scored, pairs)))
-
-
 def test_labels_that_nothing_judges_move_the_weights_by_their_number(
     labelled_config: TrainConfig,
 ) -> None:
@@ -185,18 +173,6 @@ def test_labels_that_nothing_judges_move_the_weights_by_their_number(
 # --- the figures ---
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 4), st.floats(-1, 1)), min_size=5, max_size=40),
-    st.booleans(),
-)
-def test_spearman_is_scipys(pairs: list[tuple[int, float]], ties: bool) -> None:
-    gold, cosines = (np.array(column, dtype=float) for column in zip(*pairs, strict=True))
-    cosines = np.round(cosines, 1) if ties else cosines
-    if np.ptp(gold) and np.ptp(cosines):
-        measure = Measure("", lambda *_: {}, gold)
-        assert measure.summarize({8: cosines})[8] == pytest.approx(spearmanr(gold, cosines)[0])
-
-
 def test_an_interval_covers_as_often_as_it_says() -> None:
     """Of 300 samples of 60 questions without a difference, about one in twenty sees one."""
     rng, alarms = np.random.default_rng(0), 0
@@ -205,17 +181,6 @@ def test_an_interval_covers_as_often_as_it_says() -> None:
         verdict = Measure("m", lambda *_: {}).compare({8: after}, {8: before}, {8: 1.0})
         alarms += verdict.low > 0 or verdict.high < 0
     assert 5 <= alarms <= 30
-
-
-def test_vectors_that_are_all_alike_find_nothing() -> None:
-    class Same:
-        def encode(self, texts: Sequence[str], role: str) -> Any:
-            return np.ones((len(texts), 4), np.float32) / 2
-
-    rows = [Row(f"anchor {i}", f"positive {i}") for i in range(30)]
-    same: Any = Same()
-    measure = measure_of(rows, [Row("a", "b")], 0, "dev")
-    assert measure.scores(same, [4]) == {4: 0.0}
 
 
 # --- what is held out ---
@@ -271,14 +236,6 @@ def test_no_text_on_both_sides(seed: int, size: int) -> None:
     assert len(texts) == len(set(texts))  # nor in two rows: a row has one right answer
 
 
-def test_every_label_keeps_an_example() -> None:
-    data = labelled(3000, 1500)
-    for seed in range(3):
-        split = hold_out(Split(data), seed)
-        assert len(split.rows) == 300
-        assert {row.label for row in split.train} == {row.label for row in data}
-
-
 # --- labels ---
 
 
@@ -319,9 +276,3 @@ def test_labels_that_win_nothing_give_the_base_with_a_regression(
     right = np.array(classify(found, tested)) == expected
     assert figures["base"]["32"] == pytest.approx(right.mean(), abs=0.001)
     assert np.mean(np.array(classify(found, texts)) == whole.predict(x)) > 0.99
-
-
-def test_few_labels_without_dev_files_keep_what_was_trained(labelled_config: TrainConfig) -> None:
-    encoder = train(replace(labelled_config, max_steps=4, eval_every=0))
-    assert encoder.recipe["best_step"] == encoder.recipe["kept"] == 4
-    assert "240 labels are too few to hold some out" in encoder.recipe["verdict"]
