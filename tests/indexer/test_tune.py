@@ -19,7 +19,7 @@ from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.cascade import SearchResult
 from searchengine.indexer.segment import Segment, SegmentConfig, Storage
 from searchengine.indexer.tuning import tune as module
-from searchengine.indexer.tuning.confidence import holds, smallest_sample
+from searchengine.indexer.tuning.goal import holds, smallest_sample
 from searchengine.indexer.tuning.points import recall
 from searchengine.indexer.tuning.tune import Goal, Objective, Point, choose, shares, tune
 
