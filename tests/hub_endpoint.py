@@ -7,7 +7,6 @@ with HubEndpoint({"owner/name": folder}) as hub:
 
 import hashlib
 import json
-import os
 import threading
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -66,11 +65,6 @@ class HubEndpoint:
     def url(self) -> str:
         """What HF_ENDPOINT is set to."""
         return f"http://127.0.0.1:{self._server.server_port}"
-
-    def environment(self, home: Path) -> dict[str, str]:
-        """For a process that fetches from here into a cache in `home`."""
-        places = {"HF_ENDPOINT": self.url, "HF_HOME": f"{home}", "XDG_CACHE_HOME": f"{home}"}
-        return os.environ | places
 
     def replace(self, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
         """Let this process fetch from here; huggingface_hub reads its environment only once."""

