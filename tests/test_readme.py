@@ -317,6 +317,22 @@ def test_programs_of_servers_and_upkeep(tmp_path: Path, monkeypatch: pytest.Monk
     assert done.stdout == "[['whales.txt'], ['birds.txt']]\n"
 
 
+@pytest.mark.long
+def test_measuring_page(tmp_path: Path) -> None:
+    """Its commands in their order, on the sample data and vectors of the width of its encoder."""
+    (tmp_path / "data").symlink_to(REPOSITORY / "data")
+    (tmp_path / "questions.jsonl").symlink_to(REPOSITORY / "data" / "queries.jsonl")
+    (tmp_path / "test.tsv").symlink_to(REPOSITORY / "data" / "qrels" / "test.tsv")
+    assert run("index", "data", "my.index", cwd=tmp_path).returncode == 0
+    texts = (REPOSITORY / "data" / "pairs.tsv").read_text().split()
+    (tmp_path / "questions.txt").write_text("\n".join(sorted({*texts})[:200]))
+    rows = np.random.default_rng(0).standard_normal((1400, 384))
+    np.save(tmp_path / "vectors.npy", rows[:1200])
+    np.save(tmp_path / "queries.npy", rows[1200:])
+    page = (REPOSITORY / "docs" / "measuring.md").read_text()
+    assert run_commands(page, tmp_path) == 8
+
+
 def run_commands(page: str, folder: Path) -> int:
     """Run a page's searchengine commands in their order; how many there are."""
     lines = [line for block in blocks(page, "sh") for line in block.splitlines()]
