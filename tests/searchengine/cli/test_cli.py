@@ -424,7 +424,7 @@ def test_demo_leaves_a_model_and_a_collection(
 
     if short:
         monkeypatch.setattr("searchengine.trainer.training.train_config.TrainConfig", small)
-        monkeypatch.setattr("searchengine.trainer.training.training_model.ROTATION_TEXTS", 200)
+        monkeypatch.setattr("searchengine.trainer.training.head.ROTATION_TEXTS", 200)
         sample = write_small_sample(tmp_path / "sample")
         monkeypatch.setattr("searchengine.cli.demo.sample_folder", lambda: sample)
         # bf16 is not compared with float32, which takes as long as all else.
