@@ -12,8 +12,8 @@ program recovers rows.
 
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -25,11 +25,10 @@ import numpy as np
 
 from searchengine.backends.contract import Ids, setting_faults
 from searchengine.backends.entries import keys_of
-from searchengine.backends.filters import fields
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.database import connect, exhausted
 from searchengine.backends.folder.folders import check_name, folder_of, remove_unnamed
-from searchengine.backends.folder.schema import BEHIND, catch_up, outdated
+from searchengine.backends.folder.schema import outdated
 from searchengine.backends.folder.store import WORK, Changes, Kind, SegmentRow, Store
 from searchengine.backends.folder.view import has_vectors, open_committed
 from searchengine.backends.folder.writer import writing
@@ -52,11 +51,15 @@ from searchengine.ingest.ingestion import passage_reader
 from searchengine.ingest.passages import PassageConfig
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.upkeep.reindex import encode_stored
-from searchengine.upkeep.verify import ENCODED, MALFORMED, NO_METADATA, RULES, verify
+from searchengine.upkeep.verify import COLUMN_RULES, ENCODED, PASSAGE_RULES, Rule, verify
 
-_TEXTS = ("key", "title", "text", "metadata", "source", "root")
-_TEXT = "readable(CAST({0} AS BLOB))"  # as bytes: SQLite's functions cannot be given other texts
-_UNREADABLE = " OR ".join(f"{_TEXT.format(name)} IS NOT {name}" for name in _TEXTS)
+_COLUMNS = ("key", "title", "text", "metadata", "source", "root")
+_READ = (
+    "UPDATE documents SET key = iif(key IS :key, key, :key || ' ' || id), "
+    + ", ".join(f"{name} = :{name}" for name in _COLUMNS[1:])
+    + f" WHERE id = :id AND ({' OR '.join(f'{name} IS NOT :{name}' for name in _COLUMNS)})"
+)
+"""Writes columns as they were read; the key of another document is not taken."""
 _BATCH = 512  # documents read at a time
 _MAX_NAMES = 20  # documents named in a report; the others are counted
 
@@ -264,17 +267,18 @@ class Plan:
         `checked`: segments, which never change, that were read before; takes the others.
         """
         plan = cls(path, store)
-        with store.named_errors(), _lenient(store):
-            behind = bool(store.read(BEHIND)[0][0])  # some may be so by a work that is dropped
+        store.connection.text_factory = _as_text
+        with store.named_errors():
+            plan._mend(COLUMN_RULES)
             plan._end_works()
-            plan._mend_metadata()
             plan._mend_texts()
             segments = plan._check_segments(checked)
             plan._mend_settings()
             for row, state in plan.kept.items():
                 if state.passages is not None:
                     plan._mend_rows(row, state.passages)
-            plan._mend_passages(behind)
+            plan._mend(PASSAGE_RULES)
+            plan._forget()
             plan.counts = *store.counts(), segments
         return plan
 
@@ -286,52 +290,33 @@ class Plan:
                     continue
             except CollectionError:
                 self._note(f"pending work {row[0]} makes no sense", "dropped")
-            self._change("DELETE FROM pending WHERE id = ?", (row[0],))
+            self._change("DELETE FROM pending WHERE id = ?", row[:1])
 
-    def _mend_metadata(self) -> None:
-        """Mend columns that are not text, metadata that are no JSON object, and their indexes."""
-        self.store.connection.create_function("readable", 1, _readable, deterministic=True)
-        malformed = f"{MALFORMED} OR {_UNREADABLE}"
-        wrong = self._ids(f"SELECT id FROM documents WHERE {malformed}")
-        complaint = None if wrong else self.store.index_complaint()
-        if not wrong and complaint is None:
-            return
-        indexed = self.store.fields()
-        for name in indexed:  # their triggers read the metadata
-            fields.drop_field(self.store.connection, name)
-        if wrong:
-            what = "a title or text that is not UTF-8 text, or metadata that are no JSON object"
-            self._name(wrong, what, "read as text; metadata as last added, else none")
-            if without := self._ids(f"SELECT id FROM documents WHERE {NO_METADATA}"):
-                self.lost.append(f"metadata of {self._keys(without)}")
-            valid = "json_valid(ifnull(source, 'x')) AND json_type(source) = 'object'"
-            kept = f"NOT ({NO_METADATA})"
-            texts = {name: _TEXT.format(f"documents.{name}") for name in _TEXTS}
-            same = f"FROM documents AS other WHERE other.key = {texts['key']}"
-            taken = f"EXISTS (SELECT 1 {same} AND other.id <> documents.id)"
-            self._change(
-                f"UPDATE documents SET key = {texts['key']} || iif({taken}, ' ' || id, ''), "
-                f"title = {texts['title']}, text = {texts['text']}, root = {texts['root']}, "
-                f"source = iif({kept} AND {valid}, {texts['source']}, NULL), metadata = CASE "
-                f"WHEN {kept} THEN {texts['metadata']} WHEN {valid} THEN {texts['source']} "
-                f"ELSE '{{}}' END WHERE {malformed}"
-            )
-        for name in indexed:
-            fields.index_field(self.store.connection, name)
-        if complaint:
-            self._note(complaint, "built again")
+    def _mend(self, rules: Mapping[str, Rule]) -> None:
+        """Mend what breaks the rules, in their order."""
+        for what, rule in rules.items():
+            # What follows from damage that was named already is not named again.
+            rows = [row for (row,) in self.store.read(rule.broken) if row not in self.documents]
+            for statement in rule.mend:
+                self._change(statement)
+            if rows:
+                self._note(f"{len(rows)} {what} ({self._keys({*rows})})", rule.action)
+                self.documents |= {*rows} if rule.action == ENCODED else set()
 
     def _mend_texts(self) -> None:
-        """Check texts against their digests; remove documents without text."""
-        after, altered, empty, waiting = -1, set[int](), set[int](), set[int]()
-        sql = (
-            "SELECT id, key, title, text, digest, vectors FROM documents WHERE id > ? "
-            f"ORDER BY id LIMIT {_BATCH}"
-        )
-        update = "UPDATE documents SET title = ?, text = ?, digest = ? WHERE id = ?"
-        while rows := self.store.read(sql, (after,)):
-            for number, key, title, text, digest, vectors in rows:
-                document = Document(key, text, title)
+        """Compare texts with their digests; remove documents without text.
+
+        What is no UTF-8 was read with replacement characters, and is written as it was read.
+        """
+        sql = f"SELECT id, digest, vectors, {', '.join(_COLUMNS)} FROM documents WHERE id > ?"
+        after, altered, empty, waiting, unread = -1, set[int](), set[int](), set[int](), set[int]()
+        while rows := self.store.read(f"{sql} ORDER BY id LIMIT {_BATCH}", (after,)):
+            for number, digest, vectors, *columns in rows:
+                document = Document(columns[0], columns[2], columns[1])
+                if any("\ufffd" in text for text in columns if text):
+                    named = dict(zip(_COLUMNS, columns, strict=True)) | {"id": number}
+                    if self.store.connection.execute(_READ, named).rowcount:
+                        unread.add(number)
                 if not document.full_text and not vectors:
                     empty.add(number)
                 elif digest == b"":  # a repair that was killed has not encoded it yet
@@ -339,10 +324,13 @@ class Plan:
                 elif document.digest != digest:
                     altered.add(number)
                     self.documents |= {number} if vectors is None else set()
-                    self._change(update, (title, text, document.digest, number))
+                    self._change(
+                        "UPDATE documents SET digest = ? WHERE id = ?", (document.digest, number)
+                    )
             after = rows[-1][0]
-        self._name(waiting, "no vector since a repair that was killed", ENCODED)
         self.documents |= waiting
+        self._name(unread, "columns that are no UTF-8", "read with replacement characters")
+        self._name(waiting, "no vector since a repair that was killed", ENCODED)
         self._name(altered, "a text that differs from what was stored", f"kept, and {ENCODED}")
         if empty:
             self.lost.append(f"the text of {self._keys(empty)}")
@@ -366,7 +354,9 @@ class Plan:
                 f"segment {row.id:06d} has rows of another one" if row in shifted else state.fault
             )
             # Without the file of its passages, nothing tells whose rows are lost.
-            is_known = state.passages is not None or not self._lacks_rows(row)
+            sql = "SELECT count(*) FROM passages WHERE id BETWEEN ? AND ?"
+            stored = self.store.read(sql, row.ends)[0][0] + self.store.dead_count(row)
+            is_known = state.passages is not None or stored >= row.rows
             if fault is None or (row not in shifted and state.has_vectors and is_known):
                 self.kept[row] = state
                 if fault is not None:
@@ -380,11 +370,6 @@ class Plan:
             Changes(self.store).remove_segments([row])
             self._note(fault, f"{len(documents)} documents {ENCODED}")
         return len(committed)
-
-    def _lacks_rows(self, row: SegmentRow) -> bool:
-        """Whether rows are neither passages nor deleted."""
-        sql = "SELECT count(*) FROM passages WHERE id BETWEEN ? AND ?"
-        return bool(self.store.read(sql, row.ends)[0][0] + self.store.dead_count(row) < row.rows)
 
     def _mend_settings(self) -> None:
         """Replace settings that make no sense by what segments say, or by the defaults."""
@@ -413,24 +398,21 @@ class Plan:
             self._note(f"setting {name}: {fault}", f"{defaults.get(name, 'removed')}")
 
     def _defaults(self) -> dict[str, Any]:
-        """The settings that segments show, or of a new collection."""
-        tokenizers = [state.tokenizer for state in self.kept.values() if state.tokenizer]
-        tokenizer = max(tokenizers, default=str(DEFAULT))
+        """The settings that the largest segment shows, or of a new collection."""
         cut = "SELECT 1 FROM passages GROUP BY document HAVING count(*) > 1 LIMIT 1"
-        defaults: dict[str, Any] = {
-            "tokenizer": tokenizer,
-            "passages": asdict(PassageConfig()) if self.store.read(cut) else None,
-            "mode": Mode.VECTOR if tokenizer == Tokenizer.NONE else Mode.HYBRID,
-        }
+        passages = asdict(PassageConfig()) if self.store.read(cut) else None
+        defaults: dict[str, Any] = {"tokenizer": str(DEFAULT), "passages": passages}
         if self.kept:
             largest = max(self.kept, key=lambda row: row.rows)
             manifest, _ = read_manifest(folder_of(self.path, largest.id))
-            encoder = {"source": manifest.provenance.get("source")} | self.settings.get(
-                "encoder", {}
-            )
+            encoder: dict[str, Any] = {"source": manifest.provenance.get("source")}
+            encoder |= self.settings.get("encoder", {})
             encoder |= {"dim": manifest.dim, "fingerprint": manifest.provenance["encoder"]}
-            defaults |= {"encoder": encoder, "index": manifest.config.as_dict()}
-        return defaults
+            tokenizer = self.kept[largest].tokenizer or str(DEFAULT)
+            shown = {"encoder": encoder, "index": manifest.config.as_dict(), "tokenizer": tokenizer}
+            defaults |= shown
+        words = defaults["tokenizer"] != Tokenizer.NONE
+        return defaults | {"mode": Mode.HYBRID if words else Mode.VECTOR}
 
     def _mend_rows(self, row: SegmentRow, file: Ids) -> None:
         """Have the passages of a segment follow its file; encode what a row has lost."""
@@ -457,37 +439,20 @@ class Plan:
             self.documents |= {*file[0, lost].tolist()}
             self._note(f"{name} has {lost.sum()} rows without a passage", f"documents {ENCODED}")
 
-    def _mend_passages(self, behind: bool) -> None:
-        """Apply the rules of the tables; passages of documents to encode become tombstones.
-
-        `behind`: next ids were used already.
-        """
-        for what, (query, action, statements) in RULES.items():
-            rows = self.store.read(query)
-            # What follows from damage that was named already is not named again.
-            documents = [number for (number,) in rows if number not in self.documents]
-            for statement in statements:
-                self._change(statement)
-            if documents:
-                self._note(f"{len(documents)} {what} ({self._keys({*documents})})", action)
-                self.documents |= {*documents} if action == ENCODED else set()
-        if behind or self.store.read(BEHIND)[0][0]:
-            catch_up(self.store.connection)
-            self._note("next ids that are used already", "they are larger than all now")
+    def _forget(self) -> None:
+        """Have documents to encode without passages, but for vectors that came with them."""
         self.documents &= self._ids("SELECT id FROM documents")
         supplied = self.documents & self._ids("SELECT id FROM documents WHERE vectors NOT NULL")
         if supplied:  # they are kept, with the vectors that are left
-            keys = self._keys(supplied)
-            self.lost.append(
-                f"vectors of {keys}, which came with them; add them again with vectors"
-            )
-            self.documents -= supplied
+            which = f"{self._keys(supplied)}, which came with them; add them again with vectors"
+            self.lost.append(f"vectors of {which}")
         # Another checksum than that of any vectors: if they come again, they are written.
         sql = (
             "UPDATE documents SET vectors = iif(id IN (SELECT document FROM passages), "
             "CAST('incomplete' AS BLOB), x'') WHERE id = ?"
         )
         self.store.connection.executemany(sql, ((number,) for number in supplied))
+        self.documents -= supplied
         Changes(self.store).forget(sorted(self.documents))
 
     def _note(self, damage: object, action: str) -> None:
@@ -513,17 +478,6 @@ class Plan:
         self.store.connection.execute(sql, parameters)
 
 
-def _readable(data: bytes | None) -> str | None:
-    """A text with replacement characters where it is no UTF-8."""
-    return None if data is None else data.decode("utf-8", "replace")
-
-
-@contextmanager
-def _lenient(store: Store) -> Iterator[None]:
-    """Read texts with invalid UTF-8, with replacement characters."""
-    before = store.connection.text_factory
-    store.connection.text_factory = _readable
-    try:
-        yield
-    finally:
-        store.connection.text_factory = before
+def _as_text(data: bytes) -> str:
+    """A text, with replacement characters where it is no UTF-8."""
+    return data.decode("utf-8", "replace")

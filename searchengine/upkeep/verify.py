@@ -1,17 +1,18 @@
 """The checks of verify: files, checksums, and that the tables agree."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from searchengine.backends.contract import Backend, Entry, Snapshot
 from searchengine.backends.entries import all_entries
+from searchengine.backends.filters import fields
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.folders import reading_errors
-from searchengine.backends.folder.schema import BEHIND
+from searchengine.backends.folder.schema import BEHIND, CATCH_UP
 from searchengine.backends.folder.snapshot import Snapshot as FolderSnapshot
 from searchengine.backends.folder.store import SegmentRow, Store
 from searchengine.backends.folder.view import open_committed
@@ -23,16 +24,34 @@ from searchengine.indexer.storage.passages_file import PASSAGES
 _UNIT = 5e-3  # distance of a stored vector's length from 1: it is rounded to float16
 _TRIES = 20  # segments may be replaced between the opening of a commit and that of its files
 _ROWS_READ = 1 << 16  # passages compared at a time
-_OBJECT = "CASE WHEN json_valid({0}) THEN json_type({0}) ELSE '' END <> 'object'"
-NO_METADATA = _OBJECT.format("metadata")
-MALFORMED = (
-    "typeof(key) || typeof(title) || typeof(text) <> 'texttexttext' OR "
-    f"{NO_METADATA} OR source NOT NULL AND {_OBJECT.format('source')}"
-)
-"""Documents with columns that are not text, or metadata that are no JSON object."""
 ENCODED = "encoded again"
 
 
+class Rule(NamedTuple):
+    """A rule of the tables of a folder.
+
+    Attributes:
+        broken: selects what breaks it: mostly ids of documents.
+        action: what a repair does. ENCODED: these documents are to be encoded besides.
+        mend: statements of the repair.
+    """
+
+    broken: str
+    action: str
+    mend: tuple[str, ...] = ()
+
+
+def _is_object(column: str) -> str:
+    json = f"typeof({column}) = 'text' AND json_valid({column})"
+    return f"(iif({json}, json_type({column}), '') = 'object')"
+
+
+_METADATA, _SOURCE = _is_object("metadata"), _is_object("source")
+_NO_OBJECT = f"NOT {_METADATA} OR source NOT NULL AND NOT {_SOURCE}"
+_NO_TEXT = (
+    "typeof(key) || typeof(title) || typeof(text) <> 'texttexttext' "
+    "OR typeof(root) NOT IN ('text', 'null')"
+)
 _ROW = "EXISTS (SELECT 1 FROM segments WHERE {} BETWEEN base AND base + rows - 1)"
 _DELETE = "DELETE FROM passages WHERE id IN (SELECT passage FROM tombstones)"
 _OUTSIDE = (
@@ -42,8 +61,32 @@ _OUTSIDE = (
 )
 _ALONE = "FROM passages WHERE document NOT IN (SELECT id FROM documents)"
 _PLACED = _ROW.format("passages.id")
-RULES: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "passages without a row": (
+COLUMN_RULES = {
+    "next ids that are used already": Rule(BEHIND, "they are larger than all now", CATCH_UP),
+    "documents with metadata that are no JSON object": Rule(
+        f"SELECT id FROM documents WHERE {_NO_OBJECT}",
+        "those last added are taken, else none",
+        (
+            f"UPDATE documents SET metadata = CASE WHEN {_METADATA} THEN metadata "
+            f"WHEN {_SOURCE} THEN source ELSE '{{}}' END, "
+            f"source = iif({_METADATA} AND {_SOURCE}, source, NULL) WHERE {_NO_OBJECT}",
+        ),
+    ),
+    "documents with a key, title or text that is not text": Rule(
+        f"SELECT id FROM documents WHERE {_NO_TEXT}",
+        "read as text",
+        (
+            "UPDATE documents SET key = CAST(key AS TEXT), title = CAST(title AS TEXT), "
+            f"text = CAST(text AS TEXT), root = CAST(root AS TEXT) WHERE {_NO_TEXT}",
+        ),
+    ),
+    "documents with other values in the index of metadata fields": Rule(
+        fields.FAULTS, "built again", fields.REBUILD
+    ),
+}
+"""What breaks a rule of columns and ids → the rule, in the order in which they are mended."""
+PASSAGE_RULES = {
+    "passages without a row": Rule(
         f"SELECT document FROM passages WHERE NOT {_PLACED}",
         ENCODED,
         (
@@ -51,38 +94,35 @@ RULES: dict[str, tuple[str, str, tuple[str, ...]]] = {
             f"DELETE FROM tombstones WHERE NOT {_ROW.format('passage')}",
         ),
     ),
-    "passages that are deleted": (
+    "passages that are deleted": Rule(
         "SELECT document FROM passages JOIN tombstones ON tombstones.passage = passages.id",
         "kept",
         ("DELETE FROM tombstones WHERE passage IN (SELECT id FROM passages)",),
     ),
-    "passages without a document": (
+    "passages without a document": Rule(
         f"SELECT document {_ALONE}",
         "deleted",
         (f"INSERT INTO tombstones (passage) SELECT id {_ALONE}", _DELETE),
     ),
-    "passages outside of their text": (
+    "passages outside of their text": Rule(
         f"SELECT document {_OUTSIDE}",
         ENCODED,
         (f"INSERT INTO tombstones (passage) SELECT passages.id {_OUTSIDE}", _DELETE),
     ),
-    "documents without a passage": (
+    "documents without a passage": Rule(
         "SELECT id FROM documents WHERE vectors IS NOT x'' "
         "AND id NOT IN (SELECT document FROM passages)",
         ENCODED,
-        (),
     ),
 }
-"""What breaks a rule of the tables → the documents of each case, what a repair does, and its
-statements. ENCODED: these documents are to be encoded besides."""
-_ROWS = (
-    "SELECT count(*) FROM segments WHERE rows != "
-    "(SELECT count(*) FROM passages WHERE id BETWEEN base AND base + rows - 1) + "
-    "(SELECT count(*) FROM tombstones WHERE passage BETWEEN base AND base + rows - 1)"
-)
-_COUNTS = {f"SELECT count(*) FROM ({query})": what for what, (query, *_) in RULES.items()} | {
-    _ROWS: "segments with rows that are neither passages nor deleted",
-    BEHIND: "next ids that are used already",
+"""The same of passages, whose segments are checked before."""
+_ROWS = {
+    "segments with rows that are neither passages nor deleted": Rule(
+        "SELECT id FROM segments WHERE rows != "
+        "(SELECT count(*) FROM passages WHERE id BETWEEN base AND base + rows - 1) + "
+        "(SELECT count(*) FROM tombstones WHERE passage BETWEEN base AND base + rows - 1)",
+        ENCODED,
+    )
 }
 
 
@@ -96,18 +136,24 @@ def verify(collection: Backend) -> None:
         with settled(folder, lambda row: check_segment(folder, row)) as snapshot:
             check_pages(snapshot.store, "integrity_check")
             check_tables(snapshot)
-            if fault := snapshot.store.index_complaint() or snapshot.word_fault():
+            if fault := snapshot.word_fault():
                 raise snapshot.store.damaged(fault)
         return
+    restore, path = "restore the database from a backup, or", collection.path
     with collection.reading() as snapshot:
         passages = 0
         for entries in all_entries(snapshot):
             passages += sum(len(entry.spans) for entry in entries)
-            _raise(collection, _entry_fault(snapshot, entries))
-        lost = snapshot.sizes()["passages"] - passages
-        _raise(collection, f"{lost} passages belong to no document" if lost else None)
-        server: Any = snapshot
-        _raise(collection, server.fault())
+            if fault := _entry_fault(snapshot, entries):
+                raise CollectionError(
+                    f"{path} is damaged ({fault}); {restore} delete the document and add it again"
+                )
+        lost, server = snapshot.sizes()["passages"] - passages, cast(Any, snapshot)
+        if fault := f"{lost} passages belong to no document" if lost else server.fault():
+            raise CollectionError(
+                f"{path} is damaged ({fault}); {restore} copy the collection to another name, "
+                "which writes its tables again: searchengine copy"
+            )
 
 
 @contextmanager
@@ -153,15 +199,10 @@ def check_tables(snapshot: FolderSnapshot) -> None:
     """Check that tables, texts and the passages of segments agree. Raises CollectionError."""
     store = snapshot.store
     store.works()  # raises for one that makes no sense
-    for (key,) in store.scan(f"SELECT key FROM documents WHERE {MALFORMED} LIMIT 1"):
-        raise store.damaged(
-            f"document {key!r:.80} has a title or text that is not text, or metadata that are no "
-            "JSON object"
-        )
-    check_texts(store)
-    for sql, what in _COUNTS.items():
-        if count := store.scan(sql)[0][0]:
-            raise store.damaged(f"it has {count} {what}")
+    _check_rules(store, COLUMN_RULES)
+    if (altered := store.altered()) is not None:
+        raise altered_text(store.path.parent, altered)
+    _check_rules(store, PASSAGE_RULES | _ROWS)
     encoder = snapshot.settings["encoder"]
     for row, segment in snapshot.segments.items():
         built_by = segment.manifest.provenance.get("encoder"), segment.manifest.dim
@@ -171,10 +212,11 @@ def check_tables(snapshot: FolderSnapshot) -> None:
             raise store.damaged(f"segment {row.id:06d} has other passages in {PASSAGES}")
 
 
-def check_texts(store: Store) -> None:
-    """Compare all texts with their checksums. Raises CollectionError."""
-    if (altered := store.altered()) is not None:
-        raise altered_text(store.path.parent, altered)
+def _check_rules(store: Store, rules: Mapping[str, Rule]) -> None:
+    """Raise CollectionError for the first rule that is broken."""
+    for what, rule in rules.items():
+        if count := store.scan(f"SELECT count(*) FROM ({rule.broken})")[0][0]:
+            raise store.damaged(f"it has {count} {what}")
 
 
 def altered_text(path: Path | str, key: str) -> CollectionError:
@@ -212,12 +254,3 @@ def _entry_fault(snapshot: Snapshot, entries: Sequence[Entry]) -> str | None:
         if not np.allclose(np.linalg.norm(entry.vectors, axis=1), 1, atol=_UNIT):
             return f"{name} has a vector that is not of unit length"
     return None
-
-
-def _raise(collection: Backend, fault: str | None) -> None:
-    """Raise a fault of a collection on a server, if there is one."""
-    if fault is not None:
-        raise CollectionError(
-            f"{collection.path} is damaged ({fault}); restore the database from a backup, or add "
-            "the documents again"
-        )

@@ -59,6 +59,14 @@ SCHEMA = (
     f"BEGIN {_REMOVE}; {_ADD}; END",
 )
 """The statements that create these tables; `documents` must exist."""
+_COLUMNS = "SELECT field, kind, value, document FROM"
+FAULTS = " UNION ".join(
+    f"SELECT document FROM ({_COLUMNS} {one} EXCEPT {_COLUMNS} {other})"
+    for one, other in (("field_contents", "field_values"), ("field_values", "field_contents"))
+)
+"""The documents whose values are not those of their metadata. Reads the metadata of all."""
+REBUILD = ("DELETE FROM field_values", f"{_FILL} true ORDER BY field, kind, value, document")
+"""Statements that write all values again."""
 
 
 def index_field(connection: sqlite3.Connection, name: str) -> None:
@@ -73,35 +81,7 @@ def index_field(connection: sqlite3.Connection, name: str) -> None:
         connection.execute(f"{_FILL} field = ? ORDER BY kind, value, document", number)
 
 
-def drop_field(connection: sqlite3.Connection, name: str) -> None:
-    """Stop indexing a field. Does nothing if it is not indexed.
-
-    Raises FilterError if `name` is not the name of a field.
-    """
-    path = json_path(field_named(name))
-    sql = "DELETE FROM field_values WHERE field = (SELECT id FROM fields WHERE path = ?)"
-    connection.execute(sql, (path,))
-    connection.execute("DELETE FROM fields WHERE path = ?", (path,))
-
-
 def indexed(connection: sqlite3.Connection) -> dict[Field, int]:
     """The indexed fields, first indexed first → their numbers, as `compile_sql` takes them."""
     rows = connection.execute("SELECT path, id FROM fields ORDER BY id").fetchall()
     return {tuple(re.findall('"([^"]+)"', path)): number for path, number in rows}
-
-
-def check(connection: sqlite3.Connection) -> str | None:
-    """The fault of the indexed fields, in a sentence; None if they agree with the metadata.
-
-    Reads the metadata of every document.
-    """
-    columns = "SELECT field, kind, value, document FROM"
-    for first, second, fault in (
-        ("field_contents", "field_values", "lacks a value of the document with id"),
-        ("field_values", "field_contents", "has a value that its document lacks: that with id"),
-    ):
-        sql = f"SELECT min(document) FROM ({columns} {first} EXCEPT {columns} {second})"
-        (document,) = connection.execute(sql).fetchone()
-        if document is not None:
-            return f"the index of metadata fields {fault} {document}"
-    return None

@@ -39,11 +39,17 @@ _FREE = {
 }
 """Kind → the first id above all that are stored."""
 BEHIND = (
-    "SELECT count(*) FROM ("
+    "SELECT kind FROM ("
     + " UNION ALL ".join(f"SELECT '{kind}' AS kind, ({sql}) AS free" for kind, sql in _FREE.items())
     + ") LEFT JOIN ids USING (kind) WHERE typeof(next) <> 'integer' OR next < free"
 )
-"""Number of kinds whose next id is used already, or is not stored: there must be none."""
+"""The kinds whose next id is used already, or is not stored: there must be none."""
+CATCH_UP = tuple(
+    f"INSERT INTO ids (kind, next) VALUES ('{kind}', ({sql})) ON CONFLICT (kind) DO UPDATE SET "
+    "next = max(iif(typeof(next) = 'integer', next, 0), excluded.next)"
+    for kind, sql in _FREE.items()
+)
+"""Statements that make every next id larger than all that are stored."""
 
 
 def m001_collection(db: "sqlite_utils.Database") -> None:
@@ -63,9 +69,8 @@ def m001_collection(db: "sqlite_utils.Database") -> None:
     _create(db, "pending", pending)
     _create(db, "ids", {"kind": str, "next": int})
     _create(db, "settings", {"name": str, "value": str})
-    for statement in fields.SCHEMA:
+    for statement in (*fields.SCHEMA, *CATCH_UP):
         db.execute(statement)
-    catch_up(db.conn)
 
 
 def _create(
@@ -113,14 +118,3 @@ def upgrade(connection: sqlite3.Connection) -> None:
     migrations.apply(
         sqlite_utils.Database(connection, recursive_triggers=False, execute_plugins=False)
     )
-
-
-def catch_up(connection: sqlite3.Connection) -> None:
-    """Make every next id larger than all that are stored."""
-    for kind, sql in _FREE.items():
-        connection.execute(
-            f"INSERT INTO ids (kind, next) VALUES (?, ({sql})) "
-            "ON CONFLICT (kind) DO UPDATE SET next = max(iif(typeof(next) = 'integer', next, 0), "
-            "excluded.next)",
-            (kind,),
-        )

@@ -158,11 +158,6 @@ class Store(Database):
         with self.named_errors(), self.borrow() as connection:
             return tuple(field_name(field) for field in fields.indexed(connection))
 
-    def index_complaint(self) -> str | None:
-        """The fault of the indexes of fields, in a sentence; None if there is no fault."""
-        with self.named_errors(), self.borrow() as connection:
-            return fields.check(connection)
-
     def ids_of(self, keys: Iterable[str]) -> dict[str, int]:
         """Key → id, for the keys that are stored."""
         sql = "SELECT key, id FROM documents WHERE key IN ({})"

@@ -47,7 +47,7 @@ def test_a_database_that_finds_no_room_for_its_tables(
         connection.execute("ROLLBACK")
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr(schema, "catch_up", full)
+    monkeypatch.setattr(schema, "upgrade", full)
     with pytest.raises(CollectionError, match="database or disk is full"):
         Store(tmp_path / "documents.db", create=True)
 

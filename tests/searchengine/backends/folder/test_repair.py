@@ -314,7 +314,7 @@ def test_texts_that_are_no_utf_8_are_read_as_far_as_they_can_be(path: Path) -> N
     assert (done.whole, done.encoded) == (True, 1) and "'d7'" in done.damage[-1]
     with SearchEngine.open(path, WordLengths()) as engine:
         assert engine.search("zz", k=1, mode="text")[0].text == "zz\ufffdz"
-        assert engine["\ufffd"].title == "t8" and engine["\ufffd 9"].title == "t9"
+        assert engine["\ufffd 8"].title == "t8" and engine["\ufffd 9"].title == "t9"
         assert engine["d10"].metadata == {"a": "\ufffd"}
 
 
@@ -328,18 +328,19 @@ def test_metadata_that_are_no_json_are_reported_as_lost(path: Path) -> None:
     with SearchEngine.open(path, WordLengths()) as engine:
         engine.update({"d8": {"seen": True}})
         kept = engine["d6"].metadata
-    drop = "SELECT name FROM sqlite_master WHERE type = 'trigger'"
+    stored = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
     with closing(sqlite3.connect(path / "documents.db")) as db:
-        triggers = [name for (name,) in db.execute(drop)]
+        triggers = dict(db.execute(stored))
     sql(*(f"DROP TRIGGER {name}" for name in triggers))(path)
     sql("UPDATE documents SET metadata = '{\"year' WHERE key IN ('d7', 'd8')")(path)
-    sql("UPDATE documents SET source = '{\"year' WHERE key = 'd6'")(path)
+    sql("UPDATE documents SET source = '{\"year' WHERE key = 'd6'", *triggers.values())(path)
     with SearchEngine.open(path, WordLengths()) as engine:
         with pytest.raises(CollectionError, match="searchengine repair"):
             engine.update({"d7": {"seen": True}})
     done = repair(path, WordLengths())
     assert done.whole and done.encoded == 0
-    assert done.lost == ("metadata of documents 'd7', 'd8'",)
+    named = "3 documents with metadata that are no JSON object (documents 'd6', 'd7', 'd8')"
+    assert done.damage[0] == f"{named} → those last added are taken, else none"
     with SearchEngine.open(path, WordLengths()) as engine:
         assert engine["d6"].metadata == kept
         assert engine["d7"].metadata == {} and engine["d8"].metadata == {"year": 1998}
