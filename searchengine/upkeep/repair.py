@@ -171,8 +171,6 @@ def _check_database(path: Path, read_only: bool) -> None:
         with closing(connect(path, "ro" if read_only else "rw")) as connection:
             outdated(connection, path)  # refuses a file of another version
             (fault,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
-            if not read_only:
-                connection.execute("PRAGMA journal_mode = wal")  # a recovered file has another
     except sqlite3.DatabaseError as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):  # a full disk, a lock

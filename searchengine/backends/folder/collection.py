@@ -4,7 +4,6 @@ All changes of a collection are here: `upsert` and `delete`, optimize, and its s
 """
 
 import logging
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ from searchengine.backends import terms
 from searchengine.backends.contract import Entry, Known, check_made_by, check_unchanged, checked
 from searchengine.backends.folder.folders import (
     DATABASE,
+    Scratch,
     check_name,
     is_free,
     new_folder,
@@ -212,10 +212,13 @@ class Collection(View):
             store.execute("PRAGMA journal_mode = delete")  # raises where others have it open
             store.execute("BEGIN EXCLUSIVE")
             is_empty = not store.segments() and not any(store.counts())
-            if is_empty:
-                shutil.rmtree(self.path)
+            if is_empty:  # at once: a process that is killed leaves all of it, or none
+                scratch = Scratch(self.path.parent, f".{self.path.name}.{uuid4().hex}.new")
+                scratch.take()
+                self.path.rename(scratch.folder)
+                scratch.clear()
             store.execute("ROLLBACK")
-            if not is_empty:  # others have filled it meanwhile
+            if not is_empty:  # others have filled it meanwhile; the next writer does it, too
                 store.execute("PRAGMA journal_mode = wal")
 
 

@@ -273,13 +273,24 @@ class Database:
             raise self.replaced()
         if not self._read_only and self._frozen is None:
             self.connection.written = self.identity
-        if create:
-            # SQLite stays in another mode where it cannot write; there readers lock writers out.
-            ((mode,),) = self.connection.execute("PRAGMA journal_mode = wal").fetchall()
-            if mode != "wal":
-                raise CollectionError(f"{self.path}: SQLite has no log; {way_out(self.path)}")
-        if create or schema.outdated(self.connection, self.path):
+        is_outdated = create or schema.outdated(self.connection, self.path)
+        if self._frozen is None:
+            self._keep_log(create)
+        if is_outdated:
             self._upgrade()
+
+    def _keep_log(self, create: bool) -> None:
+        """Give a database SQLite's log: a new one, one recovered, or of a process that was killed.
+
+        SQLite stays in another mode where it cannot write; there readers lock writers out.
+        """
+        sql = f"PRAGMA journal_mode{'' if self._read_only else ' = wal'}"
+        ((mode,),) = self.connection.execute(sql).fetchall()
+        if create and mode != "wal":
+            raise CollectionError(f"{self.path}: SQLite has no log; {way_out(self.path)}")
+        if self._read_only and mode != "wal":
+            with suppress(CollectionError):  # in use, or not writable
+                Database(self.path).close()
 
     def _upgrade(self) -> None:
         """Create the tables, or migrate those of a former version."""

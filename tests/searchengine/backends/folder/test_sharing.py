@@ -562,6 +562,11 @@ def test_a_collection_that_another_process_fills_is_not_removed(tmp_path: Path) 
     with SearchEngine.open(path, WordLengths()) as again:
         again.collection.remove_if_empty()
         assert path.exists()
+    with closing(sqlite3.connect(path / "documents.db")) as db:  # as one that is killed there
+        db.execute("PRAGMA journal_mode = delete")
+    with SearchEngine.open(path, WordLengths()) as again:
+        again.delete(["0"])
+    assert (path / "documents.db").read_bytes()[18:20] == b"\2\2"  # SQLite's log is back
     empty = SearchEngine.create(tmp_path / "empty.index", WordLengths(), FLAT)
     empty.collection.remove_if_empty()
     assert not (tmp_path / "empty.index").exists()
