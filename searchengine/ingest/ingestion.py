@@ -343,7 +343,7 @@ class Ingestion:
                 self._repeated.add(document.key)
             else:
                 self._refuse(document, "occurs twice; give it another key or leave it out")
-        if self._languages is not None and self._is_empty():
+        if self._languages is not None and len(self.seen) == len(items):  # the first block
             documents = [item.document for item in items]
             reader = self._languages.look(documents, self._backend.settings)
             if reader is not None:

@@ -26,10 +26,9 @@ from searchengine.ingest.passages import PassageReader
 from searchengine.trainer.errors import install_line
 from searchengine.trainer.sources.source import MULTILINGUAL, multilingual_installed
 
-_SAMPLE = 64  # texts of a block that are looked at
+_SAMPLE = 256  # documents of the first block that are looked at
 _READ = 16  # stored documents read at a time: they may be long
-TEXTS = 1024
-"""Texts of a collection that are looked at: a first commit may be large."""
+_STORED = 1024  # stored documents that are looked at
 _CHECKED = 32  # texts of a language that are tokenised
 _PRESENT = 0.1  # share of the texts from which a language counts
 _MOSTLY = 0.5  # share of texts that the encoder does not read, from which words count most
@@ -62,11 +61,11 @@ Unread = Mapping[str, tuple[float, float]]
 
 
 class Languages:
-    """Looks at documents as they are read, while the collection is empty."""
+    """Looks at the first block of documents, while the collection is empty."""
 
     def __init__(self, reader: PassageReader | None) -> None:
         """`reader`: encodes them; None: vectors come with them."""
-        self._reader, self._is_first = reader, True
+        self._reader = reader
         self._texts: list[str] = []
         self._traits: list[Traits] = []
 
@@ -75,30 +74,25 @@ class Languages:
     ) -> PassageReader | None:
         """Take a sample of a block; returns the reader that is to encode from now on, if another.
 
-        Warns (LanguageWarning) once, before anything of the block is encoded.
+        Warns (LanguageWarning) before anything is encoded.
         """
-        if len(self._texts) >= TEXTS:
-            return None
         step = max(1, len(documents) // _SAMPLE)
-        texts, found = _sample(document.full_text for document in documents[::step][:_SAMPLE])
-        self._texts += texts
-        self._traits += found
+        sample = documents[::step][:_SAMPLE]
+        self._texts, self._traits = _sample(document.full_text for document in sample)
         reader = self._reader
-        if reader is None or not self._is_first or not (unread := self._unread()):
+        if reader is None or not (unread := self._unread()):
             return None
-        self._is_first = False
         name = reader.encoder.source or settings["encoder"].get("name", "")
         share = sum(share for share, _ in unread.values())
         message = f"{_in_words(unread)}, which the encoder {name}".rstrip() + " does not read well"
-        if reader.instead is None or share <= _MOSTLY or not multilingual_installed():
+        changes = reader.instead if share > _MOSTLY and multilingual_installed() else None
+        if changes is None:
             message += _advice(None if settings.get(CHOSEN) else default_for(unread))
         else:
             message += f": encoding by {MULTILINGUAL} instead (--encoder {name} keeps that one)"
         warnings.warn(LanguageWarning(message, share, _in_words(unread)), stacklevel=2)
-        if " instead " not in message or reader.instead is None:
-            return None
-        self._reader = reader.instead()
-        return self._reader
+        self._reader = reader if changes is None else changes()
+        return None if changes is None else self._reader
 
     def choose(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """The settings to change of an empty collection: mode, weight and tokenizer.
@@ -178,7 +172,7 @@ def choose_again(backend: Backend) -> None:
 def _stored_texts(snapshot: Snapshot) -> Iterable[str]:
     """Texts from all over the collection, read a few documents at a time."""
     ids = snapshot.ids_after(-1, None, snapshot.count())
-    chosen = ids[np.linspace(0, len(ids) - 1, min(TEXTS, len(ids))).astype(np.int64)]
+    chosen = ids[np.linspace(0, len(ids) - 1, min(_STORED, len(ids))).astype(np.int64)]
     for start in range(0, len(chosen), _READ):
         for document in snapshot.documents(chosen[start : start + _READ].tolist()):
             yield document.full_text

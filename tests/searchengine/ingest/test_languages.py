@@ -469,14 +469,3 @@ def test_who_has_opened_the_collection_before_is_told_to_open_it_again(
     with SearchEngine.open_or_create(path) as again:
         again.add([{"_id": "more", "text": ENGLISH}])
         assert len(again) == 4
-
-
-def test_documents_that_choose_late_are_encoded_again(
-    tmp_path: Path, multilingual: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Here in the second block, when the first is encoded."""
-    monkeypatch.setattr("searchengine.ingest.pipeline.FIRST_BLOCK", (1, 1 << 16))
-    with SearchEngine.open_or_create(tmp_path / "c") as engine:
-        with pytest.warns(LanguageWarning, match="67% .* encoding by multilingual instead"):
-            engine.add(records(ENGLISH, KOREAN, KOREAN))
-    assert encoder_of(tmp_path / "c", 3) == "multilingual"
