@@ -298,7 +298,8 @@ class Plan:
             for statement in rule.mend:
                 self._change(statement)
             if rows:
-                self._note(f"{len(rows)} {what} ({self._keys({*rows})})", rule.action)
+                which = "" if what.startswith("next ids") else f" ({self._keys({*rows})})"
+                self._note(f"{len(rows)} {what}{which}", rule.action)
                 self.documents |= {*rows} if rule.action == ENCODED else set()
 
     def _mend_texts(self) -> None:
@@ -413,29 +414,16 @@ class Plan:
         return defaults | {"mode": Mode.HYBRID if words else Mode.VECTOR}
 
     def _mend_rows(self, row: SegmentRow, file: Ids) -> None:
-        """Have the passages of a segment follow its file; encode what a row has lost."""
-        ids, name = np.arange(row.base, row.base + row.rows), f"segment {row.id:06d}"
-        self._change(
-            "DELETE FROM passages WHERE id BETWEEN ? AND ? AND typeof(document) || typeof(start) "
-            "|| typeof(end) <> 'integerintegerinteger'",
-            row.ends,
-        )
-        stored, lost = self.store.columns(ids), np.ones(row.rows, bool)
-        lost[self.store.dead(row)] = False
-        lost[stored[0] >= 0] = False
-        other = (stored[0] >= 0) & (stored != file).any(axis=0)
-        if other.any():
-            sql = "UPDATE passages SET document = ?, start = ?, end = ? WHERE id = ?"
-            columns = zip(*file[:, other].tolist(), ids[other].tolist(), strict=True)
+        """Have the passages of a segment follow its file, which has a checksum."""
+        ids = np.arange(row.base, row.base + row.rows)
+        wrong = (self.store.columns(ids) != file).any(axis=0)  # also those that are lost
+        wrong[self.store.dead(row)] = False
+        if wrong.any():
+            columns = zip(ids[wrong].tolist(), *file[:, wrong].tolist(), strict=True)
+            sql = "INSERT OR REPLACE INTO passages (id, document, start, end) VALUES (?, ?, ?, ?)"
             self.store.connection.executemany(sql, columns)
-            self._note(
-                f"{name} has {other.sum()} other passages in {PASSAGES}", "those of the file"
-            )
-        if lost.any():
-            rows = ((number,) for number in ids[lost].tolist())
-            self.store.connection.executemany("INSERT INTO tombstones (passage) VALUES (?)", rows)
-            self.documents |= {*file[0, lost].tolist()}
-            self._note(f"{name} has {lost.sum()} rows without a passage", f"documents {ENCODED}")
+            name = f"segment {row.id:06d} has {wrong.sum()} other passages in {PASSAGES}"
+            self._note(name, "those of the file")
 
     def _forget(self) -> None:
         """Have documents to encode without passages, but for vectors that came with them."""

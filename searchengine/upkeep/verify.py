@@ -52,12 +52,13 @@ _NO_TEXT = (
     "typeof(key) || typeof(title) || typeof(text) <> 'texttexttext' "
     "OR typeof(root) NOT IN ('text', 'null')"
 )
+_NO_NUMBERS = "typeof(document) || typeof(start) || typeof(end) <> 'integerintegerinteger'"
 _ROW = "EXISTS (SELECT 1 FROM segments WHERE {} BETWEEN base AND base + rows - 1)"
 _DELETE = "DELETE FROM passages WHERE id IN (SELECT passage FROM tombstones)"
 _OUTSIDE = (
     "FROM passages JOIN documents ON documents.id = passages.document WHERE "
-    "typeof(start) || typeof(end) <> 'integerinteger' OR start < 0 OR start > end "
-    "OR end > length(CAST(text AS BLOB))"  # the length of a text ends at a NUL; of bytes, not
+    # The length of a text ends at a NUL; of bytes, not.
+    "start < 0 OR start > end OR end > length(CAST(text AS BLOB))"
 )
 _ALONE = "FROM passages WHERE document NOT IN (SELECT id FROM documents)"
 _PLACED = _ROW.format("passages.id")
@@ -79,6 +80,11 @@ COLUMN_RULES = {
             "UPDATE documents SET key = CAST(key AS TEXT), title = CAST(title AS TEXT), "
             f"text = CAST(text AS TEXT), root = CAST(root AS TEXT) WHERE {_NO_TEXT}",
         ),
+    ),
+    "passages with a document or offsets that are not numbers": Rule(
+        f"SELECT id FROM passages WHERE {_NO_NUMBERS}",
+        "deleted",
+        (f"DELETE FROM passages WHERE {_NO_NUMBERS}",),
     ),
     "documents with other values in the index of metadata fields": Rule(
         fields.FAULTS, "built again", fields.REBUILD
