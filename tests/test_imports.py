@@ -17,8 +17,6 @@ from packaging.utils import canonicalize_name
 
 MODULES = {
     "searchengine.backends.postgresql.": "postgresql",
-    "searchengine.cli.train_display": "train",
-    "searchengine.cli.train_logs": "train",
     "searchengine.corpus.formats.pdf": "formats",
     "searchengine.integrations.haystack": "haystack",
     "searchengine.integrations.langchain": "langchain",

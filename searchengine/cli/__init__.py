@@ -1,17 +1,17 @@
 """The command line: parse, call one function, print. Commands import heavy packages when run."""
 
 import errno
-import itertools
 import logging
 import os
+import signal
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import click
 
-from searchengine.cli import demo, documents, index, learn, search, serve, train, tune, upkeep
+from searchengine.cli import change, demo, index, keep, measure, search, serve, train
 from searchengine.cli.console import (
     INTERRUPTED,
     PrintableFormatter,
@@ -20,19 +20,23 @@ from searchengine.cli.console import (
     orderly_exit,
     printable,
 )
-from searchengine.cli.measuring import bench, evaluate, judged
 from searchengine.errors import FieldWarning, LanguageWarning, SearchEngineError
+
+SECTIONS: dict[str, Sequence[click.Command]] = {
+    "Index and search": (demo.demo, index.index, *search.COMMANDS),
+    "Change": change.COMMANDS,
+    "Serve": serve.COMMANDS,
+    "Measure and tune": measure.COMMANDS,
+    "Train": train.COMMANDS,
+    "Keep": keep.COMMANDS,
+}
+"""The commands, in the groups of the help."""
 
 
 class BadInput(click.ClickException):
     """One sentence on stderr; the same exit code as click's own for wrong usage."""
 
     exit_code = 2
-
-
-def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    """Print a warning as one sentence, without its line of code."""
-    note(str(message))
 
 
 class _Notes(logging.Handler):
@@ -44,24 +48,35 @@ class _Notes(logging.Handler):
 
 
 @contextmanager
-def _trainer_noted() -> Iterator[None]:
-    """What the trainer is doing, as notes: compiling an encoder takes seconds, once."""
+def _noted() -> Iterator[None]:
+    """Print warnings as sentences, and what the trainer is doing: compiling takes seconds, once."""
     logger, notes = logging.getLogger("searchengine.trainer"), _Notes()
     level = logger.level
     logger.setLevel(logging.INFO)
     logger.addHandler(notes)
     try:
-        yield
+        with warnings.catch_warnings():
+            for kind in (LanguageWarning, FieldWarning):
+                warnings.simplefilter("always", kind)
+            warnings.showwarning = lambda message, *_, **__: note(str(message))
+            yield
     finally:
         logger.removeHandler(notes)
         logger.setLevel(level)
 
 
 @contextmanager
-def _printable_errors() -> Iterator[None]:
-    """Escape control characters in the messages that click shows: they quote user input."""
+def _one_sentence() -> Iterator[None]:
+    """Turn errors into messages, without the control characters of the input that they quote."""
     try:
-        yield
+        try:
+            yield
+        except (SearchEngineError, ImportError) as error:
+            raise BadInput(str(error)) from error
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # which click handles
+                raise
+            raise BadInput(_reason(error)) from error
     except click.ClickException as error:
         text = printable(error.format_message())
         error.format_message = lambda: text  # type: ignore[method-assign]
@@ -69,6 +84,7 @@ def _printable_errors() -> Iterator[None]:
 
 
 def _reason(error: OSError) -> str:
+    """An error of the system in a sentence, with the way out."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return "too many files are open: raise the limit, for example with: ulimit -n 1024"
     reason = error.strerror or str(error)
@@ -76,11 +92,10 @@ def _reason(error: OSError) -> str:
         reason += "; free some space, or write to another disk"
     if error.filename is not None:
         return f"{error.filename}: {reason}"
-    try:
+    with suppress(FileNotFoundError):
         os.getcwd()
-    except FileNotFoundError:
-        return "the current folder was removed; change to one that is there"
-    return reason
+        return reason
+    return "the current folder was removed; change to one that is there"
 
 
 class OneSentence(click.Group):
@@ -89,9 +104,8 @@ class OneSentence(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands in groups."""
         for title, commands in SECTIONS.items():
-            rows = [(str(command.name), command.get_short_help_str(200)) for command in commands]
             with formatter.section(title):
-                formatter.write_dl(rows, col_max=20)
+                formatter.write_dl([(str(c.name), c.get_short_help_str(200)) for c in commands])
 
     def main(self, *arguments: Any, **options: Any) -> Any:
         """Run as a process: escape log messages, and let SIGTERM end it as Ctrl-C does."""
@@ -102,36 +116,23 @@ class OneSentence(click.Group):
                 return super().main(*arguments, **options)
             except Terminated as end:
                 with suppress(OSError):  # the terminal may be gone
-                    note(f"Ended by {end.signal_name}")
+                    note(f"Ended by {signal.Signals(int(str(end.code)) - 128).name}")
                 raise
 
     def make_context(self, *arguments: Any, **options: Any) -> click.Context:
         """Parse the group's own options."""
-        with _printable_errors():
+        with _one_sentence():
             return super().make_context(*arguments, **options)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; turn its errors into messages."""
-        with _printable_errors():
-            return self._invoke(ctx)
-
-    def _invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
         try:
-            with _trainer_noted(), warnings.catch_warnings():
-                warnings.simplefilter("always", LanguageWarning)
-                warnings.simplefilter("always", FieldWarning)
-                warnings.showwarning = _show_warning
+            with _one_sentence(), _noted():
                 return super().invoke(ctx)
-        except (SearchEngineError, ImportError) as error:
-            raise BadInput(str(error)) from error
         except KeyboardInterrupt:
             with suppress(OSError):  # the terminal may be gone
                 note("Interrupted")
             raise click.exceptions.Exit(INTERRUPTED) from None
-        except OSError as error:
-            if error.errno == errno.EPIPE:  # which click handles
-                raise
-            raise BadInput(_reason(error)) from error
 
 
 @click.group(
@@ -142,39 +143,5 @@ def cli() -> None:
     """Train, index, query and measure a coarse-to-fine semantic search engine."""
 
 
-evaluate.evaluate.add_command(judged.retrieval)
-SECTIONS: dict[str, tuple[click.Command, ...]] = {
-    "Index and search": (
-        demo.demo,
-        index.index,
-        search.search,
-        search.explain,
-        search.similar,
-        documents.get,
-        documents.list_documents,
-        documents.duplicates,
-        documents.update,
-        documents.delete,
-        serve.serve,
-        serve.mcp,
-    ),
-    "Measure and tune": (evaluate.evaluate, bench.bench, tune.tune, learn.learn),
-    "Train": (
-        train.train,
-        train.mine,
-        upkeep.reindex,
-    ),
-    "Keep": (
-        upkeep.info,
-        upkeep.verify,
-        upkeep.repair,
-        upkeep.optimize,
-        upkeep.backup,
-        upkeep.copy,
-        upkeep.export,
-    ),
-}
-"""The commands, in the groups of the help."""
-
-for command in itertools.chain.from_iterable(SECTIONS.values()):
+for command in (command for commands in SECTIONS.values() for command in commands):
     cli.add_command(command)

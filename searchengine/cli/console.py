@@ -10,24 +10,15 @@ Functions import rich when they need it: the import takes longer than a search.
 import json
 import logging
 import re
-import shlex
-import shutil
 import signal
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from threading import current_thread, main_thread
-from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
+from typing import Any, Literal, NoReturn
 
 import click
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.progress import TaskID
 
 # C0 but tab and newline, DEL and C1; what overrides the direction of text; lone surrogates.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -39,12 +30,7 @@ _SPEED_WINDOW = 120  # seconds to estimate the time left from: a step may take h
 
 def printable(text: str) -> str:
     r"""The text with control characters escaped, as \x1b or \u202e; tabs and newlines stay."""
-    return _UNSAFE.sub(_escaped, text)
-
-
-def _escaped(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    return _UNSAFE.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 class PrintableFormatter(logging.Formatter):
@@ -55,60 +41,45 @@ class PrintableFormatter(logging.Formatter):
         return printable(super().format(record))
 
 
-class StepProgress(Protocol):
-    """Progress callback of work in several steps."""
-
-    def __call__(self, step: str, done: int, total: int | None, rate: str = "", /) -> None:
-        """Report `done` more items of a step, its total, and its rate as text."""
+Report = Callable[..., None]
+"""Progress callback: a step, its items just done, its items in all or None, and a rate as text."""
 
 
 @contextmanager
 def progress(step: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """A progress bar on stderr; yields a callback for the number of items just done."""
+    """The progress of one step, on stderr; yields a callback for the number of items just done."""
     with steps() as report:
         report(step, 0, total)
         yield lambda done: report(step, done, total)
 
 
 @contextmanager
-def steps() -> Iterator[StepProgress]:
-    """The progress of work in several steps, on stderr; yields the callback.
+def steps() -> Iterator[Report]:
+    """The progress of work in several steps, on stderr.
 
     On a terminal a bar for each step; elsewhere a line a minute, for cron would send the bars.
     """
-    console = _stderr_console()
+    from rich.console import Console
+
+    console = Console(stderr=True)
     if not console.is_terminal:
         yield Pulse()
         return
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        SpinnerColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich.markup import escape
+    from rich.progress import MofNCompleteColumn, Progress
 
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[rate]}", markup=False),
-    )
+    columns = *Progress.get_default_columns(), MofNCompleteColumn()
     with Progress(*columns, console=console, speed_estimate_period=_SPEED_WINDOW) as bar:
-        tasks: dict[str, TaskID] = {}
+        tasks: dict[str, Any] = {}
 
         def report(step: str, done: int, total: int | None, rate: str = "") -> None:
             if step not in tasks:
-                tasks[step] = bar.add_task(printable(step), total=total, rate=rate)
+                tasks[step] = bar.add_task("", total=total)
             task = bar.tasks[tasks[step]]
             if done and total is not None and task.total is not None and task.finished:
                 bar.update(task.id, total=task.total + total)  # the step of the next commit
-            bar.update(task.id, advance=done, rate=rate)
+            text = escape(printable(f"{step}  {rate}".rstrip()))
+            bar.update(task.id, advance=done, description=text)
 
         try:
             yield report
@@ -128,45 +99,28 @@ class Pulse:
 
     def __init__(self) -> None:
         self._last = time.monotonic()
-        self._done = Counter[str]()
-        self._first: dict[str, tuple[float, int]] = {}
+        self._begun: dict[str, tuple[float, int, int]] = {}  # start, items then, items now
+        self._lines: dict[str, str] = {}  # of the steps that go on
 
     def __call__(self, step: str, done: int, total: int | None, rate: str = "") -> None:
-        """Print the items done of a step, and the time left, unless a line came shortly before."""
+        """Count the items done of a step; print all steps that go on, if the minute is over."""
         now = time.monotonic()
-        self._done[step] += done
-        start, first = self._first.setdefault(step, (now, done))
-        if now - self._last < _PULSE:
-            return
-        self._last, count, of, left = now, self._done[step], "", ""
-        if total is not None and count <= total:  # not the step of a later commit
-            of = f" of {total}"
-            if count > first:
-                left = f", {(now - start) * (total - count) / (count - first) / 60:.0f} min left"
-        note(f"{step}: {count}{of}{rate and f', {rate}'}{left}")
-
-
-@contextmanager
-def indexing(total: int | None) -> Iterator[tuple[Callable[[int, int], None], StepProgress]]:
-    """The progress of an add, with its rate in tokens; and of its steps.
-
-    Yields a callback for (documents read, tokens encoded), and the callback of `steps`.
-    """
-    before, tokens, seconds = time.monotonic(), 0, 0.0
-    with steps() as report:
-        report("Indexing", 0, total)
-
-        def on_read(documents: int, encoded: int) -> None:
-            nonlocal before, tokens, seconds
-            now = time.monotonic()
-            if encoded:  # unchanged documents take time and no tokens
-                tokens += encoded
-                seconds += now - before
-            before = now
-            rate = f"{tokens / seconds:,.0f} tokens/s" if seconds else ""
-            report("Indexing", documents, total, rate)
-
-        yield on_read, report
+        start, first, count = self._begun.get(step, (now, done, 0))
+        if done and total is not None and count >= total:  # the step of the next commit
+            start, first, count = now, done, 0
+        count += done
+        self._begun[step], of, left = (start, first, count), "", ""
+        if total is not None:
+            of = f" of {total:,}"
+            if first < count < total:
+                speed = (count - first) / (now - start)
+                left = f", {speed:,.1f}/s, {(total - count) / speed / 60:.0f} min left"
+        self._lines[step] = f"{step}: {count:,}{of}{rate and f', {rate}'}{left}"
+        if now - self._last >= _PULSE:
+            self._last = now
+            note("; ".join(self._lines.values()))
+        if total is not None and count >= total:
+            del self._lines[step]
 
 
 def show_rows(rows: Sequence[Mapping[str, Any]], title: str = "") -> None:
@@ -177,9 +131,8 @@ def show_rows(rows: Sequence[Mapping[str, Any]], title: str = "") -> None:
 
     # Plain text: rich would read brackets in a path as markup.
     table = Table(title=Text(printable(title)) if title else None, title_justify="left")
-    for name in rows[0] if rows else ():
-        numeric = isinstance(rows[0][name], int | float)
-        justify: Literal["right", "left"] = "right" if numeric else "left"
+    for name, value in rows[0].items() if rows else ():
+        justify: Literal["right", "left"] = "right" if isinstance(value, int | float) else "left"
         table.add_column(Text(printable(name)), justify=justify, no_wrap=True)
     for row in rows:
         table.add_row(*(Text(printable(_cell(value))) for value in row.values()))
@@ -190,27 +143,19 @@ def show_rows(rows: Sequence[Mapping[str, Any]], title: str = "") -> None:
 
 
 def _cell(value: Any) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, tuple):  # an interval
+        return "–".join(f"{end:.3f}" for end in value)
+    return "–" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def show_json(value: Any) -> None:
-    """Print one JSON document on standard output."""
-    click.echo(_json(value, indent=2))
+def show_json(value: Any, indent: int | None = 2) -> None:
+    """Print one JSON document on standard output; without indent, on a line."""
+    click.echo(_json(value, indent))
 
 
 def show_result(value: Any, sentence: str, as_json: bool) -> None:
     """Print what a command did: a JSON document on standard output, or a sentence on stderr."""
-    if as_json:
-        show_json(value)
-    else:
-        note(sentence)
-
-
-def show_json_line(value: Any) -> None:
-    """Print one JSON document on a line of standard output."""
-    click.echo(_json(value))
+    show_json(value) if as_json else note(sentence)
 
 
 def show_json_items(values: Iterable[Any]) -> None:
@@ -233,15 +178,6 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def program() -> str:
-    """How to call this program: by its name if the shell finds it, else by its path."""
-    name = "searchengine"
-    path = Path(sys.argv[0])
-    if path.name != name or str(path) == shutil.which(name):
-        return name
-    return shlex.quote(str(path))
-
-
 def note(message: str) -> None:
     """Print a line on stderr, above the progress bars if there are any."""
     # With err=True, click writes past the stream that rich puts in place of stderr.
@@ -254,30 +190,14 @@ def say(text: str = "", *, bold: bool = False) -> None:
     click.echo(click.style(text, bold=True) if bold else text)
 
 
-def _stderr_console() -> "Console":
-    from rich.console import Console
-
-    return Console(stderr=True)
-
-
 class Terminated(SystemExit):
-    """A signal ended the command.
-
-    Attributes:
-        status: the exit status, 128 + the signal's number, as shells report it.
-        signal_name: such as SIGTERM.
-    """
-
-    def __init__(self, number: int) -> None:
-        self.status = 128 + number
-        self.signal_name = signal.Signals(number).name
-        super().__init__(self.status)
+    """A signal ended the command. Its code is 128 + the signal's number, as shells report it."""
 
 
 def stopped(stop: BaseException, message: str) -> click.exceptions.Exit:
     """The end of a command after Ctrl-C or a signal, with a message."""
     note(message)
-    return click.exceptions.Exit(stop.status if isinstance(stop, Terminated) else INTERRUPTED)
+    return click.exceptions.Exit(getattr(stop, "code", INTERRUPTED))
 
 
 @contextmanager
@@ -287,19 +207,18 @@ def orderly_exit() -> Iterator[None]:
     So a command removes unfinished files, as on Ctrl-C. An ignored signal, such as SIGHUP under
     nohup, stays ignored.
     """
-    if current_thread() is not main_thread():  # only the main thread may set handlers
-        yield
-        return
-    ends = (signal.SIGTERM, signal.SIGHUP)
-    replaced = [number for number in ends if signal.getsignal(number) is signal.SIG_DFL]
+
+    def end(number: int, _: object) -> NoReturn:
+        raise Terminated(128 + number)
+
+    replaced: list[signal.Signals] = []
+    if current_thread() is main_thread():  # only the main thread may set handlers
+        ends = (signal.SIGTERM, signal.SIGHUP)
+        replaced = [number for number in ends if signal.getsignal(number) is signal.SIG_DFL]
     try:
         for number in replaced:
-            signal.signal(number, _terminate)
+            signal.signal(number, end)
         yield
     finally:
         for number in replaced:
             signal.signal(number, signal.SIG_DFL)
-
-
-def _terminate(number: int, _: FrameType | None) -> NoReturn:
-    raise Terminated(number)

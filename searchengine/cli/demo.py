@@ -4,6 +4,8 @@ from pathlib import Path
 
 import click
 
+from searchengine.cli.console import note, progress, say, show_rows, steps
+from searchengine.cli.options import FILE, command
 from searchengine.errors import CorpusError
 from searchengine.trainer.errors import TRAINING, require
 
@@ -20,26 +22,12 @@ def sample_folder() -> Path:
     for folder in (package / "sample", package.parent / "data"):
         if (folder / "corpus.jsonl").is_file():
             return folder
-    raise CorpusError(
-        f"the sample data is in neither {package / 'sample'} nor {package.parent / 'data'}; "
-        "install searchengine again, or run the demo in a clone"
-    )
+    raise CorpusError(f"{package} has no sample data; install searchengine again")
 
 
-@click.command()
-@click.argument("folder", default="demo", type=click.Path(path_type=Path))
+@command(click.argument("folder", default="demo", type=FILE), example="demo")
 def demo(folder: Path) -> None:
     """Train, index, search and measure on the sample data, and keep the result in FOLDER.
-
-    \b
-    Example:
-        searchengine demo
-    """
-    run_demo(folder)
-
-
-def run_demo(folder: Path) -> None:
-    """Write a fine-tuned model and a collection to `folder`; print hits and a small table.
 
     A model or collection that is already there is used again.
     """
@@ -51,19 +39,19 @@ def run_demo(folder: Path) -> None:
     if not trained:  # refused before the seconds that torch takes to start
         require("starter,train", "the demo trains a model, which", *TRAINING)
         starter_folder()
-    from searchengine.cli.console import note, program, progress, say, show_rows, steps
-    from searchengine.cli.train_display import train_with_progress
+    from searchengine.cli.train import train_with_progress
     from searchengine.corpus.files import read_corpus
     from searchengine.engine import SearchEngine
     from searchengine.indexer.tuning.goal import Goal
     from searchengine.measure.bench_data import collection_dataset
     from searchengine.measure.judgements import read_queries
     from searchengine.measure.points import bench
-    from searchengine.trainer.training.train_config import TrainConfig
 
     if trained:
         note(f"The encoder in {model} is there already; remove {folder} to train again")
     else:
+        from searchengine.trainer.training.train_config import TrainConfig
+
         note(f"Fine-tuning the starter encoder, widened to 768, on {sample / 'pairs.tsv'}")
         train_with_progress(TrainConfig(train=(sample / "pairs.tsv",), out=model))
     with SearchEngine.open_or_create(collection, model) as engine:
@@ -80,4 +68,4 @@ def run_demo(folder: Path) -> None:
         with collection_dataset(engine, questions) as dataset, steps() as report:
             *_, results = bench(dataset, Goal(), report)
     show_rows(results.table(), "Operating points, compared with exact search")
-    say(f'Next: {program()} search {collection} "why do volcanoes erupt"')
+    say(f'Next: searchengine search {collection} "why do volcanoes erupt"')

@@ -1,230 +1,231 @@
-"""searchengine search, explain and similar."""
+"""Find documents: searchengine search, similar, explain, get, list and duplicates."""
 
-import shlex
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+import json
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any, get_args, get_origin, get_type_hints
 
 import click
 
-from searchengine.backends.mode import Mode
-from searchengine.cli.console import note, say, show_json
-from searchengine.cli.options import (
-    AS_JSON,
-    COLLECTION,
-    ENCODER,
-    SHORTLIST,
-    WHERE,
-    note_unknown_fields,
-    open_engine,
-    runs,
-)
+from searchengine.cli import options as opt
+from searchengine.cli.console import counted, note, say, show_json, show_json_items, steps
+from searchengine.cli.options import choice, command, open_engine
 
 _FACET_VALUES = 20  # values of a facet that are shown as text
-_WHICH = (
-    click.option("-k", default=10, help="Number of hits."),
-    WHERE,
-)
-_PAGE = (
-    click.option("--group-by", metavar="FIELD", help="Show one hit per value of FIELD."),
-    click.option("--offset", type=click.IntRange(0), default=0, help="Number of hits to skip."),
-    click.option("--min-score", type=float, help="Minimum score of a hit [default: none]."),
-    click.option("--exact", is_flag=True, help="Search exactly; slower."),
-)
-_ORDER = (
-    click.option(
-        "--mode",
-        type=click.Choice([mode.value for mode in Mode]),
-        default=Mode.AUTO.value,
-        help="Ranking by vectors, by words, by both, or as the collection was made for.",
-    ),
-    click.option(
-        "--no-typo-tolerance",
-        "typo_tolerance",
-        flag_value=False,
-        default=True,
-        show_default=False,
-        help="Leave words that no document has as they are, instead of replacing them by the "
-        "nearest that documents have.",
-    ),
-    click.option(
-        "--exact-phrases",
-        "phrases",
-        flag_value="required",
-        default="scored",
-        show_default=False,
-        help='Find only documents with all phrases in quotation marks, as with +"…" for one of '
-        "them.",
-    ),
-    SHORTLIST,
-)
+_SHOWN = 80  # characters of a text in a line of `list`
+_FLAGS = {
+    "exact": ("--exact", True),
+    "typo_tolerance": ("--no-typo-tolerance", False),
+    "phrases": ("--exact-phrases", "required"),
+}
+"""Field of Query → the option that gives it another value than the default."""
+_PAGE = ("k", "where", "group_by", "offset", "min_score", "exact")
+_ORDER = ("mode", "typo_tolerance", "phrases", "shortlist")
 
 
-def _takes(
-    *options: Callable[[Callable[..., None]], Callable[..., None]],
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add options to a command."""
+def _query_option(name: str) -> click.Option:
+    """The option of a field of Query, with its type, sentence and default."""
+    from searchengine.query.request import Query
 
-    def add(command: Callable[..., None]) -> Callable[..., None]:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
+    kind, help = get_args(get_type_hints(Query, include_extras=True)[name])
+    default, kinds = getattr(Query(), name), get_args(kind) or (kind,)
+    option = "-k" if name == "k" else f"--{name.removesuffix('s').replace('_', '-')}"
+    if name in _FLAGS:
+        option, value = _FLAGS[name]
+        flag: dict[str, Any] = {"flag_value": value, "show_default": False}
+        help = help if value else f"Do not {help[0].lower()}{help[1:]}"
+        return click.Option([option, name], default=default, help=help, **flag)
+    if get_origin(kind) is Sequence:
+        return click.Option([option, name], multiple=True, help=f"{help} Repeatable.")
+    if issubclass(kinds[0], StrEnum):
+        return click.Option([option], type=choice(kinds[0]), default=default.value, help=help)
+    return click.Option([option, name], type=kinds[0], default=default, help=help)
 
 
 class _Asking(click.Command):
-    """A command with errors that say how to search for a question that begins with "-"."""
+    """A command with options of a search, and with errors that say how to ask "-x".
+
+    Attributes:
+        fields: those of Query; their options need numpy, so they are made when they are needed.
+    """
+
+    fields: tuple[str, ...] = ()
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the parameters, those of a search after the arguments."""
+        if self.fields:
+            at = sum(isinstance(parameter, click.Argument) for parameter in self.params)
+            self.params[at:at] = [_query_option(name) for name in self.fields]
+            self.fields = ()
+        return super().get_params(ctx)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments. Raises UsageError."""
-        words = list(args)
+        asked = any(word.startswith("-") and " " in word for word in args)
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
-            unknown = None
-            if isinstance(error, click.NoSuchOption) and not error.possibilities:
-                unknown = error.option_name
-            for word in words:
-                if word.startswith("-") and (" " in word or (unknown and word.startswith(unknown))):
-                    raise click.UsageError(
-                        f"{error.format_message()} To ask a question that begins with -, put -- "
-                        f"before it: {ctx.command_path} COLLECTION -- {shlex.quote(word)}",
-                        ctx,
-                    ) from error
-            raise
+            unknown = isinstance(error, click.NoSuchOption) and not error.possibilities
+            if not (asked or unknown):
+                raise
+            way = "To ask a question that begins with -, put -- before it: "
+            message = f"{error.format_message()} {way}{ctx.command_path} COLLECTION -- QUESTION"
+            raise click.UsageError(message, ctx) from error
 
 
-@click.command(cls=_Asking)
-@COLLECTION
-@click.argument("question")
-@_takes(*_WHICH, *_PAGE, *_ORDER)
-@click.option(
-    "--facet",
-    "facets",
-    metavar="FIELD",
-    multiple=True,
-    help="Count the values of FIELD over all documents that match the filter; repeatable.",
+def _asking(*fields: str) -> type[_Asking]:
+    return type("Asking", (_Asking,), {"fields": fields})
+
+
+_QUESTION = click.argument("question")
+_KEYS = click.argument("keys", metavar="KEY...", nargs=-1, required=True)
+_NO_TEXTS = opt.flag("--no-texts", "With --json: hits without their texts.")
+
+
+@command(
+    *(opt.COLLECTION, _QUESTION, opt.ENCODER, _NO_TEXTS, opt.AS_JSON),
+    cls=_asking(*_PAGE, "facets", *_ORDER),
+    example='search notes.index "when do whales sleep" -k 3',
 )
-@ENCODER
-@runs
-@AS_JSON
-def search(
-    collection: Path | str,
-    question: str,
-    k: int,
-    encoder: str | None,
-    runtime: Any,
-    as_json: bool,
-    **options: Any,
-) -> None:
-    """Print the documents nearest to QUESTION, best first.
-
-    \b
-    Example:
-        searchengine search notes.index "when do whales sleep" -k 3
-    """
-    with open_engine(collection, encoder, runtime=runtime) as engine:
-        _show(engine, engine.search(question, k, **options), as_json, options, question)
+def search(collection: str, question: str, **options: Any) -> None:
+    """Print the documents nearest to QUESTION, best first."""
+    shown = {name: options.pop(name) for name in ("no_texts", "as_json")}
+    with open_engine(collection, options) as engine:
+        _show(engine, engine.search(question, **options), options, **shown)
 
 
-@click.command(cls=_Asking)
-@COLLECTION
-@click.argument("question")
-@click.argument("key")
-@_takes(*_WHICH, *_ORDER)
-@ENCODER
-@runs
-@AS_JSON
-def explain(
-    collection: Path | str,
-    question: str,
-    key: str,
-    k: int,
-    encoder: str | None,
-    runtime: Any,
-    as_json: bool,
-    **options: Any,
-) -> None:
-    """Tell why a search finds the document KEY or not.
-
-    The options are those of the search. Prints its ranks by vectors, words and prefix.
-
-    \b
-    Example:
-        searchengine explain notes.index "when do whales sleep" whales.txt
-    """
-    with open_engine(collection, encoder, runtime=runtime) as engine:
-        explanation = engine.explain(question, key, k, **options)
-    if as_json:
-        show_json(explanation.as_dict())
-    else:
-        say(str(explanation))
-
-
-@click.command()
-@COLLECTION
-@click.argument("keys", metavar="KEY...", nargs=-1, required=True)
-@_takes(*_WHICH, *_PAGE)
-@AS_JSON
-def similar(
-    collection: Path | str, keys: tuple[str, ...], k: int, as_json: bool, **options: Any
-) -> None:
-    """Print the documents nearest to the document KEY, or to several, best first.
-
-    \b
-    Example:
-        searchengine similar notes.index whales.txt -k 3
-    """
+@command(
+    opt.COLLECTION,
+    _KEYS,
+    _NO_TEXTS,
+    opt.AS_JSON,
+    cls=_asking(*_PAGE),
+    example="similar notes.index whales.txt -k 3",
+)
+def similar(collection: str, keys: tuple[str, ...], **options: Any) -> None:
+    """Print the documents nearest to the document KEY, or to several, best first."""
+    shown = {name: options.pop(name) for name in ("no_texts", "as_json")}
     with open_engine(collection) as engine:
-        _show(engine, engine.similar(keys, k, **options), as_json, options)
+        _show(engine, engine.similar(keys, **options), options, **shown)
 
 
-def _counted(counts: dict[Any, int]) -> str:
-    """The most frequent values of a facet, on one line."""
-    most = [f"{value} {count}" for value, count in list(counts.items())[:_FACET_VALUES]]
-    if len(counts) > _FACET_VALUES:
-        most.append(f"… and {len(counts) - _FACET_VALUES} more values; --json lists all")
-    return ", ".join(most)
-
-
-def _indented(hit: Any) -> str:
-    """A hit as text; a snippet of code keeps its lines."""
-    head, *lines = str(hit).split("\n")
-    return "\n".join([head, *lines[:1], *(f"       {line}" for line in lines[1:])])
-
-
-def _show(
-    engine: Any, hits: Any, as_json: bool, options: dict[str, Any], question: str = ""
-) -> None:
+def _show(engine: Any, hits: Any, options: dict[str, Any], no_texts: bool, as_json: bool) -> None:
     """Print hits and facets; note why there are none, and fields that may be misspelt."""
     if as_json:
         facets = {
             name: [{"value": value, "count": count} for value, count in counts.items()]
             for name, counts in hits.facets.items()
         }
-        names = ("exact", "notes", "replaced")
-        noted = {name: getattr(hits, name) for name in names}
-        show_json({"hits": hits.to_dicts(), "facets": facets} | noted)
+        shown = hits.to_dicts()
+        for hit in shown if no_texts else ():
+            del hit["text"]
+        noted = {name: getattr(hits, name) for name in ("exact", "notes", "replaced")}
+        show_json({"hits": shown, "facets": facets} | noted)
     else:
         for hit in hits:
-            say(_indented(hit))
+            say(str(hit))
         for name, counts in hits.facets.items():
-            say(f"{name}: {_counted(counts)}")
+            values = [f"{value} {count}" for value, count in counts.items()]
+            if (more := len(values) - _FACET_VALUES) > 0:
+                values[_FACET_VALUES:] = [f"… and {more} more values; --json lists all"]
+            say(f"{name}: {', '.join(values)}")
     for word, new in hits.replaced.items():
         note(f"no document has {word!r}; searched for {new!r} instead (--no-typo-tolerance)")
-    if options["exact"] and hits.exact:
-        matching = " that match" if options["where"] else ""
-        note(f"exact: these are the true {len(hits)} nearest{matching}")
     if not hits:
         note("no hits")
-        phrases = engine.required_phrases(question, options["phrases"]) if question else ()
-        if phrases and options["mode"] != Mode.VECTOR:
-            quoted = " and ".join(f'"{phrase}"' for phrase in phrases)
-            note(
-                f"no document{' that matches' if options['where'] else ''} contains {quoted}; "
-                "without --exact-phrases, and without + before it, a phrase only adds to the score"
-            )
+    elif fields := [name for name in (options["group_by"], *options.get("facets", ())) if name]:
+        from searchengine.backends.listing import unknown_fields
+
+        with engine.collection.reading() as snapshot:
+            for sentence in (each for field in fields for each in unknown_fields(snapshot, field)):
+                note(sentence)
+
+
+@command(
+    *(opt.COLLECTION, _QUESTION, click.argument("key"), opt.ENCODER, opt.AS_JSON),
+    cls=_asking("k", "where", *_ORDER),
+    example='explain notes.index "when do whales sleep" whales.txt',
+)
+def explain(collection: str, question: str, key: str, as_json: bool, **options: Any) -> None:
+    """Tell why a search finds the document KEY or not.
+
+    The options are those of the search. Prints its ranks by vectors, words and prefix.
+    """
+    with open_engine(collection, options) as engine:
+        explanation = engine.explain(question, key, **options)
+    show_json(explanation.as_dict()) if as_json else say(str(explanation))
+
+
+@command(opt.COLLECTION, _KEYS, opt.AS_JSON, example="get notes.index whales.txt")
+def get(collection: str, keys: tuple[str, ...], as_json: bool) -> None:
+    """Print documents by key.
+
+    The exit status is 1 if a key is unknown.
+    """
+    with open_engine(collection) as engine:
+        by_key = dict(zip(keys, engine.get(keys), strict=True))
+    documents = [document for key in keys if (document := by_key[key]) is not None]
+    if as_json:
+        show_json([document.as_record() for document in documents])
+    else:
+        for document in documents:
+            say(f"{document.key}  {document.title}".rstrip(), bold=True)
+            if document.metadata:
+                say(json.dumps(dict(document.metadata), ensure_ascii=False))
+            say(document.text)
+    for key in keys:
+        if by_key[key] is None:
+            note(f"no document {key!r}")
+    if len(documents) < len(keys):
+        raise click.exceptions.Exit(1)
+
+
+@command(
+    *(opt.COLLECTION, opt.WHERE),
+    click.option("--offset", default=0, help="Number of documents to skip."),
+    click.option("--limit", type=int, help="Maximum number of documents [default: all]."),
+    opt.AS_JSON,
+    name="list",
+    example='list notes.index --where "year >= 2015" --limit 10',
+)
+def list_documents(collection: str, where: str | None, as_json: bool, **options: Any) -> None:
+    """List documents in the order in which they were first added."""
+    with open_engine(collection) as engine:
+        documents = engine.documents(where, **options)
+        if as_json:
+            show_json_items(document.as_record() for document in documents)
+            return
+        for document in documents:
+            start = " ".join(document.text[: 4 * _SHOWN].split())
+            if len(start) > _SHOWN or len(document.text) > 4 * _SHOWN:
+                start = f"{start[:_SHOWN]}…"
+            say("  ".join(filter(None, (document.key, document.title, start))))
+
+
+@command(
+    opt.COLLECTION,
+    click.option("--above", default=0.95, help="Minimum cosine to the first one of a group, 0–1."),
+    *(opt.WHERE, opt.AS_JSON),
+    example="duplicates notes.index --above 0.97",
+)
+def duplicates(collection: str, above: float, where: str | None, as_json: bool) -> None:
+    """Print groups of documents that are nearly the same.
+
+    The first of each group is the one that was added first. Deleting the others leaves no two
+    documents that are nearer than the cosine of --above.
+    """
+    with open_engine(collection) as engine, steps() as step:
+        groups = engine.duplicates(
+            above, where=where, progress=lambda done, total: step("compare", done, total)
+        )
+    if as_json:
+        show_json({"groups": [group.as_dict() for group in groups]})
         return
-    for field in dict.fromkeys(filter(None, [options["group_by"], *options.get("facets", ())])):
-        note_unknown_fields(engine, field)
+    for group in groups:
+        say("\n".join(f"{c:.3f}  {key}" for key, c in zip(group.keys, group.cosines, strict=True)))
+        say()
+    more = sum(len(group.keys) - 1 for group in groups)
+    note(f"{counted(len(groups), 'group')}, {counted(more, 'document')} nearly the same as another")
+
+
+COMMANDS = (search, similar, explain, get, list_documents, duplicates)

@@ -8,90 +8,39 @@ from typing import Any
 
 import click
 
+from searchengine.cli import options as opt
 from searchengine.cli.console import say
-from searchengine.cli.options import (
-    COLLECTION,
-    ENCODER,
-    PATH,
-    runs,
-)
+from searchengine.cli.options import command
 from searchengine.errors import QueryError
 from searchengine.trainer.errors import install_line
 
 _NAME = re.compile(r"[\w][\w.-]{0,63}", re.ASCII)
-_SUFFIX = ".index"
 
 
-@click.command()
-@click.argument(
-    "collections",
-    metavar="COLLECTION…",
-    nargs=-1,
-    required=True,
-    type=PATH,
+@command(
+    click.argument("collections", metavar="COLLECTION…", nargs=-1, required=True, type=opt.PATH),
+    click.option("--host", default="127.0.0.1", help="Address to listen on."),
+    click.option(
+        "--port", type=click.IntRange(0, 65535), default=8080, help="Port; 0: a free one."
+    ),
+    click.option("--root-path", default="", help="Prefix of all addresses, such as /search."),
+    click.option("--trust-proxy", multiple=True, help="Address of a proxy to trust; repeatable."),
+    opt.file("--tokens", "File of tokens, a line NAME SCOPE TOKEN each."),
+    opt.encoder("Encoder of a collection, [NAME=]PATH; repeatable.", "encoders", multiple=True),
+    click.option("--workers", type=click.IntRange(1, 64), default=1, help="Number of processes."),
+    click.option(
+        "--timeout", type=click.FloatRange(0.1, 3600), default=30, help="Seconds of a request."
+    ),
+    click.option("--allow-origin", "origins", multiple=True, help="Web origin (CORS); repeatable."),
+    example="serve papers.index notes=notes.index --tokens tokens.txt",
 )
-@click.option("--host", default="127.0.0.1", help="Address to listen on.")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=8080, help="Port; 0 takes a free one."
-)
-@click.option(
-    "--root-path",
-    default="",
-    metavar="PATH",
-    help="Prefix of all addresses behind a proxy: /search; the proxy may take it off, or not.",
-)
-@click.option(
-    "--trust-proxy",
-    multiple=True,
-    metavar="ADDRESS",
-    help="Address or network of a proxy whose X-Forwarded-For and -Proto are believed; repeatable.",
-)
-@click.option(
-    "--tokens",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="File of tokens, a line NAME SCOPE TOKEN each; the scope is read or write.",
-)
-@click.option(
-    "--encoder",
-    "encoders",
-    multiple=True,
-    metavar="[NAME=]PATH",
-    help="Encoder of a collection, if it has moved or the vectors came with the documents; "
-    "repeatable.",
-)
-@click.option("--workers", type=click.IntRange(1, 64), default=1, help="Number of processes.")
-@click.option(
-    "--timeout",
-    type=click.FloatRange(0.1, 3600),
-    default=30,
-    metavar="SECONDS",
-    help="Seconds a request may take.",
-)
-@click.option(
-    "--allow-origin",
-    "origins",
-    multiple=True,
-    metavar="URL",
-    help="Web origin whose pages may call the server (CORS); repeatable.",
-)
-@runs
-def serve(
-    collections: tuple[str, ...],
-    tokens: Path | None,
-    encoders: tuple[str, ...],
-    runtime: Any,
-    **options: Any,
-) -> None:
+def serve(collections: tuple[str, ...], tokens: Path | None, encoders: Any, **options: Any) -> None:
     """Answer searches over HTTP.
 
     COLLECTION is a folder, or NAME=FOLDER; or the URL of one on PostgreSQL, which several servers
     may share, and which is named after its #. Without --tokens, everyone on this machine may search
-    and nobody may write.
-
-    \b
-    Example:
-        searchengine serve papers.index notes=notes.index --tokens tokens.txt
+    and nobody may write; the scope of a token is read or write. A trusted proxy is an address or a
+    network whose X-Forwarded-For and -Proto are believed; it may take the --root-path off, or not.
     """
     try:
         from searchengine.server.app import serve as run
@@ -103,27 +52,18 @@ def serve(
     settings = ServerSettings(
         collections=named,
         tokens=None if tokens is None else tokens.absolute(),
-        encoders=of_collections("--encoder", encoders, named),
-        runtime=runtime,
+        encoders=of_collections(encoders, named),
         **options,
     )
     run(settings, lambda url: say(f"Serving {', '.join(named)} at {url}"))
 
 
-@click.command()
-@COLLECTION
-@ENCODER
-@runs
-def mcp(collection: Path | str, **options: Any) -> None:
+@command(opt.COLLECTION, opt.ENCODER, example="mcp notes.index")
+def mcp(collection: str, **options: Any) -> None:
     """Serve a collection to an assistant as tools (MCP).
 
-    The tools are search, get, similar and facets, over stdin and stdout, by
-    the Model Context Protocol. They only read, and show what other processes
-    commit.
-
-    \b
-    Example:
-        searchengine mcp notes.index
+    The tools are search, get, similar and facets, over stdin and stdout, by the Model Context
+    Protocol. They only read, and show what other processes commit.
     """
     try:
         from searchengine.server.mcp_server import serve as serve_tools
@@ -146,48 +86,35 @@ def named_collections(arguments: Iterable[str]) -> dict[str, Path | str]:
 
     named: dict[str, Path | str] = {}
     for argument in arguments:
-        name, equals, rest = argument.partition("=")
-        path: Path | str
-        if equals and _NAME.fullmatch(name) and is_url(rest):
-            path = rest
-        elif is_url(argument):
-            path, name = argument, split_url(argument)[1]
-            argument = name_of(argument)
-        elif equals and _NAME.fullmatch(name) and not Path(argument).exists():
-            path = Path(rest)
-        else:
-            path = Path(argument)
-            name = path.absolute().name.removesuffix(_SUFFIX)
-        if not _NAME.fullmatch(name):
+        name, equals, path = argument.partition("=")
+        if not equals or not _NAME.fullmatch(name) or Path(argument).exists():
+            path, name = argument, Path(argument).absolute().name.removesuffix(".index")
+            name = split_url(path)[1] if is_url(path) else name
+        if not _NAME.fullmatch(name) or name in named:
             raise QueryError(
-                f"the name of a collection takes letters, digits, '.', '-' and '_', got {name!r}; "
-                f"give it one: NAME={argument}"
+                "names of collections must differ, and take letters, digits, '.', '-' and '_', "
+                f"got {name!r}; give it another: NAME={name_of(path)}"
             )
-        if name in named:
-            raise QueryError(f"two collections are named {name!r}; name one: NAME={argument}")
-        named[name] = path
+        named[name] = path if is_url(path) else Path(path)
     return named
 
 
 def of_collections(
-    option: str, arguments: Iterable[str], collections: Mapping[str, Path | str]
+    arguments: Iterable[str], collections: Mapping[str, Path | str]
 ) -> dict[str, str]:
-    """Collection → value, from NAME=VALUE; the only collection needs no name.
-
-    `option`: for the message. Raises QueryError.
-    """
+    """Collection → encoder, from NAME=PATH; the only collection needs no name."""
     values: dict[str, str] = {}
-    names = ", ".join(collections)
     for argument in arguments:
         name, equals, value = argument.partition("=")
-        if not equals or Path(argument).exists():
-            if len(collections) > 1:
-                raise QueryError(
-                    f"{option} {argument}: name its collection, one of {names}: "
-                    f"{option} NAME={argument}"
-                )
+        if (not equals or Path(argument).exists()) and len(collections) == 1:
             name, value = next(iter(collections)), argument
         if name not in collections:
-            raise QueryError(f"{option} {argument}: the collections are {names}, got {name!r}")
+            raise QueryError(
+                f"--encoder {argument}: name its collection, one of {', '.join(collections)}: "
+                f"--encoder NAME={argument}"
+            )
         values[name] = value
     return values
+
+
+COMMANDS = (serve, mcp)

@@ -1,99 +1,69 @@
-"""searchengine train and mine."""
+"""Train: searchengine train, with its display and logs, and mine."""
 
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from searchengine.cli.console import note
-from searchengine.cli.options import AS_JSON, MODEL, Assignment, runs
-from searchengine.trainer.errors import TRAINING, require
+from searchengine.cli import options as opt
+from searchengine.cli.console import Terminated, counted, note, progress, show_result, steps
+from searchengine.cli.options import command
+from searchengine.trainer.errors import TRAINING, ConfigError, TrainingWarning, pip_line, require
 from searchengine.trainer.files import read_object
 from searchengine.trainer.training.presets import PRESETS, preset
 
 if TYPE_CHECKING:
+    from searchengine.trainer.encoder import Encoder
+    from searchengine.trainer.training.loop import OnReport, Report
     from searchengine.trainer.training.train_config import TrainConfig
 
-FILES = click.Path(path_type=Path)
+_BEFORE = "Reading examples, and judging the base model"
+_LOGGED = click.Choice(["wandb", "mlflow", "tensorboard"])
 
 
-class WithPresets(click.Command):
-    """A command whose help ends with the presets."""
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write them."""
-        with formatter.section("Presets"):
-            formatter.write_dl(
-                [
-                    (name, "; ".join(filter(None, (p.summary, p.harm))))
-                    for name, p in PRESETS.items()
-                ]
-            )
-
-
-@click.command(cls=WithPresets)
-@click.argument("files", nargs=-1, type=FILES)
-@click.option("--out", required=True, type=FILES, help="Folder to write the model to.")
-@click.option(
-    "--preset", type=click.Choice(list(PRESETS)), help="Settings to start from: see below."
-)
-@click.option("--base", help="Model to start from [default: starter].")
-@click.option(
-    "--dev",
-    multiple=True,
-    type=FILES,
-    help="File to choose the best step by (repeatable), or a BEIR folder.",
-)
-@click.option(
-    "--exclude",
-    multiple=True,
-    type=FILES,
-    help="File of texts to leave out of training; repeatable.",
-)
-@click.option(
-    "--config",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="JSON file of training settings.",
-)
-@click.option(
-    "--set",
-    "assignments",
-    multiple=True,
-    type=Assignment("temperature=0.1"),
-    help="Setting, the value in JSON: epochs=1, prefixes=[384,64]; repeatable.",
-)
-@click.option("--resume", is_flag=True, help="Resume from the last checkpoint in --out.")
-@click.option(
-    "--log",
-    "logs",
-    multiple=True,
-    type=click.Choice(["wandb", "mlflow", "tensorboard"]),
-    help="Where to log loss and scores; tensorboard: to runs/ in --out; repeatable.",
+@command(
+    click.argument("files", nargs=-1, type=opt.FILE),
+    opt.file("--out", "Folder to write the model to.", required=True),
+    click.option("--preset", type=click.Choice([*PRESETS]), help="Settings to start from."),
+    click.option("--base", help="Model to start from [default: starter]."),
+    opt.file("--dev", "File to choose the best step by.", multiple=True),
+    opt.file("--exclude", "Texts to leave out of training.", multiple=True),
+    opt.file("--config", "JSON file of training settings."),
+    click.option(
+        "--set",
+        "assignments",
+        multiple=True,
+        type=opt.assignment,
+        metavar="NAME=VALUE",
+        help="Setting, the value in JSON: epochs=1, prefixes=[384,64]; repeatable.",
+    ),
+    opt.flag("--resume", "Resume from the last checkpoint in --out."),
+    click.option(
+        "--log", "logs", multiple=True, type=_LOGGED, help="Where to log loss and scores."
+    ),
+    epilog="\n\n".join(
+        f"Preset {name}: {'; '.join(filter(None, (each.summary, each.harm)))}."
+        for name, each in PRESETS.items()
+    ),
+    example="train data/pairs.tsv --out my-model",
 )
 def train(
-    files: tuple[Path, ...],
-    preset: str | None,
-    config: Path | None,
-    assignments: tuple[tuple[str, Any], ...],
-    resume: bool,
-    logs: tuple[str, ...],
-    **options: Any,
+    files: Any, preset: Any, config: Any, assignments: Any, resume: bool, logs: Any, **options: Any
 ) -> None:
     """Fine-tune an encoder on sentences, pairs, triplets, scores or labelled texts.
 
-    FILES are CSV, TSV or JSONL, .gz too, or Parquet. The --dev files (pairs, scored or not;
-    labelled texts for a classification), search on a BEIR folder, or held-out examples choose
-    the best step. Training texts that occur in an --exclude file are left out, so that a later
-    evaluation uses unseen texts. --config, --set
-    and the other options override a --preset, in that order.
-    docs/training-reference.md lists all settings.
-
-    \b
-    Example:
-        searchengine train data/pairs.tsv --out my-model
+    FILES are CSV, TSV or JSONL, .gz too, or Parquet. The --dev files (repeatable; pairs, scored or
+    not; labelled texts for a classification), search on a BEIR folder, or held-out examples choose
+    the best step. Training texts that occur in an --exclude file (repeatable) are left out, so that
+    a later evaluation uses unseen texts. --config, --set and the other options override a --preset,
+    in that order. --log tensorboard writes to runs/ in --out. docs/training-reference.md lists all
+    settings.
     """
     from searchengine.trainer.sources.source import Source
 
@@ -104,13 +74,10 @@ def train(
     elif config is None:
         raise click.UsageError("Missing argument 'FILES...': name them, or a --config with them.")
     settings = read_config(config, overrides, preset, assignments)
-    if not resume:  # before torch is loaded
-        base = Source.find(settings.base)
-        tuned = (base.folder / "modules.json").exists()  # it has a head for sentences
+    if not resume:  # a missing base is refused before torch is loaded
+        tuned = (Source.find(settings.base).folder / "modules.json").exists()
         if tuned and preset and (harm := PRESETS[preset].harm):
             note(f"Preset {preset} {harm}; take `pairs`, or a base without a head for sentences")
-    from searchengine.cli.train_display import train_with_progress
-
     train_with_progress(settings, resume=resume, logs=logs)
 
 
@@ -133,74 +100,179 @@ def read_config(
     return TrainConfig.from_dict({**(preset(preset_name) if preset_name else {}), **settings})
 
 
-@click.command()
-@click.argument("pairs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="New .jsonl file.")
-@MODEL
-@click.option(
-    "--corpus", type=click.Path(path_type=Path), help="Corpus of further candidates, as for index."
+def train_with_progress(
+    config: "TrainConfig", *, resume: bool = False, logs: Sequence[str] = ()
+) -> "Encoder":
+    """Train, and show loss and scores on stderr. `logs`: where they go besides.
+
+    Of the --dev files a folder in BEIR's layout is a search to judge by. Under torchrun only the
+    first process shows and writes anything. Raises ConfigError for several folders.
+    """
+    from searchengine.measure.judged_folder import is_judged, retrieval
+    from searchengine.trainer.training import loop
+    from searchengine.trainer.training.processes import launched_rank
+
+    folders = [path for path in config.dev if is_judged(path)]
+    if len(folders) > 1:
+        raise ConfigError(f"one folder of judged questions chooses the step, got {len(folders)}")
+    config = replace(config, dev=tuple(path for path in config.dev if path not in folders))
+    measure = retrieval(folders[0]) if folders else None
+    if launched_rank() > 0:
+        return loop.train(config, resume=resume, measure=measure)
+    if (config.out / "modules.json").exists():
+        note(f"{config.out} holds a model, which this training will replace when it ends")
+    with ExitStack() as stack:
+        stack.enter_context(resumable(config))
+        callbacks = [stack.enter_context(display(resume))]
+        callbacks += [stack.enter_context(log_to(name, config)) for name in logs]
+
+        def on_report(report: "Report") -> None:
+            for callback in callbacks:
+                callback(report)
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TrainingWarning)  # the line below has the same text
+            encoder = loop.train(config, on_report, resume, measure)
+    note(f"The model is in {config.out}. {encoder.recipe['verdict']}")
+    return encoder
+
+
+@contextmanager
+def resumable(config: "TrainConfig") -> Iterator[None]:
+    """Where a run is interrupted, say how it goes on."""
+    from searchengine.trainer.training.checkpoint import saved_step
+
+    try:
+        yield
+    except (KeyboardInterrupt, Terminated):
+        advice = "no checkpoint was written yet: begin again"
+        if (step := saved_step(config.out)) is not None:
+            advice = f"the same command with --resume goes on from update {step}"
+        elif (config.out / "modules.json").exists():
+            advice = f"{config.out} holds a model all the same"
+        note(f"Training was interrupted; {advice}")
+        raise
+
+
+@contextmanager
+def display(resume: bool) -> "Iterator[OnReport]":
+    """Progress with the loss, and a line for every evaluation; yields the callback of `train`."""
+    before: int | None = None
+    with steps() as progress:
+        progress(_BEFORE, 0, None)
+
+        def on_report(report: "Report") -> None:
+            nonlocal before
+            if before is None:
+                progress(_BEFORE, 1, 1)
+                left_out = f"; {report.excluded} left out, for they are in an exclude or dev file"
+                note(f"{report.examples} examples{left_out if report.excluded else ''}")
+                if report.unjudged and not resume:
+                    note(f"No --dev file, and {report.unjudged}: the last step is kept")
+                elif report.base:
+                    note(f"the base as shipped  {_by_prefix(report.base)}")
+            loss = "" if report.loss is None else f"loss {report.loss:.3f}"
+            progress("Training", report.step - (before or 0), report.steps, loss)
+            before = report.step
+            if report.scores is not None:
+                best = "  (best)" if report.best_step == report.step else ""
+                note(f"step {report.step:>6}          {_by_prefix(report.scores)}{best}")
+
+        yield on_report
+
+
+def _by_prefix(scores: Mapping[int, float]) -> str:
+    return "  ".join(f"{dim}: {score:.4f}" for dim, score in scores.items())
+
+
+@contextmanager
+def log_to(service: str, config: "TrainConfig") -> "Iterator[OnReport]":
+    """Send loss and scores of every update to a service; yields the callback of `train`.
+
+    with log_to("tensorboard", config) as report:
+        train(config, report)
+
+    wandb and mlflow are set up as their documentation says: WANDB_PROJECT, MLFLOW_TRACKING_URI.
+    TensorBoard's files are in `runs`, below the folder of the model. The first report decides where
+    the run continues: later steps of an interrupted run are hidden, and a new run hides all of an
+    earlier one. Raises ConfigError if the package is not installed.
+    """
+    from searchengine.trainer.sources.source import RUNS
+
+    if find_spec(service) is None:
+        raise ConfigError(f"--log {service} needs the package {service}: {pip_line(service)}")
+    with ExitStack() as stack:
+        send: Callable[..., Any]
+        if service == "wandb":
+            import wandb
+
+            send = stack.enter_context(wandb.init(config=config.to_dict())).log
+        elif service == "mlflow":
+            import mlflow
+
+            stack.enter_context(mlflow.start_run())
+            mlflow.log_params({name: str(value) for name, value in config.to_dict().items()})
+            send = mlflow.log_metrics
+        else:
+            from torch.utils.tensorboard import SummaryWriter
+
+            writers: list[Any] = []
+
+            def send(values: Mapping[str, float], step: int) -> None:
+                if not writers:
+                    writer = SummaryWriter(str(config.out / RUNS), purge_step=step)
+                    writers.append(stack.enter_context(writer))
+                for tag, value in values.items():
+                    writers[0].add_scalar(tag, value, step)
+
+        yield lambda report: send(report.values(), step=report.step)
+
+
+@command(
+    click.argument("pairs", nargs=-1, required=True, type=opt.FILE),
+    opt.file("--out", "New .jsonl file.", required=True),
+    opt.MODEL,
+    opt.file("--corpus", "Corpus of further candidates, as for index."),
+    click.option("--text-field", metavar="NAME", help="Text field of the corpus [default: text]."),
+    click.option("--negatives", default=1, help="Number of negatives per anchor."),
+    click.option("--relative-margin", default=0.95, help="Maximum score, of the positive's 1."),
+    opt.AS_JSON,
+    example="mine data/pairs.tsv --out triplets.jsonl",
 )
-@click.option(
-    "--text-field", metavar="NAME", help="Name of the text field of the corpus [default: text]."
-)
-@click.option("--negatives", default=1, help="Number of negatives per anchor.")
-@click.option(
-    "--relative-margin",
-    default=0.95,
-    help="Maximum score of a negative, as a fraction of the positive's.",
-)
-@runs
-@AS_JSON
 def mine(
-    pairs: tuple[Path, ...],
-    out: Path,
-    encoder: str,
-    corpus: Path | None,
-    text_field: str | None,
-    runtime: Any,
-    as_json: bool,
-    **settings: Any,
+    pairs: Any, out: Path, encoder: str, corpus: Any, runtime: Any, as_json: bool, **options: Any
 ) -> None:
     """Find hard negatives for the PAIRS (CSV, TSV or JSONL) and write triplets.
 
-    Candidates are all positives and the documents of --corpus. A candidate that
-    scores nearly as high as the positive may be a positive too: the margins leave
-    it out. `train` reads the file; docs/training.md has the details.
-
-    \b
-    Example:
-        searchengine mine data/pairs.tsv --out triplets.jsonl
+    Candidates are all positives and the documents of --corpus. A candidate that scores nearly as
+    high as the positive may be a positive too: the margin leaves it out. `train` reads the file;
+    docs/training.md has the details.
     """
-    from searchengine.cli.console import counted, progress, show_json
     from searchengine.corpus.files import read_corpus
     from searchengine.corpus.tabular import Columns
-    from searchengine.measure.mining import (
-        MiningConfig,
-        candidates,
-        check_output,
-        read_pairs,
-        write_negatives,
-    )
+    from searchengine.measure import mining
 
-    check_output(out)  # before seconds of loading
-    config = MiningConfig(**settings)
+    mining.check_output(out)  # before seconds of loading
+    columns = Columns(text=options.pop("text_field"))
+    config = mining.MiningConfig(**options)
     from searchengine.trainer.encoder import Encoder
 
     started = time.monotonic()
-    columns = Columns(text=text_field)
     documents = read_corpus(corpus, columns=columns) if corpus else ()
     loaded = Encoder.load(encoder, **asdict(runtime))
-    examples = read_pairs(pairs)
-    texts = candidates(examples, (document.full_text for document in documents))
+    examples = mining.read_pairs(pairs)
+    texts = mining.candidates(examples, (document.full_text for document in documents))
     with progress("Mining", len(examples) + len(texts)) as advance:
-        summary = write_negatives(out, loaded, examples, texts, config, advance)
+        summary = mining.write_negatives(out, loaded, examples, texts, config, advance)
     seconds = round(time.monotonic() - started, 2)
-    if as_json:
-        show_json({"out": str(out), **asdict(summary), "seconds": seconds})
-        return
-    note(f"{summary.pairs} pairs and {summary.candidates} candidates in {seconds} s: {out}")
     full = counted(config.negatives, "negative")
-    note(
-        f"{summary.complete} pairs with {full}, {summary.fewer} with fewer, "
-        f"{summary.none} with none; {summary.dropped_by_margin} candidates left out by the margins"
+    show_result(
+        {"out": str(out), **asdict(summary), "seconds": seconds},
+        f"{summary.pairs} pairs and {summary.candidates} candidates in {seconds} s: {out}\n"
+        f"{summary.complete} pairs with {full}, {summary.fewer} with fewer, {summary.none} with "
+        f"none; {summary.dropped_by_margin} candidates left out by the margin",
+        as_json,
     )
+
+
+COMMANDS = (train, mine)

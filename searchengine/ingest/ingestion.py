@@ -146,7 +146,7 @@ def passage_reader(backend: Backend, encoder: CollectionEncoder) -> PassageReade
     if stored["encoder"]["fingerprint"] == NO_ENCODER:
         raise QueryError(
             f"{backend.path} has no encoder; pass the vectors of the documents: "
-            "add(documents, vectors)"
+            "add(documents, vectors), or --vectors FILE.npy"
         )
     try:
         return PassageReader(encoder.load(stored), stored)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from searchengine.corpus.vector_files import read_vectors
 from searchengine.engine import Mode, SearchEngine, Snapshot
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Doubles, Floats, RowNumbers, evenly, unit_rows
@@ -158,7 +159,7 @@ def vectors_dataset(
     Without queries (q, D), a sample of the rows is used as queries and not indexed. A prefix wider
     than the vectors is shortened. Raises QueryError.
     """
-    rows = _loaded(vectors)
+    rows = read_vectors(vectors)
     if queries is None:
         self_queries = evenly(len(rows), min(SELF_QUERIES, len(rows) // 10))
         if not self_queries.size:
@@ -169,7 +170,7 @@ def vectors_dataset(
         indexed = np.setdiff1d(np.arange(len(rows)), self_queries)
         query_rows = _checked(vectors, rows, self_queries)
     else:
-        indexed, array = np.arange(len(rows)), _loaded(queries)
+        indexed, array = np.arange(len(rows)), read_vectors(queries)
         if array.shape[1] != rows.shape[1]:
             raise QueryError(
                 "queries and rows must have the same number of dimensions, got "
@@ -187,27 +188,11 @@ def vectors_dataset(
         yield Dataset(vectors.name, (segment,), (None,), query_rows)
 
 
-def _loaded(path: Path) -> Floats:
-    """Map the rows of a .npy file. Raises QueryError."""
-    try:
-        array: Floats = np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError:
-        raise QueryError(f"{path}: no such file") from None
-    except (OSError, ValueError, EOFError) as error:
-        raise QueryError(f"{path} cannot be read as a .npy file ({error})") from error
-    if not isinstance(array, np.ndarray) or array.ndim != 2 or array.dtype.kind != "f":
-        shape = getattr(array, "shape", None)
-        raise QueryError(f"{path} must contain floating-point rows (n, D), got shape {shape}")
-    if not len(array):
-        raise QueryError(f"{path} contains no rows")
-    return array
-
-
 def _checked(path: Path, array: Floats, numbers: RowNumbers) -> Floats:
     """Read rows of a file as float32. Raises QueryError for one without a direction."""
-    rows = array[numbers]
+    rows = np.asarray(array[numbers], np.float32)
     try:
         unit_rows(rows, numbers=numbers)
     except VectorError as error:
         raise QueryError(f"{path}: {error}") from error
-    return np.asarray(rows, np.float32)
+    return rows

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -44,12 +44,17 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class MiningConfig:
-    """Selection of hard negatives. Raises QueryError for a number outside its range."""
+    """Selection of hard negatives.
 
-    negatives: Annotated[int, "Number of negatives per anchor."] = 1
-    relative_margin: Annotated[
-        float, "Maximum score of a negative, as a fraction of the positive's."
-    ] = 0.95
+    Attributes:
+        negatives: number of negatives per anchor.
+        relative_margin: maximum score of a negative, as a fraction of the positive's.
+
+    Raises QueryError for a number outside its range.
+    """
+
+    negatives: int = 1
+    relative_margin: float = 0.95
 
     def __post_init__(self) -> None:
         if not 1 <= self.negatives <= DEPTH:

@@ -72,7 +72,7 @@ def default_modes(engine: SearchEngine) -> tuple[Mode, ...]:
 def measure(
     engine: SearchEngine,
     task: Task,
-    dims: Sequence[int] = (),
+    dims: Sequence[int] | None = (),
     shortlist: int = 100,
     modes: Sequence[Mode | str] | None = None,
     progress: Progress = silent,
@@ -88,8 +88,8 @@ def measure(
     collection's structure, so that it measures the encoder and not the index. Modes "text" and
     "hybrid" have one setting each.
 
-    `modes`: None for `default_modes`. Raises QueryError for an invalid prefix length or mode, and
-    CollectionError if the collection is empty.
+    `dims`: None for `default_dims`; `modes`: None for `default_modes`. Raises QueryError for an
+    invalid prefix length or mode, and CollectionError if the collection is empty.
     """
     rows, texts = names(engine, dims, modes), list(task.queries.values())
     if not len(engine):
@@ -117,15 +117,21 @@ def measure(
 
 
 def names(
-    engine: SearchEngine, dims: Sequence[int] = (), modes: Sequence[Mode | str] | None = None
+    engine: SearchEngine,
+    dims: Sequence[int] | None = (),
+    modes: Sequence[Mode | str] | None = None,
 ) -> list[str]:
     """The names of the settings that `measure` yields, in their order. Raises QueryError."""
     full = engine.collection.settings["encoder"]["dim"]
+    if modes is None:
+        modes = (Mode.AUTO, Mode.VECTOR) if dims else default_modes(engine)
+    if dims is None:
+        dims = default_dims(engine) if Mode.VECTOR in modes else ()
     for dim in dims:
         if not 1 <= dim <= full:
             raise QueryError(f"a prefix must be between 1 and {full}, got {dim}")
     settings: list[str] = []
-    for mode in default_modes(engine) if modes is None else modes:
+    for mode in modes:
         if mode not in list(Mode):
             raise QueryError(f"mode must be one of {', '.join(Mode)}, got {mode!r}")
         if mode == Mode.VECTOR:

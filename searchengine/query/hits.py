@@ -88,7 +88,8 @@ class Hit:
         if below and self.title:  # the first heading often is the title
             below = f" > {below}".removeprefix(f" > {self.title}")
         title = f"  {self.title}{below}" if self.title or below else ""
-        return f"{_shown(self.score)}  {self.key}{title}\n       {self.snippet}"
+        snippet = self.snippet.replace("\n", "\n       ")
+        return f"{_shown(self.score)}  {self.key}{title}\n       {snippet}"
 
 
 class Timing(NamedTuple):

@@ -70,16 +70,18 @@ class Query:
 
     k: Annotated[int, "Number of hits."] = 10
     shortlist: Annotated[int | None, "Candidates of each segment to rerank at full width."] = None
-    where: Annotated[str | None, "Metadata filter."] = None
-    exact: Annotated[bool, "Return the true nearest documents."] = False
+    where: Annotated[str | None, "Metadata filter: year >= 2015 and lang in ('en', 'ko')"] = None
+    exact: Annotated[bool, "Return the true nearest documents; slower."] = False
     rerank: Rerank | None = field(default=None, hash=False)  # which need not be hashable
     candidates: int = CANDIDATES
-    mode: Annotated[Mode | str, "Rank by vectors, by words or by both."] = Mode.AUTO
+    mode: Annotated[Mode | str, "Rank by vectors, words or both; auto: as stored."] = Mode.AUTO
     group_by: Annotated[str | None, "Metadata field: one hit per value."] = None
     offset: Annotated[int, "Hits to skip."] = 0
     min_score: Annotated[float | None, "Minimum score of a hit."] = None
     facets: Annotated[Sequence[str], "Metadata fields whose values are counted."] = ()
-    phrases: Annotated[Phrases | str, "Phrases in quotation marks."] = Phrases.SCORED
+    phrases: Annotated[
+        Phrases | str, "Require the phrases in quotation marks; else they raise the score."
+    ] = Phrases.SCORED
     typo_tolerance: Annotated[bool, "Replace unknown words by the nearest known ones."] = True
     timeout: Annotated[float | None, "Seconds that the search may take."] = None
 

@@ -16,7 +16,7 @@ from searchengine import SearchEngine
 from searchengine.cli import console
 
 EVIL = "\x1b]0;owned\x07 \x9b31m \r \x7f \u202egnp\u2069"
-SHOWN = r"\x1b]0;owned\x07 \x9b31m \x0d \x7f \u202egnp\u2069"
+SHOWN = r"\x1b]0;owned\x07 \x9b31m \r \x7f \u202egnp\u2069"
 FIELD = "\u202ename\x9b"
 FORBIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 

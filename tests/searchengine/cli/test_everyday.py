@@ -10,7 +10,7 @@ from command_line import run, run_json
 from tiny_model import write_model2vec
 
 from searchengine import SearchEngine
-from searchengine.cli import documents
+from searchengine.cli import search
 from searchengine.corpus.documents import LeftOut
 from searchengine.corpus.files import Unread
 from searchengine.ingest.folder_sync import Pass
@@ -75,7 +75,7 @@ def test_ctrl_c_ends_any_command_with_130(monkeypatch: pytest.MonkeyPatch) -> No
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(documents, "open_engine", interrupt)
+    monkeypatch.setattr(search, "open_engine", interrupt)
     done = run("list", "notes.index")
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "Interrupted\n")
 

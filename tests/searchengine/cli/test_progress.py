@@ -20,9 +20,9 @@ def test_a_log_shows_that_a_run_goes_on(
         pulse("Training", 10, 110, "loss 0.5")
     pulse("Building", 7, 5)
     assert capsys.readouterr().err.splitlines() == [
-        "Training: 30 of 110, loss 0.5, 5 min left",
-        "Training: 50 of 110, loss 0.5, 5 min left",
-        "Building: 7",
+        "Training: 30 of 110, loss 0.5, 0.3/s, 5 min left",
+        "Training: 50 of 110, loss 0.5, 0.2/s, 5 min left",
+        "Training: 50 of 110, loss 0.5, 0.2/s, 5 min left; Building: 7 of 5",
     ]
 
 
@@ -44,7 +44,7 @@ def indexes():
 
 @cli.command()
 def trains():
-    from searchengine.cli.train_display import display
+    from searchengine.cli.train import display
     with display(resume=True) as on_report:
         on_report(SimpleNamespace(
             step=2, steps=5, loss=0.5, examples=9, excluded=0, scores=None, base={},

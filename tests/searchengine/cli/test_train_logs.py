@@ -9,7 +9,7 @@ import command_line
 import pytest
 from safetensors.torch import save_file
 
-from searchengine.cli.train_display import _resumable
+from searchengine.cli.train import log_to, resumable
 from searchengine.trainer.training.checkpoint import file_of
 from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import write_sentence_transformer
@@ -34,7 +34,7 @@ def train(folder: Path, *options: str) -> command_line.Done:
     [
         ("wandb", ["--log", "wandb"], "pip install wandb"),
         ("mlflow", ["--log", "mlflow"], "pip install mlflow"),
-        ("tensorboard", ["--log", "tensorboard"], "pip install 'searchengine[tensorboard]'"),
+        ("tensorboard", ["--log", "tensorboard"], "pip install tensorboard"),
     ],
 )
 def test_a_missing_package_is_named_before_training(
@@ -103,11 +103,9 @@ def test_tensorboard_reads_its_files_back(
 ) -> None:
     reading = "tensorboard.backend.event_processing.event_accumulator"
     reader = pytest.importorskip(reading, reason="the extra `tensorboard` is not installed")
-    from searchengine.cli.train_logs import tensorboard_log
-
     for updates in runs:
         config = TrainConfig(train=(tmp_path / "pairs.tsv",), out=tmp_path)
-        with pytest.raises(KeyboardInterrupt), tensorboard_log(config) as report:
+        with pytest.raises(KeyboardInterrupt), log_to("tensorboard", config) as report:
             for update in updates:
                 report(update)
             raise KeyboardInterrupt
@@ -129,6 +127,6 @@ def test_an_interrupted_run_says_how_it_goes_on(
         if step:
             file_of(config.out).parent.mkdir(parents=True)
             save_file({}, file_of(config.out), {"run": json.dumps({"state": {"step": step}})})
-        with pytest.raises(KeyboardInterrupt), _resumable(config):
+        with pytest.raises(KeyboardInterrupt), resumable(config):
             raise KeyboardInterrupt
         assert way in capsys.readouterr().err

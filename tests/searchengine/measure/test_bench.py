@@ -251,11 +251,11 @@ def test_subjects_that_cannot_be(engine: SearchEngine, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("array", "message"),
     [
-        (None, "no such file"),
+        (None, "No such file"),
         (b"no array", "cannot be read as a .npy file"),
-        (np.zeros(3, np.float32), "floating-point rows"),
-        (np.zeros((3, 2), np.int64), "floating-point rows"),
-        (np.zeros((0, 2), np.float32), "contains no rows"),
+        (np.zeros(3, np.float32), "numbers of shape"),
+        (np.zeros((3, 2), bool), "numbers of shape"),
+        (np.zeros((0, 2), np.float32), "holds no vectors"),
         (np.array([[{}]], object), "cannot be read as a .npy file"),
         (np.ones((5, 2), np.float32), "10 or more, but .* has 5"),
         (np.full((50, 2), np.nan, np.float32), "not finite|NaN"),

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from lazy import Lazy, needs
 from tiny_model import WORDS, write_sentence_transformer
 
-from searchengine.cli.measuring.evaluate import mteb as command
+from searchengine.cli.measure import mteb as command
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, DataError
 from searchengine.trainer.evaluation.sts import StsTask, sts_tasks, unit_prefix

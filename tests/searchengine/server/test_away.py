@@ -45,12 +45,12 @@ def damaged_and_mended(folder: Path) -> tuple[Path, Path]:
 
 def test_collections_of_a_server_may_have_an_encoder_of_their_own() -> None:
     two = {"a": Path("a"), "b": Path("b")}
-    assert of_collections("--encoder", ["b=x/y"], two) == {"b": "x/y"}
-    assert of_collections("--encoder", ["x"], {"a": Path("a")}) == {"a": "x"}
+    assert of_collections(["b=x/y"], two) == {"b": "x/y"}
+    assert of_collections(["x"], {"a": Path("a")}) == {"a": "x"}
     with pytest.raises(QueryError, match="--encoder x: name its collection, one of a, b: "):
-        of_collections("--encoder", ["x"], two)
-    with pytest.raises(QueryError, match="--encoder c=x: the collections are a, b, got 'c'"):
-        of_collections("--encoder", ["c=x"], two)
+        of_collections(["x"], two)
+    with pytest.raises(QueryError, match="--encoder c=x: name its collection, one of a, b"):
+        of_collections(["c=x"], two)
 
 
 def test_questions_are_encoded_by_the_encoder_that_is_named(serve: Serve, tmp_path: Path) -> None:

@@ -1,0 +1,158 @@
+"""Keep a collection: searchengine info, verify, repair, backup, copy and export."""
+
+import json
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from warnings import catch_warnings
+
+import click
+
+from searchengine.cli import options as opt
+from searchengine.cli.console import counted, say, show_json, show_result, steps
+from searchengine.cli.options import command, open_engine
+from searchengine.errors import SearchEngineError
+
+_NEW_FOLDER = click.argument("folder", type=opt.FILE)
+
+
+@command(opt.COLLECTION, opt.AS_JSON, example="info my.index")
+def info(collection: str, as_json: bool) -> None:
+    """Show what a collection contains and how it is searched."""
+    from searchengine.indexer.native.library import description
+
+    with open_engine(collection) as engine:
+        stats, more = engine.stats(), {"runtime": engine.runs_on(), "kernel": description()}
+        with catch_warnings(action="ignore"):  # no document has the field
+            lost = engine.count("exists(unreadable)")
+        if lost:
+            beside = counted(lost, "document")
+            more["unreadable"] = f"parts of files: list --where 'exists(unreadable)' ({beside})"
+        prompts: dict[str, str] = {}
+        with suppress(SearchEngineError):  # which `runtime` tells
+            stated = getattr(engine.encoder, "prompts", {})  # which only a model folder names
+            prompts = {name: prompt for name, prompt in stated.items() if prompt}
+    if as_json:
+        show_json(asdict(stats) | more | {"prompts": prompts})
+        return
+    if prompts:
+        more["prompts"] = json.dumps(prompts, ensure_ascii=False)[1:-1]
+    for name, value in (stats.described() | more).items():
+        say(f"{name:12} {value}")
+
+
+@command(opt.COLLECTION, opt.AS_JSON, example="verify my.index")
+def verify(collection: str, as_json: bool) -> None:
+    """Check every file of a collection against its checksum.
+
+    On a server (URL): the checksum of every text, and vectors.
+    """
+    with open_engine(collection) as engine:
+        engine.verify()
+        name = str(engine.collection.path)
+    show_json({"collection": name, "whole": True}) if as_json else say(f"{name} is whole")
+
+
+@command(
+    opt.COLLECTION,
+    opt.DRY_RUN,
+    opt.ENCODER,
+    opt.WAIT,
+    opt.AS_JSON,
+    example=(
+        "repair notes.index --dry-run",
+        "repair notes.index",
+    ),
+)
+def repair(collection: str, as_json: bool, **options: Any) -> None:
+    """Repair a damaged collection from the texts it stores.
+
+    Segments with damaged or missing vectors are encoded again; all else is built again. A
+    documents.db that SQLite finds damaged is left as it is: docs/operating.md tells how to recover
+    it. The exit status is 0 if the collection is whole afterwards, else 1.
+    """
+    from searchengine.backends.contract import folders_only
+    from searchengine.backends.opening import is_url, name_of
+    from searchengine.engine import SearchEngine
+
+    if is_url(collection):
+        raise folders_only(
+            name_of(collection),
+            "searchengine verify URL checks the tables; restore the database from a backup, or "
+            "copy the documents to it again: searchengine copy FOLDER URL",
+        )
+    with steps() as report:
+        result = SearchEngine.repair(collection, progress=report, **options)
+    if as_json:
+        show_json(asdict(result))
+    else:
+        nouns = ("document", "passage", "segment")
+        sizes = ", ".join(counted(getattr(result, f"{noun}s"), noun) for noun in nouns)
+        lines = [f"checked   {sizes}"]
+        name = "damage  " if result.dry_run else "repaired"
+        lines += [f"{name}  {damage}" for damage in result.damage]
+        lines += [f"lost      {lost}" for lost in result.lost]
+        if result.dry_run and result.encoded:
+            lines.append(f"to do     encode {counted(result.encoded, 'document')} again")
+        say("\n".join(lines))
+        say(f"{collection} is whole" if result.whole else f"not whole: {result.complaint}")
+    if not result.whole:
+        raise click.exceptions.Exit(1)
+
+
+@command(
+    opt.COLLECTION, _NEW_FOLDER, opt.AS_JSON, example="backup notes.index /backups/notes.index"
+)
+def backup(collection: str, folder: Path, as_json: bool) -> None:
+    """Copy the last commit to a new FOLDER, while others read and write."""
+    with open_engine(collection) as engine:
+        engine.backup(folder)
+        stats = engine.stats()
+    result = {"collection": stats.path, "folder": str(folder), "documents": stats.documents}
+    text = f"{counted(stats.documents, 'document')} of {stats.path} copied to {folder}"
+    show_result(result | {"commit": stats.commit}, text, as_json)
+
+
+@command(opt.COLLECTION, _NEW_FOLDER, opt.AS_JSON, example="export notes.index notes-export")
+def export(collection: str, folder: Path, as_json: bool) -> None:
+    """Write documents.jsonl, passages.jsonl and vectors.npy to a new FOLDER."""
+    with open_engine(collection) as engine:
+        count, name = engine.export(folder), str(engine.collection.path)
+    result = {"collection": name, "folder": str(folder), "documents": count}
+    show_result(result, f"{counted(count, 'document')} exported to {folder}", as_json)
+
+
+@command(
+    click.argument("source", type=opt.PATH),
+    click.argument("target", type=opt.PATH),
+    opt.flag("--prune", "Delete documents of TARGET that SOURCE lacks."),
+    opt.AS_JSON,
+    example=(
+        'copy papers.index "postgresql://me@localhost/search#papers"',
+        'copy "postgresql://me@localhost/search#papers" papers.index',
+    ),
+)
+def copy(source: str, target: str, prune: bool, as_json: bool) -> None:
+    """Copy the collection SOURCE to TARGET, a folder or a URL.
+
+    A URL is postgresql://USER@HOST/DATABASE#NAME.
+
+    Nothing is encoded again. Both sides are compared at the end. After an interruption, or when
+    SOURCE has changed, the same command copies the rest; with --prune it also deletes what SOURCE
+    no longer has.
+    """
+    from searchengine.backends.opening import name_of
+    from searchengine.engine import SearchEngine
+
+    with steps() as report:
+        copied = SearchEngine.copy(source, target, report, prune=prune)
+    names = {"source": name_of(source), "target": name_of(target)}
+    removed = f", {counted(copied.removed, 'document')} deleted there" if copied.removed else ""
+    text = f"{copied.written:,} of {counted(copied.documents, 'document')} copied to "
+    text += f"{names['target']}{removed}; both sides are equal (checksum {copied.checksum[:12]}, "
+    text += f"vectors within {copied.farthest:.5f})"
+    show_result(names | asdict(copied), text, as_json)
+
+
+COMMANDS = (info, verify, repair, backup, copy, export)

@@ -1,1 +1,0 @@
-"""Commands that measure: bench, plan and evaluate."""
