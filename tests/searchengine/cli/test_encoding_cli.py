@@ -1,8 +1,6 @@
 """Runtimes and precisions from the command line."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +8,6 @@ import command_line
 import pytest
 from tiny_model import write_bert
 
-from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.native.library import levels
 from searchengine.trainer.runtimes import runtime_config
 
@@ -67,20 +64,6 @@ def test_any_runtime_asks_what_another_indexed(collection: Path) -> None:
         assert one["score"] == pytest.approx(other["score"], abs=0.02)
 
 
-def test_a_cold_search_reads_no_torch(collection: Path) -> None:
-    program = (
-        "import sys\nfrom searchengine.cli import cli\n"
-        "try:\n    cli(['search', sys.argv[1], 'a whale sings', '-k', '1'])\n"
-        "except SystemExit as end:\n    assert not end.code\n"
-        "heavy = {'torch', 'transformers', 'pandas', 'scipy', 'huggingface_hub', 'sqlite_utils'}\n"
-        "print(sorted(heavy & set(sys.modules)))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(collection)], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.splitlines()[-1] == "[]" and "a whale sings" in done.stdout
-
-
 def test_info_names_the_runtime(collection: Path) -> None:
     chosen = f"native int8 (a BERT network on a processor, by {levels()[0]})"
     assert json_of("info", collection)["runtime"] == chosen
@@ -95,15 +78,6 @@ def test_info_where_the_model_is_gone(notes: Path, tmp_path: Path) -> None:
     assert info["documents"] == 4 and "cannot be loaded" in info["runtime"]
     moved = ("search", tmp_path / "c", "a whale sings", "--encoder", tmp_path / "moved")
     assert json_of(*moved)["hits"][0]["key"] == "1"
-
-
-def test_fewer_layers(model: Path, notes: Path, tmp_path: Path) -> None:
-    shallow = tmp_path / "shallow"
-    Encoder.load(model, layers=1).save(shallow)
-    run("index", notes, tmp_path / "c", "--encoder", shallow)
-    assert json_of("info", tmp_path / "c")["fingerprint"] == Encoder.load(shallow).fingerprint
-    first = json_of("search", tmp_path / "c", "a whale sings")["hits"][0]
-    assert first["key"] == "1" and first["scores"]["vector"] > 0.99
 
 
 def test_what_cannot_be_is_one_sentence(collection: Path) -> None:

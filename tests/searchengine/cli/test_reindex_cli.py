@@ -50,11 +50,6 @@ def leave(collection: Path, encoder: Path) -> None:
         leave_pending(engine, encoder)
 
 
-def test_a_reindex_as_json(collection: Path, models: tuple[Path, Path]) -> None:
-    result = run_json("reindex", collection, "--encoder", models[1], "--passages", "0")
-    assert [result[when]["encoder"] for when in ("before", "after")] == [*map(str, models)]
-
-
 def test_discard(collection: Path, models: tuple[Path, Path]) -> None:
     assert run_json("reindex", collection, "--discard")["discarded"] is False
     leave(collection, models[1])

@@ -15,7 +15,6 @@ from tiny_model import static_table, write_model2vec
 
 from searchengine import SearchEngine
 from searchengine.errors import CollectionError
-from searchengine.measure.retrieval import measure, task
 from searchengine.upkeep.copies import copy
 
 
@@ -98,18 +97,6 @@ def test_damage_is_found(url: str, sql: str, expected: str) -> None:
     done = run("verify", url)
     assert done.returncode == 2 and "is damaged" in done.stderr
     assert done.stderr.count("\n") == 1
-
-
-def test_retrieval_is_measured_as_on_the_folder(folder: Path, url: str) -> None:
-    queries = {"1": "aaa b", "2": "aaaaaa"}
-    qrels = {"1": {"k2": 1, "gone": 1}, "2": {"k5": 2}}
-    rows = []
-    for place in (folder, url):
-        with SearchEngine.open(place, Words()) as engine:
-            rows.append([*measure(engine, task(engine, queries, qrels), modes=("vector", "text"))])
-    for ours, theirs in zip(*rows, strict=True):
-        assert ours.name == theirs.name
-        assert ours.ndcg_10 == pytest.approx(theirs.ndcg_10, abs=1e-6), ours.name
 
 
 @pytest.fixture(scope="module")

@@ -93,11 +93,9 @@ FIRST = [
             [FIRST, [Update(2, loss=1.25), Update(3, loss=1.0)]],
             {"loss": [(1, 2.0), (2, 1.25), (3, 1.0)], "learning_rate": [(0, 0.5), (0, 0.25)]},
         ),
-        ([FIRST, [Update(0, learning_rate=1.0), Update(1, loss=4.0)]],
-         {"loss": [(1, 4.0)], "learning_rate": [(0, 1.0)]}),
     ],
-    ids=["nothing", "one run", "resumed", "another run"],
-)  # fmt: skip
+    ids=["nothing", "one run", "resumed"],
+)
 def test_tensorboard_reads_its_files_back(
     tmp_path: Path, runs: list[list[Any]], expected: dict[str, Any]
 ) -> None:

@@ -76,10 +76,7 @@ def test_tune_with_questions_as_json(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ("--target-recall", "2"),
-            "recall must lie between 0 and 1, at least 1e-09 from both",
-        ),
+        (("--target-recall", "2"), "recall must lie between 0 and 1, at least 1e-09 from both"),
         (("--max-ram", "lots"), "expected bytes, such as 500MB or 2GiB, got 'lots'"),
         (
             ("--target-recall", "0.8", "--max-ram", "1kB"),
@@ -87,10 +84,7 @@ def test_tune_with_questions_as_json(folder: Path) -> None:
         ),
         (("--for", "speed"), "'speed' is not one of 'latency', 'throughput'"),
         (("--queries", "gone.txt"), "gone.txt"),
-        (
-            (),
-            "to show recall@10 above 0.95",
-        ),
+        ((), "to show recall@10 above 0.95"),
         (("--target-recall", "0.9999"), "needs 323688 passages"),
     ],
 )
@@ -100,16 +94,6 @@ def test_tune_refuses(folder: Path, arguments: tuple[str, ...], message: str) ->
     assert done.returncode == 2 and done.stdout == ""
     assert message in done.stderr and "Traceback" not in done.stderr
     assert run_json("info", folder / "c") == before
-
-
-def test_too_few_to_tune(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "few.jsonl").write_text('{"_id": "a", "text": "a dog runs"}\n')
-    run("index", tmp_path / "few.jsonl", tmp_path / "c", "--encoder", folder / "model")
-    done = run("tune", tmp_path / "c")
-    assert done.returncode == 2
-    assert "tuning needs 100 passages, " in done.stderr
-    done = run("tune", tmp_path / "gone")
-    assert done.returncode == 2 and "no such collection" in done.stderr
 
 
 def test_exact(folder: Path) -> None:
@@ -128,10 +112,8 @@ def test_exact(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "recipe"),
     [
-        ("--set structure=ivf --set effort=3", {"structure": "ivf", "effort": 3}),
         ("--set structure=hnsw --set hnsw_m=8", {"structure": "hnsw", "hnsw_m": 8}),
-        ("--set code=int8", {"code": "int8"}),
-        ("--set rotation=identity", {"rotation": "identity"}),
+        ("--set code=int8 --set rotation=identity", {"code": "int8", "rotation": "identity"}),
         ("--prefix 8 --set stages=[[16,40],[24,20]]", {"stages": [[16, 40], [24, 20]]}),
     ],
 )
@@ -184,15 +166,6 @@ def test_an_existing_collection_keeps_its_recipe(folder: Path) -> None:
         assert f"{message}; leave the option out, or index into a new folder" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("500000", 500_000),
-        ("500MB", 500_000_000),
-        ("2GiB", 2 * 1024**3),
-        ("1.5 kb", 1500),
-        ("3t", 3 * 10**12),
-    ],
-)
-def test_bytes(text: str, number: int) -> None:
-    assert _bytes(text) == number
+def test_bytes() -> None:
+    sizes = {"500000": 500_000, "500MB": 500_000_000, "2GiB": 2 << 30, "1.5 kb": 1500}
+    assert {text: _bytes(text) for text in sizes} == sizes

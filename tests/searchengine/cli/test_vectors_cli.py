@@ -5,8 +5,8 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -95,28 +95,6 @@ def test_what_export_writes_is_read_back(tmp_path: Path, config: list[str]) -> N
     assert np.abs(vectors[0] - vectors[1]).max() < 1e-3
 
 
-@pytest.mark.parametrize("records", [[], [{"_id": "a", "text": "a bee", "n": 1}]])
-@pytest.mark.parametrize("encoder", [WordLengths(), None])
-def test_an_export_without_vectors_is_read_back(
-    tmp_path: Path, records: list[dict[str, Any]], encoder: WordLengths | None
-) -> None:
-    """Of an empty collection, and of one whose documents have no vectors."""
-    dim = 16 if encoder is None else None
-    with SearchEngine.create(tmp_path / "a", encoder, dim=dim) as engine:
-        if records:
-            engine.add(records, [None])
-    assert run("export", tmp_path / "a", tmp_path / "one").returncode == 0
-    files = [tmp_path / "one" / name for name in ("documents.jsonl", "passages.jsonl")]
-    files.append(tmp_path / "one" / "vectors.npy")
-    index = ["index", files[0], tmp_path / "b", "--vectors", files[2], "--passages-from", files[1]]
-    assert run_json(*index)["added"] == len(records)
-    assert run_json(*index)["unchanged"] == len(records)
-    assert run("export", tmp_path / "b", tmp_path / "two").returncode == 0
-    for file in files:
-        assert file.read_bytes() == (tmp_path / "two" / file.name).read_bytes()
-    assert run("verify", tmp_path / "b").returncode == 0
-
-
 def test_an_empty_file_is_still_refused(tmp_path: Path) -> None:
     """Without the passages of an export it is taken for a mistake, as are malformed records."""
     documents, vectors, passages = (tmp_path / name for name in ("d.jsonl", "v.npy", "p.jsonl"))
@@ -132,72 +110,29 @@ def test_an_empty_file_is_still_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "c").exists()
 
 
-def test_an_encoder_may_be_named(folder: Path) -> None:
-    rows = np.random.default_rng(1).standard_normal((2, 384))
-    np.save(folder / "v.npy", rows)
-    (folder / "two.jsonl").write_text('{"_id": "a", "text": "x"}\n{"_id": "b", "text": "y"}\n')
-    files = [folder / "two.jsonl", folder / "c", "--vectors", folder / "v.npy"]
-    assert run_json("index", *files, "--encoder", "starter")["added"] == 2
-    assert run_json("info", folder / "c")["encoder"] == "starter"
-    assert len(run_json("search", folder / "c", "a question")["hits"]) == 2
+def archive(path: Path) -> None:
+    with path.open("wb") as file:
+        np.savez(file, a=np.ones((2, 2)))
 
 
-def broken(folder: Path, name: str) -> Path:
-    path = folder / name
-    if name == "text.npy":
-        path.write_text("no array")
-    elif name == "cut.npy":
-        path.write_bytes((folder / "vectors.npy").read_bytes()[:1000])
-    elif name == "header.npy":
-        path.write_bytes((folder / "vectors.npy").read_bytes()[:20])
-    elif name == "empty.npy":
-        path.write_bytes(b"")
-    elif name == "pickled.npy":
-        np.save(path, np.array([{}], object), allow_pickle=True)
-    elif name == "folder.npy":
-        path.mkdir()
-    elif name == "zipped.npy":
-        with path.open("wb") as file:
-            np.savez(file, a=np.ones((2, 2)))
-    else:
-        shapes: dict[str, Any] = {
-            "flat.npy": np.ones(9),
-            "none.npy": np.empty((0, 8)),
-            "narrow.npy": np.empty((9, 0)),
-            "complex.npy": np.ones((9, 8), complex),
-            "short.npy": np.ones((9, 8)),
-            "nan.npy": np.where(np.arange(900)[:, None] == 8, np.nan, np.ones((900, 8))),
-        }
-        if name in shapes:
-            np.save(path, shapes[name])
-    return path
+BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
+    "missing": (lambda path: None, "v.npy: "),
+    "text": (lambda path: path.write_text("no array"), "cannot be read as a .npy file"),
+    "cut": (lambda path: path.write_bytes(b"\x93NUMPY\x01\x00"), "cannot be read as a .npy file"),
+    "folder": (Path.mkdir, "is a folder, expected a .npy file"),
+    "archive": (archive, "expected numbers of shape (n, D), one row per document, got several"),
+    "flat": (lambda path: np.save(path, np.ones(9)), "got float64 of shape (9,)"),
+    "none": (lambda path: np.save(path, np.empty((0, 8))), "holds no vectors (shape (0, 8))"),
+    "complex": (lambda path: np.save(path, np.ones((9, 8), complex)), "got complex128 of shape"),
+    "short": (lambda path: np.save(path, np.ones((9, 8))), "every document needs one row"),
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("missing.npy", "missing.npy: "),
-        ("text.npy", "cannot be read as a .npy file"),
-        ("cut.npy", "cannot be read as a .npy file"),
-        ("header.npy", "cannot be read as a .npy file"),
-        ("empty.npy", "cannot be read as a .npy file"),
-        ("pickled.npy", "cannot be read as a .npy file"),
-        ("folder.npy", "is a folder, expected a .npy file"),
-        (
-            "zipped.npy",
-            "expected numbers of shape (n, D), one row per document, got several arrays",
-        ),
-        ("flat.npy", "got float64 of shape (9,)"),
-        ("none.npy", "holds no vectors (shape (0, 8))"),
-        ("narrow.npy", "holds no vectors (shape (9, 0))"),
-        ("complex.npy", "got complex128 of shape (9, 8)"),
-        ("short.npy", "every document needs one row of the vectors"),
-        ("nan.npy", "row 8 of the vectors (from 0) holds NaN"),
-    ],
-)
-def test_files_that_are_no_vectors(folder: Path, name: str, message: str) -> None:
-    path = broken(folder, name)
-    done = run("index", folder / "documents.jsonl", folder / "c", "--vectors", path)
+@pytest.mark.parametrize("kind", BROKEN)
+def test_files_that_are_no_vectors(folder: Path, kind: str) -> None:
+    write, message = BROKEN[kind]
+    write(folder / "v.npy")
+    done = run("index", folder / "documents.jsonl", folder / "c", "--vectors", folder / "v.npy")
     assert done.returncode == 2
     assert message in done.stderr and len(done.stderr.strip().splitlines()) <= 3, done.stderr
     assert not (folder / "c").exists()
@@ -222,37 +157,6 @@ def test_options_that_do_not_fit(folder: Path) -> None:
         done = run("index", *arguments)
         assert done.returncode == 2 and message in done.stderr, done.stderr
         assert not (folder / "c").exists()
-
-
-def test_documents_without_text_or_vector(tmp_path: Path) -> None:
-    """Stored, counted and filtered, and found by what they have."""
-    records = [
-        {"_id": "a", "year": 2001},
-        {"_id": "b", "text": "whales sleep", "year": 2002},
-        {"_id": "c", "text": "owls hunt", "year": 2003},
-    ]
-    passages = [{"key": "a", "start": 0, "end": 0}, {"key": "b", "start": 0, "end": 12}]
-    for name, lines in (("documents", records), ("passages", passages)):
-        text = "".join(json.dumps(line) + "\n" for line in lines)
-        (tmp_path / f"{name}.jsonl").write_text(text)
-    np.save(tmp_path / "v.npy", np.eye(2, 8))
-    source, path = tmp_path / "documents.jsonl", tmp_path / "c"
-    files = ["--vectors", tmp_path / "v.npy", "--passages-from", tmp_path / "passages.jsonl"]
-    done = run("index", source, path, *files)
-    assert done.returncode == 0, done.stderr
-    assert "1 document without text; --text-field names another field" in done.stderr
-    assert len(run_json("list", path, "--where", "year >= 2002")) == 2
-    assert [each["_id"] for each in run_json("list", path)] == ["a", "b", "c"]
-    assert run_json("get", path, "a")[0]["year"] == 2001
-    assert [hit["key"] for hit in run_json("search", path, "owls", "--mode", "text")["hits"]] == [
-        "c"
-    ]
-    with SearchEngine.open(path) as engine:
-        assert [hit.key for hit in engine.search(np.eye(1, 8)[0])] == ["a", "b"]
-        engine.verify()
-    assert run_json("index", source, path, *files)["unchanged"] == 3
-    done = run("index", source, tmp_path / "other")
-    assert done.returncode == 2 and "no field 'text' (fields: '_id', 'year')" in done.stderr
 
 
 @pytest.mark.long
