@@ -1,6 +1,7 @@
 """Texts to terms: stems by language, parts of words in scripts without spaces."""
 
 import unicodedata
+from zlib import crc32
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 from Stemmer import Stemmer
 
 from searchengine.corpus.analyzer import Analyzer
-from searchengine.corpus.language_traits import DETECTION
+from searchengine.corpus.language_traits import DETECTION, function_words
 
 
 def terms_of(analyzer: Analyzer, text: str) -> list[str]:
@@ -117,5 +118,8 @@ def test_of_several_languages_in_a_script_that_of_the_text_counts() -> None:
     ]
     assert Analyzer.parse("stem:ru,de").orders("Vögel") == [("ru", "de")]
     # The terms depend on the words that tell a language, and so does the label.
+    codes = "en de fr es it pt nl ru tr sv pl ar vi da".split()
+    words = "".join(word for code in codes for word in sorted(function_words((code,))))
+    assert (crc32(words.encode()), DETECTION) == (2301146275, "2-bf90f622")
     assert f"by text {DETECTION}" in analyzer.label
     assert "by text" not in Analyzer.parse("stem:ru,de").label
