@@ -1,4 +1,4 @@
-"""The encoding of a text that is not UTF-8: by its marks, its zero bytes, or as chardet tells.
+"""The encoding of a text that is not UTF-8: by its marks, or as chardet tells.
 
 detected("Não se esqueça".encode("cp1252"))     # "cp1252", not cp1250
 """
@@ -19,7 +19,6 @@ _MARKS = {  # UTF-32 first: its mark begins with that of UTF-16
 }
 _SAMPLE = 1 << 20  # bytes to detect by
 _WHOLE = 5  # letters that are whole, for each broken place of UTF-8
-_ZEROS = 0.05  # share of zero bytes in UTF-16: a text in Cyrillic letters has 0.07
 
 # Without the many that differ from these in a few signs only; UTF-8 stands for none of them.
 _LATIN = "cp1252 cp1250 iso8859_2 cp1254 cp1257 iso8859_15 mac-roman cp850 cp437 utf-8".split()
@@ -27,6 +26,7 @@ _ALL = [
     *_LATIN,
     *"cp949 cp932 euc_jis_2004 gb18030 big5 cp1251 koi8-r cp1253 cp1255 cp1256".split(),
 ]
+_WIDE = ["utf-16-le", "utf-16-be", "utf-8"]
 # A byte beyond ASCII that has a letter beside it, but for the signs of 25 °C and 5 µm.
 _IN_A_WORD = re.compile(
     rb"[A-Za-z\x80-\xff][\x80-\xff]|(?![\xb0\xb5][A-Za-z]\b)[\x80-\xff][A-Za-z]"
@@ -82,27 +82,18 @@ def detected(data: bytes) -> str:
     """
     if (name := marked(data)) not in ("", "utf-8-sig"):
         return name
-    sample = data[:_SAMPLE]
-    if b"\0" in data:
-        return _without_mark(sample)
     if find_spec("chardet") is None:
         return ""
-    if not _IN_A_WORD.search(sample):
-        return "cp1252"
     from chardet import detect
 
-    lines = b"\n".join(line for line in sample.splitlines() if not line.isascii())
-    is_latin = sum(byte > 0x7F for byte in lines) < len(_LETTER.findall(lines))
-    candidates = _LATIN if is_latin else _ALL
+    sample, candidates = data[:_SAMPLE], _ALL
+    if b"\0" in data:
+        candidates = _WIDE
+    elif not _IN_A_WORD.search(sample):
+        return "cp1252"
+    else:
+        lines = b"\n".join(line for line in sample.splitlines() if not line.isascii())
+        if sum(byte > 0x7F for byte in lines) < len(_LETTER.findall(lines)):
+            candidates = _LATIN
     found = detect(sample, include_encodings=candidates, no_match_encoding="utf-8")["encoding"]
     return "" if found in (None, "utf-8") else known(found)
-
-
-def _without_mark(sample: bytes) -> str:
-    """UTF-16, whose zero bytes, of spaces and ASCII letters, are all in every second place."""
-    for zeros, others, name in ((1, 0, "utf-16-le"), (0, 1, "utf-16-be")):
-        if sample[zeros::2].count(0) > _ZEROS * len(sample) and 0 not in sample[others::2]:
-            words = sample.decode(name, "replace").split()
-            if len(sample) % 2 == 0 and "".join(words).isprintable():
-                return name
-    return ""

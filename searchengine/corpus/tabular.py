@@ -57,41 +57,34 @@ class Columns:
         named = {"text": self.text, "title": self.title, "id": self.id}
         return {f"--{option}-field": name for option, name in named.items() if name is not None}
 
-    def names(self, fields: Sequence[str], place: str, *, strict: bool = True) -> list[str]:
+    def names(self, fields: Sequence[str], place: str, *, is_first: bool) -> list[str]:
         """The fields of a header or record, with default names for the chosen ones.
 
-        Raises CorpusError, if `strict` also for a chosen field that is missing.
+        Raises CorpusError for ambiguous names; for the first record of a file also if a chosen
+        field is missing, or none is the text. Ids and titles alone are documents too.
         """
         names = list(fields)
         for option, name in self.chosen.items():
             default = "_id" if option == "--id-field" else option[2:-6]
             similar = [field for field in fields if field.casefold() == name.casefold()]
             similar = [name] if name in fields else similar
+            what = ""
             if len(similar) > 1:
                 listed = ", ".join(map(repr, similar))
                 what = f"{option} {name} fits several fields: {listed}; give the exact name"
             elif similar and default in fields and default != similar[0]:
                 how = "rename one of them in the file"
                 what = f"a field {default!r} besides {option} {name}; {how}"
-            elif similar or not strict:
-                names = [default if field in similar else field for field in names]
-                continue
-            else:
+            elif not similar and is_first:
                 what = f"no field {name!r} for {option} (fields: {some_fields(fields)})"
-            raise UnknownFields(str(bad(place, what)))
+            if what:
+                raise UnknownFields(str(bad(place, what)))
+            names = [default if field in similar else field for field in names]
         for default in _ANY_CASE:
             alike = [i for i, name in enumerate(names) if name.casefold() == default]
             if len(alike) == 1 and not (default in IDS and IDS.intersection(names)):
                 names[alike[0]] = default
-        return names
-
-    def header(self, fields: Sequence[str], place: str) -> list[str]:
-        """The `names` of the fields of a file. Raises CorpusError if none is the text.
-
-        Ids and titles alone are documents too.
-        """
-        names = self.names(fields, place)
-        if self.needs_text and "text" not in names and {*names} - IDS != {"title"}:
+        if is_first and self.needs_text and "text" not in names and {*names} - IDS != {"title"}:
             example = "name the field that holds the text, for example: --text-field body"
             what = f"no field 'text' (fields: {some_fields(fields)}); {example}"
             raise UnknownFields(str(bad(place, what)))
@@ -115,14 +108,14 @@ def named_records(
         if not isinstance(record, dict):
             leave(bad(place, f"expected a JSON object, got {type(record).__name__}"))
             continue
-        if is_first:
-            columns.header([*record], place)
-        is_first = False
         try:
-            names = columns.names([*record], place, strict=False)
+            names = columns.names([*record], place, is_first=is_first)
         except CorpusError as error:
+            if is_first:
+                raise
             leave(error)
             continue
+        is_first = False
         fields = zip(names, record.values(), strict=True)
         yield place, {n: v for n, v in fields if not rows or v is not None or n in _ANY_CASE[:2]}
 
@@ -166,7 +159,7 @@ def read_table(
             fields = [row[i] for i in named_cells]
             if len({*fields}) < len(fields):
                 raise bad(place, "a column name occurs twice in the header")
-            header = columns.header(fields, place)
+            header = columns.names(fields, place, is_first=True)
         elif len(row) == width or (len(row) > width and not "".join(row[width:]).strip()):
             record = {n: _cell(n, row[i]) for n, i in zip(header, named_cells, strict=True)}
             yield place, {n: v for n, v in record.items() if v != "" or n in _ANY_CASE}

@@ -119,8 +119,8 @@ def _attempt(name: str, part: str, lost: dict[str, str], read: Parts) -> Parts:
 def read_docx(path: Path) -> Parts:
     """The text of a Word file, notes and comments at the end.
 
-    Headings are paragraphs of the styles Title and Heading 1 to 9, and of styles made from them or
-    with an outline level. Raises CorpusError.
+    Headings are paragraphs of the styles Title and Heading 1 to 9, and of styles made from them.
+    Raises CorpusError.
     """
     import docx
 
@@ -134,10 +134,7 @@ def read_docx(path: Path) -> Parts:
 
     def heading(paragraph: Any, text: str) -> Iterator[Heading]:
         style = paragraph.find(f"{_W}pPr/{_W}pStyle")
-        level = _outline_level(paragraph)
-        if level is None and style is not None:
-            level = levels.get(style.get(f"{_W}val"))
-        if level:
+        if level := 0 if style is None else levels.get(style.get(f"{_W}val")):
             yield Heading(0, level, " ".join(text.split())[:LONGEST_HEADING])
 
     paragraphs = (each for body in bodies for each in _paragraphs(body))
@@ -154,21 +151,13 @@ def _properties(properties: Any, author: str | None) -> tuple[str, dict[str, Any
     return title, {"author": author} if author else {}
 
 
-def _outline_level(element: Any) -> int | None:
-    """The level that a paragraph or style names; 0 for text, None if it names none."""
-    outline = element.find(f"{_W}pPr/{_W}outlineLvl")
-    return None if outline is None else (int(outline.get(f"{_W}val")) + 1) % 10  # 9 is text
-
-
 def _style_level(style: Any) -> int | None:
-    """The level of a style of headings, by name or outline, or of the style it is made from."""
+    """The level of a style of headings, by name, or of the style it is made from."""
     for _ in range(_BASES):
         if style is None:
             break
         if match := _NAME.fullmatch(style.name or ""):
             return int(match[1] or 1)
-        if (level := _outline_level(style.element)) is not None:
-            return level
         style = getattr(style, "base_style", None)
     return None
 

@@ -16,7 +16,6 @@ from lxml import etree
 
 from searchengine.corpus.formats.kinds import LONGEST_HEADING, attempt
 from searchengine.corpus.text_files import Heading, Parts, Text, bad, decode, read_bytes
-from searchengine.errors import CorpusError
 
 _LEFT_OUT = set(
     "script style template noscript svg iframe object audio video canvas noframes datalist rt rp "
@@ -45,8 +44,6 @@ _DECLARATION = 1024  # bytes in which HTML declares its encoding
 _DC = "{http://purl.org/dc/elements/1.1/}"
 _TEXTS = ("application/xhtml+xml", "text/html", "application/x-dtbook+xml")
 _FIELDS = {"title": "title", "author": "creator", "lang": "language", "date": "date"}
-_ENCRYPTION = "META-INF/encryption.xml"
-_ENCRYPTED = re.compile(rb"""CipherReference\s[^>]*?URI=["']([^"']*)""")
 
 
 def read_html(path: Path) -> Parts:
@@ -166,13 +163,8 @@ def _chapters(path: Path, archive: zipfile.ZipFile) -> Parts:
     package, folder = etree.fromstring(archive.read(file)), posixpath.dirname(file)
     fields = {n: (package.findtext(f".//{_DC}{tag}") or "").strip() for n, tag in _FIELDS.items()}
     title, number = fields.pop("title"), 0
-    # Fonts often are encrypted, texts only under protection.
-    encryption = archive.read(_ENCRYPTION) if _ENCRYPTION in archive.namelist() else b""
-    encrypted = {unquote(name.decode()) for name in _ENCRYPTED.findall(encryption)}
 
     def chapter(name: str) -> Parts:
-        if name in encrypted:
-            raise CorpusError("encrypted; remove the protection first")
         for part in parse_bytes(archive.read(name), path):
             if isinstance(part, Text):
                 metadata = {n: value for n, value in fields.items() if value}

@@ -81,21 +81,6 @@ def test_bombs_and_files_of_other_formats(tmp_path: Path) -> None:
         assert re.search(pattern, reasons[name]), (name, reasons[name])
 
 
-def test_encrypted_books(tmp_path: Path) -> None:
-    def encryption(name: str) -> str:
-        return (
-            '<encryption xmlns:e="http://www.w3.org/2001/04/xmlenc#"><e:CipherReference '
-            f'URI="{name}"/></encryption>'
-        )
-
-    for name, member in (("font", "text/f.otf"), ("text", "text/c0.xhtml")):
-        extra = {"META-INF/encryption.xml": encryption(member)}
-        write_epub(tmp_path / f"{name}.epub", "Book", [GOOD], extra)
-    keys, reasons = outcome(tmp_path)
-    assert keys == ["font.epub#text/c0.xhtml"]
-    assert "encrypted; remove the protection first" in reasons["text.epub"]
-
-
 @pytest.mark.parametrize("pages", [1000, pytest.param(10_000, marks=pytest.mark.long)])
 def test_thousands_of_pages(tmp_path: Path, pages: int) -> None:
     pdf(tmp_path / "long.pdf", pages)
