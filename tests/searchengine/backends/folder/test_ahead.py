@@ -1,6 +1,5 @@
 """Segments built before the write lock is taken: equal to those built under it, and never wrong."""
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 from searchengine import SearchEngine
 from searchengine.backends.folder import collection as ahead
 from searchengine.backends.folder.writer import Writer
-from searchengine.errors import CollectionError
 
 DIM = 8
 DOCUMENTS = [{"_id": f"d{i}", "title": f"Title {i}", "text": f"word{i} sea"} for i in range(300)]
@@ -82,17 +80,6 @@ def test_equal_to_one_built_under_the_lock(
     assert {"vectors.bin", "coarse.faiss", "words.bin"} & set(files[0]) and files[0] == files[1]
 
 
-def test_others_write_meanwhile(tmp_path: Path, taken: list[bool]) -> None:
-    with begun(tmp_path / "c") as engine, SearchEngine.open(tmp_path / "c", wait=0) as other:
-        engine.add(
-            DOCUMENTS[100:],
-            VECTORS[100:],
-            building=once(lambda: other.add([{"_id": "new", "text": "new"}], VECTORS[:1])),
-        )
-        assert len(engine) == 301 and taken == [False, True, True]
-        engine.verify()
-
-
 @pytest.mark.parametrize("change", ["add", "delete", "unchanged"])
 def test_built_again_if_others_wrote_the_same_documents(
     tmp_path: Path, taken: list[bool], change: str
@@ -127,35 +114,3 @@ def test_built_again_for_another_index_config(tmp_path: Path, taken: list[bool])
         engine.add(DOCUMENTS[100:], VECTORS[100:], building=once(change))
         assert taken == [False, False]
         assert [s.config.prefix for s in engine.collection.segments.values()] == [DIM, 4]
-
-
-def test_interrupted(tmp_path: Path) -> None:
-    """Nothing is stored and nothing is left over."""
-
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
-    with begun(tmp_path / "c") as engine:
-        with pytest.raises(KeyboardInterrupt):
-            engine.add(DOCUMENTS[100:], VECTORS[100:], building=once(interrupt))
-        assert len(engine) == 100 and not list((tmp_path / "c" / "pending").glob("*"))
-        engine.add(DOCUMENTS[100:], VECTORS[100:])
-        assert len(engine) == 300
-        engine.verify()
-
-
-def test_folder_replaced_meanwhile(tmp_path: Path) -> None:
-    """The collection that takes the folder's place stays as it is."""
-    with begun(tmp_path / "c") as engine, begun(tmp_path / "other") as other:
-        other.delete(["d0"])
-        other.close()
-
-        def swap() -> None:
-            (tmp_path / "c").rename(tmp_path / "former")
-            shutil.copytree(tmp_path / "other", tmp_path / "c")
-
-        with pytest.raises(CollectionError, match=r"replaced|taken the place"):
-            engine.add(DOCUMENTS[100:], VECTORS[100:], building=once(swap))
-    with SearchEngine.open(tmp_path / "c") as engine:
-        assert len(engine) == 99 and not list((tmp_path / "c" / "pending").glob("*"))
-        engine.verify()

@@ -12,7 +12,6 @@ from conftest import WordLengths
 from searchengine import SearchEngine
 from searchengine.backends.folder import folders
 from searchengine.errors import CollectionError
-from searchengine.indexer.storage.durable import sha256
 
 
 @pytest.fixture
@@ -43,14 +42,6 @@ def opened(path: Path) -> None:
     SearchEngine.open(path, WordLengths()).close()
 
 
-def test_a_second_opening_reads_no_file_again(collection: Path, hashed: list[str]) -> None:
-    opened(collection)
-    assert "coarse.faiss" in hashed
-    hashed.clear()
-    opened(collection)
-    assert not hashed
-
-
 def test_an_altered_file_is_noticed_whatever_its_times_say(
     collection: Path, hashed: list[str]
 ) -> None:
@@ -72,10 +63,3 @@ def test_verify_reads_what_is_remembered(collection: Path, hashed: list[str]) ->
     with SearchEngine.open(collection, WordLengths()) as engine:
         engine.verify()
     assert {"coarse.faiss", "words.safetensors"} <= {*hashed}
-
-
-def test_small_files_are_read_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (tmp_path / "file").write_bytes(b"small")
-    assert folders.checksum(tmp_path / "file") == sha256(tmp_path / "file")
-    assert not (tmp_path / "cache").exists()

@@ -4,8 +4,8 @@ import os
 import signal
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -74,59 +74,6 @@ def test_the_log_is_bounded_beside_readers_that_refresh(path: Path) -> None:
         assert max(sizes) < 5 * _UNIT
         assert min(sizes[sizes.index(max(sizes)) :]) < 2 * _UNIT, "it never fell"
         engine.verify()
-
-
-@pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether all was folded, each time that readers were waited for."""
-    folded = []
-    fold = database.Database.fold_log
-
-    def recorded(self: database.Database, follow: Callable[[], None] | None = None) -> bool:
-        complete = fold(self, follow)
-        if follow is not None:
-            folded.append(complete)
-        return complete
-
-    monkeypatch.setattr(database.Database, "fold_log", recorded)
-    return folded
-
-
-def test_more_readers_than_sqlite_has_marks(
-    path: Path, waits: list[bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Six commits that are read take all marks; the writer itself then shares an older one."""
-    monkeypatch.setattr("searchengine.backends.folder.view.REOPENED", 0)
-    with ExitStack() as stack:
-        engine = stack.enter_context(SearchEngine.open(path, WordLengths()))
-        old = []
-        for number in range(8, 14):
-            old.append(stack.enter_context(SearchEngine.open(path, WordLengths())))
-            engine.add([document(number)])
-
-        def refresh(seconds: float) -> None:
-            for each in old if seconds else []:
-                each.refresh()
-
-        monkeypatch.setattr(database, "sleep", refresh)
-        grow(engine, path, units=6)
-    assert waits and all(waits)
-
-
-def test_a_reader_that_never_refreshes_is_waited_for_seldom(
-    path: Path, waits: list[bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(database, "_PATIENCE", 0.1)
-    with (
-        SearchEngine.open(path, WordLengths()) as old,
-        SearchEngine.open(path, WordLengths()) as engine,
-    ):
-        sizes = grow(engine, path, units=5)
-        assert max(sizes) > 2 * _UNIT and 1 <= len(waits) <= 6
-        assert "big" not in old
-        old.refresh()
-        sizes = grow(engine, path, units=1)  # both are engines of this process
-        assert "big" in old
 
 
 def test_nobody_writes_while_the_log_is_folded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,20 +4,18 @@ import asyncio
 import multiprocessing
 import os
 import shutil
-import signal
 import sqlite3
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from clean_process import clean
 from conftest import REPOSITORY, WordLengths
@@ -27,7 +25,6 @@ from searchengine import Document, SearchEngine
 from searchengine.backends.folder.database import turn
 from searchengine.backends.folder.store import Store
 from searchengine.errors import (
-    CollectionBusy,
     CollectionError,
     DuplicateKey,
     EncoderMismatch,
@@ -75,17 +72,6 @@ def _add(path: Path, start: int, stop: int) -> None:
         engine.add(documents(range(start, stop)))
 
 
-def _add_one_by_one(path: Path, start: int, stop: int) -> None:
-    with SearchEngine.open(path, WordLengths(), wait=60) as engine:
-        for i in range(start, stop):
-            engine.add(documents(range(i, i + 1)))
-
-
-def _delete(path: Path, numbers: Sequence[int]) -> None:
-    with SearchEngine.open(path, WordLengths(), wait=60) as engine:
-        engine.delete([f"k{i}" for i in numbers])
-
-
 # --- only SQLite opens documents.db ---------------------------------------------------------------
 
 OPENS = """
@@ -130,50 +116,6 @@ def test_nothing_but_sqlite_opens_the_database(path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_warmed_reader_keeps_its_locks(path: Path) -> None:
-    with SearchEngine.open(path, WordLengths()) as reader:
-        assert reader.warm() > 0
-        for start in range(40, 160, 60):
-            in_another_process(_add, path, start, start + 60)
-            assert keys(reader, "n >= 0") == {f"k{i}" for i in range(start)}
-            reader.refresh()
-            reader.warm()
-        reader.add(documents(range(160, 170)))
-        in_another_process(_add, path, 170, 180)
-        reader.add(documents(range(180, 190)))
-        assert keys(reader, "n >= 0") == {f"k{i}" for i in range(190)}
-        reader.verify()
-    with SearchEngine.open(path, WordLengths()) as again:
-        again.verify()
-        assert again.stats().documents == 190
-
-
-def test_what_another_process_deletes_is_gone_after_a_refresh(path: Path) -> None:
-    with SearchEngine.open(path, WordLengths()) as reader:
-        in_another_process(_delete, path, [1, 2])
-        assert len(keys(reader)) == 40
-        reader.refresh()
-        assert len(keys(reader)) == 38
-        in_another_process(_delete, path, [3, 4])
-        reader.refresh()
-        assert keys(reader) == {f"k{i}" for i in range(40)} - {"k1", "k2", "k3", "k4"}
-
-
-def test_warming_finds_a_damaged_page(path: Path) -> None:
-    with SearchEngine.open(path, WordLengths()) as engine:
-        engine.add([{"_id": f"long{i}", "text": "word " * 5000} for i in range(40)])
-    size = (path / "documents.db").stat().st_size
-    with (path / "documents.db").open("r+b") as file:
-        for page in range(30, size // 4096):
-            file.seek(4096 * page)
-            file.write(b"\xff" * 8)
-    with (
-        SearchEngine.open(path, WordLengths()) as engine,
-        pytest.raises(CollectionError, match=r"documents\.db is damaged"),
-    ):
-        engine.warm()
-
-
 # --- forks ----------------------------------------------------------------------------------------
 
 
@@ -203,42 +145,6 @@ def test_a_forked_child_cannot_use_what_its_parent_opened(path: Path) -> None:
 
 
 @FORKS
-def test_a_forked_child_opens_the_collection_itself(path: Path) -> None:
-    """The parent closes, another process writes: the child must see one state or the other."""
-    with SearchEngine.open(path, WordLengths()) as engine:
-        keys(engine, "n >= 0")
-        begin, tell = os.pipe()
-
-        def child(say: Callable[[Any], None]) -> None:
-            own = SearchEngine.open(path, WordLengths())
-            os.read(begin, 1)
-            own.refresh()
-            say(sorted(keys(own, "n >= 0")))
-            own.verify()
-            own.add(documents(range(100, 110)))
-            say(sorted(keys(own, "n >= 0")))
-            own.close()
-
-        def parent() -> None:
-            engine.close()
-            in_another_process(_delete, path, range(10))
-            in_another_process(_add, path, 40, 60)
-            os.write(tell, b"x")
-
-        thread = threading.Thread(target=lambda: (time.sleep(0.5), parent()))
-        thread.start()
-        ended = in_child(child, seconds=60)
-        thread.join()
-    expected = {f"k{i}" for i in range(10, 60)}
-    assert ended.problem is None
-    assert set(ended.said[0]) == expected
-    assert set(ended.said[1]) == expected | {f"k{i}" for i in range(100, 110)}
-    with SearchEngine.open(path, WordLengths()) as again:
-        again.verify()
-        assert again.stats().documents == 60
-
-
-@FORKS
 @pytest.mark.parametrize("first", ["parent", "child"])
 def test_a_child_that_closes_takes_no_lock_from_its_parent(path: Path, first: str) -> None:
     with SearchEngine.open(path, WordLengths()) as engine:
@@ -253,30 +159,6 @@ def test_a_child_that_closes_takes_no_lock_from_its_parent(path: Path, first: st
         engine.add(documents(range(80, 90)))
         assert keys(engine, "n >= 0") == {f"k{i}" for i in range(90)}
         engine.verify()
-
-
-@FORKS
-def test_a_fork_amid_searches_of_other_threads(path: Path) -> None:
-    """No lock that another thread held is waited for in the child."""
-    stop = threading.Event()
-    with SearchEngine.open(path, WordLengths()) as engine:
-
-        def ask() -> None:
-            while not stop.is_set():
-                keys(engine, "n >= 0")
-                engine.refresh()
-
-        threads = [threading.Thread(target=ask) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        try:
-            for _ in range(12):
-                ended = in_child(lambda say: say(_opened_and_counted(path)), seconds=20)
-                assert (ended.problem, ended.said) == (None, [40])
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join()
 
 
 @FORKS
@@ -296,20 +178,6 @@ def test_a_child_forked_while_its_parent_writes_is_refused(path: Path) -> None:
         engine.verify()
         # Not for ever: a child of now is fine again.
         assert in_child(lambda say: say(_opened_and_counted(path))).said == [50]
-
-
-@FORKS
-def test_a_stream_that_forks_does_no_harm(path: Path) -> None:
-    """Documents may come from multiprocessing's own workers: reading takes no lock."""
-    fork = multiprocessing.get_context("fork")
-    with SearchEngine.open(path, WordLengths()) as engine, fork.Pool(2) as pool:
-        engine.add(pool.imap(_numbered, range(40, 1240)), commit_every=500)
-        assert engine.stats().documents == 1240
-        engine.verify()
-
-
-def _numbered(i: int) -> dict[str, Any]:
-    return documents(range(i, i + 1))[0]
 
 
 def _count(engine: SearchEngine) -> int:
@@ -405,18 +273,6 @@ def replace(path: Path, by: Path) -> None:
     shutil.copytree(by, path)
 
 
-def test_a_restored_backup_is_noticed(path: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    with SearchEngine.open(path, WordLengths()) as engine:
-        engine.backup(copy)
-        engine.add(documents(range(40, 60)))
-        replace(path, copy)
-        assert len(keys(engine, "n >= 0")) == 60  # what is shown stays
-        engine.refresh()
-        assert keys(engine, "n >= 0") == {f"k{i}" for i in range(40)}
-        engine.verify()
-
-
 @pytest.mark.parametrize("writes", [1, *(pytest.param(n, marks=pytest.mark.long) for n in (2, 3))])
 def test_what_is_added_after_a_restore_is_found(path: Path, tmp_path: Path, writes: int) -> None:
     """With two writes both histories have a commit of the same number."""
@@ -432,20 +288,6 @@ def test_what_is_added_after_a_restore_is_found(path: Path, tmp_path: Path, writ
         expected = {f"k{i}" for i in [*range(40), *range(100, 100 + writes), *range(200, 210)]}
         assert keys(engine, "n >= 0") == expected
         engine.verify()
-
-
-def test_two_histories_with_a_commit_of_the_same_number(path: Path, tmp_path: Path) -> None:
-    """Restored, and changed as often as before: neither numbers nor counts tell them apart."""
-    copy = tmp_path / "copy"
-    with SearchEngine.open(path, WordLengths()) as engine:
-        engine.backup(copy)
-        engine.delete(["k1", "k4"])
-        number = engine.stats().commit
-        replace(path, copy)
-        in_another_process(_delete, path, [2, 3])
-        engine.refresh()
-        assert engine.stats().commit == number
-        assert keys(engine) == {f"k{i}" for i in range(40)} - {"k2", "k3"}
 
 
 def test_a_commit_of_the_same_file_is_told_by_its_id(path: Path, tmp_path: Path) -> None:
@@ -466,23 +308,6 @@ def test_a_commit_of_the_same_file_is_told_by_its_id(path: Path, tmp_path: Path)
             reader.refresh()
             assert reader.stats().commit == before
             assert {hit.key for hit in reader.search("a", 50, where="n >= 1000")} == {"k2"}
-
-
-def test_a_folder_replaced_during_a_change_is_left_alone(path: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    with SearchEngine.open(path, WordLengths()) as engine:
-        engine.backup(copy)
-
-        def stream() -> Iterator[dict[str, Any]]:
-            yield from documents(range(40, 50))
-            replace(path, copy)
-            yield from documents(range(50, 60))
-
-        with pytest.raises(CollectionError, match="was replaced by another folder"):
-            engine.add(stream())
-        engine.refresh()
-        assert keys(engine) == {f"k{i}" for i in range(40)}
-        engine.verify()
 
 
 def test_a_folder_replaced_while_an_index_is_built(path: Path, tmp_path: Path) -> None:
@@ -597,35 +422,6 @@ def test_two_processes_with_a_file_of_one_name(path: Path, tmp_path: Path) -> No
         assert engine.get("readme.md").text == "of one"
 
 
-def test_the_segments_of_a_new_folder_are_not_taken_for_garbage(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The folder is replaced after the lock was taken: the other's segments are no garbage."""
-    from searchengine.backends.folder import folders
-
-    other = tmp_path / "other"
-    with SearchEngine.create(other, WordLengths(), FLAT) as engine:
-        for start in range(0, 30, 10):
-            engine.add(documents(range(start, start + 10)))
-        held = engine.stats().documents
-    opens = folders.open_folder
-    done: list[bool] = []
-
-    def opened(folder: Path) -> Any:
-        if not done:
-            done.append(True)
-            replace(path, other)
-        return opens(folder)
-
-    with SearchEngine.open(path, WordLengths()) as engine:
-        monkeypatch.setattr(folders, "open_folder", opened)
-        with pytest.raises(CollectionError, match="was replaced by another folder"):
-            engine.add(documents(range(50, 60)))
-    with SearchEngine.open(path, WordLengths()) as again:
-        again.verify()
-        assert again.stats().documents == held
-
-
 def test_a_replaced_folder_of_another_encoder_is_refused(path: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     with SearchEngine.create(other, WordLengths(fingerprint="another"), FLAT) as engine:
@@ -656,57 +452,17 @@ def test_a_folder_that_is_gone(path: Path) -> None:
 # --- writers --------------------------------------------------------------------------------------
 
 
-def test_threads_of_one_process_queue(path: Path) -> None:
-    errors: list[BaseException] = []
-
-    def add(engine: SearchEngine, start: int) -> None:
-        try:
-            for i in range(start, start + 10):
-                engine.add(documents(range(i, i + 1)))
-        except BaseException as error:
-            errors.append(error)
-
-    with (
-        SearchEngine.open(path, WordLengths()) as one,
-        SearchEngine.open(path, WordLengths()) as other,
-    ):
-        threads = [
-            threading.Thread(target=add, args=(engine, start))
-            for engine, start in ((one, 40), (one, 50), (other, 60), (other, 70))
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert not errors
-        one.refresh()
-        assert keys(one) == {f"k{i}" for i in range(80)}
-        one.verify()
-
-
-def test_processes_that_wait_all_succeed(path: Path) -> None:
-    processes = [
-        clean.Process(target=_add_one_by_one, args=(path, start, start + 10))
-        for start in (40, 50, 60, 70)
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(120)
-    assert [process.exitcode for process in processes] == [0] * 4
-    with SearchEngine.open(path, WordLengths()) as engine:
-        assert keys(engine) == {f"k{i}" for i in range(80)}
-        engine.verify()
-
-
 def _make_and_add(path: Path, start: int, ready: Any) -> None:
     ready.wait()
     with SearchEngine.open_or_create(path, WordLengths(), FLAT, wait=60) as engine:
         engine.add(documents(range(start, start + 3)))
 
 
-def test_processes_that_make_a_collection_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_there", [False, True], ids=["no folder", "an empty folder"])
+def test_processes_that_make_a_collection_at_once(tmp_path: Path, is_there: bool) -> None:
     path = tmp_path / "new.index"
+    if is_there:
+        path.mkdir()
     ready = clean.Barrier(3)
     processes = [
         clean.Process(target=_make_and_add, args=(path, start, ready)) for start in (0, 3, 6)
@@ -718,98 +474,6 @@ def test_processes_that_make_a_collection_at_once(tmp_path: Path) -> None:
     assert [process.exitcode for process in processes] == [0] * 3
     with SearchEngine.open(path, WordLengths()) as engine:
         assert engine.stats().documents == 9
-
-
-class Watching(WordLengths):
-    """Looks, while it encodes, whether another may write."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.path, self.free = path, []  # type: tuple[Path, list[bool]]
-
-    def encode(self, texts: Sequence[str], *, role: str | None = None) -> npt.NDArray[np.float32]:
-        with Store(self.path / "documents.db") as store:
-            try:
-                with store.transaction(queue=False):
-                    self.free.append(True)
-            except CollectionBusy:
-                self.free.append(False)
-        return super().encode(texts, role=role)
-
-
-def test_the_lock_is_not_held_while_encoding(path: Path) -> None:
-    encoder = Watching(path)
-    with SearchEngine.open(path, encoder) as engine:
-        engine.add(documents(range(40, 2000)))
-    assert len(encoder.free) > 1
-    assert all(encoder.free)
-
-
-def test_a_change_of_another_while_encoding(path: Path) -> None:
-    """What another adds, changes or deletes meanwhile is compared again before the commit."""
-    encoder = WordLengths()
-    theirs = [{"_id": "k1", "text": "theirs"}, *documents(range(40, 41))]
-    with SearchEngine.open(path, encoder) as engine:
-
-        def stream() -> Iterator[dict[str, Any]]:
-            yield from documents(range(39))  # stored as they are
-            yield from documents(range(40, 1100))  # so that the first block has been compared
-            with SearchEngine.open(path, WordLengths()) as other:
-                other.add(theirs)
-                other.delete(["k0"])
-                other.update({"k2": {"n": -2}})
-            yield from documents(range(1100, 1110))
-
-        summary = engine.add(stream())
-        assert (summary.added, summary.changed, summary.unchanged) == (1070, 1, 38)
-        texts = {document.key: document for document in engine.documents()}
-        assert len(texts) == 1110
-        for document in documents(range(1110)):
-            assert texts[document["_id"]].text == document["text"]
-        assert texts["k2"].metadata["n"] == -2  # set by hand, and the source says nothing new
-        assert keys(engine) == set(texts)
-        engine.verify()
-
-
-def test_a_slow_filter_does_not_hold_up_others(path: Path) -> None:
-    """Statements that may take long leave a connection to the quick ones."""
-    with SearchEngine.open(path, WordLengths()) as engine:
-        running, done = threading.Event(), threading.Event()
-        with engine.collection.reading() as snapshot:
-            count = len(snapshot.store.connections)
-            endless = (
-                "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
-                "SELECT count(*) FROM n WHERE i < 0"
-            )
-            for connection in snapshot.store.connections:
-                connection.set_progress_handler(lambda: (running.set(), done.is_set())[1], 1000)
-
-            def slow() -> None:
-                with pytest.raises(CollectionError):  # interrupted by `done`
-                    snapshot.store.scan(endless)
-
-            threads = [threading.Thread(target=slow) for _ in range(count + 2)]
-            for thread in threads:
-                thread.start()
-            assert running.wait(20)
-
-            def free() -> int:
-                taken = [
-                    c.lock for c in snapshot.store.connections if c.lock.acquire(blocking=False)
-                ]
-                for lock in taken:
-                    lock.release()
-                return len(taken)
-
-            while free() > 1:
-                time.sleep(0.01)
-            try:
-                assert len(snapshot.store.ids_of(["k1", "k2"])) == 2
-                assert len(engine.search("a", 5)) == 5
-            finally:
-                done.set()
-                for thread in threads:
-                    thread.join()
 
 
 def test_connections_of_one_snapshot_show_one_commit(path: Path) -> None:
@@ -898,57 +562,6 @@ def test_the_same_record_twice_is_left_out_and_counted(path: Path) -> None:
     with SearchEngine.open(path, WordLengths()) as engine:
         summary = engine.add(twice)
         assert (summary.added, summary.repeated.count, summary.bad.count) == (1, 1, 0)
-
-
-def test_a_writer_that_is_killed_leaves_its_turn(path: Path) -> None:
-    """SQLite's lock ends with the process that holds it."""
-    ready = clean.Event()
-    holder = clean.Process(target=_hold, args=(path, ready))
-    holder.start()
-    assert ready.wait(60)
-    with SearchEngine.open(path, WordLengths()) as engine:
-        with pytest.raises(CollectionBusy, match="wait for it: --wait SECONDS"):
-            engine.add(documents(range(40, 41)))
-        assert holder.pid is not None
-        os.kill(holder.pid, signal.SIGKILL)
-        holder.join()
-        engine.add(documents(range(40, 41)))
-        engine.verify()
-
-
-def _hold(path: Path, ready: Any) -> None:
-    with Store(path / "documents.db") as store, store.transaction():
-        ready.set()
-        time.sleep(120)
-
-
-def test_files_of_a_killed_writer_are_removed_by_the_next_commit(path: Path) -> None:
-    """Not before: its commit may be in SQLite's log, where the next recovery finds it."""
-    left = path / "segments" / "000009"
-    shutil.copytree(next((path / "segments").iterdir()), left)
-    half = path / "segments" / f"000010.{'a' * 32}.new"
-    half.mkdir()
-
-    def fail(what: str, done: int, total: int) -> None:
-        raise ZeroDivisionError
-
-    with SearchEngine.open(path, WordLengths()) as engine:
-        with pytest.raises(ZeroDivisionError):
-            engine.add(documents(range(40, 50)), building=fail)
-        assert left.exists() and not half.exists()
-        assert len(list((path / "segments").iterdir())) == 2
-        engine.add(documents(range(40, 50)))
-        assert not left.exists()
-        numbers = [row.id for row in engine.collection.segments]
-        assert max(numbers) == 10  # its number was not given again
-        engine.verify()
-
-
-def test_an_unknown_key_of_an_update_changes_nothing(path: Path) -> None:
-    with SearchEngine.open(path, WordLengths()) as engine:
-        with pytest.raises(QueryError, match="nothing was changed"):
-            engine.update({"k1": {"n": 7}, "nobody": {"n": 7}})
-        assert len(engine.search("a", 50, where="n = 7")) == 1
 
 
 def test_what_can_scan_is_said_before_anything_is_opened(path: Path) -> None:
