@@ -24,10 +24,7 @@ from searchengine.encoders.protocol import WrappedEncoder
 from searchengine.encoders.questions import QuestionEncoder
 from searchengine.errors import CollectionError, QueryError, SearchEngineError
 from searchengine.indexer.errors import VectorError
-from searchengine.indexer.tuning.goal import Goal
 from searchengine.ingest.passages import BATCH, PassageConfig, PassageReader
-from searchengine.measure.bench_data import collection_dataset
-from searchengine.measure.points import bench
 from searchengine.measure.retrieval import measure, task
 from searchengine.trainer.sources import source as sources
 
@@ -198,28 +195,6 @@ def test_retrieval_is_measured_over_what_is_there(worn: tuple[SearchEngine, list
         brute_force(live, Words().encode(["aaa aa"], role="query")[0]),
         400,
     )
-
-
-def test_bench_and_tune_leave_a_worn_collection_right(
-    worn: tuple[SearchEngine, list[Any]],
-) -> None:
-    engine, live = worn
-    with collection_dataset(engine, {"1": "aaa aa", "2": "a"}) as subject:
-        (results,) = bench(subject, Goal(k=5), lambda *_: None, repeats=1)
-        rows = results.rows
-    assert len(rows) >= 4 and all(row.recall == 1 for row in rows)
-    # A low target, for the questions are few; what is found is right whatever the recipe.
-    engine.tune(goal=Goal(k=5, recall=0.5))
-    names = {each["_id"] for each in live}
-    for mode in ("vector", "text", "hybrid"):
-        for hits in engine.search_batch(["aaa aa", "a"], 50, mode=mode):
-            assert len(hits) == 50 and set(keys(hits)) < names
-    check(
-        engine.search("aaa aa", 20, exact=True),
-        brute_force(live, Words().encode(["aaa aa"], role="query")[0]),
-        20,
-    )
-    engine.verify()
 
 
 # -------------------------------------------------------------------------------- broken questions

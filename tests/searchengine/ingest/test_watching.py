@@ -316,21 +316,6 @@ def test_a_killed_command_goes_on(tmp_path: Path, notes: Path) -> None:
         engine.verify()
 
 
-def test_a_signal_while_the_collection_is_away(tmp_path: Path, notes: Path) -> None:
-    model, index = write_model2vec(tmp_path / "model"), tmp_path / "c.index"
-    command = [COMMAND, "index", str(notes), str(index), "--watch", "--encoder", str(model)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        assert "2 added in" in process.stderr.readline()
-        index.rename(tmp_path / "old")
-        write(notes, {"c.txt": "ccc"})
-        assert process.stderr.readline().endswith("give the folder of one; trying again\n")
-        process.send_signal(signal.SIGTERM)
-        _, rest = process.communicate(timeout=DEADLINE)
-    assert rest.startswith(f"Stopped watching {notes}; {index} has 2 documents")
-    assert (rest.count("\n"), process.returncode) == (1, 143)
-
-
 def test_prune_as_a_command(tmp_path: Path, notes: Path) -> None:
     from click.testing import CliRunner
 

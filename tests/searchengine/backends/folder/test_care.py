@@ -5,7 +5,6 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,8 @@ import pytest
 from conftest import WordLengths
 
 from searchengine import SearchEngine
-from searchengine.backends import entries
 from searchengine.corpus.files import read_corpus
 from searchengine.errors import CollectionError
-from searchengine.upkeep import copies
 
 DOCUMENTS: list[dict[str, Any]] = [
     {"_id": "threes", "title": "", "text": "the cat sat", "year": 2016, "tags": ["a", "ü"]},
@@ -176,12 +173,6 @@ def test_a_text_may_hold_nul(engine: SearchEngine) -> None:
     engine.verify()
 
 
-def test_the_log_stays_small_while_one_writes(engine: SearchEngine, path: Path) -> None:
-    for i in range(40):
-        engine.add([{"_id": "big", "text": f"a{i % 7} " + "bee " * 60_000}])
-    assert (path / "documents.db-wal").stat().st_size < 3 * (1 << 22)
-
-
 def test_changes_to_a_frozen_database_are_reported(
     engine: SearchEngine, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,14 +186,6 @@ def test_changes_to_a_frozen_database_are_reported(
     with pytest.raises(CollectionError, match="was changed since it was opened"):
         reader.search("one dog")
     reader.close()
-
-
-def test_a_backup_of_nothing_is_an_empty_collection(tmp_path: Path) -> None:
-    with SearchEngine.create(tmp_path / "x", WordLengths()) as empty:
-        empty.backup(tmp_path / "copy")
-    with SearchEngine.open(tmp_path / "copy", WordLengths()) as restored:
-        restored.verify()
-        restored.add(DOCUMENTS)
 
 
 def test_a_backup_is_of_one_commit(
@@ -265,76 +248,3 @@ def test_an_export_can_be_indexed_and_computed_with(engine: SearchEngine, tmp_pa
         assert again.add(read_corpus(folder / "documents.jsonl")).added == 3
         keys = [[hit.key for hit in each.search("one dog")] for each in (again, engine)]
         assert keys[0] == keys[1]
-
-
-def test_an_export_goes_in_blocks(
-    engine: SearchEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine.add({"_id": f"k{i}", "text": "a " * (i + 1)} for i in range(5))
-    engine.delete(["k1"])
-    monkeypatch.setattr(copies, "all_entries", partial(entries.all_entries, batch=2))
-    engine.export(tmp_path / "export")
-    lines = (tmp_path / "export" / "passages.jsonl").read_text().splitlines()
-    keys = ["threes", "mixed", "fives", "k0", "k2", "k3", "k4"]
-    assert [json.loads(line)["key"] for line in lines] == keys
-    texts = ["the cat sat", "the cat slept", "whale sleep", *("a " * n for n in (1, 3, 4, 5))]
-    stored = np.load(tmp_path / "export" / "vectors.npy")
-    assert stored == pytest.approx(WordLengths().encode(texts), abs=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        ("DELETE FROM passages WHERE id = 0", "1 documents without a passage"),
-        ("INSERT INTO passages VALUES (99, 0, 0, 1)", "1 passages without a row"),
-    ],
-)
-def test_an_export_whose_parts_do_not_agree_is_refused(
-    engine: SearchEngine, path: Path, tmp_path: Path, damage: str, message: str
-) -> None:
-    engine.close()
-    with sqlite3.connect(path / "documents.db") as db:
-        db.execute(damage)
-    db.close()
-    with (
-        SearchEngine.open(path, WordLengths()) as again,
-        pytest.raises(CollectionError, match=message),
-    ):
-        again.export(tmp_path / "export")
-    assert not (tmp_path / "export").exists()
-
-
-def test_all_that_is_copied_is_synced(
-    engine: SearchEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """SQLite syncs the copy of its file itself; scratch.new_folder syncs the folder of all."""
-    synced: list[Path] = []
-    for name in ("sync_file", "sync_folder"):
-        monkeypatch.setattr(copies, name, synced.append)
-    for act, name in ((engine.backup, "copy"), (engine.export, "export")):
-        synced.clear()
-        act(tmp_path / name)
-        inside = {file.relative_to(tmp_path / name) for file in (tmp_path / name).rglob("*")}
-        parts = {Path(*file.parts[file.parts.index(tmp_path.name) + 2 :]) for file in synced}
-        # Files of segments were synced when they were written.
-        assert parts == {
-            each
-            for each in inside - {Path("documents.db")}
-            if name == "export" or (tmp_path / name / each).is_dir()
-        }
-        assert len(parts) > 2
-
-
-def test_stats_count_documents_and_rows(engine: SearchEngine) -> None:
-    engine.index_fields("year", "author.name")
-    stats = engine.stats()
-    assert (stats.documents, stats.passages) == (3, 3)
-    assert (stats.cut, stats.tokenizer, stats.fields) == (None, "stem:en", ("year", "author.name"))
-    engine.optimize()
-    engine.delete(["mixed"])  # a third of the segment, which is not yet worth a merge
-    stats = engine.stats()
-    assert (stats.documents, stats.segments, stats.tombstones) == (2, 1, 1)
-    commit = stats.commit
-    engine.optimize()
-    stats = engine.stats()
-    assert (stats.segments, stats.tombstones, stats.commit) == (1, 0, commit + 1)

@@ -2,11 +2,8 @@
 
 import errno
 import fcntl
-import json
 import logging
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import WordLengths
-from faults import compile_library, missing
 
 from searchengine import SearchEngine
 from searchengine.backends.folder.store import SegmentRow, Store
@@ -73,13 +69,6 @@ def test_a_merge_refuses_a_flipped_bit(tmp_path: Path, place: int) -> None:
     with pytest.raises(SegmentError, match=r"b/vectors\.faiss does not match its checksum"):
         Segment.merge(tmp_path / "m", [(first, None), (second, live)], CONFIG)
     assert not (tmp_path / "m").exists()
-
-
-def test_a_merge_refuses_a_file_that_was_cut_short(tmp_path: Path) -> None:
-    first = Segment.build(tmp_path / "a", rows(50), CONFIG)
-    os.truncate(first.path / "vectors.faiss", 900)
-    with pytest.raises(SegmentError, match=r"vectors\.faiss was truncated"):
-        Segment.merge(tmp_path / "m", [(first, None)], CONFIG)
 
 
 @pytest.mark.parametrize("storage", Storage)
@@ -268,21 +257,6 @@ def test_altered_documents_are_not_exported(
     assert not (tmp_path / "folder").exists()
 
 
-def test_an_export_of_a_state_whose_segments_are_gone(
-    engine: SearchEngine, path: Path, tmp_path: Path
-) -> None:
-    engine.delete(["d3"])
-    with SearchEngine.open(path, WordLengths()) as other:
-        other.optimize()
-        other.add([{"_id": "more", "text": "more"}])
-    assert engine.export(tmp_path / "folder") == 59
-    lines = (tmp_path / "folder" / "passages.jsonl").read_text().splitlines()
-    keys = [json.loads(line)["key"] for line in lines]
-    assert keys == [each["_id"] for each in DOCUMENTS if each["_id"] != "d3"]
-    expected = WordLengths().encode([each["text"] for each in DOCUMENTS if each["_id"] in keys])
-    np.testing.assert_allclose(np.load(tmp_path / "folder" / "vectors.npy"), expected, atol=1e-3)
-
-
 def test_a_backup_checks_the_pages_of_its_copy(
     engine: SearchEngine, path: Path, tmp_path: Path
 ) -> None:
@@ -296,40 +270,6 @@ def test_a_backup_checks_the_pages_of_its_copy(
     ):
         again.backup(tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
-
-
-_COPY = """
-import sys
-from pathlib import Path
-from faults import Library, records
-from searchengine.backends.folder.store import Store
-source, target = map(Path, sys.argv[1:])
-library = Library()
-with Store(source) as store:
-    library.arm(target, record=True)
-    store.copy_to(target / "documents.db")
-for record in records(library.journal()):
-    print(record.kind, Path(record.path).name)
-"""
-
-
-@pytest.mark.skipif(missing() is not None, reason=missing() or "")
-def test_sqlite_syncs_the_copy_that_it_writes(
-    engine: SearchEngine, path: Path, tmp_path: Path
-) -> None:
-    library = compile_library(tmp_path)
-    (tmp_path / "target").mkdir()
-    done = subprocess.run(
-        [sys.executable, "-c", _COPY, str(path / "documents.db"), str(tmp_path / "target")],
-        env={**os.environ, "LD_PRELOAD": str(library), "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    calls = [line.split() for line in done.stdout.splitlines()]
-    of_copy = [kind for kind, name in calls if name == "documents.db"]
-    assert "w" in of_copy
-    assert "s" in of_copy[len(of_copy) - of_copy[::-1].index("w") :], "no sync after the last write"
 
 
 # ------------------------------------------------------------------------------------------ macOS

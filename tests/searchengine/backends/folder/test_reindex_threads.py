@@ -175,22 +175,6 @@ def test_a_reindex_by_the_same_encoder_with_other_passages_counts_too(
         holds(engine, {1, 9}, Cutting())
 
 
-def test_a_mirror_of_a_folder_goes_on(
-    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    folder = tmp_path / "d"
-    folder.mkdir()
-    for i in range(4):
-        (folder / f"d{i}.txt").write_text(document(i + 9).text)
-    with monkeypatch.context() as patch:
-        during(patch, Ingestion, "_commit", lambda: engine.reindex(Remainders()))
-        assert engine.mirror(folder).added == 4
-    engine.delete([f"d{i}" for i in range(5)])
-    for key, (vector,) in zip(engine.keys(), engine.vectors(list(engine.keys())), strict=True):
-        (expected,) = Remainders().encode([engine.get(key).full_text])
-        assert vector @ expected == pytest.approx(1, abs=1e-3)
-
-
 def test_a_repair_encodes_by_the_encoder_of_the_moment_when_it_writes(
     engine: SearchEngine, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
