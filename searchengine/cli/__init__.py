@@ -4,22 +4,17 @@ import errno
 import logging
 import os
 import signal
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from io import TextIOWrapper
 from typing import Any
 
 import click
 
 from searchengine.cli import change, demo, index, keep, measure, search, serve, train
-from searchengine.cli.console import (
-    INTERRUPTED,
-    PrintableFormatter,
-    Terminated,
-    note,
-    orderly_exit,
-    printable,
-)
+from searchengine.cli.console import INTERRUPTED, Notes, Terminated, note, orderly_exit, printable
 from searchengine.errors import FieldWarning, LanguageWarning, SearchEngineError
 
 SECTIONS: dict[str, Sequence[click.Command]] = {
@@ -39,18 +34,10 @@ class BadInput(click.ClickException):
     exit_code = 2
 
 
-class _Notes(logging.Handler):
-    """Prints log messages as notes."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Print one."""
-        note(self.format(record))
-
-
 @contextmanager
 def _noted() -> Iterator[None]:
     """Print warnings as sentences, and what the trainer is doing: compiling takes seconds, once."""
-    logger, notes = logging.getLogger("searchengine.trainer"), _Notes()
+    logger, notes = logging.getLogger("searchengine.trainer"), Notes()
     level = logger.level
     logger.setLevel(logging.INFO)
     logger.addHandler(notes)
@@ -87,15 +74,11 @@ def _reason(error: OSError) -> str:
     """An error of the system in a sentence, with the way out."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return "too many files are open: raise the limit, for example with: ulimit -n 1024"
-    reason = error.strerror or str(error)
-    if error.errno == errno.ENOSPC:
-        reason += "; free some space, or write to another disk"
-    if error.filename is not None:
-        return f"{error.filename}: {reason}"
-    with suppress(FileNotFoundError):
-        os.getcwd()
-        return reason
-    return "the current folder was removed; change to one that is there"
+    space = "; free some space, or write to another disk" if error.errno == errno.ENOSPC else ""
+    place = "" if error.filename is None else f"{error.filename}: "
+    if not place and not os.path.exists("."):
+        return "the current folder was removed; change to one that is there"
+    return f"{place}{error.strerror or error}{space}"
 
 
 class OneSentence(click.Group):
@@ -108,9 +91,11 @@ class OneSentence(click.Group):
                 formatter.write_dl([(str(c.name), c.get_short_help_str(200)) for c in commands])
 
     def main(self, *arguments: Any, **options: Any) -> Any:
-        """Run as a process: escape log messages, and let SIGTERM end it as Ctrl-C does."""
-        if logging.lastResort is not None:
-            logging.lastResort.setFormatter(PrintableFormatter())
+        """Run as a process: escape what its streams cannot encode, let SIGTERM end it as Ctrl-C."""
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
+        logging.lastResort = Notes(logging.WARNING)
         with orderly_exit():
             try:
                 return super().main(*arguments, **options)

@@ -33,12 +33,12 @@ def printable(text: str) -> str:
     return _UNSAFE.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
-class PrintableFormatter(logging.Formatter):
-    """A log record's text with control characters escaped."""
+class Notes(logging.Handler):
+    """Prints log messages as notes."""
 
-    def format(self, record: logging.LogRecord) -> str:
-        """The message, and the traceback if there is one."""
-        return printable(super().format(record))
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one, and its traceback if there is one."""
+        note(self.format(record))
 
 
 Report = Callable[..., None]
@@ -168,7 +168,8 @@ def show_json_items(values: Iterable[Any]) -> None:
 
 
 def _json(value: Any, indent: int | None = None) -> str:
-    text = json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False)
+    is_ascii = "utf" not in (sys.stdout.encoding or "").lower()  # cp1252 has no Korean
+    text = json.dumps(value, ensure_ascii=is_ascii, indent=indent, allow_nan=False)
     # Only strings contain such characters: JSON's own escapes keep the value.
     return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 

@@ -2,7 +2,7 @@
 
 import ast
 import json
-import logging
+import os
 import re
 import subprocess
 import sys
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import command_line
 import pytest
+from conftest import WordLengths
 
 import searchengine
 from searchengine import SearchEngine
@@ -139,6 +140,19 @@ def test_a_name_that_is_not_utf_8(tmp_path: Path) -> None:
         assert b"\x9b" not in done.stderr
 
 
+def test_a_terminal_that_cannot_encode_a_text_shows_it_escaped(tmp_path: Path) -> None:
+    with SearchEngine.create(tmp_path / "c", WordLengths()) as engine:
+        engine.add([{"_id": "고래", "text": "👩 é"}])
+    command = [Path(sys.executable).with_name("searchengine"), "list", tmp_path / "c"]
+    environment = {**os.environ, "PYTHONIOENCODING": "cp1252"}
+    plain, as_json = (
+        subprocess.run([*command, *more], capture_output=True, env=environment, check=True).stdout
+        for more in ((), ("--json",))
+    )
+    assert plain.decode("cp1252").strip() == r"\uace0\ub798  \U0001f469 é"
+    assert json.loads(as_json)[0]["_id"] == "고래"
+
+
 def test_progress_and_tables_escape_and_read_no_markup(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,8 +169,6 @@ def test_progress_and_tables_escape_and_read_no_markup(
 
 
 def test_log_messages_are_escaped() -> None:
-    record = logging.LogRecord("x", logging.WARNING, "", 0, "lost %s", (EVIL,), None)
-    assert console.PrintableFormatter().format(record) == f"lost {SHOWN}"
     program = (
         "import logging, sys; from searchengine.cli import cli\n"
         "cli.commands['verify'].callback = lambda **_: "
