@@ -12,7 +12,6 @@ from searchengine.backends.mode import Mode
 from searchengine.cli import options as opt
 from searchengine.cli.console import Pulse, Terminated, counted, note, show_json, steps, stopped
 from searchengine.cli.options import command
-from searchengine.corpus.analyzer import Tokenizer
 from searchengine.corpus.documents import LeftOut
 from searchengine.corpus.text_files import STDIN
 from searchengine.errors import (
@@ -39,6 +38,7 @@ def _suffix(text: str) -> str:
     return text.lower() if text.startswith(".") else text
 
 
+_MODES = click.Choice([*map(str, Mode)][1:])
 _NAMES = opt.separated(_suffix, "suffixes or names of files")
 
 
@@ -58,34 +58,16 @@ _NAMES = opt.separated(_suffix, "suffixes or names of files")
     opt.file("--vectors", "Vectors of the documents, a .npy file: a row for each."),
     opt.file("--passages-from", "Passages of the rows (.jsonl, as `export` has it)."),
     opt.PASSAGES,
-    click.option(
-        "--tokenizer",
-        metavar="[" + "|".join(Tokenizer) + "|stem:LANGUAGES]",
-        help="Tokenizer for --mode text [default: by the language of the first documents].",
-    ),
-    click.option(
-        "--mode",
-        type=opt.choice([Mode.VECTOR, Mode.TEXT, Mode.HYBRID]),
-        help="Default mode of searches [default: as stored, or hybrid].",
-    ),
+    click.option("--tokenizer", help="unicode, stem, stem:de,ru or none [default: by language]."),
+    click.option("--mode", type=_MODES, help="Mode of searches [default: as stored, or hybrid]."),
     opt.file("--synonyms", "Synonyms to store, a group on each line: car, auto."),
     opt.INDEXED,
     opt.encoder(
-        "Model folder, hub name, name of the table in docs/encoders.md, or URL#MODEL of an "
-        "endpoint [default: starter if it is installed, else leaf; multilingual if it is "
-        "installed, and the other does not read most documents].",
-        metavar="PATH",
+        "Model folder, hub name, name in docs/encoders.md, or URL#MODEL [default: starter if it is "
+        "installed, else leaf; multilingual if it is, and the other does not read most documents]."
     ),
     click.option("--prefix", type=int, help="Dimensions of the prefix [default: 128]."),
-    click.option(
-        "--set",
-        "assignments",
-        multiple=True,
-        type=opt.assignment,
-        metavar="NAME=VALUE",
-        help="Another field of the index config: structure=hnsw, code=int8, shortlist=200, "
-        "stages=[[256,50]]; repeatable.",
-    ),
+    opt.assignments("Field of the index config: structure=hnsw, stages=[[256,50]]; repeatable."),
     *(opt.WAIT, opt.AS_JSON),
     example=(
         "index notes/ notes.index",
@@ -96,15 +78,7 @@ _NAMES = opt.separated(_suffix, "suffixes or names of files")
         "index papers.jsonl papers.index --vectors vectors.npy",
     ),
 )
-def index(
-    corpus: str,
-    collection: str,
-    prune: bool,
-    watch: bool,
-    wait: float,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def index(corpus: str, collection: str, as_json: bool, **options: Any) -> None:
     """Add the documents of CORPUS to COLLECTION, which is created if needed.
 
     CORPUS is a folder or a file: text, source, Markdown, HTML, PDF, .docx, .pptx, .xlsx, .epub,
@@ -124,11 +98,12 @@ def index(
     from searchengine.engine import SearchEngine
     from searchengine.ingest.folder_sync import MirrorOptions
 
+    watch, prune, skip_bad = (options[name] for name in ("watch", "prune", "skip_bad"))
     if (prune or watch) and (options["vectors"] or not Path(corpus).is_dir()):
         name = "--watch" if watch else "--prune"
         raise click.UsageError(f"{name} needs a folder of files, got {corpus}; leave {name} out")
     rows, passages = _supplied(corpus, options["vectors"], options["passages_from"])
-    reading, skip_bad = _reading(options, needs_text=rows is None), options["skip_bad"]
+    reading = _reading(options, needs_text=rows is None)
     synonyms = None if options["synonyms"] is None else read_synonyms(options["synonyms"])
     malformed, unread = LeftOut(), Unread()
     on_bad = (lambda error: malformed.add(str(error))) if skip_bad else None
@@ -140,9 +115,8 @@ def index(
     settings = {name: options[name] for name in ("tokenizer", "runtime")}
     settings["passages"] = opt.passages_of(options["passages"])
     settings["dim"] = None if rows is None else rows.shape[1]
-    settings["wait"], started = max(wait, PATIENCE) if watch else wait, time.monotonic()
+    settings["wait"], started = max(options["wait"], watch * PATIENCE), time.monotonic()
     with SearchEngine.open_or_create(collection, options["encoder"], config, **settings) as engine:
-        path = engine.collection.path
         try:
             _configure(engine, synonyms, options)
             if (stored := len(engine)) and not as_json:
@@ -172,9 +146,8 @@ def index(
                 may_skip = rows is None and not skip_bad
                 raise _explained(error, malformed, unread, may_skip) from None
             raise
-        documents_now = len(engine)
-    seconds = round(time.monotonic() - started, 2)
-    outcome = _outcome(path, documents_now, summary, malformed, unread, seconds=seconds)
+        more = {"documents": len(engine), "seconds": round(time.monotonic() - started, 2)}
+    outcome = _outcome(engine, summary, malformed, unread, **more)
     show_json(outcome) if as_json else _show(outcome, unread.sentence())
 
 
@@ -185,9 +158,7 @@ def _supplied(corpus: str, vectors: Path | None, passages: Path | None) -> tuple
 
     holds = _holds_vectors(corpus)
     if holds and vectors is not None:
-        raise click.UsageError(
-            f"{corpus} holds vectors; leave --vectors out, or name the documents instead"
-        )
+        raise click.UsageError(f"{corpus} holds vectors; leave --vectors out")
     if passages is not None and vectors is None:
         raise click.UsageError("--passages-from needs documents and --vectors FILE.npy")
     if not (holds or vectors):
@@ -297,25 +268,17 @@ def _explained(
 _COUNTS = ("added", "changed", "metadata_updated", "removed", "unchanged")
 
 
-def _outcome(
-    collection: Path | str,
-    documents: int,
-    summary: Any,
-    malformed: LeftOut,
-    unread: "Unread",
-    **more: Any,
-) -> dict[str, Any]:
+def _outcome(engine: Any, summary: Any, malformed: Any, unread: Any, **more: Any) -> dict[str, Any]:
     """The result of a run, or of a pass of --watch, with the same keys for every one.
 
-    `summary`: an AddSummary; None if the pass failed. `more`: the seconds of a run, the problem of
-    a pass.
+    `summary`: None if the pass failed. `more`: seconds of a run; documents and problem of a pass.
     """
     from searchengine.ingest.ingestion import AddSummary
 
     result = asdict(summary or AddSummary(0, 0, 0, 0, LeftOut(), LeftOut(), LeftOut()))
     result["bad"]["count"] += malformed.count
     result["bad"]["first"] = [*malformed.first, *result["bad"]["first"]][:1000]
-    result |= {"collection": str(collection), "documents": documents}
+    result |= {"collection": str(engine.collection.path)}
     result |= {"unreadable": asdict(unread.failed), "skipped": dict(unread.kinds)}
     return result | {"encodings": dict(unread.encodings), "seconds": None, "problem": None} | more
 
@@ -357,8 +320,8 @@ def _watch(engine: Any, folder: str, options: "MirrorOptions", as_json: bool) ->
     try:
         for update in engine.watch(folder, replace(options, progress=on_read)):
             documents, problem, unread = update.documents, update.problem, update.unread
-            parts = documents, update.summary, update.malformed, unread
-            outcome = _outcome(collection, *parts, problem=problem or None)
+            more = {"documents": documents, "problem": problem or None}
+            outcome = _outcome(engine, update.summary, update.malformed, unread, **more)
             if as_json:
                 show_json(outcome, indent=None)
             elif problem:

@@ -12,17 +12,9 @@ from typing import Any
 import click
 
 from searchengine.backends.mode import Mode
+from searchengine.cli import console
 from searchengine.cli import options as opt
-from searchengine.cli.console import (
-    counted,
-    note,
-    progress,
-    say,
-    show_json,
-    show_result,
-    show_rows,
-    steps,
-)
+from searchengine.cli.console import counted, note, progress, say, show_json, show_rows, steps
 from searchengine.cli.options import alone, command, open_engine
 from searchengine.trainer.errors import TRAINING, install_line, require
 
@@ -163,15 +155,7 @@ def mteb(names: Any, encoder: str, prefixes: Any, runtime: Any, as_json: bool) -
         "evaluate retrieval my.index --beir scifact --mode vector,text,hybrid",
     ),
 )
-def retrieval(
-    collection: str,
-    modes: Any,
-    prefixes: Any,
-    baseline: Any,
-    run_out: Any,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def retrieval(collection: str, run_out: Path | None, as_json: bool, **options: Any) -> None:
     """Measure nDCG@10, recall@100, MRR@10, MAP and success@1 on judged questions.
 
     The first row is the search that users of the collection get: the mode that it stores (--mode
@@ -183,16 +167,17 @@ def retrieval(
     from searchengine.measure.comparison import cells, position, table
     from searchengine.measure.judgements import check_names, write_run
 
+    modes, dims, baseline = (options.pop(name) for name in ("modes", "prefixes", "baseline"))
     with open_engine(collection, options) as engine:
         questions, judgements = _judged(**options)
-        position(evaluation.names(engine, prefixes, modes), baseline)  # refused before measuring
+        position(evaluation.names(engine, dims, modes), baseline)  # refused before measuring
         task = evaluation.task(engine, questions, judgements)
         if run_out is not None:  # refuse what a run file cannot hold before measuring
             check_names(run_out, question=task.queries, document=engine.keys())
         for sentence in task.notes:
             note(f"Note: {sentence}")
         with steps() as report:
-            settings = [*evaluation.measure(engine, task, prefixes, modes=modes, progress=report)]
+            settings = [*evaluation.measure(engine, task, dims, modes=modes, progress=report)]
         title = f"{engine.collection.path}, {counted(len(task.queries), 'question')}"
     rows = table(settings, baseline)
     show_json([row.as_dict() for row in rows]) if as_json else show_rows(cells(rows), title)
@@ -228,10 +213,7 @@ for each in (sts, labels, mteb, retrieval):
     *(NEIGHBOURS, TARGET),
     opt.file("--out", "Folder for a report.", metavar="DIR"),
     *(opt.ENCODER, opt.AS_JSON),
-    example=(
-        "bench my.index --queries questions.txt --out report",
-        "bench --vectors vectors.npy",
-    ),
+    example=("bench my.index --queries questions.txt --out report", "bench --vectors rows.npy"),
 )
 def bench(target_recall: float, k: int, out: Path | None, as_json: bool, **source: Any) -> None:
     """Measure recall, latency and memory of operating points on your own data.
@@ -267,26 +249,11 @@ def bench(target_recall: float, k: int, out: Path | None, as_json: bool, **sourc
             if out is not None and results is not None:
                 note(f"Written: {', '.join(map(str, report.write(results, out)))}")
     assert results is not None  # there is a round at least
-    if as_json:
-        show_json(results.as_dict())
-        return
-    about = results.subject
-    size = f"{about['rows']:,} rows × {about['dim']} dimensions"
-    mode = f", nDCG@10 in mode {about['mode']}" if about["judged"] else ""
-    title = f"{about['name']}: {size}, {about['queries']} queries by vectors{mode}"
-    show_rows(results.table(), title)
-    for text in filter(None, (report.sentence(results), report.command(results, out))):
-        say(text)
+    advice = filter(None, (report.sentence(results), report.command(results, out)))
+    _print(results.as_dict(), results.table(), "\n".join(advice), as_json)
 
 
-def _dataset(
-    stack: ExitStack,
-    collection: Any,
-    vectors: Any,
-    query_vectors: Any,
-    queries: Any,
-    **options: Any,
-) -> Any:
+def _dataset(stack: ExitStack, collection: Any, vectors: Any, **options: Any) -> Any:
     """Open the collection or the vectors until the stack is closed."""
     from searchengine.indexer.config import SegmentConfig
     from searchengine.measure.bench_data import collection_dataset, vectors_dataset
@@ -297,14 +264,15 @@ def _dataset(
     if vectors is not None:
         alone("--vectors", "queries", "qrels", "encoder")
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-"))
-        built = vectors_dataset(vectors, query_vectors, SegmentConfig(), Path(scratch))
+        built = vectors_dataset(vectors, options["query_vectors"], SegmentConfig(), Path(scratch))
         return stack.enter_context(built)
     alone("a collection", "query_vectors")
-    if queries is None:
+    if options["queries"] is None:
         raise click.UsageError("a collection needs a file of questions: --queries questions.txt")
     qrels = options["qrels"] and read_qrels(options["qrels"])
     engine = stack.enter_context(open_engine(collection, options))
-    return stack.enter_context(collection_dataset(engine, read_queries(queries), qrels))
+    questions = read_queries(options["queries"])
+    return stack.enter_context(collection_dataset(engine, questions, qrels))
 
 
 def _bytes(value: str) -> int:
@@ -319,9 +287,7 @@ def _bytes(value: str) -> int:
 @command(
     *(opt.COLLECTION, TARGET, NEIGHBOURS),
     click.option("--for", "objective", type=COSTS, default="latency", help="Cost to minimize."),
-    click.option(
-        "--max-ram", type=_bytes, metavar="BYTES", help="Memory for the coarse stage: 500MB, 2GiB."
-    ),
+    click.option("--max-ram", type=_bytes, metavar="BYTES", help="Limit, such as 500MB or 2GiB."),
     opt.file("--queries", "Typical questions [default: from documents]."),
     opt.file("--qrels", "Judgements of --queries: choose mode and weight."),
     click.option("--apply", "point", metavar="FILE#NAME", help="Point of a bench to apply."),
@@ -359,19 +325,21 @@ def tune(
             values, rows, text = _tune_fusion(engine, judged, report)
         else:
             values, rows, text = _tune_index(engine, queries, options, report)
+    values = {"collection": name, "operating_point": None, "fusion": None, **values}
+    _print(values, rows, f"{name}: {text}", as_json)
+
+
+def _print(value: dict[str, Any], rows: Any, text: str, as_json: bool) -> None:
+    """Print a result: a JSON document, or a table and a sentence."""
     if as_json:
-        show_json({"collection": name, "operating_point": None, "fusion": None, **values})
+        show_json(value)
         return
     if rows:
-        show_rows(rows, name)
-    say(f"{name}: {text}")
+        show_rows(rows)
+    say(text)
 
 
-Outcome = tuple[dict[str, Any], list[dict[str, Any]], str]
-"""Of a tuning: what --json prints, the rows of its table, and a sentence."""
-
-
-def _tune_index(engine: Any, queries: Path | None, goal: dict[str, Any], report: Any) -> Outcome:
+def _tune_index(engine: Any, queries: Path | None, goal: dict[str, Any], report: Any) -> Any:
     """Find and apply an index config. The table has the points of its coarse stage."""
     from searchengine.indexer.tuning.goal import Goal
     from searchengine.measure.judgements import read_queries
@@ -390,7 +358,7 @@ def _tune_index(engine: Any, queries: Path | None, goal: dict[str, Any], report:
     return {"operating_point": values}, rows, text
 
 
-def _tune_fusion(engine: Any, judged: tuple[Any, Any], report: Any) -> Outcome:
+def _tune_fusion(engine: Any, judged: tuple[Any, Any], report: Any) -> Any:
     """Choose and apply mode and weight. The table has the nDCG before and after."""
     from searchengine.measure.fusion_tuning import tune_fusion
 
@@ -406,7 +374,7 @@ def _tune_fusion(engine: Any, judged: tuple[Any, Any], report: Any) -> Outcome:
     return {"fusion": fusion.as_dict()}, rows, text
 
 
-def _apply(engine: Any, address: str, report: Any) -> Outcome:
+def _apply(engine: Any, address: str, report: Any) -> Any:
     """Rebuild a collection with an operating point of a bench."""
     from searchengine.errors import QueryError
     from searchengine.measure.results import point_at
@@ -455,16 +423,14 @@ def learn(
         if forget:
             removed = learning.forget(engine)
             text = f"{name}: {'the' if removed else 'no'} map of questions was removed"
-            show_result({"collection": name, "removed": removed}, text, as_json)
+            console.show_result({"collection": name, "removed": removed}, text, as_json)
             return
         judged = _judged(queries, qrels) if queries else read_clicks(str(qrels))
         learnt = learning.learn(engine, *judged, progress=report)
-    if as_json:
-        show_json({"collection": name, **asdict(learnt)})
-        return
-    show_rows([{"held-out questions": part, **means} for part, means in learnt.figures.items()])
+    rows = [{"held-out questions": part, **means} for part, means in learnt.figures.items()]
     outcome = "searches by the map from now on" if learnt.stored else "was not changed"
-    say(f"{name} {outcome}: nDCG@10 in mode {learnt.mode}, {learnt.comparison}")
+    text = f"{name} {outcome}: nDCG@10 in mode {learnt.mode}, {learnt.comparison}"
+    _print({"collection": name, **asdict(learnt)}, rows, text, as_json)
 
 
 COMMANDS = (evaluate, bench, tune, learn)

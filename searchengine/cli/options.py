@@ -2,8 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable
-from enum import StrEnum
+from collections.abc import Callable
 from inspect import cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,13 +51,9 @@ def assignment(text: str) -> tuple[str, Any]:
     if not name or not equals:
         raise click.BadParameter(f"expected NAME=VALUE, got {text!r}")
     try:
-        return name, json.loads(value, parse_constant=_no_constant)
+        return name, json.loads(value, parse_constant=str)
     except (ValueError, RecursionError):
         return name, value
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a JSON number")
 
 
 def _runtime(text: str) -> RuntimeConfig:
@@ -119,6 +114,12 @@ RUNTIME = click.option(
 )
 
 
+def assignments(help: str) -> Decorator:
+    """The option --set, with its help."""
+    names = ("--set", "assignments")
+    return click.option(*names, multiple=True, type=assignment, metavar="NAME=VALUE", help=help)
+
+
 def takes(*parameters: Decorator) -> Decorator:
     """Add arguments and options to a command, in the order of its help."""
 
@@ -152,11 +153,6 @@ def encoder(help: str, name: str = "encoder", **settings: Any) -> Decorator:
 
 ENCODER = encoder("Model folder, hub name, or URL#MODEL [default: the collection's encoder].")
 MODEL = encoder("Model folder or hub name.", default="starter")
-
-
-def choice(kinds: Iterable[StrEnum]) -> click.Choice[str]:
-    """A choice among the values of an enum, as help texts show them and users type them."""
-    return click.Choice([kind.value for kind in kinds])
 
 
 def alone(option: str, *others: str) -> None:

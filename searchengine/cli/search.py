@@ -9,7 +9,7 @@ import click
 
 from searchengine.cli import options as opt
 from searchengine.cli.console import counted, note, say, show_json, show_json_items, steps
-from searchengine.cli.options import choice, command, open_engine
+from searchengine.cli.options import command, open_engine
 
 _FACET_VALUES = 20  # values of a facet that are shown as text
 _SHOWN = 80  # characters of a text in a line of `list`
@@ -38,7 +38,9 @@ def _query_option(name: str) -> click.Option:
     if get_origin(kind) is Sequence:
         return click.Option([option, name], multiple=True, help=f"{help} Repeatable.")
     if issubclass(kinds[0], StrEnum):
-        return click.Option([option], type=choice(kinds[0]), default=default.value, help=help)
+        return click.Option(
+            [option], type=click.Choice([*map(str, kinds[0])]), default=default.value, help=help
+        )
     return click.Option([option, name], type=kinds[0], default=default, help=help)
 
 

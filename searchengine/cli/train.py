@@ -35,14 +35,7 @@ _LOGGED = click.Choice(["wandb", "mlflow", "tensorboard"])
     opt.file("--dev", "File to choose the best step by.", multiple=True),
     opt.file("--exclude", "Texts to leave out of training.", multiple=True),
     opt.file("--config", "JSON file of training settings."),
-    click.option(
-        "--set",
-        "assignments",
-        multiple=True,
-        type=opt.assignment,
-        metavar="NAME=VALUE",
-        help="Setting, the value in JSON: epochs=1, prefixes=[384,64]; repeatable.",
-    ),
+    opt.assignments("Setting, the value in JSON: epochs=1, prefixes=[384,64]; repeatable."),
     opt.flag("--resume", "Resume from the last checkpoint in --out."),
     click.option(
         "--log", "logs", multiple=True, type=_LOGGED, help="Where to log loss and scores."
@@ -193,9 +186,8 @@ def log_to(service: str, config: "TrainConfig") -> "Iterator[OnReport]":
         train(config, report)
 
     wandb and mlflow are set up as their documentation says: WANDB_PROJECT, MLFLOW_TRACKING_URI.
-    TensorBoard's files are in `runs`, below the folder of the model. The first report decides where
-    the run continues: later steps of an interrupted run are hidden, and a new run hides all of an
-    earlier one. Raises ConfigError if the package is not installed.
+    TensorBoard's files are in `runs`, below the folder of the model; steps after the first report,
+    of an interrupted or an earlier run, are hidden. Raises ConfigError for a missing package.
     """
     from searchengine.trainer.sources.source import RUNS
 

@@ -125,28 +125,6 @@ def test_backup_and_export(collection: Path, tmp_path: Path) -> None:
     assert "3 documents exported" in run("export", collection, tmp_path / "other").stderr
 
 
-def test_search_by_words_and_by_both(collection: Path) -> None:
-    (words,) = run_json("search", collection, "dough yeast", "--mode", "text")["hits"]
-    assert words["key"] == "bread"
-    both = run_json("search", collection, "dough yeast", "--mode", "hybrid")["hits"]
-    assert (len(both), both[0]["key"]) == (3, "bread")
-    none = run("search", collection, "zebra", "--mode", "text")
-    assert (none.returncode, none.stdout, none.stderr) == (0, "", "no hits\n")
-    exact = one_sentence(run("search", collection, "dough", "--mode", "text", "--exact"))
-    assert "exact search needs the mode vector" in exact
-
-
-def test_what_no_document_has_is_said(collection: Path) -> None:
-    done = run("search", collection, "dough", "--mode", "text", "--where", "yaer < 1 or year < 1")
-    assert done.stdout == ""
-    messages = ["no document has a field yaer; did you mean year?", "no hits"]
-    assert done.stderr.splitlines() == messages
-    grouped = run("similar", collection, "whale", "--group-by", "topics")
-    assert len(grouped.stdout.splitlines()) == 4
-    assert grouped.stderr == "no document has a field topics; is it misspelt?\n"
-    assert run("similar", collection, "whale", "--group-by", "year").stderr == ""
-
-
 def test_explain(collection: Path) -> None:
     asked = "explain", collection, "dough yeast"
     done = run(*asked, "whale", "--mode", "text")

@@ -1,7 +1,6 @@
 """The command line as a user runs it: results, messages, exit codes, streams, signals."""
 
 import errno
-import gzip
 import json
 import os
 import re
@@ -24,7 +23,7 @@ from command_line import COMMAND, run, run_json
 from small_sample import DOCUMENTS, write_small_sample
 from tiny_model import static_table, write_model2vec
 
-from searchengine import SearchEngine, __version__
+from searchengine import __version__
 from searchengine.cli import cli
 from searchengine.trainer.training.train_config import TrainConfig
 
@@ -82,32 +81,6 @@ def test_info_and_verify(folder: Path) -> None:
     assert "index config flat fp16 over 128 of 384 dimensions, shortlist measured" in lines
     assert "search       exact: every row is scored at full width" in lines
     assert run("verify", folder / "c.index").stdout.strip().endswith("is whole")
-
-
-def test_evaluate_retrieval(folder: Path) -> None:
-    rows = run_json(
-        *("evaluate", "retrieval", folder / "c.index", "--prefixes", "384,64"),
-        *("--queries", folder / "queries.jsonl", "--qrels", folder / "qrels.tsv"),
-    )
-    shown = [(row["dim"], row["shortlist"]) for row in rows]
-    assert shown == [(None, None), (384, None), (64, 100), (None, 3)]
-    for row in rows:
-        assert row["ndcg@10"] == pytest.approx(1)
-        assert row["recall@100"] == pytest.approx(1)
-
-
-def test_evaluate_sts(folder: Path) -> None:
-    (folder / "sts.tsv").write_text(
-        "score\tsentence1\tsentence2\n"
-        "5\ta cat sleeps\ta cat is asleep\n"
-        "3\ta cat sleeps\ta dog sleeps\n"
-        "0\ta cat sleeps\tstocks fell sharply\n"
-    )
-    rows = run_json("evaluate", "sts", folder / "sts.tsv", "--prefixes", "384,64")
-    assert [(row["dim"], row["spearman"]) for row in rows] == [(384, 1.0), (64, 1.0)]
-    assert [row["spearman_interval"] for row in rows] == [None, None]  # of three pairs
-    table = run("evaluate", "sts", folder / "sts.tsv").stdout
-    assert "384" in table and "│ –" in table
 
 
 def test_index_adds_to_a_collection_and_knows_what_is_there(folder: Path, tmp_path: Path) -> None:
@@ -441,31 +414,6 @@ def test_demo_leaves_a_model_and_a_collection(
     assert re.findall(r"^0\.\d{3}  (\S+)", again.stdout, re.MULTILINE) == answers
 
 
-def test_train_bad_input(tmp_path: Path) -> None:
-    (tmp_path / "one.tsv").write_text("words\njust one column\n")
-    (tmp_path / "few.tsv").write_text("anchor\tpositive\na\tb\n")
-    (tmp_path / "config.json").write_text('{"learning_rat": 1}')
-    pairs = tmp_path / "pairs.tsv"
-    pairs.write_text("anchor\tpositive\n" + "".join(f"a {i}\tb {i}\n" for i in range(40)))
-    out = tmp_path / "out"
-    for arguments, message in [
-        ((tmp_path / "gone.tsv",), "no such file"),
-        ((tmp_path / "one.tsv",), "has the columns 'words'"),
-        ((pairs, "--config", tmp_path / "config.json"), "learning_rat"),
-        ((pairs, "--set", "prefixes=[64,768]"), "descending"),
-        ((pairs, "--set", "prefixes=[1024,64]"), "expected 384, the full width"),
-        ((pairs, "--resume"), "no checkpoint in"),
-        ((pairs, "--base", tmp_path / "gone"), "no model at"),
-        (
-            (pairs, "--dev", tmp_path / "few.tsv"),
-            "different positives in the dev files: 1; expected 20 or more",
-        ),
-        ((pairs, "--dev", tmp_path / "gone.tsv"), "no such file"),
-    ]:
-        assert message in one_sentence(run("train", *arguments, "--out", out)), arguments
-        assert not out.exists()
-
-
 @pytest.mark.parametrize(
     ("question", "error"),
     [
@@ -505,39 +453,12 @@ def test_a_folder_of_files(tmp_path: Path) -> None:
     report = run_json("index", folder, index, "--key-prefix", "n/")
     assert (report["unchanged"], report["skipped"]) == (4, {".png": 1})
     assert (report["unreadable"]["count"], report["encodings"]) == (1, {"cp949": 1})
-    os.utime(folder / "a.md", (0, 1_600_000_000))
-    report = run_json("index", folder, index, "--key-prefix", "n/")
-    assert (report["metadata_updated"], report["unchanged"]) == (1, 3), "touched, not encoded"
     (hit,) = run_json("search", index, "halves", "-k", "1", "--mode", "text")["hits"]
     assert (hit["key"], hit["title"], hit["heading"]) == ("n/a.md", "Whales", "Whales > Sleep")
-    assert (hit["metadata"]["year"], hit["metadata"]["path"]) == (2016, "a.md")
-    shown = run("search", index, "halves", "-k", "1", "--mode", "text").stdout
-    assert shown.splitlines()[0].split("  ")[1:] == ["n/a.md", "Whales > Sleep"]
     keys = [document["_id"] for document in run_json("list", index)]
     assert keys == ["n/a.md", "n/b.html", "n/c.json#1", "n/e.txt"]
     done = run("index", folder / "broken.pdf", index)
     assert done.returncode == 2 and "--skip-bad" not in done.stderr
-
-
-def test_what_came_from_a_file_is_found_and_deleted_by_its_path(tmp_path: Path) -> None:
-    folder, index = tmp_path / "notes", tmp_path / "n.index"
-    (folder / "old").mkdir(parents=True)
-    (folder / "old" / "a.jsonl").write_text('{"text": "whales"}\n{"text": "owls"}\n')
-    (folder / "b.csv").write_text("id,text\n1,whales\n")
-    with gzip.open(folder / "c.json.gz", "wt") as packed:
-        packed.write('[{"id": 1, "text": "whales"}]')
-    (folder / "d.txt").write_text("whales")
-    assert run_json("index", folder, index)["added"] == 5
-    for path, count in (("old/a.jsonl", 2), ("b.csv", 1), ("c.json.gz", 1), ("d.txt", 1)):
-        assert len(run_json("list", index, "--where", f"path = '{path}'")) == count
-    with SearchEngine.open(index) as engine:  # as it was before records had a path
-        engine.add([{"_id": "b.csv#1", "text": "whales"}])
-        before = engine.stats().segments
-    report = run_json("index", folder, index)
-    assert (report["metadata_updated"], report["unchanged"], report["changed"]) == (1, 4, 0)
-    assert run_json("info", index)["segments"] == before, "nothing was encoded"
-    deleted = run_json("delete", index, "--where", "path like 'old/%'")
-    assert (deleted["deleted"], run_json("info", index)["documents"]) == (2, 3)
 
 
 def test_standard_input_and_a_table(tmp_path: Path) -> None:

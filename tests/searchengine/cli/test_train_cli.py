@@ -1,10 +1,6 @@
 """`searchengine train` as a user runs it: presets, settings, pictures, logs, a kill."""
 
 import json
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import command_line
@@ -12,7 +8,6 @@ import pytest
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError
-from searchengine.trainer.training import checkpoint
 from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import WORDS, write_sentence_transformer
 
@@ -56,35 +51,6 @@ def test_resume_reaches_the_training(
     option = ["--resume"] if resume else []
     done = run(folder, "train", "pairs.tsv", "--base", "base", "--out", "r", *option)
     assert done.returncode == 2 and f"resume is {resume}" in done.stderr, done.stderr
-
-
-@pytest.mark.long  # in one process: test_train_loop.py
-def test_killed_and_resumed_equals_unbroken(folder: Path) -> None:
-    options = ["sentences.tsv", "--base", "base"]  # which nothing judges: the last step is kept
-    options += ["--set", "max_steps=40", "--set", "precision=fp32", "--set", "learning_rate=0.001"]
-    whole = run(folder, "train", *options, "--out", "whole")
-    assert whole.returncode == 0, whole.stderr
-    often = (
-        "from searchengine.trainer.training import loop; loop.CHECKPOINT_SECONDS = -1; "
-        "from searchengine.cli import cli; cli()"
-    )
-    command = [sys.executable, "-c", often, "train", *options, "--out", "cut"]
-    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL)
-    patience = time.monotonic() + 120
-    while (checkpoint.saved_step(folder / "cut") or 0) < 7:
-        assert process.poll() is None and time.monotonic() < patience
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    assert not (folder / "cut" / "modules.json").exists()
-    again = run(folder, "train", *options, "--out", "cut")
-    assert again.returncode == 2 and "holds the checkpoint of an unfinished run" in again.stderr
-    resumed = run(folder, "train", *options, "--out", "cut", "--resume")
-    assert resumed.returncode == 0, resumed.stderr
-    two = [Encoder.load(folder / name) for name in ("whole", "cut")]
-    assert two[0].fingerprint == two[1].fingerprint != Encoder.load(folder / "base").fingerprint
-    histories = [json.loads((folder / n / "training.json").read_text()) for n in ("whole", "cut")]
-    assert histories[0] == histories[1] and len(histories[0]["losses"]) == 40
 
 
 def test_preset_settings_pictures_and_logs(folder: Path) -> None:
@@ -168,6 +134,8 @@ def test_scores(folder: Path) -> None:
         (["pairs.tsv", "--set", "prefixes=[32,32]"], "expected different lengths"),
         (["pairs.tsv", "--set", "batch_size=1"], "batch_size is 1: expected whole number ≥ 2"),
         (["missing.tsv"], "missing.tsv: no such file"),
+        (["pairs.tsv", "--dev", "missing.tsv"], "missing.tsv: no such file"),
+        (["pairs.tsv", "--resume"], "no checkpoint in"),
         (["dev.tsv"], "has a column `score`, which a contrastive run does not read"),
         (["pairs.tsv", "--set", "objective=similarity"], "expected anchor, positive, score or"),
     ],
