@@ -5,7 +5,6 @@ import random
 import sqlite3
 from typing import Any
 
-import pytest
 from filtered import collection, matching
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 from searchengine.backends.filters import fields
 from searchengine.backends.filters.parser import parse
 from searchengine.backends.filters.sqlite import compile_sql
-from searchengine.errors import FilterError
 
 
 def kept(db: sqlite3.Connection) -> list[tuple[Any, ...]]:
@@ -74,21 +72,6 @@ def test_what_is_kept() -> None:
     after.close()
 
 
-def test_changes_of_documents_are_followed() -> None:
-    db = collection([{"x": 1}, {"x": 2, "`": 1}], "x")
-    put(db, 0, {"x": ["a"]})
-    put(db, 2, {"x": "b"})
-    db.execute("DELETE FROM documents WHERE id = 1")
-    assert kept(db) == [(1, "array", 0, 0), (1, "item text", "a", 0), (1, "text", "b", 2)]
-    db.execute("UPDATE documents SET id = 9 WHERE id = 2")
-    assert kept(db)[-1] == (1, "text", "b", 9)
-    db.execute("BEGIN")
-    put(db, 3, {"x": 3})
-    db.execute("ROLLBACK")
-    assert len(kept(db)) == 3 and kept(db) == rebuilt(db)
-    db.close()
-
-
 def test_fields_come_and_go() -> None:
     db = collection([{"x": 1, "a": {"b": 2}, "two words": 3}])
     for _ in range(2):
@@ -96,36 +79,6 @@ def test_fields_come_and_go() -> None:
             fields.index_field(db, name)
     assert fields.indexed(db) == {("x",): 1, ("a", "b"): 2, ("two words",): 3}
     assert len(kept(db)) == 3
-    db.close()
-
-
-@pytest.mark.parametrize("name", ["", "x = 1", "not x", "x; DROP TABLE fields", '`a"`', "in"])
-def test_what_is_no_field_is_refused(name: str) -> None:
-    db = collection([{}])
-    with pytest.raises(FilterError):
-        fields.index_field(db, name)
-    assert fields.indexed(db) == {}
-    db.close()
-
-
-def test_filters_read_the_index_and_the_index_only() -> None:
-    db = collection([{"x": i, "y": i} for i in range(10)], "x")
-    sql, parameters = compile_sql(parse("x >= 5"), fields.indexed(db))
-    assert "json" not in sql and parameters == (1, 5)
-    plan = str(
-        db.execute(f"EXPLAIN QUERY PLAN SELECT id FROM documents WHERE {sql}", [1, 5]).fetchall()
-    )
-    assert "USING PRIMARY KEY (field=? AND kind=? AND value>?)" in plan
-    assert "SCAN" not in plan.replace("SCAN CONSTANT", "")
-    db.close()
-
-
-def test_check_sees_what_is_wrong() -> None:
-    db = collection([{"x": 1}, {"x": 2}], "x")
-    db.execute("DELETE FROM field_values WHERE document = 1")
-    assert db.execute(fields.FAULTS).fetchall() == [(1,)]
-    db.execute("INSERT INTO field_values VALUES (1, 'integer', 2, 1), (1, 'text', 'x', 0)")
-    assert db.execute(fields.FAULTS).fetchall() == [(0,)]
     db.close()
 
 

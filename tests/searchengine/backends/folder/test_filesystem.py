@@ -48,13 +48,6 @@ def test_a_local_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ki
     assert network_warning(tmp_path / "net" / "c") is None
 
 
-def test_where_the_system_does_not_say(
-    mounts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(filesystem, "_MOUNTS", tmp_path / "gone")
-    assert network_warning(mounts) is None
-
-
 def test_a_collection_is_not_created_on_a_network(mounts: Path) -> None:
     with pytest.raises(CollectionError, match="c is on nfs4, a network file system") as error:
         SearchEngine.create(mounts / "c", WordLengths())

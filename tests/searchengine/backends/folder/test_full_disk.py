@@ -1,9 +1,7 @@
 """No room for a file that is written by a library, or mapped while it is written."""
 
-import errno
 import os
 import resource
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,10 +11,7 @@ from conftest import WordLengths
 from faults import in_child, in_mounts
 
 from searchengine import SearchEngine
-from searchengine.backends.folder import schema
-from searchengine.backends.folder.store import Store
-from searchengine.corpus import language_traits
-from searchengine.errors import CollectionError, CorpusError
+from searchengine.errors import CollectionError
 from searchengine.indexer.faiss_calls import faiss, write_index
 
 
@@ -26,30 +21,6 @@ def test_faiss_passes_over_no_error_of_a_small_file() -> None:
     index.add(np.ones((3, 8), np.float32))
     with pytest.raises(OSError, match="No space left"):
         write_index(index, Path("/dev/full"))
-
-
-def test_no_room_to_identify_languages(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr("py3langid.langid.LanguageIdentifier.from_model_file", full)
-    language_traits._identifier.cache_clear()
-    with pytest.raises(CorpusError, match="No space left on device; make room for 65 MB"):
-        language_traits.traits(["whales sleep with one half of their brain at a time " * 5])
-
-
-def test_a_database_that_finds_no_room_for_its_tables(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """SQLite may have rolled back by then: that there is nothing to roll back is not the error."""
-
-    def full(connection: sqlite3.Connection) -> None:
-        connection.execute("ROLLBACK")
-        raise sqlite3.OperationalError("database or disk is full")
-
-    monkeypatch.setattr(schema, "upgrade", full)
-    with pytest.raises(CollectionError, match="database or disk is full"):
-        Store(tmp_path / "documents.db", create=True)
 
 
 def test_no_memory_for_a_mapping_is_no_damage(tmp_path: Path) -> None:

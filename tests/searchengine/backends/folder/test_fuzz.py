@@ -7,11 +7,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from copy import deepcopy
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from fuzz_targets import (
     CSV_TOKENS,
@@ -31,11 +29,8 @@ from searchengine.corpus.files import count_records, read_corpus
 from searchengine.errors import CorpusError
 from searchengine.indexer.config import SegmentConfig
 from searchengine.indexer.errors import SegmentError
-from searchengine.indexer.faiss_calls import read_index
 from searchengine.indexer.search.segment_files import load_rotation
-from searchengine.indexer.segment import Segment
 from searchengine.indexer.storage.manifest import Manifest
-from searchengine.measure.judgements import read_qrels, read_queries
 
 # Run by Hypothesis in this process: those that cannot take it with them. "vectors" is one of them,
 # for its header is compared before faiss reads it.
@@ -128,30 +123,6 @@ def test_what_was_found_once(name: str, data: bytes, tmp_path: Path) -> None:
     TARGETS[name].run(data, emptied(tmp_path / "w"))
 
 
-@pytest.mark.parametrize("error", [MemoryError(), MemoryError("std::bad_alloc"), RuntimeError("x")])
-def test_whatever_faiss_says_of_a_file_is_an_error_of_the_segment(
-    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refusing(*_: object) -> None:
-        raise error
-
-    monkeypatch.setattr("searchengine.indexer.faiss_calls.faiss.read_index", refusing)
-    with pytest.raises(SegmentError, match=r"faiss cannot read .*/a\.faiss: \w"):
-        read_index(tmp_path / "a.faiss")
-
-
-@pytest.mark.parametrize("ending", [b"\n", b" " * 53 + b"\n", b" " * 117 + b"\n"])
-def test_rotations_are_read_however_their_header_is_padded(ending: bytes, tmp_path: Path) -> None:
-    whole = segment()["rotation.npy"]
-    text = whole[10:128].rstrip() + ending
-    padded = whole[:8] + len(text).to_bytes(2, "little") + text + whole[128:]
-    folder = emptied(tmp_path / "w")
-    TARGETS["rotation"].run(padded, folder)
-    with Segment.open(folder / "segment") as opened:
-        matrix = opened.prefixes(opened.config).matrix
-        np.testing.assert_array_equal(matrix, np.load(BytesIO(whole)))
-
-
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -187,18 +158,6 @@ def refusal(path: str | Path, data: bytes | None = None) -> str:
     return message
 
 
-def test_names_that_no_file_can_have(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match="cannot be read"):
-        read_corpus(tmp_path / ("x" * 300 + ".jsonl"))
-    for reader in (read_queries, read_qrels):
-        with pytest.raises(CorpusError, match="cannot be read"):
-            reader("a\0.jsonl")
-    with pytest.raises(CorpusError, match="no such file"):
-        read_corpus("a\0.jsonl")
-    assert count_records(tmp_path / ("x" * 300)) is None
-    assert count_records("a\0.jsonl") is None
-
-
 def test_messages_are_printable_and_short_whatever_is_in_them(tmp_path: Path) -> None:
     control = tmp_path / "a\nb\x1b[31m.jsonl"
     assert r"a\nb\x1b[31m.jsonl:1: not JSON" in refusal(control, b"{\n")
@@ -229,24 +188,6 @@ def test_metadata_is_nested_so_deep_and_no_deeper(tmp_path: Path, levels: int) -
     assert f"{path}:1: " in refusal(path, record(levels))
 
 
-@pytest.mark.parametrize(
-    ("record", "message"),
-    [
-        ('{"_id": null, "text": "a"}', "_id is empty"),
-        ('{"_id": {"a": 1}, "text": "a"}', "key must be text, got dict"),
-        ('{"_id": "1", "text": "\\ud800"}', "half a surrogate"),
-        ('{"_id": "1", "text": ["a"]}', "text must be text, got list"),
-        ('{"_id": "1", "text": " "}', "the question is empty"),
-        ('{"_id": "1"}', "the question is empty"),
-    ],
-)
-def test_questions_are_checked_as_documents_are(tmp_path: Path, record: str, message: str) -> None:
-    path = tmp_path / "q.jsonl"
-    path.write_text(record)
-    with pytest.raises(CorpusError, match=f"q.jsonl:1: .*{message}"):
-        read_queries(path)
-
-
 @pytest.fixture
 def short_lines(monkeypatch: pytest.MonkeyPatch) -> int:
     """Lines and rows may be of 1 KiB."""
@@ -269,21 +210,6 @@ def test_a_line_too_long_is_refused_and_can_be_skipped(
     bad: list[CorpusError] = []
     assert [d.key for d in read_corpus(path, bad.append)] == ["1", "3", "5"]
     assert [str(b).split(": a line")[0] for b in bad] == [f"{path}:2", f"{path}:4"]
-
-
-def test_a_text_too_long_is_refused(tmp_path: Path, short_lines: int) -> None:
-    path = tmp_path / "long.txt"
-    path.write_text("a line\n" * (short_lines // 7))
-    assert len(next(read_corpus(path)).text) == 1022
-    assert "a text must be at most" in refusal(path, b"a line\n" * (short_lines // 7 + 1))
-
-
-def test_a_row_too_long(tmp_path: Path, short_lines: int) -> None:
-    path = tmp_path / "c.csv"
-    path.write_bytes(b'_id,text\n1,"a\n' + b"2,b\n" * 256 + b'3,"c"\n')
-    bad: list[CorpusError] = []
-    assert [d.key for d in read_corpus(path, bad.append)] == ["2", "3"]
-    assert f"{path}:2: not CSV (a row must be at most " in str(bad[0])
 
 
 def test_folders_that_loop_and_what_is_no_file(tmp_path: Path) -> None:

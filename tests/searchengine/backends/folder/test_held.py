@@ -1,7 +1,6 @@
 """Copies and checks of a commit whose segments another process merges and removes meanwhile."""
 
 import hashlib
-import itertools
 import os
 import time
 from collections import Counter
@@ -16,9 +15,7 @@ from conftest import WordLengths
 from scenarios import document
 
 from searchengine import SearchEngine
-from searchengine.backends.folder import view
 from searchengine.errors import CollectionError
-from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.segment import Segment
 from searchengine.upkeep.copies import copy
 
@@ -89,33 +86,6 @@ def test_another_process_merges_meanwhile(
             assert {f"d{number}" for number in range(1000, 1007)} <= set(copied.keys())
     elif name == "export":
         assert len(np.load(target / "vectors.npy")) >= 7
-
-
-def test_a_try_opens_only_what_those_before_it_did_not(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Beside a fast writer each try fails on a segment that is replaced meanwhile."""
-    opened: Counter[str] = Counter()
-    original = Segment.open
-
-    def fails_thrice(folder: Path, **options: Any) -> Segment:
-        opened[folder.name] += 1
-        if folder == max(folder.parent.iterdir()) and opened[folder.name] <= 3:
-            raise SegmentError("it was removed")
-        return original(folder, **options)
-
-    with SearchEngine.open(path, WordLengths()) as reader:
-        with SearchEngine.open(path, WordLengths()) as writer:
-            for number in (1007, 1008):
-                writer.add([document(number)])
-        commits = itertools.count()
-        others = type("Others", (view.Store,), {"segments": lambda _: [next(commits)]})
-        monkeypatch.setattr(view, "Store", others)
-        monkeypatch.setattr(Segment, "open", fails_thrice)
-        reader.refresh()
-        assert "d1008" in reader
-    other, last = (opened[name] for name in sorted(opened))
-    assert (other, last) == (1, 4)
 
 
 def test_a_backup_lacks_a_file_that_is_lost(path: Path, tmp_path: Path) -> None:

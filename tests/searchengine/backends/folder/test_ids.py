@@ -6,7 +6,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from concurrent_writers import during
 from conftest import WordLengths
 from pending import leave_pending
 from scenarios import document
@@ -14,9 +13,6 @@ from scenarios import document
 from searchengine import SearchEngine
 from searchengine.backends.folder.store import Store
 from searchengine.errors import CollectionError
-from searchengine.ingest import pipeline
-from searchengine.upkeep import reindex
-from searchengine.upkeep.reindex import Reindexing
 
 TABLES = ("documents", "passages", "segments")
 
@@ -79,34 +75,6 @@ def test_the_newest_document_leaves_its_id_unused(path: Path, engine: SearchEngi
     assert ids(path)["documents"] == {0, 1, 2, 3, 5}
     engine.add([document(7, version=1)])  # a document that changes keeps its id
     assert ids(path)["documents"] == {0, 1, 2, 3, 5}
-
-
-def test_pending_work_gets_new_ids(path: Path, engine: SearchEngine) -> None:
-    numbers = []
-    for _ in range(3):
-        leave_pending(engine, WordLengths(8, "narrow"))
-        with Store(path / "documents.db", readers=1) as store:
-            ((number,),) = store.read("SELECT id FROM pending")
-        numbers.append(number)
-        assert engine.discard_reindex()
-    assert len(set(numbers)) == 3
-    before = highest(path)
-    engine.reindex(WordLengths(8, "narrow"))
-    assert min(ids(path)["passages"]) > before["passages"]
-    engine.verify()
-
-
-def test_a_document_added_during_a_reindex_in_place_of_the_newest_gets_its_vector(
-    path: Path, engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Deleted before it was read, and another added after all were encoded."""
-    monkeypatch.setattr(pipeline, "LARGEST_BLOCK", (2, 1 << 19))
-    with SearchEngine.open(path, WordLengths()) as also, monkeypatch.context() as patch:
-        during(patch, reindex, "_documents", lambda: also.delete(["d4"]))
-        during(patch, Reindexing, "swap", lambda: also.add([document(7)]))
-        engine.reindex(WordLengths(8, "narrow"))
-    engine.verify()
-    assert {hit.key for hit in engine.search("x", 9)} == {"d0", "d1", "d2", "d3", "d7"}
 
 
 def test_next_ids_that_are_used_are_found_and_mended(path: Path, engine: SearchEngine) -> None:

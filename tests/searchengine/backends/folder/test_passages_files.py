@@ -11,10 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine import SearchEngine
-from searchengine.backends.folder import collection as ahead
 from searchengine.backends.folder.snapshot import Snapshot
-from searchengine.backends.folder.store import Store
-from searchengine.backends.folder.writer import Writer
 from searchengine.errors import CollectionError
 from searchengine.ingest.passages import PassageConfig
 from searchengine.upkeep.repair import repair
@@ -67,51 +64,6 @@ def test_files_agree_with_tables(
                 add(engine, *change, suffix=" again" * number)
             with engine.reading() as snapshot:
                 agree(snapshot)
-        engine.verify()
-
-
-def test_a_search_reads_only_the_documents_that_it_shows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    statements: list[str] = []
-    read = Store.read
-
-    def noted(store: Store, sql: str, *rest: Any, **options: Any) -> Any:
-        statements.append(sql)
-        return read(store, sql, *rest, **options)
-
-    with create(tmp_path / "c") as engine:
-        add(engine, *range(5))
-        add(engine, 5, 6, 7)
-        for mode in ("vector", "text", "hybrid"):
-            engine.search("whale star", mode=mode)  # opens what later searches share
-        with monkeypatch.context() as patch:
-            patch.setattr(Store, "read", noted)
-            for mode in ("vector", "text", "hybrid"):
-                assert len(engine.search("whale star", 3, mode=mode)) == 3
-    assert not any("passages" in sql for sql in statements)  # but keys, of ties
-    assert all("FROM documents" in sql for sql in statements)
-
-
-def test_a_segment_built_ahead_gets_its_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Documents are numbered when they are committed: later than it is built."""
-    monkeypatch.setattr(ahead, "MIN_ROWS", 1)
-    adopted: list[Path] = []
-    adopt = Writer.adopt
-
-    def noted(writer: Writer, built: Path, base: int) -> None:
-        adopted.append(built)
-        adopt(writer, built, base)
-
-    monkeypatch.setattr(Writer, "adopt", noted)
-    with create(tmp_path / "c") as engine:
-        add(engine, *range(4))
-        add(engine, 2, 7, 8, suffix=" new")
-        assert len(adopted) == 1
-        with engine.reading() as snapshot:
-            agree(snapshot)
         engine.verify()
 
 

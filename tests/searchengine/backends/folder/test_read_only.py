@@ -117,12 +117,6 @@ def test_a_dry_run_only_looks(
     assert repair(path, WordLengths()).whole
 
 
-def test_a_closed_collection_needs_no_log(path: Path) -> None:
-    SearchEngine.open(path, WordLengths()).close()
-    assert not (path / "documents.db-wal").exists()
-    assert on_read_only_disk(path, lambda: repair(path, dry_run=True).whole)
-
-
 @pytest.mark.parametrize("shared_memory", [True, False])
 def test_the_last_commit_is_read_from_the_log(path: Path, shared_memory: bool) -> None:
     if not shared_memory:
@@ -139,15 +133,3 @@ def test_the_last_commit_is_read_from_the_log(path: Path, shared_memory: bool) -
             return [len(engine), document.metadata, engine.search("xx", 1)[0].text]
 
     assert on_read_only_disk(path, read) == [9, {"n": 1}, "xx"]
-
-
-def test_a_repair_that_would_write_is_one_sentence(path: Path) -> None:
-    cut_vectors(path)
-
-    def attempt() -> str:
-        with pytest.raises(CollectionError) as refused:
-            repair(path, WordLengths())
-        return str(refused.value)
-
-    assert str(path) in on_read_only_disk(path, attempt)
-    assert repair(path, WordLengths()).whole

@@ -11,8 +11,8 @@ import pytest
 from conftest import disk_full_at
 
 from searchengine.indexer.config import Structure
-from searchengine.indexer.errors import SegmentConfigError, SegmentError
-from searchengine.indexer.segment import RotationKind, Segment, SegmentConfig, Storage
+from searchengine.indexer.errors import SegmentConfigError
+from searchengine.indexer.segment import Segment, SegmentConfig, Storage
 
 DIM = 24
 CONFIG = SegmentConfig(prefix=8, shortlist=40)
@@ -52,30 +52,6 @@ OTHER = [
     replace(CONFIG, structure=Structure.IVF, lists=9, effort=3),
     replace(CONFIG, shortlist=70, stages=((12, 30),)),
 ]
-
-
-def test_only_another_coarse_stage_is_built(segment: Segment) -> None:
-    narrower = segment.over(replace(CONFIG, shortlist=20, stages=((12, 10),)))
-    assert narrower._opened().coarse is segment._opened().coarse
-    wider = segment.over(replace(CONFIG, prefix=12))
-    assert wider._opened().coarse is not segment._opened().coarse
-    assert (wider.config.prefix, segment.config.prefix) == (12, 8)
-
-
-def test_a_view_searches_by_its_own_recipe(segment: Segment) -> None:
-    """At the full width and with full codes, a shortlist hardly longer than k is already right."""
-    view = segment.over(replace(CONFIG, prefix=DIM))
-    found, exact = view.search(QUERIES, 10, shortlist=13), segment.exact(QUERIES, 10)
-    np.testing.assert_array_equal(found.rows, exact.rows)
-    assert (segment.search(QUERIES, 10, shortlist=13).rows != exact.rows).any()
-
-
-def test_closing_a_view_leaves_the_segment_open(segment: Segment) -> None:
-    view = segment.over(replace(CONFIG, shortlist=20))
-    view.close()
-    with pytest.raises(SegmentError, match="is closed"):
-        view.search(QUERIES, 3)
-    assert segment.search(QUERIES, 3).rows.shape == (20, 3)
 
 
 @pytest.mark.parametrize("config", OTHER, ids=str)
@@ -121,28 +97,11 @@ def test_without_links_the_vectors_are_copied(
     same(rebuilt, segment.over(rebuilt.config))
 
 
-def test_the_identity_needs_no_rotation_file(tmp_path: Path) -> None:
-    config = replace(CONFIG, rotation=RotationKind.IDENTITY)
-    first = Segment.build(tmp_path / "a", rows(1200, 0), config)
-    same(first.rebuild(tmp_path / "b", config), first)
-    assert not (tmp_path / "b" / "rotation.npy").exists()
-    first.rebuild(tmp_path / "c", CONFIG).verify()
-    assert (tmp_path / "c" / "rotation.npy").exists()
-
-
 def test_another_storage_is_refused(segment: Segment, tmp_path: Path) -> None:
     message = "storage must be float16, as in the stored vectors, got float32"
     with pytest.raises(SegmentConfigError, match=message):
         segment.rebuild(tmp_path / "b", replace(CONFIG, storage=Storage.FLOAT32))
     assert [*tmp_path.iterdir()] == []
-
-
-def test_an_existing_folder_is_left_alone(segment: Segment, tmp_path: Path) -> None:
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "mine").write_text("mine")
-    with pytest.raises(SegmentError, match="already exists"):
-        segment.rebuild(tmp_path / "b", CONFIG)
-    assert [path.name for path in (tmp_path / "b").iterdir()] == ["mine"]
 
 
 @pytest.mark.parametrize("call", range(1, 5))
@@ -154,12 +113,6 @@ def test_a_full_disk_leaves_no_folder_and_the_first_segment_whole(
         segment.rebuild(tmp_path / "b", replace(CONFIG, prefix=12))
     assert [*tmp_path.iterdir()] == []
     segment.verify()
-
-
-def test_a_prefix_beyond_the_width_leaves_no_folder(segment: Segment, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="prefix"):
-        segment.rebuild(tmp_path / "b", replace(CONFIG, prefix=DIM + 1))
-    assert [*tmp_path.iterdir()] == []
 
 
 def test_a_small_segment_stays_flat(tmp_path: Path) -> None:

@@ -1,11 +1,10 @@
 """What a process that was stopped leaves of a new folder, and who removes it."""
 
 import re
-import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import chdir, contextmanager
 from pathlib import Path
 from threading import Thread
@@ -15,10 +14,8 @@ from conftest import REPOSITORY, WordLengths
 from faults import in_mounts
 
 from searchengine import SearchEngine
-from searchengine.backends.folder import folders
-from searchengine.backends.folder.folders import new_folder, remove_dead_scratch
 from searchengine.cli.console import Terminated, orderly_exit
-from searchengine.errors import CollectionBusy, CollectionError
+from searchengine.errors import CollectionError
 
 # Stops in the midst of a backup or of creating a collection, and says so.
 PROGRAM = """\
@@ -132,17 +129,6 @@ def test_folders_of_a_live_process_are_not_removed(engine: SearchEngine, copies:
     assert names(copies) == ["after", "export", "new", "quick"]
 
 
-def test_folders_of_another_thread_are_not_removed(copies: Path) -> None:
-    with new_folder(copies / "a") as scratch:
-        (scratch / "file").write_text("a")
-        thread = Thread(target=remove_dead_scratch, args=[copies])
-        thread.start()
-        thread.join()
-        remove_dead_scratch(copies)
-        assert (scratch / "file").exists()
-    assert names(copies) == ["a"] and names(copies / "a") == ["file"]
-
-
 def test_folders_without_a_lock_are_not_removed(engine: SearchEngine, copies: Path) -> None:
     """A version without locks may be filling it; and other programs have hidden folders too."""
     for name in (f".copy.{'a' * 32}.new", ".notes.new", f".copy.{'b' * 31}.new.lock"):
@@ -150,46 +136,6 @@ def test_folders_without_a_lock_are_not_removed(engine: SearchEngine, copies: Pa
     before = names(copies)
     engine.backup(copies / "copy")
     assert names(copies) == sorted([*before, "copy"])
-
-
-def test_a_lock_without_its_folder_is_removed(engine: SearchEngine, copies: Path) -> None:
-    (copies / f".copy.{'a' * 32}.new.lock").touch()
-    engine.backup(copies / "copy")
-    assert names(copies) == ["copy"]
-
-
-def test_a_power_cut_may_take_the_lock_of_an_empty_folder(copies: Path) -> None:
-    (copies / f".copies.{'0' * 32}.new" / "segments").mkdir(parents=True)
-    SearchEngine.create(copies, WordLengths()).close()
-    assert "documents.db" in names(copies)
-
-
-def fail(scratch: Path) -> None:
-    (scratch / "file").write_text("half")
-    raise ValueError
-
-
-def busy(scratch: Path) -> None:
-    (scratch / "file").write_text("mine")
-    other = scratch.parent / "new"
-    other.mkdir()
-    (other / "theirs").touch()
-
-
-@pytest.mark.parametrize(("fill", "error"), [(fail, ValueError), (busy, CollectionBusy)])
-def test_nothing_is_left_of_what_failed(
-    copies: Path, fill: Callable[[Path], None], error: type[Exception]
-) -> None:
-    with pytest.raises(error), new_folder(copies / "new") as scratch:
-        fill(scratch)
-    shutil.rmtree(copies / "new", ignore_errors=True)
-    assert names(copies) == []
-
-
-def test_a_parent_that_cannot_be_written_is_named(engine: SearchEngine, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(CollectionError, match="file is a file; the change was undone"):
-        engine.backup(tmp_path / "file" / "copy")
 
 
 def test_an_ignored_signal_stays_ignored_and_handlers_are_put_back() -> None:
@@ -258,64 +204,3 @@ with SearchEngine.open(sys.argv[1], WordLengths()) as engine:
 ' "$1"
 """
     assert in_mounts(script, tmp_path) == "['a']\n"
-
-
-def test_one_of_several_creates_it_in_an_empty_folder(tmp_path: Path) -> None:
-    for i in range(10):
-        path = tmp_path / str(i)
-        path.mkdir()
-        outcomes: list[str] = []
-
-        def run(path: Path = path, outcomes: list[str] = outcomes) -> None:
-            try:
-                SearchEngine.create(path, WordLengths()).close()
-            except CollectionError as error:
-                outcomes.append(str(error))
-            else:
-                outcomes.append("")
-
-        threads = [Thread(target=run) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert outcomes.count("") == 1, outcomes
-        assert {entry.name for entry in path.iterdir()} == {"segments", "documents.db"}
-        with SearchEngine.open(path, WordLengths()) as engine:
-            engine.verify()
-
-
-def test_what_a_killed_process_left_in_an_empty_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It had moved the folder of segments up, and not yet the database."""
-    path = tmp_path / "c"
-    path.mkdir()
-    moved = Path.replace
-
-    def replace(entry: Path, target: Path) -> Path:
-        if entry.name == "documents.db":
-            raise Killed
-        return moved(entry, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", replace)
-        patch.setattr("searchengine.backends.folder.folders.shutil.rmtree", lambda *_, **__: None)
-        patch.setattr(Path, "unlink", lambda *_, **__: None)
-        with pytest.raises(Killed):
-            create(path)
-    left = {entry.name.rpartition(".")[2] for entry in path.iterdir()}
-    assert left == {"segments", "new", "lock"}
-    create(path)
-    assert {entry.name for entry in path.iterdir()} == {"segments", "documents.db"}
-
-
-class Killed(BaseException):
-    """The process ends here."""
-
-
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="a folder where nobody can make a file")
-def test_where_no_file_can_be_made_creation_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folders, "_LOOK", 0.1)
-    with pytest.raises(CollectionError, match="choose a folder that can be written"):
-        SearchEngine.create("/proc/x", None, dim=2)

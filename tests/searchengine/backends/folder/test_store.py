@@ -1,7 +1,7 @@
 """documents.db: order, atomicity, one writer, and files that are not what they should be."""
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchengine.backends.contract import Entry, as_json
+from searchengine.backends.contract import Entry
 from searchengine.backends.folder import schema
 from searchengine.backends.folder.store import Changes, SegmentRow, Store
 from searchengine.corpus.documents import Document
-from searchengine.errors import CollectionBusy, CollectionError, FilterError
+from searchengine.errors import CollectionError, FilterError
 
 NONE = np.empty((0, 0), np.float32)
 DOCUMENTS = [
@@ -42,19 +42,6 @@ def store(tmp_path: Path) -> Iterator[Store]:
     store.close()
 
 
-def test_round_trip(store: Store) -> None:
-    assert store.documents([7, 2, 5]) == [DOCUMENTS[7], DOCUMENTS[2], DOCUMENTS[5]]
-    assert store.columns(np.array([0, 3, 9])).T.tolist() == [[0, 0, 6], [3, 0, 6], [-1, -1, -1]]
-    assert store.segments() == [SegmentRow(1, 0, 8, "abc")]
-    assert store.settings() == {"encoder": {"dim": 16}}
-    assert store.ids_of(["k3", "nope", "k0"]) == {"k0": 0, "k3": 3}
-    assert store.counts() == (8, 8)
-    assert store.matching("n >= 5 or n = 1").tolist() == [1, 5, 6, 7]
-    assert store.count("n >= 5") == 3
-    assert store.documents(store.ids_after(-1, None, 9)) == DOCUMENTS
-    assert store.altered() is None
-
-
 @given(ids=st.lists(st.integers(0, 29_999), max_size=30), repeat=st.booleans())
 def test_rank_order_is_kept(
     tmp_path_factory: pytest.TempPathFactory, ids: list[int], repeat: bool
@@ -68,37 +55,6 @@ def test_rank_order_is_kept(
     wanted_ids = ids * 2 if repeat else ids
     assert [d.key for d in store.documents(wanted_ids)] == [str(i) for i in wanted_ids]
     store.close()
-
-
-def test_more_ids_than_a_statement_binds(tmp_path: Path) -> None:
-    store = Store(tmp_path / "documents.db", create=True)
-    with store.transaction():
-        insert(store, [Document(str(i), "x") for i in range(40_000)])
-    backwards = range(39_999, -1, -1)
-    assert [d.key for d in store.documents(backwards)] == [str(i) for i in backwards]
-    store.close()
-
-
-def test_a_failed_transaction_leaves_nothing(store: Store) -> None:
-    new = [Document("new", "x")]
-    with pytest.raises(ZeroDivisionError), store.transaction():
-        insert(store, new)
-        raise ZeroDivisionError
-    assert store.counts() == (8, 8)
-    with store.transaction():
-        insert(store, new)
-    assert store.counts() == (9, 9)
-
-
-def test_second_writer_is_refused_at_once_and_readers_go_on(store: Store) -> None:
-    other = Store(store.path)
-    with store.transaction():
-        insert(store, [Document("new", "x")])
-        assert other.counts() == (8, 8)  # not committed yet
-        with pytest.raises(CollectionBusy, match="being written to"), other.transaction():
-            pass
-    assert other.counts() == (9, 9)
-    other.close()
 
 
 def test_a_held_connection_sees_one_moment(store: Store) -> None:
@@ -144,83 +100,11 @@ def test_moving_passages_keeps_their_order(store: Store) -> None:
     assert store.read("SELECT passage FROM tombstones") == [(105,)]
 
 
-def test_metadata_is_written_as_sqlite_writes_it(store: Store) -> None:
-    sql = "SELECT json_object('n', 1, 'name', ?, 'none', NULL)"
-    assert store.read(sql, ['ü"']) == [(as_json({"n": 1, "name": 'ü"', "none": None}),)]
-
-
-def test_metadata_is_set_together_with_the_root(store: Store) -> None:
-    changes = Changes(store)
-    with store.transaction():
-        document = Document("k2", "text 2", "title 2", {"n": 9}, root="/folder")
-        changes.set_metadata([Entry(document, (), NONE)], changes.store.known(["k2"]))
-    known = changes.store.known(["k2"])["k2"]
-    assert (known.metadata, known.source, known.root) == ('{"n":9}', None, "/folder")
-
-
-def test_commits_are_counted(store: Store) -> None:
-    for expected in (1, 2, 3):
-        with store.transaction():
-            Changes(store).count_commit()
-        assert store.settings()["commit"] == expected
-
-
-def test_an_altered_text_is_found(store: Store) -> None:
-    store.connection.execute("UPDATE documents SET text = 'textual' WHERE id = 5")
-    assert store.altered() == "k5"
-
-
-NUMBERS: dict[int, dict[str, float]] = {0: {"n": 1.0}, 2: {}, 3: {}}
-
-
-def test_values_of_a_field(store: Store) -> None:
-    with store.transaction():
-        new = [Entry(Document(f"k{i}", "", "", fields), (), NONE) for i, fields in NUMBERS.items()]
-        Changes(store).set_metadata(new, store.known(["k0", "k2", "k3"]))
-    values = store.values(range(4), "n")
-    assert values[0] == values[1]
-    assert len(set(values.values())) == 3  # those without the field are on their own
-
-
 def test_no_text_is_spliced_into_sql(store: Store) -> None:
     assert store.matching("n = '1; DROP TABLE documents'").tolist() == []
     with pytest.raises(FilterError):
         store.matching("n) OR (1=1")
     assert store.counts() == (8, 8)
-
-
-def test_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(CollectionError, match="is missing"):
-        Store(tmp_path / "documents.db")
-
-
-def test_damaged_file(store: Store, tmp_path: Path) -> None:
-    store.close()
-    path = tmp_path / "documents.db"
-    path.write_bytes(b"not a database at all" * 100)
-    with pytest.raises(CollectionError, match="is damaged"):
-        Store(path)
-
-
-def test_foreign_database(tmp_path: Path) -> None:
-    db = sqlite3.connect(tmp_path / "documents.db")
-    db.execute("CREATE TABLE other (x)")
-    db.close()
-    with pytest.raises(CollectionError, match="not a collection"):
-        Store(tmp_path / "documents.db")
-
-
-def test_another_format_is_refused(store: Store) -> None:
-    store.close()
-    db = sqlite3.connect(store.path)
-    db.execute(
-        "INSERT INTO _sqlite_migrations (migration_set, name, applied_at) "
-        "VALUES ('searchengine', 'm999_future', '')"
-    )
-    db.commit()
-    db.close()
-    with pytest.raises(CollectionError, match=r"another version .*m999_future.*index"):
-        Store(store.path)
 
 
 @pytest.mark.parametrize("readers", [0, 2])
@@ -243,9 +127,54 @@ def test_a_file_without_the_last_migration_is_upgraded_once(
     assert len(applied) == 1
 
 
-@pytest.mark.parametrize("column", ["key", "title", "text"])
-def test_a_document_that_is_not_text_is_damage(store: Store, column: str) -> None:
-    store.connection.execute(f"UPDATE documents SET {column} = x'ff' WHERE id = 2")
-    assert store.documents([0]) == DOCUMENTS[:1]
-    with pytest.raises(CollectionError, match="document 2 has a key, title or text that is not"):
-        store.documents([0, 2])
+def test_an_error_that_ended_the_transaction_is_the_one_that_is_raised(store: Store) -> None:
+    with pytest.raises(ZeroDivisionError), store.transaction():
+        store.execute("ROLLBACK")  # as SQLite may by itself where the disk is full
+        raise ZeroDivisionError
+
+
+def test_a_change_is_not_committed_to_a_file_that_was_replaced(store: Store) -> None:
+    count = len(store.settings())
+    with (
+        pytest.raises(CollectionError, match="was replaced by another folder"),
+        store.transaction(),
+    ):
+        Changes(store).set("name", "value")
+        store.path.rename(store.path.with_name("moved.db"))
+    with store.transaction():
+        pass  # no change that could be in the wrong file
+    assert not store.connection.in_transaction and len(store.settings()) == count
+
+
+def test_every_connection_syncs_fully(store: Store) -> None:
+    with Store(store.path, readers=2) as reader:
+        for some in (store, reader):
+            for connection in some.connections:
+                assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+                assert connection.execute("PRAGMA fullfsync").fetchone() == (1,)
+
+
+def spoil(path: Path, statement: str) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(statement)
+
+
+MIGRATED = "INSERT INTO _sqlite_migrations VALUES (99, 'searchengine', 'm999_future', '')"
+SPOILT: list[tuple[Callable[[Path], object], str]] = [
+    (Path.unlink, "is missing"),
+    (lambda path: path.write_bytes(b"not a database at all" * 100), "is damaged"),
+    (lambda path: spoil(path, "DROP TABLE documents"), "not a collection"),
+    (lambda path: spoil(path, MIGRATED), r"another version .*m999_future.*index"),
+    (lambda path: spoil(path, "UPDATE documents SET key = x'ff' WHERE id = 2"), "document 2 has"),
+    (lambda path: spoil(path, "UPDATE documents SET text = x'ff' WHERE id = 2"), "document 2 has"),
+]
+
+
+@pytest.mark.parametrize(("harm", "message"), SPOILT)
+def test_a_file_that_is_no_collection_is_refused(
+    store: Store, harm: Callable[[Path], object], message: str
+) -> None:
+    store.close()
+    harm(store.path)
+    with pytest.raises(CollectionError, match=message), closing(Store(store.path)) as again:
+        again.documents([0, 2])

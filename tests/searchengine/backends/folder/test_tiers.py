@@ -63,12 +63,6 @@ def test_a_call_merges_the_tiers_that_it_has_filled() -> None:
     assert to_merge([*segments, (10, 20)], written=[]) == [8]
 
 
-def test_a_few_documents_are_not_followed_by_a_large_merge() -> None:
-    segments = [(640_000, 640_000), (50_000, 50_000)]
-    assert to_merge(segments, written=(), finished=9_999) == []
-    assert to_merge(segments, written=(), finished=10_000) == [0, 1]
-
-
 @given(batches=st.lists(st.integers(1, 3000), max_size=400))
 def test_segments_stay_few_and_rows_are_copied_seldom(batches: list[int]) -> None:
     segments: list[int] = []

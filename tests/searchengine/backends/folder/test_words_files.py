@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from word_oracle import agree
 
 from searchengine import SearchEngine
-from searchengine.backends import terms
 from searchengine.ingest.passages import PassageConfig
 
 WORDS = "whale whales sleep sleeping dolphin half a brain of the sea straße e\u0301t\u00e9 \u0301"
@@ -115,19 +114,6 @@ def test_windows_are_left_out_without_a_loss(
         for words in ([3], [1, 2, 5, 300], [390, 20, 7], [398, 2], range(2, 64)):
             question = " ".join(f"w{word}" for word in words)
             agree(engine, question, k)
-
-
-def test_texts_are_counted_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    documents = [(i, "whale", f"sea {'sleep ' * (i % 4)}brain{i % 7}") for i in range(1100)]
-    with build(tmp_path / "whole", "stem:en", [documents], False) as engine:
-        (whole,) = [segment.words for segment in engine.collection.segments.values()]
-    monkeypatch.setattr(terms, "_LETTERS", 5000)
-    with build(tmp_path / "parts", "stem:en", [documents], False) as engine:
-        (parts,) = [segment.words for segment in engine.collection.segments.values()]
-        agree(engine, "sleeping brain3 sea", 50)
-        assert whole is not None and parts is not None
-        assert parts.path.read_bytes() == whole.path.read_bytes()
-        assert all(each.is_file() for each in parts.path.parent.iterdir())
 
 
 def keys_of(engine: SearchEngine, question: str) -> list[str]:
