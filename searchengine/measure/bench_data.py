@@ -40,12 +40,12 @@ class Dataset:
         live: per segment the rows that may be returned; None: all.
         queries: float32 (q, D).
         path: the collection, as it was opened; None for bare vectors.
-        encoder: source of the encoder of the queries; None for bare vectors.
         encoding_ms: milliseconds to encode a question; None for bare vectors.
         judge: function from views of the segments to the nDCG@10 of every query, by documents, in
             the mode `mode`. None without judgements.
         notes: sentences about questions that were left out, and the like.
-        default_mode: the mode of a search of the collection that names none; None for bare vectors.
+        mode: the mode of nDCG: that of a search of the collection that names none, but vector where
+            that is text, which no operating point matters to. None for bare vectors.
     """
 
     name: str
@@ -53,16 +53,10 @@ class Dataset:
     live: tuple[Allowed | None, ...]
     queries: Floats
     path: str | None = None
-    encoder: str | None = None
     encoding_ms: float | None = None
     judge: Judge | None = None
     notes: tuple[str, ...] = ()
-    default_mode: Mode | None = None
-
-    @property
-    def mode(self) -> Mode | None:
-        """The mode of nDCG: by words alone, no operating point matters."""
-        return Mode.VECTOR if self.default_mode is Mode.TEXT else self.default_mode
+    mode: Mode | None = None
 
     @property
     def config(self) -> SegmentConfig:
@@ -93,8 +87,7 @@ def collection_dataset(
     if judged is not None:
         questions = judged.queries
     typed = list(questions.values())
-    default = engine.default_mode
-    mode = Mode.VECTOR if default is Mode.TEXT else default
+    mode = Mode.VECTOR if engine.default_mode is Mode.TEXT else engine.default_mode
     read = [engine.read(text, mode=mode) for text in typed]
     with engine.reading() as snapshot:
         if not snapshot.rows:
@@ -112,11 +105,10 @@ def collection_dataset(
             live,
             vectors,
             str(engine.folder.path),
-            str(snapshot.settings["encoder"]["source"]),
             _encoding(engine, typed),
             judge,
             () if judged is None else judged.notes,
-            default,
+            mode,
         )
 
 

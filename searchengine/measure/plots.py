@@ -45,7 +45,7 @@ def plots(results: Results) -> dict[str, tuple[str, str]]:
             "recall-latency": (
                 _svg(recall_latency(results)),
                 "Every mark is a point; lower and further right is better. Bars: 95 % interval of "
-                "recall, quartiles of time over the rounds; small marks were only tuned with. The "
+                "recall; small marks were only tuned with. The "
                 "ring marks the recommendation, the dashed line the target.",
             ),
             "recall-shortlist": (
@@ -75,9 +75,7 @@ def recall_latency(results: Results) -> "Figure":
         x, y = row.recall, row.ms
         name = EXACT if row.name == EXACT else str(row.config.structure)
         colour, marker = ("#000000", "X") if name == EXACT else LOOKS[name]
-        look: dict[str, Any] = {"color": colour, "linewidth": 0.8}
-        axes.plot([row.recall_low, row.recall_high], [y, y], **look)
-        axes.plot([x, x], [row.ms_low, row.ms_high], **look)
+        axes.plot([row.recall_low, row.recall_high], [y, y], color=colour, linewidth=0.8)
         axes.plot(x, y, marker, color=colour, label=None if name in seen else name)
         seen.add(name)
     axes.axvline(results.settings["recall"], color=INK, linewidth=1, linestyle=(0, (4, 3)))

@@ -5,12 +5,10 @@ the point that `tune` applies. The bench adds exact search and what the collecti
 measures what a tuning does not: the slowest queries, nDCG.
 """
 
-import os
 import platform
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +43,6 @@ TIMED = 100
 """Queries timed one at a time in a round."""
 PREFIXES, SHORTLISTS = (64, 128, 256), (2, 5, 10, 20, 50)
 """Measured where too few queries are there for a tuning; SHORTLISTS in multiples of k."""
-_PACKAGES = ("searchengine", "faiss-cpu", "faiss-gpu", "numpy")
 
 
 @dataclass(eq=False, slots=True)
@@ -53,7 +50,7 @@ class _Entry:
     """A point and its measurements so far.
 
     Attributes:
-        memory, disk: bytes that should stay in memory, and that may stay on disk.
+        memory: bytes that should stay in memory.
         recall: mean share of the exact rows found, and its 95 % interval.
         ndcg: mean nDCG@10; None without judgements.
         rounds: seconds of the queries, per round.
@@ -63,7 +60,6 @@ class _Entry:
     config: SegmentConfig
     point: OperatingPoint
     memory: int
-    disk: int
     recall: tuple[float, float, float] = (0.0, 0.0, 0.0)
     ndcg: float | None = None
     rounds: list[Doubles] = field(default_factory=list)
@@ -151,7 +147,7 @@ def _present(dataset: Dataset, k: int) -> list[_Entry]:
     every = replace(config.scanned(), shortlist=ALL_ROWS, stages=())
     views = tuple(s.over(replace(s.config, shortlist=ALL_ROWS, stages=())) for s in segments)
     exact = _entry(EXACT, every, OperatingPoint(views, dataset.live, k, None))
-    exact.memory, exact.disk = exact.disk, 0  # each query reads all rows
+    exact.memory = sum(s.rows * cold_row(s.config, s.dim) for s in segments)  # each reads all
     sizes = [max(segment.config.shortlist, k) for segment in segments]
     if all(size >= rows for size, rows in zip(sizes, dataset.sizes, strict=True)):
         return [exact]
@@ -187,8 +183,7 @@ def _views(
 def _entry(name: str, config: SegmentConfig, point: OperatingPoint) -> _Entry:
     views = point.segments
     memory = sum(hot_bytes(view.config, view.rows, view.dim) for view in views)
-    disk = sum(view.rows * cold_row(view.config, view.dim) for view in views)
-    return _Entry(name, config, point, memory, disk)
+    return _Entry(name, config, point, memory)
 
 
 def _measure_recall(dataset: Dataset, entries: Sequence[_Entry], progress: Progress) -> None:
@@ -210,19 +205,14 @@ def _name(dataset: Dataset, config: SegmentConfig) -> str:
 
 
 def _subject(dataset: Dataset, k: int) -> dict[str, Any]:
-    segment = dataset.segments[0]
     return {
         "name": dataset.name,
         "path": dataset.path,
         "rows": dataset.rows,
-        "dim": segment.dim,
+        "dim": dataset.segments[0].dim,
         "queries": len(dataset.queries),
         "k": k,
-        "segments": len(dataset.segments),
-        "storage": str(segment.config.storage),
-        "encoder": dataset.encoder,
         "judged": 0 if dataset.judge is None else len(dataset.queries),
-        "default_mode": dataset.default_mode,
         "mode": dataset.mode,
     }
 
@@ -250,19 +240,9 @@ def point_name(config: SegmentConfig, dim: int, shortlist: str = "") -> str:
 
 
 def _row(entry: _Entry) -> Row:
-    low, ms, high = 1e3 * np.percentile(np.median(entry.rounds, axis=1), (25, 50, 75))
-    return Row(
-        entry.name,
-        entry.config,
-        *entry.recall,
-        entry.ndcg,
-        float(ms),
-        float(low),
-        float(high),
-        1e3 * float(np.percentile(entry.rounds, 99)),
-        entry.memory,
-        entry.disk,
-    )
+    ms = 1e3 * float(np.median(np.median(entry.rounds, axis=1)))
+    p99_ms = 1e3 * float(np.percentile(entry.rounds, 99))
+    return Row(entry.name, entry.config, *entry.recall, entry.ndcg, ms, p99_ms, entry.memory)
 
 
 def processor_name() -> str:
@@ -274,19 +254,9 @@ def processor_name() -> str:
 
 
 def machine() -> dict[str, Any]:
-    """Processor, cores, threads of a search, memory (bytes), system, and versions of packages."""
-    versions = {}
-    for name in _PACKAGES:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
+    """Processor, cores, threads of a search."""
     return {
         "processor": processor_name(),
         "cores": available_cores(),
         "threads": threads.limit,
-        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "system": f"{platform.system()} {platform.release()}",
-        "python": platform.python_version(),
-        "versions": versions,
     }

@@ -1,13 +1,13 @@
 """A bench as a sentence, a table, and one self-contained HTML page without scripts."""
 
-import re
 import shlex
+from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
 
-from searchengine.measure.formatting import plain, short
+from searchengine.measure.formatting import short
 from searchengine.measure.plots import plots
 from searchengine.measure.results import RECOMMENDED, RESULTS, Results
 
@@ -42,27 +42,12 @@ def command(results: Results, folder: Path | None) -> str:
     return f"searchengine tune {shlex.quote(collection)} --apply {point}"
 
 
-METHOD = {
-    "point": "structure, code and prefix → shortlist: the prefix chooses a shortlist, which is "
-    "reranked at full width; ef or lists: the effort of the search",
-    "recommended": "the cheapest point that held-out queries show to exceed the target, as tune "
-    "finds it; of those within 5 % of its time, encoding included, the one that finds most",
-    "recall": "share of the nearest rows of exact search that a point finds, mean over the "
-    "queries; the 95 % interval is a bootstrap over the queries",
-    "search": "one query at a time, from its vector to row numbers, warm; median (quartiles) of "
-    "rounds in which all points take turns",
-    "nDCG": "quality by judgements, in the default mode unless that is text",
-    "memory, disk": "what every search may read, and the rows at full width",
-}
-
-
-def facts(results: Results) -> dict[str, dict[str, str]]:
-    """Headings, each with terms and descriptions."""
-    memory = f"{results.machine['memory'] / 2**30:.3g} GiB"
-    values = {"measured": results.measured_at, **results.subject, **results.settings}
-    values.update(results.machine, memory=memory)
-    conditions = {name: plain(value) for name, value in values.items() if value is not None}
-    return {"What the columns mean": METHOD, "How it was measured": conditions}
+METHOD = (
+    "A point: structure, code and prefix → shortlist, which is reranked at full width; ef or lists "
+    "is the effort of the search. Recall: the share of the nearest rows of exact search that it "
+    "finds, and its 95 % interval. Search: one query at a time, from its vector to row numbers, "
+    "warm; the median of rounds in which all points take turns. Memory: what every search may read."
+)
 
 
 def write(results: Results, folder: Path) -> list[Path]:
@@ -83,13 +68,14 @@ def write(results: Results, folder: Path) -> list[Path]:
 
 def page(results: Results, folder: Path, drawn: Mapping[str, tuple[str, str]]) -> str:
     """The page. drawn: name of a plot → its SVG and caption."""
-    title = escape(f"Bench of {results.subject['name']}")
+    about, machine = results.subject, results.machine
+    title = escape(f"Bench of {about['name']}")
     style = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
     parts = [
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         '<meta http-equiv="Content-Security-Policy" '
-        "content=\"default-src 'none'; style-src 'unsafe-inline'\">",
+        "content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">",
         f"<title>{title}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>",
         f"<h1>{title}</h1>",
     ]
@@ -100,17 +86,17 @@ def page(results: Results, folder: Path, drawn: Mapping[str, tuple[str, str]]) -
         parts.append(f"<pre><code>{escape(apply)}</code></pre>")
         after = f"With another name after <code>{RESULTS}#</code> it applies that point."
         parts.append(f'<p class="caption">{after}</p>')
-    parts += _table(results.table(whole=True))
-    for name, (svg, caption) in drawn.items():
-        about = f"<figcaption>{escape(caption)}</figcaption>"
-        card = '<div class="card" tabindex="0" role="group" aria-label="plot">'
-        parts.append(
-            f"<figure>\n{card}\n{_inlined(name, svg, caption)}\n</div>\n{about}\n</figure>"
-        )
-    for heading, terms in facts(results).items():
-        inside = "".join(f"<dt>{escape(a)}</dt><dd>{escape(b)}</dd>" for a, b in terms.items())
-        summary = f"<summary><h2>{escape(heading)}</h2></summary>"
-        parts.append(f"<details>\n{summary}\n<dl>{inside}</dl>\n</details>")
+    parts += _table(results.table())
+    for svg, caption in drawn.values():
+        source = f"data:image/svg+xml;base64,{b64encode(svg.encode()).decode()}"
+        image = f'<img alt="{escape(caption)}" src="{source}">'
+        card = f'<div class="card" tabindex="0" role="group" aria-label="plot">{image}</div>'
+        parts.append(f"<figure>\n{card}\n<figcaption>{escape(caption)}</figcaption>\n</figure>")
+    conditions = (
+        f"Measured {results.measured_at}: {about['rows']:,} rows × {about['dim']} dimensions, "
+        f"{about['queries']:,} queries; {machine['processor']}, {machine['cores']} cores."
+    )
+    parts += [f'<p class="caption">{escape(text)}</p>' for text in (METHOD, conditions)]
     return "\n".join([*parts, "</main>\n</body>\n</html>\n"])
 
 
@@ -129,18 +115,3 @@ def _table(lines: list[dict[str, str]]) -> Iterable[str]:
         values = "".join(f"<td>{cell}</td>" for cell in cells)
         yield f'<tr{state}><th scope="row">{name}{note}</th>{values}</tr>'
     yield "</tbody></table></div>"
-
-
-def _inlined(name: str, svg: str, alt: str) -> str:
-    """The SVG of a plot for a page: it scales to the available width, and its ids are unique."""
-    text = svg[svg.index("<svg") :].strip()
-    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
-    text = re.sub(r'(\sid="|href="#|url\(#)', rf"\1{name}-", text)
-    text = text.replace('<style type="text/css">*', f"<style>#{name} *")
-    start = re.search(r'viewBox="([^"]*)"', text)
-    assert start is not None
-    head = (
-        f'<svg id="{name}" role="img" aria-label="{escape(alt)}" viewBox="{start[1]}" '
-        'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink">'
-    )
-    return head + text[text.index(">") + 1 :]

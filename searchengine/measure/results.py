@@ -11,7 +11,7 @@ from searchengine.indexer.config import SegmentConfig
 from searchengine.measure.formatting import fraction, short, with_ends
 from searchengine.trainer.files import write_json
 
-FORMAT = 6
+FORMAT = 7
 MIB = 2**20
 RESULTS = "results.json"
 EXACT = "exact"
@@ -30,11 +30,10 @@ class Row:
         recall: mean share of the exact k nearest that were found.
         recall_low, recall_high: its 95 % interval (bootstrap over queries).
         ndcg: nDCG@10, by documents, in the mode of `Results.subject`; None without judgements.
-        ms, ms_low, ms_high: latency of one query alone, warm: the median of the rounds' medians,
-            and their quartiles. Rows are measured in turns, so they share the machine's load.
+        ms: latency of one query alone, warm: the median of the rounds' medians. Rows are measured
+            in turns, so they share the machine's load.
         p99_ms: the slowest of a hundred queries.
         memory: bytes that should stay in memory.
-        disk: bytes that may stay on disk.
     """
 
     name: str
@@ -44,11 +43,8 @@ class Row:
     recall_high: float
     ndcg: float | None
     ms: float
-    ms_low: float
-    ms_high: float
     p99_ms: float
     memory: int
-    disk: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +55,9 @@ class Results:
         measured_at: start of the measurement, ISO 8601 in UTC.
         complete: False if the bench was interrupted.
         subject: the data set: name, path (of the collection; None for bare vectors), rows, dim,
-            queries, k, segments, storage, encoder (None for bare vectors), judged (number of
-            queries with judgements), default_mode (of a search of the collection that names none;
-            None for bare vectors), mode (that of nDCG and overhead: the default mode, but vector
-            where that is text).
-        machine: processor, cores, threads, memory (bytes), system, python, versions.
+            queries, k, judged (number of queries with judgements), mode (that of nDCG: the
+            default mode, but vector where that is text; None for bare vectors).
+        machine: processor, cores, threads.
         settings: repeats, and the goal: recall, confidence, k, objective.
         encoding_ms: milliseconds to encode a question; None for bare vectors.
         now: the name of the row that searches as the collection does, or for bare vectors as a new
@@ -102,39 +96,32 @@ class Results:
             raise QueryError(f"the bench has no point {name!r}; its points are {names}")
         return row
 
-    def table(self, *, whole: bool = False) -> list[dict[str, str]]:
+    def table(self) -> list[dict[str, str]]:
         """A line for each point: the recommended one, the present one, exact search, then by speed.
 
-        whole: with intervals, quartiles and every column.
+        Recall has its interval.
         """
         first = [self.recommended, self.now, EXACT]
         rows = sorted(
             self.rows,
             key=lambda row: (first.index(row.name) if row.name in first else 3, row.ms),
         )
-        return [dict(self._cells(row, whole)) for row in rows]
+        return [dict(self._cells(row)) for row in rows]
 
-    def _cells(self, row: Row, whole: bool) -> Iterator[tuple[str, str]]:
+    def _cells(self, row: Row) -> Iterator[tuple[str, str]]:
         """The cells of a line: head and text."""
         now = "now" if self.subject["path"] else "default"
         marks = {RECOMMENDED: self.recommended, now: self.now}
         yield "", ", ".join(mark for mark, name in marks.items() if name == row.name)
         yield "point", row.name
-        recall, ms = fraction(row.recall), short(row.ms)
-        if whole:
-            recall = with_ends(row.recall, row.recall_low, row.recall_high, fraction)
-            ms = with_ends(row.ms, row.ms_low, row.ms_high, short)
+        recall = with_ends(row.recall, row.recall_low, row.recall_high)
         yield f"recall@{self.subject['k']}", recall
         if self.subject["judged"]:
             mode = self.subject["mode"]
             yield f"nDCG@10{'' if mode == 'vector' else f', {mode}'}", fraction(row.ndcg)
-        yield "search, ms", ms
+        yield "search, ms", short(row.ms)
         yield "p99, ms", short(row.p99_ms)
-        if exact := self.named(EXACT):
-            yield "× exact", short(exact.ms / row.ms)
         yield "memory, MiB", short(row.memory / MIB)
-        if whole:
-            yield "disk, MiB", short(row.disk / MIB)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
