@@ -1,7 +1,6 @@
 """asearch: as search, of many tasks and loops at once."""
 
 import asyncio
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -57,18 +56,3 @@ def test_each_call_gets_its_own_error(engine: SearchEngine) -> None:
             await engine.asearch("x")
 
     asyncio.run(ask())
-
-
-def test_loops_in_several_threads(engine: SearchEngine) -> None:
-    expected = engine.search("a bee", 3)
-    results: list[Any] = []
-
-    async def ask() -> None:
-        results.extend(await asyncio.gather(*(engine.asearch("a bee", 3) for _ in range(20))))
-
-    threads = [threading.Thread(target=lambda: asyncio.run(ask())) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert results == [expected] * 80

@@ -6,7 +6,6 @@ import pytest
 from test_paging import COUNT, Row, created, documents
 
 from searchengine import SearchEngine
-from searchengine.errors import QueryError
 
 OF_ANOTHER = COUNT // 10  # of `documents`, the last ones have the texts of the first
 
@@ -31,9 +30,3 @@ def test_groups_of_all_documents(engine: SearchEngine) -> None:
     done: list[int] = []
     engine.duplicates(progress=lambda number, total: done.append(number))
     assert sum(done) == COUNT
-
-
-@pytest.mark.parametrize("value", [0, -1, 1.01, float("nan"), "0.9", True])
-def test_cosines_that_are_refused(engine: SearchEngine, value: Any) -> None:
-    with pytest.raises(QueryError, match="above must be a cosine above 0 and at most 1, got"):
-        engine.duplicates(value)

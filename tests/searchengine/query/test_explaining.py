@@ -2,15 +2,13 @@
 
 import random
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tiny_model import write_model2vec
 
 from searchengine import SearchEngine
-from searchengine.errors import EncoderMissing, FilterError, QueryError
+from searchengine.errors import FilterError, QueryError
 
 ROWS, DIM, PREFIX = 1500, 24, 4
 WORDS = ["whale", "sleep", "ocean", "bread", "yeast", "owl", "night", "tide"]
@@ -144,17 +142,3 @@ def test_a_question_as_a_vector(engine: SearchEngine) -> None:
         engine.explain(" ", "d3")
     with pytest.raises(FilterError):
         engine.explain(QUESTION, "d3", where="year >")
-
-
-def test_without_the_encoder_as_much_as_a_search(tmp_path: Path) -> None:
-    """By words and by a vector a search does not load it, nor does its explanation."""
-    encoder = write_model2vec(tmp_path / "encoder")
-    with SearchEngine.create(tmp_path / "c", encoder) as engine:
-        engine.add([{"_id": "dog", "text": "the dog sleeps"}, {"_id": "cat", "text": "a cat"}])
-        vector = engine.encode_questions(["the cat"])[0]
-    encoder.rename(tmp_path / "elsewhere")
-    with SearchEngine.open(tmp_path / "c") as engine:
-        assert engine.explain("dog", "dog", mode="text").found
-        assert engine.explain(vector, "cat", 1).rank == 1
-        with pytest.raises(EncoderMissing):
-            engine.explain("dog", "cat", mode="vector")

@@ -52,14 +52,6 @@ def store_weight(path: Path, weight: float) -> None:
 # ---------------------------------------------------------------------------------------- cosines
 
 
-def test_equal_documents_have_equal_scores_in_whatever_order_of_rows(tmp_path: Path) -> None:
-    with filled(tmp_path / "a", 0.5, 300) as one, filled(tmp_path / "b", 0.5, 300) as two:
-        two.add({"_id": str(i), "text": f"owl {i}"} for i in range(0, 300, 3))
-        two.add({"_id": str(i), "text": text} for i, text in enumerate(texts(300)))
-        for question in ("whale sleep", "bread yeast tide", "night"):
-            assert one.search(question, 20) == two.search(question, 20)
-
-
 def test_cosines_that_begin_at_four_fifths_order_as_those_that_begin_at_zero(
     tmp_path: Path,
 ) -> None:
@@ -121,17 +113,6 @@ def test_the_only_document_with_a_word_comes_first_among_similar_ones(
             scores = [hit.score for hit in hits]
             assert 1 >= scores[0] > scores[1] and scores[-1] >= 0
             assert scores == sorted(scores, reverse=True)
-
-
-@pytest.mark.parametrize("count", [1, 2, 60])
-def test_equal_documents_have_scores_from_zero_to_one(tmp_path: Path, count: int) -> None:
-    with SearchEngine.create(tmp_path / "c", Narrow(0.99)) as engine:  # type: ignore[arg-type]
-        engine.add({"_id": f"{i:02}", "text": "the whale sleeps"} for i in range(count))
-        for question in ("whale", "sleeping whales", "bread", '"whale sleeps"'):
-            hits = engine.search(question, 60, mode="hybrid")
-            assert [hit.key for hit in hits] == [f"{i:02}" for i in range(count)]
-            assert {0 <= hit.score <= 1 for hit in hits} == {True}
-            assert len({hit.score for hit in hits}) == 1
 
 
 # ----------------------------------------------------------------------------------- one order

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from word_oracle import agree
 
 from searchengine import SearchEngine
 from searchengine.backends.contract import WordScores
@@ -106,22 +105,6 @@ def test_files_are_found_by_their_names(tmp_path: Path) -> None:
 
 
 word = st.sampled_from(["ash", "birch", "cedar", "elm", "fir", "oak", "pine", "yew"])
-line = st.lists(word, max_size=8).map(" ".join)
-
-
-@given(
-    st.lists(st.tuples(line, line), min_size=1, max_size=12),
-    st.lists(word, min_size=1, max_size=4),
-    st.integers(1, 12),
-)
-def test_scores_are_bm25(
-    tmp_path_factory: pytest.TempPathFactory,
-    texts: list[tuple[str, str]],
-    terms: list[str],
-    k: int,
-) -> None:
-    with made(tmp_path_factory.mktemp("bm25") / "c", texts, "unicode") as engine:
-        agree(engine, " ".join(terms), k)
 
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)

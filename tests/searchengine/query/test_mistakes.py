@@ -64,6 +64,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "one mapping": (lambda e: e.add({"_id": "1", "text": "a"}), "put one document into a list"),
     "no key": (lambda e: e.add([{"text": "a"}]), "give every document an _id"),
     "one key to delete": (lambda e: e.delete("two"), "put one key into a list"),
+    "a key twice": (lambda e: e.update({1: {"a": 1}, "1": {"a": 2}}), "the key '1' twice"),
     "one number to delete": (lambda e: e.delete(1), "put one key into a list"),
     # Searching.
     "chroma: where": (lambda e: e.search("cat", where={"year": 2016}), 'write "year >= 2015"'),
@@ -109,11 +110,6 @@ def test_a_whole_number_is_a_key_everywhere(key: Any, engine: SearchEngine) -> N
         engine.get([True])
 
 
-def test_the_same_key_twice_in_an_update_is_refused(engine: SearchEngine) -> None:
-    with pytest.raises(SearchEngineError, match="the key '1' twice"):
-        engine.update({1: {"a": 1}, "1": {"a": 2}})
-
-
 def test_fields_that_no_document_has_are_named(engine: SearchEngine) -> None:
     calls: list[Callable[[str], Any]] = [
         lambda where: engine.search("cat", where=where).notes,
@@ -143,23 +139,9 @@ def test_fields_that_no_document_has_are_named(engine: SearchEngine) -> None:
         assert engine.count("yeer = 1999 or year = 2016") == 1  # something matches
 
 
-def test_a_word_of_all_documents_ranks_none(tmp_path: Path) -> None:
-    with SearchEngine.create(tmp_path / "acme.index", WordLengths()) as engine:
-        engine.add({"_id": i, "text": "acme " + "x" * (1 + i % 9)} for i in range(150))
-        engine.add([{"_id": "last", "text": "acme yyyyy"}])
-        for mode in ("hybrid", "vector"):
-            hits = engine.search("acme zzzzz", 20, mode=mode)
-            assert "last" in [hit.key for hit in hits if hit.scores["vector"] > 0.999]
-
-
 def test_part_of_the_hits_are_hits(engine: SearchEngine) -> None:
     hits = engine.search("cat", facets=["lang"])
     first = hits[:1]
     assert type(first) is type(hits) and len(first) == 1 and len(hits) == 2
     assert first.facets == hits.facets and first.timing is hits.timing
     assert first.to_dicts() == hits.to_dicts()[:1]
-
-
-def test_progress_as_a_bar(engine: SearchEngine, capsys: pytest.CaptureFixture[str]) -> None:
-    engine.add([{"_id": "three", "text": "a dog"}], progress=True)
-    assert "1/1" in capsys.readouterr().err and "three" in engine

@@ -8,10 +8,8 @@ from command_line import run, run_json
 from conftest import WordLengths
 
 from searchengine import SearchEngine
-from searchengine.backends.folder.store import Store
 from searchengine.backends.mode import WEIGHT, Mode
 from searchengine.errors import QueryError
-from searchengine.upkeep.copies import copy as copy_collection
 
 DOCUMENTS = [{"_id": str(i), "text": "a" * (i % 5 + 1) + " bb" * (i % 3)} for i in range(30)]
 
@@ -53,18 +51,6 @@ def test_without_an_index_of_words(tmp_path: Path) -> None:
         assert engine.search("aa bb")[0].scores.keys() == {"vector"}
 
 
-def test_a_collection_of_an_older_version_stays_by_vectors(tmp_path: Path) -> None:
-    collection(tmp_path / "c").close()
-    with Store(tmp_path / "c" / "documents.db") as store, store.transaction():
-        store.execute("DELETE FROM settings WHERE name = 'mode'")
-    with SearchEngine.open(tmp_path / "c", WordLengths()) as engine:
-        assert engine.stats().mode == "vector"
-        assert engine.search("aa bb") == engine.search("aa bb", mode="vector")
-        engine.add([{"_id": "new", "text": "bb"}])
-        engine.optimize()
-        assert engine.stats().mode == "vector"
-
-
 def test_vectors_without_an_encoder(tmp_path: Path) -> None:
     path = tmp_path / "c"
     vectors = WordLengths().encode([each["text"] for each in DOCUMENTS])
@@ -73,27 +59,6 @@ def test_vectors_without_an_encoder(tmp_path: Path) -> None:
         assert engine.search("bb")[0].scores.keys() == {"text"}  # questions cannot be encoded
     with SearchEngine.open(path, WordLengths()) as engine:
         assert engine.search("bb")[0].scores.keys() == {"vector", "text"}
-
-
-def test_a_reindex_by_an_encoder_that_reads_the_texts_ranks_by_both(tmp_path: Path) -> None:
-    collection(tmp_path / "c").close()
-    with Store(tmp_path / "c" / "documents.db") as store, store.transaction():
-        store.execute("UPDATE settings SET value = '\"text\"' WHERE name = 'mode'")
-    with SearchEngine.open(tmp_path / "c", WordLengths()) as engine:
-        assert engine.search("aa bb")[0].scores.keys() == {"text"}
-        assert engine.stats().mode == Mode.TEXT
-        engine.reindex(WordLengths(8, "another"))
-        assert engine.stats().mode == Mode.HYBRID
-
-
-def test_shown_on_the_command_line(tmp_path: Path) -> None:
-    (tmp_path / "c.jsonl").write_text('{"_id": "1", "text": "Whales sleep with half a brain."}\n')
-    run_json("index", tmp_path / "c.jsonl", tmp_path / "c", "--encoder", "starter")
-    assert run_json("info", tmp_path / "c")["mode"] == "hybrid"
-    (hit,) = run_json("search", tmp_path / "c", "half a brain")["hits"]
-    assert hit["scores"].keys() == {"vector", "text"}
-    # One document has all words of the question, though not often enough for the most they give.
-    assert 0.65 * hit["scores"]["vector"] < hit["score"] < 0.65 * hit["scores"]["vector"] + 0.35
 
 
 def test_a_default_that_a_user_sets(tmp_path: Path) -> None:
@@ -113,20 +78,6 @@ def test_a_default_that_a_user_sets(tmp_path: Path) -> None:
         assert engine.default_mode is Mode.VECTOR
         engine.reindex(WordLengths(8, "another"))  # which no longer suits the weight
         assert (engine.stats().mode, engine.stats().weight) == ("vector", WEIGHT)
-
-
-def test_languages_do_not_change_what_a_user_sets(tmp_path: Path) -> None:
-    with SearchEngine.create(tmp_path / "c", WordLengths(), {"prefix": 4}) as engine:
-        engine.set_default("text")
-        engine.add(DOCUMENTS)
-        assert engine.stats().mode == "text"
-        copy_collection(tmp_path / "c", tmp_path / "d")
-    with SearchEngine.open(tmp_path / "d", WordLengths()) as copied:
-        assert copied.stats().mode == "text"
-        copied.set_default("hybrid", 0.25)
-        copied.delete(copied.keys())
-        copied.add(DOCUMENTS)
-        assert (copied.stats().mode, copied.stats().weight) == ("hybrid", 0.25)
 
 
 @pytest.mark.parametrize(

@@ -108,32 +108,6 @@ def test_pages_with_options(engine: SearchEngine, mode: str, options: dict[str, 
     assert deep.facets == facets and facets["n"][-1] == 7
 
 
-@pytest.mark.parametrize("mode", ["vector", "text", "hybrid"])
-def test_scores_fall_from_page_to_page_where_rows_are_compared_exactly(
-    engine: SearchEngine, mode: str
-) -> None:
-    options = {"mode": mode, "shortlist": 10_000} if mode != "text" else {"mode": mode}
-    scores = [score for _, score in pages(engine, 1000, 97, **options)]
-    assert np.diff(scores).max() <= 0
-
-
-def test_batches_have_the_same_pages(engine: SearchEngine) -> None:
-    questions = [QUESTION, "bread", "zzz", "krill reef"]
-    deep = engine.search_batch(questions, 30, offset=50)
-    alone = [engine.search(question, 30, offset=50) for question in questions]
-    assert [[hit.key for hit in hits] for hits in deep] == [
-        [hit.key for hit in hits] for hits in alone
-    ]
-
-
-def test_similar_documents_have_pages(engine: SearchEngine) -> None:
-    hits = [hit.key for hit in engine.similar("40", 90)]
-    parts = [
-        hit.key for start in range(0, 90, 30) for hit in engine.similar("40", 30, offset=start)
-    ]
-    assert parts == hits and "40" not in hits
-
-
 @pytest.mark.parametrize("with_vectors", [3, 60, 200])
 def test_documents_without_a_vector_come_on_some_page(tmp_path: Path, with_vectors: int) -> None:
     """Words find more of them than are fused."""

@@ -233,34 +233,6 @@ def test_a_phrase_adds_half_its_inverse_document_frequency(tmp_path: Path) -> No
         assert [i for i, _ in within] == [i for i, _ in best if i in (2, 4, 5, 6)]  # 3 was deleted
 
 
-def test_marks_lose_no_document(tmp_path: Path) -> None:
-    with made(tmp_path, "stem:en") as engine:
-        for mode in ("text", "hybrid"):
-            marked, plain = (
-                {hit.key for hit in engine.search(text, 20, mode=mode)}
-                for text in ('"not anywhere" "deep learning" whales', "deep learning whales")
-            )
-            assert marked >= plain
-
-
-def test_a_phrase_of_frequent_words_counts_where_few_may_have_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    texts = ["not to be or be to" + " x" * (i % 7) for i in range(600)] + [
-        "to be or not to be " * 2
-    ]
-    with SearchEngine.create(tmp_path / "c", WordLengths(), tokenizer="unicode") as engine:
-        engine.add([{"_id": str(i), "text": text} for i, text in enumerate(texts)])
-        asked = '"to be or not to be"'
-        assert engine.search(asked, k=1, mode="text")[0].key == "600"
-        assert keys(engine, asked, mode="text", where="_id > '5'") == ["600"]
-    monkeypatch.setattr("searchengine.backends.folder.snapshot.MOST_WITH_PHRASE", 0)
-    with SearchEngine.open(tmp_path / "c", WordLengths()) as engine:
-        marked, plain = (engine.search(text, k=9, mode="text") for text in (asked, asked[1:-1]))
-        assert marked[0].key == "600" and marked[0].score > plain[0].score
-        assert marked[1].score == plain[1].score
-
-
 def test_the_command_line_takes_required_phrases(tmp_path: Path) -> None:
     with made(tmp_path, "stem:en") as engine:
         engine.close()

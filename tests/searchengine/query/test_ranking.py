@@ -143,22 +143,6 @@ def by_words(engine: SearchEngine, question: str, k: int, where: str | None = No
     return [(key, -score) for score, _, key in ranked[:k]]
 
 
-@pytest.mark.parametrize("where", [None, "n > 0"])
-def test_by_words_is_the_order_of_bm25_and_needs_no_encoder(
-    engine: SearchEngine, where: str | None
-) -> None:
-    engine.encoder.wrapped.calls.clear()  # type: ignore[attr-defined]
-    for k in (1, 2, 5):
-        hits = engine.search("dddd bb", k, mode="text", where=where)
-        expected = by_words(engine, "dddd bb", k, where)
-        assert [hit.key for hit in hits] == [key for key, _ in expected]
-        assert [hit.score for hit in hits] == pytest.approx([s for _, s in expected], abs=1e-5)
-        assert len(hits) == min(k, 5 if where is None else 4)
-    assert engine.search("zzz !", mode="text") == engine.search("!", mode="text") == []
-    assert engine.search_batch([], mode="text") == []
-    assert engine.encoder.wrapped.calls == []  # type: ignore[attr-defined]
-
-
 @pytest.mark.parametrize("source", [None, "/no/such/model"])
 def test_by_words_without_an_encoder(tmp_path: Path, source: str | None) -> None:
     encoder = Words()
@@ -241,22 +225,6 @@ def test_both_equal_the_fusion_of_all_documents(tmp_path: Path) -> None:
                     assert hit.score == pytest.approx(scoring.score(*parts), abs=5 * NEAR)
 
 
-def test_groups_are_shown_by_their_best(engine: SearchEngine) -> None:
-    hits = engine.search(
-        "bb", group_by="of.kind", mode="vector"
-    )  # 1 and 1.0 are one group; two have no kind
-    assert keys(hits) == ["long", "half", "other", "far"]
-    assert keys(engine.search("bb", 2, group_by="of.kind", where="n > 0", mode="vector")) == [
-        "near",
-        "half",
-    ]
-    assert keys(engine.search("bb", group_by="absent")) == keys(engine.search("bb"))
-    assert keys(engine.search("bb", 2, group_by="of.kind", exact=True)) == ["long", "half"]
-    words = engine.search("bb", group_by="of.kind", mode="text")
-    assert sorted(keys(words)) == ["half", "near", "other"]
-    assert len(engine.search("bb ccc", group_by="of.kind", mode="hybrid")) == 4
-
-
 def test_values_of_different_types_are_different_groups(tmp_path: Path) -> None:
     values = [1, True, "1", "true", [1], "[1]", {"a": 1}, '{"a":1}', None, "null", 1.0, [1], None]
     documents = [{"_id": f"{i:02}", "text": "bb", "v": value} for i, value in enumerate(values)]
@@ -283,12 +251,6 @@ def test_groups_behind_a_large_one_are_found(tmp_path: Path, mode: str) -> None:
 def test_what_is_no_field_makes_no_groups(engine: SearchEngine, mode: str, name: str) -> None:
     with pytest.raises(FilterError):
         engine.search("bb", mode=mode, group_by=name)
-
-
-def test_integers_of_numpy_are_options_too(engine: SearchEngine) -> None:
-    plain = engine.search("bb", 2, shortlist=50)
-    assert engine.search("bb", np.int64(2), shortlist=np.uint8(50)) == plain  # type: ignore[arg-type]
-    assert type(Query(k=np.int64(2)).k) is int  # type: ignore[arg-type]
 
 
 def test_unknown_options_are_refused(engine: SearchEngine) -> None:

@@ -1,12 +1,9 @@
 """`rerank`: a function of the caller orders the best hits; on both backends."""
 
 import asyncio
-import gc
 import re
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -188,23 +185,6 @@ def test_its_own_errors_pass_and_time_counts(few: SearchEngine, many: SearchEngi
 
     with pytest.raises(SearchTimeout):
         few.search([1.0, 0.0], rerank=slow, timeout=0.3)
-
-
-def test_any_callable_and_none_is_kept(many: SearchEngine) -> None:
-    @dataclass  # has no hash
-    class Weighted:
-        weight: float
-
-        def __call__(self, question: str, hits: Sequence[Hit]) -> list[float]:
-            hits.sort(key=lambda hit: hit.key)  # type: ignore[attr-defined]  # its own list
-            return [self.weight * hit.metadata["n"] for hit in hits]
-
-    weighted = Weighted(1)
-    assert many.search(QUESTION, 5, rerank=weighted)
-    reference = weakref.ref(weighted)
-    del weighted
-    gc.collect()
-    assert reference() is None
 
 
 @pytest.mark.parametrize("candidates", [4, 25])

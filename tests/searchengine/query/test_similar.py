@@ -48,14 +48,6 @@ def test_similar_leaves_itself_out(engine: SearchEngine, k: int, exact: bool) ->
     assert engine.similar("far", k, exact=exact, where="n = 3") == []
 
 
-def test_similar_with_groups(engine: SearchEngine) -> None:
-    # "long" is of one kind with "near", which stands for it.
-    assert keys(engine.similar("long", group_by="of.kind"))[:2] == ["half", "near"]
-    assert len(engine.similar("long", group_by="of.kind")) == 4
-    assert len(engine.similar("half", group_by="of.kind")) == 3
-    assert len(engine.similar("half", 2, group_by="of.kind")) == 2
-
-
 def test_similar_to_the_only_one_or_to_none(tmp_path: Path) -> None:
     with collection(tmp_path, DOCUMENTS[:1]) as engine:
         assert engine.similar("long") == []
@@ -66,20 +58,6 @@ def test_similar_to_the_only_one_or_to_none(tmp_path: Path) -> None:
         engine.delete(["short"])
         with pytest.raises(QueryError, match="has no document 'short'"):
             engine.similar("short")
-
-
-def test_similar_to_several(engine: SearchEngine) -> None:
-    """Each counts as the mean of its passages, of length 1."""
-    named = [each for each in DOCUMENTS if each["_id"] in ("long", "far")]
-    others = [each for each in DOCUMENTS if each not in named]
-    means = [mean_of(each) for each in named]
-    mean = sum(mean / np.linalg.norm(mean) for mean in means)
-    hits = engine.similar(["long", "far"])
-    check(hits, brute_force(others, mean), 10)
-    assert engine.similar(["far", "long", "far"]) == hits
-    assert engine.similar(["near"]) == engine.similar("near")
-    for k in (1, 2):
-        assert keys(engine.similar(["long", "far"], k, offset=1)) == keys(hits)[1 : 1 + k]
 
 
 @pytest.mark.parametrize(

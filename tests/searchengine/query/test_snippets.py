@@ -14,7 +14,6 @@ from searchengine.query.snippets import (
     heaviest,
     matched_words,
     snippet,
-    word_counts,
 )
 
 WHALES = (
@@ -206,11 +205,6 @@ def test_snippets_of_articles_have_the_words_of_their_questions(
     assert seen / shared >= least
 
 
-def test_rare_words_count_more() -> None:
-    text = "Dolphins meet dolphins here and there. " * 5 + "They live in the sea."
-    assert snippet(text, "dolphins of the sea", 0, len(text), 40).endswith("They live in the sea.")
-
-
 def test_nothing_begins_with_a_comma() -> None:
     text = "red blue green, big, small, whale, near, far, old, new, fast, slow"
     for width in range(8, 40):
@@ -230,19 +224,6 @@ def test_a_snippet_is_a_part_of_the_passage(text: str, question: str, width: int
     assert bare in whole and len(bare) <= width
     assert whole.startswith(bare) or shown.startswith("…")
     assert whole.endswith(bare) or shown.endswith("…")
-
-
-def test_the_passage_with_most_words_is_the_best() -> None:
-    spans = [(0, 35), (36, 74), (75, 109), (110, 155)]
-
-    def best(question: str) -> tuple[int, int]:
-        weights = word_counts(WHALES, question, spans)
-        return spans[weights.index(max(weights))]
-
-    assert best("how do they sleep") == (75, 109)
-    assert best("half breathing") == (110, 155)
-    assert best("Dolphin") == (36, 74)
-    assert best("volcano") == (0, 35)
 
 
 LONG = "The tide turns, and gulls cry at the shore. " * 1000  # 44,000 characters

@@ -1,6 +1,5 @@
 """Words of a question stand for their synonyms too, in searches by words."""
 
-import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -56,22 +55,6 @@ def test_a_question_finds_documents_with_synonyms(engine: SearchEngine) -> None:
     assert engine.stats().synonyms == 0
 
 
-def test_both_words_and_vectors_rank_synonyms_and_vectors_alone_do_not(
-    engine: SearchEngine,
-) -> None:
-    before = engine.search("motor vehicle", mode="vector")
-    engine.set_synonyms(GROUPS)
-    assert engine.search("motor vehicle", mode="vector") == before
-    by_key = {hit.key: hit for hit in engine.search("motor vehicle", 6, mode="hybrid")}
-    assert by_key["car"].scores["text"] > 0 and by_key["other"].scores["text"] == 0
-
-
-def test_synonyms_are_marked(engine: SearchEngine) -> None:
-    engine.set_synonyms(GROUPS)
-    (hit,) = (hit for hit in engine.search("MI", mode="text") if hit.key == "infarction")
-    assert set(hit.highlights) == {"myocardial", "infarction"}
-
-
 def test_what_is_in_quotation_marks_has_no_synonyms(engine: SearchEngine) -> None:
     engine.set_synonyms(GROUPS)
     assert keys(engine, '"car"') == {"car"}
@@ -121,31 +104,6 @@ def test_weights_of_words() -> None:
     assert of("car", [["car", "auto"], ["car", "wagon"]]) == {"auto": 1.0, "wagon": 1.0}
 
 
-@pytest.mark.parametrize("tokenizer", ["stem:en", "unicode"])
-def test_a_rarer_synonym_counts_as_much_as_the_rarest_word(tmp_path: Path, tokenizer: str) -> None:
-    """Of texts of equal length that have a word once."""
-    texts = ["the lorry here"] * 4 + ["the wagon here"] + ["the heavy here"] * 6
-    texts += ["the other here"] * 30
-    with SearchEngine.create(tmp_path / "c", None, dim=2, tokenizer=tokenizer) as engine:
-        documents = [{"_id": str(i), "text": text} for i, text in enumerate(texts)]
-        engine.add(documents, [[1, 0]] * len(texts))
-
-        def scores(question: str) -> dict[str, float]:
-            hits = engine.search(question, 11, mode="text", typo_tolerance=False)
-            return {hit.text.split()[1]: hit.score for hit in hits}
-
-        alone = {word: scores(word)[word] for word in ("lorry", "wagon", "heavy")}
-        assert alone["wagon"] > alone["lorry"] > alone["heavy"]
-        engine.set_synonyms([["lorry", "wagon"], ["heavy lorry", "wagon"], ["truck", "heavy"]])
-        equal = pytest.approx(alone["lorry"], rel=1e-5)
-        assert scores("lorry") == {"lorry": equal, "wagon": equal}
-        # What is more frequent keeps its weight, as does what stands for an unknown word.
-        assert scores("wagon")["lorry"] == equal
-        assert scores("wagon")["wagon"] == pytest.approx(alone["wagon"], rel=1e-5)
-        assert scores("heavy lorry")["wagon"] == equal
-        assert scores("truck") == {"heavy": pytest.approx(alone["heavy"], rel=1e-5)}
-
-
 @pytest.mark.parametrize(
     ("question", "group", "tokenizer", "words"),
     [
@@ -162,17 +120,6 @@ def test_other_tokenizers(
 def test_few_words_are_added() -> None:
     groups = [[f"w{i}", *(f"w{i}x{j}" for j in range(49))] for i in range(3)]
     assert len(of("w0 w1 w2", groups)) == MAX_ADDED
-
-
-def test_memory_of_large_groups() -> None:
-    """It grows with the synonyms, and not with their pairs: with those it is 82 MB here."""
-    groups = [[f"w{i}x{j}" for j in range(50)] for i in range(400)]
-    tracemalloc.start()
-    try:
-        assert len(of("w7x1", groups)) == 49
-        assert tracemalloc.get_traced_memory()[0] < 30e6
-    finally:
-        tracemalloc.stop()
 
 
 FILE = "# cars\ncar, automobile\n\n  heart attack ,  myocardial\tinfarction,MI\n"

@@ -5,15 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import run_json
 from conftest import WordLengths
 
 from searchengine import SearchEngine
-from searchengine.backends import limits
-from searchengine.errors import QueryError, SearchTimeout
-from searchengine.measure.bench_data import collection_dataset
-from searchengine.measure.fusion_tuning import _values
-from searchengine.measure.retrieval import measure, task
+from searchengine.errors import QueryError
 
 TEXTS = {
     "whales": "Whales sleep with half a brain; the diving whale wakes.",
@@ -76,23 +71,6 @@ def test_a_question_with_known_words_is_answered_as_without(engine: SearchEngine
             assert answers[0].to_dicts() == answers[1].to_dicts()
 
 
-def test_measures_read_what_a_search_reads(engine: SearchEngine) -> None:
-    """By vectors alone the question as typed; otherwise its words are replaced."""
-    questions = ["kidneyss at night", "the snowleopard", '"whaless" sleep', "energy of owls"]
-    documents = [*engine.keys()]
-    qrels = {str(i): {key: grade for grade, key in enumerate(documents)} for i in range(4)}
-    asked = dict(zip(qrels, questions, strict=True))
-    judged = task(engine, asked, qrels)
-    text, hybrid, exact, _ = measure(engine, judged, modes=["text", "hybrid", "vector"])
-    scores = _values(engine, judged, [0.0, 0.6, 1.0], lambda *_: None)
-    for weight, row in ((0.0, text), (0.6, hybrid), (1.0, exact)):
-        assert scores[weight].tolist() == row.scores["ndcg@10"].tolist()
-    assert len({*scores[1.0].tolist()}) > 1
-    with collection_dataset(engine, asked, qrels) as subject:
-        assert subject.judge is not None
-        assert subject.judge(subject.segments).mean() == pytest.approx(hybrid.ndcg_10)
-
-
 def test_it_can_be_switched_off(engine: SearchEngine) -> None:
     hits = engine.search("wahles", mode="text", typo_tolerance=False)
     assert not hits and not hits.replaced
@@ -118,21 +96,6 @@ def test_no_encoder_is_needed(tmp_path: Path) -> None:
     with SearchEngine.open(tmp_path / "c") as engine:  # which cannot load the encoder
         assert dict(engine.search("wahles", mode="text").replaced) == {"wahles": "whales"}
         assert engine.explain("wahles", "whales", mode="text").rank == 1
-
-
-def test_a_timeout_ends_it_between_words(engine: SearchEngine) -> None:
-    with (
-        engine.collection.reading() as snapshot,
-        limits.limited(limits.Deadline.after(1e-9)),
-        pytest.raises(SearchTimeout),
-    ):
-        snapshot.replacements("wahles")
-
-
-def test_explanations_read_the_words_searched_for(engine: SearchEngine) -> None:
-    assert engine.explain("wahles", "whales", mode="text").rank == 1
-    assert engine.explain("wahles", "whales", mode="hybrid").found
-    assert not engine.explain("wahles", "whales", mode="text", typo_tolerance=False).found
 
 
 def test_a_word_of_deleted_documents_is_unknown(tmp_path: Path) -> None:
@@ -187,16 +150,6 @@ def test_languages_and_tokenizers(
         texts = [*text.split("|"), "x"]
         engine.add({"_id": i, "text": text} for i, text in enumerate(texts))
         assert dict(engine.search(question, mode="text").replaced) == replaced
-
-
-def test_the_command_line_says_what_was_searched_for(tmp_path: Path) -> None:
-    path = tmp_path / "c"
-    with SearchEngine.create(path) as engine:
-        engine.add([{"_id": key, "text": text} for key, text in TEXTS.items()])
-    shown = run_json("search", str(path), "wahles", "--mode", "text")
-    assert shown["replaced"] == {"wahles": "whales"} and shown["hits"][0]["key"] == "whales"
-    off = run_json("search", str(path), "wahles", "--mode", "text", "--no-typo-tolerance")
-    assert off["replaced"] == {} and off["hits"] == []
 
 
 def test_of_many_unknown_words_the_first_are_replaced(engine: SearchEngine) -> None:
