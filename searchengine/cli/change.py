@@ -11,11 +11,9 @@ from searchengine.errors import QueryError
 
 
 @command(
-    opt.COLLECTION,
     click.argument("key"),
     click.argument("values", nargs=-1, required=True, type=opt.assignment, metavar="NAME=VALUE…"),
     opt.WAIT,
-    opt.AS_JSON,
     example="update notes.index whales.txt year=2016 draft=null",
 )
 def update(collection: str, key: str, values: Any, as_json: bool, **options: Any) -> None:
@@ -31,13 +29,11 @@ def update(collection: str, key: str, values: Any, as_json: bool, **options: Any
 
 
 @command(
-    opt.COLLECTION,
     click.argument("keys", nargs=-1),
-    *(opt.WHERE, opt.DRY_RUN, opt.WAIT, opt.AS_JSON),
-    example=(
-        "delete notes.index whales.txt",
-        'delete notes.index --where "year < 2010"',
-    ),
+    opt.WHERE,
+    opt.DRY_RUN,
+    opt.WAIT,
+    example=("delete notes.index whales.txt", 'delete notes.index --where "year < 2010"'),
 )
 def delete(
     collection: str, keys: Any, where: str | None, dry_run: bool, as_json: bool, **options: Any
@@ -62,10 +58,10 @@ def delete(
 
 
 @command(
-    opt.COLLECTION,
     opt.encoder("Model folder or hub name to change to [default: the pending reindex's]."),
     opt.flag("--discard", "Drop a pending reindex and what it has encoded."),
-    *(opt.PASSAGES, opt.WAIT, opt.AS_JSON),
+    opt.PASSAGES,
+    opt.WAIT,
     example="reindex notes.index --encoder new-model",
 )
 def reindex(
@@ -96,9 +92,7 @@ def reindex(
     show_result({"collection": name, **result}, text, as_json)
 
 
-@command(
-    opt.COLLECTION, opt.INDEXED, opt.WAIT, opt.AS_JSON, example="optimize notes.index --field year"
-)
+@command(opt.INDEXED, opt.WAIT, example="optimize notes.index --field year")
 def optimize(collection: str, fields: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Rewrite all segments as one, without deleted rows.
 
@@ -113,8 +107,8 @@ def optimize(collection: str, fields: tuple[str, ...], as_json: bool, **options:
             engine.optimize(progress=progress)
         after = engine.stats()
     result = {"before": _parts(before, names), "after": _parts(after, names)}
-    text = f"{name}: {counted(before.segments, 'segment')} became {after.segments}, "
-    text += f"{counted(before.tombstones, 'deleted row')} dropped, "
+    dropped = f"{counted(before.tombstones, 'deleted row')} dropped"
+    text = f"{name}: {counted(before.segments, 'segment')} became {after.segments}, {dropped}, "
     text += f"{before.bytes:,} bytes are now {after.bytes:,}"
     show_result({"collection": name, **result}, text, as_json)
 

@@ -25,7 +25,12 @@ def sample_folder() -> Path:
     raise CorpusError(f"{package} has no sample data; install searchengine again")
 
 
-@command(click.argument("folder", default="demo", type=FILE), example="demo")
+@command(
+    click.argument("folder", default="demo", type=FILE),
+    example="demo",
+    collection=False,
+    json=False,
+)
 def demo(folder: Path) -> None:
     """Train, index, search and measure on the sample data, and keep the result in FOLDER.
 

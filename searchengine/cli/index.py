@@ -1,7 +1,7 @@
 """Fill a collection: searchengine index."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,6 @@ from searchengine.cli import options as opt
 from searchengine.cli.console import Pulse, Terminated, counted, note, show_json, steps, stopped
 from searchengine.cli.options import command
 from searchengine.corpus.documents import LeftOut
-from searchengine.corpus.text_files import STDIN
 from searchengine.errors import (
     CorpusError,
     DuplicateKey,
@@ -68,7 +67,7 @@ _NAMES = opt.separated(_suffix, "suffixes or names of files")
     ),
     click.option("--prefix", type=int, help="Dimensions of the prefix [default: 128]."),
     opt.assignments("Field of the index config: structure=hnsw, stages=[[256,50]]; repeatable."),
-    *(opt.WAIT, opt.AS_JSON),
+    opt.WAIT,
     example=(
         "index notes/ notes.index",
         "index notes/ notes.index --watch",
@@ -77,6 +76,7 @@ _NAMES = opt.separated(_suffix, "suffixes or names of files")
         'index "sqlite:///app.db?table=posts" posts.index --text-field body',
         "index papers.jsonl papers.index --vectors vectors.npy",
     ),
+    collection=False,
 )
 def index(corpus: str, collection: str, as_json: bool, **options: Any) -> None:
     """Add the documents of CORPUS to COLLECTION, which is created if needed.
@@ -102,14 +102,14 @@ def index(corpus: str, collection: str, as_json: bool, **options: Any) -> None:
     if (prune or watch) and (options["vectors"] or not Path(corpus).is_dir()):
         name = "--watch" if watch else "--prune"
         raise click.UsageError(f"{name} needs a folder of files, got {corpus}; leave {name} out")
-    rows, passages = _supplied(corpus, options["vectors"], options["passages_from"])
+    is_array = Path(corpus).suffix == ".npy"
+    rows, passages = _supplied(corpus, is_array, options["vectors"], options["passages_from"])
     reading = _reading(options, needs_text=rows is None)
     synonyms = None if options["synonyms"] is None else read_synonyms(options["synonyms"])
     malformed, unread = LeftOut(), Unread()
     on_bad = (lambda error: malformed.add(str(error))) if skip_bad else None
-    if is_folder := not is_url(collection):
-        _check_apart(check_corpus(corpus), Path(collection))
-    is_new = is_folder and not Path(collection).exists()
+    check_corpus(corpus)  # before a collection is made
+    is_new = not is_url(collection) and not Path(collection).exists()
     config = dict(options["assignments"])
     config |= {} if options["prefix"] is None else {"prefix": options["prefix"]}
     settings = {name: options[name] for name in ("tokenizer", "runtime")}
@@ -133,12 +133,10 @@ def index(corpus: str, collection: str, as_json: bool, **options: Any) -> None:
                     mirroring = MirrorOptions(**add, **reading)
                     summary = engine.mirror(corpus, mirroring, unread=unread, on_bad=on_bad)
                 else:
-                    documents: Any = ()
-                    if not _holds_vectors(corpus):
+                    if is_array:
+                        documents = _numbered(engine, corpus, rows, options["key_prefix"])
+                    else:
                         documents = read_corpus(corpus, on_bad, unread=unread, **reading)
-                    if rows is not None:
-                        prefix = options["key_prefix"]
-                        documents = _documents(engine, corpus, rows, prefix, documents)
                     summary = engine.add(documents, rows, passages=passages, **add)
         except BaseException as error:
             _clean_up(engine, error, is_new)
@@ -151,26 +149,20 @@ def index(corpus: str, collection: str, as_json: bool, **options: Any) -> None:
     show_json(outcome) if as_json else _show(outcome, unread.sentence())
 
 
-def _supplied(corpus: str, vectors: Path | None, passages: Path | None) -> tuple[Any, Any]:
-    """Return an array of vectors and their passages; None without."""
+def _supplied(corpus: str, is_array: bool, vectors: Any, passages: Any) -> tuple[Any, Any]:
+    """Return an array of vectors and their passages; None without. `is_array`: of the corpus."""
     from searchengine.corpus.text_files import read_jsonl
     from searchengine.corpus.vector_files import read_vectors
 
-    holds = _holds_vectors(corpus)
-    if holds and vectors is not None:
+    if is_array and vectors is not None:
         raise click.UsageError(f"{corpus} holds vectors; leave --vectors out")
     if passages is not None and vectors is None:
         raise click.UsageError("--passages-from needs documents and --vectors FILE.npy")
-    if not (holds or vectors):
+    if not (is_array or vectors):
         return None, None
     # The export of a collection without vectors has passages, and no rows.
     rows = read_vectors(vectors or Path(corpus), may_be_empty=passages is not None)
     return rows, None if passages is None else (line for _, line in read_jsonl(passages))
-
-
-def _holds_vectors(corpus: str) -> bool:
-    """Whether a corpus is a file of vectors, without documents."""
-    return Path(corpus).suffix == ".npy"
 
 
 def _reading(options: dict[str, Any], *, needs_text: bool) -> dict[str, Any]:
@@ -197,40 +189,14 @@ def _configure(engine: Any, synonyms: Any, options: dict[str, Any]) -> None:
         engine.index_fields(*options["fields"])
 
 
-def _documents(
-    engine: Any, corpus: str, rows: Any, key_prefix: str | None, read: Iterable["Document"]
-) -> Iterator["Document"]:
-    """The documents that come with vectors: without text for each row of a file, or as `read`.
-
-    At the end print how many have no text: it may be in a field of another name.
-    """
+def _numbered(engine: Any, corpus: str, rows: Any, key_prefix: str | None) -> Iterator["Document"]:
+    """A document without text for each row of a file of vectors."""
     from searchengine.corpus.documents import Document
     from searchengine.ingest.supplied import check_numbers
 
-    if _holds_vectors(corpus):
-        if key_prefix is None:
-            check_numbers(engine.collection, rows, corpus)
-        yield from (Document(f"{key_prefix or ''}{i}", "") for i in range(len(rows)))
-        return
-    textless = 0
-    for document in read:
-        textless += not document.full_text
-        yield document
-    if textless:
-        note(f"{counted(textless, 'document')} without text; --text-field names another field")
-
-
-def _check_apart(corpus: Path, collection: Path) -> None:
-    """Refuse a collection at the path of its corpus or above it: creating it could destroy files.
-
-    A collection inside the corpus does no harm: folders that hold a collection are not read.
-    """
-    source, target = corpus.resolve(), collection.resolve()
-    if corpus != STDIN and target in (source, *source.parents):
-        raise CorpusError(
-            f"the corpus {corpus} is the collection {collection} or inside of it; name another "
-            f"folder for the collection, such as: searchengine index {corpus} {corpus.name}.index"
-        )
+    if key_prefix is None:
+        check_numbers(engine.collection, rows, corpus)
+    return (Document(f"{key_prefix or ''}{i}", "") for i in range(len(rows)))
 
 
 def _clean_up(engine: Any, error: BaseException, is_new: bool) -> None:
@@ -242,9 +208,8 @@ def _clean_up(engine: Any, error: BaseException, is_new: bool) -> None:
     if is_stop:
         message = "Interrupted before the first commit; nothing was changed"
         if committed:
-            are = f"{counted(committed, 'document')} {'is' if committed == 1 else 'are'}"
-            message = f"Interrupted; {are} committed in {engine.collection.path}, "
-            message += "the same command continues from there"
+            stored = f"{engine.collection.path} has {counted(committed, 'document')}"
+            message = f"Interrupted; {stored}, the same command continues from there"
         raise stopped(error, message) from None
 
 
@@ -311,26 +276,21 @@ def _words(name: str) -> str:
 
 def _watch(engine: Any, folder: str, options: "MirrorOptions", as_json: bool) -> None:
     """Keep a collection equal to a folder, and print each pass, until Ctrl-C or SIGTERM."""
-    collection, documents, shown, first = engine.collection.path, 0, "", Pulse()
+    documents, shown, first = 0, "", Pulse()
 
     def on_read(count: int, _: int) -> None:
         if not documents:  # the first pass may take long
             first("Indexing", count, None)
 
-    try:
-        for update in engine.watch(folder, replace(options, progress=on_read)):
-            documents, problem, unread = update.documents, update.problem, update.unread
-            more = {"documents": documents, "problem": problem or None}
-            outcome = _outcome(engine, update.summary, update.malformed, unread, **more)
-            if as_json:
-                show_json(outcome, indent=None)
-            elif problem:
-                note(f"{problem}; trying again")
-            else:
-                skipped = unread.sentence()
-                _show(outcome, "" if skipped == shown else skipped, folder)
-                shown = skipped or shown
-    except (KeyboardInterrupt, Terminated) as stop:
-        held = f"{collection} has {counted(documents, 'document')}"
-        message = f"Stopped watching {folder}; {held}, the same command continues from there"
-        raise stopped(stop, message) from None
+    for update in engine.watch(folder, replace(options, progress=on_read)):
+        documents, problem, unread = update.documents, update.problem, update.unread
+        more = {"documents": documents, "problem": problem or None}
+        outcome = _outcome(engine, update.summary, update.malformed, unread, **more)
+        if as_json:
+            show_json(outcome, indent=None)
+        elif problem:
+            note(f"{problem}; trying again")
+        else:
+            skipped = unread.sentence()
+            _show(outcome, "" if skipped == shown else skipped, folder)
+            shown = skipped or shown

@@ -17,7 +17,7 @@ from searchengine.errors import SearchEngineError
 _NEW_FOLDER = click.argument("folder", type=opt.FILE)
 
 
-@command(opt.COLLECTION, opt.AS_JSON, example="info my.index")
+@command(example="info my.index")
 def info(collection: str, as_json: bool) -> None:
     """Show what a collection contains and how it is searched."""
     from searchengine.indexer.native.library import description
@@ -42,7 +42,7 @@ def info(collection: str, as_json: bool) -> None:
         say(f"{name:12} {value}")
 
 
-@command(opt.COLLECTION, opt.AS_JSON, example="verify my.index")
+@command(example="verify my.index")
 def verify(collection: str, as_json: bool) -> None:
     """Check every file of a collection against its checksum.
 
@@ -55,15 +55,10 @@ def verify(collection: str, as_json: bool) -> None:
 
 
 @command(
-    opt.COLLECTION,
     opt.DRY_RUN,
     opt.ENCODER,
     opt.WAIT,
-    opt.AS_JSON,
-    example=(
-        "repair notes.index --dry-run",
-        "repair notes.index",
-    ),
+    example=("repair notes.index --dry-run", "repair notes.index"),
 )
 def repair(collection: str, as_json: bool, **options: Any) -> None:
     """Repair a damaged collection from the texts it stores.
@@ -101,9 +96,7 @@ def repair(collection: str, as_json: bool, **options: Any) -> None:
         raise click.exceptions.Exit(1)
 
 
-@command(
-    opt.COLLECTION, _NEW_FOLDER, opt.AS_JSON, example="backup notes.index /backups/notes.index"
-)
+@command(_NEW_FOLDER, example="backup notes.index /backups/notes.index")
 def backup(collection: str, folder: Path, as_json: bool) -> None:
     """Copy the last commit to a new FOLDER, while others read and write."""
     with open_engine(collection) as engine:
@@ -114,7 +107,7 @@ def backup(collection: str, folder: Path, as_json: bool) -> None:
     show_result(result | {"commit": stats.commit}, text, as_json)
 
 
-@command(opt.COLLECTION, _NEW_FOLDER, opt.AS_JSON, example="export notes.index notes-export")
+@command(_NEW_FOLDER, example="export notes.index notes-export")
 def export(collection: str, folder: Path, as_json: bool) -> None:
     """Write documents.jsonl, passages.jsonl and vectors.npy to a new FOLDER."""
     with open_engine(collection) as engine:
@@ -127,11 +120,11 @@ def export(collection: str, folder: Path, as_json: bool) -> None:
     click.argument("source", type=opt.PATH),
     click.argument("target", type=opt.PATH),
     opt.flag("--prune", "Delete documents of TARGET that SOURCE lacks."),
-    opt.AS_JSON,
     example=(
         'copy papers.index "postgresql://me@localhost/search#papers"',
         'copy "postgresql://me@localhost/search#papers" papers.index',
     ),
+    collection=False,
 )
 def copy(source: str, target: str, prune: bool, as_json: bool) -> None:
     """Copy the collection SOURCE to TARGET, a folder or a URL.

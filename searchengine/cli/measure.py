@@ -36,8 +36,8 @@ def evaluate() -> None:
     opt.encoder("Model to compare; repeatable.", "encoders", multiple=True, default=("starter",)),
     opt.PREFIXES,
     click.option("--layers", type=opt.NUMBERS, help="Numbers of layers to run: 6,3."),
-    opt.AS_JSON,
     example="evaluate sts sts12.tsv stsb_test.tsv sick=train.tsv sick=test.tsv",
+    collection=False,
 )
 def sts(files: Any, encoders: Any, prefixes: Any, layers: Any, runtime: Any, as_json: bool) -> None:
     """Measure Spearman correlation with human similarity scores, and the vectors' geometry.
@@ -73,10 +73,7 @@ def _sts_tasks(files: tuple[str, ...]) -> list[Any]:
         if not sign or Path(text).exists():
             name, sign, path = Path(text).name.split(".")[0], "", text
         if not sign and name in named:
-            raise click.UsageError(
-                f"two tasks are called {name}: give {path} another name, or give both the same "
-                f"name to pool them (NAME={path})"
-            )
+            raise click.UsageError(f"two tasks are called {name}; name one: NAME={path}")
         named.setdefault(name, []).append(Path(path))
     return [StsTask(name, read_sts(paths)) for name, paths in named.items()]
 
@@ -84,8 +81,9 @@ def _sts_tasks(files: tuple[str, ...]) -> list[Any]:
 @command(
     click.argument("files", nargs=-1, required=True, type=opt.FILE),
     opt.encoder("Model trained on labelled texts.", required=True),
-    *(opt.PREFIXES, opt.AS_JSON),
+    opt.PREFIXES,
     example="evaluate labels sst2_test.tsv --encoder my-model",
+    collection=False,
 )
 def labels(files: Any, encoder: str, prefixes: Any, runtime: Any, as_json: bool) -> None:
     """Measure how accurately a model labels texts, one row per prefix length.
@@ -106,10 +104,8 @@ def labels(files: Any, encoder: str, prefixes: Any, runtime: Any, as_json: bool)
         predicted = classify_by_prefix(model, texts, dims, advance)
     known = () if model.model.classifier is None else model.model.classifier.labels
     if unknown := [label for label in expected if label not in known]:
-        note(
-            f"Note: {counted(len(unknown), 'text')} with labels that the model was not trained on, "
-            f"such as {unknown[0]!r}, which count as wrong"
-        )
+        count = f"{counted(len(unknown), 'text')} with labels that the model was not trained on"
+        note(f"Note: {count}, such as {unknown[0]!r}, which count as wrong")
     rows, n = [], len(texts)
     for dim, found in zip(dims, predicted, strict=True):
         right = sum(a == b for a, b in zip(found, expected, strict=True))
@@ -121,8 +117,9 @@ def labels(files: Any, encoder: str, prefixes: Any, runtime: Any, as_json: bool)
 @command(
     click.option("--task", "names", required=True, multiple=True, help="Task; repeatable."),
     opt.MODEL,
-    *(opt.PREFIXES, opt.AS_JSON),
+    opt.PREFIXES,
     example="evaluate mteb --task SciFact --task STSBenchmark --prefixes 384,64",
+    collection=False,
 )
 def mteb(names: Any, encoder: str, prefixes: Any, runtime: Any, as_json: bool) -> None:
     """Measure an encoder with tasks of mteb, one row per task and prefix length.
@@ -142,14 +139,15 @@ def mteb(names: Any, encoder: str, prefixes: Any, runtime: Any, as_json: bool) -
 
 
 @command(
-    *(opt.COLLECTION, QUERIES, QRELS),
+    QUERIES,
+    QRELS,
     opt.file("--beir", "Folder with queries.jsonl and qrels/SPLIT.tsv."),
     click.option("--split", default="test", help="Split of the BEIR folder."),
     click.option("--mode", "modes", type=MODES, help="Modes to compare [default: auto,vector]."),
     opt.PREFIXES,
     click.option("--baseline", metavar="ROW", help="Row to compare with [default: exact]."),
     opt.file("--run-out", "Folder for a TREC run file per row.", metavar="DIR"),
-    *(opt.ENCODER, opt.AS_JSON),
+    opt.ENCODER,
     example=(
         "evaluate retrieval my.index --queries q.jsonl --qrels test.tsv",
         "evaluate retrieval my.index --beir scifact --mode vector,text,hybrid",
@@ -207,13 +205,16 @@ for each in (sts, labels, mteb, retrieval):
 
 @command(
     click.argument("collection", required=False, type=opt.PATH),
-    *(QUERIES, QRELS),
+    QUERIES,
+    QRELS,
     opt.file("--vectors", "Rows to search, a .npy file (n, D)."),
     opt.file("--query-vectors", "Queries for --vectors [default: some rows]."),
-    *(NEIGHBOURS, TARGET),
+    NEIGHBOURS,
+    TARGET,
     opt.file("--out", "Folder for a report.", metavar="DIR"),
-    *(opt.ENCODER, opt.AS_JSON),
+    opt.ENCODER,
     example=("bench my.index --queries questions.txt --out report", "bench --vectors rows.npy"),
+    collection=False,
 )
 def bench(target_recall: float, k: int, out: Path | None, as_json: bool, **source: Any) -> None:
     """Measure recall, latency and memory of operating points on your own data.
@@ -285,13 +286,14 @@ def _bytes(value: str) -> int:
 
 
 @command(
-    *(opt.COLLECTION, TARGET, NEIGHBOURS),
+    TARGET,
+    NEIGHBOURS,
     click.option("--for", "objective", type=COSTS, default="latency", help="Cost to minimize."),
     click.option("--max-ram", type=_bytes, metavar="BYTES", help="Limit, such as 500MB or 2GiB."),
     opt.file("--queries", "Typical questions [default: from documents]."),
     opt.file("--qrels", "Judgements of --queries: choose mode and weight."),
     click.option("--apply", "point", metavar="FILE#NAME", help="Point of a bench to apply."),
-    *(opt.ENCODER, opt.AS_JSON),
+    opt.ENCODER,
     example=(
         "tune my.index --target-recall 0.97 --queries questions.txt",
         "tune my.index --apply report/results.json#recommended",
@@ -394,10 +396,10 @@ def _apply(engine: Any, address: str, report: Any) -> Any:
 
 
 @command(
-    *(opt.COLLECTION, QUERIES),
+    QUERIES,
     opt.file("--qrels", "Judgements (TSV), or clicks: question, tab, key."),
     opt.flag("--forget", "Remove the map that is stored."),
-    *(opt.ENCODER, opt.AS_JSON),
+    opt.ENCODER,
     example=(
         "learn my.index --queries q.jsonl --qrels train.tsv",
         "learn my.index --qrels clicks.tsv",

@@ -132,16 +132,24 @@ def takes(*parameters: Decorator) -> Decorator:
 
 
 def command(
-    *parameters: Decorator, example: str | tuple[str, ...], **settings: Any
+    *parameters: Decorator,
+    example: str | tuple[str, ...],
+    collection: bool = True,
+    json: bool = True,
+    **settings: Any,
 ) -> Callable[..., click.Command]:
-    """Make a command of a function, with arguments and options; `settings` of click.command."""
+    """Make a command of a function, with its parameters in the order of its help.
+
+    `collection`: COLLECTION is the first argument. `json`: it has --json. `settings`: of click.
+    """
     examples = (example,) if isinstance(example, str) else example
     shown = "".join(f"\n    searchengine {each}" for each in examples)
+    every = (*[COLLECTION] * collection, *parameters, *[AS_JSON] * json)
 
     def make(function: Any) -> click.Command:
         help = f"{cleandoc(function.__doc__)}\n\n\b\nExample{'s' * (len(examples) > 1)}:{shown}"
         decorate: Callable[[Any], click.Command] = click.command(help=help, **settings)
-        return decorate(takes(*parameters)(function))
+        return decorate(takes(*every)(function))
 
     return make
 

@@ -85,7 +85,9 @@ _NO_TEXTS = opt.flag("--no-texts", "With --json: hits without their texts.")
 
 
 @command(
-    *(opt.COLLECTION, _QUESTION, opt.ENCODER, _NO_TEXTS, opt.AS_JSON),
+    _QUESTION,
+    opt.ENCODER,
+    _NO_TEXTS,
     cls=_asking(*_PAGE, "facets", *_ORDER),
     example='search notes.index "when do whales sleep" -k 3',
 )
@@ -96,14 +98,7 @@ def search(collection: str, question: str, **options: Any) -> None:
         _show(engine, engine.search(question, **options), options, **shown)
 
 
-@command(
-    opt.COLLECTION,
-    _KEYS,
-    _NO_TEXTS,
-    opt.AS_JSON,
-    cls=_asking(*_PAGE),
-    example="similar notes.index whales.txt -k 3",
-)
+@command(_KEYS, _NO_TEXTS, cls=_asking(*_PAGE), example="similar notes.index whales.txt -k 3")
 def similar(collection: str, keys: tuple[str, ...], **options: Any) -> None:
     """Print the documents nearest to the document KEY, or to several, best first."""
     shown = {name: options.pop(name) for name in ("no_texts", "as_json")}
@@ -144,7 +139,9 @@ def _show(engine: Any, hits: Any, options: dict[str, Any], no_texts: bool, as_js
 
 
 @command(
-    *(opt.COLLECTION, _QUESTION, click.argument("key"), opt.ENCODER, opt.AS_JSON),
+    _QUESTION,
+    click.argument("key"),
+    opt.ENCODER,
     cls=_asking("k", "where", *_ORDER),
     example='explain notes.index "when do whales sleep" whales.txt',
 )
@@ -158,7 +155,7 @@ def explain(collection: str, question: str, key: str, as_json: bool, **options: 
     show_json(explanation.as_dict()) if as_json else say(str(explanation))
 
 
-@command(opt.COLLECTION, _KEYS, opt.AS_JSON, example="get notes.index whales.txt")
+@command(_KEYS, example="get notes.index whales.txt")
 def get(collection: str, keys: tuple[str, ...], as_json: bool) -> None:
     """Print documents by key.
 
@@ -183,10 +180,9 @@ def get(collection: str, keys: tuple[str, ...], as_json: bool) -> None:
 
 
 @command(
-    *(opt.COLLECTION, opt.WHERE),
+    opt.WHERE,
     click.option("--offset", default=0, help="Number of documents to skip."),
     click.option("--limit", type=int, help="Maximum number of documents [default: all]."),
-    opt.AS_JSON,
     name="list",
     example='list notes.index --where "year >= 2015" --limit 10',
 )
@@ -205,9 +201,8 @@ def list_documents(collection: str, where: str | None, as_json: bool, **options:
 
 
 @command(
-    opt.COLLECTION,
     click.option("--above", default=0.95, help="Minimum cosine to the first one of a group, 0–1."),
-    *(opt.WHERE, opt.AS_JSON),
+    opt.WHERE,
     example="duplicates notes.index --above 0.97",
 )
 def duplicates(collection: str, above: float, where: str | None, as_json: bool) -> None:

@@ -33,6 +33,8 @@ _NAME = re.compile(r"[\w][\w.-]{0,63}", re.ASCII)
     ),
     click.option("--allow-origin", "origins", multiple=True, help="Web origin (CORS); repeatable."),
     example="serve papers.index notes=notes.index --tokens tokens.txt",
+    collection=False,
+    json=False,
 )
 def serve(collections: tuple[str, ...], tokens: Path | None, encoders: Any, **options: Any) -> None:
     """Answer searches over HTTP.
@@ -58,7 +60,7 @@ def serve(collections: tuple[str, ...], tokens: Path | None, encoders: Any, **op
     run(settings, lambda url: say(f"Serving {', '.join(named)} at {url}"))
 
 
-@command(opt.COLLECTION, opt.ENCODER, example="mcp notes.index")
+@command(opt.ENCODER, example="mcp notes.index", json=False)
 def mcp(collection: str, **options: Any) -> None:
     """Serve a collection to an assistant as tools (MCP).
 

@@ -45,6 +45,8 @@ _LOGGED = click.Choice(["wandb", "mlflow", "tensorboard"])
         for name, each in PRESETS.items()
     ),
     example="train data/pairs.tsv --out my-model",
+    collection=False,
+    json=False,
 )
 def train(
     files: Any, preset: Any, config: Any, assignments: Any, resume: bool, logs: Any, **options: Any
@@ -228,8 +230,8 @@ def log_to(service: str, config: "TrainConfig") -> "Iterator[OnReport]":
     click.option("--text-field", metavar="NAME", help="Text field of the corpus [default: text]."),
     click.option("--negatives", default=1, help="Number of negatives per anchor."),
     click.option("--relative-margin", default=0.95, help="Maximum score, of the positive's 1."),
-    opt.AS_JSON,
     example="mine data/pairs.tsv --out triplets.jsonl",
+    collection=False,
 )
 def mine(
     pairs: Any, out: Path, encoder: str, corpus: Any, runtime: Any, as_json: bool, **options: Any

@@ -145,9 +145,8 @@ def test_command_gives_a_row_a_task_and_an_average(folder: Path) -> None:
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["a/x.tsv", "b/x.tsv"], "two tasks are called x: give a/x.tsv another name"),
-        (["x=a/y.tsv", "b/x.tsv"], "two tasks are called x: give b/x.tsv another name"),
-        (["=a.tsv"], "expected FILE or NAME=FILE, got '=a.tsv'"),
+        (["a/x.tsv", "b/x.tsv"], "two tasks are called x; name one: NAME=a/x.tsv"),
+        (["x=a/y.tsv", "b/x.tsv"], "two tasks are called x; name one: NAME=b/x.tsv"),
         (["sick=gone.tsv"], "gone.tsv: no such file"),
     ],
 )

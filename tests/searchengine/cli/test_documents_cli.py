@@ -71,6 +71,7 @@ def test_pages_order_and_facets(collection: Path) -> None:
     whole = [hit["key"] for hit in run_json(*similar)["hits"]]
     assert [hit["key"] for hit in run_json(*similar, "--offset", "1")["hits"]] == whole[1:]
     assert run_json(*similar, "--min-score", "1.5")["hits"] == []
+    assert "text" not in run_json(*similar, "--no-texts")["hits"][0]
     words = ("search", collection, "cat", "--mode", "text", "--facet", "lang")
     assert run_json(*words)["facets"] == {
         "lang": [{"value": "en", "count": 2}, {"value": "ko", "count": 1}]
