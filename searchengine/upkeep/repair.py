@@ -14,7 +14,7 @@ import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -33,7 +33,7 @@ from searchengine.backends.folder.store import WORK, Changes, Kind, SegmentRow, 
 from searchengine.backends.folder.view import has_vectors, open_committed
 from searchengine.backends.folder.writer import writing
 from searchengine.backends.mode import Mode
-from searchengine.corpus.analyzer import DEFAULT, Tokenizer
+from searchengine.corpus.analyzer import Tokenizer
 from searchengine.corpus.documents import Document
 from searchengine.encoders.loading import (
     CollectionEncoder,
@@ -48,18 +48,11 @@ from searchengine.indexer.errors import SegmentError, SegmentFormatError
 from searchengine.indexer.search.segment_files import read_manifest
 from searchengine.indexer.storage.passages_file import PASSAGES, RowPassages
 from searchengine.ingest.ingestion import passage_reader
-from searchengine.ingest.passages import PassageConfig
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.upkeep.reindex import encode_stored
 from searchengine.upkeep.verify import COLUMN_RULES, ENCODED, PASSAGE_RULES, Rule, verify
 
-_COLUMNS = ("key", "title", "text", "metadata", "source", "root")
-_READ = (
-    "UPDATE documents SET key = iif(key IS :key, key, :key || ' ' || id), "
-    + ", ".join(f"{name} = :{name}" for name in _COLUMNS[1:])
-    + f" WHERE id = :id AND ({' OR '.join(f'{name} IS NOT :{name}' for name in _COLUMNS)})"
-)
-"""Writes columns as they were read; the key of another document is not taken."""
+_NEEDED = ("encoder", "index", "tokenizer", "passages")  # settings without a default
 _BATCH = 512  # documents read at a time
 _MAX_NAMES = 20  # documents named in a report; the others are counted
 
@@ -150,6 +143,9 @@ def repair(
         if isinstance(error, CollectionBusy) or exhausted(error):
             raise
         complaint = str(error)
+        if not dry_run:
+            way_out = "restore the folder from a backup"
+            complaint = f"{complaint.partition('; repair it')[0]}; {way_out}"
     return Repair(
         str(path),
         dry_run,
@@ -202,13 +198,12 @@ def _mend(path: Path, wait: float, checked: "dict[SegmentRow, _Checked]") -> "Pl
 class _Checked(NamedTuple):
     """What the files of a segment showed: its fault, if it has one, and what is intact.
 
-    `passages`: (3, rows): document, start and end. `tokenizer`: that its words were made with.
+    `passages`: (3, rows): document, start and end.
     """
 
     fault: str | None
     has_vectors: bool
     passages: Ids | None
-    tokenizer: str | None = None
 
     @classmethod
     def of(cls, path: Path, row: SegmentRow) -> "_Checked":
@@ -219,9 +214,7 @@ class _Checked(NamedTuple):
                     pass
                 if segment.passages is None:
                     raise SegmentError(f"{segment.path} has no {PASSAGES}")
-                words = segment.words
-                terms = words and words.notes["terms"].partition(" ")[0]
-                return cls(None, True, segment.passages.columns, terms or Tokenizer.NONE)
+                return cls(None, True, segment.passages.columns)
         except SegmentFormatError as error:
             raise CollectionError(f"{error}; nothing was changed") from error
         except (SegmentError, OSError) as error:
@@ -269,9 +262,9 @@ class Plan:
         with store.named_errors():
             plan._mend(COLUMN_RULES)
             plan._end_works()
+            plan._mend_settings()
             plan._mend_texts()
             segments = plan._check_segments(checked)
-            plan._mend_settings()
             for row, state in plan.kept.items():
                 if state.passages is not None:
                     plan._mend_rows(row, state.passages)
@@ -298,24 +291,21 @@ class Plan:
             for statement in rule.mend:
                 self._change(statement)
             if rows:
-                which = "" if what.startswith("next ids") else f" ({self._keys({*rows})})"
+                ids = {row for row in rows if isinstance(row, int)}
+                which = f" ({self._keys(ids)})" if ids else ""
                 self._note(f"{len(rows)} {what}{which}", rule.action)
                 self.documents |= {*rows} if rule.action == ENCODED else set()
 
     def _mend_texts(self) -> None:
         """Compare texts with their digests; remove documents without text.
 
-        What is no UTF-8 was read with replacement characters, and is written as it was read.
+        A text that is no UTF-8 is read with replacement characters, and kept so.
         """
-        sql = f"SELECT id, digest, vectors, {', '.join(_COLUMNS)} FROM documents WHERE id > ?"
-        after, altered, empty, waiting, unread = -1, set[int](), set[int](), set[int](), set[int]()
-        while rows := self.store.read(f"{sql} ORDER BY id LIMIT {_BATCH}", (after,)):
-            for number, digest, vectors, *columns in rows:
-                document = Document(columns[0], columns[2], columns[1])
-                if any("\ufffd" in text for text in columns if text):
-                    named = dict(zip(_COLUMNS, columns, strict=True)) | {"id": number}
-                    if self.store.connection.execute(_READ, named).rowcount:
-                        unread.add(number)
+        sql = "SELECT id, key, title, text, digest, vectors FROM documents WHERE id > ? ORDER BY id"
+        after, altered, empty, waiting = -1, set[int](), set[int](), set[int]()
+        while rows := self.store.read(f"{sql} LIMIT {_BATCH}", (after,)):
+            for number, key, title, text, digest, vectors in rows:
+                document = Document(key, text, title)
                 if not document.full_text and not vectors:
                     empty.add(number)
                 elif digest == b"":  # a repair that was killed has not encoded it yet
@@ -324,11 +314,11 @@ class Plan:
                     altered.add(number)
                     self.documents |= {number} if vectors is None else set()
                     self._change(
-                        "UPDATE documents SET digest = ? WHERE id = ?", (document.digest, number)
+                        "UPDATE documents SET title = ?, text = ?, digest = ? WHERE id = ?",
+                        (title, text, document.digest, number),
                     )
             after = rows[-1][0]
         self.documents |= waiting
-        self._name(unread, "columns that are no UTF-8", "read with replacement characters")
         self._name(waiting, "no vector since a repair that was killed", ENCODED)
         self._name(altered, "a text that differs from what was stored", f"kept, and {ENCODED}")
         if empty:
@@ -371,47 +361,21 @@ class Plan:
         return len(committed)
 
     def _mend_settings(self) -> None:
-        """Replace settings that make no sense by what segments say, or by the defaults."""
-        settings, faults = self.settings, dict[str, str]()
-        for name, value in self.store.read("SELECT name, value FROM settings"):
-            try:
-                settings[name] = json.loads(value)
-            except (TypeError, ValueError) as error:
-                faults[name] = str(error)
-        faults |= setting_faults(settings)
-        for name in faults:
-            settings.pop(name, None)
-        defaults, changes = self._defaults(), Changes(self.store)
-        if self.kept and settings.get("encoder", defaults["encoder"]) != defaults["encoder"]:
-            faults["encoder"] = "is not that of the segments"
-        if lost := {"encoder", "index"} & faults.keys() - defaults.keys():
-            raise CollectionError(
-                f"{self.store.path} has lost its setting {min(lost)}, and no segment can be read "
-                "that shows it; restore the folder from a backup, or index the documents again"
-            )
-        for name, fault in faults.items():
-            changes.unset(name)
-            if name in defaults:
-                settings[name] = defaults[name]
-                changes.set(name, defaults[name])
-            self._note(f"setting {name}: {fault}", f"{defaults.get(name, 'removed')}")
-
-    def _defaults(self) -> dict[str, Any]:
-        """The settings that the largest segment shows, or of a new collection."""
-        cut = "SELECT 1 FROM passages GROUP BY document HAVING count(*) > 1 LIMIT 1"
-        passages = asdict(PassageConfig()) if self.store.read(cut) else None
-        defaults: dict[str, Any] = {"tokenizer": str(DEFAULT), "passages": passages}
-        if self.kept:
-            largest = max(self.kept, key=lambda row: row.rows)
-            manifest, _ = read_manifest(folder_of(self.path, largest.id))
-            encoder: dict[str, Any] = {"source": manifest.provenance.get("source")}
-            encoder |= self.settings.get("encoder", {})
-            encoder |= {"dim": manifest.dim, "fingerprint": manifest.provenance["encoder"]}
-            tokenizer = self.kept[largest].tokenizer or str(DEFAULT)
-            shown = {"encoder": encoder, "index": manifest.config.as_dict(), "tokenizer": tokenizer}
-            defaults |= shown
-        words = defaults["tokenizer"] != Tokenizer.NONE
-        return defaults | {"mode": Mode.HYBRID if words else Mode.VECTOR}
+        """Remove settings that make no sense. Raises CollectionError for those that are needed."""
+        stored = self.store.read("SELECT name, value FROM settings")
+        self.settings = {name: json.loads(value) for name, value in stored}
+        for name, fault in setting_faults(self.settings).items():
+            if name in _NEEDED:
+                raise CollectionError(
+                    f"{self.store.path} is damaged (in its settings: {name}: {fault}), and nothing "
+                    "was changed; restore the folder from a backup, or index the documents again"
+                )
+            self.settings.pop(name, None)
+            Changes(self.store).unset(name)
+            self._note(f"setting {name}: {fault}", "removed")
+        if "mode" not in self.settings:  # else searches would be by vectors alone
+            words = self.settings["tokenizer"] != Tokenizer.NONE
+            Changes(self.store).set("mode", Mode.HYBRID if words else Mode.VECTOR)
 
     def _mend_rows(self, row: SegmentRow, file: Ids) -> None:
         """Have the passages of a segment follow its file, which has a checksum."""

@@ -63,6 +63,11 @@ _OUTSIDE = (
 _ALONE = "FROM passages WHERE document NOT IN (SELECT id FROM documents)"
 _PLACED = _ROW.format("passages.id")
 COLUMN_RULES = {
+    "settings that are no JSON": Rule(
+        "SELECT name FROM settings WHERE NOT json_valid(value)",
+        "removed",
+        ("DELETE FROM settings WHERE NOT json_valid(value)",),
+    ),
     "next ids that are used already": Rule(BEHIND, "they are larger than all now", CATCH_UP),
     "documents with metadata that are no JSON object": Rule(
         f"SELECT id FROM documents WHERE {_NO_OBJECT}",

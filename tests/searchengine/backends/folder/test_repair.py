@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from conftest import REPOSITORY, WordLengths
-from tiny_model import write_sentence_transformer
 
 from searchengine import SearchEngine
 from searchengine.cli import cli
@@ -199,14 +198,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], int]] = {
     "a next id that is no number": (sql("UPDATE ids SET next = 'x' WHERE kind = 'passages'"), 0),
     "segments not named": (sql("DELETE FROM segments"), 88),
     "a mode that is none": (setting("mode", '"nearly"'), 0),
-    "a tokenizer that is none": (setting("tokenizer", '"nearly"'), 0),
-    "a tokenizer that is no text": (setting("tokenizer", "7"), 0),
     "settings that are no JSON": (setting("mode", "{"), 0),
-    "an index config that is none": (setting("index", '{"prefix": -3}'), 0),
-    "an encoder without a fingerprint": (setting("encoder", '{"dim": 16}'), 0),
-    "an encoder of another fingerprint": (encoder_setting("fingerprint", "'other'"), 0),
-    "an encoder of another width": (encoder_setting("dim", "7"), 0),
-    "passages that are none": (setting("passages", '{"tokens": -1}'), 0),
     "pending work of an unknown kind": (pending("dream", "{}"), 0),
     "pending work without details": (pending("merge", "[]"), 0),
     "pending work beyond the next id": (pending("merge", WHOLE), 0),
@@ -301,21 +293,19 @@ def test_a_text_that_was_changed_is_kept_and_encoded(path: Path) -> None:
 
 
 def test_texts_that_are_no_utf_8_are_read_as_far_as_they_can_be(path: Path) -> None:
-    sql(
-        "UPDATE documents SET text = CAST(x'7a7aff7a' AS TEXT) WHERE key = 'd7'",
-        "UPDATE documents SET key = CAST(x'ff' AS TEXT) WHERE key = 'd8'",
-        "UPDATE documents SET metadata = CAST(x'7b2261223a22ff227d' AS TEXT) WHERE key = 'd10'",
-    )(path)
+    sql("UPDATE documents SET text = CAST(x'7a7aff7a' AS TEXT) WHERE key = 'd7'")(path)
     with SearchEngine.open(path, WordLengths()) as engine:
         with pytest.raises(CollectionError, match=r"Could not decode.*searchengine repair"):
             engine.verify()
-    sql("UPDATE documents SET key = x'fe' WHERE key = 'd9'")(path)
     done = repair(path, WordLengths())
     assert (done.whole, done.encoded) == (True, 1) and "'d7'" in done.damage[-1]
     with SearchEngine.open(path, WordLengths()) as engine:
         assert engine.search("zz", k=1, mode="text")[0].text == "zz\ufffdz"
-        assert engine["\ufffd 8"].title == "t8" and engine["\ufffd 9"].title == "t9"
-        assert engine["d10"].metadata == {"a": "\ufffd"}
+    sql("UPDATE documents SET metadata = CAST(x'7b2261223a22ff227d' AS TEXT) WHERE key = 'd10'")(
+        path
+    )
+    done = repair(path, WordLengths())
+    assert not done.whole and str(done.complaint).endswith("; restore the folder from a backup")
 
 
 def test_a_document_of_which_nothing_is_left_is_named(path: Path) -> None:
@@ -464,14 +454,29 @@ def test_who_may_not_repair(path: Path, tmp_path: Path) -> None:
             repair(path, WordLengths())
 
 
-def test_a_lost_encoder_setting_gets_its_source_back(tmp_path: Path) -> None:
-    path, model = tmp_path / "c", write_sentence_transformer(tmp_path / "model")
-    with SearchEngine.create(path, model) as engine:
-        engine.add([{"_id": "a", "text": "the whale sleeps"}])
-    setting("encoder", "{")(path)
-    assert repair(path).whole
-    with SearchEngine.open(path) as engine:
-        assert engine.stats().encoder == str(model) and engine.search("the whale")
+@pytest.mark.parametrize("act", [
+    setting("tokenizer", '"nearly"'),
+    setting("tokenizer", "7"),
+    setting("index", '{"prefix": -3}'),
+    setting("encoder", '{"dim": 16}'),
+    setting("encoder", "{"),
+    setting("passages", '{"tokens": -1}'),
+])  # fmt: skip
+def test_settings_without_a_default_are_named(path: Path, act: Callable[[Path], object]) -> None:
+    act(path)
+    before = contents(path)
+    with pytest.raises(CollectionError, match="nothing was changed; restore the folder from a"):
+        repair(path, WordLengths())
+    assert contents(path) == before
+
+
+@pytest.mark.parametrize("part, value", [("fingerprint", "'other'"), ("dim", "7")])
+def test_an_encoder_that_is_not_that_of_the_segments_is_named(
+    path: Path, part: str, value: str
+) -> None:
+    encoder_setting(part, value)(path)
+    done = repair(path, WordLengths())
+    assert not done.whole and str(done.complaint).endswith("; restore the folder from a backup")
 
 
 def test_the_command_says_what_it_did(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
