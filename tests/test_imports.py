@@ -21,7 +21,6 @@ MODULES = {
     "searchengine.integrations.haystack": "haystack",
     "searchengine.integrations.langchain": "langchain",
     "searchengine.integrations.llamaindex": "llamaindex",
-    "searchengine.measure.judged_folder": "train",
     "searchengine.server.mcp_server": "mcp",
     "searchengine.server.": "serve",
     "searchengine.trainer.card": "train",

@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from searchengine.indexer.arrays import Floats, RowNumbers
 from searchengine.indexer.search.allowed import Allowed
-from searchengine.indexer.search.cascade import SearchResult, rerank
+from searchengine.indexer.search.cascade import RowStore, SearchResult, rerank
+from searchengine.indexer.storage.rotation import Prefixes
 from searchengine.indexer.storage.vectors_file import VectorFile
 
 EXACT_ALLOWED = 1000
@@ -37,7 +38,7 @@ _SLACK = 1e-5  # more than float32 loses of a bound
 
 def scan(
     shortlist: Callable[[Floats, int], RowNumbers],
-    store: VectorFile,
+    store: RowStore,
     queries: Floats,
     k: int,
     available: int,
@@ -50,7 +51,7 @@ def scan(
 
     Args:
         shortlist: queries and a size to rows (q, size), by a scan of all available rows.
-        store: the full-width rows.
+        store: the rows at the width of the queries.
         queries: (q, D) float32 unit rows.
     """
     rows = np.full((len(queries), k), -1, np.int64)
@@ -72,7 +73,9 @@ def scan(
     return SearchResult(rows, scores)
 
 
-def nearest(file: VectorFile, queries: Floats, size: int, within: Allowed | None) -> RowNumbers:
+def nearest(
+    file: VectorFile | Prefixes, queries: Floats, size: int, within: Allowed | None
+) -> RowNumbers:
     """The rows (q, size) with the highest scores by matrix products, which round: see `scan`.
 
     Args:

@@ -162,8 +162,8 @@ def retrieval(collection: str, run_out: Path | None, as_json: bool, **options: A
     row each. docs/measuring.md explains intervals and p-values; --json has all measures.
     """
     from searchengine.measure import retrieval as evaluation
-    from searchengine.measure.comparison import cells, position, table
     from searchengine.measure.judgements import check_names, write_run
+    from searchengine.measure.significance import cells, position, table
 
     modes, dims, baseline = (options.pop(name) for name in ("modes", "prefixes", "baseline"))
     with open_engine(collection, options) as engine:
@@ -178,7 +178,7 @@ def retrieval(collection: str, run_out: Path | None, as_json: bool, **options: A
             settings = [*evaluation.measure(engine, task, dims, modes=modes, progress=report)]
         title = f"{engine.collection.path}, {counted(len(task.queries), 'question')}"
     rows = table(settings, baseline)
-    show_json([row.as_dict() for row in rows]) if as_json else show_rows(cells(rows), title)
+    show_json(rows) if as_json else show_rows(cells(rows), title)
     if run_out is not None:
         for setting in settings:
             write_run(run_out / f"{setting.name}.run", setting.run, setting.name)

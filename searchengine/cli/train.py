@@ -103,7 +103,7 @@ def train_with_progress(
     Of the --dev files a folder in BEIR's layout is a search to judge by. Under torchrun only the
     first process shows and writes anything. Raises ConfigError for several folders.
     """
-    from searchengine.measure.judged_folder import is_judged, retrieval
+    from searchengine.measure.retrieval import is_judged, retrieval
     from searchengine.trainer.training import loop
     from searchengine.trainer.training.processes import launched_rank
 

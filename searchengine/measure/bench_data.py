@@ -17,8 +17,7 @@ from searchengine.indexer.config import SegmentConfig
 from searchengine.indexer.errors import VectorError
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment
-from searchengine.measure.comparison import ndcg
-from searchengine.measure.judgements import Qrels, Task
+from searchengine.measure.judgements import Qrels, Task, ndcg
 from searchengine.measure.retrieval import task
 
 SELF_QUERIES = 500

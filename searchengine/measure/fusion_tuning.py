@@ -13,8 +13,7 @@ from searchengine.engine import Mode, Question, SearchEngine, contract, rank_by_
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building.build import Progress, silent
-from searchengine.measure.comparison import MAIN, ndcg
-from searchengine.measure.judgements import Qrels, Task
+from searchengine.measure.judgements import MAIN, Qrels, Task, ndcg
 from searchengine.measure.retrieval import batches, task
 from searchengine.measure.significance import Comparison, compare
 from searchengine.trainer.evaluation.intervals import Values

@@ -1,37 +1,58 @@
-"""Retrieval quality of a collection on judged questions, setting by setting.
+"""Retrieval quality on judged questions, setting by setting.
 
 A setting is a way to search: as users of the collection do, exactly, over one prefix length, at the
-collection's operating point, by words, or by both. searchengine.measure.comparison measures its
-results.
+collection's operating point, by words, or by both. A folder of judged questions can also be the
+measure of a training: nDCG@10 of the search over it.
+
+train(config, measure=retrieval("scifact"))           # a folder in BEIR's layout
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
-from typing import Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
-from searchengine.engine import Mode, SearchEngine, contract
-from searchengine.errors import CollectionError, QueryError
-from searchengine.indexer.arrays import Floats
+from searchengine.corpus.files import beir_corpus, read_corpus
+from searchengine.engine import Mode, Question, SearchEngine, contract
+from searchengine.errors import CollectionError, CorpusError, QueryError
+from searchengine.indexer.arrays import Floats, RowNumbers
 from searchengine.indexer.building.build import Progress, silent
-from searchengine.indexer.building.coarse import build_coarse
-from searchengine.indexer.config import Code
 from searchengine.indexer.search.allowed import Allowed
-from searchengine.indexer.search.cascade import SearchResult, rerank
+from searchengine.indexer.search.cascade import SearchResult
+from searchengine.indexer.search.exact import nearest, scan, score_slack
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.storage.rotation import Prefixes
 from searchengine.measure import judgements
-from searchengine.measure.comparison import DEPTH, EXACT, Setting, per_question
-from searchengine.measure.judgements import Qrels, Task, ranked
+from searchengine.measure.judgements import (
+    MAIN,
+    Qrels,
+    Task,
+    per_question,
+    ranked,
+    read_beir,
+    splits,
+)
+from searchengine.measure.significance import EXACT, Setting
+from searchengine.trainer.evaluation.intervals import Values
+
+if TYPE_CHECKING:
+    from searchengine.trainer.encoder import Encoder
+    from searchengine.trainer.training.judging import Measure
 
 CONFIGURED = "configured"
 """Name of the setting by vectors at the collection's operating point."""
+DEPTH = 100
+"""Ranks kept of a search, for recall@100 and average precision."""
+SHORTLIST = 100
+"""Documents that a prefix finds, to be scored at full width."""
 
 _BATCH = 256  # questions whose documents are in memory with their texts
-_SPARE = 100  # more rows by 16 bits, some of which are equal there
 
 
 def batches(count: int, step: str, progress: Progress) -> Iterator[slice]:
@@ -56,6 +77,14 @@ def task(engine: SearchEngine, queries: Mapping[str, str], qrels: Qrels) -> Task
     return Task(questions, judged, documents, tuple(notes))
 
 
+def read_questions(
+    engine: SearchEngine, texts: Iterable[str], mode: Mode
+) -> tuple[list[Question], Sequence[str]]:
+    """Questions as a search in a mode reads them, and the texts that it encodes."""
+    read = [engine.read(text, mode=mode) for text in texts]
+    return read, engine.to_encode([each.text for each in read], mode)
+
+
 def default_dims(engine: SearchEngine) -> tuple[int, ...]:
     """The prefix lengths of the encoder's training.
 
@@ -73,7 +102,7 @@ def measure(
     engine: SearchEngine,
     task: Task,
     dims: Sequence[int] | None = (),
-    shortlist: int = 100,
+    shortlist: int = SHORTLIST,
     modes: Sequence[Mode | str] | None = None,
     progress: Progress = silent,
 ) -> Iterator[Setting]:
@@ -106,10 +135,15 @@ def measure(
         if name == CONFIGURED:
             with engine.collection.reading() as snapshot:
                 kept = snapshot.shortlist
-        search = _search(engine, name, mode, task, shortlist)
-        run: dict[str, Mapping[str, float]] = {}
+        run, more = dict[str, Mapping[str, float]](), bool(task.documents)  # which are left out
         for part in batches(len(texts), f"Evaluating {name}", progress):
-            for key, results in zip(task.keys[part], search(asked[part]), strict=True):
+            if name.isdecimal():
+                found = _by_prefix(engine, int(name), shortlist + more, asked[part])
+            else:
+                options: Any = {"mode": mode, "exact": name == EXACT}
+                hits = engine.search_batch(asked[part], DEPTH + more, **options)
+                found = ([(hit.key, hit.score) for hit in each] for each in hits)
+            for key, results in zip(task.keys[part], found, strict=True):
                 best = ranked(pair for pair in results if not task.is_self(key, pair[0]))
                 run[key] = dict(islice(best.items(), DEPTH))
         scores, default = per_question(run, task.keys, task.qrels), _name(engine.default_mode)
@@ -144,22 +178,6 @@ def names(
 def _name(mode: Mode) -> str:
     """The name of the setting that searches as users do, in this mode."""
     return CONFIGURED if mode is Mode.VECTOR else str(mode)
-
-
-def _search(
-    engine: SearchEngine, name: str, mode: Mode, task: Task, shortlist: int
-) -> Callable[[Any], Iterable[Iterable[tuple[str, float]]]]:
-    """The search of a setting: questions → for each its documents and their scores."""
-    more = bool(task.documents)  # for the one that is left out
-    if name.isdecimal():
-        return PrefixSearch(engine, int(name), shortlist + more).rank
-
-    def search_as_users(questions: Any) -> Iterator[list[tuple[str, float]]]:
-        depth, exact = DEPTH + more, name == EXACT
-        for hits in engine.search_batch(questions, depth, mode=mode, exact=exact):
-            yield [(hit.key, hit.score) for hit in hits]
-
-    return search_as_users
 
 
 def _left_out(
@@ -202,45 +220,40 @@ def _documents_among(
     )
 
 
-class PrefixSearch:
-    """Searches by the `size` passages that are nearest by a prefix, scored at full width."""
+def _by_prefix(
+    engine: SearchEngine, dim: int, size: int, vectors: Floats
+) -> Iterator[Iterable[tuple[str, float]]]:
+    """The documents of the `size` passages that are nearest to questions (q, D) by a prefix.
 
-    def __init__(self, engine: SearchEngine, dim: int, size: int) -> None:
-        self._engine, self._size, self._indexes = engine, size, {}
-        with engine.reading() as snapshot:
-            for row, segment in snapshot.segments.items():
-                config = replace(segment.config.scanned(), prefix=dim, code=Code.FP16, stages=())
-                prefixes = segment.prefixes(config)
-                self._indexes[row] = _Prefixes(prefixes), build_coarse(prefixes, config)
+    Each has the full-width score of its best passage.
+    """
 
-    def rank(self, vectors: Floats) -> Iterator[Iterable[tuple[str, float]]]:
-        """The documents of questions (q, D), each with the score of its best passage."""
+    def near(_: Any, segment: Segment, live: Allowed | None) -> SearchResult:
+        prefixes = segment.prefixes(replace(segment.config, prefix=dim))
+        shortlist = partial(nearest, prefixes, within=live)
+        available = segment.rows if live is None else live.size
+        queries, slack = prefixes.of(vectors), score_slack(dim)
+        return scan(shortlist, _Prefixes(prefixes), queries, size, available, slack)
 
-        def nearest(row: Any, segment: Segment, live: Allowed | None) -> SearchResult:
-            store, index = self._indexes[row]
-            queries = store.prefixes.of(vectors)
-            candidates = index.shortlist(queries, min(self._size + _SPARE, segment.rows), live)
-            return rerank(store, queries, candidates, self._size)
+    def reranked(row: Any, segment: Segment, _: Allowed | None) -> SearchResult:
+        first, last = row.ends
+        inside = np.where((first <= chosen) & (chosen <= last), chosen - first, -1)
+        return segment.rerank(vectors, inside, size)
 
-        def reranked(row: Any, segment: Segment, _: Allowed | None) -> SearchResult:
-            first, last = row.ends
-            inside = np.where((first <= chosen) & (chosen <= last), chosen - first, -1)
-            return segment.rerank(vectors, inside, self._size)
-
-        with self._engine.reading() as snapshot:
-            # One shortlist over all segments: separate ones would depend on their number.
-            chosen = snapshot.search_segments(nearest, self._size).rows
-            result = snapshot.search_segments(reranked, self._size)
-            ids = snapshot.passages(result.rows[result.rows >= 0]).documents
-            documents = iter(snapshot.documents(ids, texts=False))
-            for rows, scores in zip(result.rows, result.scores.tolist(), strict=True):
-                keys = [each.key for each in islice(documents, int((rows >= 0).sum()))]
-                yield zip(keys, scores, strict=False)
+    with engine.reading() as snapshot:
+        # One shortlist over all segments: separate ones would depend on their number.
+        chosen = snapshot.search_segments(near, size).rows
+        result = snapshot.search_segments(reranked, size)
+        ids = snapshot.passages(result.rows[result.rows >= 0]).documents
+        documents = iter(snapshot.documents(ids, texts=False))
+        for rows, scores in zip(result.rows, result.scores.tolist(), strict=True):
+            keys = [each.key for each in islice(documents, int((rows >= 0).sum()))]
+            yield zip(keys, scores, strict=False)
 
 
 @dataclass(frozen=True, slots=True)
 class _Prefixes:
-    """The prefixes of a segment's rows, in the form that `rerank` takes."""
+    """The prefixes of a segment's rows, as a store of rows to be scored."""
 
     prefixes: Prefixes
 
@@ -248,5 +261,54 @@ class _Prefixes:
     def dim(self) -> int:
         return self.prefixes.width
 
-    def take(self, rows: npt.NDArray[np.int64]) -> Floats:
+    def take(self, rows: RowNumbers) -> Floats:
         return self.prefixes.take(rows.ravel()).reshape(*rows.shape, self.dim)
+
+
+def is_judged(path: Path) -> bool:
+    """Whether a path names judged questions: a folder, or a file in a folder `qrels`."""
+    return path.is_dir() or path.parent.name == "qrels"
+
+
+def retrieval(path: str | Path) -> "Measure":
+    """The measure of a folder in BEIR's layout, or of a split: FOLDER/qrels/dev.tsv.
+
+    Of a folder, the split `dev` counts, or the only one. Each time an encoder is measured, it
+    encodes the whole corpus; the value of a question by a prefix length is the nDCG@10 of search
+    over it: the best SHORTLIST by the rotated prefix, scored at full width. Raises CorpusError for
+    a folder without corpus, questions or judgements, or with several splits and no `dev` in it.
+    """
+    from searchengine.trainer.training.judging import Measure  # needs the extra `train`
+
+    path = Path(path)
+    folder, split = path, "dev"
+    if not path.is_dir():
+        folder, split = path.parent.parent, path.name.split(".tsv")[0]
+    elif (names := splits(path)) and "dev" not in names:
+        split, *others = names
+        if others:
+            raise CorpusError(
+                f"{folder}: judgements for {', '.join(names)}; name one to choose the step by, "
+                f"such as {folder / 'qrels' / split}.tsv, and keep another to test with"
+            )
+    corpus = beir_corpus(folder)
+    if corpus is None:
+        raise CorpusError(f"{folder}: the folder has no corpus.jsonl (.gz too)")
+    queries, qrels = read_beir(folder, split)
+    judgements.judged(queries, qrels)  # at least one question has judgements
+
+    def values(encoder: "Encoder", dims: Sequence[int]) -> dict[int, Values]:
+        shorter = [dim for dim in dims if dim < encoder.dim]
+        with (
+            TemporaryDirectory(prefix="searchengine-") as scratch,
+            SearchEngine.create(Path(scratch) / "index", encoder, {"structure": "flat"}) as engine,
+        ):
+            engine.add(read_corpus(folder))
+            questions = task(engine, queries, qrels)
+            # Exactly at full width, then by each prefix; what follows concerns collections.
+            by_vector = measure(engine, questions, shorter, SHORTLIST, [Mode.VECTOR])
+            settings = islice(by_vector, 1 + len(shorter))
+            return {setting.dim or encoder.dim: setting.scores[MAIN] for setting in settings}
+
+    digest = hashlib.sha256(repr((queries, qrels, corpus.stat().st_size)).encode()).hexdigest()
+    return Measure(f"nDCG@10 on {folder.resolve().name} ({split})", values, digest=digest)

@@ -1,8 +1,9 @@
-"""Significance of means over questions: intervals and paired tests.
+"""Settings compared on the same questions: intervals, paired tests, and a table of them.
 
 intervals([values, …])             # intervals of means over other samples of questions
 compare(values, baseline)          # difference of two settings, its interval and p-value
 holm([p, …])                       # p-values of several comparisons, corrected
+table([setting, …])                # all of this, a row per setting
 
 The p-value is that of Fisher's randomisation test on pairs, which agrees with the bootstrap and the
 t-test; Smucker, Allan and Carterette ("A Comparison of Statistical Significance Tests for
@@ -11,13 +12,16 @@ equal values give equal results.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from searchengine.errors import QueryError
+from searchengine.measure.judgements import MAIN, METRICS, Run
 from searchengine.trainer.evaluation.intervals import (
     CONFIDENCE,
     RESAMPLES,
@@ -28,6 +32,8 @@ from searchengine.trainer.evaluation.intervals import (
 
 MIN_QUESTIONS = 10
 """Questions that an interval needs: of one it has no width, of a few it is too narrow."""
+EXACT = "exact"
+"""Name of the setting exact search."""
 _BATCH = 1 << 22  # numbers resampled at a time, which bounds memory
 
 
@@ -121,3 +127,108 @@ def holm(ps: Sequence[float]) -> list[float]:
     corrected = np.empty(len(ps))
     corrected[order] = np.minimum(np.maximum.accumulate(steps), 1)
     return [float(p) for p in corrected]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A way to search, measured.
+
+    Attributes:
+        name: name of the setting.
+        run: its results.
+        scores: metric → (q,), in the order of the questions.
+        dim, shortlist: of a prefix and of full width; else None.
+        mode: search mode.
+        default: True for what a search of the collection that names no mode finds.
+    """
+
+    name: str
+    run: Run
+    scores: Mapping[str, Values]
+    dim: int | None = None
+    shortlist: int | None = None
+    mode: str | None = None
+    default: bool = False
+
+    @property
+    def ndcg_10(self) -> float:
+        """Mean nDCG@10."""
+        return float(self.scores[MAIN].mean())
+
+
+def table(settings: Sequence[Setting], baseline: str | None = None) -> list[dict[str, Any]]:
+    """A row per setting, of plain values, compared with one of them by nDCG@10.
+
+    docs/measuring.md explains the fields. `baseline` and errors as for `position`.
+    """
+    base = settings[position([setting.name for setting in settings], baseline)]
+    gains = [
+        None if setting is base else compare(setting.scores[MAIN], base.scores[MAIN])
+        for setting in settings
+    ]
+    corrected = iter(holm([gain.p for gain in gains if gain is not None]))
+    exact, rows = next((each.run for each in settings if each.name == EXACT), {}), []
+    for setting, gain in zip(settings, gains, strict=True):
+        values = np.stack([setting.scores[name] for name in METRICS])
+        ends = intervals(values) if values.shape[1] >= MIN_QUESTIONS else []
+        row: dict[str, Any] = {
+            "setting": setting.name,
+            "mode": setting.mode,
+            "default": setting.default,
+            "dim": setting.dim,
+            "shortlist": setting.shortlist,
+            "questions": values.shape[1],
+            **dict(zip(METRICS, values.mean(axis=1).tolist(), strict=True)),
+            "exact_recall@10": _share(setting.run, exact) if setting.mode == "vector" else None,
+            "intervals": dict(zip(METRICS, map(list, ends), strict=bool(ends))),
+            **dict.fromkeys(("baseline", "difference", "difference_interval", "p")),
+            "p_uncorrected": None,
+        }
+        if gain is not None:
+            row |= {"baseline": base.name, "difference": gain.difference, "p": next(corrected)}
+            row["difference_interval"] = [gain.low, gain.high] if ends else None
+            row["p_uncorrected"] = gain.p
+        rows.append(row)
+    return rows
+
+
+def _share(run: Run, exact: Run) -> float | None:
+    """The mean share of the first ten of `exact` that are among the first ten of `run`."""
+    shares = [
+        len(best & {*list(run[key])[:10]}) / len(best)
+        for key, documents in exact.items()
+        if (best := {*list(documents)[:10]})
+    ]
+    return float(np.mean(shares)) if shares else None
+
+
+def position(names: Sequence[str], name: str | None) -> int:
+    """The position of a setting; None: exact search if it is there, else the first.
+
+    Raises QueryError for an unknown name.
+    """
+    if name is None:
+        return names.index(EXACT) if EXACT in names else 0
+    if name not in names:
+        raise QueryError(f"no row is called {name!r:.80}; rows: {', '.join(names)}")
+    return names.index(name)
+
+
+def cells(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """The table as text that fits a terminal: of one row all metrics, of several the differences.
+
+    nDCG@10 with its interval. A p-value has Holm's correction.
+    """
+    shown, lines = METRICS if len(rows) == 1 else METRICS[:2], []
+    for row in rows:
+        values = {name: f"{row[name]:.3f}" for name in shown}
+        if row["intervals"]:
+            low, high = row["intervals"][MAIN]
+            values[MAIN] += f" [{low:.3f}–{high:.3f}]"
+        line = {"setting": row["setting"] + (" (default)" if row["default"] else "")} | values
+        if len(rows) > 1:
+            gain, p = row["difference"], row["p"]
+            line["difference"] = "–" if gain is None else f"{gain:+.3f}"
+            line["p"] = "–" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
+        lines.append(line)
+    return lines

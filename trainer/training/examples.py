@@ -156,7 +156,7 @@ def read_dev(config: TrainConfig) -> list[Row]:
         if path.is_dir():
             raise ConfigError(
                 f"dev is {path}, a folder: expected files; to judge by search quality, pass "
-                "measure=searchengine.measure.judged_folder.retrieval(folder)"
+                "measure=searchengine.measure.retrieval.retrieval(folder)"
             )
         names, columns, objective = column_names(path), config.columns, config.objective
         columns = columns if {*columns} <= {*names} else ()

@@ -90,7 +90,7 @@ def train(
 
     report: called before the first update, then after each. resume: continue from the checkpoint in
     OUT/checkpoint. measure: chooses the step, before dev files:
-    `searchengine.measure.judged_folder.retrieval`. Under torchrun each process calls this; the
+    `searchengine.measure.retrieval.retrieval`. Under torchrun each process calls this; the
     first one evaluates, reports and writes. Raises ConfigError, DataError, ModelError, or
     TrainingError for a loss that is not a number (the last checkpoint stays). The state of torch's
     random generators is restored afterwards.

@@ -16,14 +16,9 @@ from searchengine.errors import CollectionError, CorpusError, QueryError
 from searchengine.indexer.arrays import prefix
 from searchengine.indexer.segment import SegmentConfig
 from searchengine.ingest.passages import PassageConfig
-from searchengine.measure.comparison import METRICS, Setting, cells, table
-from searchengine.measure.retrieval import (
-    default_modes,
-    measure,
-    names,
-    task,
-)
-from searchengine.measure.significance import compare, holm, intervals
+from searchengine.measure.judgements import METRICS
+from searchengine.measure.retrieval import default_modes, measure, names, task
+from searchengine.measure.significance import Setting, cells, compare, holm, intervals, table
 
 MODES = ("text", "hybrid", "vector")
 
@@ -53,7 +48,7 @@ def test_metrics_by_hand(engine: SearchEngine) -> None:
         ("4", 4, 100),
         ("configured", None, 100),
     ]
-    fields = table(rows, "4")[0].as_dict()
+    fields = table(rows, "4")[0]
     same = pytest.approx(gain / ideal, rel=1e-5)
     assert fields == {
         "setting": "exact",
@@ -101,7 +96,10 @@ def test_shortlist_and_prefix_against_a_plain_oracle(tmp_path: Path) -> None:
         # The top 10 of the shortlist at full width holds whatever of the exact top 10 is in it.
         assert {*list(cut.run[key])[:10]} >= best & shortlist
         shares.append(len(best & shortlist) / 10)
-    assert [row.exact_recall_10 for row in table([exact, cut])] == [1, pytest.approx(mean(shares))]
+    assert [row["exact_recall@10"] for row in table([exact, cut])] == [
+        1,
+        pytest.approx(mean(shares)),
+    ]
     assert cut.ndcg_10 <= exact.ndcg_10
 
 
@@ -268,19 +266,20 @@ def test_rows_are_compared_with_the_baseline() -> None:
     gains = {"exact": base, "worse": base - 0.02 * rng.random(80), "noise": rng.random(80) / 2}
     settings = [Setting(name, {}, dict.fromkeys(METRICS, gain)) for name, gain in gains.items()]
     exact, worse, noise = table(settings)
-    assert (exact.baseline, exact.comparison, exact.p) == (None, None, None)
+    assert (exact["baseline"], exact["difference"], exact["p"]) == (None, None, None)
     for row, name in ((worse, "worse"), (noise, "noise")):
-        assert row.baseline == "exact"
-        assert row.comparison == compare(gains[name], base)
-        assert row.intervals["map"] == pytest.approx(intervals([gains[name]])[0])
-    ps = [row.comparison.p for row in (worse, noise) if row.comparison]
-    assert [worse.p, noise.p] == holm(ps)
+        gain = compare(gains[name], base)
+        assert row["baseline"] == "exact" and row["p_uncorrected"] == gain.p
+        assert row["difference_interval"] == [gain.low, gain.high]
+        assert row["intervals"]["map"] == pytest.approx(intervals([gains[name]])[0])
+    ps = [row["p_uncorrected"] for row in (worse, noise)]
+    assert [worse["p"], noise["p"]] == holm(ps)
     assert ps[0] < 0.001 < 0.05 < ps[1]
     (base_line, line, _), one = cells([exact, worse, noise]), cells([exact])[0]
     assert line["p"] == "<0.001" and line["difference"].startswith("-0.0")
     assert base_line["p"] == "–" and list(one) == ["setting", *METRICS]
-    assert table(settings, "noise")[0].baseline == "noise"
-    assert table(settings[1:])[1].baseline == "worse"  # the first where nothing is exact
+    assert table(settings, "noise")[0]["baseline"] == "noise"
+    assert table(settings[1:])[1]["baseline"] == "worse"  # the first where nothing is exact
     with pytest.raises(QueryError, match="no row is called 'x'; rows: exact, worse, noise"):
         table(settings, "x")
 

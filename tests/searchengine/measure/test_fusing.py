@@ -11,9 +11,8 @@ from searchengine import SearchEngine
 from searchengine.backends.mode import WEIGHT, Mode
 from searchengine.errors import CorpusError, QueryError
 from searchengine.measure import fusion_tuning as fusing
-from searchengine.measure.comparison import per_question
 from searchengine.measure.fusion_tuning import FusionTuning, tune_fusion
-from searchengine.measure.judgements import Qrels
+from searchengine.measure.judgements import Qrels, per_question
 
 COUNT = 120
 

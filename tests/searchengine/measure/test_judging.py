@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from searchengine.errors import CorpusError
-from searchengine.measure import judged_folder as judging
-from searchengine.measure.judged_folder import is_judged, retrieval
+from searchengine.measure import retrieval as judging
+from searchengine.measure.retrieval import is_judged, retrieval
 from searchengine.trainer.encoder import Encoder
 from tests.tiny_model import WORDS, write_sentence_transformer
 
@@ -99,7 +99,7 @@ def test_search_chooses_the_step_of_a_training(folder: Path, tmp_path: Path) -> 
     write_sentence_transformer(tmp_path / "base")
     rows = [f"{text}\t{' '.join(reversed(text.split()))}" for text in TEXTS]
     (tmp_path / "pairs.tsv").write_text("anchor\tpositive\n" + "\n".join(rows) + "\n")
-    options = ["--base", "base", "--prefixes", "32,8", "--set", "batch_size=6"]
+    options = ["--base", "base", "--set", "prefixes=[32,8]", "--set", "batch_size=6"]
     options += ["--set", "learning_rate=0.002"]
     settings = ["--set", "max_steps=8", "--set", "eval_every=4", "--set", "precision=fp32"]
     done = command_line.run(
@@ -118,4 +118,4 @@ def test_one_folder_chooses_the_step(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "pairs.tsv").write_text("a dog\tthe dog\n" * 3)
     dev = ["--dev", str(folder), "--dev", str(folder / "qrels" / "dev.tsv")]
     done = command_line.run("train", "pairs.tsv", "--out", "m", *dev, cwd=tmp_path)
-    assert done.returncode == 2 and "hold judged questions: one folder" in done.stderr
+    assert done.returncode == 2 and "one folder of judged questions" in done.stderr

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import ndcg_score
 
 from searchengine.errors import CorpusError
-from searchengine.measure.comparison import METRICS, per_question
-from searchengine.measure.judgements import Run, ranked, write_run
+from searchengine.measure.judgements import METRICS, Run, per_question, ranked, write_run
 
 name = st.text(st.characters(codec="utf-8", exclude_characters="\ufeff"), min_size=1, max_size=6)
 names = name.filter(lambda text: text.split() == [text])
