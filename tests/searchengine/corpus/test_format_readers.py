@@ -1,19 +1,23 @@
 """What each reader makes of a file: text, title, headings, metadata, keys."""
 
-import datetime
 import decimal
 import gzip
 import io
+import json
 import os
 import re
 import sqlite3
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
+from datetime import date, datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import docx
+import openpyxl
+import pptx
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -25,13 +29,15 @@ from docx.opc.packuri import PackURI
 from docx.opc.part import Part as PackagePart
 from docx.oxml import parse_xml
 from docx.oxml.ns import nsdecls
+from reportlab.pdfbase import pdfmetrics
+from reportlab.pdfbase.cidfonts import UnicodeCIDFont
 from reportlab.pdfgen.canvas import Canvas
 
 from searchengine import SearchEngine
 from searchengine.corpus.documents import Document
 from searchengine.corpus.files import Unread, count_records, read_corpus
 from searchengine.corpus.formats import kinds
-from searchengine.corpus.formats.kinds import KINDS, heading_at, headings_of
+from searchengine.corpus.formats.kinds import KINDS, FileChoice, heading_at, headings_of
 from searchengine.corpus.tabular import Columns
 from searchengine.corpus.text_files import Heading, Text
 from searchengine.errors import CorpusError, DuplicateKey
@@ -232,20 +238,17 @@ def test_pages(tmp_path: Path) -> None:
     assert own(third) == {"page": 3, "headings": headings}
 
 
-def test_a_page_whose_content_is_damaged_is_named(tmp_path: Path) -> None:
-    canvas = Canvas(str(tmp_path / "a.pdf"), pageCompression=1)
-    for page in range(3):  # the second is blank
-        for line in range(60 * (page != 1)):
-            canvas.drawString(72, 700 - 10 * line, f"line {line * line} of page {page}")
-        canvas.showPage()
+@pytest.mark.parametrize(
+    ("font", "text"), [("HYSMyeongJo-Medium", KOREAN), ("HeiseiMin-W3", JAPANESE)]
+)
+def test_pages_in_other_scripts(tmp_path: Path, font: str, text: str) -> None:
+    pdfmetrics.registerFont(UnicodeCIDFont(font))
+    canvas = Canvas(str(tmp_path / "a.pdf"))
+    canvas.setFont(font, 11)
+    canvas.drawString(72, 700, text)
     canvas.save()
-    data = (tmp_path / "a.pdf").read_bytes()
-    last = data.rindex(b"stream\n", 0, data.rindex(b"endstream")) + 9
-    (tmp_path / "a.pdf").write_bytes(data[:last] + bytes(99) + data[last + 99 :])
-    (page,) = read_corpus(tmp_path, unread=Unread())
-    assert page.metadata["unreadable"] == [
-        "page 3 cannot be read (nothing of its content; is it damaged?)"
-    ]
+    (page,) = read_corpus(tmp_path)
+    assert page.text.split() == text.split()
 
 
 # ---------------------------------------------------------------------------------------- encodings
@@ -312,7 +315,7 @@ COLUMNS = {
     "text": ["a", "b"],
     "year": [2016, None],
     "price": [decimal.Decimal("1.50"), decimal.Decimal("2")],
-    "day": [datetime.date(2020, 1, 2), None],
+    "day": [date(2020, 1, 2), None],
     "tags": [["x", "y"], []],
     "image": [{"bytes": b"\x00", "path": "p"}, None],
     "raw": [b"\xff", b""],
@@ -499,6 +502,96 @@ def test_what_is_skipped_is_counted_by_kind(
     with pytest.raises(CorpusError, match=r"to read PDF files, install the extra formats: .*pip"):
         list(read_corpus(tmp_path / "e.pdf"))
     assert Unread().sentence() == ""
+
+
+# ----------------------------------------------------------------------------- slides and sheets
+
+
+def write_pptx(path: Path, change: Callable[[Any], None]) -> None:
+    presentation = pptx.Presentation()
+    change(presentation)
+    presentation.save(str(path))
+
+
+def write_xlsx(path: Path, sheets: dict[str, list[list[Any]]]) -> None:
+    book = openpyxl.Workbook()
+    book.remove(book.active)
+    for name, rows in sheets.items():
+        sheet = book.create_sheet(name)
+        for row in rows:
+            sheet.append(row)
+    book.save(path)
+
+
+def test_slides(tmp_path: Path) -> None:
+    def fill(presentation: Any) -> None:
+        presentation.core_properties.title = "Deck"
+        presentation.core_properties.author = "Ann"
+        slide = presentation.slides.add_slide(presentation.slide_layouts[1])
+        slide.shapes.title.text = "Whales"
+        slide.placeholders[1].text = "They sleep\vby halves"
+        group = slide.shapes.add_group_shape()
+        group.shapes.add_textbox(0, 0, 9, 9).text_frame.text = "in a group"
+        table = slide.shapes.add_table(1, 2, 0, 0, 9, 9).table
+        table.cell(0, 0).text, table.cell(0, 1).text = "depth", "300 m"
+        slide.notes_slide.notes_text_frame.text = "say it slowly"
+        presentation.slides.add_slide(presentation.slide_layouts[6])  # nothing on it
+        last = presentation.slides.add_slide(presentation.slide_layouts[6])
+        last.shapes.add_textbox(0, 0, 9, 9).text_frame.text = "Owls"
+
+    write_pptx(tmp_path / "a.pptx", fill)
+    first, last = read_corpus(tmp_path)
+    assert (first.key, first.title) == ("a.pptx#slide=1", "Deck")
+    assert first.text == (
+        "Whales\n\nThey sleep\nby halves\n\nin a group\n\ndepth\t300 m\n\nsay it slowly"
+    )
+    assert own(first) == {"author": "Ann", "slide": 1, "headings": [(0, 1, "Whales")]}
+    assert (last.key, last.text, own(last)["slide"]) == ("a.pptx#slide=3", "Owls", 3)
+
+
+def test_sheets(tmp_path: Path) -> None:
+    rows = [["animal", "seen", "at"], ["whale\nblue", 2, datetime(2024, 3, 1)], [], [None, 0.5]]
+    write_xlsx(
+        tmp_path / "a.xlsx", {"Log 1": rows, "empty": [], "다음": [[date(2024, 3, 2), True]]}
+    )
+    first, last = read_corpus(tmp_path)
+    assert (first.key, first.title) == ("a.xlsx#sheet=Log 1", "a")
+    assert first.text == "animal\tseen\tat\nwhale blue\t2\t2024-03-01\n\t0.5"
+    assert own(first) == {"sheet": "Log 1"}
+    assert (last.key, last.text) == ("a.xlsx#sheet=다음", "2024-03-02\tTrue")
+
+
+def test_a_notebook(tmp_path: Path) -> None:
+    cells = [
+        {"cell_type": "markdown", "source": ["# Whales\n", "\n", "They sleep."]},
+        {"cell_type": "code", "source": "# no heading\nx = 1", "outputs": [{"text": "no"}]},
+        {"cell_type": "raw", "source": []},
+        {"cell_type": "markdown", "source": "## How"},
+    ]
+    (tmp_path / "a.ipynb").write_text(json.dumps({"nbformat": 4, "cells": cells}))
+    (document,) = read_corpus(tmp_path)
+    assert document.title == "Whales"
+    assert document.text == "# Whales\n\nThey sleep.\n\n# no heading\nx = 1\n\n## How"
+    assert own(document)["headings"] == [(0, 1, "Whales"), (43, 2, "How")]
+    assert document.text[43:] == "## How"
+
+
+def test_a_choice_of_files(tmp_path: Path) -> None:
+    (tmp_path / "built").mkdir()
+    for name in ("a.foo", "b.FOO", "Makefile", "built/c.txt", "d.csv", "e.log", "f.bar"):
+        (tmp_path / name).write_text("x\n")
+    (tmp_path / "g.foo").write_bytes(b"\x89PNG\r\n\x1a\n\0")
+    choice = FileChoice(frozenset({".foo", "Makefile", "csv"}), frozenset({"built", ".log"}))
+    unread = Unread()
+    documents = read_corpus(tmp_path, unread=unread, choice=choice)
+    assert [(d.key, d.text) for d in documents] == [
+        ("Makefile", "x\n"), ("a.foo", "x\n"), ("b.FOO", "x\n"), ("d.csv", "x\n"),
+    ]  # fmt: skip
+    assert unread.kinds == {".bar": 1}
+    assert unread.failed.count == 1 and "not a text" in unread.failed.first[0]
+    assert [d.key for d in read_corpus(tmp_path / "a.foo", choice=choice)] == ["a.foo"]
+    with pytest.raises(CorpusError, match="--as-text reads others as text"):
+        read_corpus(tmp_path / "f.bar", choice=choice)
 
 
 # ----------------------------------------------------------------------------------------- headings

@@ -1,10 +1,13 @@
 """Files that break parsers, or take all memory or time: named with the reason; the rest is read."""
 
+import io
 import os
 import re
 import zipfile
 from pathlib import Path
 
+import openpyxl
+import pptx
 import pytest
 from document_files import write_epub
 from reportlab.lib.pdfencrypt import StandardEncryption
@@ -19,10 +22,12 @@ GOOD = "<h1>Good</h1><p>still read</p>"
 BOMB = 65 << 20  # bytes of spaces, which a zip archive packs into 80 kB
 
 
-def zipped(path: Path, members: dict[str, bytes]) -> None:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+def zipped(members: dict[str, bytes]) -> bytes:
+    written = io.BytesIO()
+    with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for name, content in members.items():
             archive.writestr(name, content)
+    return written.getvalue()
 
 
 def pdf(path: Path, pages: int, **options: object) -> None:
@@ -46,36 +51,56 @@ def outcome(folder: Path) -> tuple[list[str], dict[str, str]]:
     return keys, reasons
 
 
-def test_bombs_and_files_of_other_formats(tmp_path: Path) -> None:
+def bad_files() -> dict[str, tuple[bytes, str]]:
+    """Name of a file → its content, and a pattern of the reason for which it is refused."""
+    no_office = r"not a file of the format \.{0}, or damaged"
+    ole, spaces = bytes.fromhex("d0cf11e0a1b11ae1") + bytes(600), b" " * BOMB
+    main = {"docx": "word/document.xml", "pptx": "ppt/slides/slide1.xml", "xlsx": "xl/sheet1.xml"}
+    files = {
+        "deep.json": (b"[" * 200_000, "not JSON"),
+        "empty.epub": (b"", "not an EPUB file"),
+        "image.txt": (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "not UTF-8|not a text"),
+        "page.pdf": (GOOD.encode(), "not a PDF file, or damaged"),
+        "table.parquet": (b"PAR1" + bytes(40) + b"PAR1", "not a Parquet file, or damaged"),
+        "empty.eml": (b"", "not an email: it has neither From, To, Subject"),
+        "text.eml": (b"a note without a header", "not an email"),
+        "huge.eml": (b"Subject: x\n\n" + spaces, "a text must be at most 64 MiB long"),
+        "locked.eml": (
+            b"Subject: x\nContent-Type: application/pkcs7-mime; smime-type=enveloped-data\n\nMI",
+            "encrypted; save the email as it was decrypted",
+        ),
+        "empty.ipynb": (b"", "not JSON"),
+        "three.ipynb": (b'{"nbformat": 3, "worksheets": []}', "not a notebook of format 4"),
+        "cells.ipynb": (b'{"cells": [{"source": 1}, "x"]}', "not a notebook of format 4"),
+    }
+    for kind, name in main.items():
+        files[f"bomb.{kind}"] = zipped({name: spaces * 4}), no_office.format(kind)
+        files[f"other.{kind}"] = zipped({"a.xml": b"<a/>"}), no_office.format(kind)
+        files[f"empty.{kind}"] = b"", no_office.format(kind)
+        files[f"locked.{kind}"] = ole, f"encrypted, or a .{kind[:-1]} file; .* save it as .{kind}"
+    return files
+
+
+def test_files_that_are_refused(tmp_path: Path) -> None:
     (tmp_path / "z.html").write_text(GOOD)
-    bomb = b" " * BOMB
-    zipped(tmp_path / "bomb.docx", {"word/document.xml": bomb * 4})
-    write_epub(tmp_path / "bomb.epub", "Bomb", [" " * BOMB])
-    (tmp_path / "deep.json").write_text("[" * 200_000)
     (tmp_path / "deep.html").write_text("<div>" * 200_000 + "deep but flat")
-    (tmp_path / "entities.epub").write_bytes(b"")
-    (tmp_path / "image.txt").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR")
-    (tmp_path / "page.pdf").write_text(GOOD)
-    (tmp_path / "text.docx").write_text("only text")
-    (tmp_path / "old.docx").write_bytes(bytes.fromhex("d0cf11e0a1b11ae1") + bytes(600))
-    (tmp_path / "table.parquet").write_bytes(b"PAR1" + bytes(40) + b"PAR1")
+    write_epub(tmp_path / "bomb.epub", "Bomb", [" " * BOMB])
     pdf(tmp_path / "locked.pdf", 1, encrypt=StandardEncryption("secret"))
     pdf(tmp_path / "scan.pdf", 0)
+    pptx.Presentation().save(str(tmp_path / "blank.pptx"))
+    openpyxl.Workbook().save(tmp_path / "blank.xlsx")
+    patterns = {
+        "bomb.epub": "holds no text",
+        "locked.pdf": "encrypted; remove the password first",
+        "scan.pdf": "has no text; if it is a scan, run OCR first",
+        "blank.pptx": "has no text; if its slides are pictures, run OCR first",
+        "blank.xlsx": "all its sheets are empty",
+    }
+    for name, (content, pattern) in bad_files().items():
+        (tmp_path / name).write_bytes(content)
+        patterns[name] = pattern
     keys, reasons = outcome(tmp_path)
     assert keys == ["deep.html", "z.html"]
-    patterns = {
-        "bomb.docx": r"not a file of the format \.docx, or damaged",
-        "bomb.epub": "holds no text",
-        "deep.json": "not JSON",
-        "entities.epub": "not an EPUB file",
-        "image.txt": "not UTF-8|not a text",
-        "locked.pdf": "encrypted; remove the password first",
-        "old.docx": r"encrypted, or a \.doc file; remove the password, or save it as \.docx",
-        "page.pdf": "not a PDF file, or damaged",
-        "scan.pdf": "has no text; if it is a scan, run OCR first",
-        "table.parquet": "not a Parquet file, or damaged",
-        "text.docx": r"not a file of the format \.docx",
-    }
     assert reasons.keys() == patterns.keys()
     for name, pattern in patterns.items():
         assert re.search(pattern, reasons[name]), (name, reasons[name])
