@@ -18,6 +18,7 @@ SETTING = "synonyms"
 """The setting of a collection, a text as `stored` writes it."""
 MAX_GROUPS, MAX_SYNONYMS, MAX_WORDS, MAX_LETTERS = 10_000, 50, 8, 200
 """Maximum groups, synonyms of a group, and words and characters of a synonym."""
+_FORBIDDEN = re.compile("[\ud800-\udfff]|,|=>")
 
 Groups = tuple[tuple[str, ...], ...]
 
@@ -39,13 +40,7 @@ def read_synonyms(path: str | Path) -> Groups:
 
 def stored(groups: Iterable[Iterable[str]]) -> str:
     """Groups as the setting of a collection. Raises QueryError."""
-    if isinstance(groups, str | bytes) or not isinstance(groups, Iterable):
-        raise QueryError(f"synonyms must be a list of groups, got {groups!r:.80}")
-    checked = []
-    for group in groups:
-        if isinstance(group, str | bytes) or not isinstance(group, Iterable):
-            raise QueryError(f"a group of synonyms must be a list of texts, got {group!r:.80}")
-        checked.append(_checked(group))
+    checked = [*map(_checked, _listed(groups, "synonyms must be a list of groups"))]
     if len(checked) > MAX_GROUPS:
         raise QueryError(f"synonyms must be at most {MAX_GROUPS:,} groups, got {len(checked):,}")
     return "\n".join(", ".join(group) for group in checked)
@@ -57,21 +52,22 @@ def groups_of(settings: Mapping[str, Any]) -> Groups:
     return tuple(tuple(line.split(", ")) for line in lines)
 
 
-def _checked(group: Iterable[Any]) -> tuple[str, ...]:
+def _listed(values: Any, rule: str) -> Iterable[Any]:
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise QueryError(f"{rule}, got {values!r:.80}")
+    return values
+
+
+def _checked(group: Iterable[str]) -> tuple[str, ...]:
     synonyms: dict[str, str] = {}
-    for synonym in group:
+    for synonym in _listed(group, "a group of synonyms must be a list of texts"):
         text = " ".join(synonym.split()) if isinstance(synonym, str) else ""
-        what = ""
-        if not isinstance(synonym, str):
-            what = "must be text, got"
-        elif re.search("[\ud800-\udfff]", text):
-            what = "must be valid UTF-8, got half a surrogate pair:"
-        elif not 1 <= len(runs(text)) <= MAX_WORDS or len(text) > MAX_LETTERS:
-            what = f"must have 1 to {MAX_WORDS} words and at most {MAX_LETTERS} characters, got"
-        elif "," in text or "=>" in text:
-            what = "must have no comma and no =>, got"  # all of a group stand for each other
-        if what:
-            raise QueryError(f"a synonym {what} {synonym!r:.80}")
+        fits = 1 <= len(runs(text)) <= MAX_WORDS and len(text) <= MAX_LETTERS
+        if not fits or _FORBIDDEN.search(text):  # all of a group stand for each other: no =>
+            raise QueryError(
+                f"a synonym must be text of 1 to {MAX_WORDS} words and at most {MAX_LETTERS} "
+                f"characters in UTF-8, without commas and =>, got {synonym!r:.80}"
+            )
         synonyms.setdefault(text.casefold(), text)
     if not 2 <= len(synonyms) <= MAX_SYNONYMS:
         listed = f"{len(synonyms)}: {', '.join(synonyms.values())!r:.80}"
