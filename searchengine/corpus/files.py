@@ -19,7 +19,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote, unquote_plus
@@ -99,11 +98,15 @@ def _sources(corpus: str | Path, unread: "Unread", choice: FileChoice) -> list[_
     if beir := beir_corpus(path):
         return [_Source(beir, LINES)]
     if path.is_dir():
-        return _files_below(path, unread, choice)
+        return _with_kinds(folder_files(path, unread, choice), choice)
     format_ = LINES if path == STDIN else SQLITE if table else choice.kind_of(path)
     if format_ is None:
         raise bad(path, f"expected {_READABLE}")
     return [_Source(path, format_, table)]
+
+
+def _with_kinds(files: Sequence[Path], choice: FileChoice) -> list[_Source]:
+    return [_Source(file, format_) for file in files if (format_ := choice.kind_of(file))]
 
 
 def beir_corpus(folder: Path) -> Path | None:
@@ -166,13 +169,16 @@ class Unread:
         return "; ".join(texts)
 
 
-def _files_below(folder: Path, unread: Unread, choice: FileChoice) -> list[_Source]:
-    """The files below a folder that have a reader, sorted; others are counted in `unread`.
+def folder_files(folder: Path, unread: Unread, choice: FileChoice = AS_THEY_ARE) -> list[Path]:
+    """The files of a folder that are read, sorted; others are counted in `unread`.
 
     Hidden files and folders (.git, .trash, …) and collections are left out, what a .gitignore
     names, and linked folders: they may loop. A folder below it that this user may not read is named
-    in `unread`. Raises OSError if another one cannot be read.
+    in `unread`. Raises OSError if another one cannot be read, and CorpusError for a folder in
+    BEIR's format.
     """
+    if beir := beir_corpus(folder):
+        raise bad(folder, f"has the records of {beir.name}, not a file for each document")
     files = []
     missing = {format_: format_.missing for format_ in {*KINDS.values()}}  # takes a while
     for path in (path for _, files_in in _walk(folder, choice, unread) for path in files_in):
@@ -184,18 +190,8 @@ def _files_below(folder: Path, unread: Unread, choice: FileChoice) -> list[_Sour
         elif missing[format_]:
             unread.kinds[kind(path)] += 1
         else:
-            files.append(_Source(path, format_))
-    return sorted(files, key=itemgetter(0))
-
-
-def folder_files(folder: Path, unread: Unread, choice: FileChoice = AS_THEY_ARE) -> list[Path]:
-    """The files of a folder that are read, sorted; others are counted in `unread`.
-
-    Raises OSError, and CorpusError for a folder in BEIR's format.
-    """
-    if beir := beir_corpus(folder):
-        raise bad(folder, f"has the records of {beir.name}, not a file for each document")
-    return [source.path for source in _files_below(folder, unread, choice)]
+            files.append(path)
+    return sorted(files)
 
 
 def folders_below(folder: Path, choice: FileChoice = AS_THEY_ARE) -> list[Path]:
@@ -232,10 +228,9 @@ def _walk(
             with os.scandir(place) as listing:
                 entries = [entry for entry in listing if not entry.name.startswith(".")]
         except OSError as error:
-            if unread is None:
+            is_gone = isinstance(error, FileNotFoundError | NotADirectoryError)
+            if unread is None or (is_gone and place != folder):
                 continue
-            if isinstance(error, FileNotFoundError | NotADirectoryError) and place != folder:
-                continue  # gone meanwhile
             if place == folder or not isinstance(error, PermissionError):
                 raise
             unread.failed.add(str(unreadable(place, error)))
@@ -308,9 +303,10 @@ def read_corpus(
         if files is None:
             sources = _sources(corpus, listed, choice)
         else:
-            kinds = ((file, choice.kind_of(file)) for file in files)
-            sources = [_Source(file, format_) for file, format_ in kinds if format_]
+            sources = _with_kinds(files, choice)
         is_folder = files is not None or (path.is_dir() and not beir_corpus(path))
+        base = path if is_folder else path.parent
+        reader = _Reader(base, str(base.resolve()), is_folder, on_bad, key_prefix, columns, unread)
     except OSError as error:
         raise unreadable(path, error) from error
     if unread is None:
@@ -321,7 +317,7 @@ def read_corpus(
         raise EmptyCorpus(str(bad(path, what.strip())))
     if files is None and columns.chosen and not any(s.kind.records for s in sources):
         raise bad(path, f"text files have no fields; leave {' and '.join(columns.chosen)} out")
-    return _Reader(path if is_folder else None, on_bad, key_prefix, columns, unread).read(sources)
+    return reader.read(sources)
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,14 +325,17 @@ class _Reader:
     """Reads the files of a corpus; one that cannot be read does not stop the others.
 
     Attributes:
-        folder: that of the files; None for a single file or table, whose errors are raised.
+        base, root: the folder that the paths of files begin at, and its absolute path.
+        is_folder: whether the corpus is that folder; the errors of a single file are raised.
         on_bad: takes the error of each malformed record.
         prefix: put before every key that is not an id of a record.
         columns: the fields of records.
         unread: takes the messages about files and their parts.
     """
 
-    folder: Path | None
+    base: Path
+    root: str
+    is_folder: bool
     on_bad: OnBad | None
     prefix: str
     columns: Columns
@@ -344,23 +343,19 @@ class _Reader:
 
     def read(self, sources: Sequence[_Source]) -> Iterator[Document]:
         """The documents of files or tables, in order."""
-        if self.folder is not None:
-            _utf8(self.folder.resolve(), "folder")
+        if self.is_folder:
+            _check_utf8(self.root, "folder")
         with Parser() as parser:
             for source in sources:
-                read = self._records if source.kind.records else self._texts
                 try:
+                    if self.is_folder or not source.kind.records:
+                        _check_utf8(str(source.path), "file")
+                    read = self._records if source.kind.records else self._texts
                     yield from read(source, parser)
                 except CorpusError as error:
-                    if self.folder is None:
+                    if not self.is_folder:
                         raise
                     self._lose(error)
-
-    def _place(self, path: Path) -> tuple[str, str]:
-        """The absolute path of the folder that a file is below, and its path from there."""
-        root = _utf8((self.folder or path.parent).resolve(), "folder")
-        _utf8(path, "file")
-        return root, path.relative_to(self.folder or path.parent).as_posix()
 
     def _lose(self, error: CorpusError) -> None:
         """Report a file, or a part of one, that cannot be read."""
@@ -371,7 +366,7 @@ class _Reader:
 
     def _leave(self, error: CorpusError) -> None:
         """Report a malformed record. Raises CorpusError to leave the rest of its file out."""
-        if self.folder is not None and self.on_bad is None and self.unread is not None:
+        if self.is_folder and self.on_bad is None and self.unread is not None:
             how = "the rest of the file was left out, --skip-bad leaves out such records only"
             raise CorpusError(f"{error}; {how}") from error
         report(error, self.on_bad)
@@ -389,7 +384,8 @@ class _Reader:
             lines = format_ is LINES
             parsed = read_jsonl(path, self._leave) if lines else parser.read(path, format_, table)
             records = named_records(parsed, self._leave, self.columns, format_.rows)
-        root, file = ("", "") if self.folder is None else self._place(path)
+        root = self.root if self.is_folder else ""
+        file = path.relative_to(self.base).as_posix() if self.is_folder else ""
         first_has_id = None
         for place, record in records:
             has_id = not IDS.isdisjoint(record)
@@ -421,7 +417,7 @@ class _Reader:
         read. The title is what the file names, or else the file's name. Raises CorpusError.
         """
         path, format_, _ = source
-        (root, file), encoding = self._place(path), ""
+        file, encoding = path.relative_to(self.base).as_posix(), ""
         fields = {"path": file, **_stat(path)}
         for part, lost in _with_losses(source, _parts(path, format_, parser)):
             metadata = {**fields, **part.metadata}
@@ -435,7 +431,7 @@ class _Reader:
             if not part.text.strip():
                 title = part.title if format_.name == "email" else ""
             key = f"{self.prefix}{file}{'#' if part.fragment else ''}{part.fragment}"
-            yield Document(key, part.text, title, metadata, str(path), root=root, file=file)
+            yield Document(key, part.text, title, metadata, str(path), self.root, file)
             for what in lost:
                 self._lose(bad(path, what))
         if encoding and self.unread is not None:
@@ -485,13 +481,12 @@ def _hash(document: Document) -> str:
     return hashlib.sha256(written.encode()).hexdigest()[:_HASH_DIGITS]
 
 
-def _utf8(path: Path, what: str) -> str:
-    """The text of a path. Raises CorpusError if it is not UTF-8, which no key could hold."""
+def _check_utf8(path: str, what: str) -> None:
+    """Raise CorpusError if a path is not UTF-8, which no key could hold."""
     try:
-        str(path).encode()
+        path.encode()
     except UnicodeEncodeError as error:
         raise bad(path, f"the name of this {what} is not UTF-8; rename it") from error
-    return str(path)
 
 
 def _stat(file: Path) -> dict[str, Any]:
