@@ -275,14 +275,11 @@ def test_words_are_found_by_the_chosen_tokenizer(tmp_path: Path) -> None:
         engine.verify()
 
 
-def test_a_tokenizer_that_was_asked_for_stays(tmp_path: Path) -> None:
-    with SearchEngine.create(tmp_path / "new.index", Pieces(), tokenizer="unicode") as engine:
+def test_the_tokenizer_asked_for_stays_and_documents_with_vectors_choose(tmp_path: Path) -> None:
+    with SearchEngine.create(tmp_path / "asked", Pieces(), tokenizer="unicode") as engine:
         engine.add(records(JAPANESE))
         assert engine.stats().tokenizer == "unicode"
-
-
-def test_documents_with_vectors_choose_too(tmp_path: Path) -> None:
-    with SearchEngine.create(tmp_path / "new.index", None, dim=2) as engine:
+    with SearchEngine.create(tmp_path / "vectors", None, dim=2) as engine:
         engine.add(records(JAPANESE), [[1, 2]])
         assert engine.stats().tokenizer == "stem:ja"
 
