@@ -131,12 +131,6 @@ def test_a_prefix_is_for_keys_that_are_not_given(tmp_path: Path) -> None:
     assert [d.key for d in read_corpus(file, key_prefix="notes/")] == ["notes/a.md"]
 
 
-def test_a_key_of_two_names(tmp_path: Path) -> None:
-    path = write(tmp_path / "c.jsonl", '{"_id": "a", "id": 7, "text": "x"}\n')
-    (document,) = read_corpus(path)
-    assert (document.key, document.metadata, document.derived) == ("a", {"id": 7}, False)
-
-
 def test_the_root_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "notes" / "deep").mkdir(parents=True)
     file = write(tmp_path / "notes" / "deep" / "a.txt", "a")
