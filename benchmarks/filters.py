@@ -96,7 +96,7 @@ def main(vectors: Path | None, rows: int, structures: str) -> None:
         truth = {name: plain.exact(some, K, allowed).rows for name, allowed, some in cases}
         all_rows = plain.exact(queries[:QUERIES], K).rows
         for structure in structures.split(","):
-            settings: Any = {"structure": structure, "ef_construction": 64} | POINTS[structure]
+            settings: Any = {"structure": structure} | POINTS[structure]
             view = plain.over(replace(plain.config, **settings))
             unfiltered = recall(view.search(queries[:QUERIES], K).rows, all_rows)
             figures[f"{structure} no filter"] = {

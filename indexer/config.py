@@ -45,6 +45,12 @@ class Device(StrEnum):
     GPU = "gpu"
 
 
+LINKS = 16
+"""HNSW links per row and level; level 0 has twice as many."""
+
+CANDIDATES = 64
+"""Rows that the HNSW links of a row are chosen from (faiss: efConstruction)."""
+
 _STRUCTURES = {Structure.FLAT: "", Structure.IVF: "IVF{lists},", Structure.HNSW: "HNSW{m},"}
 _CODES = {Code.FP16: "SQfp16", Code.INT8: "SQ8"}
 """Both in the language of faiss's index factory."""
@@ -61,9 +67,6 @@ FLAT_BELOW = 1000
 
 MAX_DIM = 1 << 16
 """Maximum width of vectors: sums of 8-bit products of as many dimensions fit 32 bits."""
-
-MAX_LINKS = 2048
-"""Maximum of hnsw_m: on level 0 a row then has as many links as the compiled kernel reads, 4096."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +86,6 @@ class SegmentConfig:
         stages: (width, keep) pairs between the prefix and the full width, by the vector's own
             first dimensions: widths rise, rows kept fall (funnel search, Kusupati et al. 2022,
             section 4.3.1).
-        hnsw_m: HNSW links per row and level (level 0 has twice as many), at most MAX_LINKS.
-        ef_construction: rows that the HNSW links of a row are chosen from; more: a better graph.
-        lists: k-means lists of an IVF; 0 takes 4 √rows.
 
     Raises:
         SegmentConfigError: a value outside its set or range, or values that exclude each other.
@@ -99,9 +99,6 @@ class SegmentConfig:
     shortlist: int = 100
     effort: int = 0
     stages: tuple[tuple[int, int], ...] = ()
-    hnsw_m: int = 16
-    ef_construction: int = 100
-    lists: int = 0
 
     def __post_init__(self) -> None:
         for name, members in _ENUMS.items():
@@ -148,7 +145,7 @@ class SegmentConfig:
     def factory(self, rows: int) -> str:
         """The string of faiss's index factory for the coarse stage of `rows` rows."""
         return (_STRUCTURES[self.structure] + _CODES[self.code]).format(
-            m=self.hnsw_m, lists=self.lists or max(1, min(rows // 40, round(4 * rows**0.5)))
+            m=LINKS, lists=max(1, min(rows // 40, round(4 * rows**0.5)))
         )
 
     def coarse_stage(self) -> "SegmentConfig":
@@ -227,9 +224,6 @@ _LIMITS = {
     "prefix": (1, MAX_SETTING),
     "shortlist": (0, MAX_SETTING),
     "effort": (0, MAX_SETTING),
-    "hnsw_m": (2, MAX_LINKS),
-    "ef_construction": (1, MAX_SETTING),
-    "lists": (0, MAX_SETTING),
 }
 
 

@@ -21,6 +21,9 @@ except ModuleNotFoundError as error:
 
 faiss: Any = _faiss  # its type stubs describe the C++ side, not the Python methods laid over it
 
+# Beyond so many queries, faiss calls its BLAS, which is of 2021 and takes newer processors for old.
+faiss.cvar.distance_compute_blas_threshold = 1 << 30
+
 _WRITTEN = 1 << 20  # bytes passed to Python at a time
 Search = Callable[[Floats, int], tuple[Floats, RowNumbers]]
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import numpy.typing as npt
 
 from searchengine.indexer.arrays import (
@@ -194,66 +195,50 @@ class Segment:
         manifest, _ = read_manifest(path)
         add_passages(path, manifest, passages)
 
+    @classmethod
     def rebuild(
-        self,
+        cls,
         path: str | Path,
-        config: SegmentConfig,
+        source: Path,
+        config: SegmentConfig | None = None,
         *,
         tuning: Mapping[str, Any] | None = None,
         progress: Progress | None = None,
+        words: WriteWords | None = None,
+        passages: Passages | None = None,
     ) -> Self:
-        """Write a segment of the same vectors with another index config, and open it.
+        """Write a segment of the same vectors as another one, which may be damaged, and open it.
 
         The vectors are hard-linked where the file system can, and verified.
 
         Args:
             path, progress: as for `build`.
-            config: the new index config and operating point; same storage.
-            tuning: how the operating point was measured, kept in the manifest.
+            source: the folder of the other one, of which the manifest and the vectors are intact.
+            config: the new index config and operating point; same storage. None: as they are.
+            tuning: how the operating point was measured, kept in the manifest; of a new config.
+            words, passages: write these files; by default they are taken from the other one.
 
-        Raises SegmentError (the folder exists, or this segment was altered) and SegmentConfigError
-        (another storage).
+        Raises SegmentError (the folder exists, or a file that is taken was altered) and
+        SegmentConfigError (another storage).
         """
-        file, notes, files = self._opened().file, self.manifest.provenance, self.manifest.files
+        manifest, _, file = _stored(source)
+        if config is None:
+            config, tuning = manifest.config, manifest.tuning
         if config.storage is not file.storage:
             raise SegmentConfigError(
                 f"storage must be {file.storage}, as in the stored vectors, got {config.storage}; "
                 "index again to change it"
             )
-        kept = {name: files[name] for name in (VECTORS, WORDS, PASSAGES) if name in files}
-        write_segment(
-            Path(path), file.dim, file, config, notes, linked=kept, tuning=tuning, progress=progress
-        )
-        return self.open(path)
-
-    @classmethod
-    def restore(
-        cls,
-        path: str | Path,
-        damaged: Path,
-        *,
-        words: WriteWords | None = None,
-        passages: Passages | None = None,
-    ) -> Self:
-        """Write a segment of the manifest and the vectors of a damaged one, and open it.
-
-        The vectors are hard-linked where the file system can, and verified. All else is made again.
-
-        Args:
-            path, words, passages: as for `build`.
-            damaged: the folder of the damaged segment.
-
-        Raises SegmentError: the folder exists, or the manifest or the vectors are damaged, too.
-        """
-        manifest, _, file = _stored(damaged)
+        kept = {VECTORS: True, WORDS: words is None, PASSAGES: passages is None}
         write_segment(
             Path(path),
             file.dim,
             file,
-            manifest.config,
+            config,
             manifest.provenance,
-            linked={VECTORS: manifest.files[VECTORS]},
-            tuning=manifest.tuning,
+            linked={name: entry for name, entry in manifest.files.items() if kept.get(name)},
+            tuning=tuning,
+            progress=progress,
             words=words,
             passages=passages,
         )
@@ -370,11 +355,15 @@ class Segment:
     ) -> RowNumbers:
         """The ranks of rows by the prefix, from 1, among the allowed rows, for a query (1, D).
 
-        `rows`: (n,) int64, different ones that `allowed` has. Returns (n,) int64.
+        `rows`: (n,) int64 that `allowed` has. Returns (n,) int64. All prefixes are made again.
         """
         parts = self._opened()
         only = parts.searched(parts.restricted(allowed))
-        return parts.coarse.ranks(parts.prefixes.of(unit_rows(query, dim=self.dim)), rows, only)
+        unit = parts.prefixes.of(unit_rows(query, dim=self.dim))[0]
+        scores = np.concatenate([block @ unit for block in parts.prefixes.blocks()])
+        others = scores if only is None else scores[only.rows]
+        ranks: RowNumbers = 1 + (others > scores[rows, None]).sum(axis=1)
+        return ranks
 
     def exact(
         self,

@@ -1,10 +1,13 @@
 """Rows in a file and a graph over their prefixes, for tests of the compiled kernel."""
 
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 
+from searchengine.indexer import config
 from searchengine.indexer.arrays import address, unit_rows
+from searchengine.indexer.building import coarse
 from searchengine.indexer.building.coarse import build_coarse
 from searchengine.indexer.config import SegmentConfig, Storage
 from searchengine.indexer.native.hnsw import NativeGraph
@@ -31,11 +34,14 @@ class Case:
         path.unlink(missing_ok=True)
         stored = unit_rows(rows).astype(DTYPES[Storage(storage)])
         self.file = write_vectors(path, rows.shape[1], Storage(storage), [stored])
-        built = {"hnsw_m": links, "ef_construction": candidates}
         self.config = SegmentConfig.from_dict(
-            {"prefix": width, "structure": "hnsw", "code": "int8", **built}
+            {"prefix": width, "structure": "hnsw", "code": "int8"}
         )
-        self.coarse = build_coarse(Prefixes(self.file, width), self.config, kept=kept)
+        with (
+            patch.object(config, "LINKS", links),
+            patch.object(coarse, "CANDIDATES", candidates),
+        ):
+            self.coarse = build_coarse(Prefixes(self.file, width), self.config, kept=kept)
         self.index = self.coarse.index
         self.stored = self.file.take(np.arange(len(rows)))
 

@@ -22,7 +22,7 @@ from searchengine.indexer.building.coarse import build_coarse
 from searchengine.indexer.building.shortlist import measured_shortlist
 from searchengine.indexer.config import Code, RotationKind, SegmentConfig, Storage, Structure
 from searchengine.indexer.errors import SegmentError, VectorError
-from searchengine.indexer.search.segment_files import open_coarse
+from searchengine.indexer.search.segment_files import Parts, open_coarse
 from searchengine.indexer.storage.durable import (
     FileEntry,
     link_verified,
@@ -172,7 +172,8 @@ def _write_prefixes(
     if config.shortlist:
         return config
     coarse = open_coarse(folder / COARSE)
-    return replace(config, shortlist=measured_shortlist(prefixes, coarse, config))
+    parts = Parts.of(prefixes, coarse, "the new coarse stage")
+    return replace(config, shortlist=measured_shortlist(parts, config))
 
 
 def silent(_step: str, _done: int, _total: int) -> None:

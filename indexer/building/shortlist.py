@@ -9,15 +9,10 @@ from itertools import count
 
 import numpy as np
 
-from searchengine.indexer.arrays import Floats, RowNumbers, evenly
+from searchengine.indexer.arrays import evenly
 from searchengine.indexer.config import SegmentConfig, Structure
-from searchengine.indexer.native.library import chosen_level
 from searchengine.indexer.search.cascade import CoarseIndex
-from searchengine.indexer.search.exact import score_slack
-from searchengine.indexer.search.native_search import native_cascade
 from searchengine.indexer.search.segment_files import Parts
-from searchengine.indexer.storage.rotation import Prefixes
-from searchengine.indexer.storage.vectors_file import VectorFile
 
 EXACT_BYTES = 8 << 20
 """A segment with full-width rows of at most this many bytes is searched exactly: some 5,000 rows of
@@ -35,30 +30,28 @@ _FIRST, _STEP = 25, 1.25  # the ladder: 25, 32, 40, 49, … rows
 _LOSS = 0.001  # of recall that is given for a shorter one, where none finds enough
 
 
-def measured_shortlist(prefixes: Prefixes, coarse: CoarseIndex, config: SegmentConfig) -> int:
-    """The shortlist for the rows of a file and a coarse stage over all of them; all rows if few.
+def measured_shortlist(parts: Parts, config: SegmentConfig) -> int:
+    """The shortlist for the rows of a coarse stage over all of them; all rows if few.
 
-    Args:
-        prefixes: of the rows.
-        coarse: the coarse stage that was built over them.
-        config: how it is searched: its effort.
+    `config`: how it is searched: its effort.
     """
-    file = prefixes.file
+    file, coarse = parts.file, parts.coarse
     if file.nbytes <= EXACT_BYTES:
         return file.rows
     sample = evenly(file.rows, SAMPLE)
     queries = file.take(sample)
-    needed = _scores_needed(file, sample, queries)
-    graph = native_cascade(coarse, prefixes, "the new coarse stage", chosen_level())
-    parts = Parts(prefixes, coarse, graph, native=None, words=None, passages=None)
+    nearest = parts.exact(queries, NEIGHBOURS + 1, None)  # a row finds itself, no neighbour, too
+    others = np.where(nearest.rows == sample[:, None], -np.inf, nearest.scores)
+    # Rows are not compared: of many equal ones, any will do.
+    needed = np.sort(others, axis=1)[:, -NEIGHBOURS, None]
     most = _reached(coarse, config)
     recalls: dict[int, float] = {}
     for step in count():
         size = min(round(_FIRST * _STEP**step), most)
-        length = min(size + 1, file.rows)  # the row finds itself too, which is no neighbour
+        length = min(size + 1, file.rows)
         candidates = parts.shortlist(queries, length, None, config.effort)
         candidates[candidates == sample[:, None]] = -1
-        best = parts.rerank(queries, candidates, needed.shape[1]).scores
+        best = parts.rerank(queries, candidates, NEIGHBOURS).scores
         recalls[size] = float(np.mean(best >= needed))
         if recalls[size] >= RECALL:
             return size
@@ -76,24 +69,3 @@ def _reached(coarse: CoarseIndex, config: SegmentConfig) -> int:
         return coarse.rows
     probed = coarse.nprobe(config.effort)
     return max(1, coarse.rows * probed // coarse.lists)
-
-
-def _scores_needed(file: VectorFile, sample: RowNumbers, queries: Floats) -> Floats:
-    """The score that makes a row a neighbour of each row of the sample: (s, NEIGHBOURS), repeated.
-
-    It is the lowest of the NEIGHBOURS best scores of other rows. Rows are not compared: of many
-    equal ones, any will do.
-    """
-    best = np.empty((len(sample), 0), np.float32)
-    start = 0
-    for block in file.blocks():
-        scores = queries @ block.T
-        own = np.flatnonzero((sample >= start) & (sample < start + len(block)))
-        scores[own, sample[own] - start] = -np.inf
-        scores = np.concatenate([best, scores], axis=1)
-        neighbours = min(NEIGHBOURS, scores.shape[1])
-        best = np.partition(scores, -neighbours, axis=1)[:, -neighbours:]
-        start += len(block)
-    needed = best.min(axis=1, keepdims=True)
-    needed -= 2 * score_slack(file.dim)  # a matrix product and `rerank` round differently
-    return np.broadcast_to(needed, best.shape)

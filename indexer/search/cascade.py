@@ -28,7 +28,7 @@ from searchengine.indexer.faiss_calls import (
 )
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.storage.vectors_file import VectorFile
-from searchengine.indexer.threads import MAX_SLICE, slices
+from searchengine.indexer.threads import slices
 
 MIN_EF_SEARCH = 32
 """Minimum ef_search that follows from the size of a shortlist."""
@@ -40,12 +40,6 @@ which are then still in the cache (1.2 to 1.5 times as many queries per second; 
 
 CHUNK_VALUES = 1 << 18
 """Values gathered at a time: 1 MiB of float32, which stays in the cache of one core."""
-
-_FIRST_RANKED = 1024  # rows of the first scan that ranks rows
-
-_NO_BLAS = 19
-"""Queries of a call, at most, for which faiss chooses the lists of an IVF without its BLAS, which
-is of 2021 and takes newer processors for old ones."""
 
 
 class RowStore(Protocol):
@@ -145,32 +139,6 @@ class CoarseIndex:
             shortlist[:, :filled] = self._walk(queries, filled, effort, allowed)
         return shortlist
 
-    def ranks(self, query: Floats, rows: RowNumbers, allowed: Allowed | None = None) -> RowNumbers:
-        """How a scan of all prefixes ranks some of these rows, whatever a search walks.
-
-        It goes on until it has found them all.
-
-        Args:
-            query: (1, width) float32.
-            rows: (n,) int64, different allowed rows.
-            allowed: the rows that count; None for all.
-
-        Returns:
-            ranks from 1 (n,) int64, in the order of rows.
-        """
-        query = np.ascontiguousarray(query, np.float32)
-        size = min(_FIRST_RANKED, self.rows)
-        while True:
-            ranked = ordered(self._scan, query, size, self.rows)[1]
-            order = np.argsort(ranked[0])
-            places = np.searchsorted(ranked[0], rows, sorter=order)
-            places = order[np.minimum(places, size - 1)]
-            if (ranked[0, places] == rows).all() or size == self.rows:
-                counted = np.ones(size) if allowed is None else allowed.mask[ranked[0]]
-                ranks: RowNumbers = counted.cumsum(dtype=np.int64)[places]
-                return ranks
-            size = min(4 * size, self.rows)
-
     @property
     def lists(self) -> int:
         """Number of k-means lists of an IVF; 0 for other structures."""
@@ -185,12 +153,11 @@ class CoarseIndex:
             order = locality([queries], queries)
         if self.structure is Structure.IVF:
             nprobe = self.nprobe(effort, allowed)
-            parameters, largest = faiss.SearchParametersIVF(nprobe=nprobe, sel=selector), _NO_BLAS
+            parameters = faiss.SearchParametersIVF(nprobe=nprobe, sel=selector)
         else:
             ef_search = self.ef_search(size, effort, allowed)
             parameters = faiss.SearchParametersHNSW(efSearch=ef_search, sel=selector)
-            largest = MAX_SLICE
-        for part in slices(len(queries), largest=largest):
+        for part in slices(len(queries)):
             with native_threads(part.stop - part.start):
                 result = self.index.search(queries[order[part]], size, params=parameters)
             rows[order[part]] = result[1]
@@ -212,22 +179,14 @@ class CoarseIndex:
 
     def _scan_faiss(self, queries: Floats, size: int, selector: Any) -> tuple[Floats, RowNumbers]:
         """Scores and rows of a scan over the rows in the selector, None for all."""
-        parameters, largest = None, MAX_SLICE
-        if self.structure is Structure.IVF:
-            parameters = faiss.SearchParametersIVF(nprobe=self.lists, sel=selector)
-            largest = _NO_BLAS
-        elif selector is not None:
-            parameters = faiss.SearchParameters(sel=selector)
-        # A graph stores its codes in a flat index, by node.
-        graph = self.structure is Structure.HNSW
-        flat = faiss.downcast_index(self._inner.storage) if graph else self.index
+        parameters = None if selector is None else faiss.SearchParameters(sel=selector)
         rows = np.empty((len(queries), size), np.int64)
         scores = np.empty(rows.shape, np.float32)
-        for part in slices(len(queries), largest=largest):
+        for part in slices(len(queries)):
             into = {"D": scores[part], "I": rows[part]}
             with self._lock, native_threads(part.stop - part.start):
-                flat.search(queries[part], size, params=parameters, **into)
-        return scores, faiss.vector_to_array(self.index.id_map)[rows] if graph else rows
+                self.index.search(queries[part], size, params=parameters, **into)
+        return scores, rows
 
 
 def rerank(store: RowStore, queries: Floats, candidates: RowNumbers, k: int) -> SearchResult:

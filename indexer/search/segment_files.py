@@ -4,13 +4,11 @@ Graphs are walked on the CPU: its caches suit them better.
 """
 
 import hashlib
-import os
 from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple, Self
-from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
@@ -86,20 +84,23 @@ class Parts(NamedTuple):
                 f"got {coarse.rows} x {coarse.width}; index again"
             )
         file = VectorFile(folder / VECTORS, manifest.rows, manifest.dim, manifest.config.storage)
-        prefixes, level = Prefixes(file, width, load_rotation(folder, manifest)), chosen_level()
+        prefixes = Prefixes(file, width, load_rotation(folder, manifest))
         words = Postings.open(folder / WORDS, manifest.rows) if WORDS in needed else None
         passages = None
         if PASSAGES in needed:
             passages = RowPassages.open(folder / PASSAGES, manifest.rows)
-        parts = cls(
-            prefixes,
-            coarse,
-            native_cascade(coarse, prefixes, str(folder / COARSE), level),
-            None if level is None else NativeRows(file, level),
-            words,
-            passages,
+        parts = cls.of(prefixes, coarse, str(folder / COARSE))._replace(
+            words=words, passages=passages
         )
         return parts.on_gpu() if device is Device.GPU else parts
+
+    @classmethod
+    def of(cls, prefixes: Prefixes, coarse: CoarseIndex, name: str) -> Self:
+        """Rows and their coarse stage alone. `name`: what that was read from, for errors."""
+        level, file = chosen_level(), prefixes.file
+        graph = native_cascade(coarse, prefixes, name, level)
+        native = None if level is None else NativeRows(file, level)
+        return cls(prefixes, coarse, graph, native, words=None, passages=None)
 
     @property
     def file(self) -> VectorFile:
@@ -175,20 +176,22 @@ class Parts(NamedTuple):
 
     def exact(self, queries: Floats, k: int, only: Allowed | None) -> SearchResult:
         """The true best k of all (allowed) rows for unit queries, from their full width."""
-        within, available = self.searched(only), self.available(only)
-        if self.native is None or self.gpu_full is not None:
-            slack = score_slack(self.file.dim) + (GPU_SLACK if self.gpu_full is not None else 0)
+        within, on_gpu = self.searched(only), self.gpu_full is not None
+        if self.native is not None and (within is not None or not on_gpu):
+            if within is None or within.share >= LISTED_SHARE:
+                mask = None if within is None else within.mask
+                return SearchResult(*self.native.best(queries, k, mask=mask))
+            return SearchResult(*self.native.best(queries, k, rows=within.rows))
 
-            def best(batch: Floats, size: int) -> RowNumbers:
-                if self.gpu_full is not None and within is None and size < GPU_MAX_SIZE:
-                    return self.gpu_full.shortlist(batch, size)
-                return nearest(self.file, batch, size, within)
+        def best(batch: Floats, size: int) -> RowNumbers:
+            if self.gpu_full is not None and within is None and size < GPU_MAX_SIZE:
+                return self.gpu_full.shortlist(batch, size)
+            if self.native is not None:
+                return self.native.best(batch, size)[0]
+            return nearest(self.file, batch, size, within)
 
-            return scan(best, self.file, queries, k, available, slack)
-        if within is None or within.share >= LISTED_SHARE:
-            mask = None if within is None else within.mask
-            return SearchResult(*self.native.best(queries, k, mask=mask))
-        return SearchResult(*self.native.best(queries, k, rows=within.rows))
+        slack = score_slack(self.file.dim) + (GPU_SLACK if on_gpu else 0)
+        return scan(best, self.file, queries, k, self.available(only), slack)
 
     def rerank(self, queries: Floats, candidates: RowNumbers, k: int) -> SearchResult:
         """The best k candidates (q, s) for unit queries; their row numbers are not checked."""
@@ -255,7 +258,6 @@ def gpu_copy(rows: Prefixes) -> CoarseIndex:
     try:
         with gpu.lock:
             index = faiss.GpuIndexFlatIP(gpu.resources, rows.width, config)
-            _copies.add(index)
             for block in rows.blocks():
                 index.add(block)
     except RuntimeError as error:
@@ -281,19 +283,6 @@ class Gpu(NamedTuple):
 def first_gpu() -> Gpu:
     """The first GPU, opened once in a process."""
     return Gpu(faiss.StandardGpuResources(), Lock())
-
-
-_copies: WeakSet[Any] = WeakSet()  # every index on the GPU
-
-
-def _leave_gpu() -> None:
-    """In a forked child: the GPU is the parent's; to free what is there would end the child."""
-    resources = [first_gpu().resources] if first_gpu.cache_info().currsize else []
-    for owner in (*_copies, *resources):
-        owner.this.disown()
-
-
-os.register_at_fork(after_in_child=_leave_gpu)
 
 
 def require_gpu() -> None:

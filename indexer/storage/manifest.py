@@ -18,7 +18,7 @@ from searchengine.indexer.errors import (
 from searchengine.indexer.storage.durable import FileEntry, sync_file
 from searchengine.indexer.storage.vectors_file import DTYPES, header
 
-FORMAT = 4
+FORMAT = 5
 """The format that is written, and the only one that is opened."""
 METRIC = "cosine"
 MANIFEST = "manifest.json"

@@ -13,7 +13,7 @@ import numpy as np
 
 from searchengine.indexer.arrays import Doubles, Floats, RowNumbers
 from searchengine.indexer.building.coarse import empty
-from searchengine.indexer.config import Code, RotationKind, SegmentConfig, Structure
+from searchengine.indexer.config import LINKS, Code, RotationKind, SegmentConfig, Structure
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.cascade import SearchResult, merge
 from searchengine.indexer.segment import Segment
@@ -106,7 +106,7 @@ def hot_row(config: SegmentConfig, rows: int, dim: int) -> float:
     built. SegmentConfigError: the config does not fit the vectors.
     """
     config = config.fitting(rows, dim)
-    m, links = config.hnsw_m, 0.0
+    m, links = LINKS, 0.0
     if config.structure is Structure.IVF:
         links = 8 + 4.0 * config.prefix * empty(config, rows).nlist / rows
     elif config.structure is Structure.HNSW:

@@ -244,7 +244,7 @@ class _Tuner:
     def usual(self, width: int) -> list[SegmentConfig]:
         """Configs of a prefix that suit the rows. Lists, which are slower, where no graph fits."""
         base, rows = self.exact.segments[0].config, sum(self.rows)
-        base = replace(base, stages=(), effort=0, lists=0, hnsw_m=16, ef_construction=64)
+        base = replace(base, stages=(), effort=0)
         scan = replace(base, prefix=width, structure=Structure.FLAT, code=Code.FP16)
         graph = replace(scan, structure=Structure.HNSW, code=Code.INT8)
         walked = graph if self.fits(graph) else replace(graph, structure=Structure.IVF)

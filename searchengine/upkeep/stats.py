@@ -107,8 +107,6 @@ class Stats:
         parts = [f"{kind} over {config['prefix']} of {self.dim} dimensions", f"shortlist {size}"]
         parts += [f"then {keep} by {width}" for width, keep in config["stages"]]
         if config["structure"] != Structure.FLAT:
-            graph, lists = config["structure"] == Structure.HNSW, config["lists"] or "by the rows"
-            parts.append(f"links {config['hnsw_m']}" if graph else f"lists {lists}")
             parts.append(f"effort {config['effort'] or 'by the shortlist'}")
         return ", ".join(parts)
 

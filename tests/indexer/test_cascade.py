@@ -149,8 +149,7 @@ def test_a_walk_that_strands_is_completed(folder: Path, structure: str) -> None:
     groups = np.repeat(np.eye(2, DIM), 1500, axis=0)
     rows = (groups + 0.01 * rng.standard_normal((3000, DIM))).astype(np.float32)
     allowed = np.arange(1500, 3000)
-    config = {"hnsw_m": 2, "ef_construction": 2, "lists": 40, "effort": 1}
-    with build(folder / f"stranded-{structure}", structure, rows, **config) as segment:
+    with build(folder / f"stranded-{structure}", structure, rows, effort=1) as segment:
         for k in (10, 200):
             found = segment.search(rows[:70], k, 200, allowed)
             assert np.isin(found.rows, allowed).all()

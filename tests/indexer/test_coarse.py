@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from searchengine.indexer.arrays import evenly, prefix
-from searchengine.indexer.building.coarse import build_coarse, kmeans
+from searchengine.indexer.building.coarse import build_coarse
 from searchengine.indexer.config import Code, SegmentConfig, Structure
-from searchengine.indexer.errors import SegmentError, VectorError
+from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.cascade import CoarseIndex
 from searchengine.indexer.search.segment_files import open_coarse
@@ -108,28 +108,10 @@ def test_faiss_alone_searches_the_same_lists(tmp_path: Path, code: Code) -> None
         np.testing.assert_array_equal(alone.search(queries, 20)[1], found)
 
 
-def test_lists_are_those_of_faiss() -> None:
-    rows = clustered(3000, seed=2)
-    options = {"niter": 10, "spherical": True, "seed": 1234}
-    expected = faiss.Kmeans(WIDTH, 40, **options)
-    expected.train(rows)
-    np.testing.assert_allclose(kmeans(rows, 40), expected.centroids, atol=1e-5)
-
-
-def test_rows_that_repeat_fill_every_list() -> None:
-    rows = np.repeat(clustered(3), 50, axis=0)
-    centroids = kmeans(rows, 20)
-    np.testing.assert_allclose(np.linalg.norm(centroids, axis=1), 1, atol=1e-6)
-    np.testing.assert_array_equal(kmeans(rows, 20), centroids)
-    assert ((rows @ centroids.T).max(axis=1) > 0.999).all()
-    with pytest.raises(VectorError, match="at most the number of rows, 150, got 151"):
-        kmeans(rows, 151)
-
-
 def test_training_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     """faiss warns of few rows on its own, where JSON may be expected."""
     for code in Code:
-        build(ROWS, Structure.IVF, code, lists=100)
+        build(ROWS, Structure.IVF, code)
         build(ROWS, Structure.FLAT, code)
     assert capfd.readouterr() == ("", "")
 
@@ -149,11 +131,7 @@ def tied(code: Code) -> CoarseIndex:
     return build(np.tile(np.eye(WIDTH, dtype=np.float32), (100, 1)), Structure.FLAT, code)
 
 
-def test_bad_blocks_and_foreign_files_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(VectorError, match="at least one row"):
-        build_coarse(Rows(np.ones((0, 64), np.float32)), SegmentConfig())
-    with pytest.raises(VectorError, match=r"must be \(n, 64\), got shape \(2, 3\)"):
-        build_coarse(Rows(np.ones((2, 3), np.float32)), SegmentConfig())
+def test_foreign_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "noise").write_bytes(b"IxXX" + bytes(100))
     with pytest.raises(SegmentError, match=r"cannot read .*noise"):
         open_coarse(tmp_path / "noise")

@@ -17,7 +17,7 @@ ROWS = np.random.default_rng(0).standard_normal((4000, 64)).astype(np.float32)
 def test_the_coarse_file_is_as_large_as_foretold(
     tmp_path: Path, structure: Structure, code: Code
 ) -> None:
-    config = SegmentConfig(prefix=64, structure=structure, code=code, hnsw_m=16)
+    config = SegmentConfig(prefix=64, structure=structure, code=code)
     with Segment.build(tmp_path / "s", ROWS, config) as segment:
         size = (segment.path / "coarse.faiss").stat().st_size
         cold = (segment.path / "vectors.faiss").stat().st_size

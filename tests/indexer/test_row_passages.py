@@ -22,7 +22,7 @@ def told(rows: int) -> RowNumbers:
 def test_a_segment_keeps_its_passages(tmp_path: Path) -> None:
     with (
         Segment.build(tmp_path / "1", VECTORS, CONFIG, passages=told) as built,
-        built.rebuild(tmp_path / "2", CONFIG) as rebuilt,
+        Segment.rebuild(tmp_path / "2", built.path, CONFIG) as rebuilt,
         Segment.merge(tmp_path / "3", [(built, [1, 3])], CONFIG) as bare,
         Segment.merge(tmp_path / "4", [(built, [1, 3])], CONFIG, passages=told) as merged,
     ):

@@ -39,9 +39,6 @@ def configs(draw: st.DrawFn) -> SegmentConfig:
         shortlist=shortlist,
         effort=draw(st.integers(0, 5000)) if structure in WALKED else 0,
         stages=tuple(zip(sorted(widths), sorted(kept, reverse=True), strict=True)),
-        hnsw_m=draw(st.integers(4, 512)),
-        ef_construction=draw(st.integers(1, 5000)),
-        lists=draw(st.integers(0, 10**5)),
     )
 
 
@@ -77,10 +74,7 @@ def test_plain_values_of_json_and_numpy_become_members_and_integers() -> None:
         ({"shortlist": 1.5}, r"shortlist must be a whole number of at least 0, got 1\.5"),
         ({"effort": 9}, "effort must be 0 for the structure flat, got 9"),
         ({"effort": -1}, "effort must be a whole number of at least 0, got -1"),
-        ({"hnsw_m": 1}, "hnsw_m must be a whole number of at least 2"),
-        ({"hnsw_m": 2049}, "hnsw_m must be a whole number of at most 2048, got 2049"),
-        ({"ef_construction": "9"}, "ef_construction must be a whole number"),
-        ({"lists": -1}, "lists must be a whole number of at least 0"),
+        ({"effort": "9"}, "effort must be a whole number"),
         ({"preffix": 3}, "'preffix' is no field of an index config; they are prefix"),
         ({"stages": [128, 50]}, r"stages must be \(width, rows to keep\) pairs"),
         ({"stages": [[128]]}, r"stages must be \(width"),

@@ -298,7 +298,7 @@ def test_a_segment_keeps_its_words(tmp_path: Path) -> None:
     with (
         Segment.build(tmp_path / "1", vectors, config, words=write) as built,
         Segment.build(tmp_path / "2", vectors, config) as bare,
-        built.rebuild(tmp_path / "3", config) as rebuilt,
+        Segment.rebuild(tmp_path / "3", built.path, config) as rebuilt,
         Segment.merge(tmp_path / "4", [(built, [1, 3]), (rebuilt, None)], config) as merged,
         Segment.merge(tmp_path / "5", [(built, None), (bare, None)], config) as without,
         Segment.merge(tmp_path / "6", [(bare, None)], config, words=write) as written,

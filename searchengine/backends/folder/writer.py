@@ -185,7 +185,13 @@ class Writer:
                 self.merge([row], tuning=tuning, progress=progress)
                 continue
             self.changes.remove_segments([row], keep_tombstones=True)
-            build = partial(segment.rebuild, config=config, tuning=tuning, progress=progress)
+            build = partial(
+                Segment.rebuild,
+                source=segment.path,
+                config=config,
+                tuning=tuning,
+                progress=progress,
+            )
             self._add(row.base, build)
         if tuning is None:
             self.changes.unset(TUNED)
@@ -198,7 +204,7 @@ class Writer:
         passages = self._passages(row.base)
         words = writer(self.store, lambda: passages(row.rows)[0])
         damaged = folder_of(self.path, row.id)
-        build = partial(Segment.restore, damaged=damaged, words=words, passages=passages)
+        build = partial(Segment.rebuild, source=damaged, words=words, passages=passages)
         self._add(row.base, build)
 
     def adopt(self, built: Path, base: int) -> None:

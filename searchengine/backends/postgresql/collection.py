@@ -226,7 +226,7 @@ class PostgresCollection(Backend):
         with self._connections.borrow(limited=False) as connection:
             if tables.lock(connection, self._connections.schema, 1):
                 tables.index_frequent_fields(connection)
-                tables.build_graph(connection, self._state.config)
+                tables.build_graph(connection)
         self.refresh()
 
     def refresh(self) -> None:

@@ -40,7 +40,6 @@ _ROTATION = "prefix_rotation"
 _PATIENCE = "2s"  # that readers which come wait for one that lasts
 _FIELDS = 16  # indexed by themselves
 _SAMPLED = 1000  # documents
-_MAX_LINKS, _MAX_CANDIDATES = 100, 1000  # the limits of pgvector
 _CREATE = (
     "CREATE TABLE settings (name text PRIMARY KEY, value json NOT NULL)",
     """CREATE TABLE documents (
@@ -248,13 +247,11 @@ def indexed_fields(connection: Connection) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for (name,) in rows if name))
 
 
-def build_graph(connection: Connection, config: SegmentConfig) -> None:
+def build_graph(connection: Connection) -> None:
     """Build the graph as the server's parameters say: memory, and processes that take part.
 
     In autocommit: others write meanwhile.
     """
-    links = min(config.hnsw_m, _MAX_LINKS)
-    candidates = min(max(config.ef_construction, 2 * links), _MAX_CANDIDATES)
     # The graph should fit into memory while it is built. A server that says how much may be
     # used is obeyed; only the value that PostgreSQL has from the start is raised.
     connection.execute(
@@ -265,8 +262,7 @@ def build_graph(connection: Connection, config: SegmentConfig) -> None:
     connection.execute("SET min_parallel_table_scan_size = 0")
     connection.execute(f"DROP INDEX IF EXISTS {GRAPH}")  # one that was not built to the end
     connection.execute(
-        f"CREATE INDEX CONCURRENTLY {GRAPH} ON prefixes USING hnsw (prefix halfvec_ip_ops) "
-        f"WITH (m = {links}, ef_construction = {candidates})"
+        f"CREATE INDEX CONCURRENTLY {GRAPH} ON prefixes USING hnsw (prefix halfvec_ip_ops)"
     )
     set_value(connection, GRAPH, True)
 

@@ -199,25 +199,6 @@ def test_fields_that_may_hold_long_values_are_not_indexed(engine: SearchEngine) 
         engine.collection.upsert([Entry(late, (), units(0))])
 
 
-@pytest.mark.parametrize(
-    ("config", "expected"),
-    [
-        ({"hnsw_m": 8, "ef_construction": 40}, {"m=8", "ef_construction=40"}),
-        ({}, {"m=16", "ef_construction=100"}),
-        ({"hnsw_m": 200, "ef_construction": 1}, {"m=100", "ef_construction=200"}),
-    ],
-)
-def test_the_graph_is_built_as_the_collection_says(
-    url: str, config: dict[str, int], expected: set[str]
-) -> None:
-    with SearchEngine.create(url, None, config, dim=DIM) as engine:
-        engine.collection.upsert(entries(1100), finished=0)
-        with engine.collection._connections.borrow() as connection:
-            sql = "SELECT reloptions FROM pg_class WHERE oid = to_regclass(%s)"
-            ((options,),) = connection.execute(sql, (schema.GRAPH,)).fetchall()
-        assert {*options} == expected
-
-
 def test_fields_with_long_names_have_an_index_each(engine: SearchEngine) -> None:
     names = ("long_" * 20 + "a", "long_" * 20 + "b", "\u00e9" * 40)
     engine.index_fields(*names)

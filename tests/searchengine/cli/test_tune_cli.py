@@ -112,7 +112,7 @@ def test_exact(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "recipe"),
     [
-        ("--set structure=hnsw --set hnsw_m=8", {"structure": "hnsw", "hnsw_m": 8}),
+        ("--set structure=hnsw --set effort=8", {"structure": "hnsw", "effort": 8}),
         ("--set code=int8 --set rotation=identity", {"code": "int8", "rotation": "identity"}),
         ("--prefix 8 --set stages=[[16,40],[24,20]]", {"stages": [[16, 40], [24, 20]]}),
     ],

@@ -35,7 +35,7 @@ def engine(
 ) -> Iterator[SearchEngine]:
     config = {"prefix": PREFIX, "rotation": "identity", "shortlist": 40}
     if request.param == "hnsw":
-        config |= {"structure": "hnsw", "code": "int8", "hnsw_m": 4}
+        config |= {"structure": "hnsw", "code": "int8"}
     rng = np.random.default_rng(0)
     documents = [
         {"_id": f"d{n}", "text": f"{' '.join(rng.choice(WORDS, 3))} {n}", "n": n, "g": n % 300}

@@ -37,7 +37,7 @@ def documents() -> list[dict[str, Any]]:
 CONFIGS: dict[str, dict[str, Any]] = {
     "exact": {"shortlist": 10_000},
     "flat": {"prefix": 4, "shortlist": 15},
-    "hnsw": {"prefix": 4, "shortlist": 15, "structure": "hnsw", "hnsw_m": 4},
+    "hnsw": {"prefix": 4, "shortlist": 15, "structure": "hnsw"},
 }
 """The shortlist holds all rows, or misses many of the nearest."""
 

@@ -99,7 +99,7 @@ def test_a_row_that_is_no_unit_vector_is_refused_whatever_its_checksum(
         with pytest.raises(SegmentError, match=message):
             Segment.merge(tmp_path / f"m{i}", [(again, taken)], config)
     with pytest.raises(SegmentError, match=message):
-        again.rebuild(tmp_path / "r", replace(config, prefix=12))
+        Segment.rebuild(tmp_path / "r", again.path, replace(config, prefix=12))
     assert {each.name for each in tmp_path.iterdir()} == {"a"}
 
 
@@ -148,10 +148,10 @@ def test_linked_files_keep_their_checksum(tmp_path: Path) -> None:
     first = Segment.build(tmp_path / "a", rows(50), CONFIG)
     flip(first.path / "vectors.faiss", -2)
     with pytest.raises(SegmentError, match=r"a/vectors\.faiss does not match its checksum"):
-        first.rebuild(tmp_path / "r", replace(CONFIG, prefix=12))
+        Segment.rebuild(tmp_path / "r", first.path, replace(CONFIG, prefix=12))
     assert {each.name for each in tmp_path.iterdir()} == {"a"}
     flip(first.path / "vectors.faiss", -2)
-    rebuilt = first.rebuild(tmp_path / "r", replace(CONFIG, prefix=12))
+    rebuilt = Segment.rebuild(tmp_path / "r", first.path, replace(CONFIG, prefix=12))
     assert rebuilt.manifest.files["vectors.faiss"] == first.manifest.files["vectors.faiss"]
 
 

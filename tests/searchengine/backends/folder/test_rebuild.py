@@ -49,7 +49,7 @@ OTHER = [
     replace(CONFIG, prefix=12),
     replace(CONFIG, prefix=DIM, code="int8"),  # type: ignore[arg-type]
     replace(CONFIG, structure=Structure.HNSW, effort=80),
-    replace(CONFIG, structure=Structure.IVF, lists=9, effort=3),
+    replace(CONFIG, structure=Structure.IVF, effort=3),
     replace(CONFIG, shortlist=70, stages=((12, 30),)),
 ]
 
@@ -58,7 +58,7 @@ OTHER = [
 def test_a_rebuilt_segment_is_what_building_makes(
     segment: Segment, tmp_path: Path, config: SegmentConfig
 ) -> None:
-    rebuilt = segment.rebuild(tmp_path / "new", config, tuning={"target": 0.9})
+    rebuilt = Segment.rebuild(tmp_path / "new", segment.path, config, tuning={"target": 0.9})
     expected = Segment.build(tmp_path / "built", rows(1200, 0), config, provenance={"by": "hand"})
     assert rebuilt.config == expected.config == config
     assert rebuilt.manifest.files == expected.manifest.files  # all checksums
@@ -71,7 +71,7 @@ def test_a_rebuilt_segment_is_what_building_makes(
 
 def test_the_vectors_are_linked_and_live_as_long_as_one_name(tmp_path: Path) -> None:
     first = Segment.build(tmp_path / "a", rows(1200, 0), CONFIG)
-    second = first.rebuild(tmp_path / "b", replace(CONFIG, prefix=12))
+    second = Segment.rebuild(tmp_path / "b", first.path, replace(CONFIG, prefix=12))
     assert (tmp_path / "a" / "vectors.faiss").samefile(tmp_path / "b" / "vectors.faiss")
     assert not (tmp_path / "a" / "coarse.faiss").samefile(tmp_path / "b" / "coarse.faiss")
     expected = second.search(QUERIES, 5)
@@ -90,7 +90,7 @@ def test_without_links_the_vectors_are_copied(
         raise OSError(errno.EXDEV, "another file system")
 
     monkeypatch.setattr(os, "link", refuse)
-    rebuilt = segment.rebuild(tmp_path / "b", replace(CONFIG, prefix=12))
+    rebuilt = Segment.rebuild(tmp_path / "b", segment.path, replace(CONFIG, prefix=12))
     name = "vectors.faiss"
     assert not (segment.path / name).samefile(tmp_path / "b" / name)
     assert (segment.path / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
@@ -100,7 +100,7 @@ def test_without_links_the_vectors_are_copied(
 def test_another_storage_is_refused(segment: Segment, tmp_path: Path) -> None:
     message = "storage must be float16, as in the stored vectors, got float32"
     with pytest.raises(SegmentConfigError, match=message):
-        segment.rebuild(tmp_path / "b", replace(CONFIG, storage=Storage.FLOAT32))
+        Segment.rebuild(tmp_path / "b", segment.path, replace(CONFIG, storage=Storage.FLOAT32))
     assert [*tmp_path.iterdir()] == []
 
 
@@ -110,7 +110,7 @@ def test_a_full_disk_leaves_no_folder_and_the_first_segment_whole(
 ) -> None:
     disk_full_at(monkeypatch, call)
     with pytest.raises(OSError, match="No space left"):
-        segment.rebuild(tmp_path / "b", replace(CONFIG, prefix=12))
+        Segment.rebuild(tmp_path / "b", segment.path, replace(CONFIG, prefix=12))
     assert [*tmp_path.iterdir()] == []
     segment.verify()
 
@@ -118,5 +118,7 @@ def test_a_full_disk_leaves_no_folder_and_the_first_segment_whole(
 def test_a_small_segment_stays_flat(tmp_path: Path) -> None:
     first = Segment.build(tmp_path / "a", rows(999, 0), replace(CONFIG, structure=Structure.IVF))
     assert first.config.structure is Structure.FLAT
-    rebuilt = first.rebuild(tmp_path / "b", replace(CONFIG, structure=Structure.HNSW, effort=9))
+    rebuilt = Segment.rebuild(
+        tmp_path / "b", first.path, replace(CONFIG, structure=Structure.HNSW, effort=9)
+    )
     assert rebuilt.config == CONFIG == first.over(replace(CONFIG, structure=Structure.IVF)).config

@@ -429,7 +429,7 @@ def test_segments_of_another_format_are_not_damage(path: Path) -> None:
         name, *options = command.split()
         shown = CliRunner().invoke(cli, [name, str(path), *options])
         assert (shown.exit_code, shown.stdout) == (2, ""), command
-        assert "has format 3 and this version opens format 4 only" in shown.stderr
+        assert "has format 3 and this version opens format 5 only" in shown.stderr
         assert "searchengine repair" not in shown.stderr
     assert contents(path) == before
 
