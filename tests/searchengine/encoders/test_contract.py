@@ -2,7 +2,6 @@
 and a static model."""
 
 import pickle
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,19 +130,6 @@ def test_empty_and_long_texts(encoder: TextEncoder) -> None:
     assert vectors.shape == (3, encoder.dim) and np.isfinite(vectors).all()
     assert np.linalg.norm(vectors[1:], axis=1) == pytest.approx(1, abs=1e-5)
     assert vectors[2] == pytest.approx(encoder.encode(TEXTS[:1])[0], abs=1e-5)
-
-
-def test_several_threads(encoder: TextEncoder) -> None:
-    expected, results = encoder.encode(TEXTS * 5), []
-    threads = [
-        threading.Thread(target=lambda: results.append(encoder.encode(TEXTS * 5))) for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(results) == 4
-    assert all(vectors == pytest.approx(expected, abs=1e-5) for vectors in results)
 
 
 @pytest.mark.filterwarnings("ignore::searchengine.errors.LanguageWarning")

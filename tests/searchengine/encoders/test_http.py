@@ -17,7 +17,7 @@ from searchengine import HttpEncoder, SearchEngine
 from searchengine.encoders import http
 from searchengine.encoders.functions import PROBE
 from searchengine.encoders.loading import load_given
-from searchengine.errors import EncoderMismatch, EndpointError
+from searchengine.errors import EndpointError
 
 TEXTS = [" ".join(["a"] * (i % 7 + 1) + ["bee"] * (i % 5)) for i in range(100)]
 
@@ -199,16 +199,6 @@ def test_what_is_not_json(server: EmbeddingServer, encoder: HttpEncoder, content
     assert "expected 1 embeddings" in failure(encoder)
 
 
-def test_an_error_in_an_answer_of_200(server: EmbeddingServer, encoder: HttpEncoder) -> None:
-    server.faults.append(Fault(content=b'{"error": {"message": "the model\\n is loading"}}'))
-    assert "is loading" in failure(encoder)
-
-
-def test_nobody_listens(server: EmbeddingServer, encoder: HttpEncoder) -> None:
-    message = failure(HttpEncoder("http://127.0.0.1:9/v1", "m"))
-    assert "does not answer (ConnectError" in message and " 6 times" in message
-
-
 def test_after_one_failure_the_others_stop(
     server: EmbeddingServer, encoder: HttpEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,14 +307,6 @@ def test_the_key_is_neither_stored_nor_shown(
     assert not any("sk-secret" in text for text in texts)
 
 
-def test_the_key_is_sent_without_whitespace_around_it(
-    server: EmbeddingServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", " sk-secret\r\n")
-    HttpEncoder(server.url, "words").encode(["a bee"])
-    assert set(server.keys) == {"Bearer sk-secret"}
-
-
 @pytest.mark.parametrize("key", ["sk-\nsecret", "sk- secret", "sk-\x7fsecret", "sk-ésecret"])
 def test_a_key_that_no_header_may_have(
     server: EmbeddingServer, monkeypatch: pytest.MonkeyPatch, key: str
@@ -429,11 +411,3 @@ def test_from_the_command_line(server: EmbeddingServer, tmp_path: Path) -> None:
     assert done.returncode == 2 and "answered 500 (), 6 times" in done.stderr
     server.faults.extend([Fault(500)] * 9)
     assert "answered 500" in run("info", tmp_path / "c").stdout
-
-
-def test_another_url_for_the_same_model(server: EmbeddingServer, tmp_path: Path) -> None:
-    SearchEngine.create(tmp_path / "c", f"{server.url}#words").close()
-    with EmbeddingServer() as moved:
-        SearchEngine.open(tmp_path / "c", f"{moved.url}#words").close()
-        with pytest.raises(EncoderMismatch, match=r"built by the encoder http.*but got 'other'"):
-            SearchEngine.open(tmp_path / "c", f"{moved.url}#other")

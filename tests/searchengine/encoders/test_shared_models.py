@@ -16,7 +16,6 @@ from faults import in_child
 from tiny_model import write_model2vec, write_sentence_transformer
 
 from searchengine import SearchEngine
-from searchengine.errors import CollectionError
 from searchengine.trainer import encoder as encoder_module
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.runtimes.handle import Handle
@@ -93,18 +92,6 @@ def test_engines_share_one_model(collection: Path, loads: Loads) -> None:
     assert loads[0]() is not None and engines[3].search("birds")
     engines[3].close()
     assert loads[0]() is None
-
-
-def test_an_encoder_that_was_named_is_freed_too(tmp_path: Path, loads: Loads) -> None:
-    model = write_sentence_transformer(tmp_path / "model")
-    engine = SearchEngine.create(tmp_path / "c.index", model, runtime=TORCH)
-    engine.add(DOCUMENTS)
-    engine.search("a whale")
-    assert len(loads) == 1
-    engine.close()
-    assert [reference() for reference in loads] == [None]
-    with pytest.raises(CollectionError, match=r"c\.index is closed; open it again"):
-        engine.encode_questions(["a whale"])
 
 
 def test_other_settings_and_other_files_are_loaded_again(tmp_path: Path, loads: Loads) -> None:

@@ -102,15 +102,6 @@ def test_each_row_says_what_its_searches_find(subject: Dataset, results: Results
     assert exact.memory == ROWS * DIM * 2
 
 
-def test_too_few_queries_confirm_no_point(subject: Dataset) -> None:
-    few = replace(subject, queries=subject.queries[:20])
-    found = last(few, GOAL)
-    assert found.recommended is None and "got 20; give more queries" in found.why
-    assert [row.name for row in found.rows[2:]] == [
-        f"hnsw int8 24 → {size}" for size in (10, 25, 50, 100, 250)
-    ]
-
-
 def test_results_are_read_as_they_were_written(results: Results, tmp_path: Path) -> None:
     path = results.write(tmp_path / "out")
     assert Results.read(path) == Results.read(tmp_path / "out")
@@ -132,17 +123,6 @@ def test_other_files_are_refused(tmp_path: Path, text: str, message: str) -> Non
     (tmp_path / "results.json").write_text(text)
     with pytest.raises(QueryError, match=message):
         Results.read(tmp_path)
-
-
-def test_missing_results_are_reported(tmp_path: Path) -> None:
-    with pytest.raises(QueryError, match="--out DIR writes one"):
-        Results.read(tmp_path / "none")
-
-
-def test_every_round_is_reported(subject: Dataset) -> None:
-    rounds = [*bench(subject, GOAL, silent, repeats=3)]
-    assert [each.complete for each in rounds] == [False, False, True]
-    assert all(each.recommended and len(each.rows) == len(rounds[0].rows) for each in rounds)
 
 
 @pytest.fixture
@@ -273,22 +253,6 @@ def test_files_of_vectors_that_cannot_be(tmp_path: Path, array: Any, message: st
         vectors_dataset(path, None, SegmentConfig(prefix=2), tmp_path),
     ):
         pass
-
-
-@pytest.mark.parametrize("bad", [0, 9, 10, 11, 4999, 17_001])
-def test_a_bad_row_is_named_by_its_number_in_the_file(tmp_path: Path, bad: int) -> None:
-    rows = random_rows(17_100, 3)
-    rows[bad] = np.nan
-    np.save(tmp_path / "bad.npy", rows)
-    np.save(tmp_path / "good.npy", random_rows(40, 4))
-    for files in (("bad.npy", None), ("bad.npy", "good.npy"), ("good.npy", "bad.npy")):
-        vectors, queries = (None if name is None else tmp_path / name for name in files)
-        assert vectors is not None
-        with (
-            pytest.raises(QueryError, match=rf"bad\.npy: row {bad} holds NaN"),
-            vectors_dataset(vectors, queries, SegmentConfig(prefix=2), tmp_path),
-        ):
-            pass
 
 
 def test_queries_of_another_width(tmp_path: Path) -> None:

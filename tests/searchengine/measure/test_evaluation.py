@@ -12,7 +12,7 @@ from conftest import WordLengths
 from cut_documents import Words
 
 from searchengine import SearchEngine
-from searchengine.errors import CollectionError, CorpusError, QueryError
+from searchengine.errors import CorpusError, QueryError
 from searchengine.indexer.arrays import prefix
 from searchengine.indexer.segment import SegmentConfig
 from searchengine.ingest.passages import PassageConfig
@@ -133,13 +133,6 @@ def test_prefix_outside_the_width_and_unjudged_questions(engine: SearchEngine) -
         task(engine, {"q": "a"}, {"other": {"one": 1}})
 
 
-def test_empty_collection(tmp_path: Path) -> None:
-    with SearchEngine.create(tmp_path / "c", WordLengths()) as engine:
-        assert engine.search("a") == []
-        with pytest.raises(CollectionError, match="is empty"):
-            list(measure(engine, task(engine, {"q": "a"}, {"q": {"one": 1}}), [16]))
-
-
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
     """400 documents of one to four passages, found by a short prefix; the keys are numbers."""
@@ -226,15 +219,6 @@ def test_a_questions_own_document_is_left_out(many: SearchEngine, exclude: bool)
     exact = next(measure(many, judged, modes=["vector"]))
     expected = [hit.key for hit in many.search(texts["7"], 101, exact=True)]
     assert list(exact.run["7"]) == [key for key in expected if not exclude or key != "7"][:100]
-
-
-def test_a_hundred_others_are_left_of_whole_documents(tmp_path: Path) -> None:
-    """The ranking and the shortlist are one longer for the document that is left out."""
-    texts = {str(i): "x" * (1 + i % 16) + " x" * i for i in range(130)}
-    with SearchEngine.create(tmp_path / "c", WordLengths(), SegmentConfig(prefix=4)) as engine:
-        engine.add([{"_id": key, "text": text} for key, text in texts.items()])
-        judged = task(engine, {"9": texts["9"]}, {"9": {"1": 1}})
-        assert [len(row.run["9"]) for row in measure(engine, judged, [8], 100)] == [100] * 4
 
 
 def test_questions_that_are_documents_are_found_out(many: SearchEngine) -> None:

@@ -112,10 +112,3 @@ def test_search_chooses_the_step_of_a_training(folder: Path, tmp_path: Path) -> 
     kept = {int(dim): score for dim, score in figures["base"].items()}
     encoder = Encoder.load(tmp_path / "base")
     assert kept == pytest.approx(retrieval(folder).scores(encoder, (32, 8)), abs=1e-3)
-
-
-def test_one_folder_chooses_the_step(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "pairs.tsv").write_text("a dog\tthe dog\n" * 3)
-    dev = ["--dev", str(folder), "--dev", str(folder / "qrels" / "dev.tsv")]
-    done = command_line.run("train", "pairs.tsv", "--out", "m", *dev, cwd=tmp_path)
-    assert done.returncode == 2 and "one folder of judged questions" in done.stderr

@@ -1,8 +1,6 @@
 """A map of the question's vector, learnt from judged questions."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -133,12 +131,14 @@ def test_what_is_not_better_is_not_stored(where: Any) -> None:
         assert answers(engine) == before
 
 
-def test_the_weight_is_learnt_with_the_map(where: Any) -> None:
+def test_the_weight_is_learnt_with_the_map(tmp_path: Path) -> None:
     """Where words mislead, vectors come to weigh more; without the map, as before."""
     word = [str(i).translate(_LETTERS) for i in range(COUNT)]  # numbers are found by themselves
     pairs = [(f"qq{word[i]} {i + j}", f"d{i}") for i in range(COUNT) for j in (209, 211)]
     questions = {text: text for text, _ in pairs}, {text: {name: 1} for text, name in pairs}
-    with SearchEngine.create(where, Rotated(), passages=False, tokenizer="unicode") as engine:
+    with SearchEngine.create(
+        tmp_path / "c", Rotated(), passages=False, tokenizer="unicode"
+    ) as engine:
         engine.add({"_id": f"d{i}", "text": f"nn{word[i]} {i + 210}"} for i in range(COUNT))
         engine.set_default("hybrid", 0.3)
         before = engine.default_weight
@@ -199,38 +199,6 @@ def test_a_map_is_for_the_encoder_that_it_was_learnt_with(tmp_path: Path) -> Non
         assert not np.allclose(engine.encode_questions(["n3 3"]), plain)
     with SearchEngine.open(tmp_path / "c", Another()) as engine:
         np.testing.assert_allclose(engine.encode_questions(["n3 3"]), plain, atol=1e-6)
-
-
-_READER = """
-import sys
-sys.path[:0] = {path!r}
-from test_learn import COUNT, Rotated, answers
-from searchengine import SearchEngine
-with SearchEngine.open({where!r}, Rotated()) as engine:
-    seen = set()
-    print("ready", flush=True)
-    for _ in range(40):
-        engine.refresh()
-        seen.add((engine.stats().query_map is not None, *answers(engine)))
-    print(len(seen), len({{each[0] for each in seen}}))
-"""
-
-
-def test_processes_see_all_of_a_change_or_none(mapped: Path) -> None:
-    """While one learns and forgets, three others search: the answers are those of two states."""
-    script = _READER.format(path=[entry for entry in sys.path if entry], where=str(mapped))
-    command = [sys.executable, "-c", script]
-    readers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    for reader in readers:
-        assert reader.stdout is not None and reader.stdout.readline() == "ready\n"
-    with SearchEngine.open(mapped, Rotated(), wait=60) as engine:
-        while any(reader.poll() is None for reader in readers):
-            forget(engine)
-            learn(engine, *judged())
-    for reader in readers:
-        output, _ = reader.communicate()
-        states, kinds = map(int, output.split())
-        assert reader.returncode == 0 and states == kinds <= 2
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from click.testing import CliRunner, Result
 from command_line import run
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_model import write_sentence_transformer
 
-from searchengine.cli import cli
 from searchengine.errors import QueryError, SearchEngineError
 from searchengine.measure.mining import (
     Mined,
@@ -27,7 +25,7 @@ from searchengine.measure.mining import (
     read_pairs,
     write_negatives,
 )
-from searchengine.trainer.training.examples import Row, Texts, read_file
+from searchengine.trainer.training.examples import Texts, read_file
 
 
 class Angles:
@@ -173,20 +171,6 @@ def test_files(count: int, tmp_path: Path) -> None:
     assert read_pairs([out]) == PAIRS
 
 
-def test_pairs_without_a_negative_and_texts_of_any_kind(tmp_path: Path) -> None:
-    pairs = [("z 90", "a 0"), ("a\n0", "é\t10"), ("\ud800 10", "c 40")]
-    summary = write(tmp_path / "t.jsonl", pairs)
-    assert (summary.complete, summary.fewer, summary.none) == (1, 0, 2)
-    assert list(read_file(tmp_path / "t.jsonl")) == [
-        Row(*pairs[0]),
-        Row(*pairs[1], ("c 40",)),
-        Row(*pairs[2]),
-    ]
-    (tmp_path / "s.tsv").write_text("sentence\na\n")
-    with pytest.raises(SearchEngineError, match="holds single sentences, expected pairs"):
-        read_pairs([tmp_path / "s.tsv"])
-
-
 def test_nothing_is_left_of_a_failure_and_an_older_file_stays(tmp_path: Path) -> None:
     out, texts = tmp_path / "t.jsonl", candidates(PAIRS, CORPUS)
 
@@ -256,29 +240,3 @@ def test_command(folder: Path) -> None:
     again = run("mine", folder / "pairs.tsv", "--out", out, *options)
     assert again.returncode == 2
     assert again.stderr.strip() == f"Error: {out} exists; name a new file, or remove this one"
-
-
-def test_command_for_people_and_its_errors(folder: Path) -> None:
-    def run_here(*arguments: str | Path) -> Result:
-        every = ("mine", folder / "pairs.tsv", *arguments)
-        return CliRunner().invoke(cli, [*map(str, every)])
-
-    options = ("--encoder", folder / "model", "--relative-margin", "2")
-    done = run_here("--out", folder / "t.jsonl", *options)
-    assert done.exit_code == 0, done.output
-    assert done.stdout == ""
-    assert "16 pairs and 16 candidates in" in done.stderr
-    assert "16 pairs with 1 negative, 0 with fewer, 0 with none; 0 cand" in done.stderr
-    assert len(read_pairs([folder / "t.jsonl"])) == 16
-    for arguments, message in (
-        (("--out", folder / "t.csv"), "the name must end in .jsonl"),
-        (("--out", folder / "no" / "t.jsonl"), "does not exist; create it first"),
-        (("--out", folder / "u.jsonl", "--negatives", "0"), "negatives must be from 1"),
-    ):
-        done = run_here(*arguments)
-        assert done.exit_code == 2
-        assert message in done.stderr and len(done.stderr.strip().splitlines()) == 1
-    (folder / "notes.jsonl").write_text('{"_id": "1", "body": "a red car"}\n')
-    corpus = ("--corpus", folder / "notes.jsonl", "--text-field", "body")
-    done = run_here("--out", folder / "v.jsonl", *options, *corpus)
-    assert done.exit_code == 0 and "16 pairs and 17 candidates in" in done.stderr, done.output
