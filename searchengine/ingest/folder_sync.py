@@ -176,15 +176,11 @@ class FolderSync:
 
     def _is_gone(self, key: str) -> bool:
         """Whether a document that was not read in this pass is no longer in the folder."""
-        file = self._file_of(key)
-        if file is not None:
+        paths = [*self._paths(key)]
+        if file := next((path for path in paths if path in self.files), None):
             return file in self.changed and file not in self.unsettled
         # Another process may have added a file that was not there when the folder was listed.
-        return not any(is_listed(self.folder, p, self._options.choice) for p in self._paths(key))
-
-    def _file_of(self, key: str) -> str | None:
-        """The file that a document of the folder comes from; None: it is gone."""
-        return next((path for path in self._paths(key) if path in self.files), None)
+        return not any(is_listed(self.folder, path, self._options.choice) for path in paths)
 
     def _paths(self, key: str) -> Iterator[str]:
         """The paths of the files that a document with this key may come from."""

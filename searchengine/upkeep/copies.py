@@ -7,11 +7,10 @@ the same call writes only what differs. Each batch is read again and compared.""
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
 
 import numpy as np
 
@@ -107,17 +106,15 @@ def export(snapshot: Snapshot, path: Path, collection: Path | str) -> int:
             np.lib.format.write_array_header_1_0(vectors, header)
             for batch in all_entries(snapshot):
                 for entry in batch:
-                    _write_line(documents, entry.document.as_record())
+                    record = entry.document.as_record()
+                    print(json.dumps(record, ensure_ascii=False), file=documents)
                     for start, end in entry.spans:
-                        _write_line(lines, {"key": entry.document.key, "start": start, "end": end})
+                        passage = {"key": entry.document.key, "start": start, "end": end}
+                        print(json.dumps(passage, ensure_ascii=False), file=lines)
                     vectors.write(np.ascontiguousarray(entry.vectors, "<f4").data)
         for file_path in folder.iterdir():
             sync_file(file_path)
     return count
-
-
-def _write_line(file: TextIO, record: Mapping[str, Any]) -> None:
-    file.write(json.dumps(record, ensure_ascii=False) + "\n")
 
 
 @contextmanager

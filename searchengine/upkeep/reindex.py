@@ -42,6 +42,7 @@ from searchengine.encoders.loading import (
     has_built,
     load_built_by,
     load_given,
+    title,
 )
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import (
@@ -416,15 +417,12 @@ def _check_same(
     path: Path | str, planned: Mapping[str, Any], encoder: TextEncoder, settings: Mapping[str, Any]
 ) -> None:
     """Raise EncoderMismatch if a pending reindex, to the settings `planned`, is another one."""
-    cuts = planned.get("passages"), settings["passages"]
-    if not has_built(encoder, planned["encoder"]) or cuts[0] != cuts[1]:
-        source, got = (
-            f"{name['source'] or name.get('name') or name['fingerprint']}, passages {cut}"
-            for name, cut in zip((planned["encoder"], settings["encoder"]), cuts, strict=True)
-        )
+    is_same = has_built(encoder, planned["encoder"])
+    if not is_same or planned.get("passages") != settings["passages"]:
+        how = "other passages" if is_same else title(settings["encoder"])
         raise EncoderMismatch(
-            f"a reindex of {path} by {source} is pending, got {got}; finish that one, or "
-            f"{_DROP.format(path)}"
+            f"a reindex of {path} by {title(planned['encoder'])} is pending, got {how}; finish "
+            f"that one, or {_DROP.format(path)}"
         )
 
 

@@ -249,7 +249,7 @@ def test_a_pending_reindex_can_be_discarded(engine: SearchEngine) -> None:
     assert not engine.discard_reindex()
     leave_pending(engine, other())
     with pytest.raises(
-        EncoderMismatch, match=r"reindex of .* by letters, .* is pending, got words, "
+        EncoderMismatch, match=r"by the encoder letters is pending, got the encoder words"
     ):
         engine.reindex(FunctionEncoder(letters, "words"))
     assert engine.discard_reindex()

@@ -39,7 +39,7 @@ if what == "create":
     SearchEngine.create(target, WordLengths())
 else:
     if what == "export":
-        searchengine.upkeep.copies._write_line = stop
+        searchengine.upkeep.copies.all_entries = stop
     cli([what, source, target])
 """
 
