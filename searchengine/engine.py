@@ -342,7 +342,6 @@ class SearchEngine:
         *,
         passages: Iterable[Mapping[str, Any]] | None = None,
         skip_bad: bool = False,
-        commit_every: int | None = None,
         progress: Callable[[int, int], None] | bool | None = None,
         building: Progress | None = None,
     ) -> AddSummary:
@@ -350,7 +349,9 @@ class SearchEngine:
 
         They are encoded, unless they come with `vectors`. A document replaces the one stored under
         its key. If only its metadata has changed, or nothing, it is not encoded again. All
-        documents can be found when this returns.
+        documents can be found when this returns. They are committed each half minute, or 20,000
+        passages (1,048,576 that come with vectors); after an interruption the same call continues
+        after the last commit, but for vectors without documents.
 
         Args:
             documents: read as a stream. Those with neither text nor title are left out, unless they
@@ -361,10 +362,6 @@ class SearchEngine:
             passages: key, start and end of the passage of each row, where documents have several
                 (or no) vectors; the lines of passages.jsonl of an export.
             skip_bad: leave out malformed documents and keys that occur twice.
-            commit_every: maximum documents of a commit; None: those of half a minute, at most
-                20,000 passages, or 1,048,576 that come with vectors. After an
-                interruption the same call continues after the last commit, but for vectors without
-                documents.
             progress: progress callback: documents just read, tokens just encoded. True: a bar in
                 the notebook or on the terminal.
             building: progress callback of the index: step, rows just done, rows in all; also, in
@@ -388,11 +385,10 @@ class SearchEngine:
                     vectors,
                     passages=passages,
                     skip_bad=skip_bad,
-                    commit_every=commit_every,
                     progress=advance,
                     building=building,
                 )
-        options = AddOptions(skip_bad, commit_every, progress or None, building)
+        options = AddOptions(skip_bad, progress or None, building)
         readers = None
         if vectors is None:
             if passages is not None:

@@ -4,8 +4,10 @@ import errno
 import gc
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 # One thread a process, set before the libraries that read it are loaded. The tests' matrices are
 # small: threads would spend their time waiting for each other, and two workers fill two cores.
@@ -216,3 +218,16 @@ def serve(words: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[...
 def client(serve: Callable[..., "TestClient"]) -> "TestClient":
     """A client of a server in this process, with a token that writes."""
     return serve()
+
+
+@contextmanager
+def commits_of(count: int) -> Iterator[None]:
+    """Have `add` commit after so many documents, and read none ahead."""
+    from searchengine.ingest import ingestion, pipeline
+
+    size = count, 1 << 40
+    with (
+        mock.patch.multiple(pipeline, FIRST_BLOCK=size, LARGEST_BLOCK=size, AHEAD=1),
+        mock.patch.multiple(ingestion, MOST=size, MOST_SUPPLIED=size),
+    ):
+        yield

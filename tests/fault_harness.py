@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
-from conftest import Remainders, WordLengths
+from conftest import Remainders, WordLengths, commits_of
 from faults import Action, Library, Record, in_child, records, under_faults
 from pending import leave_pending
 from powercut import Disk, Lost
@@ -73,9 +73,14 @@ class Command(NamedTuple):
     damaged: bool = False
 
 
-def add(*numbers: int, version: int = 0, **options: Any) -> Act:
+def add(*numbers: int, version: int = 0) -> Act:
     documents = [document(number, version) for number in numbers]
-    return lambda engine: engine.add(documents, **options)
+    return lambda engine: engine.add(documents)
+
+
+def add_by_two(engine: SearchEngine) -> None:
+    with commits_of(2):
+        add(6, 7, 8, 9, 10)(engine)
 
 
 def add_ahead(engine: SearchEngine) -> None:
@@ -162,9 +167,7 @@ COMMANDS = {
     "create": Command(add(0, 1), creates=True),
     "add": Command(add(6, 7)),
     "replace": Command(add(0, 6, version=1)),
-    "add by two": Command(
-        add(6, 7, 8, 9, 10, commit_every=2), commits=[add(6, 7), add(8, 9), add(10)]
-    ),
+    "add by two": Command(add_by_two, commits=[add(6, 7), add(8, 9), add(10)]),
     "delete": Command(lambda engine: engine.delete(["d0", "d5"])),
     "delete where": Command(lambda engine: engine.delete(where="even = true")),
     "update": Command(lambda engine: engine.update({"d0": {"seen": 2}, "d3": {"seen": 1}})),

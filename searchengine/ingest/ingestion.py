@@ -36,7 +36,6 @@ from searchengine.errors import (
     QueryError,
 )
 from searchengine.indexer.building.build import Progress
-from searchengine.indexer.config import integer
 from searchengine.ingest import pipeline
 from searchengine.ingest.languages import Languages
 from searchengine.ingest.passages import PassageReader
@@ -64,24 +63,14 @@ class AddOptions:
     Attributes:
         skip_bad: leave out a document with a key that occurred before; otherwise raise
             DuplicateKey.
-        commit_every: maximum documents of a commit; None: as many as SECONDS and MOST say.
         progress: called with the number of documents just done and of the tokens encoded for them.
         building: called while segments are built (indexer.building.build.Progress); and, in the
             thread that encodes, with the passages of a document of more than 524,288 characters.
     """
 
     skip_bad: bool = False
-    commit_every: int | None = None
     progress: Callable[[int, int], None] | None = None
     building: Progress | None = None
-
-    def __post_init__(self) -> None:
-        every = integer(self.commit_every)
-        if self.commit_every is not None and (every is None or every < 1):
-            raise QueryError(
-                f"commit_every must be at least 1 document or None, got {self.commit_every!r}"
-            )
-        object.__setattr__(self, "commit_every", every)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,9 +250,7 @@ class Ingestion:
         """
         try:
             started: deque[tuple[list[Item], Block | None]] = deque()
-            # Before a commit that the caller wants, the next document may take long to come.
-            waits = self._pipeline is None or self._options.commit_every is not None
-            ahead = 1 if waits else pipeline.AHEAD
+            ahead = 1 if self._pipeline is None else pipeline.AHEAD
             for block in self._blocks():
                 started.append(block)
                 if len(started) >= ahead:
@@ -279,8 +266,7 @@ class Ingestion:
         if not may_be_empty:
             self.check_not_empty()
         is_resumed = self._counts["unchanged"] > pipeline.LARGEST_BLOCK[0]
-        is_long = self._commits > 1 or is_resumed or self._options.commit_every is not None
-        finished = self._counts.total() if is_long else 0
+        finished = self._counts.total() if self._commits > 1 or is_resumed else 0
         self._backend.upsert((), finished=finished, progress=self._options.building)
         counts = {name: self._counts[name] for name in COUNTED}
         return AddSummary(
@@ -319,7 +305,6 @@ class Ingestion:
     def _read(self) -> list[Document]:
         """The next documents of the stream, to compare at once; none at its end."""
         (count, characters), until = pipeline.LARGEST_BLOCK, monotonic() + pipeline.SECONDS
-        count = min(count, self._options.commit_every or count)
         read: list[Document] = []
         for document in self._stream:
             read.append(document)
@@ -416,7 +401,7 @@ class Ingestion:
         self._passages += sum(max(1, len(item.spans or ())) for item in items)
         self._characters += sum(len(item.document.text) for item in items)
         is_full = self._passages >= passages or self._characters >= characters
-        is_full |= len(self._items) >= (self._options.commit_every or MOST_SUPPLIED[0])
+        is_full |= len(self._items) >= MOST_SUPPLIED[0]
         if is_full or monotonic() - self._committed >= SECONDS:
             self._commit()
 

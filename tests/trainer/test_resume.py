@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from clean_process import clean
-from conftest import WordLengths
+from conftest import WordLengths, commits_of
 
 from searchengine import SearchEngine
 from searchengine.errors import CorpusError
@@ -24,7 +24,7 @@ def corpus() -> Iterator[dict[str, Any]]:
         yield {"_id": f"k{i}", "text": " ".join(words), "n": i}
 
 
-def _killed_at(path: Path, calls: int, limits: dict[str, Any], every: int | None) -> None:
+def _killed_at(path: Path, calls: int, limits: dict[str, Any]) -> None:
     """Index, and die at that many calls of the encoder; `limits` of a commit."""
     pipeline.LARGEST_BLOCK = 256, 1 << 19
     for name, limit in limits.items():
@@ -37,7 +37,7 @@ def _killed_at(path: Path, calls: int, limits: dict[str, Any], every: int | None
             return super().encode(texts, role=role)
 
     with SearchEngine.open(path, Deadly()) as engine:
-        engine.add(corpus(), commit_every=every)
+        engine.add(corpus())
 
 
 def contents(engine: SearchEngine) -> Any:
@@ -46,22 +46,20 @@ def contents(engine: SearchEngine) -> Any:
     return documents, [[(hit.key, hit.score) for hit in some] for some in hits]
 
 
-@pytest.mark.parametrize(
-    ("limits", "every"),
-    [({"MOST": (EVERY, 1 << 26)}, None), ({"SECONDS": 0.0}, None)],
-)
+@pytest.mark.parametrize("limits", [{"MOST": (EVERY, 1 << 26)}, {"SECONDS": 0.0}])
 def test_the_finished_collection_equals_an_unbroken_one(
-    tmp_path: Path, limits: dict[str, Any], every: int | None
+    tmp_path: Path, limits: dict[str, Any]
 ) -> None:
     whole, broken = tmp_path / "whole.index", tmp_path / "broken.index"
     with SearchEngine.create(whole, WordLengths(), {"prefix": 4}) as engine:
-        engine.add(corpus(), commit_every=EVERY)
+        with commits_of(EVERY):
+            engine.add(corpus())
         expected = contents(engine)
         assert engine.stats().segments == 1
     SearchEngine.create(broken, WordLengths(), {"prefix": 4}).close()
     stored = []
     for calls in (1, 8, 8):
-        run = clean.Process(target=_killed_at, args=(broken, calls, limits, every))
+        run = clean.Process(target=_killed_at, args=(broken, calls, limits))
         run.start()
         run.join(60)
         assert run.exitcode == -signal.SIGKILL
@@ -71,12 +69,13 @@ def test_the_finished_collection_equals_an_unbroken_one(
     assert 0 == stored[0] < stored[1] < stored[2] < COUNT
     encoder = WordLengths()
     with SearchEngine.open(broken, encoder) as engine:
-        summary = engine.add(corpus(), commit_every=every)
+        summary = engine.add(corpus())
         assert (summary.added, summary.unchanged) == (COUNT - stored[2], stored[2])
         assert sum(map(len, encoder.calls)) == COUNT - stored[2]
         engine.verify()
         assert contents(engine) == expected
-        assert engine.add(corpus(), commit_every=EVERY).unchanged == COUNT
+        with commits_of(EVERY):
+            assert engine.add(corpus()).unchanged == COUNT
 
 
 def test_what_is_bad_undoes_its_own_commit_only(tmp_path: Path) -> None:
@@ -87,7 +86,8 @@ def test_what_is_bad_undoes_its_own_commit_only(tmp_path: Path) -> None:
     path = tmp_path / "x.index"
     with SearchEngine.create(path, WordLengths(), {"prefix": 4}) as engine:
         with pytest.raises(CorpusError, match="document 2001: no _id"):
-            engine.add(with_a_fault(), commit_every=EVERY)
+            with commits_of(EVERY):
+                engine.add(with_a_fault())
         assert engine.stats().documents == 2 * EVERY
         with pytest.raises(CorpusError):
             engine.add(with_a_fault())

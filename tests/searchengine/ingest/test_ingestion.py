@@ -7,14 +7,12 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from conftest import WordLengths
+from conftest import WordLengths, commits_of
 from cut_documents import Words
 
 from searchengine import SearchEngine
 from searchengine.backends.folder.collection import Collection
-from searchengine.errors import QueryError
 from searchengine.ingest import pipeline
-from searchengine.ingest.ingestion import AddOptions
 
 
 @pytest.mark.parametrize("change", [
@@ -37,9 +35,10 @@ def test_after_ctrl_c_between_a_commit_and_its_end_the_engine_shows_the_commit(
 
 def test_an_add_of_several_commits_ends_in_one_segment(tmp_path: Path) -> None:
     with SearchEngine.create(tmp_path / "x", WordLengths()) as engine:
-        engine.add([{"_id": f"k{i}", "text": "a"} for i in range(3)], commit_every=1)
+        with commits_of(1):
+            engine.add([{"_id": f"k{i}", "text": "a"} for i in range(3)])
         assert (engine.stats().documents, engine.stats().segments) == (3, 1)
-        for i in range(2):  # without commit_every a segment waits for its tier
+        for i in range(2):  # a segment of another call waits for its tier
             engine.add([{"_id": f"more{i}", "text": "a"}])
         assert engine.stats().segments == 3
 
@@ -81,15 +80,9 @@ def test_an_add_that_ends_without_text_is_not_empty(tmp_path: Path) -> None:
             {"_id": "k1", "text": "bb"},
             {"_id": "k2", "text": ""},
         ]
-        summary = engine.add(documents, commit_every=1)
+        with commits_of(1):
+            summary = engine.add(documents)
         assert (summary.metadata_updated, summary.added, summary.without_text.count) == (1, 1, 1)
-
-
-def test_commit_every_is_one_document_or_more() -> None:
-    assert AddOptions(commit_every=1).commit_every == 1
-    for every in (0, -1, True, 1.0):
-        with pytest.raises(QueryError, match=f"at least 1 document or None, got {every!r}"):
-            AddOptions(commit_every=every)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("dim", "prefix"), [(768, 128), (128, 128), (100, 96), (50, 48), (7, 7)])

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import commits_of
 from cut_documents import EXACT, Words
 from hypothesis import given
 from hypothesis import strategies as st
@@ -254,8 +255,9 @@ class Ended(Exception):
 
 def mirror(engine: SearchEngine, folder: Path, prefix: str, progress: Any = None) -> None:
     try:
-        add = {"skip_bad": True, "commit_every": 2, "progress": progress}
-        engine.mirror(folder, MirrorOptions(**add, key_prefix=prefix))
+        options = MirrorOptions(skip_bad=True, progress=progress, key_prefix=prefix)
+        with commits_of(2):
+            engine.mirror(folder, options)
     except EmptyCorpus as error:
         assert not fresh(folder, engine.collection.path.parent / "f", prefix)
         if "nothing was removed" in str(error):

@@ -3,12 +3,13 @@
 import json
 import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import WordLengths
+from conftest import WordLengths, commits_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -158,7 +159,8 @@ def test_any_kind_of_numbers(tmp_path: Path, dtype: str, order: Any) -> None:
 def test_vectors_alone_continue_the_numbers(engine: SearchEngine) -> None:
     rows = random(30)
     for start in (0, 10, 20):
-        assert engine.add(vectors=rows[start : start + 10], commit_every=4).added == 10
+        with commits_of(4):
+            assert engine.add(vectors=rows[start : start + 10]).added == 10
     assert list(engine.keys()) == [str(i) for i in range(30)]
     assert engine.search(rows[17], 1, mode="vector")[0].key == "17"
     engine.delete(["3", "29"])
@@ -235,7 +237,8 @@ def test_bad_vectors_are_refused(
     engine.add(texts(2), random(2, 1))
     before = engine.collection.settings["commit"]
     with pytest.raises(QueryError, match=message):
-        engine.add(iter(texts(8, lang="en")), vectors, commit_every=every)
+        with commits_of(every) if every else nullcontext():
+            engine.add(iter(texts(8, lang="en")), vectors)
     if every is None:
         assert (len(engine), engine.collection.settings["commit"]) == (2, before)
     engine.verify()
@@ -462,7 +465,8 @@ def test_any_layout_of_passages_comes_back(
     passages = [{"key": f"k{i}", "start": j, "end": 5} for i in order for j in range(layout[i])]
     vectors = random(len(passages), seed, WIDE)
     with SearchEngine.create(folder / "a", encoder=None, dim=WIDE, config=EXACT) as engine:
-        engine.add(texts(len(layout)), vectors, passages=passages, commit_every=every)
+        with commits_of(every) if every else nullcontext():
+            engine.add(texts(len(layout)), vectors, passages=passages)
         expected = sorted(
             zip(passages, unit(vectors).tolist(), strict=True), key=lambda p: p[0]["key"]
         )
@@ -489,10 +493,12 @@ def test_an_interruption_keeps_whole_commits(engine: SearchEngine) -> None:
 
     vectors = random(40)
     with pytest.raises(KeyboardInterrupt):
-        engine.add(broken(), vectors, commit_every=10)
+        with commits_of(10):
+            engine.add(broken(), vectors)
     assert len(engine) == 20
     engine.verify()
-    summary = engine.add(texts(40), vectors, commit_every=10)
+    with commits_of(10):
+        summary = engine.add(texts(40), vectors)
     assert (summary.unchanged, summary.added) == (20, 20)
 
 

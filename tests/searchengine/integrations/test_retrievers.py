@@ -56,7 +56,7 @@ class LangChain(Framework):
     def add(self, engine: SearchEngine, documents: list[Added]) -> int:
         make = self.documents.Document
         added = (make(text, id=key or None, metadata=metadata) for key, text, metadata in documents)
-        return written(self.ours.add_documents(engine, added, commit_every=2))
+        return written(self.ours.add_documents(engine, added, skip_bad=True))
 
     def find(self, engine: SearchEngine, query: str, k: int, **options: Any) -> list[Found]:
         retriever = self.ours.SearchEngineRetriever(engine=engine, k=k, **options)
@@ -84,7 +84,7 @@ class LlamaIndex(Framework):
             self.schema.TextNode(id_=key, text=text, metadata=metadata)
             for key, text, metadata in documents
         ]
-        return written(self.ours.add_nodes(engine, nodes, commit_every=2))
+        return written(self.ours.add_nodes(engine, nodes, skip_bad=True))
 
     def find(self, engine: SearchEngine, query: str, k: int, **options: Any) -> list[Found]:
         retriever = self.ours.SearchEngineRetriever(engine, k, **options)
@@ -109,7 +109,7 @@ class Haystack(Framework):
             self.theirs.Document(id=key, content=text, meta=metadata)
             for key, text, metadata in documents
         ]
-        writer = self.ours.SearchEngineWriter(engine, commit_every=2)
+        writer = self.ours.SearchEngineWriter(engine, skip_bad=True)
         count: int = writer.run(given)["documents_written"]
         return count
 
