@@ -26,7 +26,7 @@ from searchengine.indexer.arrays import Floats, RowNumbers
 from searchengine.indexer.native.library import description
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment, SegmentConfig
-from searchengine.indexer.tuning.points import recall
+from searchengine.indexer.tuning.points import recalls
 from searchengine.measure.points import processor_name
 
 K = 10
@@ -73,7 +73,7 @@ def measure(view: Segment, rows: RowNumbers, queries: Floats, truth: Any) -> dic
     found = view.search(queries, K, allowed=allowed).rows
     pairs = [(p50(view, queries, None), p50(view, queries, allowed)) for _ in range(ROUNDS)]
     return {
-        "recall": recall(found, truth),
+        "recall": float(recalls(found, truth).mean()),
         "ms": spread([ms for _, ms in pairs]),
         "times_unfiltered": spread([ms / without for without, ms in pairs]),
         "new_ms": p50(view, queries, rows),
@@ -98,7 +98,7 @@ def main(vectors: Path | None, rows: int, structures: str) -> None:
         for structure in structures.split(","):
             settings: Any = {"structure": structure} | POINTS[structure]
             view = plain.over(replace(plain.config, **settings))
-            unfiltered = recall(view.search(queries[:QUERIES], K).rows, all_rows)
+            unfiltered = float(recalls(view.search(queries[:QUERIES], K).rows, all_rows).mean())
             figures[f"{structure} no filter"] = {
                 "recall": unfiltered,
                 "ms": spread([p50(view, queries, None) for _ in range(ROUNDS)]),

@@ -24,7 +24,7 @@ from vectors import VECTORS, blocks_of, queries_of
 
 from searchengine.indexer.arrays import unit_rows
 from searchengine.indexer.segment import Segment, SegmentConfig
-from searchengine.indexer.tuning.points import recall
+from searchengine.indexer.tuning.points import recalls
 
 K = 10
 QUERIES, TIMED, SCANNED = 1000, 300, 20
@@ -97,7 +97,7 @@ def search(folder: str, rows: int, vectors: Path | None, structure: str) -> dict
     curve = []
     for effort in EFFORTS[structure]:
         view = segment.over(config(structure, shortlist=32, effort=effort))
-        share = recall(view.search(queries, K).rows, truth)
+        share = float(recalls(view.search(queries, K).rows, truth).mean())
         times = alone(lambda query, view=view: view.search(query, K), queries[:TIMED])
         curve.append({"effort": effort, "recall": share} | times)
         if share > 0.995:

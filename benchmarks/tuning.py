@@ -23,7 +23,7 @@ from searchengine.indexer.arrays import Floats
 from searchengine.indexer.errors import TuneError
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment, SegmentConfig
-from searchengine.indexer.tuning.points import recall
+from searchengine.indexer.tuning.points import recalls
 from searchengine.indexer.tuning.tune import Goal, Tuning, tune
 from searchengine.upkeep.tuning import check_enough, queries_of
 
@@ -95,7 +95,7 @@ def outcome(size: int, run: int, source: str, goal: Goal, dim: int, judges: int)
             found, truth = (
                 each(queries[:judges], goal.k).rows for each in (view.search, segment.exact)
             )
-            return recall(found, truth)
+            return float(recalls(found, truth).mean())
 
 
 def tuned_on(segment: Segment, tuning_queries: Floats | None, goal: Goal) -> Tuning:

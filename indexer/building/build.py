@@ -3,7 +3,6 @@
 In a merge, rows are copied byte for byte; the rest is made from them.
 """
 
-import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,14 +25,12 @@ from searchengine.indexer.search.segment_files import Parts, open_coarse
 from searchengine.indexer.storage.durable import (
     FileEntry,
     link_verified,
-    open_folder,
-    sync,
     sync_file,
     sync_folder,
 )
 from searchengine.indexer.storage.manifest import COARSE, MANIFEST, ROTATION, VECTORS, Manifest
 from searchengine.indexer.storage.passages_file import PASSAGES, write_passages
-from searchengine.indexer.storage.rotation import ROTATION_SAMPLE, Prefixes, fit, shared
+from searchengine.indexer.storage.rotation import ROTATION_SAMPLE, Prefixes, pca, shared
 from searchengine.indexer.storage.vectors_file import DTYPES, VectorFile, write_vectors
 from searchengine.indexer.storage.words_file import (
     WORDS,
@@ -133,25 +130,22 @@ def add_passages(path: Path, manifest: Manifest, passages: Passages) -> None:
 def new_folder(path: Path) -> Iterator[Path]:
     """A temporary folder, which gets the name `path` when the block succeeds.
 
-    It is then synced; if the block fails, it is removed. The temporary name is unique, so nothing
-    is overwritten even if another folder takes the place of the parent meanwhile.
+    It is then synced; if the block fails, it is removed. The temporary name is unique.
     """
     if path.exists():
         raise SegmentError(f"{path} already exists and segments never change; name a new folder")
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f"{path.name}.{uuid4().hex}.new")
-    with open_folder(path.parent) as parent:
-        name = scratch.name
-        os.mkdir(name, dir_fd=parent)
-        try:
-            yield scratch
-            sync_folder(scratch)
-            os.rename(name, path.name, src_dir_fd=parent, dst_dir_fd=parent)
-            name = path.name
-            sync(parent)
-        except BaseException:
-            shutil.rmtree(name, ignore_errors=True, dir_fd=parent)
-            raise
+    scratch.mkdir()
+    try:
+        yield scratch
+        sync_folder(scratch)
+        scratch.rename(path)
+        scratch = path
+        sync_folder(path.parent)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
 
 
 def _write_prefixes(
@@ -161,11 +155,10 @@ def _write_prefixes(
     folder = stored.path.parent
     config = config.fitting(stored.rows, stored.dim)
     rotation = None
-    if like is not None and config.rotation is not RotationKind.IDENTITY:
-        rotation = shared(like, stored, config.prefix)
-    if rotation is None:
-        rotation = fit(stored.sample(ROTATION_SAMPLE), config)
-    if rotation is not None:
+    if config.rotation is not RotationKind.IDENTITY:
+        rotation = None if like is None else shared(like, stored, config.prefix)
+        if rotation is None:
+            rotation = pca(stored.sample(ROTATION_SAMPLE), config.prefix)
         np.save(folder / ROTATION, rotation, allow_pickle=False)
     prefixes = Prefixes(stored, config.prefix, rotation)
     _write_coarse(folder / COARSE, prefixes, config, report)

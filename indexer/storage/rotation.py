@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from searchengine.indexer.arrays import Doubles, Floats, RowNumbers, evenly, prefix
-from searchengine.indexer.config import RotationKind, SegmentConfig
 from searchengine.indexer.errors import VectorError
 from searchengine.indexer.storage.vectors_file import VectorFile
 
@@ -24,18 +23,6 @@ evenly."""
 _SINGLE_THREAD_ROWS = 8  # that one thread rotates alone
 _COMPARED = 256  # rows of each; `sample` would release pages of a file that is searched
 _KEPT = 0.95  # of 5,000 texts and more, others like them keep 0.96 to 0.99, code 0.75 to 0.88
-
-
-def fit(blocks: Iterable[Floats], config: SegmentConfig) -> Floats | None:
-    """The rotation of a config, (prefix, D) float32 with orthonormal rows; None for the identity.
-
-    Args:
-        blocks: arrays (n_i, D) of unit rows; memory is one block and two D x D matrices.
-
-    Raises:
-        VectorError: no rows.
-    """
-    return None if config.rotation is RotationKind.IDENTITY else pca(blocks, config.prefix)
 
 
 def pca(blocks: Iterable[Floats], width: int) -> Floats:
@@ -118,7 +105,7 @@ def prefixes(rows: Floats, width: int, matrix: Floats | None) -> Floats:
 
     Args:
         rows: (n, D) finite.
-        matrix: (width, D), from `fit`; None: rows are not rotated.
+        matrix: (width, D), from `pca`; None: rows are not rotated.
 
     Returns:
         (n, width) float32 unit rows, C-contiguous.

@@ -55,10 +55,10 @@ class OperatingPoint:
                 results.append(segment.search(queries, self.k, self.shortlist or None, live))
         return merge(results, self._bases, self.k)
 
-    def seconds(self, queries: Floats, *, batch: bool = False) -> Doubles:
-        """Seconds of each query searched alone (q,), or of all in one call (1,)."""
-        parts = [queries] if batch else [queries[i : i + 1] for i in range(len(queries))]
-        for part in parts[: 0 if batch else _WARM_UP]:
+    def seconds(self, queries: Floats) -> Doubles:
+        """Seconds of each query searched alone (q,)."""
+        parts = [queries[i : i + 1] for i in range(len(queries))]
+        for part in parts[:_WARM_UP]:
             self.search(part)
         seconds = np.empty(len(parts))
         for i, part in enumerate(parts):
@@ -69,7 +69,7 @@ class OperatingPoint:
 
 
 def in_turns(
-    points: Sequence[OperatingPoint], queries: Floats, rounds: int, *, batch: bool = False
+    points: Sequence[OperatingPoint], queries: Floats, rounds: int
 ) -> Iterator[tuple[int, Doubles]]:
     """The number of a point and its `seconds`: all points in each round, from another one on.
 
@@ -78,7 +78,7 @@ def in_turns(
     for number in range(rounds):
         start = number * len(points) // rounds
         for i in (*range(start, len(points)), *range(start)):
-            yield i, points[i].seconds(queries, batch=batch)
+            yield i, points[i].seconds(queries)
 
 
 def recalls(rows: RowNumbers, exact: RowNumbers) -> Doubles:
@@ -92,11 +92,6 @@ def recalls(rows: RowNumbers, exact: RowNumbers) -> Doubles:
     counts = true.sum(axis=1)
     shares: Doubles = hits[counts > 0] / counts[counts > 0]
     return shares
-
-
-def recall(rows: RowNumbers, exact: RowNumbers) -> float:
-    """The mean of `recalls`."""
-    return float(recalls(rows, exact).mean())
 
 
 def hot_row(config: SegmentConfig, rows: int, dim: int) -> float:

@@ -31,10 +31,10 @@ from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.cascade import SearchResult
 from searchengine.indexer.search.exact import score_slack
 from searchengine.indexer.segment import Segment
-from searchengine.indexer.tuning.goal import Goal, Objective, Point, Tuning, holds, smallest_sample
+from searchengine.indexer.tuning.goal import Goal, Point, Tuning, holds, smallest_sample
 from searchengine.indexer.tuning.points import OperatingPoint, hot_bytes, hot_row, in_turns
 
-__all__ = ["Goal", "Objective", "Point", "Tuning", "check_queries", "queries_needed", "tune"]
+__all__ = ["Goal", "Point", "Tuning", "check_queries", "queries_needed", "tune"]
 
 MIN_QUERIES = 100
 """Minimum number of queries: with fewer, recalls and times mean little for any target."""
@@ -85,7 +85,7 @@ def tune(
         segments: searched together, with one config.
         queries: (q, D), a random sample of the queries to expect. At least `queries_needed`; three
             times as many to confirm a config that misses half of what the goal permits.
-        goal: the recall to exceed and what to minimise.
+        goal: the recall to exceed, and the memory to stay within.
         live: the rows of each segment that can be found, none of them empty; None for all. The
             tuning measures segments without the other rows.
         searched: these without the rows that are taken as queries; None if none are. A graph finds
@@ -187,8 +187,7 @@ class _Tuner:
         self.dim, rng = vectors.shape[1], np.random.default_rng(0)
         # The order of the held-out queries must not depend on them either: confidence.holds.
         self.halves = [vectors[half] for half in np.array_split(rng.permutation(len(vectors)), 2)]
-        self.batch = goal.objective is Objective.THROUGHPUT
-        self.timed = self.halves[0][: None if self.batch else _TIMED]
+        self.timed = self.halves[0][:_TIMED]
         self.filters: list[tuple[Allowed | None, ...]] = [exact.live]
         for share in FILTERS:
             drawn = []
@@ -292,7 +291,7 @@ class _Tuner:
             likely, means = self.test(search, 0)
             lowest = math.inf if config.shortlist >= max(self.rows) else min(means)
             hot = hot_row(config, sum(self.rows), self.dim)
-            ms = 1e3 * float(np.median(search.seconds(self.timed, batch=self.batch)))
+            ms = 1e3 * float(np.median(search.seconds(self.timed)))
             self.curve[config] = Point(config, means[0], lowest, ms, hot)
             if likely:
                 self.searches[config] = search
@@ -302,7 +301,7 @@ class _Tuner:
         """The points that are searched, with times of rounds in which all take turns."""
         times: dict[SegmentConfig, list[float]] = {config: [] for config in self.searches}
         searches, configs = [*self.searches.values()], [*self.searches]
-        for number, seconds in in_turns(searches, self.timed, _ROUNDS, batch=self.batch):
+        for number, seconds in in_turns(searches, self.timed, _ROUNDS):
             times[configs[number]].append(1e3 * float(np.median(seconds)))
         for config, rounds in times.items():
             self.curve[config] = replace(self.curve[config], ms=float(np.median(rounds)))

@@ -22,7 +22,6 @@ QUERIES = opt.file("--queries", "File of questions: .jsonl or .txt.")
 QRELS = opt.file("--qrels", "File of judgements of the --queries: TSV.")
 TARGET = click.option("--target-recall", default=0.95, help="Minimum recall to guarantee, 0–1.")
 NEIGHBOURS = click.option("-k", default=10, help="Number of nearest neighbours that recall counts.")
-COSTS = click.Choice(["latency", "throughput"])
 MODES = opt.separated(Mode, f"one or more of {', '.join(Mode)}")
 
 
@@ -288,7 +287,6 @@ def _bytes(value: str) -> int:
 @command(
     TARGET,
     NEIGHBOURS,
-    click.option("--for", "objective", type=COSTS, default="latency", help="Cost to minimize."),
     click.option("--max-ram", type=_bytes, metavar="BYTES", help="Limit, such as 500MB or 2GiB."),
     opt.file("--queries", "Typical questions [default: from documents]."),
     opt.file("--qrels", "Judgements of --queries: choose mode and weight."),

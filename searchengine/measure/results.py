@@ -58,7 +58,7 @@ class Results:
             queries, k, judged (number of queries with judgements), mode (that of nDCG: the
             default mode, but vector where that is text; None for bare vectors).
         machine: processor, cores, threads.
-        settings: repeats, and the goal: recall, confidence, k, objective.
+        settings: repeats, and the goal: recall, confidence, k.
         encoding_ms: milliseconds to encode a question; None for bare vectors.
         now: the name of the row that searches as the collection does, or for bare vectors as a new
             collection would; None before it was measured.

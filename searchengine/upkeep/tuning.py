@@ -28,7 +28,6 @@ from searchengine.indexer.segment import Segment
 from searchengine.indexer.tuning.tune import (
     MIN_QUERIES,
     Goal,
-    Objective,
     Tuning,
     check_queries,
     queries_needed,
@@ -131,7 +130,7 @@ def tune_collection(
         vectors = encode(queries)
     ms = 0.0  # where vectors are asked for
     if settings["encoder"]["fingerprint"] != NO_ENCODER:
-        ms = _encoding_ms(encoder, queries, goal, on_step or (lambda _: None))
+        ms = _encoding_ms(encoder, queries, on_step or (lambda _: None))
     tuning = tune(
         segments, vectors, goal, live=live, searched=others, on_step=on_step, question_ms=ms
     )
@@ -155,7 +154,6 @@ def _measured(snapshot: Snapshot) -> Measured:
 def _encoding_ms(
     encoder: CollectionEncoder,
     queries: Sequence[str] | None,
-    goal: Goal,
     report: Callable[[str], None],
 ) -> float:
     """Milliseconds to encode a question; 0 where the encoder is missing.
@@ -163,8 +161,7 @@ def _encoding_ms(
     Reported, because it decides which differences of the search count.
     """
     questions, seconds = queries or _QUESTIONS, list[float]()
-    batch = goal.objective is Objective.THROUGHPUT
-    parts = [questions] if batch else [[text] for text in questions[:_TIMED]]
+    parts = [[text] for text in questions[:_TIMED]]
     try:
         encode = partial(encoder.load().encode, role="query")
         for part in parts * 2:  # each is encoded once before it is timed

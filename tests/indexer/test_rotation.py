@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine.indexer.arrays import prefix
-from searchengine.indexer.config import RotationKind, SegmentConfig
 from searchengine.indexer.errors import VectorError
-from searchengine.indexer.storage.rotation import fit, pca, prefixes, rotated
+from searchengine.indexer.storage.rotation import pca, prefixes, rotated
 
 DIM = 48
 
@@ -61,8 +60,6 @@ def test_no_rows_are_refused() -> None:
 
 def test_the_identity_cuts_and_nothing_else() -> None:
     rows = low_rank(30, 12, 3)
-    config = SegmentConfig(prefix=5, rotation=RotationKind.IDENTITY)
-    assert fit([rows], config) is None
     np.testing.assert_array_equal(prefixes(rows, 5, None), prefix(rows, 5))
 
 
@@ -71,8 +68,7 @@ def test_prefixes_of_equal_rows_are_equal_bit_for_bit_wherever_they_stand(n: int
     """Otherwise equal documents would get different codes."""
     rows = low_rank(n, 64, 30)
     rows[n // 2 :] = rows[0]
-    matrix = fit([rows], SegmentConfig(prefix=16))
-    assert matrix is not None
+    matrix = pca([rows], 16)
     found = prefixes(rows, 16, matrix)
     np.testing.assert_array_equal(found[n // 2 :], np.broadcast_to(found[0], (n - n // 2, 16)))
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)

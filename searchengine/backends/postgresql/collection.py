@@ -42,8 +42,8 @@ from searchengine.backends.postgresql.words import vector_of
 from searchengine.corpus.analyzer import DEFAULT, Analyzer, Tokenizer
 from searchengine.errors import CollectionBusy, CollectionError, CorpusError
 from searchengine.indexer.arrays import Floats, unit_rows
-from searchengine.indexer.config import FLAT_BELOW
-from searchengine.indexer.storage.rotation import fit
+from searchengine.indexer.config import FLAT_BELOW, RotationKind
+from searchengine.indexer.storage.rotation import pca
 
 _DOCUMENT = {
     "key": "text", "title": "text", "text": "text", "digest": "bytea", "vectors": "bytea",
@@ -375,7 +375,10 @@ class PostgresCollection(Backend):
             cursor = connection.cursor(binary=True)
             sql = f"SELECT vector FROM passages ORDER BY random() LIMIT {_SAMPLE}"
             sample = _vectors(cursor.execute(sql).fetchall())
-            tables.set_rotation(connection, fit([sample], self._state.config), count)
+            config, matrix = self._state.config, None
+            if config.rotation is not RotationKind.IDENTITY:
+                matrix = pca([sample], config.prefix)
+            tables.set_rotation(connection, matrix, count)
             connection.execute("DELETE FROM prefixes")
             state, last = State.read(connection, self.path), -1
             sql = "SELECT vector, id, document FROM passages WHERE id > %s ORDER BY id LIMIT 1000"
