@@ -226,7 +226,7 @@ def bench(target_recall: float, k: int, out: Path | None, as_json: bool, **sourc
     interrupted bench keeps its results.
     """
     from searchengine.indexer.tuning.goal import Goal
-    from searchengine.measure import report
+    from searchengine.measure import page
     from searchengine.measure.points import bench as run_bench
 
     if source["qrels"] is not None and k < 10:
@@ -247,9 +247,9 @@ def bench(target_recall: float, k: int, out: Path | None, as_json: bool, **sourc
                     results.write(out)
         finally:  # also after Ctrl-C
             if out is not None and results is not None:
-                note(f"Written: {', '.join(map(str, report.write(results, out)))}")
+                note(f"Written: {', '.join(map(str, page.write(results, out)))}")
     assert results is not None  # there is a round at least
-    advice = filter(None, (report.sentence(results), report.command(results, out)))
+    advice = filter(None, (page.sentence(results), page.command(results, out)))
     _print(results.as_dict(), results.table(), "\n".join(advice), as_json)
 
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from searchengine.measure.formatting import short
-from searchengine.measure.results import EXACT, Results, Row
+from searchengine.measure.results import EXACT, Results, Row, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

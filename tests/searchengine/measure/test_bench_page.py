@@ -10,7 +10,7 @@ from bench_results import ROWS, SCAN, graph, results
 pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
 
 from searchengine.errors import QueryError
-from searchengine.measure.report import write
+from searchengine.measure.page import write
 from searchengine.measure.results import Results, Row, point_at
 
 EVIL = '<script>alert("1")</script> & | `x` **b** [a](http://evil.example)'

@@ -7,9 +7,8 @@ from html import escape
 from importlib.util import find_spec
 from pathlib import Path
 
-from searchengine.measure.formatting import short
 from searchengine.measure.plots import plots
-from searchengine.measure.results import RECOMMENDED, RESULTS, Results
+from searchengine.measure.results import RECOMMENDED, RESULTS, Results, short
 
 PAGE = "report.html"
 
@@ -70,7 +69,7 @@ def page(results: Results, folder: Path, drawn: Mapping[str, tuple[str, str]]) -
     """The page. drawn: name of a plot → its SVG and caption."""
     about, machine = results.subject, results.machine
     title = escape(f"Bench of {about['name']}")
-    style = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
+    style = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
     parts = [
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
