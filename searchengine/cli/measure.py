@@ -360,7 +360,7 @@ def _tune_index(engine: Any, queries: Path | None, goal: dict[str, Any], report:
 
 def _tune_fusion(engine: Any, judged: tuple[Any, Any], report: Any) -> Any:
     """Choose and apply mode and weight. The table has the nDCG before and after."""
-    from searchengine.measure.fusion_tuning import tune_fusion
+    from searchengine.measure.learning import tune_fusion
 
     fusion = tune_fusion(engine, *judged, progress=report)
     for sentence in fusion.notes:

@@ -1,4 +1,7 @@
-"""Learn from judged questions a map of the question's vector: a matrix W (D, D) near identity.
+"""What judged questions teach a collection: a map of the question's vector, or mode and weight.
+
+learn(engine, queries, qrels)          # a matrix W (D, D), stored if held-out questions gain
+tune_fusion(engine, queries, qrels)    # mode and weight, unless they are worse on held-out ones
 
 The loss of a question is the mean, over its relevant documents, of −log softmax of their cosine
 against those of the documents that are relevant to other questions: against all documents, W would
@@ -9,20 +12,21 @@ vectors deserve more of it. To stop early keeps W near the identity, as a ridge 
 Yu, "Boosting With the L2 Loss", JASA 2003).
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from searchengine.corpus.normalization import normalized
-from searchengine.engine import Mode, SearchEngine, tuning
+from searchengine.engine import Mode, Question, SearchEngine, contract, rank_by_weights, tuning
 from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building.build import Progress, silent
-from searchengine.measure.fusion_tuning import scores_by_weight
-from searchengine.measure.judgements import Qrels, Task
-from searchengine.measure.retrieval import batches
+from searchengine.measure.judgements import MAIN, Qrels, Task, ndcg
+from searchengine.measure.retrieval import batches, read_questions, task
 from searchengine.measure.significance import Comparison, compare
 from searchengine.trainer.evaluation.intervals import Values
 
@@ -36,7 +40,12 @@ FEW, TOO_FEW, MAX_QUESTIONS = 10, 100, 5_000
 """Questions that a paired test needs; from which nothing was gained on any collection measured;
 that are learnt from."""
 FOLDS, MAX_P = 3, 0.01
+MIN_JUDGED = 20
+"""Questions with judgements that mode and weight need: half of them choose, half confirm."""
+ALL_WEIGHTS = tuple(step / 20 for step in range(21))
+"""Weights to try without a map: 0 ranks by words only, 1 by vectors only."""
 _BATCH = 256  # questions compared at a time
+_FIRST = 10  # documents that nDCG@10 counts
 Places = NDArray[np.int64]
 Table = dict[tuple[int, float], Values]
 """Steps and weight of the cosine → nDCG@10 of each question, (q,)."""
@@ -68,6 +77,135 @@ class Learning:
     comparison: Comparison
 
 
+@dataclass(frozen=True, slots=True)
+class FusionTuning:
+    """What judged questions say about mode and weight.
+
+    Attributes:
+        mode, weight: the chosen ones; the weight is 0 in the mode text and 1 in the mode vector.
+        before_mode, before_weight: those of the collection before; equal to the chosen ones if
+            nothing is better.
+        stored: whether the collection has the chosen ones now.
+        fitted, held_out: numbers of questions that choose, and that confirm.
+        curve: weight → nDCG@10 of the questions that choose.
+        ndcg_10: nDCG@10 of the held-out questions: "chosen", "default", "vector" and "text".
+        comparison: of chosen and default on the held-out questions.
+        notes: sentences about questions that were left out, and the like.
+    """
+
+    mode: Mode
+    weight: float
+    before_mode: Mode
+    before_weight: float
+    stored: bool
+    fitted: int
+    held_out: int
+    curve: Mapping[float, float]
+    ndcg_10: Mapping[str, float]
+    comparison: Comparison
+    notes: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        curve = [{"weight": weight, MAIN: ndcg} for weight, ndcg in self.curve.items()]
+        return asdict(self) | {"curve": curve}
+
+
+def tune_fusion(
+    engine: SearchEngine,
+    queries: Mapping[str, str],
+    qrels: Qrels,
+    *,
+    progress: Progress = silent,
+) -> FusionTuning:
+    """Choose the mode and the weight with the highest nDCG@10, and use them from now on.
+
+    Half of the questions choose, always the same half; of equal weights, the nearest to the present
+    one. They are stored unless the collection's present ones have a higher nDCG@10 on the other
+    half. A reindex by another encoder forgets them.
+
+    Args:
+        engine: a collection in a folder.
+        queries: key → question.
+        qrels: question → document → grade.
+        progress: progress callback: step, questions just ranked, in all.
+
+    Raises QueryError (no index of words, too few judged questions) and CorpusError (none).
+    """
+    engine.refresh()
+    if not contract.has_words(engine.collection.settings):
+        raise QueryError(
+            f"{engine.collection.path} has no index of words, so there is nothing to weigh; its "
+            "mode is vector"
+        )
+    judged = task(engine, queries, qrels)
+    if len(judged.keys) < MIN_JUDGED:
+        raise QueryError(
+            f"at least {MIN_JUDGED} questions must have judgements to choose a weight, got "
+            f"{len(judged.keys)}; judge more, or set it: engine.set_default(weight=…)"
+        )
+    mode, weight = engine.default_mode, engine.default_weight
+    before = {Mode.TEXT: 0.0, Mode.VECTOR: 1.0}.get(mode, weight)
+    values = _values(engine, judged, sorted({*ALL_WEIGHTS, before}), progress)
+    order = np.random.default_rng(0).permutation(np.argsort(judged.keys, kind="stable"))
+    fitting, held_out = np.split(order, [(len(order) + 1) // 2])
+    curve = {tried: float(ndcg[fitting].mean()) for tried, ndcg in values.items()}
+    chosen = min(curve, key=lambda tried: (-round(curve[tried], 9), abs(tried - before)))
+    comparison = compare(values[chosen][held_out], values[before][held_out])
+    stored = chosen != before and comparison.difference >= 0
+    chosen_mode = mode  # of a weight of 0 or 1 that is already stored, too
+    if chosen != before:
+        chosen_mode = {0.0: Mode.TEXT, 1.0: Mode.VECTOR}.get(chosen, Mode.HYBRID)
+    if stored:
+        new_weight = chosen if chosen_mode is Mode.HYBRID else None
+        engine.set_default(chosen_mode, new_weight, chosen=False)
+    named = {"chosen": chosen, "default": before, "vector": 1.0, "text": 0.0}
+    return FusionTuning(
+        chosen_mode, chosen, mode, before, stored, len(fitting), len(held_out), curve,
+        {name: float(values[tried][held_out].mean()) for name, tried in named.items()},
+        comparison, judged.notes,
+    )  # fmt: skip
+
+
+def _values(
+    engine: SearchEngine, judged: Task, weights: Sequence[float], progress: Progress
+) -> dict[float, Values]:
+    """Weight → nDCG@10 (q,), in the order of the questions. 1 reads a question as it is typed."""
+    typed = [*judged.queries.values()]
+    read, texts = read_questions(engine, typed, Mode.HYBRID)
+    vectors = engine.encode_questions(texts)
+    alone = vectors if typed == [*texts] else engine.encode_questions(typed)
+    return _scores(engine, judged, read, vectors, alone, weights, progress)
+
+
+def _scores(
+    engine: SearchEngine,
+    judged: Task,
+    read: Sequence[Question],
+    vectors: Floats,
+    alone: Floats,
+    weights: Sequence[float],
+    progress: Progress,
+) -> dict[float, Values]:
+    """Weight of the cosine → nDCG@10 (q,) of questions, in their order.
+
+    Each is ranked once by vectors and once by words. 0 ranks by words alone; 1 by the vectors
+    `alone`, (q, D). The others take the words that are `read` and `vectors`, (q, D).
+    """
+    ranked: dict[float, list[list[str]]] = {weight: [] for weight in weights}
+    mixed, depth = [each for each in weights if each < 1], _FIRST + bool(judged.documents)
+    for part in batches(len(read), "Ranking", progress):
+        asked = [q._replace(vector=v) for q, v in zip(read[part], vectors[part], strict=True)]
+        with engine.collection.reading() as snapshot:
+            for by_weight in rank_by_weights(snapshot, asked, mixed, depth) if mixed else ():
+                for weight, names in by_weight.items():
+                    ranked[weight].append(names)
+            if 1 in weights:
+                texts = [each.text for each in asked]
+                ranked[1.0] += engine.rank(snapshot, texts, alone[part], depth, mode=Mode.VECTOR)
+    return {weight: ndcg(judged, rankings) for weight, rankings in ranked.items()}
+
+
 def learn(
     engine: SearchEngine,
     queries: Mapping[str, str],
@@ -92,9 +230,8 @@ def learn(
     if mode is Mode.TEXT:
         raise QueryError(f"{engine.collection.path} is searched by words (mode text)")
     keys = _judged(queries, qrels)
-    read = [engine.read(queries[key], mode=mode) for key in keys]
-    texts = [*map(normalized, engine.to_encode([each.text for each in read], mode))]
-    parts = batches(len(keys), "Encoding", progress)
+    read, encoded = read_questions(engine, [queries[key] for key in keys], mode)
+    texts, parts = [*map(normalized, encoded)], batches(len(keys), "Encoding", progress)
     blocks = [engine.encoder.encode(texts[part], role="query") for part in parts]
     vectors = np.concatenate(blocks, dtype=np.float32)
     documents = [[name for name, grade in qrels[key].items() if grade > 0] for key in keys]
@@ -105,7 +242,7 @@ def learn(
     table: Table = {}
     questions = Task({key: queries[key] for key in keys}, {key: qrels[key] for key in keys})
     for steps, mapped in _held_out(vectors, rows, relevant, fold, progress).items():
-        scores = scores_by_weight(engine, questions, read, mapped, mapped, weights, progress)
+        scores = _scores(engine, questions, read, mapped, mapped, weights, progress)
         table |= {(steps, weight): values for weight, values in scores.items()}
     learning = _verdict(table, before, documents, fold, str(mode))
     if learning.stored:
@@ -118,69 +255,6 @@ def learn(
         stored = tuning.map_setting(about, matrix, encoder.fingerprint, encoder.dim)
         engine.collection.configure(stored | moved)
     return learning
-
-
-def _held_out(
-    vectors: Floats,
-    rows: Floats,
-    relevant: Sequence[Sequence[Places]],
-    fold: Places,
-    progress: Progress,
-) -> dict[int, Floats]:
-    """Number of steps → vectors of the questions (q, D), mapped by what the other folds teach."""
-    tried = {steps: vectors.copy() for steps in (0, *STEPS)}
-    for i in range(FOLDS):
-        held_out, others = np.flatnonzero(fold == i), np.flatnonzero(fold != i)
-        maps = _maps(vectors, rows, relevant, others, max(STEPS), progress)
-        for steps, matrix in enumerate(maps, start=1):
-            if steps in tried:
-                mapped = vectors[held_out] @ matrix.T
-                tried[steps][held_out] = mapped / np.linalg.norm(mapped, axis=1, keepdims=True)
-    return tried
-
-
-def _verdict(
-    table: Table,
-    before: float,
-    documents: Sequence[Sequence[str]],
-    fold: Places,
-    mode: str,
-) -> Learning:
-    """What the held-out scores say; `before`: the weight that the collection has."""
-    every, seen = np.arange(len(fold)), _seen(documents, fold)
-    # For a fold the others choose: its questions have no say in the figure that they give.
-    chosen = [_best(table, before, fold != i) for i in range(FOLDS)]
-    old, new = table[0, before], np.stack([table[pair] for pair in chosen])[fold, every]
-    vector = np.stack([table[steps, 1.0] for steps, _ in chosen])[fold, every]
-    figures = {"vector": _figures(table[0, 1.0], vector), mode: _figures(old, new)}
-    parts = {"seen": seen, "unseen": ~seen}
-    figures |= {name: _figures(old[at], new[at]) for name, at in parts.items() if at.any()}
-    if any(weight == before for _, weight in chosen):  # no other is judged by all that follows
-        table = {pair: scores for pair, scores in table.items() if pair[1] == before}
-    gain, (steps, after) = compare(new, old), _best(table, before, every >= 0)
-    is_better = steps > 0 and gain.difference > 0 and gain.p < MAX_P
-    if (~seen).sum() >= FEW:  # beside many that are seen, a few are noise
-        others = compare(new[~seen], old[~seen])
-        is_better &= others.difference > 0 or others.p >= MAX_P
-    changed = {"before": before, "after": after}
-    return Learning(bool(is_better), len(fold), mode, steps, changed, figures, gain)
-
-
-def _best(table: Table, before: float, kept: NDArray[np.bool_]) -> tuple[int, float]:
-    """The steps and the weight with the highest mean over the questions that are `kept`.
-
-    Another weight than `before` only if it is better beyond doubt.
-    """
-
-    def first(pairs: list[tuple[int, float]]) -> tuple[int, float]:
-        return max(pairs, key=lambda pair: table[pair][kept].mean().round(9))
-
-    maps = [
-        (steps, weight) for steps, weight in table if steps and (weight < 1 or weight == before)
-    ]
-    same = [(0, before)] + [pair for pair in maps if pair[1] == before]
-    stay, best = first(same), first(same + maps)
-    return best if compare(table[best][kept], table[stay][kept]).p < MAX_P else stay
 
 
 def forget(engine: SearchEngine) -> bool:
@@ -227,6 +301,41 @@ def _passages(
     return rows, [[stored[name] for name in names if name in stored] for names in documents]
 
 
+def folds(documents: Sequence[Collection[str]], count: int) -> Places:
+    """The fold of each question, (q,), so that questions of one document are in one fold.
+
+    `documents`: of each question, its relevant documents. Questions that share documents with more
+    than half of all, over others, are dealt one by one: some of them do share documents then.
+    """
+    group, first = np.arange(len(documents)), dict[str, int]()
+    for i, names in enumerate(documents):
+        for name in names:
+            group[group == group[first.setdefault(name, i)]] = group[i]
+    sizes = np.bincount(group, minlength=len(group))
+    group = np.where(sizes[group] * 2 > len(group), np.arange(len(group)) + len(group), group)
+    groups, unit = np.unique(group, return_inverse=True)
+    return np.random.default_rng(0).permutation(len(groups))[unit] % count
+
+
+def _held_out(
+    vectors: Floats,
+    rows: Floats,
+    relevant: Sequence[Sequence[Places]],
+    fold: Places,
+    progress: Progress,
+) -> dict[int, Floats]:
+    """Number of steps → vectors of the questions (q, D), mapped by what the other folds teach."""
+    tried = {steps: vectors.copy() for steps in (0, *STEPS)}
+    for i in range(FOLDS):
+        held_out, others = np.flatnonzero(fold == i), np.flatnonzero(fold != i)
+        maps = _maps(vectors, rows, relevant, others, max(STEPS), progress)
+        for steps, matrix in enumerate(maps, start=1):
+            if steps in tried:
+                mapped = vectors[held_out] @ matrix.T
+                tried[steps][held_out] = mapped / np.linalg.norm(mapped, axis=1, keepdims=True)
+    return tried
+
+
 def _maps(
     vectors: Floats,
     rows: Floats,
@@ -255,7 +364,7 @@ def _maps(
 
 def directions(
     questions: Floats, rows: Floats, best: Sequence[Places], own: Sequence[Places]
-) -> tuple[Floats, NDArray[np.float64]]:
+) -> tuple[Floats, Values]:
     """Where each mapped question (q, D) should move, (q, D), and its loss, (q,).
 
     The move is the negative gradient of the loss, times TEMPERATURE. `best`: of each question, the
@@ -278,37 +387,57 @@ def directions(
     return moves, losses
 
 
-def folds(documents: Sequence[Collection[str]], count: int) -> Places:
-    """The fold of each question, (q,), so that questions of one document are in one fold.
+def _verdict(
+    table: Table,
+    before: float,
+    documents: Sequence[Sequence[str]],
+    fold: Places,
+    mode: str,
+) -> Learning:
+    """What the held-out scores say; `before`: the weight that the collection has."""
+    every, seen = np.arange(len(fold)), _seen(documents, fold)
+    # For a fold the others choose: its questions have no say in the figure that they give.
+    chosen = [_best(table, before, fold != i) for i in range(FOLDS)]
+    old, new = table[0, before], np.stack([table[pair] for pair in chosen])[fold, every]
+    vector = np.stack([table[steps, 1.0] for steps, _ in chosen])[fold, every]
+    parts = {"vector": (table[0, 1.0], vector), mode: (old, new)}
+    for name, part in (("seen", seen), ("unseen", ~seen)):
+        if part.any():
+            parts[name] = old[part], new[part]
+    figures = {
+        name: {"questions": len(a), "before": float(a.mean()), "after": float(b.mean())}
+        for name, (a, b) in parts.items()
+    }
+    if any(weight == before for _, weight in chosen):  # no other is judged by all that follows
+        table = {pair: scores for pair, scores in table.items() if pair[1] == before}
+    gain, (steps, after) = compare(new, old), _best(table, before, every >= 0)
+    is_better = steps > 0 and gain.difference > 0 and gain.p < MAX_P
+    if (~seen).sum() >= FEW:  # beside many that are seen, a few are noise
+        others = compare(new[~seen], old[~seen])
+        is_better &= others.difference > 0 or others.p >= MAX_P
+    changed = {"before": before, "after": after}
+    return Learning(bool(is_better), len(fold), mode, steps, changed, figures, gain)
 
-    `documents`: of each question, its relevant documents. Questions that share documents with more
-    than half of all, over others, are dealt one by one: some of them do share documents then.
+
+def _best(table: Table, before: float, kept: NDArray[np.bool_]) -> tuple[int, float]:
+    """The steps and the weight with the highest mean over the questions that are `kept`.
+
+    Another weight than `before` needs a map, and is taken only if it is better beyond doubt.
     """
-    group, before = np.arange(len(documents)), None
-    while before is None or (group != before).any():  # the lowest number spreads over a group
-        before, lowest = group.copy(), dict[str, int]()
-        for number, names in zip(before.tolist(), documents, strict=True):
-            lowest |= {name: min(number, lowest.get(name, number)) for name in names}
-        for i, names in enumerate(documents):
-            group[i] = min([group[i], *(lowest[name] for name in names)])
-    sizes = np.bincount(group, minlength=len(group))
-    group = np.where(sizes[group] * 2 > len(group), np.arange(len(group)) + len(group), group)
-    fold, loads = np.empty(len(group), np.int64), np.zeros(count, np.int64)
-    for unit in np.random.default_rng(0).permutation(np.unique(group)):
-        fold[group == unit] = loads.argmin()
-        loads[loads.argmin()] += (group == unit).sum()
-    return fold
+
+    def first(pairs: list[tuple[int, float]]) -> tuple[int, float]:
+        return max(pairs, key=lambda pair: table[pair][kept].mean().round(9))
+
+    same = [pair for pair in table if pair[1] == before]
+    others = [pair for pair in table if pair[0] and pair[1] not in (1, before)]
+    stay, best = first(same), first(same + others)
+    return best if compare(table[best][kept], table[stay][kept]).p < MAX_P else stay
 
 
 def _seen(documents: Sequence[Sequence[str]], fold: Places) -> NDArray[np.bool_]:
     """Whether questions of other folds have one of a question's relevant documents, (q,)."""
-    having: dict[str, set[int]] = {}
+    having = defaultdict[str, set[int]](set)
     for names, number in zip(documents, fold.tolist(), strict=True):
         for name in names:
-            having.setdefault(name, set()).add(number)
+            having[name].add(number)
     return np.array([any(len(having[name]) > 1 for name in names) for names in documents])
-
-
-def _figures(before: Values, after: Values) -> dict[str, float]:
-    means = {"before": float(before.mean()), "after": float(after.mean())}
-    return {"questions": len(before), **means}

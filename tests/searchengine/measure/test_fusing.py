@@ -10,9 +10,9 @@ from conftest import WordLengths
 from searchengine import SearchEngine
 from searchengine.backends.mode import WEIGHT, Mode
 from searchengine.errors import CorpusError, QueryError
-from searchengine.measure import fusion_tuning as fusing
-from searchengine.measure.fusion_tuning import FusionTuning, tune_fusion
+from searchengine.measure import learning as fusing
 from searchengine.measure.judgements import Qrels, per_question
+from searchengine.measure.learning import FusionTuning, tune_fusion
 
 COUNT = 120
 
