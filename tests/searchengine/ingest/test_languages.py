@@ -1,11 +1,9 @@
 """Languages: told from texts; the tokenizer that suits them; what an encoder's tokenizer reads."""
 
 import json
-import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -18,7 +16,7 @@ from searchengine import SearchEngine
 from searchengine.backends.mode import WEIGHT, Mode
 from searchengine.cli import cli
 from searchengine.corpus.language_traits import Traits, prose, traits
-from searchengine.errors import EncoderMismatch, LanguageWarning
+from searchengine.errors import LanguageWarning
 from searchengine.ingest.languages import analyzer_for, weight_for
 from searchengine.trainer.encoder import Encoder
 
@@ -359,20 +357,6 @@ def test_the_command_takes_the_encoder_that_reads_most_documents(
         assert (settings["index"]["prefix"], settings["passages"]["tokens"]) == (8, 16)
 
 
-@pytest.mark.parametrize("source", ["standard input", "a pipe"])
-def test_what_is_read_once_chooses_too(source: str, tmp_path: Path, multilingual: Path) -> None:
-    path, text = tmp_path / "c", lines(MOST)
-    if source == "a pipe":
-        os.mkfifo(tmp_path / "pipe.jsonl")
-        write = Thread(target=(tmp_path / "pipe.jsonl").write_text, args=(text,), daemon=True)
-        write.start()
-        result = CliRunner().invoke(cli, ["index", str(tmp_path / "pipe.jsonl"), str(path)])
-    else:
-        result = CliRunner().invoke(cli, ["index", "-", str(path)], input=text)
-    assert result.exit_code == 0 and result.stderr.startswith(CHANGED)
-    assert encoder_of(path, 3) == "multilingual"
-
-
 def test_a_collection_of_python_chooses_unless_an_encoder_was_named(
     tmp_path: Path, multilingual: Path
 ) -> None:
@@ -388,20 +372,3 @@ def test_a_collection_of_python_chooses_unless_an_encoder_was_named(
         with engine, pytest.warns(LanguageWarning, match='in Python encoder="multilingual"'):
             engine.add(records(*MOST))
         assert encoder_of(tmp_path / name, 3) == "starter"
-
-
-def test_who_has_opened_the_collection_before_is_told_to_open_it_again(
-    tmp_path: Path, multilingual: Path
-) -> None:
-    path = tmp_path / "c"
-    with SearchEngine.open_or_create(path) as first, SearchEngine.open_or_create(path) as second:
-        assert second.encoder.source == "starter"
-        with pytest.warns(LanguageWarning, match="encoding by multilingual instead"):
-            first.add(records(*MOST))
-        with pytest.raises(
-            EncoderMismatch, match=r"multilingual .* open it again with the encoder"
-        ):
-            second.add([{"_id": "more", "text": ENGLISH}])
-    with SearchEngine.open_or_create(path) as again:
-        again.add([{"_id": "more", "text": ENGLISH}])
-        assert len(again) == 4

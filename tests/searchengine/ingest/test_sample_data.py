@@ -3,7 +3,6 @@
 import csv
 import json
 import re
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 from conftest import REPOSITORY
 
 DATA = REPOSITORY / "data"
-Judgements = dict[str, dict[str, int]]
 
 
 def normalised(text: str) -> str:
@@ -42,26 +40,8 @@ def queries() -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def qrels() -> Judgements:
-    judgements: Judgements = defaultdict(dict)
-    for row in read_tsv(DATA / "qrels" / "test.tsv"):
-        judgements[row["query-id"]][row["corpus-id"]] = int(row["score"])
-    return judgements
-
-
-@pytest.fixture(scope="module")
 def pairs() -> list[dict[str, str]]:
     return read_tsv(DATA / "pairs.tsv")
-
-
-def test_every_judgement_names_a_query_and_a_passage_once(
-    corpus: list[dict[str, Any]], queries: list[dict[str, Any]], qrels: Judgements
-) -> None:
-    assert set(qrels) == {q["_id"] for q in queries}
-    assert {d for judged in qrels.values() for d in judged} <= {p["_id"] for p in corpus}
-    assert {score for judged in qrels.values() for score in judged.values()} == {1, 2}
-    rows = read_tsv(DATA / "qrels" / "test.tsv")
-    assert len(rows) == sum(len(judged) for judged in qrels.values())
 
 
 def test_no_training_sentence_contains_a_test_question(
@@ -78,12 +58,3 @@ def test_no_training_sentence_is_taken_from_a_passage(
     known = {normalised(s) for p in corpus for s in [p["title"], *sentences(p["text"])]}
     trained = {normalised(s) for row in pairs for text in row.values() for s in sentences(text)}
     assert trained & known == set()
-
-
-def test_readme_states_the_licence_and_the_counts(
-    corpus: list[dict[str, Any]], queries: list[dict[str, Any]], pairs: list[dict[str, str]]
-) -> None:
-    readme = (DATA / "README.md").read_text(encoding="utf-8")
-    assert "CC0-1.0" in readme
-    for count in (len(corpus), len(queries), len(pairs)):
-        assert re.search(rf"\| {count} \(", readme), count

@@ -17,7 +17,7 @@ import pytest
 from command_line import COMMAND
 from conftest import WordLengths
 from cut_documents import EXACT, Words
-from test_mirror import check, encoded, write
+from test_mirror import check, write
 from tiny_model import write_model2vec
 
 from searchengine import SearchEngine
@@ -135,60 +135,6 @@ def test_a_broken_file_is_named_once(engine: SearchEngine, notes: Path, tmp_path
         write(notes, {"c.txt": "ccc"})
         until(lambda: passes[-1].changes == {"added": 1})
     assert [bool(each.changes) for each in passes] == [True, False, True]
-
-
-def test_it_goes_on_where_it_stopped(engine: SearchEngine, notes: Path) -> None:
-    with watching(engine, notes):
-        pass
-    encoded(engine)
-    write(notes, {"c.txt": "ccc"})
-    (notes / "a.txt").unlink()
-    with watching(engine, notes) as passes:
-        assert passes[0].changes == {"added": 1, "removed": 1}
-    assert encoded(engine) == ["c ccc"]
-    check(engine, notes)
-
-
-def test_two_watchers_and_another_writer(engine: SearchEngine, notes: Path, tmp_path: Path) -> None:
-    path, wait = engine.collection.path, DEADLINE
-    with (
-        SearchEngine.open(path, Words(), wait=wait) as second,
-        SearchEngine.open(path, Words(), wait=wait) as third,
-        watching(engine, notes),
-        watching(second, notes),
-    ):
-        for i in range(8):
-            write(notes, {f"{i}.txt": f"a {i}"})
-            third.add([{"_id": f"r{i}", "text": "bb"}])
-            if i % 3 == 0:
-                (notes / f"{i}.txt").unlink()
-        there = {f"{i}.txt" for i in range(8) if i % 3} | {"a.txt", "one/b.txt"}
-        records = {f"r{i}" for i in range(8)}
-        until(lambda: (third.refresh(), keys(third))[1] == there | records)
-        third.delete(records)
-    engine.refresh()
-    check(engine, notes)
-
-
-def test_a_restored_backup_catches_up(
-    engine: SearchEngine, notes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The files are the same, but the collection has not read what the one before has."""
-    monkeypatch.setattr(folder_sync, "RECENT", 0)
-    monkeypatch.setattr(folder_sync, "LOOK", 0.1)
-    engine.mirror(notes)
-    engine.backup(tmp_path / "backup")
-    (notes / "a.txt").unlink()
-    write(notes, {"one/b.txt": "bb bb", "c.txt": "ccc", "d.txt": "dddd"})
-    with watching(engine, notes):
-        until(lambda: keys(engine) == {"one/b.txt", "c.txt", "d.txt"})
-        path = engine.collection.path
-        path.rename(tmp_path / "old")
-        (tmp_path / "backup").rename(path)
-        with SearchEngine.open(path, Words()) as restored:
-            until(lambda: (restored.refresh(), len(restored))[1] == 3)
-            assert restored["one/b.txt"].text == "bb bb"
-    check(engine, notes)
 
 
 def test_a_collection_that_is_away_is_waited_for(
