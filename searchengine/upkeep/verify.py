@@ -87,7 +87,7 @@ COLUMN_RULES = {
         ),
     ),
     "passages with a document or offsets that are not numbers": Rule(
-        f"SELECT id FROM passages WHERE {_NO_NUMBERS}",
+        f"SELECT 'passage ' || id FROM passages WHERE {_NO_NUMBERS}",
         "deleted",
         (f"DELETE FROM passages WHERE {_NO_NUMBERS}",),
     ),
