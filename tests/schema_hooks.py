@@ -11,7 +11,7 @@ GOOD = {
     "model": "words",
     "where": "year > 2000",
     "group_by": "lang",
-    "fields": {"lang": "year > 2000"},
+    "fields": ["lang"],
 }
 
 
@@ -56,7 +56,7 @@ def _mend_body(case: Any, body: dict[str, Any]) -> None:
         body["dimensions"] = 1
     if "input" in body:
         body["input"] = "a bb ccc"  # no zeros in its first dimension
-    if case.operation.path.endswith(("/map", "/count")):
+    if case.operation.path.endswith("/map"):
         body["query"] = None  # the encoder of words may find none in a question
     if "facets" in body:
         body["facets"] = ["lang"] * min(2, len(body["facets"]))

@@ -31,7 +31,6 @@ _NAME = re.compile(r"[\w][\w.-]{0,63}", re.ASCII)
     click.option(
         "--timeout", type=click.FloatRange(0.1, 3600), default=30, help="Seconds of a request."
     ),
-    click.option("--allow-origin", "origins", multiple=True, help="Web origin (CORS); repeatable."),
     example="serve papers.index notes=notes.index --tokens tokens.txt",
     collection=False,
     json=False,

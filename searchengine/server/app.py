@@ -14,13 +14,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from importlib.metadata import version
+from multiprocessing import resource_tracker
 from typing import Any
 
 import uvicorn
 from fastapi import Depends, FastAPI
 from fastapi.security import HTTPBearer
-from starlette.middleware.cors import CORSMiddleware
-from starlette.middleware.gzip import GZipMiddleware
 from uvicorn.supervisors import Multiprocess
 
 from searchengine.engine import SearchEngine
@@ -29,18 +28,15 @@ from searchengine.server import (
     document_routes,
     embedding_routes,
     page_routes,
-    projection,
     search_routes,
     status_routes,
 )
 from searchengine.server.auth import Access, read_tokens
 from searchengine.server.guard import Guard
-from searchengine.server.refusals import RESPONSES, add_handlers, known_parameters
-from searchengine.server.served import Served
+from searchengine.server.responses import HANDLERS, known_parameters
+from searchengine.server.served import REFRESH, Served
 from searchengine.server.server_settings import ServerSettings
 
-REFRESH = 0.5
-"""Seconds between looks for another file of tokens."""
 GRACE, CLOSING = 30, 4.0
 """Seconds that requests under way have to end, and then threads; the process ends after that."""
 _BACKLOG = 4096  # connections that wait to be accepted: what Linux allows
@@ -78,35 +74,21 @@ def create(settings: ServerSettings) -> Any:
         docs_url=None,  # its page loads scripts from another host; ours has them
         redoc_url=None,
         redirect_slashes=False,  # a redirect would name the host that the request names
+        exception_handlers=HANDLERS,
+        dependencies=[Depends(known_parameters)],
+        responses={
+            "4XX": {"description": "The request is refused; `error.message` says why."},
+            "5XX": {"description": "Not ready, busy, not in time, or an error."},
+        },
     )
     app.state.collections = collections
-    checks = [Depends(known_parameters)]
-    app.include_router(status_routes.health, dependencies=checks, responses={503: {}})
+    app.include_router(status_routes.health)
     # The guard has checked the token; this says in OpenAPI that an operation takes one.
-    checks.append(Depends(HTTPBearer(auto_error=False, scheme_name="token")))
-    for routes in (
-        search_routes,
-        embedding_routes,
-        document_routes,
-        status_routes,
-        page_routes,
-        projection,
-    ):
-        app.include_router(routes.router, dependencies=checks, responses=RESPONSES)
+    token = Depends(HTTPBearer(auto_error=False, scheme_name="token"))
+    for routes in (search_routes, embedding_routes, document_routes, status_routes, page_routes):
+        app.include_router(routes.router, dependencies=[token])
     page_routes.mount_files(app)
-    add_handlers(app)
-    # An attack by the length of what is compressed (BREACH) needs a page of another origin that
-    # makes a browser send the secret of its user; ours is a token in a header, which none can.
-    guard = Guard(GZipMiddleware(app, 1000, 1), settings, access)
-    if not settings.origins:
-        return guard
-    return CORSMiddleware(
-        guard,
-        settings.origins,
-        allow_methods=["*"],
-        allow_headers=["*"],
-        expose_headers=["x-request-id", "retry-after"],
-    )
+    return Guard(app, settings, access)
 
 
 async def _follow(access: Access) -> None:
@@ -162,7 +144,11 @@ def serve(settings: ServerSettings, on_address: Callable[[str], None]) -> None:
         if settings.workers > 1:
             with tempfile.TemporaryDirectory(prefix="searchengine-") as folder:
                 os.environ[status_routes.METRICS_FOLDER] = folder  # for the workers
+                resource_tracker.ensure_running()  # which unblocks signals
+                signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # workers inherit it
                 _Workers(config, [listener]).run()
+            if signal.SIGINT in signal.sigpending():
+                raise KeyboardInterrupt
             return
         server = uvicorn.Server(config)
         try:
@@ -190,6 +176,12 @@ def listen(host: str, port: int) -> socket.socket:
 
 class _Workers(Multiprocess):
     """Processes that answer; uvicorn replaces one that dies."""
+
+    def handle_signals(self) -> None:
+        """Stop after Ctrl-C, which all processes get, also those that are still starting."""
+        if signal.SIGINT in signal.sigpending():
+            self.handle_int()
+        super().handle_signals()
 
     def terminate_all(self) -> None:
         """Stop the workers, and refuse connections from now on: no worker would accept them."""

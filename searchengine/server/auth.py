@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from searchengine.errors import QueryError
-from searchengine.server.refusals import Refused
+from searchengine.server.responses import Refused
 
 OPEN = ("/healthz", "/readyz", "/openapi.json", "/docs")
 """Addresses without a token, beside the page and its parts."""
 # Of all that is not GET, only this reads.
-_READS = re.compile(
-    r"/v1/(search(/batch|/similar)?|embeddings|collections/[^/]+/(map|count|documents:get))"
-)
+_READS = re.compile(r"/v1/(search(/batch|/similar)?|embeddings|collections/[^/]+/(map|facets))")
 _log = logging.getLogger(__name__)
 
 
@@ -33,10 +31,9 @@ def read_tokens(path: Path) -> dict[bytes, Token]:
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise QueryError(f"{path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise QueryError(f"{path} must be UTF-8 text, one token a line") from error
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", "a file of tokens must be UTF-8 text")
+        raise QueryError(f"{path}: {reason}") from error
     tokens: dict[bytes, Token] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         fields = re.split(r"(?:^|\s)#", line, maxsplit=1)[0].split()  # a token may have a #
@@ -89,7 +86,10 @@ class Access:
     def admit(self, method: str, path: str, headers: Mapping[bytes, bytes]) -> Token | None:
         """The token of a request; None: it needs none. Raises Refused."""
         if self._file is None:
-            self._check_host(headers)
+            # A web page could make a name of its own point to this machine.
+            host = re.sub(r":\d+$", "", headers.get(b"host", b"").decode("latin1").lower())
+            if host not in self._hosts:
+                raise Refused(421, "without tokens, the server answers to localhost only")
         if path in OPEN or not path.startswith(("/v1/", "/metrics")):
             return None
         writes = method not in ("GET", "HEAD") and not _READS.fullmatch(path)
@@ -97,27 +97,17 @@ class Access:
             if writes:
                 raise Refused(403, "writing needs a token; start the server with: --tokens FILE")
             return None
-        token = self._token(headers)
-        if writes and not token.writes:
-            raise Refused(403, "this token may read only; use one with the scope write")
-        return token
-
-    def _token(self, headers: Mapping[bytes, bytes]) -> Token:
-        """The token in the header. How long its digest is sought tells nothing about a token."""
         scheme, _, secret = headers.get(b"authorization", b"").partition(b" ")
         challenge = {"WWW-Authenticate": "Bearer"}
         if scheme.lower() != b"bearer" or not secret.strip():
             raise Refused(401, "a token is needed: Authorization: Bearer TOKEN", challenge)
+        # How long a digest is sought tells nothing about a token.
         token = self.tokens.get(_digest(secret.strip()))
         if token is None:
             raise Refused(401, "the server does not know this token; check its spelling", challenge)
+        if writes and not token.writes:
+            raise Refused(403, "this token may read only; use one with the scope write")
         return token
-
-    def _check_host(self, headers: Mapping[bytes, bytes]) -> None:
-        """Refuse other names of this machine: a web page could make one of its own point here."""
-        host = headers.get(b"host", b"").decode("latin1").lower()
-        if re.sub(r":\d+$", "", host) not in self._hosts:
-            raise Refused(421, "without tokens, the server answers to localhost and 127.0.0.1 only")
 
 
 def _digest(secret: bytes) -> bytes:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Body, Path, Query
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.responses import Response
 
@@ -12,8 +12,7 @@ from searchengine.engine import SearchEngine
 from searchengine.errors import QueryError, UnknownKey
 from searchengine.indexer.arrays import Floats
 from searchengine.query.request import check_vectors
-from searchengine.server.models import KeysRequest, NewDocument, Patch, UrlFilter
-from searchengine.server.responses import json_list, json_object, respond
+from searchengine.server.responses import json_list, respond
 from searchengine.server.served import Collection
 from searchengine.server.server_settings import MAX_KEY, MAX_OFFSET, MAX_PAGE
 
@@ -27,64 +26,41 @@ router = APIRouter(tags=["documents"], prefix="/v1/collections/{name}/documents"
 Key = Annotated[
     str, Path(min_length=1, max_length=MAX_KEY, description="A key.", examples=["whales"])
 ]
-Where = Annotated[UrlFilter | None, Query(description="Metadata filter.")]
-After = Annotated[
-    int | None,
-    Query(ge=0, lt=1 << 63, description="`next` of the page before, which this one follows."),
-]
-VECTOR = "_vector"
-"""Field of a record that holds the document's vector, if it comes with one."""
-RESULTS = ("added", "changed", "metadata_updated", "unchanged")
-"""Possible outcomes for a document that is put."""
+Where = Annotated[str, Query(max_length=2000, description="Metadata filter.")]
+Record = Annotated[dict[str, Any], Body(examples=[{"text": "Owls hunt by night.", "year": 2020}])]
 
 
 @router.get("")
 async def list_documents(
     served: Collection,
-    where: Where = None,
+    where: Where | None = None,
     offset: Annotated[int, Query(ge=0, le=MAX_OFFSET)] = 0,
     limit: Annotated[int, Query(ge=0, le=MAX_PAGE)] = 10,
-    after: After = None,
+    after: Annotated[int | None, Query(ge=0, lt=1 << 63)] = None,
 ) -> Response:
     """`documents` in the order in which they were first added.
 
-    `total`: those that match the filter, without `after`. `next`: `after` of the next page.
+    `total`: those that match the filter, on the first page. `next`: `after` of the next page.
     """
 
-    def work(engine: SearchEngine) -> bytes:
+    def work(engine: SearchEngine) -> dict[str, Any]:
         with engine.collection.reading() as snapshot:
             first, most = -1 if after is None else after, offset + limit
             ids = snapshot.ids_after(first, where, most + 1).tolist()
             page = ids[offset:most]
-            records = json_list(document.as_record() for document in snapshot.documents(page))
-            return json_object(
-                documents=records,
-                total=snapshot.count(where) if after is None else None,
-                next=page[-1] if page and len(ids) > most else None,
-            )
-
-    return respond(await served.read(work))
-
-
-@router.post(":get")
-async def get_documents(served: Collection, body: KeysRequest) -> Response:
-    """`documents` in the order of their keys; null for an unknown key."""
-
-    def work(engine: SearchEngine) -> bytes:
-        documents = engine.get(body.keys)
-        return json_object(documents=json_list(each and each.as_record() for each in documents))
+            return {
+                "documents": json_list(each.as_record() for each in snapshot.documents(page)),
+                "total": snapshot.count(where) if after is None else None,
+                "next": page[-1] if page and len(ids) > most else None,
+            }
 
     return respond(await served.read(work))
 
 
 @router.delete("")
-async def delete_documents(
-    served: Collection,
-    where: Annotated[UrlFilter, Query(description="Metadata filter.", examples=["year < 2000"])],
-) -> Response:
+async def delete_documents(served: Collection, where: Where) -> Response:
     """Delete all documents that match a filter; `deleted`: their number."""
-    deleted = await served.write(lambda engine: engine.delete(where=where), limited=True)
-    return respond(json_object(deleted=deleted))
+    return respond({"deleted": await served.write(lambda engine: engine.delete(where=where))})
 
 
 @router.get("/{key:any_key}")
@@ -94,31 +70,32 @@ async def get_document(served: Collection, key: Key) -> Response:
 
 
 @router.put("/{key:any_key}")
-async def put_document(served: Collection, key: Key, new: NewDocument) -> Response:
-    """Store a document, in place of the one with this key.
+async def put_document(served: Collection, key: Key, new: Record) -> Response:
+    """Store a document, in place of the one with this key: `text`, `title`, and any metadata.
 
     `_vector`: the document's vector, in place of its encoding. `result`: added, changed,
     metadata_updated or unchanged, which is committed.
     """
     dim = served.engine.collection.settings["encoder"]["dim"]
-    document, vector = _checked(new.model_dump(), key, dim)
+    document, vector = _checked(new, key, dim)
 
     def work(engine: SearchEngine) -> str:
         # In a collection without an encoder, a document without a vector is found by its words.
         encoded = engine.encodes and vector is None
         summary = engine.add([document], None if encoded else [vector])
-        return max(RESULTS, key=lambda name: int(getattr(summary, name)))
+        results = ("added", "changed", "metadata_updated", "unchanged")
+        return next(result for result in results if getattr(summary, result))
 
-    return respond(json_object(key=key, result=await served.write(work)))
+    return respond({"key": key, "result": await served.write(work)})
 
 
 @router.patch("/{key:any_key}")
-async def update_document(served: Collection, key: Key, patch: Patch) -> Response:
+async def update_document(served: Collection, key: Key, patch: Record) -> Response:
     """Merge into the metadata of a document (RFC 7396): null removes a field."""
 
     def work(engine: SearchEngine) -> bytes:
         _record(engine, key)
-        engine.update({key: patch.model_dump()})
+        engine.update({key: patch})
         return _record(engine, key)
 
     return respond(await served.write(work))
@@ -127,22 +104,20 @@ async def update_document(served: Collection, key: Key, patch: Patch) -> Respons
 @router.delete("/{key:any_key}")
 async def delete_document(served: Collection, key: Key) -> Response:
     """Delete a document."""
-    deleted = await served.write(lambda engine: engine.delete([key]))
-    if not deleted:
-        raise _unknown(key)
-    return respond(json_object(deleted=deleted))
+
+    def work(engine: SearchEngine) -> int:
+        _record(engine, key)
+        return engine.delete([key])
+
+    return respond({"deleted": await served.write(work)})
 
 
 def _record(engine: SearchEngine, key: str) -> bytes:
     """A stored document as JSON. Raises UnknownKey."""
     document = engine.get(key)
     if document is None:
-        raise _unknown(key)
+        raise UnknownKey(f"there is no document {key!r:.80}")
     return json_list([document.as_record()])[1:-1]
-
-
-def _unknown(key: str) -> UnknownKey:
-    return UnknownKey(f"there is no document {key!r:.80}")
 
 
 def _checked(record: dict[str, Any], key: str, dim: int) -> tuple[Document, Floats | None]:
@@ -151,11 +126,11 @@ def _checked(record: dict[str, Any], key: str, dim: int) -> tuple[Document, Floa
     `key`: that of the address. `dim`: of the collection.
     """
     place, vector = f"document {key!r:.80}", None
-    if (row := record.pop(VECTOR, None)) is not None:
+    if (row := record.pop("_vector", None)) is not None:
         try:
             (vector,) = check_vectors([row], dim)
         except QueryError as error:
-            needed = f"{VECTOR} must be a list of {dim} finite numbers, not all zeros"
+            needed = f"_vector must be a list of {dim} finite numbers, not all zeros"
             raise bad(place, needed) from error
     document = Document.from_mapping(record, place, key, needs_text=False)
     if document.key != key:

@@ -1,7 +1,7 @@
 """Routes in the shape of OpenAI's API: models and embeddings."""
 
 import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,9 @@ from starlette.responses import Response
 from searchengine.engine import SearchEngine, limits
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats
-from searchengine.server.models import EmbeddingsRequest, Role
-from searchengine.server.responses import json_list, json_object, respond
-from searchengine.server.served import Served, collection_of
+from searchengine.server.models import EmbeddingsRequest
+from searchengine.server.responses import json_list, respond
+from searchengine.server.served import collection_of
 
 router = APIRouter(tags=["openai"], prefix="/v1")
 _BLOCK = 256  # texts encoded at a time; between blocks the time limit is checked
@@ -22,14 +22,10 @@ _BLOCK = 256  # texts encoded at a time; between blocks the time limit is checke
 @router.get("/models")
 async def models(request: Request) -> Response:
     """What an embeddings request may name as `model`: the collections that have an encoder."""
-    served = request.app.state.collections.values()
-    listed = [_model(each) for each in served if each.away is None and each.engine.encodes]
-    return respond(json_object(object="list", data=listed))
-
-
-def _model(served: Served) -> dict[str, Any]:
-    created = 0 if isinstance(served.path, str) else int(served.path.stat().st_mtime)
-    return {"id": served.name, "object": "model", "created": created, "owned_by": "searchengine"}
+    model = {"object": "model", "created": 0, "owned_by": "searchengine"}
+    served = request.app.state.collections.items()
+    names = [name for name, each in served if each.away is None and each.engine.encodes]
+    return respond({"object": "list", "data": [{"id": name} | model for name in names]})
 
 
 @router.post("/embeddings")
@@ -40,49 +36,44 @@ async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
     in little-endian order. `truncated` lists the inputs of which the encoder has read the first
     `max_tokens` only.
     """
-    served = collection_of(request, body.model)
-    texts = [body.input] if isinstance(body.input, str) else body.input
+    served = await collection_of(request, body.model)
 
-    def work(engine: SearchEngine) -> bytes:
+    def work(engine: SearchEngine) -> dict[str, Any]:
         if not engine.encodes:
             raise QueryError("the collection has no encoder; its documents come with vectors")
-        if body.dimensions is not None and body.dimensions > engine.encoder.dim:
-            raise QueryError(
-                f"dimensions must be at most {engine.encoder.dim}, got {body.dimensions}"
-            )
-        lengths = [len(spans) for spans in engine.encoder.token_spans(texts)]
-        room = engine.encoder.room(body.input_type)  # None: any number is read
-        tokens = sum(lengths if room is None else (min(length, room) for length in lengths))
+        encoder = engine.encoder
+        if body.dimensions is not None and body.dimensions > encoder.dim:
+            raise QueryError(f"dimensions must be at most {encoder.dim}, got {body.dimensions}")
+        lengths = [len(spans) for spans in encoder.token_spans(body.input)]
+        room = encoder.room(body.input_type)  # None: any number is read
+        read = [length if room is None else min(length, room) for length in lengths]
         data = (
             {"object": "embedding", "index": i, "embedding": row}
-            for i, row in enumerate(_rows(engine, texts, body))
+            for i, row in enumerate(_rows(engine, body))
         )
-        return json_object(
-            object="list",
-            model=served.name,
-            usage={"prompt_tokens": tokens, "total_tokens": tokens},
-            truncated=[i for i, n in enumerate(lengths) if room is not None and n > room],
-            max_tokens=room,
-            data=json_list(data),
-        )
+        return {
+            "object": "list",
+            "model": served.name,
+            "usage": {"prompt_tokens": sum(read), "total_tokens": sum(read)},
+            "truncated": [i for i, length in enumerate(lengths) if length > read[i]],
+            "max_tokens": room,
+            "data": json_list(data),
+        }
 
     return respond(await served.read(work))
 
 
-def _rows(engine: SearchEngine, texts: Sequence[str], body: EmbeddingsRequest) -> Iterator[Any]:
+def _rows(engine: SearchEngine, body: EmbeddingsRequest) -> Iterator[Any]:
     """Unit rows as numbers or base64. Raises QueryError, SearchTimeout."""
-    role: Role = body.input_type
-    encode = engine.encode_questions if role == "query" else engine.encode_documents
-    for start in range(0, len(texts), _BLOCK):
+    encode = engine.encode_questions if body.input_type == "query" else engine.encode_documents
+    for start in range(0, len(body.input), _BLOCK):
         limits.check()
-        vectors: Floats = encode(texts[start : start + _BLOCK])
+        vectors: Floats = encode(body.input[start : start + _BLOCK])
         if body.dimensions is not None:
             vectors = vectors[:, : body.dimensions]
             lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
             if not lengths.all():
-                raise QueryError(
-                    f"a vector has only zeros in its first {body.dimensions} dimensions"
-                )
+                raise QueryError(f"a vector has only zeros in its first {body.dimensions} numbers")
             vectors = vectors / lengths
         for row in vectors.astype("<f4"):
             is_text = body.encoding_format == "base64"

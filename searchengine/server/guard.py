@@ -12,18 +12,24 @@ from contextlib import nullcontext
 from datetime import UTC, datetime
 from itertools import count
 
+from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from searchengine.server.auth import Access
-from searchengine.server.refusals import INTERNAL, RETRY, Refused, error_response
+from searchengine.server.responses import INTERNAL, RETRY, Refused, refuse
 from searchengine.server.server_settings import MAX_BODY, MAX_REQUESTS, ServerSettings
 from searchengine.server.status_routes import count_request
 
+POLICY = (
+    "default-src 'none'; script-src 'self'{}; style-src 'self'{}; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 _HEADERS = {
-    b"x-content-type-options": b"nosniff",
-    b"referrer-policy": b"no-referrer",
-    b"content-security-policy": b"default-src 'none'; frame-ancestors 'none'",
-    b"cache-control": b"no-store",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "content-security-policy": POLICY.format("", ""),
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-store",
 }
 _log = logging.getLogger(__name__)
 
@@ -62,12 +68,10 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                present = {name for name, _ in message["headers"]}
-                message["headers"] = [
-                    *message["headers"],
-                    (b"x-request-id", scope["id"].encode()),
-                    *((name, value) for name, value in _HEADERS.items() if name not in present),
-                ]
+                headers = MutableHeaders(scope=message)
+                headers["x-request-id"] = scope["id"]
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
             await send(message)
 
         try:
@@ -79,10 +83,7 @@ class Guard:
                 _log.error("request %s failed", scope["id"], exc_info=error)
                 error = Refused(500, INTERNAL)
             if not status:  # else all that is left is to end the connection
-                response = error_response(
-                    error.status_code, error.detail, scope["id"], error.headers
-                )
-                await response(scope, receive, sending)
+                await refuse(scope, error)(scope, receive, sending)
         finally:
             _record(scope, method, status, time.perf_counter() - start)
 
@@ -103,8 +104,17 @@ class Guard:
 
 
 async def _until_left(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Run an application until it ends or the caller leaves. Raises Left."""
-    bodies = [await _body(receive)]
+    """Run an application until it ends or the caller leaves. Raises Left, and Refused by a body."""
+    body, more = bytearray(), True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Left
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+        if len(body) > MAX_BODY:
+            raise Refused(413, f"a request must be at most {MAX_BODY} bytes; send less at once")
+    bodies = [bytes(body)]
 
     async def replay() -> Message:
         if not bodies:  # the caller is watched here
@@ -117,26 +127,11 @@ async def _until_left(app: ASGIApp, scope: Scope, receive: Receive, send: Send) 
         await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
         if not answering.done():
             raise Left
+        await answering
     finally:
         leaving.cancel()
         answering.cancel()
-        (outcome,) = await asyncio.gather(answering, return_exceptions=True)
-    if isinstance(outcome, BaseException):
-        raise outcome
-
-
-async def _body(receive: Receive) -> bytes:
-    """The whole body. Raises Refused if it is too long, Left."""
-    body, more = bytearray(), True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Left
-        body += message.get("body", b"")
-        more = message.get("more_body", False)
-        if len(body) > MAX_BODY:
-            raise Refused(413, f"a request must be at most {MAX_BODY} bytes; send less at once")
-    return bytes(body)
+        await asyncio.gather(answering, return_exceptions=True)
 
 
 def _record(scope: Scope, method: str, status: int, seconds: float) -> None:

@@ -4,7 +4,7 @@ Reads only. Each call shows the newest commit of any process.
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from functools import partial
 from importlib.metadata import version
@@ -19,12 +19,11 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 from pydantic import Field, ValidationError
 
-from searchengine.engine import Hit, Hits, SearchEngine, field_name
+from searchengine.engine import Hits, SearchEngine, field_name
 from searchengine.errors import EncoderMismatch, SearchEngineError
 
 _EXPECTED = (SearchEngineError, OSError, ImportError, ToolError)
 _LONGEST = 2000  # characters of a hit's text; of a longer passage the snippet is shown
-_SAMPLE = 50  # documents whose fields are named to the assistant
 
 Where = Annotated[
     str | None,
@@ -34,8 +33,6 @@ Where = Annotated[
     ),
 ]
 Count = Annotated[int, Field(ge=1, le=100, description="Number of hits.")]
-
-
 Result = dict[str, Any]  # JSON, which the description of each tool explains
 
 
@@ -71,9 +68,6 @@ class Tools:
             Field(description="Rank by meaning (vector), by words (text), by both (hybrid)."),
         ] = "auto",
         offset: Annotated[int, Field(ge=0, description="Number of hits to skip.")] = 0,
-        typo_tolerance: Annotated[
-            bool, Field(description="Replace words that no document has by the nearest ones.")
-        ] = True,
     ) -> Result:
         """Find the documents that answer a question best, with the passage that does so.
 
@@ -85,8 +79,7 @@ class Tools:
         headings above it, and the parts of its score as `scores`. `notes` says why there are none;
         `replaced` has unknown words of the question, with the words searched for instead.
         """
-        options: dict[str, Any] = {"where": where, "mode": mode, "offset": offset}
-        return _results(self._current().search(query, k, typo_tolerance=typo_tolerance, **options))
+        return _results(self._current().search(query, k, where=where, mode=mode, offset=offset))
 
     def get(
         self,
@@ -103,17 +96,17 @@ class Tools:
         stored = dict(zip(keys, self._current().get(keys), strict=True))
         documents = [
             {
-                "key": document.key,
+                "key": key,
                 "title": document.title,
                 "text": document.text[start : start + characters],
                 "start": start,
                 "length": len(document.text),
                 "metadata": dict(document.metadata),
             }
-            for document in map(stored.get, keys)
+            for key, document in stored.items()
             if document is not None
         ]
-        return {"documents": documents, "unknown": [key for key in keys if stored[key] is None]}
+        return {"documents": documents, "unknown": [k for k, found in stored.items() if not found]}
 
     def similar(
         self,
@@ -127,8 +120,7 @@ class Tools:
     def facets(
         self,
         fields: Annotated[
-            list[str],
-            Field(min_length=1, max_length=20, description="Fields, such as author.name"),
+            list[str], Field(min_length=1, max_length=20, description="Fields, such as author.name")
         ],
         where: Where = None,
         most: Annotated[
@@ -151,9 +143,8 @@ class Tools:
     def instructions(self) -> str:
         """What an assistant should know of the collection before it calls a tool."""
         engine = self._current()
-        names: dict[str, None] = {}
-        for document in engine.documents(limit=_SAMPLE):
-            names |= dict.fromkeys(_names(document.metadata))
+        sample = engine.documents(limit=50)
+        names = dict.fromkeys(field_name((name,)) for each in sample for name in each.metadata)
         fields = f" Metadata fields: {', '.join(names)}." if names else ""
         return (
             f"A searchable collection of {len(engine):,} documents. `search` finds passages by "
@@ -174,16 +165,16 @@ class Server(MCPServer[Any]):
             log_level="WARNING",
             subscriptions=False,
         )
-        self._arguments: dict[str, list[str]] = {}
+        every = (tools.search, tools.get, tools.similar, tools.facets)
+        self._tools: dict[str, Callable[..., Result]] = {each.__name__: each for each in every}
         reads = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
-        for tool in (tools.search, tools.get, tools.similar, tools.facets):
+        for tool in self._tools.values():
             about = cleandoc(tool.__doc__ or "")
             self.add_tool(tool, description=about, annotations=reads, structured_output=True)
-            self._arguments[tool.__name__] = list(signature(tool).parameters)
 
     async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
         """Call a tool. Raises ToolError, with a message for the assistant."""
-        known = self._arguments.get(name, list(arguments))
+        known = signature(self._tools[name]).parameters if name in self._tools else arguments
         for argument in arguments:
             if argument not in known:
                 raise ToolError(
@@ -194,7 +185,10 @@ class Server(MCPServer[Any]):
         except ToolError as error:
             cause = error.__cause__
             if isinstance(cause, ValidationError):
-                raise ToolError(_sentence(cause)) from error
+                first = cause.errors(include_url=False)[0]
+                wrong = f": {first['msg'].lower()}, got {first['input']!r:.80}"
+                wrong = " is missing" if first["type"] == "missing" else wrong
+                raise ToolError(f"{'.'.join(map(str, first['loc']))}{wrong}") from error
             if isinstance(cause, _EXPECTED):
                 raise ToolError(str(cause)) from error
             raise
@@ -207,42 +201,13 @@ def serve(path: str | Path, **options: Any) -> None:
 
 
 def _results(hits: Hits) -> Result:
-    return {
-        "hits": [_hit(hit) for hit in hits],
-        "notes": list(hits.notes),
-        "replaced": dict(hits.replaced),
-    }
-
-
-def _hit(hit: Hit) -> Result:
-    metadata = dict(hit.metadata)
-    if hit.heading:
-        del metadata["headings"]  # all of a file's
-    return {
-        "key": hit.key,
-        "score": hit.score,
-        "title": hit.title,
-        "heading": hit.heading,
-        "text": hit.passage if len(hit.passage) <= _LONGEST else hit.snippet,
-        "start": hit.start,
-        "metadata": metadata,
-        "scores": dict(hit.scores),
-    }
-
-
-def _names(metadata: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[str]:
-    """The fields of a document's metadata, as filters name them."""
-    for name, value in metadata.items():
-        if isinstance(value, dict):
-            yield from _names(value, (*above, name))
-        else:
-            yield field_name((*above, name))
-
-
-def _sentence(error: ValidationError) -> str:
-    """The first mistake in the arguments of a tool."""
-    first = error.errors(include_url=False)[0]
-    place = ".".join(map(str, first["loc"]))
-    if first["type"] == "missing":
-        return f"{place} is missing"
-    return f"{place}: {first['msg'].lower()}, got {first['input']!r:.80}"
+    shown = []
+    for hit in hits:
+        metadata = dict(hit.metadata)
+        if hit.heading:
+            del metadata["headings"]  # all of a file's
+        fields = ("key", "score", "title", "heading", "start")
+        text = hit.passage if len(hit.passage) <= _LONGEST else hit.snippet
+        more = {"text": text, "metadata": metadata, "scores": dict(hit.scores)}
+        shown.append({name: getattr(hit, name) for name in fields} | more)
+    return {"hits": shown, "notes": list(hits.notes), "replaced": dict(hits.replaced)}

@@ -4,16 +4,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    create_model,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 
 from searchengine.query.request import Query
 from searchengine.server import server_settings as most
@@ -26,15 +17,12 @@ def _whole(value: Any) -> Any:
 
 _WHOLE = BeforeValidator(_whole)
 Question = Annotated[
-    str,
-    Field(min_length=1, max_length=most.MAX_QUERY, pattern=r"\S", description="A question."),
+    str, Field(min_length=1, max_length=10_000, pattern=r"\S", description="A question.")
 ]
 Vector = Annotated[
-    list[Annotated[float, Field(allow_inf_nan=False)]],
-    Field(min_length=1, max_length=most.MAX_DIMENSIONS),
+    list[Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=1, max_length=8192)
 ]
-UrlFilter = Annotated[str, Field(max_length=most.MAX_URL_FILTER)]
-FieldName = Annotated[str, Field(max_length=most.MAX_FIELD)]
+FieldName = Annotated[str, Field(max_length=100)]
 StoredKey = Annotated[str, Field(max_length=most.MAX_KEY)]
 Name = Annotated[str, Field(max_length=64)]
 
@@ -49,14 +37,12 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-# ------------------------------------------------------------------------------------------- search
-
 _BOUNDS = {
-    "k": Field(le=most.MAX_K, ge=1),
+    "k": Field(le=1000, ge=1),
     "offset": Field(le=most.MAX_OFFSET, ge=0),
-    "shortlist": Field(le=most.MAX_SHORTLIST, ge=1),
-    "where": Field(max_length=most.MAX_FILTER, examples=["year >= 2015 and lang in ('en', 'ko')"]),
-    "group_by": Field(max_length=most.MAX_FIELD),
+    "shortlist": Field(le=100_000, ge=1),
+    "where": Field(max_length=10_000, examples=["year >= 2015 and lang in ('en', 'ko')"]),
+    "group_by": Field(max_length=100),
     "facets": Field(max_length=most.MAX_FACETS),
     "min_score": Field(allow_inf_nan=False),
     "timeout": Field(allow_inf_nan=False, gt=0),
@@ -87,8 +73,8 @@ def _options() -> dict[str, Any]:
     return options
 
 
-_OPTIONS = _options()
-_Options: Any = create_model("_Options", __base__=Strict, **_OPTIONS)
+OPTIONS = _options()
+_Options: Any = create_model("_Options", __base__=Strict, **OPTIONS)
 
 
 class SearchOptions(_Options):  # type: ignore[misc]
@@ -101,12 +87,6 @@ class SearchOptions(_Options):  # type: ignore[misc]
     either: ClassVar[tuple[str, str]]
     collection: Name | None = Field(None, description="Needed if the server has several.")
     texts: bool = Field(True, description="Whether hits come with the text of their document.")
-
-    def options(self) -> dict[str, Any]:
-        """The keywords of SearchEngine.search that differ from their defaults."""
-        options = set(_OPTIONS) - {"k", "timeout"}
-        chosen: dict[str, Any] = self.model_dump(include=options, exclude_defaults=True)
-        return chosen
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -128,7 +108,7 @@ class SearchRequest(SearchOptions):
     vector: Vector | None = Field(None, description="In place of `query`.")
 
 
-_SEVERAL = Field(min_length=1, max_length=most.MAX_BATCH)
+_SEVERAL = Field(min_length=1, max_length=256)
 
 
 class BatchRequest(SearchOptions):
@@ -148,33 +128,23 @@ class SimilarRequest(SearchOptions):
     model_config = _examples({"key": "whales", "k": 5}, {"keys": ["whales", "owls"], "k": 5})
     either = ("key", "keys")
     key: StoredKey | None = None
-    keys: Annotated[list[StoredKey], Field(min_length=1, max_length=most.MAX_EXAMPLES)] | None = (
-        Field(None, description="In place of `key`.")
+    keys: Annotated[list[StoredKey], Field(min_length=1, max_length=100)] | None = Field(
+        None, description="In place of `key`."
     )
 
 
-# --------------------------------------------------------------------------------------- embeddings
-
-Role = Literal["query", "document"]
-_Text = Annotated[str, Field(min_length=1, max_length=most.MAX_INPUT, pattern=r"\S")]
-_Texts = Annotated[list[_Text], Field(min_length=1, max_length=most.MAX_INPUTS)]
+_Text = Annotated[str, Field(min_length=1, max_length=100_000, pattern=r"\S")]
 
 
-def _only_texts(value: Any) -> Any:
+def _as_list(value: Any) -> Any:
+    """A text as a list of one. Raises ValueError for tokens."""
     first = value[0] if isinstance(value, list) and value else None
     if isinstance(first, int | list):
         raise ValueError(
             "send texts, not tokens; LangChain's OpenAIEmbeddings sends texts with "
             "check_embedding_ctx_length=False"
         )
-    return value
-
-
-Input = Annotated[
-    Annotated[_Text, Tag("text")] | Annotated[_Texts, Tag("texts")],
-    Discriminator(lambda value: "texts" if isinstance(value, list) else "text"),
-    BeforeValidator(_only_texts),
-]
+    return [value] if isinstance(value, str) else value
 
 
 class EmbeddingsRequest(Strict):
@@ -184,46 +154,19 @@ class EmbeddingsRequest(Strict):
         {"model": "papers", "input": ["how do whales sleep"], "dimensions": 64}
     )
     model: Name | None = Field(None, description="The collection whose encoder is used.")
-    input: Input = Field(description="A text or several.")
-    dimensions: Annotated[int, Field(ge=1, le=most.MAX_DIMENSIONS), _WHOLE] | None = Field(
+    input: Annotated[
+        list[_Text],
+        Field(min_length=1, max_length=2048, description="A text or several."),
+        BeforeValidator(_as_list, json_schema_input_type=_Text | list[_Text]),
+    ]
+    dimensions: Annotated[int, Field(ge=1, le=8192), _WHOLE] | None = Field(
         None, description="Prefix to keep, scaled to length 1."
     )
     encoding_format: Literal["float", "base64"] = "float"
-    input_type: Role = Field(
+    input_type: Literal["query", "document"] = Field(
         "document", description="Role of the texts, for encoders that tell them apart."
     )
     user: str | None = Field(None, description="Ignored.", max_length=1000)
-
-
-# ---------------------------------------------------------------------------------------- documents
-
-
-class KeysRequest(Strict):
-    """Documents by their keys."""
-
-    model_config = _examples({"keys": ["whales", "owls"]})
-    keys: Annotated[list[StoredKey], Field(max_length=most.MAX_PAGE)]
-
-
-class NewDocument(BaseModel):
-    """A document to store: `text` or `title`, and any metadata next to them."""
-
-    model_config = _examples(
-        {"title": "Sleep", "text": "A whale rests half of its brain.", "year": 2016},
-        extra="allow",
-        strict=True,
-    )
-    title: str = ""
-    text: str = ""
-
-
-class Patch(BaseModel):
-    """Metadata to merge; null removes a field."""
-
-    model_config = _examples({"checked": True, "year": None}, extra="allow")
-
-
-# --------------------------------------------------------------------------------------------- page
 
 
 class MapRequest(Strict):
@@ -235,15 +178,9 @@ class MapRequest(Strict):
     version: str | None = Field(None, max_length=64, description="The one of the last response.")
 
 
-class CountRequest(Strict):
-    """What to count."""
+class FacetsRequest(Strict):
+    """Fields whose values are counted."""
 
-    model_config = _examples({"query": "whales", "fields": {"lang": "year >= 2015"}})
-    query: Question | None = None
-    mode: Literal["auto", "vector", "text", "hybrid"] = "auto"
-    typo_tolerance: bool = True
+    model_config = _examples({"fields": ["lang"], "where": "year >= 2015"})
+    fields: Annotated[list[FieldName], Field(max_length=most.MAX_FACETS)] = []
     where: Annotated[str, _BOUNDS["where"]] | None = None
-    fields: Annotated[
-        dict[FieldName, Annotated[str, _BOUNDS["where"]] | None],
-        Field(max_length=most.MAX_FACETS),
-    ] = Field({}, description="Fields whose values are counted, each with a filter of its own.")

@@ -1,59 +1,38 @@
-"""The search page, what it asks for to filter, and the page that documents the API."""
+"""The page: its files, the fields that it filters by, and its map; and the page of the API."""
 
-import base64
-import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from random import Random
+from typing import Any, NamedTuple
 
 import numpy as np
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, FastAPI
 from fastapi.openapi.docs import get_swagger_ui_html
-from starlette.responses import Response
+from starlette.responses import FileResponse, Response
 from starlette.staticfiles import StaticFiles
 
-from searchengine.engine import Mode, Question, SearchEngine, field_name
-from searchengine.server.models import CountRequest
-from searchengine.server.projection import sample_ids
-from searchengine.server.responses import facet_lists, json_object, respond
+from searchengine.engine import SearchEngine, contract, entries, field_name
+from searchengine.indexer.arrays import Floats
+from searchengine.server.guard import POLICY
+from searchengine.server.models import MapRequest
+from searchengine.server.responses import respond
 from searchengine.server.served import Collection
-from searchengine.server.server_settings import MAX_FACETS, MAX_OFFSET
+from searchengine.server.server_settings import MAX_FACETS
 
-BEST = 100
-"""Documents that a question is about: the values of those are counted."""
-_VALUES = 50  # of a field that are counted
-_SAMPLE = 200  # documents
+_SAMPLE, _MAP = 200, 500  # documents that are read for their fields, and documents on a map
 _CHARACTERS = 4 << 20  # of documents that are read for their fields
 _FEW = 12  # values of a field that are a choice, however small the sample
-_NAME = 60  # characters of a value that is a name, not prose
-_SHOWN = 200  # characters of a value that a hit can show
+_NAME, _SHOWN = 60, 200  # characters of a value that is a name, not prose, and that a hit can show
 _DATE = re.compile(r"\d{4}-\d\d(-\d\d([T ]\d\d:\d\d.*)?)?")
-_POLICY = (
-    "default-src 'none'; script-src 'self'{}; style-src 'self'{}; img-src 'self' data:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
 router = APIRouter(tags=["page"], prefix="/v1/collections/{name}")
-
-
-class _Files(StaticFiles):
-    """A folder of files, of which browsers ask each time whether they have changed."""
-
-    def file_response(self, *arguments: Any, **options: Any) -> Response:
-        """A file, or 304 if the browser has it."""
-        response = super().file_response(*arguments, **options)
-        response.headers["Cache-Control"] = "no-cache"
-        response.headers["Content-Security-Policy"] = _POLICY.format("", "")
-        response.headers["Cross-Origin-Opener-Policy"] = "same-origin"
-        return response
 
 
 def mount_files(app: FastAPI) -> None:
     """Serve the pages and their parts."""
     folder = Path(__file__).parent
-    page = _Files(directory=folder / "page")
-    app.mount("/page", page)
-    app.mount("/swagger_ui", _Files(directory=folder / "swagger_ui"))
+    for name in ("page", "swagger_ui"):
+        app.mount(f"/{name}", StaticFiles(directory=folder / name))
     documentation = get_swagger_ui_html(
         openapi_url="openapi.json",
         title="searchengine",
@@ -61,14 +40,13 @@ def mount_files(app: FastAPI) -> None:
         swagger_css_url="swagger_ui/swagger-ui.css",
         swagger_favicon_url="page/icon.svg",
     )
-    (script,) = re.findall(rb"<script>(.*?)</script>", bytes(documentation.body), re.DOTALL)
-    digest = base64.b64encode(hashlib.sha256(script).digest()).decode()
-    policy = _POLICY.format(f" 'sha256-{digest}'", " 'unsafe-inline'")
+    # It has a script of its own, and nothing that a caller has written.
+    policy = POLICY.format(" 'unsafe-inline'", " 'unsafe-inline'")
     documentation.headers["Content-Security-Policy"] = policy
 
     @app.get("/", include_in_schema=False)
-    async def search_page(request: Request) -> Response:
-        return await page.get_response("index.html", request.scope)
+    async def search_page() -> Response:
+        return FileResponse(folder / "page" / "index.html")
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
@@ -79,106 +57,139 @@ def mount_files(app: FastAPI) -> None:
 async def list_fields(served: Collection) -> Response:
     """Fields to filter by, of a sample of at most 200 documents.
 
-    `name`: as filters write it; `path`: its place in the metadata; `kind`: choice, number, date or
-    text; `lists`: whether it has lists, which filters test by `contains`; `low` and `high`: of the
-    sample, for numbers and dates.
+    `name`: as filters write it; `kind`: choice, number, date or text; `lists`: whether it has
+    lists, which filters test by `contains`; `low` and `high`: of the sample, for numbers and dates.
     """
 
     def work(engine: SearchEngine) -> list[dict[str, Any]]:
-        values: dict[tuple[str, ...], list[Any]] = {}
+        values: dict[str, list[Any]] = {}
         with engine.collection.reading() as snapshot:
             read = 0
-            for i in sample_ids(snapshot, _SAMPLE):
+            for i in _sample_ids(snapshot, _SAMPLE):
                 (document,) = snapshot.documents([i])
-                for path, value in _leaves(document.metadata):
-                    values.setdefault(path, []).append(value)
+                for name, value in _leaves(document.metadata):
+                    values.setdefault(name, []).append(value)
                 if (read := read + len(document.text)) > _CHARACTERS:
                     break
-        fields = (_described(path, each) for path, each in values.items())
+        fields = (_described(name, each) for name, each in values.items())
         return [field for field in fields if field is not None][:MAX_FACETS]
 
-    return respond(json_object(fields=await served.read(work)))
+    return respond({"fields": await served.read(work)})
 
 
-def _leaves(metadata: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The paths and values of fields, and of the fields of a field."""
+def _leaves(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The names and values of fields, and of the fields of a field."""
     for name, value in metadata.items():
         if isinstance(value, Mapping):
-            yield from (((name, inner), below) for inner, below in value.items())
+            yield from ((field_name((name, inner)), below) for inner, below in value.items())
         else:
-            yield (name,), value
+            yield field_name((name,)), value
 
 
-def _described(path: tuple[str, ...], values: Sequence[Any]) -> dict[str, Any] | None:
+def _described(name: str, values: Sequence[Any]) -> dict[str, Any] | None:
     """A field for the page; None: its values are neither texts, numbers nor truth values."""
     lists = [value if isinstance(value, list) else [value] for value in values]
     atoms = [atom for listed in lists for atom in listed if atom is not None]
     if not atoms or not all(isinstance(atom, str | int | float) for atom in atoms):
         return None
     texts = [atom for atom in atoms if isinstance(atom, str)]
-    few = 1 < len(set(atoms)) <= max(_FEW, len(values) // 3)
-    kind = "choice" if few and all(len(text) <= _NAME for text in texts) else "text"
-    if not texts and len(set(atoms)) > _FEW:
+    longest, different = max(map(len, texts), default=0), len(set(atoms))
+    kind = "text"
+    if not texts and different > _FEW:
         kind = "number"
     elif len(texts) == len(atoms) and all(map(_DATE.fullmatch, texts)):
         kind = "date"
-    elif any(len(text) > _SHOWN for text in texts):
+    elif longest > _SHOWN:
         return None
-    ranged = kind in ("number", "date")
-    return {
-        "name": field_name(path),
-        "path": path,
-        "kind": kind,
-        "lists": any(isinstance(value, list) for value in values),
-        "low": min(atoms) if ranged else None,
-        "high": max(atoms) if ranged else None,
-    }
+    elif 1 < different <= max(_FEW, len(values) // 3) and longest <= _NAME:
+        kind = "choice"
+    field = {"name": name, "kind": kind, "lists": any(isinstance(each, list) for each in values)}
+    bounds = (min(atoms), max(atoms)) if kind in ("number", "date") else (None, None)
+    return field | dict(zip(("low", "high"), bounds, strict=True))
 
 
-@router.post("/count")
-async def count_matches(served: Collection, body: CountRequest) -> Response:
-    """How many documents match a question, and the values of fields of the best 100 of them.
+class Projection(NamedTuple):
+    """The first two principal components of a sample of documents.
 
-    `total`: by words those with a word of the question, else all that are ranked; `at_least`:
-    whether counting stopped there; `best`: the number of best documents whose values `facets` has,
-    or null for all.
+    Attributes:
+        version: the commit that it was computed from.
+        mean: (D,). axes: (2, D), unit rows, or zeros where the sample has fewer directions.
+        explained: share of the variance that they show.
+        points: the documents, with their coordinates.
     """
-    return respond(json_object(**await served.read(lambda engine: _count(engine, body))))
+
+    version: str
+    mean: Floats
+    axes: Floats
+    explained: float
+    points: Sequence[dict[str, Any]] = ()
+
+    def place(self, vectors: Floats) -> list[dict[str, float]]:
+        """The coordinates x and y of vectors (n, D)."""
+        return [{"x": x, "y": y} for x, y in ((vectors - self.mean) @ self.axes.T).tolist()]
+
+    def placed(self, snapshot: contract.Snapshot, ids: Sequence[int]) -> list[dict[str, Any]]:
+        """The documents that have vectors, with their coordinates."""
+        having, vectors = _first_vectors(snapshot, ids)
+        named = zip(snapshot.documents(having, texts=False), self.place(vectors), strict=True)
+        return [{"key": each.key, "title": each.title} | place for each, place in named]
 
 
-def _count(engine: SearchEngine, request: CountRequest) -> dict[str, Any]:
-    mode = engine.default_mode if request.mode == "auto" else Mode(request.mode)
-    if mode == Mode.HYBRID and not engine.encodes:
-        mode = Mode.TEXT
-    question = best = None
-    if request.query is not None:
-        options: dict[str, Any] = {"mode": mode, "typo_tolerance": request.typo_tolerance}
-        question = engine.read(request.query, **options)
-    facets: dict[str, dict[Any, int]] = {}
-    for where in set(request.fields.values()):  # fields with one filter are ranked together
-        names = [name for name, filters in request.fields.items() if filters == where]
-        among = where
-        if question is not None:
-            keys = _best(engine, question, mode, where)
-            quoted = ", ".join("'{}'".format(key.replace("'", "''")) for key in keys)
-            among = f"_id in ({quoted})" if keys else "_id = ''"
-            best = BEST if len(keys) == BEST else best  # else they are all that match
-        for field, values in engine.facets(*names, where=among).items():
-            facets[field] = dict(list(values.items())[:_VALUES])
-    total = engine.count(request.where)
-    if by_words := question is not None and mode == Mode.TEXT:
-        required = engine.required_phrases(question.text)
+@router.post("/map")
+async def show_map(served: Collection, body: MapRequest) -> Response:
+    """A sample of documents, a question and its hits, on the two main directions of the sample.
+
+    `points` is null if `version`, which names the sample, is that of the request. `explained`:
+    share of the variance of the sample that is shown.
+    """
+
+    def work(engine: SearchEngine) -> dict[str, Any]:
+        vectors = None if body.query is None else engine.encode_questions([body.query])
         with engine.collection.reading() as snapshot:
-            text, where = question.text, request.where
-            total = len(snapshot.by_words(text, MAX_OFFSET, where, required=required))
-    at_least = by_words and total == MAX_OFFSET
-    return {"total": total, "at_least": at_least, "best": best, "facets": facet_lists(facets)}
+            # A commit has an id; a server, which has none, is known by its number of documents.
+            version = str(snapshot.settings.get("commit_id") or snapshot.count())
+            shown = served.projection
+            if shown is None or shown.version != version:
+                shown = served.projection = _project(snapshot, version)
+            stored = snapshot.known(body.keys)
+            return {
+                "version": version,
+                "points": None if version == body.version else shown.points,
+                "question": None if vectors is None else shown.place(vectors)[0],
+                "hits": shown.placed(snapshot, [state.id for state in stored.values()]),
+                "explained": shown.explained,
+            }
+
+    return respond(await served.read(work))
 
 
-def _best(engine: SearchEngine, question: Question, mode: Mode, where: str | None) -> Sequence[str]:
-    """The keys of the best documents for a question, at most BEST."""
-    texts = [] if mode == Mode.TEXT else engine.to_encode([question.text], mode)
-    vectors = engine.encode_questions(texts) if texts else np.zeros((0, 0), np.float32)
-    with engine.collection.reading() as snapshot:
-        (keys,) = engine.rank(snapshot, [question.text], vectors, BEST, mode=mode, where=where)
-    return keys
+def _project(snapshot: contract.Snapshot, version: str) -> Projection:
+    ids = _sample_ids(snapshot, _MAP)
+    _, vectors = _first_vectors(snapshot, ids)
+    mean = vectors.mean(axis=0) if len(vectors) else np.zeros(vectors.shape[1], np.float32)
+    _, sizes, directions = np.linalg.svd(vectors - mean, full_matrices=False)
+    axes = np.zeros((2, len(mean)), np.float32)
+    axes[: len(directions[:2])] = directions[:2]
+    energy = sizes**2
+    explained = float(energy[:2].sum() / energy.sum()) if energy.any() else 0.0
+    plane = Projection(version, mean, axes, explained)
+    return plane._replace(points=plane.placed(snapshot, ids))
+
+
+def _sample_ids(snapshot: contract.Snapshot, n: int) -> list[int]:
+    """Ids of n documents drawn at random, ascending; all if they are few. Reads all ids."""
+    ids = np.concatenate([np.zeros(0, np.int64), *entries.ids(snapshot)])
+    chosen = sorted(Random(0).sample(range(len(ids)), min(n, len(ids))))
+    return [int(i) for i in ids[chosen]]
+
+
+def _first_vectors(snapshot: contract.Snapshot, ids: Sequence[int]) -> tuple[list[int], Floats]:
+    """The documents with vectors, by id, and the vector of the first passage of each (n, D).
+
+    The mean of all passages would say more, and of books read gigabytes.
+    """
+    passages = snapshot.passages(of=ids)
+    having, first = np.unique(passages.documents, return_index=True)
+    if not having.size:
+        return [], np.zeros((0, snapshot.settings["encoder"]["dim"]), np.float32)
+    return having.tolist(), snapshot.vectors(passages.ids[first])

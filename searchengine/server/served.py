@@ -17,7 +17,7 @@ from searchengine.errors import EncoderMismatch, SearchEngineError
 from searchengine.query.hits import Hits
 from searchengine.query.request import Query
 from searchengine.server.coalescing import Coalescer
-from searchengine.server.refusals import RETRY, Refused
+from searchengine.server.responses import RETRY, Refused
 from searchengine.server.server_settings import MAX_TEXT, WAIT, ServerSettings
 
 Result = TypeVar("Result")
@@ -26,6 +26,7 @@ READERS, SEARCHES = 4, 16
 """Threads of each collection: that read documents and answer batches, and that answer questions."""
 REFRESH, AGAIN = 0.5, 5.0
 """Seconds between looks for commits, and until an encoder that failed to load is tried again."""
+LOADING = "the encoder is being loaded"
 LATE = 5.0
 """Seconds after its time limit in which a request has ended."""
 _log = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ class Served:
 
     Attributes:
         name, path: as the server was started with.
-        problem: why it is not ready; None: it is.
+        problem: why it cannot encode; None: it can.
         away: why its folder, or its database, cannot be read now; None: it can.
         projection: the map of the page, of some commit; None: nobody has asked for it.
     """
@@ -44,13 +45,12 @@ class Served:
     def __init__(self, name: str, path: Path | str, settings: ServerSettings) -> None:
         self.name, self.path, self._settings = name, path, settings
         self.projection: Any = None
-        self.problem: str | None = "the encoder is being loaded"
+        self.problem: str | None = LOADING
         self.away: str | None = None
         self._engine: SearchEngine | None = None
         self._former: list[tuple[float, SearchEngine]] = []  # and when they were replaced
-        self._keeper, self._writer = (
-            ThreadPoolExecutor(1, f"{n} {name}") for n in ("keep", "write")
-        )
+        self._keeper = ThreadPoolExecutor(1, f"keep {name}")
+        self._writer = ThreadPoolExecutor(1, f"write {name}")
         self._readers = ThreadPoolExecutor(READERS, f"read {name}")
         self._coalescer = Coalescer(SEARCHES)
 
@@ -64,40 +64,41 @@ class Served:
             raise Refused(503, f"the collection cannot be opened: {self.away}", RETRY)
         return self._engine
 
+    @property
+    def unready(self) -> str | None:
+        """Why it is not ready: also while its database is away, without which nothing is found."""
+        nothing = self._engine is None or isinstance(self.path, str)
+        return (self.away if nothing else None) or self.problem
+
     async def follow(self) -> None:
         """Load the encoder, and show what other processes commit; what fails is tried again."""
-        again = 0.0
-        failure: str | None = None  # of the last attempt, so that it is logged once
         while True:
             await self.show()
-            if self.problem is not None and self._engine is not None and monotonic() >= again:
+            if self.problem is not None and self._engine is not None:
                 try:
-                    await self._in(self._keeper, self._engine.warm)
+                    await _run(self._keeper, self._engine.warm)
                     self.problem = None
                     gc.collect()
                     gc.freeze()  # full passes of the garbage collector block the loop
-                except (SearchEngineError, OSError) as error:
-                    self.problem = "the encoder cannot be loaded; the log of the server says why"
-                    if str(error) != failure:
-                        failure = str(error)
+                except Exception as error:
+                    if self.problem == LOADING:  # everyone may read what is said later
                         message = "%s answers only searches by words (mode text): %s"
                         _log.error(message, self.name, error)
-                    again = monotonic() + AGAIN
-            await asyncio.sleep(REFRESH)
+                    self.problem = "the encoder cannot be loaded; the log of the server says why"
+            await asyncio.sleep(REFRESH if self.problem is None else AGAIN)
 
     async def show(self) -> None:
         """Open the collection, or show its newest commit, by another encoder if it has one now."""
-        reason = None
+        reason, seconds = None, self._settings.timeout
         try:
-            async with asyncio.timeout(self._settings.timeout):
-                await self._in(self._keeper, self._show)
+            async with asyncio.timeout(seconds):
+                await _run(self._keeper, self._show)
         except Exception as error:  # the next look may succeed
-            if isinstance(error, TimeoutError):  # a database may hang
-                error = TimeoutError(f"no answer within {self._settings.timeout:g} seconds")
-            reason = self.without_path(str(error))
+            message = str(error) or f"no answer within {seconds:g} seconds"  # a database may hang
+            reason = self.without_path(message)
             if reason != self.away:
                 expected = isinstance(error, SearchEngineError | OSError)
-                _log.error("%s cannot be read: %s", self.name, error, exc_info=not expected)
+                _log.error("%s cannot be read: %s", self.name, message, exc_info=not expected)
         self.away = reason
 
     def _show(self) -> None:
@@ -128,22 +129,23 @@ class Served:
         query: Any,
         k: int,
         options: dict[str, Any],
-        show: Callable[[Hits], Result],
+        show: Callable[[Hits], bytes],
         timeout: float | None = None,
-    ) -> tuple[Hits, Result]:
+    ) -> tuple[Hits, bytes]:
         """The hits of one question, which is answered together with others of now.
 
         With what `show` returns for them, which is called in the thread that answers.
         """
 
-        def together(items: list[tuple[Any, limits.Deadline]]) -> list[tuple[Hits, Result]]:
+        def together(items: list[tuple[Any, limits.Deadline]]) -> list[tuple[Hits, bytes]]:
             with limits.limited(max(deadline for _, deadline in items), MAX_TEXT):
                 batch = self.engine.search_batch([query for query, _ in items], k, **options)
                 return [(hits, show(hits)) for hits in batch]
 
         key = Query.from_options(k, options), isinstance(query, str), show  # type: ignore[arg-type]
         item = query, self._deadline(timeout)
-        return await self._by_new_encoder(lambda: self._coalescer.ask(key, item, together))
+        answer: tuple[Hits, bytes] = await self._coalescer.ask(key, item, together)
+        return answer
 
     async def read(
         self, function: Callable[[SearchEngine], Result], timeout: float | None = None
@@ -152,60 +154,32 @@ class Served:
 
         Or for `timeout` seconds, if they are fewer. Returns its result.
         """
-        limited = self._limited(function, timeout)
-        return await self._by_new_encoder(lambda: self._in(self._readers, limited))
+        deadline = self._deadline(timeout)
 
-    async def write(
-        self, function: Callable[[SearchEngine], Result], *, limited: bool = False
-    ) -> Result:
+        def limited() -> Result:
+            with limits.limited(deadline, MAX_TEXT):
+                return function(self.engine)
+
+        return await _run(self._readers, limited)
+
+    async def write(self, function: Callable[[SearchEngine], Result]) -> Result:
         """Run a function that changes the collection; its result.
 
-        It goes on if the caller is cancelled. Writes run one at a time. `limited`: for as long as a
-        request may take.
+        It goes on if the caller is cancelled. Writes run one at a time.
         """
-        call = self._limited(function) if limited else lambda: function(self.engine)
-        return await self._in(self._writer, call)
-
-    async def _by_new_encoder(self, answer: Callable[[], Awaitable[Result]]) -> Result:
-        """What this returns; again if a reindex on a server, which all see at once, came before."""
-        try:
-            return await answer()
-        except EncoderMismatch:
-            await self.show()
-            return await answer()
-
-    @staticmethod
-    def _in(threads: ThreadPoolExecutor, call: Callable[[], Result]) -> Awaitable[Result]:
-        return asyncio.get_running_loop().run_in_executor(threads, call)
+        return await _run(self._writer, lambda: function(self.engine))
 
     def _deadline(self, timeout: float | None) -> limits.Deadline:
         """When a request must have ended, of which its caller grants `timeout` seconds."""
         return limits.Deadline.after(min(timeout or self._settings.timeout, self._settings.timeout))
 
-    def _limited(
-        self, function: Callable[[SearchEngine], Result], timeout: float | None = None
-    ) -> Callable[[], Result]:
-        deadline = self._deadline(timeout)
-
-        def call() -> Result:
-            with limits.limited(deadline, MAX_TEXT):
-                return function(self.engine)
-
-        return call
-
     def without_path(self, message: str) -> str:
         """A message for a client: the name of the collection in place of its folder or URL."""
         if isinstance(self.path, str):
             return message.replace(name_of(self.path), self.name)
-        for path in (str(self.path.absolute()), str(self.path)):
-            message = message.replace(path, self.name)
-        return message
-
-    @property
-    def unready(self) -> str | None:
-        """Why it is not ready: also while its database is away, without which nothing is found."""
-        no_engine = self._engine is None or isinstance(self.path, str)
-        return (self.away if no_engine else None) or self.problem
+        return message.replace(str(self.path.absolute()), self.name).replace(
+            str(self.path), self.name
+        )
 
     async def close(self) -> None:
         """End the threads, with the change that is being written, and close the files."""
@@ -216,7 +190,16 @@ class Served:
                 await asyncio.to_thread(engine.close)
 
 
-def collection_of(request: Request, name: str | None) -> Served:
+def _run(threads: ThreadPoolExecutor, call: Callable[[], Result]) -> Awaitable[Result]:
+    return asyncio.get_running_loop().run_in_executor(threads, call)
+
+
+async def collection_of(
+    request: Request,
+    name: Annotated[
+        str | None, fastapi.Path(max_length=64, description="A collection.", examples=["papers"])
+    ],
+) -> Served:
     """The collection that a request names; None: the only one. Raises Refused."""
     collections: dict[str, Served] = request.app.state.collections
     if name is None:
@@ -230,14 +213,5 @@ def collection_of(request: Request, name: str | None) -> Served:
     return collections[name]
 
 
-async def _named(
-    request: Request,
-    name: Annotated[
-        str, fastapi.Path(max_length=64, description="A collection.", examples=["papers"])
-    ],
-) -> Served:
-    return collection_of(request, name)
-
-
-Collection = Annotated[Served, Depends(_named)]
+Collection = Annotated[Served, Depends(collection_of)]
 """The collection that the address names."""

@@ -1,9 +1,9 @@
-"""What a server is started with, and the limits of a request."""
+"""What a server is started with, and the limits of a request; models has those of its fields."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_network
 from pathlib import Path
 
 from searchengine.errors import QueryError
@@ -13,23 +13,12 @@ MAX_BODY = 8 << 20  # bytes of a request
 MAX_REQUESTS = 64  # under way in a process; others get 429
 MAX_RESPONSE = 32 << 20  # bytes
 MAX_TEXT = 32 << 20  # characters of the documents that one request reads
-WAIT = 30.0  # seconds that a change waits for another writer
-MAX_K = 1000
-MAX_OFFSET = 10_000
-MAX_SHORTLIST = 100_000
-MAX_QUERY = 10_000  # characters
-MAX_FILTER = 10_000  # characters; depth and number of tests: searchengine.backends.filters.parser
-MAX_URL_FILTER = 2000  # characters of a filter in an address, which may have 64 KiB
-MAX_FIELD = 100  # characters of the name of a field
-MAX_BATCH = 256  # questions
-MAX_INPUTS = 2048  # texts to encode, as in OpenAI's API
-MAX_INPUT = 100_000  # characters of a text to encode
 MAX_HITS = 25_600  # questions of a batch times the hits of each, with those to skip
-MAX_FACETS = 20
-MAX_EXAMPLES = 100  # stored documents in place of a question
+MAX_OFFSET = 10_000
 MAX_PAGE = 1000  # documents in one list
-MAX_DIMENSIONS = 8192
 MAX_KEY = 4096  # characters
+MAX_FACETS = 20  # fields whose values are counted
+WAIT = 30.0  # seconds that a change waits for another writer
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +35,6 @@ class ServerSettings:
         tokens: the file of those who may read and write; None: everyone on this machine may read.
         workers: processes that answer.
         timeout: seconds that a request may take.
-        origins: web origins that browsers may call from (CORS).
         runtime: runs the encoders.
         encoders: collection → its encoder, where that is not the one that the collection names.
 
@@ -61,12 +49,11 @@ class ServerSettings:
     tokens: Path | None = None
     workers: int = 1
     timeout: float = 30.0
-    origins: tuple[str, ...] = ()
     runtime: RuntimeConfig | None = None
     encoders: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.tokens is None and not is_loopback(self.host):
+        if self.tokens is None and self.host not in ("localhost", "127.0.0.1", "::1"):
             raise QueryError(
                 f"{self.host} can be reached from other machines, so a token is required; "
                 "name a file of tokens: --tokens FILE, or bind to 127.0.0.1"
@@ -83,16 +70,3 @@ class ServerSettings:
                     f"a trusted proxy must be an IP address or a network such as 10.0.0.0/8, got "
                     f"{proxy!r}"
                 ) from error
-        for origin in self.origins:
-            if not re.fullmatch(r"https?://[^/\s]+", origin):
-                raise QueryError(
-                    f"an origin must be like https://example.org, without a path, got {origin!r}"
-                )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address."""
-    try:
-        return host == "localhost" or ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False

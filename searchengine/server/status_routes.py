@@ -2,45 +2,36 @@
 
 import os
 from dataclasses import asdict
+from functools import partial
+from itertools import islice
+from typing import Any
 
+import prometheus_client as prometheus
 from fastapi import APIRouter, Request
-from prometheus_client import (
-    REGISTRY,
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    disable_created_metrics,
-    generate_latest,
-)
 from prometheus_client.multiprocess import MultiProcessCollector
 from starlette.responses import Response
 
 from searchengine.engine import SearchEngine
 from searchengine.errors import SearchEngineError
-from searchengine.server.refusals import Refused
-from searchengine.server.responses import json_object, respond
+from searchengine.server.models import FacetsRequest
+from searchengine.server.responses import Refused, facet_lists, respond
 from searchengine.server.served import Collection, Served
 
 METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 """Environment variable: the folder where prometheus-client keeps the numbers of all workers."""
 _ABOUT = ("route", "method", "collection")
-_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-disable_created_metrics()  # type: ignore[no-untyped-call]  # as many lines again, for no use
-_REQUESTS = Counter("searchengine_requests", "Requests answered.", (*_ABOUT, "status"))
-_SECONDS = Histogram(
+prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]  # of no use
+_REQUESTS = prometheus.Counter("searchengine_requests", "Requests answered.", (*_ABOUT, "status"))
+_SECONDS = prometheus.Histogram(
     "searchengine_request_seconds",
     "Time from a request to the end of its response.",
     _ABOUT,
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
 )
-_DOCUMENTS, _UP = (  # of several workers the last that set it is right
-    Gauge(f"searchengine_{name}", text, ["collection"], multiprocess_mode="mostrecent")
-    for name, text in (
-        ("documents", "Documents stored."),
-        ("up", "1: the collection can be read. 0: it is away."),
-    )
-)
+# Of several workers the last that set it is right.
+_gauge = partial(prometheus.Gauge, labelnames=["collection"], multiprocess_mode="mostrecent")
+_DOCUMENTS = _gauge("searchengine_documents", "Documents stored.")
+_UP = _gauge("searchengine_up", "1: the collection can be read. 0: it is away.")
 router = APIRouter(tags=["server"])
 health = APIRouter(tags=["server"])
 """What needs no token."""
@@ -48,9 +39,8 @@ health = APIRouter(tags=["server"])
 
 def count_request(route: str, method: str, collection: str, status: int, seconds: float) -> None:
     """Count a response; `collection`: its name, or "" where it is about none."""
-    about = (route, method if method in _METHODS else "other", collection)
-    _REQUESTS.labels(*about, str(status)).inc()
-    _SECONDS.labels(*about).observe(seconds)
+    _REQUESTS.labels(route, method, collection, str(status)).inc()
+    _SECONDS.labels(route, method, collection).observe(seconds)
 
 
 @router.get("/v1/collections")
@@ -61,7 +51,7 @@ async def collections(request: Request) -> Response:
         {"name": each.name, "ready": each.unready is None, "documents": await _documents(each)}
         for each in served
     ]
-    return respond(json_object(collections=listed))
+    return respond({"collections": listed})
 
 
 @router.get("/v1/collections/{name}/stats")
@@ -71,7 +61,19 @@ async def stats(served: Collection) -> Response:
     encoder = shown["encoder"]
     shown["encoder"] = None if encoder is None else str(encoder).rsplit("/", 1)[-1]
     shown["pending"] = [served.without_path(line) for line in shown["pending"]]
-    return respond(json_object(**shown))
+    return respond(shown)
+
+
+@router.post("/v1/collections/{name}/facets")
+async def count_values(served: Collection, body: FacetsRequest) -> Response:
+    """The 50 most frequent values of fields, over all documents that match a filter: `total`."""
+
+    def work(engine: SearchEngine) -> dict[str, Any]:
+        counted = engine.facets(*body.fields, where=body.where) if body.fields else {}
+        most = {name: dict(islice(values.items(), 50)) for name, values in counted.items()}
+        return {"total": engine.count(body.where), "facets": facet_lists(most)}
+
+    return respond(await served.read(work))
 
 
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
@@ -81,11 +83,11 @@ async def metrics(request: Request) -> Response:
         count = await _documents(served)
         _UP.labels(name).set(count is not None)
         _DOCUMENTS.labels(name).set(float("nan") if count is None else count)
-    registry = REGISTRY
+    registry = prometheus.REGISTRY
     if METRICS_FOLDER in os.environ:
-        registry = CollectorRegistry()
+        registry = prometheus.CollectorRegistry()
         MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-    text = generate_latest(registry)
+    text = prometheus.generate_latest(registry)
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
@@ -101,7 +103,7 @@ async def _documents(served: Served) -> int | None:
 @health.get("/healthz")
 async def healthz() -> Response:
     """Whether the process answers."""
-    return respond(json_object(status="ok", problems={}))
+    return respond({"status": "ok", "problems": {}})
 
 
 @health.get("/readyz")
@@ -109,5 +111,5 @@ async def readyz(request: Request) -> Response:
     """Whether all collections are ready; 503 if not, with their `problems` by name."""
     served = request.app.state.collections
     problems = {name: each.unready for name, each in served.items() if each.unready is not None}
-    content = json_object(status="not ready" if problems else "ok", problems=problems)
-    return respond(content, status=503 if problems else 200)
+    body = {"status": "not ready" if problems else "ok", "problems": problems}
+    return respond(body, 503 if problems else 200)

@@ -109,10 +109,10 @@ function where(left_out) {
   return parts.join(" and ") || null;
 }
 
-/** Fields to count, each under the filters of the others, so that its other values can be added. */
+/** The fields whose values are counted. */
 function counted() {
   const choices = fields.filter((field) => field.kind === "choice").map((field) => field.name);
-  return Object.fromEntries([...new Set([...choices, ...filters.checked.keys()])].slice(0, 20).map((name) => [name, where(name)]));
+  return [...new Set([...choices, ...filters.checked.keys()])].slice(0, 20);
 }
 
 function toggleValue(name, value) {
@@ -188,11 +188,10 @@ function range({ name, kind, low, high }) {
     days ? between("from") : "", bound(0, "from", low), between(days ? "to" : "–"), bound(1, "to", high));
 }
 
-/** The controls of all fields, with the counts of this question; the focus stays where it was. */
-function showFields(count) {
+/** The controls of all fields, with the counts of their values; the focus stays where it was. */
+function showFields(found) {
   const focused = document.activeElement?.dataset?.value;
-  const facets = Object.keys(counted()).map((name) => choices(name, count.facets[name] ?? [])).filter(Boolean);
-  if (facets.length && count.best) facets.push(make("p", { class: "quiet" }, `Counts are of the ${count.best} best documents.`));
+  const facets = counted().map((name) => choices(name, found.facets[name] ?? [])).filter(Boolean);
   byId("facets").replaceChildren(...facets, ...fields.filter(({ kind }) => ["number", "date"].includes(kind)).map(range));
   if (focused) byId("facets").querySelector(`[data-value="${CSS.escape(focused)}"]`)?.focus();
 }
@@ -261,8 +260,7 @@ async function toggleText(item, hit) {
   const open = item.getAttribute("data-open") !== "true";
   const [shown, whole] = [item.querySelector(".hit-text"), item.querySelector(".whole")];
   if (open) {
-    const { documents: [found] } = await call(at("documents:get"), { keys: [hit.key] });
-    if (!found) throw failure(404, "This document has been deleted.");
+    const found = await call(at(`documents/${encodeURIComponent(hit.key)}`));
     const [start, end] = [hit.start, hit.end].map((offset) => unitsAt(found.text, offset));
     const passage = make("span", { class: "passage" }, ...highlighted(found.text.slice(start, end), hit.highlights));
     shown.replaceChildren(found.text.slice(0, start), passage, found.text.slice(end));
@@ -443,9 +441,12 @@ function showReplaced(replaced) {
   byId("replaced").replaceChildren(...(listed ? [`Searched for ${listed}. `, asTyped] : []));
 }
 
-/** How many documents match, and which values they have; after the hits, which do not wait for it. */
+/** How many documents match the filters, and values of fields: of a checked one under the filters of the others, to add more. */
 async function count(signal) {
-  state.found = await call(at("count"), { ...asked(), where: where(), fields: counted() }, signal);
+  const [checked, names] = [[...filters.checked.keys()], counted()];
+  const groups = [[names.filter((name) => !checked.includes(name)), where()], ...checked.map((name) => [[name], where(name)])];
+  const answers = await Promise.all(groups.map(([fields, where]) => call(at("facets"), { fields, where }, signal)));
+  state.found = { total: answers[0].total, facets: Object.assign({}, ...answers.map((answer) => answer.facets)) };
   showFields(state.found);
   showStatus();
 }
@@ -456,9 +457,8 @@ function showStatus() {
   if (asked === null) text = found && where() ? `${documents(found.total)} match the filters.` : "";
   else if (!hits.length) text = "No hits.";
   else if (!asked.query) text = `The ${documents(hits.length)} most like it`;
-  else if (found && mode() === "text") {
-    text = `${found.at_least ? "more than " : ""}${documents(found.total)} ${found.total === 1 ? "matches" : "match"}`;
-  } else if (found) text = `The best ${number(hits.length)} of ${documents(found.total)}`;
+  else if (mode() === "text") text = hits.length % PAGE ? `${documents(hits.length)} ${hits.length === 1 ? "matches" : "match"}` : `The best ${number(hits.length)}`;
+  else if (found) text = `The best ${number(hits.length)} of ${documents(found.total)}`;
   byId("status").textContent = text;
 }
 
@@ -467,13 +467,13 @@ async function reasons(result, signal) {
   const [query, filter, words] = [question(), where(), mode() === "text"];
   const sentences = ["Nothing was found.", ...result.notes];
   const ways = [];
-  let [others, filtered] = [null, null]; // documents without the filters, and without the question
+  let [others, filtered] = [null, null]; // hits without the filters, and documents without the question
   if (filter && query) {
-    const counts = await Promise.all([asked(), { where: filter }].map((body) => call(at("count"), body, signal)));
-    [others, filtered] = counts.map((each) => each.total);
+    const [without, left] = await Promise.all([answer({ ...request(), where: null }, signal), call(at("facets"), { where: filter }, signal)]);
+    [others, filtered] = [without.hits.length, left.total];
     if (!result.notes.length && others) {
       sentences.push(filtered ? `The filters leave ${documents(filtered)}, and none matches the question.`
-        : "No document matches the filters.", `Without them, ${documents(others)} would be found.`);
+        : "No document matches the filters.", "Without them, something would be found.");
     }
   }
   if (words && !others && query) {

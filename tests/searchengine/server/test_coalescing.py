@@ -41,7 +41,7 @@ def test_600_at_once_a_third_cancelled() -> None:
                     assert repr(result) == "ValueError('77')" if item == 77 else result == -item
         pulse.cancel()
         await asyncio.sleep(0.1)
-        assert not coalescer._waiting and not coalescer._tasks
+        assert not coalescer._waiting
         assert max(pauses) < 5  # a generous bound: the machine may be busy
         coalescer.threads.shutdown()
 

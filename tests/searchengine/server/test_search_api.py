@@ -1,6 +1,7 @@
 """Search and batch over HTTP: what the engine returns, as JSON."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from server_process import vectors_collection
 from starlette.testclient import TestClient
 
 from searchengine import SearchEngine
+
+Serve = Callable[..., TestClient]
 
 
 def test_a_search_returns_what_the_engine_does(client: TestClient, words: Path) -> None:
@@ -24,19 +27,19 @@ def test_a_search_returns_what_the_engine_does(client: TestClient, words: Path) 
     assert result["facets"] == {"lang": [{"value": "en", "count": 3}, {"value": "ko", "count": 1}]}
     timing = result["timing"]
     assert timing["questions"] == 1
-    parts = sum(timing[name] for name in ("wait", "encode", "search", "fetch"))
-    assert parts == pytest.approx(timing["total"], abs=0.01) and timing["total"] > 0
+    assert 0 < sum(timing[name] for name in ("encode", "search", "fetch")) <= timing["total"]
 
 
 def test_a_question_may_be_a_vector_and_hits_without_texts(client: TestClient) -> None:
     vector = WordLengths().encode(["a bee"])[0].tolist()
+    headings = {"headings": [[0, "Bees"]], "sections": [0]}
+    client.put("/v1/collections/words/documents/bee", json={"text": "a bee", **headings})
     asked = {"vector": vector, "k": 1, "texts": False, "shortlist": 3}
     (hit,) = client.post("/v1/search", json=asked).json()["hits"]
-    assert hit["key"] == "bee" and "text" not in hit
+    assert hit["key"] == "bee" and "text" not in hit and not hit["metadata"]
 
 
 def test_words_that_no_document_has_are_replaced(client: TestClient) -> None:
-    """Over HTTP, in a batch, and in the count of the page."""
     word, wrong = "eeeee", "eexeee"
     asked: dict[str, Any] = {"mode": "text", "k": 3}
     result = client.post("/v1/search", json={"query": wrong, **asked}).json()
@@ -47,21 +50,26 @@ def test_words_that_no_document_has_are_replaced(client: TestClient) -> None:
     assert [each["replaced"] for each in batch["results"]] == [{}, {wrong: word}]
     off = client.post("/v1/search", json={"query": wrong, "typo_tolerance": False, **asked}).json()
     assert off["replaced"] == {} and off["hits"] == []
-    counts = [
-        client.post("/v1/collections/words/count", json={"query": query, "mode": "text"}).json()
-        for query in (word, wrong)
-    ]
-    assert counts[0]["total"] == counts[1]["total"] > 0
 
 
 def test_a_batch_is_in_the_order_of_its_questions(client: TestClient) -> None:
-    response = client.post("/v1/search/batch", json={"queries": ["the cat sat", "a bee"], "k": 1})
-    results = response.json()["results"]
-    assert [result["hits"][0]["key"] for result in results] == ["cat", "bee"]
-    assert results[0]["timing"]["questions"] == 2
-    vectors = WordLengths().encode(["a bee", "a bee"]).tolist()
-    response = client.post("/v1/search/batch", json={"vectors": vectors, "k": 1})
-    assert [result["hits"][0]["key"] for result in response.json()["results"]] == ["bee", "bee"]
+    vectors = WordLengths().encode(["the cat sat", "a bee"]).tolist()
+    for questions in ({"queries": ["the cat sat", "a bee"]}, {"vectors": vectors}):
+        results = client.post("/v1/search/batch", json={**questions, "k": 1}).json()["results"]
+        assert [result["hits"][0]["key"] for result in results] == ["cat", "bee"]
+        assert results[0]["timing"]["questions"] == 2
+
+
+def test_similar(client: TestClient) -> None:
+    body: dict[str, Any] = {"key": "a/b c", "k": 5, "where": "year > 0", "texts": False}
+    hits = client.post("/v1/search/similar", json=body).json()["hits"]
+    assert {hit["key"] for hit in hits} == {"bee", "cat"} and "text" not in hits[0]
+    body = {"keys": ["bee", "cat"]}
+    (hit,) = client.post("/v1/search/similar", json=body).json()["hits"]
+    assert hit["key"] == "a/b c" and hit["text"]
+    both = {"key": "bee", "keys": ["bee"]}
+    for body in ({"key": "none"}, {}, both, {"keys": []}, {"keys": ["bee"] * 101}):
+        assert client.post("/v1/search/similar", json=body).status_code == 422
 
 
 HOSTILE: list[tuple[bytes, int, str]] = [
@@ -90,6 +98,7 @@ HOSTILE: list[tuple[bytes, int, str]] = [
     (b'{"query": "x", "where": "year >"}', 422, "in the filter"),
     (b'{"query": "x", "exact": true, "shortlist": 3}', 422, "takes no shortlist"),
     (b'{"query": "x", "facets": ["a b"]}', 422, "the name of a field"),
+    (b'{"query": "x", "timeout": 0}', 422, "timeout: Input should be greater than 0"),
     (b"[" * 100_000, 400, "not JSON"),
     (b"", 422, "Field required"),
     (b'{"query": "x", "collection": "../words.index"}', 404, "no collection '../words.index'"),
@@ -104,21 +113,14 @@ def test_bad_input_gets_one_sentence(client: TestClient) -> None:
         error = response.json()["error"]
         assert message in error["message"] and len(error["message"]) < 600
         assert error["id"] == response.headers["x-request-id"]
-
-
-@pytest.mark.parametrize("kind", [None, "application/x-www-form-urlencoded", "text/plain"])
-@pytest.mark.parametrize("path", ["/v1/search", "/v1/search/batch", "/v1/embeddings"])
-def test_a_body_without_its_type_is_explained(
-    client: TestClient, path: str, kind: str | None
-) -> None:
-    headers = {} if kind is None else {"Content-Type": kind}  # curl -d sends the second
-    response = client.post(path, content=b'{"query": "x"}', headers=headers)
-    message = response.json()["error"]["message"]
-    assert response.status_code == 422 and "Content-Type: application/json" in message
+    for path in ("/v1/search", "/v1/search/batch", "/v1/embeddings"):
+        for headers in ({}, {"content-type": "application/x-www-form-urlencoded"}):  # by curl -d
+            response = client.post(path, content=b'{"query": "x"}', headers=headers)
+            assert response.status_code == 422 and "Content-Type: application/json" in response.text
 
 
 @pytest.mark.parametrize(
-    "path, message",
+    ("path", "message"),
     [
         ("documents?wher=year%3D1", "wher: no such parameter; did you mean where?"),
         ("documents?where=year%3D1&filter=x", "filter: no such parameter"),
@@ -132,77 +134,22 @@ def test_a_misspelt_parameter_is_named(client: TestClient, path: str, message: s
 
 
 def test_a_misspelt_field_is_named(client: TestClient) -> None:
-    response = client.post("/v1/search", json={"query": "bee", "where": "yeer = 1"})
-    assert response.json()["hits"] == []
-    assert "no document has a field yeer" in response.json()["notes"][0]
+    response = client.post("/v1/search", json={"query": "bee", "where": "yeer = 1"}).json()
+    assert response["hits"] == [] and "no document has a field yeer" in response["notes"][0]
 
 
-def test_an_error_shows_no_path_and_no_trace(
-    client: TestClient, words: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise RuntimeError("secret")
-
-    monkeypatch.setattr(SearchEngine, "get", fail)
-    response = client.get("/v1/collections/words/documents/bee")
-    assert response.status_code == 500
-    assert "secret" not in response.text and response.json()["error"]["type"] == "internal"
-    similar = client.put("/v1/collections/words/documents/x", json={"text": "a", "_vector": [1]})
-    assert similar.status_code == 422 and str(words) not in similar.text
-
-
-def test_several_collections(serve: Any, words: Path, tmp_path: Path) -> None:
+def test_several_collections(serve: Serve, words: Path, tmp_path: Path) -> None:
     other = vectors_collection(tmp_path / "other.index")
     client = serve(collections={"words": words, "other": other})
-    assert [each["name"] for each in client.get("/v1/collections").json()["collections"]] == [
-        "words",
-        "other",
-    ]
+    listed = client.get("/v1/collections").json()["collections"]
+    assert [(each["name"], each["documents"]) for each in listed] == [("words", 3), ("other", 3)]
     without = client.post("/v1/search", json={"query": "a bee"})
-    assert without.status_code == 422
-    assert "name one of: words, other" in without.json()["error"]["message"]
+    assert without.status_code == 422 and "name one of: words, other" in without.text
     hits = client.post("/v1/search", json={"collection": "other", "vector": [0, 1] + 6 * [0]})
     assert hits.json()["hits"][0]["key"] == "1"
     refused = client.post("/v1/embeddings", json={"model": "other", "input": "x"})
     assert refused.status_code == 422 and "no encoder" in refused.json()["error"]["message"]
-
-
-def test_what_another_process_commits_is_seen_within_a_second(
-    client: TestClient, words: Path
-) -> None:
-    with SearchEngine.open(words) as engine:
-        engine.add([{"_id": "new", "text": "seven77 seven77"}])
-    begin = time.monotonic()
-    asked = {"query": "seven77", "k": 1}
-    while client.post("/v1/search", json=asked).json()["hits"][0]["key"] != "new":
-        assert time.monotonic() < begin + 1
-        time.sleep(0.02)
-
-
-def test_a_replaced_folder_is_seen_within_a_second(client: TestClient, words: Path) -> None:
-    fresh = words.with_name("fresh.index")
-    with SearchEngine.create(fresh, WordLengths()) as engine:
-        engine.add([{"_id": "other", "text": "a bee"}])
-    words.rename(words.with_name("old.index"))
-    fresh.rename(words)
-    begin = time.monotonic()
-    while client.get("/v1/collections/words/documents").json()["total"] != 1:
-        assert time.monotonic() < begin + 1
-        time.sleep(0.02)
-
-
-def test_a_caller_may_limit_the_time(client: TestClient) -> None:
-    requests: dict[str, dict[str, Any]] = {
-        "": {"query": "a bee"},
-        "/batch": {"queries": ["a bee"]},
-        "/similar": {"key": "bee"},
-    }
-    for path, body in requests.items():
-        address = f"/v1/search{path}"
-        assert client.post(address, json=body | {"timeout": 60}).status_code == 200
-        late = client.post(address, json=body | {"timeout": 1e-9})
-        assert late.status_code == 503 and late.json()["error"]["code"] == "search_timeout"
-        assert client.post(address, json=body | {"timeout": 0}).status_code == 422
+    assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["words"]
 
 
 def test_openapi_has_an_example_of_every_request(client: TestClient) -> None:
@@ -210,14 +157,34 @@ def test_openapi_has_an_example_of_every_request(client: TestClient) -> None:
     bodies = 0
     for path, operations in schema["paths"].items():
         for operation in operations.values():
-            assert operation.get("security", []) == (
-                [] if path in ("/healthz", "/readyz") else [{"token": []}]
-            )
+            needed = [] if path in ("/healthz", "/readyz") else [{"token": []}]
+            assert operation.get("security", []) == needed
             for content in operation.get("requestBody", {}).get("content", {}).values():
                 name = content["schema"].get("$ref", "").rsplit("/", 1)[-1]
-                model = schema["components"]["schemas"].get(name, content)
-                assert model.get("examples") or model.get("example"), path
+                model = schema["components"]["schemas"].get(name, content["schema"])
+                assert model.get("examples"), path
                 bodies += 1
-    assert bodies == 9
+    assert bodies == 8
     example = schema["components"]["schemas"]["SearchRequest"]["examples"][0]
     assert client.post("/v1/search", json=example).status_code == 200
+
+
+def test_commits_of_others_are_seen_within_a_second(client: TestClient, words: Path) -> None:
+    """And a folder that takes the place of the one that was opened."""
+
+    def wait_for(documents: int) -> None:
+        end = time.monotonic() + 2
+        while client.get("/v1/collections/words/documents").json()["total"] != documents:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+
+    with SearchEngine.open(words) as engine:
+        engine.add([{"_id": "new", "text": "seven77 seven77"}])
+    wait_for(4)
+    fresh = words.with_name("fresh.index")
+    with SearchEngine.create(fresh, WordLengths()) as engine:
+        engine.add([{"_id": "other", "text": "a bee"}])
+    words.rename(words.with_name("old.index"))
+    fresh.rename(words)
+    wait_for(1)
+    assert client.post("/v1/search", json={"query": "a bee"}).json()["hits"][0]["key"] == "other"

@@ -20,6 +20,7 @@ from searchengine import SearchEngine
 from searchengine.cli import cli
 
 PAGE = (REPOSITORY / "docs" / "server.md").read_text()
+DOCKERFILE = (REPOSITORY / "docs" / "Dockerfile").read_text()
 
 
 def blocks(language: str) -> list[str]:
@@ -32,53 +33,35 @@ def test_curl_and_python(tmp_path: Path) -> None:
     with SearchEngine.create(tmp_path / "papers.index", model) as engine:
         text = "A whale rests one half of its brain at a time."
         engine.add([{"_id": "whales", "text": text, "year": 2016}])
+    commands = [["bash", "-c", block] for block in blocks("bash") if block.startswith("curl")]
+    assert len(commands) == 2
+    commands += [[sys.executable, "-c", each] for each in blocks("python") if "httpx2.Cl" in each]
     with running(tmp_path, [tmp_path / "papers.index"]) as server:
-        port = server.url.rsplit(":", 1)[1]
-
-        def mine(program: str) -> str:
-            program = program.replace(":8080", f":{port}").replace(
-                "Bearer TOKEN", f"Bearer {TOKEN}"
+        answers = []
+        for *command, program in commands:
+            program = program.replace(":8080", f":{server.url.rsplit(':', 1)[1]}")
+            program = program.replace("Bearer TOKEN", f"Bearer {TOKEN}")
+            program = program.replace("curl ", f'curl -sS -H "Authorization: Bearer {TOKEN}" ')
+            environment = {**os.environ, "TOKEN": TOKEN}
+            done = subprocess.run(
+                [*command, program], env=environment, capture_output=True, text=True, check=True
             )
-            return program.replace("curl ", f'curl -sS -H "Authorization: Bearer {TOKEN}" ')
-
-        commands = [block for block in blocks("bash") if block.startswith("curl")]
-        assert len(commands) == 2
-        answers = [
-            subprocess.run(
-                ["bash", "-c", mine(command)],
-                cwd=tmp_path,
-                env={**os.environ, "TOKEN": TOKEN},
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout
-            for command in commands
-        ]
-        found = json.loads(answers[0])
-        (shown,) = (json.loads(block) for block in blocks("json") if "collection" in block)
-        assert set(found) == set(shown) and set(found["hits"][0]) == set(shown["hits"][0])
-        assert set(found["timing"]) == set(shown["timing"])
-        assert found["hits"][0]["key"] == "whales"
-        assert json.loads(answers[1]) == {"key": "owls", "result": "added"}
-        (program,) = (block for block in blocks("python") if "import httpx2" in block)
-        done = subprocess.run(
-            [sys.executable, "-c", mine(program)], capture_output=True, text=True, check=True
-        )
-        assert "whales" in done.stdout
-
-
-def test_the_image_installs_extras_that_exist() -> None:
-    dockerfile = (REPOSITORY / "docs" / "Dockerfile").read_text()
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    (extras,) = re.findall(r'"\.\[(.*)\]"', dockerfile)
-    assert set(extras.split(",")) <= set(project["optional-dependencies"])
-    known = {name for parameter in cli.commands["serve"].params for name in parameter.opts}
-    started = dockerfile.split("ENTRYPOINT")[1] + re.findall("ExecStart=.*", PAGE)[0]
-    assert set(re.findall(r"--[a-z-]+", started)) <= known
+            answers.append(done.stdout)
+    found = json.loads(answers[0])
+    (shown,) = (json.loads(block) for block in blocks("json") if "collection" in block)
+    assert set(found) == set(shown) and set(found["hits"][0]) == set(shown["hits"][0])
+    assert set(found["timing"]) == set(shown["timing"]) and found["hits"][0]["key"] == "whales"
+    assert json.loads(answers[1]) == {"key": "owls", "result": "added"} and "whales" in answers[2]
 
 
 def test_the_image_has_what_it_installs_and_nothing_else() -> None:
     """Not the tests, and above all no tokens or collections that are stored in the checkout."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+    (extras,) = re.findall(r'"\.\[(.*)\]"', DOCKERFILE)
+    assert set(extras.split(",")) <= set(project["project"]["optional-dependencies"])
+    known = {name for parameter in cli.commands["serve"].params for name in parameter.opts}
+    started = DOCKERFILE.split("ENTRYPOINT")[1] + re.findall("ExecStart=.*", PAGE)[0]
+    assert set(re.findall(r"--[a-z-]+", started)) <= known
     everything, *lines = [
         line
         for line in (REPOSITORY / ".dockerignore").read_text().splitlines()
@@ -87,14 +70,12 @@ def test_the_image_has_what_it_installs_and_nothing_else() -> None:
     assert everything == "*"
     copied = {line[1:] for line in lines if line.startswith("!")}
     assert all((REPOSITORY / name).exists() for name in copied)
-    build = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
-    wheel = build["tool"]["hatch"]["build"]["targets"]["wheel"]
-    needed = {"pyproject.toml", build["project"]["readme"], *wheel["packages"]}
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    needed = {"pyproject.toml", project["project"]["readme"], *wheel["packages"]}
     needed |= {"indexer", "trainer"}  # where the links in searchengine lead
     needed |= {*wheel["force-include"], "constraints.txt", "LICENSE"}
     assert copied == needed and not {"tests", "tokens.txt"} & copied
-    dockerfile = (REPOSITORY / "docs" / "Dockerfile").read_text()
-    assert re.findall(r"^COPY (.*)", dockerfile, re.MULTILINE) == [". ."]
+    assert re.findall(r"^COPY (.*)", DOCKERFILE, re.MULTILINE) == [". ."]
     left_out = [line.removeprefix("**/") for line in lines if not line.startswith("!")]
     assert any(fnmatch("__pycache__", pattern) for pattern in left_out)
 
@@ -104,10 +85,9 @@ def test_the_container_may_read_its_tokens() -> None:
     (compose,) = (yaml.safe_load(block) for block in blocks("yaml"))
     (service,) = compose["services"].values()
     assert re.fullmatch(r"\d+:\d+", service["user"])
-    dockerfile = (REPOSITORY / "docs" / "Dockerfile").read_text()
-    assert f"/run/secrets/{service['secrets'][0]}" in dockerfile
+    assert f"/run/secrets/{service['secrets'][0]}" in DOCKERFILE
     (cache,) = (volume.split(":")[1] for volume in service["volumes"] if volume.startswith("cache"))
-    assert f"install -d -m 1777 {cache}" in dockerfile and f"HOME={cache}" in dockerfile
+    assert f"install -d -m 1777 {cache}" in DOCKERFILE and f"HOME={cache}" in DOCKERFILE
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd")
@@ -117,7 +97,5 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     assert command in unit
     path = tmp_path / "searchengine.service"
     path.write_text(unit.replace(command, sys.executable))  # it must exist
-    done = subprocess.run(
-        ["systemd-analyze", "verify", path], capture_output=True, text=True, check=True
-    )
-    assert done.stderr == ""
+    verify = ["systemd-analyze", "verify", path]
+    assert subprocess.run(verify, capture_output=True, text=True, check=True).stderr == ""
