@@ -40,13 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a corpus, questions and judgements, and the collection made from them."""
     folder = tmp_path_factory.mktemp("cli")
     (folder / "corpus.jsonl").write_text(CORPUS)
-    (folder / "queries.jsonl").write_text(
-        '{"_id": "q1", "text": "how do whales sleep"}\n'
-        '{"_id": "q2", "text": "why does dough rise"}\n'
-    )
-    (folder / "qrels.tsv").write_text(
-        "query-id\tcorpus-id\tscore\nq1\twhale\t2\nq2\tbread\t1\nq2\tvolcano\t0\n"
-    )
+    (folder / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq1\twhale\t2\n")
     done = run("index", folder / "corpus.jsonl", folder / "c.index")
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
@@ -186,7 +180,7 @@ def one_sentence(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def test_bad_input_is_one_sentence_and_exit_code_2(folder: Path, tmp_path: Path) -> None:
-    index, queries, qrels = folder / "c.index", folder / "queries.jsonl", folder / "qrels.tsv"
+    index, qrels = folder / "c.index", folder / "qrels.tsv"
     empty = tmp_path / "empty.jsonl"
     empty.write_text("")
     latin = tmp_path / "latin.csv"
@@ -208,16 +202,6 @@ def test_bad_input_is_one_sentence_and_exit_code_2(folder: Path, tmp_path: Path)
         ),
         (("evaluate", "sts", tmp_path / "gone.tsv"), "no such file"),
         (("evaluate", "sts", qrels), "has the columns 'query-id, corpus-id, score'"),
-        (
-            ("evaluate", "retrieval", index, "--queries", queries, "--qrels", queries),
-            "expected query-id, corpus-id",
-        ),
-        (
-            ("evaluate", "retrieval", index, "--queries", empty, "--qrels", qrels),
-            "the file has no questions",
-        ),
-        (("bench", index, "--queries", queries, "--target-recall", "999"), "999"),
-        (("bench", index, "--queries", empty), "the file has no questions"),
     ]
     for arguments, message in cases:
         assert message in one_sentence(run(*arguments)), arguments

@@ -1,13 +1,18 @@
-"""`searchengine train` as a user runs it: presets, settings, pictures, logs, a kill."""
+"""`searchengine train` as a user runs it: presets, settings, logs, an interruption."""
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import command_line
 import pytest
+from safetensors.torch import save_file
 
+from searchengine.cli.train import log_to, resumable
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError
+from searchengine.trainer.training import checkpoint
 from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import WORDS, write_sentence_transformer
 
@@ -153,3 +158,68 @@ def test_a_preset_says_what_it_harms(folder: Path, preset: str, harms: bool) -> 
     assert done.returncode == 0, done.stderr
     assert ("harms a tuned encoder" in done.stderr) == harms
     assert "harms a tuned encoder" in " ".join(run(folder, "train", "--help").stdout.split())
+
+
+# --------------------------------------------------------------------------- logs and interruption
+
+
+def logged(folder: Path, service: str) -> command_line.Done:
+    few = "--set max_steps=2 --set precision=fp32 --set batch_size=2".split()
+    return run(folder, *"train pairs.tsv --base base --out m --log".split(), service, *few)
+
+
+@pytest.mark.parametrize("service", ["wandb", "mlflow", "tensorboard"])
+def test_a_missing_package_is_named_before_training(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, service: str
+) -> None:
+    monkeypatch.setitem(sys.modules, service, None)
+    done = logged(folder, service)
+    assert done.returncode == 2 and f"pip install {service}" in done.stderr
+    assert not (folder / "m").exists()
+
+
+def test_services_have_settings_and_numbers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_DIR", str(folder))
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
+    mlflow.set_tracking_uri(f"file:{folder / 'runs'}")
+    assert logged(folder, "mlflow").returncode == 0
+    (sent,) = mlflow.search_runs(output_format="list")
+    assert sent.data.params["batch_size"] == "2" and sent.info.status == "FINISHED"
+    assert sent.data.metrics["loss"] > 0 and "learning_rate" in sent.data.metrics
+    pytest.importorskip("wandb", reason="wandb is not installed")
+    assert logged(folder, "wandb").returncode == 0
+    (file,) = folder.glob("wandb/offline-run-*/run-*.wandb")
+    assert all(name in file.read_bytes() for name in (b"batch_size", b"learning_rate", b"loss"))
+
+
+def test_tensorboard_reads_its_files_back(tmp_path: Path) -> None:
+    """Interrupted after step 2, resumed from the checkpoint of step 1."""
+    reading = "tensorboard.backend.event_processing.event_accumulator"
+    reader = pytest.importorskip(reading, reason="the extra `tensorboard` is not installed")
+    config = TrainConfig(train=(tmp_path / "pairs.tsv",), out=tmp_path)
+    first = [(0, {"learning_rate": 0.5}), (1, {"loss": 2.0}), (2, {"loss": 1.5})]
+    for updates in (first, [(2, {"loss": 1.25}), (3, {"loss": 1.0})]):
+        with pytest.raises(KeyboardInterrupt), log_to("tensorboard", config) as report:
+            for step, values in updates:
+                report(SimpleNamespace(step=step, values=values.copy))  # type: ignore[arg-type]
+            raise KeyboardInterrupt
+    events = reader.EventAccumulator(str(tmp_path / "runs")).Reload()
+    found = [(event.step, event.value) for event in events.Scalars("loss")]
+    assert found == [(1, 2.0), (2, 1.25), (3, 1.0)]
+    assert [event.value for event in events.Scalars("learning_rate")] == [0.5]
+
+
+def test_an_interrupted_run_says_how_it_goes_on(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = TrainConfig(train=(folder / "pairs.tsv",), out=folder / "m")
+    for step, way in ((None, "begin again"), (300, "--resume goes on from update 300")):
+        if step:
+            checkpoint.file_of(config.out).parent.mkdir(parents=True)
+            run_state = json.dumps({"state": {"step": step}})
+            save_file({}, checkpoint.file_of(config.out), {"run": run_state})
+        with pytest.raises(KeyboardInterrupt), resumable(config):
+            raise KeyboardInterrupt
+        assert way in capsys.readouterr().err
