@@ -26,7 +26,7 @@ from searchengine.indexer.arrays import Floats, RowNumbers
 from searchengine.indexer.native.library import description
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment, SegmentConfig
-from searchengine.indexer.tuning.points import recalls
+from searchengine.indexer.tuning.tune import recalls
 from searchengine.measure.points import processor_name
 
 K = 10

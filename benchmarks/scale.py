@@ -24,7 +24,7 @@ from vectors import VECTORS, blocks_of, queries_of
 
 from searchengine.indexer.arrays import unit_rows
 from searchengine.indexer.segment import Segment, SegmentConfig
-from searchengine.indexer.tuning.points import recalls
+from searchengine.indexer.tuning.tune import recalls
 
 K = 10
 QUERIES, TIMED, SCANNED = 1000, 300, 20

@@ -23,8 +23,7 @@ from searchengine.indexer.arrays import Floats
 from searchengine.indexer.errors import TuneError
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment, SegmentConfig
-from searchengine.indexer.tuning.points import recalls
-from searchengine.indexer.tuning.tune import Goal, Tuning, tune
+from searchengine.indexer.tuning.tune import Goal, Tuning, recalls, tune
 from searchengine.upkeep.tuning import check_enough, queries_of
 
 QUERIES = 600

@@ -45,14 +45,6 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         [_POINTER, _LONG, *[_POINTER] * 5, _LONG, *[ctypes.c_double] * 2, _POINTER, _POINTER],
     ),
     "kernel_words_count": (_LONG, [_POINTER, _LONG, _POINTER]),
-    "kernel_work": (None, [_POINTER, _POINTER]),
-    "kernel_prefix": (_LONG, [_POINTER, _POINTER, _POINTER]),
-    "kernel_score_codes": (None, [_INT, _POINTER, _LONG, _POINTER, _POINTER, _INT, _POINTER]),
-    "kernel_score_block": (
-        ctypes.c_uint64,
-        [_INT, _POINTER, _LONG, _POINTER, _POINTER, _INT, ctypes.c_int32, _POINTER],
-    ),
-    "kernel_score_row": (ctypes.c_float, [_INT, _POINTER, _POINTER, _LONG, _INT]),
 }
 
 

@@ -210,32 +210,23 @@ class NativeRows:
         """
         queries = np.ascontiguousarray(queries, np.float32)
         best, scores = self._empty(len(queries), k)
+        total = self.rows if rows is None else rows.size
         for first in range(0, len(queries), _QUERIES):
             group = slice(first, first + _QUERIES)
-            self._add_best(queries[group], k, rows, mask, best[group], scores[group])
+            part = self._pass(queries[group], k)
+            part.numbers = None if rows is None else rows.ctypes.data
+            part.mask = None if mask is None else mask.ctypes.data
+            into = best[group].ctypes.data, scores[group].ctypes.data
+            for piece in slices(total, max(_MIN_BLOCK, _MIN_SCORED // part.count), _MAX_BLOCK):
+                part.first, part.last = piece.start, piece.stop
+                if rows is None:
+                    self._file.read_ahead(piece)
+                with threads.take(self._threads((part.last - part.first) * part.count)) as used:
+                    failed = self._library.kernel_add_best(
+                        self.level, ctypes.byref(part), used, *into
+                    )
+                self._check(failed, part)
         return best, scores
-
-    def _add_best(
-        self,
-        queries: Floats,
-        k: int,
-        rows: RowNumbers | None,
-        mask: Mask | None,
-        best: RowNumbers,
-        scores: Floats,
-    ) -> None:
-        part = self._pass(queries, k)
-        part.numbers = None if rows is None else rows.ctypes.data
-        part.mask = None if mask is None else mask.ctypes.data
-        into = best.ctypes.data, scores.ctypes.data
-        smallest = max(_MIN_BLOCK, _MIN_SCORED // len(queries))
-        for piece in slices(self.rows if rows is None else rows.size, smallest, _MAX_BLOCK):
-            part.first, part.last = piece.start, piece.stop
-            if rows is None:
-                self._file.read_ahead(piece)
-            with threads.take(self._threads((piece.stop - piece.start) * len(queries))) as count:
-                failed = self._library.kernel_add_best(self.level, ctypes.byref(part), count, *into)
-            self._check(failed, part)
 
     def rerank(self, queries: Floats, candidates: RowNumbers, k: int) -> tuple[RowNumbers, Floats]:
         """The best k of the candidates (q, s), as `best`; -1 is padding. Raises MemoryError."""

@@ -27,14 +27,18 @@ from searchengine.indexer.config import (
 from searchengine.indexer.errors import TuneError
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.threads import available_cores, threads
-from searchengine.indexer.tuning.points import (
+from searchengine.indexer.tuning.tune import (
+    AS_FAST,
+    Goal,
     OperatingPoint,
+    Point,
+    Tuning,
     cold_row,
     hot_bytes,
     in_turns,
     recalls,
+    tune,
 )
-from searchengine.indexer.tuning.tune import AS_FAST, Goal, Point, Tuning, tune
 from searchengine.measure.bench_data import Dataset
 from searchengine.measure.results import EXACT, Results, Row
 from searchengine.measure.significance import intervals

@@ -7,7 +7,7 @@ import pytest
 
 from searchengine.indexer.config import Code, SegmentConfig, Structure
 from searchengine.indexer.segment import Segment
-from searchengine.indexer.tuning.points import cold_row, hot_bytes, hot_row
+from searchengine.indexer.tuning.tune import cold_row, hot_bytes, hot_row
 
 ROWS = np.random.default_rng(0).standard_normal((4000, 64)).astype(np.float32)
 

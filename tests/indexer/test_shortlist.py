@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from searchengine.indexer.building import shortlist
+from searchengine.indexer.building import build as building
 from searchengine.indexer.errors import SegmentConfigError
 from searchengine.indexer.segment import Segment, SegmentConfig
 
@@ -29,14 +29,14 @@ def build(tmp_path: Path, rows: np.ndarray) -> Callable[[SegmentConfig], Segment
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """No segment is small, and its sample is."""
-    monkeypatch.setattr(shortlist, "SAMPLE", 150)
-    monkeypatch.setattr(shortlist, "EXACT_BYTES", 0)
+    monkeypatch.setattr(building, "SAMPLE", 150)
+    monkeypatch.setattr(building, "EXACT_BYTES", 0)
 
 
 def recall(segment: Segment, size: int) -> float:
     """Recall@10 of the rows that the module samples, by brute force."""
     stored = segment.take(np.arange(segment.rows))
-    sample = np.linspace(0, segment.rows - 1, min(segment.rows, shortlist.SAMPLE)).astype(int)
+    sample = np.linspace(0, segment.rows - 1, min(segment.rows, building.SAMPLE)).astype(int)
     shares = []
     for row in sample:
         scores = stored @ stored[row]
@@ -66,7 +66,7 @@ def test_the_shortest_of_the_ladder_that_finds_enough(
         size = segment.config.shortlist
         assert segment.config.structure.value == structure
         assert 25 < size < 1100
-        assert recall(segment, size) >= shortlist.RECALL > recall(segment, round(size / 1.25))
+        assert recall(segment, size) >= building.RECALL > recall(segment, round(size / 1.25))
         assert segment.manifest.config.shortlist == size
 
 

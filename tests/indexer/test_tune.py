@@ -20,8 +20,7 @@ from searchengine.indexer.search.cascade import SearchResult
 from searchengine.indexer.segment import Segment, SegmentConfig, Storage
 from searchengine.indexer.tuning import tune as module
 from searchengine.indexer.tuning.goal import holds, smallest_sample
-from searchengine.indexer.tuning.points import recalls
-from searchengine.indexer.tuning.tune import Goal, Point, choose, shares, tune
+from searchengine.indexer.tuning.tune import Goal, Point, choose, recalls, shares, tune
 
 DIM = 32
 

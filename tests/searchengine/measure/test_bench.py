@@ -15,8 +15,7 @@ from searchengine import Goal, SearchEngine
 from searchengine.errors import CorpusError, QueryError
 from searchengine.indexer.config import ALL_ROWS, SegmentConfig
 from searchengine.indexer.errors import SegmentConfigError
-from searchengine.indexer.tuning.points import OperatingPoint, recalls
-from searchengine.indexer.tuning.tune import tune
+from searchengine.indexer.tuning.tune import OperatingPoint, recalls, tune
 from searchengine.ingest.passages import PassageConfig
 from searchengine.measure.bench_data import Dataset, collection_dataset, vectors_dataset
 from searchengine.measure.points import bench
