@@ -131,7 +131,7 @@ def copy(source: str, target: str, prune: bool, as_json: bool) -> None:
 
     A URL is postgresql://USER@HOST/DATABASE#NAME.
 
-    Nothing is encoded again. Both sides are compared at the end. After an interruption, or when
+    Nothing is encoded again. Both sides are compared. After an interruption, or when
     SOURCE has changed, the same command copies the rest; with --prune it also deletes what SOURCE
     no longer has.
     """

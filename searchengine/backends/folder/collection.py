@@ -208,7 +208,7 @@ class Collection(View):
 
         What is no collection, or cannot be read, stays."""
         self.close()
-        with suppress(CollectionError), Store(self.path / DATABASE) as store:
+        with suppress(CollectionError, OSError), Store(self.path / DATABASE) as store:
             store.execute("PRAGMA journal_mode = delete")  # raises where others have it open
             store.execute("BEGIN EXCLUSIVE")
             is_empty = not store.segments() and not any(store.counts())
