@@ -275,7 +275,7 @@ class Ingestion:
 
     def check_not_empty(self) -> None:
         """Raise EmptyCorpus if nothing of the stream is stored."""
-        if self._counts or (self._supplied is not None and self._supplied.is_empty_export):
+        if self._counts:
             return
         without_text, bad = self._without_text.count, self._bad
         reasons = [f"{without_text} without text"] if without_text else []

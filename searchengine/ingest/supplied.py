@@ -78,17 +78,7 @@ class SuppliedVectors:
 
     def next_for(self, documents: Sequence[Document]) -> dict[str, Supplied]:
         """Key → vectors of documents just read."""
-        first, self._position = self._position, self._position + len(documents)
-        if self._table is not None:
-            spans = [self._table.passages_of(document) for document in documents]
-        elif self._position > self.documents:
-            raise self._other_number(f"more than {self.documents}")
-        else:
-            rows: Iterable[int] = range(first, self._position)
-            if self._row_of is not None:
-                rows = self._row_of[first : self._position].tolist()
-            pairs = zip(rows, documents, strict=True)
-            spans = [(row, [(0, len(document.text))][: row + 1]) for row, document in pairs]
+        spans = [self._rows_of(document) for document in documents]
         supplied: dict[str, Supplied] = {}
         checksums = self.checksums(spans)
         for document, (row, cut), checksum in zip(documents, spans, checksums, strict=True):
@@ -96,6 +86,17 @@ class SuppliedVectors:
             vectors = self._array[max(row, 0) : max(row, 0) + len(cut)]
             supplied.setdefault(document.key, (cut, vectors, checksum))
         return supplied
+
+    def _rows_of(self, document: Document) -> tuple[int, Sequence[Span]]:
+        """The first row of the next document, and its passages; none: (−1, [])."""
+        self._position += 1
+        if self._table is not None:
+            return self._table.passages_of(document)
+        if self._position > self.documents:
+            raise self._other_number(f"more than {self.documents}")
+        row = self._position - 1
+        row = row if self._row_of is None else int(self._row_of[row])
+        return row, [(0, len(document.text))] if row >= 0 else []
 
     def check_end(self, seen: Container[str]) -> None:
         """Raise QueryError if rows are left when all documents were read; `seen`: their keys."""
@@ -109,11 +110,6 @@ class SuppliedVectors:
                 f"a passage names the document {min(unused)!r}, which is not among the "
                 "documents; nothing was added since the last commit"
             )
-
-    @property
-    def is_empty_export(self) -> bool:
-        """Whether nothing was read because it is the export of an empty collection."""
-        return self._table is not None and not self._skip_bad and not self._position
 
     def _other_number(self, documents: str) -> QueryError:
         return QueryError(
