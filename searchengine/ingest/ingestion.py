@@ -328,7 +328,8 @@ class Ingestion:
                 self._repeated.add(document.key)
             else:
                 self._refuse(document, "occurs twice; give it another key or leave it out")
-        if self._languages is not None and len(self.seen) == len(items):  # the first block
+        # The first block, unless another writer was quicker.
+        if self._languages is not None and len(self.seen) == len(items) and self._is_empty():
             documents = [item.document for item in items]
             reader = self._languages.look(documents, self._backend.settings)
             if reader is not None:
