@@ -54,7 +54,7 @@ MUTANTS = [
         f"{FOLDER}/snapshot.py",
         "documents[inside] = file.columns[0, passages[inside] - row.base]",
         "documents[inside] = file.columns[0, passages[inside] - row.base - 1]",
-        [CONTRACT],
+        ["tests/searchengine/query/test_ties.py", CONTRACT],
     ),
     Mutant(
         "lost tombstone",

@@ -79,20 +79,6 @@ def test_shortlist_synonyms_and_index_config_travel(tmp_path: Path, url: str) ->
         assert engine.add(documents, rows.astype(np.float32)).unchanged == 1200
 
 
-def test_a_shortlist_of_all_rows_does_not_travel(tmp_path: Path, url: str) -> None:
-    """A folder scores all rows where they are few; on a server there may be more."""
-    with SearchEngine.create(tmp_path / "s", None, {"shortlist": 0}, dim=32) as engine:
-        engine.add([{"_id": str(i), "text": ""} for i in range(32)], np.eye(32, dtype=np.float32))
-        assert engine.stats().exact
-    copy(tmp_path / "s", url)
-    copy(url, f"{url}_again")
-    with SearchEngine.open(f"{url}_again") as engine:
-        assert engine.stats().exact
-        rows = np.random.default_rng(0).standard_normal((1000, 32)).astype(np.float32)
-        engine.add([{"_id": f"n{i}", "text": ""} for i in range(1000)], rows)
-        assert engine.stats().shortlist == 400
-
-
 def test_an_interrupted_copy_continues(
     source: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
-import numpy as np
 import pytest
 from filter_oracle import Case, filters, like, many_records, period
 from filtered import collection, matching, select
@@ -12,117 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from postgres_server import new_url
 
-from searchengine import Document, SearchEngine
-from searchengine.backends.contract import Entry, as_json
+from searchengine.backends.contract import as_json
 from searchengine.backends.filters.dates import Date
 from searchengine.backends.filters.parser import field_name, field_named, parse
 from searchengine.backends.filters.sqlite import compile_sql
 from searchengine.errors import FilterError
 
 # --- the meaning of each test --------------------------------------------------------------------
-
-RECORDS: list[dict[str, Any]] = [
-    {"year": 2016, "lang": "en", "draft": False, "at": "2020-03-01"},
-    {"year": 2014.5, "lang": "ko", "draft": True, "at": "2020-03-01T23:30:00-01:00"},
-    {"year": "2016", "lang": None, "tags": ["Sea", "whale"], "at": "2020"},
-    {"a": {"b": {"c": 3}}, "two words": "x", "draft": 1, "tags": "Sea", "at": "2020-02-30"},
-    {"tags": [1, None, True, ["Sea"], "2020-03-05"], "at": 2020, "a": [{"b": {"c": 3}}]},
-]
-FIELDS = ("year", "lang", "draft", "a.b.c", "tags", "at")
-
-
-@pytest.fixture(scope="module", params=["folder", "indexed folder", "postgresql"])
-def engine(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[SearchEngine]:
-    where = new_url() if request.param == "postgresql" else tmp_path_factory.mktemp("c") / "c"
-    nothing = np.zeros((0, 4), np.float32)
-    with SearchEngine.create(where, None, dim=4) as engine:
-        engine.collection.upsert(
-            [
-                Entry(Document(str(i), "a whale", "Sea" * (i % 2), record), (), nothing)
-                for i, record in enumerate(RECORDS)
-            ]
-        )
-        if request.param == "indexed folder":
-            engine.index_fields(*FIELDS)
-        yield engine
-
-
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
-        ("year >= 2015", [0]),
-        ("year < 2015", [1]),
-        ("year = '2016'", [2]),
-        ("year != 2016", [1, 2, 3, 4]),
-        ("lang in ('en', 'ko')", [0, 1]),
-        ("lang not in ('en', 'ko')", [2, 3, 4]),
-        ("lang = null", [2]),
-        ("draft", [1, 3]),
-        ("not draft", [0, 2, 4]),
-        ("draft = true", [1]),
-        ("draft = false", [0]),
-        ("a.b.c = 3", [3]),
-        ("`two words` = 'x'", [3]),
-        ("year >= 2015 and lang = 'en' or a.b.c > 2", [0, 3]),
-        ("year < 2015 and (lang = 'en' or lang = 'ko')", [1]),
-        ("NOT (year > 0 OR lang = NULL)", [3, 4]),
-        ("year == 2016.0", [0]),
-        ("lang <> 'en'", [1, 2, 3, 4]),
-        ("year >= -1e3", [0, 1]),
-        ("year in (2016, '2016', null)", [0, 2]),
-        ("draft in (1, false)", [0, 3]),
-        ("year between 2014.5 and 2016", [0, 1]),
-        ("year between 2015 and 2014", []),
-        ("lang between 'a' and 'f'", [0]),
-        ("year NOT BETWEEN 2015 AND 2020 and exists(year)", [1, 2]),
-        ("lang like 'E_'", [0]),
-        ("lang like '%'", [0, 1]),
-        ("year like '20%'", [2]),
-        ("lang not like '%n'", [1, 2, 3, 4]),
-        ("exists(lang)", [0, 1, 2]),
-        ("exists(a.b) and exists(a.b.c) and not exists(a.b.d)", [3]),
-        ("exists(tags)", [2, 3, 4]),
-        ("tags contains 'Sea'", [2]),
-        ("tags contains 'sea'", []),
-        ("tags not contains 'Sea'", [0, 1, 3, 4]),
-        ("tags in ('Sea')", [3]),
-        ("tags contains 1", [4]),
-        ("tags contains true", [4]),
-        ("tags contains false", []),
-        ("tags contains null", [4]),
-        ("tags contains date('2020-03')", [4]),
-        ("tags", [3]),
-        ("at = date('2020')", [0, 1, 2]),
-        ("at = date('2020-03')", [0, 1]),
-        ("at = date('2020-03-01')", [0]),
-        ("at > date('2020-03-01')", [1]),
-        ("at >= date('2020-03-01')", [0, 1]),
-        ("at <= date('2020-03-01')", [0, 2]),
-        ("at < date('2020-03-01')", [2]),
-        ("at <= date('2020-03')", [0, 1, 2]),
-        ("at > date('2020')", []),
-        ("at != date('2020-03-01')", [1, 2, 3, 4]),
-        ("at = date('2020-03-02T00:30')", [1]),
-        ("at between date('2020-03') and date('2020-03')", [0, 1]),
-        ("at in (date('2020-03-01'), date('2020-01-01'), 2020)", [0, 2, 4]),
-        ("at not in (date('2020'))", [3, 4]),
-        ("at > '2020-03'", [0, 1]),
-        ("a.b.c in (1, 3, 'x', true)", [3]),
-        ("tags < 'b'", [3]),
-        ("at < 3000", [4]),
-        ("at >= '2'", [0, 1, 2, 3]),
-        ("year in (1, 2, 3, 4, 5, 6, 7, 8, 9, 2016)", [0]),
-        ("_id = 2 or _id in (4, '0')", [0, 2, 4]),
-        ("_id between 1 and '3' and _id like '%'", [1, 2, 3]),
-        ("title", [1, 3]),
-        ("not exists(title) and text like '%WHALE'", [0, 2, 4]),
-        ("title = null or title in (3, true) or text = date('2020')", []),
-        ("title > 'Re' and title != 'sea'", [1, 3]),
-    ],
-)
-def test_meaning(engine: SearchEngine, source: str, expected: list[int]) -> None:
-    assert [int(key) for key in engine.keys(source)] == expected
-    assert engine.count(source) == len(expected)
 
 
 WHOLE = [-(2**64), -(2**63) - 1, -(2**63), 2**53 + 1, 2**63 - 1, 2**63, 10**30]
@@ -335,14 +230,6 @@ def test_mistakes_are_pointed_at(source: str, message: str, caret: int) -> None:
 def test_characters_that_no_metadata_has_are_refused(source: str) -> None:
     with pytest.raises(FilterError, match="no metadata contains"):
         parse(source)
-
-
-def test_the_caret_stands_below_wide_and_combining_characters() -> None:
-    with pytest.raises(FilterError) as caught:
-        parse("語 = '한국' and x = 'e\u0301' = ?")
-    _, line, pointer, _ = str(caught.value).splitlines()
-    assert line == "  語 = '한국' and x = 'e\u0301' = ?"
-    assert len(pointer) == len(line) + 3 - 1  # three characters of two columns, one of none
 
 
 # --- limits and names ---------------------------------------------------------------------------

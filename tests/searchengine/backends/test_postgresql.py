@@ -7,7 +7,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from searchengine.backends.entries import known as stored_states
 from searchengine.backends.limits import Deadline, limited
 from searchengine.backends.postgresql import collection as collections
 from searchengine.backends.postgresql import schema, shown
-from searchengine.backends.postgresql.connections import Connections, run
+from searchengine.backends.postgresql.connections import run
 from searchengine.errors import (
     BackendUnavailable,
     CollectionError,
@@ -63,16 +63,6 @@ def entries(n: int, seed: int = 0) -> list[Entry]:
 
 
 # --- the index of vectors -------------------------------------------------------------------------
-
-
-def test_few_passages_are_all_compared_at_full_width(engine: SearchEngine) -> None:
-    """As in a folder: then the scores of all pages only fall."""
-    engine.collection.upsert(entries(900))
-    engine.collection.upsert((), finished=0)
-    assert engine.stats().exact
-    query = units(1, seed=5)[0]
-    nearest = [hit.key for hit in engine.search(query, 900)]
-    assert nearest == [hit.key for hit in engine.search(query, 900, exact=True)]
 
 
 def test_the_index_serves_and_agrees_with_exact_search(url: str) -> None:
@@ -608,29 +598,6 @@ def test_searches_ask_a_replica_and_writes_go_to_the_primary(url: str) -> None:
         # Without the replica, the primary answers.
     with SearchEngine.open(both) as engine:
         assert len(engine.search(query, 40)) == 30
-
-
-@pytest.mark.parametrize(
-    ("reason", "expected"),
-    [
-        (
-            'connection is bad: connection to server on socket "/roles/5432" failed: No such file\n'
-            "\tIs the server running locally?",
-            "cannot be reached (No such file)",
-        ),
-        ("FATAL:  the database system is starting up", "or try again"),
-        ("FATAL:  sorry, too many clients already", "or try again"),
-        ("FATAL:  no pg_hba.conf entry for host", "refuses the user"),
-    ],
-)
-def test_a_dead_server_and_a_refusal_are_told_apart(url: str, reason: str, expected: str) -> None:
-    from psycopg import OperationalError
-
-    with closing(Connections(url)) as connections:
-        with pytest.raises(CollectionError) as caught, connections.named_errors():
-            raise OperationalError(reason)
-    assert expected in str(caught.value)
-    assert isinstance(caught.value, BackendUnavailable) is not reason.endswith("for host")
 
 
 # --- a cluster ------------------------------------------------------------------------------------

@@ -97,27 +97,6 @@ def test_a_passing_failure_is_repeated(
     assert len(server.requests) == 3
 
 
-def test_a_late_answer_is_requested_again(
-    server: EmbeddingServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a slow machine the right answer may come late too: hence more tries than faults."""
-    monkeypatch.setattr(http, "TIMEOUT", 0.4)
-    encoder = HttpEncoder(server.url, "words")
-    assert encoder.dim == 8
-    server.requests.clear()
-    server.faults.extend([Fault(delay=0.8)] * 2)
-    assert np.abs(encoder.encode(["a bee"]) - WordLengths(8).encode(["a bee"])).max() < 1e-6
-    assert len(server.requests) >= 3
-
-
-def test_retry_after_is_waited_for(server: EmbeddingServer, encoder: HttpEncoder) -> None:
-    server.times.clear()
-    server.faults.append(Fault(429, headers={"Retry-After": "0.4"}))
-    encoder.encode(["a bee"])
-    first, second = server.times
-    assert second - first >= 0.4
-
-
 # -------------------------------------------------------------------------------------- failures
 
 

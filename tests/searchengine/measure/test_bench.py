@@ -134,18 +134,6 @@ def engine(tmp_path: Path) -> Iterator[SearchEngine]:
         yield engine
 
 
-def test_a_collection_with_judgements(engine: SearchEngine) -> None:
-    engine.add([{"_id": "c", "text": "bb"}])
-    questions = {"q1": "bb", "q2": "a bb ccc ccc", "q3": "not judged"}
-    qrels = {"q1": {"c": 1}, "q2": {"b2": 1}}
-    with collection_dataset(engine, questions, qrels) as subject:
-        assert subject.rows == 40 and len(subject.queries) == 2
-        assert (subject.encoding_ms or 0) > 0 and subject.sizes == [20, 19, 1]
-        found = last(subject, Goal())
-    assert all(row.ndcg == pytest.approx(1) for row in found.rows if row.config.shortlist >= 40)
-    assert found.subject["judged"] == 2
-
-
 def test_ndcg_is_that_of_the_evaluation(tmp_path: Path) -> None:
     """By documents: ten passages are of fewer; without those that the questions are."""
     rng = np.random.default_rng(0)

@@ -233,16 +233,6 @@ def test_questions_that_are_documents_are_found_out(many: SearchEngine) -> None:
     assert "3" not in task(many, texts, other | {"3": {"3": 1}}).documents
 
 
-def test_left_out_documents_are_reported(many: SearchEngine) -> None:
-    qrels = {"q": {"1": 1, "gone": 2, "lost": 0}, "unasked": {"2": 1}}
-    assert task(many, {"q": "x", "r": "x", "s": "x"}, qrels).notes == (
-        "questions without a judgement, left out: 2",
-        "judged questions that are not among the questions, left out: 1",
-        "judgements of documents that the collection does not have: 2 of 3; relevant ones, "
-        "which count as not found: 1",
-    )
-
-
 def test_rows_are_compared_with_the_baseline() -> None:
     """By pairs of questions, corrected for the number of rows."""
     rng = np.random.default_rng(0)

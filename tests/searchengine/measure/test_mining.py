@@ -10,8 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from command_line import run
-from hypothesis import given
-from hypothesis import strategies as st
 from tiny_model import write_sentence_transformer
 
 from searchengine.errors import QueryError, SearchEngineError
@@ -20,7 +18,6 @@ from searchengine.measure.mining import (
     MiningConfig,
     MiningSummary,
     candidates,
-    choose,
     mine,
     read_pairs,
     write_negatives,
@@ -130,23 +127,6 @@ def test_queries_and_documents_are_encoded_as_such() -> None:
     list(mine(encoder, PAIRS, candidates(PAIRS, CORPUS)))
     roles = {"q 0": "query", "q 90": "query"} | dict.fromkeys(["p 30", "p 60", *CORPUS], "document")
     assert encoder.roles == roles
-
-
-@given(
-    scores=st.lists(st.floats(-1, 1), max_size=30),
-    positive=st.floats(-1, 1),
-    count=st.integers(1, 5),
-)
-def test_what_is_chosen_fits(scores: list[float], positive: float, count: int) -> None:
-    ranked = list(enumerate(sorted(scores, reverse=True)))
-    config = MiningConfig(negatives=count)
-    rows, dropped = choose(ranked, positive, config)
-    assert rows == sorted(set(rows))
-    fitting = [row for row, s in ranked if s <= positive - 0.05 * abs(positive)]
-    assert len(rows) == min(count, len(fitting)) and set(rows) <= set(fitting)
-    assert dropped == len(ranked) - len(fitting)
-    assert rows == fitting[:count]
-    assert choose(ranked, positive, config) == (rows, dropped)
 
 
 @pytest.mark.parametrize("count", [1, 4])

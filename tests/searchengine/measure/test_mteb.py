@@ -1,16 +1,13 @@
 """mteb on data of our own: its figures are those of other libraries."""
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from lazy import Lazy, needs
 from tiny_model import WORDS, write_sentence_transformer
 
-from searchengine.cli.measure import mteb as command
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError
 from searchengine.trainer.evaluation.sts import StsTask, sts_tasks, unit_prefix
@@ -129,39 +126,8 @@ def test_the_figures_are_those_of_other_libraries(encoder: Encoder) -> None:
     assert len({round(score, 4) for score in expected}) == 4
 
 
-def test_prefixes_have_length_one_and_roles_their_prompts(encoder: Encoder) -> None:
-    calls: list[int] = []
-    known: dict[Any, Any] = {}
-    from mteb.types import PromptType
-
-    batches = [{"text": ["a dog", "the cat"]}, {"text": ["a dog"]}]
-    for prompt, role in ((None, None), (PromptType.query, "query"), (PromptType.document, "document")):  # fmt: skip  # noqa: E501
-        model = ours._Prefix(encoder, 8, known, calls.append)
-        vectors = model.encode(batches, prompt_type=prompt, batch_size=2)
-        np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-6)
-        whole = encoder.encode(["a dog", "the cat", "a dog"], role=role)
-        np.testing.assert_allclose(vectors, unit_prefix(whole, 8), atol=1e-6)
-    assert sum(calls) == 6  # each text once a role
-    ours._Prefix(encoder, 32, known, calls.append).encode(batches)
-    assert sum(calls) == 6
-
-
 def test_what_cannot_be_measured(encoder: Encoder) -> None:
     with pytest.raises(ConfigError, match="prefix length 33: expected 1 to 32"):
         list(ours.evaluate(encoder, [], [33]))
     with pytest.raises(ConfigError, match=r"mteb has no task SciFakt .*SciFact"):
         ours.load_task("SciFakt")
-
-
-def test_the_command(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    by_name = dict(zip(("Retrieval", "STS"), tasks(), strict=True))
-    monkeypatch.setattr("searchengine.trainer.evaluation.mteb.load_task", by_name.__getitem__)
-    arguments = ["--task", "STS", "--task", "Retrieval", "--encoder", encoder.source]
-    arguments += ["--runtime", "fp32", "--prefixes", "32,8", "--json"]
-    done = CliRunner().invoke(command, arguments)
-    assert done.exit_code == 0, done.output
-    rows = [ours.MtebRow(**row) for row in json.loads(done.stdout)]
-    assert [(row.task, row.dim) for row in rows] == [
-        ("STS", 32), ("STS", 8), ("Retrieval", 32), ("Retrieval", 8),
-    ]  # fmt: skip
-    assert rows[3].score == pytest.approx(ndcg(encoder, 8), abs=1e-5)

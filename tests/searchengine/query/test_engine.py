@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import WordLengths
-from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine import Hit, SearchEngine
@@ -68,44 +67,6 @@ def test_k_larger_than_the_collection_gives_what_there_is(engine: SearchEngine) 
     assert len(engine.search("dog", k=50)) == 3
     assert len(engine.search("dog", k=2**62, shortlist=2**62)) == 3
     assert len(engine.search("dog", k=50, where="year > 2015")) == 2
-
-
-def test_exact_search_is_that_of_an_oracle(path: Path) -> None:
-    """With a shortlist too short to find the nearest."""
-    rng = np.random.default_rng(0)
-    texts = [" ".join("x" * n for n in line) for line in rng.integers(1, 17, (3000, 8))]
-    config = SegmentConfig(prefix=4, shortlist=10, storage="float32")
-    encoder = WordLengths()
-    with SearchEngine.create(path, encoder, config) as engine:
-        engine.add({"_id": str(i), "text": t, "n": i} for i, t in enumerate(texts))
-        scores = encoder.encode(texts) @ encoder.encode(["a bb ccc sixteen sixteen"])[0]
-        for where, allowed in ((None, 3000), ("n < 2000", 2000), ("n < 20", 20)):
-            hits = engine.search("a bb ccc sixteen sixteen", exact=True, where=where)
-            best = np.lexsort((np.arange(allowed), -scores[:allowed]))[:10]
-            assert [hit.score for hit in hits] == pytest.approx(scores[best], abs=1e-5)
-            assert hits.exact
-        quick = engine.search("a bb ccc sixteen sixteen")
-        assert not quick.exact
-        for question, batched in zip(
-            ("a bb", "ccc"), engine.search_batch(["a bb", "ccc"], exact=True), strict=True
-        ):
-            # A batch is turned by another matrix product, whose last bits differ.
-            alone = [hit.score for hit in engine.search(question, exact=True)]
-            assert batched.exact and [h.score for h in batched] == pytest.approx(alone, abs=1e-6)
-        with pytest.raises(QueryError, match="takes no shortlist"):
-            engine.search("a", shortlist=5, exact=True)
-
-
-def test_stats(engine: SearchEngine, path: Path) -> None:
-    stats = engine.stats()
-    assert (stats.documents, stats.segments, stats.dim) == (3, 1, 16)
-    assert stats.index_config == SegmentConfig(prefix=16, shortlist=0).as_dict()
-    assert (stats.shortlist, stats.exact) == (3, True)  # so few rows are searched exactly
-    assert stats.tuning is None
-    assert stats.fingerprint == "word-lengths" and stats.encoder is None
-    files = [f for f in path.rglob("*") if f.is_file()]
-    assert stats.bytes == sum(f.stat().st_size for f in files)
-    assert stats.bytes > 1000
 
 
 def test_documents_without_text_are_skipped_and_named(engine: SearchEngine) -> None:
@@ -293,46 +254,4 @@ def test_a_closed_engine_says_so_and_writes_nothing(engine: SearchEngine, path: 
         assert again.stats().documents == 3
 
 
-def test_strangers_among_the_segments_are_left_alone(engine: SearchEngine, path: Path) -> None:
-    stray = path / "segments" / ".DS_Store"
-    stray.touch()
-    left_behind = path / "segments" / "000007"
-    left_behind.mkdir()
-    engine.add([{"_id": "x", "text": "x"}])
-    assert stray.exists() and not left_behind.exists()
-
-
 words = st.lists(st.integers(1, 16).map(lambda n: "a" * n), min_size=1, max_size=6).map(" ".join)
-
-
-@given(
-    texts=st.lists(words, min_size=1, max_size=40),
-    question=words,
-    cut=st.integers(0, 39),
-    k=st.integers(1, 12),
-    below=st.integers(0, 40),
-)
-def test_wide_shortlist_equals_brute_force(
-    tmp_path_factory: pytest.TempPathFactory,
-    texts: list[str],
-    question: str,
-    cut: int,
-    k: int,
-    below: int,
-) -> None:
-    """Invariants 5, 6 and 7 over one or two segments: exact scores, exact filter, (−score, id)."""
-    encoder = WordLengths()
-    path = tmp_path_factory.mktemp("brute") / "c"
-    documents = [{"_id": str(i), "text": t, "n": i} for i, t in enumerate(texts)]
-    with SearchEngine.create(path, encoder, SegmentConfig(prefix=4, storage="float32")) as engine:
-        for part in (documents[:cut], documents[cut:]):
-            if part:
-                engine.add(part)
-        hits = engine.search(question, k, shortlist=len(texts), where=f"n < {below}", mode="vector")
-    scores = encoder.encode(texts[:below] or ["a"]) @ encoder.encode([question])[0]
-    expected = np.sort(scores[: len(texts[:below])])[::-1][:k]
-    assert [hit.score for hit in hits] == pytest.approx(expected, abs=1e-5)
-    for hit in hits:
-        assert hit.score == pytest.approx(scores[int(hit.key)], abs=1e-5)
-    ranked = [(-hit.score, int(hit.key)) for hit in hits]
-    assert ranked == sorted(ranked)

@@ -79,6 +79,8 @@ def test_pages_are_the_parts_of_one_answer(
 ) -> None:
     hits = whole(engine, 1000, mode=mode, where=where)
     assert pages(engine, 1000, 97, mode=mode, where=where) == hits
+    scores = [score for _, score in hits]
+    assert mode == "vector" or scores == sorted(scores, reverse=True)
     keys = [key for key, _ in hits]
     matching = list(engine.keys(where))
     assert len(keys) == len({*keys}) and {*keys} <= {*matching}

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import re
 from pathlib import Path
 from typing import Any
 
@@ -67,18 +66,6 @@ def test_a_plus_sign_requires_a_phrase(question: str, expected: list[str]) -> No
     everything = tuple(each.text for each in quotes.phrases(question))
     assert Query(mode="hybrid", phrases="required").required(question) == everything
     assert Query(mode="vector", phrases="required").required(question) == ()
-
-
-@given(st.text(alphabet='ab "“”*(', max_size=30))
-def test_a_phrase_stands_between_marks(question: str) -> None:
-    found = [each.text for each in quotes.phrases(question)]
-    assert len({*found}) == len(found) <= question.count('"') + question.count("“") + 1
-    plain = " ".join(re.sub("[“”]", '"', question).split())
-    for text in found:
-        assert re.search("[ab]", text)
-        assert f'"{text}' in plain.replace('" ', '"')
-    if not re.search('["“”]', question):
-        assert not found
 
 
 TEXTS = [

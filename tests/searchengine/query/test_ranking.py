@@ -1,13 +1,11 @@
 """Documents cut into passages, ranked by vectors, words and both, against brute force."""
 
 import inspect
-from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from cut_documents import (
     DOCUMENTS,
@@ -268,45 +266,3 @@ def test_every_search_takes_the_options_of_a_query() -> None:
     defaults = inspect.signature(SearchEngine.search).parameters
     assert all(defaults[field.name].default == field.default for field in fields(Query))
     assert sorted(Options.__annotations__) == sorted(set(names) - {"k"})
-
-
-class Row:
-    """A text is a number: its vector is that row, drawn at random. 600 texts have a twin."""
-
-    dim, fingerprint = 24, "drawn"
-
-    def __init__(self) -> None:
-        rows = np.random.default_rng(5).standard_normal((2400, self.dim))
-        rows[1800:] = rows[:600]
-        self.rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
-
-    def encode(self, texts: Sequence[str], *, role: str | None = None) -> npt.NDArray[np.float32]:
-        return self.rows[[int(text) for text in texts]]
-
-
-@pytest.mark.parametrize("structure", ["flat", "hnsw"])
-@pytest.mark.parametrize("exact", [False, True])
-def test_scores_are_cosines_and_the_order_is_as_computed(
-    tmp_path: Path, structure: str, exact: bool
-) -> None:
-    config = {"prefix": 8, "structure": structure}
-    with SearchEngine.create(tmp_path / "c", Row(), config) as engine:  # type: ignore[arg-type]
-        engine.add({"_id": f"{i:04}", "text": f"{i:04}"} for i in range(2400))
-        texts = [f"{i:04}" for i in range(300)]
-        with engine.collection.reading() as snapshot:
-            computed = snapshot.search(Row().encode(texts), 3, exact=exact)
-            rows = snapshot.passages(computed.rows.ravel())
-            documents = snapshot.documents(rows.documents)
-        assert (computed.scores[:, 0] > 1).any()  # float16 rows are not quite of length one
-        answers = engine.search_batch(texts, 3, exact=exact, mode="vector")
-        assert [h.key for hits in answers for h in hits] == [d.key for d in documents]
-        # Rotating many questions, BLAS may round one in another way than the time before.
-        np.testing.assert_allclose(
-            [h.score for hits in answers for h in hits],
-            np.minimum(computed.scores, 1).ravel(),
-            atol=1e-6,
-        )
-        twins = [[h.key for h in hits[:2]] for hits in answers]
-        assert twins == [[text, f"{int(text) + 1800:04}"] for text in texts]
-        opposite = engine.search(-Row().rows[0], 2400, exact=exact)[-1]
-        assert opposite.score >= -1

@@ -34,20 +34,6 @@ def mean_of(document: dict[str, Any]) -> Any:
 # ------------------------------------------------------------------------------------------ similar
 
 
-@pytest.mark.parametrize("exact", [False, True])
-@pytest.mark.parametrize("k", [1, 2, 3, 4, 50])
-def test_similar_leaves_itself_out(engine: SearchEngine, k: int, exact: bool) -> None:
-    for document in DOCUMENTS:
-        others = [each for each in DOCUMENTS if each is not document]
-        hits = engine.similar(document["_id"], k, exact=exact)
-        check(hits, brute_force(others, mean_of(document)), k)
-        assert hits.exact or not exact
-        kept = [each for each in others if each["n"] < 3]
-        found = engine.similar(document["_id"], k, exact=exact, where="n < 3")
-        check(found, brute_force(kept, mean_of(document)), k)
-    assert engine.similar("far", k, exact=exact, where="n = 3") == []
-
-
 def test_similar_to_the_only_one_or_to_none(tmp_path: Path) -> None:
     with collection(tmp_path, DOCUMENTS[:1]) as engine:
         assert engine.similar("long") == []
@@ -104,15 +90,6 @@ def test_a_vector_finds_what_its_question_finds(engine: SearchEngine) -> None:
         assert [hit.score for hit in hits] == pytest.approx(scores, abs=NEAR)
         assert hits[0].question == "" and hits[0].passage == expected[0].passage
     assert keys(engine.search(one(0, 2, 1), 2, where="n > 0", exact=True)) == ["near", "half"]
-
-
-def test_vectors_in_a_batch(engine: SearchEngine) -> None:
-    vectors = np.stack([one(1), one(0, 1), one(0, 0, 0, 1)])
-    batch = engine.search_batch(vectors, 3)
-    assert [keys(hits)[0] for hits in batch] == ["long", "long", "far"]
-    for vector, hits in zip(vectors, batch, strict=True):
-        check(hits, brute_force(DOCUMENTS, vector), 3)
-    assert engine.search_batch(np.zeros((0, 16))) == []
 
 
 @pytest.mark.parametrize(

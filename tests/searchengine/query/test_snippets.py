@@ -1,15 +1,9 @@
 """Snippets: what is shown, exactly, in many languages."""
 
-import gzip
-import json
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchengine.corpus.analyzer import Analyzer, Tokenizer
-from searchengine.corpus.language_traits import function_words
 from searchengine.query.snippets import (
     heaviest,
     matched_words,
@@ -171,38 +165,6 @@ def test_words_are_found_in_the_language_of_the_text(
     text: str, question: str, width: int, shown: str
 ) -> None:
     assert snippet(text, question, 0, len(text), width) == shown
-
-
-# Found: 0.864, 0.904, 0.880, 0.916, 0.879; by English endings alone 0.848, 0.846, 0.846, 0.879 and
-# 0.832.
-@pytest.mark.parametrize(
-    ("language", "least"), [("es", 0.86), ("ru", 0.9), ("tr", 0.87), ("ar", 0.91), ("th", 0.87)]
-)
-def test_snippets_of_articles_have_the_words_of_their_questions(
-    shared_data: Path, language: str, least: float
-) -> None:
-    """Of the distinct terms that question and article share, by the tokenizer of the language."""
-
-    def read(name: str) -> dict[str, str]:
-        with gzip.open(shared_data / "xquad" / language / name, "rt") as lines:
-            return {record["_id"]: record["text"] for record in map(json.loads, lines)}
-
-    articles, questions = read("corpus.jsonl.gz"), read("queries.jsonl.gz")
-    judged = (shared_data / "xquad" / language / "qrels" / "test.tsv").read_text().splitlines()
-    analyzer, functions = Analyzer(Tokenizer.STEM, (language,)), function_words((language,))
-
-    def stems(part: str) -> set[str]:
-        return {term for cut in analyzer.cuts(part) for term in cut.parts}
-
-    shared = seen = 0
-    for line in judged[1::5]:
-        asked, article, _ = line.split("\t")
-        text = articles[article]
-        words = [word for word in questions[asked].lower().split() if word not in functions]
-        terms = stems(" ".join(words)) & stems(text)
-        shown = stems(snippet(text, questions[asked], 0, len(text)))
-        shared, seen = shared + len(terms), seen + len(terms & shown)
-    assert seen / shared >= least
 
 
 def test_nothing_begins_with_a_comma() -> None:

@@ -101,16 +101,3 @@ def test_built_again_if_others_wrote_the_same_documents(
             assert engine.search(VECTORS[i], k=1)[0].key == f"d{i}"
             assert engine.search(f"word{i}", mode="text")[0].key == f"d{i}"
         engine.verify()
-
-
-def test_built_again_for_another_index_config(tmp_path: Path, taken: list[bool]) -> None:
-    with begun(tmp_path / "c") as engine, SearchEngine.open(tmp_path / "c") as other:
-        config = {"structure": "flat", "prefix": 4, "shortlist": 20}
-
-        def change() -> None:
-            with other.folder.open_store() as store, other.folder.writing(store) as writer:
-                writer.changes.set("index", store.settings()["index"] | config)
-
-        engine.add(DOCUMENTS[100:], VECTORS[100:], building=once(change))
-        assert taken == [False, False]
-        assert [s.config.prefix for s in engine.collection.segments.values()] == [DIM, 4]

@@ -34,44 +34,6 @@ def put(db: sqlite3.Connection, number: int, metadata: dict[str, Any]) -> None:
     )
 
 
-def test_what_is_kept() -> None:
-    records = [
-        {"x": 1.5},
-        {"x": "2020-03-01T09:00+09:00"},
-        {"x": ["a", "a", 1, 1.0, None, True, "1970", ["b"], {}]},
-        {"x": {"y": 3}},
-        {"y": 4},
-        {"x": None},
-        {"x": []},
-        {"x": False},
-    ]
-    expected = [
-        (1, "real", 1.5, 0),
-        (1, "date", 1_583_020_800_000_000, 1),
-        (1, "text", "2020-03-01T09:00+09:00", 1),
-        (1, "array", 0, 2),
-        (1, "item date", 0, 2),
-        (1, "item integer", 1, 2),
-        (1, "item null", 0, 2),
-        (1, "item real", 1.0, 2),
-        (1, "item text", "1970", 2),
-        (1, "item text", "a", 2),
-        (1, "item true", 1, 2),
-        (1, "object", 0, 3),
-        (1, "null", 0, 5),
-        (1, "array", 0, 6),
-        (1, "false", 0, 7),
-    ]
-    before = collection(records, "x")
-    assert kept(before) == expected
-    after = collection(records)
-    assert kept(after) == []
-    fields.index_field(after, "x")
-    assert kept(after) == expected
-    before.close()
-    after.close()
-
-
 def test_fields_come_and_go() -> None:
     db = collection([{"x": 1, "a": {"b": 2}, "two words": 3}])
     for _ in range(2):

@@ -1,18 +1,14 @@
 """Ids are never used again."""
 
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from conftest import WordLengths
-from pending import leave_pending
 from scenarios import document
 
 from searchengine import SearchEngine
 from searchengine.backends.folder.store import Store
-from searchengine.errors import CollectionError
 
 TABLES = ("documents", "passages", "segments")
 
@@ -36,12 +32,6 @@ def ids(path: Path) -> dict[str, set[int]]:
 
 def highest(path: Path) -> dict[str, int]:
     return {table: max(each) for table, each in ids(path).items()}
-
-
-def change(path: Path, *statements: str) -> None:
-    with closing(sqlite3.connect(path / "documents.db")) as connection, connection:
-        for statement in statements:
-            connection.execute(statement)
 
 
 def all_above(path: Path, before: dict[str, int]) -> None:
@@ -75,21 +65,3 @@ def test_the_newest_document_leaves_its_id_unused(path: Path, engine: SearchEngi
     assert ids(path)["documents"] == {0, 1, 2, 3, 5}
     engine.add([document(7, version=1)])  # a document that changes keeps its id
     assert ids(path)["documents"] == {0, 1, 2, 3, 5}
-
-
-def test_next_ids_that_are_used_are_found_and_mended(path: Path, engine: SearchEngine) -> None:
-    engine.close()
-    change(path, "UPDATE ids SET next = 3 WHERE kind = 'documents'", "DELETE FROM ids WHERE next=1")
-    with SearchEngine.open(path, WordLengths()) as engine:
-        with pytest.raises(CollectionError, match="next ids that are used already"):
-            engine.verify()
-    repaired = SearchEngine.repair(path)
-    assert repaired.whole and any("next ids" in line for line in repaired.damage)
-    with SearchEngine.open(path, WordLengths()) as engine:
-        engine.add([document(9)])
-        leave_pending(engine, WordLengths(8, "narrow"))
-    assert ids(path)["documents"] == set(range(6))
-    change(path, "DELETE FROM ids WHERE kind = 'documents'")
-    with SearchEngine.open(path, WordLengths()) as engine:
-        with pytest.raises(CollectionError, match="the next id of documents is missing"):
-            engine.add([document(10)])

@@ -1,6 +1,5 @@
 """The passages files of segments against the tables, which they must agree with."""
 
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,7 @@ from hypothesis import strategies as st
 
 from searchengine import SearchEngine
 from searchengine.backends.folder.snapshot import Snapshot
-from searchengine.errors import CollectionError
 from searchengine.ingest.passages import PassageConfig
-from searchengine.upkeep.repair import repair
 
 CUT = PassageConfig(tokens=4, overlap=0)
 TEXTS = ["whale sea " * 5, "bread dough", "star planet light " * 3, "river", "whale star bread"]
@@ -65,28 +62,3 @@ def test_files_agree_with_tables(
             with engine.reading() as snapshot:
                 agree(snapshot)
         engine.verify()
-
-
-@pytest.mark.parametrize(
-    ("change", "encoded"),
-    [
-        ("UPDATE passages SET end = end - 1 WHERE id = 4", 0),
-        ("UPDATE passages SET document = 2 WHERE id = 1", 0),
-    ],
-)
-def test_repair_of_passages_that_differ(tmp_path: Path, change: str, encoded: int) -> None:
-    """The file counts: it has a checksum."""
-    path = tmp_path / "c"
-    with create(path) as engine:
-        add(engine, *range(6))
-    with sqlite3.connect(path / "documents.db") as db:
-        db.execute(change)
-    db.close()
-    with SearchEngine.open(path, Words()) as engine:
-        with pytest.raises(CollectionError, match="segment 000001 has other passages in"):
-            engine.verify()
-    report = repair(path, Words())
-    assert report.whole and report.damage and report.encoded == encoded
-    with SearchEngine.open(path, Words()) as engine, engine.reading() as snapshot:
-        agree(snapshot)
-        assert [row.id for row in snapshot.segments] == [1]

@@ -100,22 +100,6 @@ def test_a_signal_ends_a_command_in_order(
     assert names(copies) == []
 
 
-@pytest.mark.parametrize("what", ["backup", "export", "create"])
-def test_files_of_a_killed_process_are_removed_by_the_next(
-    engine: SearchEngine, copies: Path, what: str
-) -> None:
-    with filling(what, engine.collection.path, copies / "dead") as process:
-        process.kill()
-        process.wait()
-    (left,) = scratch_folders(copies)
-    assert len(names(copies)) == 2, "the folder and its lock"
-    if what == "create":
-        SearchEngine.create(copies / "next", WordLengths()).close()
-    else:
-        getattr(engine, what)(copies / "next")
-    assert not left.exists() and names(copies) == ["next"]
-
-
 def test_folders_of_a_live_process_are_not_removed(engine: SearchEngine, copies: Path) -> None:
     with filling("backup", engine.collection.path, copies / "slow"):
         (living,) = scratch_folders(copies)

@@ -33,8 +33,6 @@ from searchengine.errors import (
 from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.faiss_calls import faiss
 from searchengine.indexer.tuning.tune import Goal
-from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.errors import ModelError
 
 FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 FLAT = {"prefix": 4}
@@ -221,23 +219,6 @@ def test_native_calls_end_in_a_child(tmp_path: Path) -> None:
 
 
 @FORKS
-def test_a_loaded_encoder_is_refused_in_a_child(tmp_path: Path) -> None:
-    from tiny_model import write_sentence_transformer  # torch, which no other test here needs
-
-    # Run by torch in tests, whose threads a child lacks.
-    encoder = Encoder.load(write_sentence_transformer(tmp_path / "model"))
-    encoder.encode(["whales"])
-
-    def child(say: Callable[[Any], None]) -> None:
-        with pytest.raises(ModelError, match="loaded before this process was forked"):
-            encoder.encode(["whales"])
-        say("refused")
-
-    ended = in_child(child)
-    assert (ended.problem, ended.said) == (None, ["refused"])
-
-
-@FORKS
 def test_a_child_waits_for_no_thread_of_its_parent(path: Path) -> None:
     """Another thread had the turn to write, and has it for ever in the child's memory."""
     with SearchEngine.open(path, WordLengths()) as engine:
@@ -308,27 +289,6 @@ def test_a_commit_of_the_same_file_is_told_by_its_id(path: Path, tmp_path: Path)
             reader.refresh()
             assert reader.stats().commit == before
             assert {hit.key for hit in reader.search("a", 50, where="n >= 1000")} == {"k2"}
-
-
-def test_a_folder_replaced_while_an_index_is_built(path: Path, tmp_path: Path) -> None:
-    """The last moment before the commit: neither folder may change."""
-    copy = tmp_path / "copy"
-    with SearchEngine.open(path, WordLengths()) as engine:
-        engine.backup(copy)
-        done: list[Path] = []
-
-        def building(what: str, rows: int, total: int) -> None:
-            if not done:
-                done.append(path.with_name("moved"))
-                path.rename(done[0])
-                shutil.copytree(copy, path)
-
-        with pytest.raises(CollectionError, match="was replaced by another folder"):
-            engine.add(documents(range(40, 50)), building=building)
-    for folder in (path, done[0]):
-        with SearchEngine.open(folder, WordLengths()) as again:
-            again.verify()
-            assert keys(again) == {f"k{i}" for i in range(40)}
 
 
 @pytest.mark.parametrize("change", ["add", "optimize", "tune", "interrupted"])
@@ -554,14 +514,6 @@ def test_two_folders_with_a_file_of_one_name(path: Path, tmp_path: Path) -> None
             engine.add([readme("two")])
         (tmp_path / "moved" / "readme.md").unlink()  # nothing is left that it could be mistaken for
         assert engine.add([readme("two")]).changed == 1
-
-
-def test_the_same_record_twice_is_left_out_and_counted(path: Path) -> None:
-
-    twice = [Document("0123abcd", "the same", derived=True) for _ in range(2)]
-    with SearchEngine.open(path, WordLengths()) as engine:
-        summary = engine.add(twice)
-        assert (summary.added, summary.repeated.count, summary.bad.count) == (1, 1, 0)
 
 
 def test_what_can_scan_is_said_before_anything_is_opened(path: Path) -> None:

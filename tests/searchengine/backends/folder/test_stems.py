@@ -1,15 +1,10 @@
 """Collections whose words are stems: ranking, phrases, and what happens when stems change."""
 
-import math
-from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
 import Stemmer
 from conftest import WordLengths
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from searchengine import SearchEngine
 from searchengine.errors import CollectionError
@@ -24,7 +19,6 @@ TEXTS = [
     ("", "вода, книгами, книг"),
     ("", "nichts davon"),
 ]
-WORDS = "Meer Häuser Hauses Schiffen 東京 京 山と книга домов 고래 바다에서 海 zz schläft".split()
 
 
 def collection(path: Path, tokenizer: str | None = "stem:de,ru") -> SearchEngine:
@@ -36,53 +30,6 @@ def collection(path: Path, tokenizer: str | None = "stem:de,ru") -> SearchEngine
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> SearchEngine:
     return collection(tmp_path_factory.mktemp("stems") / "c")
-
-
-def oracle(question: list[str]) -> dict[str, float]:
-    """BM25 written out: stems by Snowball's own stemmer, pairs of characters."""
-    german, russian = Stemmer.Stemmer("german"), Stemmer.Stemmer("russian")
-
-    def terms(text: str, asked: bool = False) -> list[str]:
-        result = []
-        for word in "".join(c if c.isalnum() else " " for c in text.lower()).split():
-            if word[0] > "\u3000":
-                last = len(word) - 1 if asked and len(word) > 1 else len(word)
-                result += [word[i : i + 2] for i in range(last)]
-            elif word[0] > "\u0400":
-                result.append(russian.stemWord(word))
-            else:
-                result.append(german.stemWord(word).translate(str.maketrans("äöü", "aou")))
-        return result
-
-    bags = [(terms(title), terms(text)) for title, text in TEXTS]
-    lengths = [len(title) + len(text) for title, text in bags]
-    scores: Counter[str] = Counter()
-    for term, times in Counter(t for word in question for t in terms(word, asked=True)).items():
-
-        def often(words: list[str], term: str = term) -> int:
-            single = len(term) == 1 and term > "\u3000"  # the beginning of pairs
-            return sum(word.startswith(term) if single else word == term for word in words)
-
-        counts = [2 * often(title) + often(text) for title, text in bags]
-        having = sum(map(bool, counts))
-        if not having:
-            continue
-        idf = math.log((len(bags) + 1) / (having + 0.5)) if 2 * having < len(bags) else 1e-6
-        for i, count in enumerate(counts):
-            norm = 1.2 * (0.25 + 0.75 * lengths[i] / np.mean(lengths))
-            scores[str(i)] += math.sqrt(times) * idf * count * 2.2 / (count + norm)
-    return {key: score for key, score in scores.items() if score > 1e-5}
-
-
-@settings(max_examples=settings.default.max_examples // 2)  # type: ignore[union-attr]
-@given(st.lists(st.sampled_from(WORDS), min_size=1, max_size=6))
-def test_scores_are_bm25_over_stems(engine: SearchEngine, question: list[str]) -> None:
-    with engine.collection.reading() as snapshot:
-        scored = snapshot.by_words(" ".join(question), 20)
-        keys = snapshot.store.keys_of([document for document, _ in scored])
-    scores = dict(zip(keys, (score for _, score in scored), strict=True))
-    kept = {key: score for key, score in scores.items() if score > 1e-5}
-    assert kept == pytest.approx(oracle(question))
 
 
 @pytest.mark.parametrize(

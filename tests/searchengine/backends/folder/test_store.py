@@ -70,36 +70,6 @@ def test_a_held_connection_sees_one_moment(store: Store) -> None:
         assert reader.ids_of(["k0", "new"]) == {"new": 8}
 
 
-def test_replacing_keeps_the_id_and_buries_the_passages(store: Store) -> None:
-    changes = Changes(store)
-    known = changes.store.known(["k2", "fresh"])
-    assert known.keys() == {"k2"}
-    assert known["k2"].digest == DOCUMENTS[2].digest
-    two = [Document("k2", "another text", "", {"n": 20}), Document("fresh", "text")]
-    with store.transaction():
-        entries = Entry(two[0], ((0, 7), (8, 12)), NONE), Entry(two[1], ((0, 4),), NONE)
-        changes.write(entries, known, changes.next_passage())
-        changes.add_segment(SegmentRow(2, 8, 3, "def"))
-    assert store.ids_of(["k2", "fresh"]) == {"k2": 2, "fresh": 8}
-    assert store.documents([2, 8]) == two
-    assert store.dead(store.segments()[0]).tolist() == [2]
-    assert store.dead_count(store.segments()[0]) == 1
-    columns = [[8, 9, 10], [2, 2, 8], [0, 8, 0], [7, 12, 4]]
-    assert [column.tolist() for column in store.passages_of([2, 8])] == columns
-    assert changes.next_passage() == 11
-
-
-def test_moving_passages_keeps_their_order(store: Store) -> None:
-    changes = Changes(store)
-    with store.transaction():
-        changes.remove([1, 6])
-        changes.move_passages(np.array([0, 2, 3, 4, 5, 6, 7]), 100)  # 6 was deleted meanwhile
-        changes.remove_segments(store.segments())
-    moved = [100, 101, 102, 103, 104, 106]
-    assert store.columns(np.array(moved))[0].tolist() == [0, 2, 3, 4, 5, 7]
-    assert store.read("SELECT passage FROM tombstones") == [(105,)]
-
-
 def test_no_text_is_spliced_into_sql(store: Store) -> None:
     assert store.matching("n = '1; DROP TABLE documents'").tolist() == []
     with pytest.raises(FilterError):
