@@ -2,11 +2,12 @@
 
 By default every faiss call starts as many OpenMP threads as there are cores, so ten callers at once
 would run ten times as many. Here each call takes threads from one budget, waits while none is free,
-and returns them. A call for one query goes before those for many, and a batch is cut into slices
+and returns them. Calls take turns in the order in which they come, and a batch is cut into slices
 that take some milliseconds each, so that no call waits for a whole batch of another.
 """
 
 import os
+from collections import deque
 from collections.abc import Iterator
 from threading import Condition
 from time import perf_counter
@@ -15,9 +16,6 @@ from searchengine.indexer.arrays import at_least_one
 
 SLICE_SECONDS = 0.01
 """Target time of a slice of a batch: the longest that a single query waits for one."""
-
-PATIENCE = 0.1
-"""Seconds that a batch lets single queries go first, so that many of them do not stop it."""
 
 MIN_SLICE, MAX_SLICE = 16, 4096
 """Queries in a slice. With fewer, threads have no work and a matrix product reads its operands for
@@ -33,8 +31,7 @@ class ThreadBudget:
 
     def __init__(self, limit: int) -> None:
         self._limit = at_least_one("threads", limit)
-        self._used = self._waiting = self._singles = self._overdue = 0
-        self._freed = Condition()
+        self._used, self._waiting, self._freed = 0, deque[object](), Condition()
 
     def after_fork(self) -> None:
         """In a forked child: no threads are in use, and every call gets one.
@@ -42,8 +39,7 @@ class ThreadBudget:
         The other threads of OpenMP exist in the parent only, and a parallel call would wait for
         them for ever. A higher limit set afterwards is at the caller's risk.
         """
-        self._freed = Condition()
-        self._limit, self._used, self._waiting, self._singles, self._overdue = 1, 0, 0, 0, 0
+        self._limit, self._used, self._waiting, self._freed = 1, 0, deque(), Condition()
 
     @property
     def limit(self) -> int:
@@ -56,43 +52,28 @@ class ThreadBudget:
             self._limit = at_least_one("threads", limit)
             self._freed.notify_all()
 
-    def _free(self) -> bool:
-        return self._used < self._limit
-
     def take(self, limit: int) -> "Share":
         """Take the free threads, at least 1 and at most `limit`; wait while none is free.
 
-        A context manager that gives their number. A caller that wants one thread goes before those
-        that want several, which wait no longer than PATIENCE for such callers.
+        A context manager that gives their number.
         """
         return Share(self, limit)
 
     def _take(self, limit: int) -> int:
         with self._freed:
             if self._waiting or self._used >= self._limit:
-                self._waiting += 1
+                turn = object()
+                self._waiting.append(turn)
                 try:
-                    self._wait(limit)
+                    self._freed.wait_for(
+                        lambda: self._waiting[0] is turn and self._used < self._limit
+                    )
                 finally:
-                    self._waiting -= 1
+                    self._waiting.remove(turn)
                     self._freed.notify_all()
             threads = max(1, min(limit, self._limit - self._used))
             self._used += threads
             return threads
-
-    def _wait(self, limit: int) -> None:
-        if limit <= 1:
-            self._singles += 1
-            try:
-                self._freed.wait_for(lambda: self._free() and not self._overdue)
-            finally:
-                self._singles -= 1
-        elif not self._freed.wait_for(lambda: self._free() and not self._singles, PATIENCE):
-            self._overdue += 1  # or who returns a thread would take it again at once
-            try:
-                self._freed.wait_for(self._free)
-            finally:
-                self._overdue -= 1
 
     def _return(self, threads: int) -> None:
         with self._freed:
