@@ -53,24 +53,16 @@ def test_search(folder: Path) -> None:
     done = run("search", folder / "c.index", "how do whales sleep", "-k", "1")
     assert done.returncode == 0
     assert done.stdout.splitlines()[0].split()[1:] == ["whale", "Whales"]
-    hits = run_json("search", folder / "c.index", "how do whales sleep", "--where", "year < 2015")[
-        "hits"
-    ]
-    assert [hit["key"] for hit in hits] == ["bread"]
-    shown = {"score", "key", "title", "text", "metadata", "start", "end", "snippet", "heading"}
-    shown |= {"scores", "highlights"}
-    assert set(hits[0]) == shown
-    assert hits[0]["metadata"] == {"year": 2011}
+    found = run_json("search", folder / "c.index", "how do whales sleep", "--where", "year < 2015")
+    (hit,) = found["hits"]
+    shown = "score key title text metadata start end snippet heading scores highlights"
+    assert (hit["key"], {*hit}) == ("bread", {*shown.split()})
 
 
 def test_info_and_verify(folder: Path) -> None:
     info = run_json("info", folder / "c.index")
     assert (info["documents"], info["segments"], info["dim"]) == (3, 1, 384)
-    assert (info["encoder"], info["index_config"]["prefix"], info["tuning"]) == (
-        "starter",
-        128,
-        None,
-    )
+    assert (info["encoder"], info["tuning"]) == ("starter", None)
     lines = run("info", folder / "c.index").stdout.splitlines()
     assert "index config flat fp16 over 128 of 384 dimensions, shortlist measured" in lines
     assert "search       exact: every row is scored at full width" in lines
@@ -112,19 +104,15 @@ def test_skip_bad(tmp_path: Path) -> None:
     assert sorted(places) == [f"{tmp_path / 'c.jsonl'}:5", f"{tmp_path / 'c.jsonl'}:6"]
 
 
-def test_skip_bad_where_every_line_is_bad_says_why(tmp_path: Path) -> None:
-    (tmp_path / "c.jsonl").write_text("{broken\n[]\n" + "{broken\n" * 3)
-    last = one_sentence(run("index", tmp_path / "c.jsonl", tmp_path / "c.index", "--skip-bad"))
-    assert "no document to index" in last
-    assert f"5 bad records, the first: {tmp_path / 'c.jsonl'}:1: not JSON" in last
-    assert not (tmp_path / "c.index").exists()
-
-
-def test_a_folder_without_files(tmp_path: Path) -> None:
+def test_nothing_to_index_says_why(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     last = one_sentence(run("index", tmp_path / "notes", tmp_path / "c.index"))
     assert "no files to read in this folder; expected a .jsonl" in last
     assert "--skip-bad" not in last  # there is no record to skip
+    (tmp_path / "c.jsonl").write_text("{broken\n[]\n" + "{broken\n" * 3)
+    last = one_sentence(run("index", tmp_path / "c.jsonl", tmp_path / "c.index", "--skip-bad"))
+    assert "no document to index" in last
+    assert f"5 bad records, the first: {tmp_path / 'c.jsonl'}:1: not JSON" in last
     assert not (tmp_path / "c.index").exists()
 
 

@@ -54,12 +54,6 @@ def test_filters_of_a_list(collection: Path) -> None:
     assert "expected" in run("list", collection, "--where", "year >").stderr
 
 
-def test_a_missing_collection(tmp_path: Path) -> None:
-    for command in (["get", tmp_path / "x", "a"], ["list", tmp_path / "x"], ["info", tmp_path]):
-        done = run(*command)
-        assert done.returncode == 2 and "no" in done.stderr
-
-
 def test_pages_order_and_facets(collection: Path) -> None:
     found = run_json("duplicates", collection, "--above", "0.0001")["groups"]
     assert [group["keys"][0] for group in found] == ["a"] and found[0]["cosines"][0] == 1
@@ -68,6 +62,7 @@ def test_pages_order_and_facets(collection: Path) -> None:
     assert run("duplicates", collection, "--above", "1").stdout == ""
     assert run("duplicates", collection, "--above", "0").returncode == 2
     similar = ["similar", collection, "a"]
+    assert "has no document 'gone'" in run("similar", collection, "gone").stderr
     whole = [hit["key"] for hit in run_json(*similar)["hits"]]
     assert [hit["key"] for hit in run_json(*similar, "--offset", "1")["hits"]] == whole[1:]
     assert run_json(*similar, "--min-score", "1.5")["hits"] == []
