@@ -1,4 +1,4 @@
-"""The fields of a file that hold the key, the title and the text; CSV and TSV → records.
+"""Files of records: CSV, TSV, JSON, Parquet and tables of SQLite; which fields hold what.
 
 By default the fields are `_id` (or `id`), `title` and `text`, in any case. A file without its text
 field is refused: otherwise its titles alone would be indexed.
@@ -6,23 +6,41 @@ field is refused: otherwise its titles alone would be indexed.
 
 import csv
 import re
+import sqlite3
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from searchengine.corpus.text_files import LONGEST, bad, kind, read_lines, some_fields, too_long
+from searchengine.corpus.documents import plain_record
+from searchengine.corpus.text_files import (
+    LONGEST,
+    bad,
+    decode,
+    kind,
+    parse_json,
+    read_bytes,
+    read_lines,
+    some_fields,
+    too_long,
+)
 from searchengine.errors import CorpusError, UnknownFields
 from searchengine.trainer.reading import table_dialect
 
 IDS = frozenset({"_id", "id"})
-Records = Iterable[tuple[str, dict[str, Any]]]
-"""Place ("file:line") and fields of each record."""
+Records = Iterator[tuple[str, dict[str, Any]]]
+"""Place ("file:line", or row from 1) and fields of each record."""
 _ANY_CASE = ("title", "text", "_id", "id")  # default names, which may be written in any case
 _NO_NAME = re.compile(r"\s*|Unnamed: \d+")  # of a column: pandas writes its index so
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
+_ROWS, _BYTES = 1024, 1 << 16  # of a batch, and read at a time of each column
+_INDEX = "__index_level_"  # begins the columns in which pandas keeps an index
+_BINARY = re.compile("(^|: )(large_|fixed_size_)?binary")  # a type, in one
 _SEPARATOR = re.compile(r'"?sep=(.)"?\s*')  # the first line of a table that Excel reads
 _LINE = re.compile(r"[^\r]+(?:\r\n?)?|\r\n?")
 
@@ -93,7 +111,7 @@ class Columns:
 
 def named_records(
     records: Records, leave: Callable[[CorpusError], None], columns: Columns, rows: bool = False
-) -> Iterator[tuple[str, dict[str, Any]]]:
+) -> Records:
     """Records under default names; the first of a file must name the text.
 
     Args:
@@ -120,9 +138,7 @@ def named_records(
         yield place, {n: v for n, v in fields if not rows or v is not None or n in _ANY_CASE[:2]}
 
 
-def read_table(
-    path: Path, leave: Callable[[CorpusError], None], columns: Columns
-) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_table(path: Path, leave: Callable[[CorpusError], None], columns: Columns) -> Records:
     """Place ("file:line") and record of every row of a CSV or TSV file.
 
     Empty cells are left out of the metadata, and so are columns without a name. A .csv file is
@@ -209,3 +225,74 @@ def _cell(name: str, value: str) -> str | int | float | bool:
     if not _NUMBER.fullmatch(value) or len(value) > 18:  # longer numbers would lose digits
         return value
     return float(value) if "." in value else int(value)
+
+
+# --------------------------------------------------------------------- in a process of their own
+
+
+def read_json(path: Path) -> Iterator[tuple[str, Any]]:
+    """Place and value of every element of an array, or of the only value. Raises CorpusError."""
+    text, _, lost = decode(read_bytes(path), path)
+    if lost:
+        raise bad(path, lost[0])
+    content = parse_json(text, str(path))
+    for number, value in enumerate(content if isinstance(content, list) else [content], start=1):
+        yield f"{path}:{number}", value
+
+
+def read_sqlite(path: Path, table: str = "") -> Records:
+    """Place ("file:table:row") and record of every row; binary values are left out.
+
+    The database is opened for reading only. Raises CorpusError.
+    """
+    try:
+        address = f"file:{quote(str(path))}?mode=ro"
+        with closing(sqlite3.connect(address, uri=True)) as connection:
+            connection.execute("PRAGMA trusted_schema = OFF")
+            connection.text_factory = partial(str, encoding="utf-8", errors="replace")
+            sql = "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') ORDER BY name"
+            tables = [name for (name,) in connection.execute(sql) if not name.startswith("sqlite_")]
+            if table not in tables:
+                listed = ", ".join(f"{name!r:.80}" for name in tables[:10]) or "none"
+                more = ", …" if len(tables) > 10 else ""
+                example = f"sqlite:///{path}?table={tables[0] if tables else 'NAME'}"
+                what = f"no table {table!r}" if table else "is a database; name one of its tables"
+                raise bad(path, f"{what} (tables: {listed}{more}), for example: {example}")
+            cursor = connection.execute('SELECT * FROM "{}"'.format(table.replace('"', '""')))
+            names = [column[0] for column in cursor.description]
+            for number, row in enumerate(cursor, start=1):
+                values = (None if isinstance(value, bytes) else value for value in row)
+                yield f"{path}:{table}:{number}", dict(zip(names, values, strict=True))
+    except sqlite3.Error as error:
+        raise bad(path, f"cannot be read as a SQLite database ({error})") from error
+
+
+def read_parquet(path: Path) -> Records:
+    """Place and record of every row. Raises CorpusError."""
+    import pyarrow.parquet
+
+    try:
+        # Reads row groups piece by piece: a file may have only one.
+        with pyarrow.parquet.ParquetFile(path, pre_buffer=False, buffer_size=_BYTES) as file:
+            kept = (each for each in file.schema_arrow if not each.name.startswith(_INDEX))
+            columns = [each.name for each in kept if not _BINARY.search(str(each.type))]
+            batches = file.iter_batches(_ROWS, columns=columns, use_threads=False)
+            rows = (row for batch in batches for row in zip(*batch.columns, strict=True))
+            for number, row in enumerate(rows, start=1):
+                place, values = f"{path}:{number}", map(_held, row)
+                yield place, plain_record(dict(zip(columns, values, strict=True)), place)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise bad(path, f"not a Parquet file, or damaged ({error})") from error
+
+
+def _held(scalar: Any) -> Any:
+    """A value of Arrow; a time that Python does not know, beyond the year 9999, is its text."""
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError):
+        if callable(values := getattr(scalar, "values", None)):  # of a struct
+            return {name: _held(item) for name, item in scalar.items()}
+        if values is not None:  # of a list or map
+            return [_held(item) for item in values]
+        kind = "duration[us]" if str(scalar.type).startswith("duration") else "string"
+        return scalar.cast(kind, safe=False).as_py()

@@ -11,7 +11,7 @@ from searchengine.trainer.errors import install_line
 
 LONGEST_HEADING = 200
 """Characters of a heading that are kept."""
-_HERE = __package__
+_HERE, _TABULAR = __package__, "searchengine.corpus.tabular"
 
 
 def enclosing(headings: Iterable[Heading]) -> list[Heading]:
@@ -127,14 +127,14 @@ KINDS = {
     ".epub": Kind("EPUB", f"{_HERE}.pages:read_epub", empty="holds no text"),
     **dict.fromkeys((".jsonl", ".ndjson"), LINES),
     **dict.fromkeys((".csv", ".tsv"), TABLE),
-    ".json": Kind("JSON", f"{_HERE}.records:read_json", records=True),
+    ".json": Kind("JSON", f"{_TABULAR}:read_json", records=True),
     ".parquet": Kind(
-        "Parquet", f"{_HERE}.records:read_parquet", records=True, rows=True, needs="pyarrow"
+        "Parquet", f"{_TABULAR}:read_parquet", records=True, rows=True, needs="pyarrow"
     ),
 }
 """Suffix → format. LINES, TABLE and TEXT in UTF-8 need no process of their own."""
 
-SQLITE = Kind("SQLite", f"{_HERE}.records:read_sqlite", records=True, rows=True)
+SQLITE = Kind("SQLite", f"{_TABULAR}:read_sqlite", records=True, rows=True)
 _SQLITE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 
 
