@@ -20,7 +20,7 @@ from searchengine.corpus.formats.kinds import LONGEST_HEADING, attempt, enclosin
 from searchengine.corpus.text_files import Heading, Parts, Text, bad
 from searchengine.errors import CorpusError
 
-_BLANK = 256  # bytes of content that a blank page may have
+_SHOWN = re.compile(rb"[)>\]]\s*T[jJ]\b|/\w+\s+Do\b")  # text or a picture, in a page's content
 _SILENT = (raw.FPDF_ANNOT_WIDGET, raw.FPDF_ANNOT_LINK, raw.FPDF_ANNOT_POPUP)
 _SOFT = "\xad"  # a hyphen like others, once it is printed
 # A word that a line break divides, and other marks of that by PDFium.
@@ -73,7 +73,7 @@ def _text(document: pypdfium2.PdfDocument, index: int) -> str:
 
 
 def _is_damaged(document: pypdfium2.PdfDocument, index: int) -> bool:
-    """Whether a page of which PDFium reads nothing has more content than a blank one."""
+    """Whether a page of which PDFium reads nothing is not blank."""
     written = BytesIO()
     with closing(pypdfium2.PdfDocument.new()) as copy:
         copy.import_pages(document, [index])
@@ -92,7 +92,7 @@ def _is_damaged(document: pypdfium2.PdfDocument, index: int) -> bool:
                 content = zlib.decompress(content)
         except (ValueError, zlib.error):
             return True
-        if len(content) > _BLANK or b"\0" in content or not content.isascii():
+        if b"\0" in content or not content.isascii() or _SHOWN.search(content):
             return True
     return False
 
