@@ -108,7 +108,7 @@ class Document:
             if max(map(len, digits), default=0) > 308:
                 what = "holds a number of more than 308 digits; store it as a text"
                 self._refuse(f"metadata {name!r:.80} {what}")
-        if holds_nul(written):
+        if "\\u0000" in written.replace("\\\\", ""):
             what = "contains the character U+0000, at which filters would end the text; remove it"
             self._refuse(f"metadata {name!r:.80} {what}")
         if written.count("[") + written.count("{") > _DEEPEST:
@@ -336,8 +336,3 @@ def _of_json(value: Any) -> Any:
     if isinstance(value, date | time):  # a datetime is a date, and pandas' Timestamp a datetime
         return value.isoformat()
     return value.total_seconds() if isinstance(value, timedelta) else value
-
-
-def holds_nul(written: str) -> bool:
-    """Whether a text in JSON contains the character U+0000, at which SQLite's functions end it."""
-    return "\\u0000" in written and "\\u0000" in written.replace("\\\\", "")

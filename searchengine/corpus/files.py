@@ -418,6 +418,7 @@ class _Reader:
         """
         path, format_, _ = source
         file, encoding = path.relative_to(self.base).as_posix(), ""
+        name = Path(path.stem).stem if path.suffix == ".gz" else path.stem
         fields = {"path": file, **_stat(path)}
         for part, lost in _with_losses(source, _parts(path, format_, parser)):
             metadata = {**fields, **part.metadata}
@@ -427,7 +428,7 @@ class _Reader:
             if lost:
                 metadata["unreadable"] = lost
             # An empty file is no document, although it has a name; an email has a subject.
-            title = part.title or _title(path)
+            title = part.title or re.sub("[-_]", " ", name)
             if not part.text.strip():
                 title = part.title if format_.name == "email" else ""
             key = f"{self.prefix}{file}{'#' if part.fragment else ''}{part.fragment}"
@@ -498,9 +499,3 @@ def _stat(file: Path) -> dict[str, Any]:
     except OSError as error:
         raise unreadable(file, error) from error
     return {"modified": modified, "size": stat.st_size}
-
-
-def _title(file: Path) -> str:
-    """The name of a file as a title."""
-    name = Path(file.stem).stem if file.suffix == ".gz" else file.stem
-    return name.replace("_", " ").replace("-", " ")
