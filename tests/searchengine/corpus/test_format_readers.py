@@ -21,7 +21,6 @@ import pptx
 import pyarrow
 import pyarrow.parquet
 import pytest
-from conftest import WordLengths
 from document_files import write_epub
 from docx.enum.style import WD_STYLE_TYPE
 from docx.opc.constants import RELATIONSHIP_TYPE
@@ -33,14 +32,13 @@ from reportlab.pdfbase import pdfmetrics
 from reportlab.pdfbase.cidfonts import UnicodeCIDFont
 from reportlab.pdfgen.canvas import Canvas
 
-from searchengine import SearchEngine
 from searchengine.corpus.documents import Document
 from searchengine.corpus.files import Unread, count_records, read_corpus
 from searchengine.corpus.formats import kinds
 from searchengine.corpus.formats.kinds import KINDS, FileChoice, heading_at, headings_of
 from searchengine.corpus.tabular import Columns
 from searchengine.corpus.text_files import Heading, Text
-from searchengine.errors import CorpusError, DuplicateKey
+from searchengine.errors import CorpusError
 from searchengine.query.hits import Hit
 from searchengine.trainer.errors import install_line
 
@@ -468,19 +466,6 @@ def test_a_malformed_record_ends_the_reading_of_its_file(tmp_path: Path) -> None
     assert [str(error) for error in bad] == [
         f"{tmp_path}/a.csv:3: expected 2 fields, as in the header, got 1"
     ]
-
-
-def test_two_folders_with_a_table_of_one_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ("one", "two"):
-        Path(name).mkdir()
-        Path(name, "a.csv").write_text(f"id,text\n1,of {name}\n")
-    with SearchEngine.create(tmp_path / "c", WordLengths()) as engine:
-        assert engine.add(read_corpus("one")).added == 1
-        with pytest.raises(DuplicateKey, match=r"two/a.csv:2: the key 'a.csv#1' is that of a file"):
-            engine.add(read_corpus("two"))
 
 
 def test_what_is_skipped_is_counted_by_kind(

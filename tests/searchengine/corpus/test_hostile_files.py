@@ -153,12 +153,6 @@ def endless(path):
     while True:
         pass
 
-def steady(path):
-    for i in range(1, 4):
-        while time.process_time() < 0.8 * i:
-            pass
-        yield Text(str(i))
-
 def waiting(path):
     time.sleep(3600)
     yield Text("late")
@@ -219,13 +213,6 @@ def test_what_follows_a_crash_is_named(
     (lost,) = document.metadata["unreadable"]
     assert document.text == "first" and "its reader ended (SIGSEGV)" in lost
     assert unread.failed.first == [f"{tmp_path}/notes/a.pdf: {lost}"]
-
-
-@pytest.mark.long
-def test_each_text_has_the_whole_time(kinds: dict[str, Kind], tmp_path: Path) -> None:
-    with Parser(seconds=1) as parser:
-        texts = [part.text for part in parser.read(tmp_path / "a.pdf", kinds["steady"])]
-    assert texts == ["1", "2", "3"]
 
 
 def test_a_reader_that_waits(kinds: dict[str, Kind], tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from unittest.mock import ANY
 
 import pytest
 
@@ -105,20 +104,6 @@ def test_a_record_without_id_is_named_by_its_content(tmp_path: Path) -> None:
     (document,) = read_corpus(path)
     assert document.key == hashlib.sha256(written.encode()).hexdigest()[:32]
     assert (document.derived, document.root) == (True, "")
-
-
-def test_inserting_or_editing_a_record_changes_one_key(tmp_path: Path) -> None:
-    def keys(name: str, content: str) -> list[str]:
-        documents = list(read_corpus(write(tmp_path / name, content)))
-        assert all(document.derived for document in documents)
-        return [document.key for document in documents]
-
-    first, second, third = keys("a.csv", "title,text\nA,one\nB,two\n,three\n")
-    assert len({first, second, third}) == 3
-    assert keys("b.csv", "text,title\none,A\nnew,N\nthree,\n") == [first, ANY, third]
-    jsonl = '{"text": "three"}\n{"text": "two", "title": "B"}\n{"text": "two", "title": "B"}\n'
-    assert keys("c.jsonl", jsonl) == [third, second, second]
-    assert keys("d.jsonl", '{"text": "three", "year": 1}\n') != [third]
 
 
 def test_a_prefix_is_for_keys_that_are_not_given(tmp_path: Path) -> None:
