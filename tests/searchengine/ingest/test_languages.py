@@ -247,19 +247,6 @@ def test_the_default_follows_the_scripts(
         assert (engine.stats().mode, engine.stats().weight) == (Mode.HYBRID, WEIGHT)
 
 
-def test_a_reindex_chooses_by_what_the_new_encoder_reads(tmp_path: Path) -> None:
-    with SearchEngine.create(tmp_path / "new.index", WordLengths()) as engine:
-        engine.add(records(*[GERMAN, GERMAN, ENGLISH] * 10))
-        assert (engine.default_mode, engine.default_weight) == (Mode.HYBRID, WEIGHT)
-        engine.reindex(EnglishPieces())
-        assert (engine.default_mode, engine.default_weight) == (Mode.HYBRID, 0.1)
-        engine.set_default("vector")
-        other = Pieces()
-        other.fingerprint = "another"
-        engine.reindex(other)
-        assert (engine.default_mode, engine.default_weight) == (Mode.VECTOR, WEIGHT)
-
-
 def test_words_are_found_by_the_chosen_tokenizer(tmp_path: Path) -> None:
     with SearchEngine.create(tmp_path / "new.index", Pieces(1)) as engine:
         engine.add(records(JAPANESE, KOREAN, ENGLISH))

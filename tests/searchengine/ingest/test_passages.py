@@ -93,23 +93,6 @@ def test_english_is_cut_at_sentences_that_overlap() -> None:
     assert pieces(text, 14, 3)[1].startswith("One eye")
 
 
-def test_without_sentences_words_stay_whole() -> None:
-    text = "alpha beta gamma delta epsilon zeta eta"
-    letters = pieces(text, 12, 0, LETTERS)
-    assert letters == ["alpha beta", "gamma delta", "epsilon zeta", "eta"]
-    assert pieces(text, 12, 6, LETTERS)[:2] == ["alpha beta", "beta gamma"]
-    assert pieces("abcdefgh" * 3, 10, 4, LETTERS) == [
-        "abcdefghab",
-        "ghabcdefgh",
-        "efghabcdef",
-        "cdefgh",
-    ]
-    assert pieces("鯨鯨鯨鯨 鯨鯨鯨鯨鯨鯨鯨鯨", 8, 2, LETTERS) == [
-        "鯨鯨鯨鯨 鯨鯨鯨鯨",
-        "鯨鯨鯨鯨鯨鯨",
-    ]
-
-
 def test_tokens_with_their_space_or_a_stop_inside() -> None:
     assert pieces("alpha beta gamma", 5, 0, r" ?\w{1,3}") == ["alpha beta", " gamma"]
     assert pieces("a b c dog. E x。y f g h i", 6, 0) == ["a b c dog.", "E x。y f g h i"]
@@ -167,19 +150,6 @@ def test_any_cut_keeps_what_it_promises(text: str, pattern: str, size: int, data
         assert last in sentences or not sentences.intersection(window)
         shared = range(max(first + 1, last - overlap), last + 1)
         assert again in sentences or not sentences.intersection(shared)
-
-
-@given(TEXTS, st.integers(1, 12), st.data())
-def test_no_token_is_lost_where_tokens_share_characters(text: str, size: int, data: Any) -> None:
-    count = len(text)
-    offsets = st.lists(st.integers(0, max(0, count - 1)), max_size=count and 60)
-    begins = sorted(data.draw(offsets))
-    spans = np.array([(b, min(count, b + 1 + b % 3)) for b in begins], np.int32).reshape(-1, 2)
-    found = cut(text, spans, size, data.draw(st.integers(0, size // 2)))
-    for start, end in spans.tolist():
-        assert any(low <= start and end <= high for low, high in found)
-    for (low, high), (again, further) in pairwise(found):
-        assert low < again and high < further
 
 
 # ---------------------------------------------------------------------------------------- documents

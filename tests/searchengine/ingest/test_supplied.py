@@ -317,16 +317,6 @@ def test_documents_without_a_vector(engine: SearchEngine, tmp_path: Path) -> Non
     assert np.load(tmp_path / "export" / "vectors.npy").shape == (0, DIM)
 
 
-def test_hybrid_search_finds_documents_without_a_vector(tmp_path: Path) -> None:
-    encoder = WordLengths()
-    with SearchEngine.create(tmp_path / "c", encoder) as engine:
-        engine.add(texts(3), [encoder.encode(["x"])[0], None, None])
-        hits = engine.search("word2 bee", mode="hybrid")
-        assert {hit.key for hit in hits} == {"k0", "k1", "k2"}
-        assert engine.add(texts(3)).changed == 2  # those without a vector are encoded now
-        assert engine.similar("k2", 1)
-
-
 def test_documents_without_a_text(engine: SearchEngine) -> None:
     vectors = random(3)
     documents = [
@@ -426,30 +416,6 @@ def read_back(folder: Path, path: Path, **options: Any) -> SearchEngine:
     passages = (line for _, line in read_jsonl(folder / "passages.jsonl"))
     engine.add(read_corpus(folder / "documents.jsonl"), vectors, passages=passages)
     return engine
-
-
-def changed_collection(path: Path, config: dict[str, Any]) -> SearchEngine:
-    """With updates and deletions, so that passages are in another order than documents."""
-    engine = SearchEngine.create(path, encoder=None, dim=WIDE, config=config)
-    vectors = random(60, dim=WIDE)
-    spans = [{"key": f"k{i}", "start": s, "end": e} for i in range(30) for s, e in ((0, 5), (6, 9))]
-    engine.add(texts(30), vectors, passages=spans)
-    engine.add(texts(3, new=True), random(6, 5, WIDE), passages=spans[:6])
-    engine.delete(["k7", "k29"])
-    engine.update({"k9": {"n": None, "deep": {"list": [1, "ü"]}}})
-    engine.add([{"_id": "silent", "text": "no vector"}], [None])
-    return engine
-
-
-def test_export_import_export_gives_equal_files(tmp_path: Path) -> None:
-    with changed_collection(tmp_path / "a", EXACT) as engine:
-        engine.export(tmp_path / "one")
-        first = [hit.key for hit in engine.search(random(1, 9, WIDE)[0], 9)]
-    with read_back(tmp_path / "one", tmp_path / "b", config=EXACT) as engine:
-        engine.export(tmp_path / "two")
-        assert [hit.key for hit in engine.search(random(1, 9, WIDE)[0], 9)] == first
-    for name in ("documents.jsonl", "passages.jsonl", "vectors.npy"):
-        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
 
 LAYOUTS = st.lists(st.integers(0, 3), min_size=1, max_size=8)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event, Thread, Timer
+from threading import Event, Thread
 from typing import Any
 from unittest.mock import Mock
 
@@ -193,22 +193,6 @@ def test_errors_that_waiting_cannot_fix_end_the_watch(
     engine.close()
     with pytest.raises(CollectionError, match="is closed"):
         next(passes)
-
-
-def test_a_reindex_ends_it_though_no_file_changes(
-    engine: SearchEngine, notes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(folder_sync, "LOOK", 0.1)
-    stop = Event()
-    passes = engine.watch(notes, stop=stop)
-    assert next(passes).changes == {"added": 2}
-    with SearchEngine.open(engine.collection.path, Words()) as other:
-        other.reindex(WordLengths(fingerprint="another"))
-    giving_up = Timer(DEADLINE, stop.set)
-    giving_up.start()
-    with pytest.raises(EncoderMismatch, match="another"):
-        next(passes)
-    giving_up.cancel()
 
 
 def test_an_idle_watcher_shows_what_others_commit(

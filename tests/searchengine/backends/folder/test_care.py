@@ -120,22 +120,6 @@ def test_warming_reads_every_file_that_searches_touch(engine: SearchEngine, path
         engine.warm()
 
 
-def test_warming_beside_a_writer_and_on_a_failing_disk(
-    engine: SearchEngine, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with SearchEngine.open(path, WordLengths()) as reader:
-        engine.add([{"_id": "late", "text": "a late dog"}])
-        engine.optimize()
-        assert reader.warm() > 0, "segments that a newer commit replaced are gone"
-
-        def fail(self: Path, *rest: object, **options: object) -> None:
-            raise OSError(errno.EIO, "Input/output error")  # as a read says it: no name
-
-        monkeypatch.setattr(Path, "open", fail)
-        with pytest.raises(CollectionError, match=r"words\.index cannot be read: .*Input/output"):
-            engine.warm()
-
-
 def test_a_backup_is_a_collection_of_its_own(engine: SearchEngine, tmp_path: Path) -> None:
     copy = tmp_path / "copy" / "words.index"
     before = engine.search("one dog")

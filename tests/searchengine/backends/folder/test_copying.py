@@ -103,23 +103,6 @@ def test_a_row_that_is_no_unit_vector_is_refused_whatever_its_checksum(
     assert {each.name for each in tmp_path.iterdir()} == {"a"}
 
 
-@pytest.mark.parametrize("storage", Storage)
-@pytest.mark.parametrize("dim", [2, 24, 768, 4096])
-def test_rounding_makes_no_row_a_wrong_one(tmp_path: Path, storage: Storage, dim: int) -> None:
-    """Rows that rounding moves furthest: equal numbers, and one large one beside tiny ones."""
-    rng = np.random.default_rng(0)
-    hard = np.concatenate(
-        [
-            np.ones((1, dim)) * (1 + rng.random((40, 1))) * rng.choice([1, -1], (40, dim)),
-            np.eye(1, dim) + 1e-4 * rng.random((40, dim)),
-            rng.standard_normal((40, dim)),
-        ]
-    )
-    config = SegmentConfig(prefix=2, storage=storage, rotation="identity")  # type: ignore[arg-type]
-    segment = Segment.build(tmp_path / "a", hard, config)
-    assert Segment.merge(tmp_path / "m", [(segment, None)], config).rows == 120
-
-
 def test_the_bytes_that_are_hashed_are_the_bytes_that_are_copied(tmp_path: Path) -> None:
     """A bit flips in a block that was read before, and in one that comes later."""
     first = Segment.build(tmp_path / "a", rows(9000), CONFIG)

@@ -75,13 +75,6 @@ def test_a_damaged_file_of_a_pending_reindex_is_named(engine: SearchEngine, name
     engine.verify()
 
 
-def test_a_repair_of_a_whole_collection_keeps_the_pending_reindex(engine: SearchEngine) -> None:
-    leave_pending(engine, other())
-    repaired = SearchEngine.repair(engine.collection.path)
-    assert repaired.whole and repaired.lost == () and repaired.damage == ()
-    assert len(engine.stats().pending) == 1
-
-
 def test_blank_texts_are_refused_before_anything_is_encoded(tmp_path: Path) -> None:
     with SearchEngine.create(tmp_path / "c", None, dim=3) as engine:
         engine.add([document(1), Document("blank", "\n\t\u3000")], np.eye(2, 3))
