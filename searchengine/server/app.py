@@ -46,9 +46,8 @@ def create(settings: ServerSettings) -> Any:
     """The application."""
     warnings.simplefilter("ignore", FieldWarning)  # responses have them as `notes`
     access = Access(settings.tokens, settings.host)
-    collections = {
-        name: Served(name, path, settings) for name, path in settings.collections.items()
-    }
+    collected = settings.collections.items()
+    collections = {name: Served(name, path, settings) for name, path in collected}
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

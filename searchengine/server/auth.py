@@ -10,8 +10,7 @@ from typing import NamedTuple
 from searchengine.errors import QueryError
 from searchengine.server.responses import Refused
 
-OPEN = ("/healthz", "/readyz", "/openapi.json", "/docs")
-"""Addresses without a token, beside the page and its parts."""
+_OPEN = ("/healthz", "/readyz", "/openapi.json", "/docs")  # and the page and its parts
 # Of all that is not GET, only this reads.
 _READS = re.compile(r"/v1/(search(/batch|/similar)?|embeddings|collections/[^/]+/(map|facets))")
 _log = logging.getLogger(__name__)
@@ -49,7 +48,7 @@ def read_tokens(path: Path) -> dict[bytes, Token]:
                 f"{path}:{number}: a token must have at least 16 ASCII characters; make one: "
                 "python -c 'import secrets; print(secrets.token_urlsafe(32))'"
             )
-        digest = _digest(secret.encode())
+        digest = hashlib.sha256(secret.encode()).digest()
         if digest in tokens or name in (token.name for token in tokens.values()):
             raise QueryError(f"{path}:{number}: the name {name!r} or its token occurs twice")
         tokens[digest] = Token(name, scope == "write")
@@ -59,11 +58,7 @@ def read_tokens(path: Path) -> dict[bytes, Token]:
 
 
 class Access:
-    """What requests may do.
-
-    Attributes:
-        tokens: who may read and write, by the SHA-256 of the token.
-    """
+    """What requests may do; `tokens`: of whom, by their SHA-256."""
 
     def __init__(self, file: Path | None, host: str) -> None:
         """`file`: None: everyone on this machine may read. `host`: where the server listens."""
@@ -90,7 +85,7 @@ class Access:
             host = re.sub(r":\d+$", "", headers.get(b"host", b"").decode("latin1").lower())
             if host not in self._hosts:
                 raise Refused(421, "without tokens, the server answers to localhost only")
-        if path in OPEN or not path.startswith(("/v1/", "/metrics")):
+        if path in _OPEN or not path.startswith(("/v1/", "/metrics")):
             return None
         writes = method not in ("GET", "HEAD") and not _READS.fullmatch(path)
         if self._file is None:
@@ -102,13 +97,9 @@ class Access:
         if scheme.lower() != b"bearer" or not secret.strip():
             raise Refused(401, "a token is needed: Authorization: Bearer TOKEN", challenge)
         # How long a digest is sought tells nothing about a token.
-        token = self.tokens.get(_digest(secret.strip()))
+        token = self.tokens.get(hashlib.sha256(secret.strip()).digest())
         if token is None:
             raise Refused(401, "the server does not know this token; check its spelling", challenge)
         if writes and not token.writes:
             raise Refused(403, "this token may read only; use one with the scope write")
         return token
-
-
-def _digest(secret: bytes) -> bytes:
-    return hashlib.sha256(secret).digest()

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from searchengine.server.auth import Access
 from searchengine.server.responses import INTERNAL, RETRY, Refused, refuse
 from searchengine.server.server_settings import MAX_BODY, MAX_REQUESTS, ServerSettings
-from searchengine.server.status_routes import count_request
+from searchengine.server.status_routes import REQUESTS, SECONDS
 
 POLICY = (
     "default-src 'none'; script-src 'self'{}; style-src 'self'{}; img-src 'self' data:; "
@@ -137,7 +137,9 @@ async def _until_left(app: ASGIApp, scope: Scope, receive: Receive, send: Send) 
 def _record(scope: Scope, method: str, status: int, seconds: float) -> None:
     """Count the request and write its line: no parameter, which may be a filter."""
     template = getattr(scope.get("route"), "path", "other")
-    count_request(template, method, scope.get("collection", ""), status, seconds)
+    about = template, method, scope.get("collection", "")
+    REQUESTS.labels(*about, str(status)).inc()
+    SECONDS.labels(*about).observe(seconds)
     token = scope.get("token")
     line = (
         datetime.now(UTC).isoformat(timespec="milliseconds"),

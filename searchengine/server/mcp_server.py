@@ -5,7 +5,7 @@ Reads only. Each call shows the newest commit of any process.
 
 import logging
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from functools import partial
 from importlib.metadata import version
 from inspect import cleandoc, signature
@@ -39,15 +39,11 @@ Result = dict[str, Any]  # JSON, which the description of each tool explains
 class Tools:
     """The tools of a collection; each is called in a thread of its own."""
 
-    def __init__(self, path: str | Path, **options: Any) -> None:
-        """Open the collection; arguments and errors as for SearchEngine.open."""
+    def __init__(self, engines: ExitStack, path: str | Path, **options: Any) -> None:
+        """Open the collection until `engines` ends; others and errors as for SearchEngine.open."""
         self._open = partial(SearchEngine.open, path, **options)
-        self._lock, self._engines = Lock(), ExitStack()
-        self._engine = self._engines.enter_context(self._open())
-
-    def close(self) -> None:
-        """Close the files."""
-        self._engines.close()
+        self._lock, self._engines = Lock(), engines
+        self._engine = engines.enter_context(self._open())
 
     def _current(self) -> SearchEngine:
         """The engine at the newest commit; a former one stays open for the calls under way."""
@@ -196,8 +192,8 @@ class Server(MCPServer[Any]):
 
 def serve(path: str | Path, **options: Any) -> None:
     """Answer an assistant on stdin and stdout until stdin ends; arguments and errors as Tools."""
-    with closing(Tools(path, **options)) as tools:
-        Server(tools).run("stdio")
+    with ExitStack() as engines:
+        Server(Tools(engines, path, **options)).run("stdio")
 
 
 def _results(hits: Hits) -> Result:

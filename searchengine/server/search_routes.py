@@ -31,7 +31,7 @@ async def search(body: SearchRequest, request: Request) -> Response:
     start = time.perf_counter()
     question: Any = body.query if body.query is not None else body.vector
     show = _SHOW[body.texts]
-    hits, shown = await served.search(question, body.k, _options(body), show, body.timeout)
+    hits, shown = await served.search(question, _options(body), show, body.timeout)
     timing = json_object({"collection": served.name, "timing": _milliseconds(hits, start)})
     return respond(timing[:-1] + b"," + shown[1:])
 
@@ -45,7 +45,7 @@ async def search_batch(body: BatchRequest, request: Request) -> Response:
     options = _options(body, len(questions))
 
     def work(engine: SearchEngine) -> bytes:
-        batch = engine.search_batch(questions, body.k, **options)
+        batch = engine.search_batch(questions, **options)
         about = {"collection": served.name, "timing": _milliseconds(batch[0], start)}
         return json_list(_shown(hits, body.texts, **about) for hits in batch)
 
@@ -61,7 +61,7 @@ async def similar(body: SimilarRequest, request: Request) -> Response:
     options = _options(body)
 
     def work(engine: SearchEngine) -> bytes:
-        hits = engine.similar(keys, body.k, **options)
+        hits = engine.similar(keys, **options)
         return _shown(hits, body.texts, collection=served.name, timing=None)
 
     return respond(await served.read(work, body.timeout))
@@ -74,8 +74,7 @@ def _options(body: SearchOptions, questions: int = 1) -> dict[str, Any]:
             f"questions times offset + k must be at most {MAX_HITS:,}, got {hits:,}; send "
             "fewer questions at a time"
         )
-    chosen = set(OPTIONS) - {"k", "timeout"}
-    options: dict[str, Any] = body.model_dump(include=chosen, exclude_defaults=True)
+    options: dict[str, Any] = body.model_dump(include={*OPTIONS} - {"timeout"})
     return options
 
 

@@ -3,8 +3,9 @@
 import asyncio
 import gc
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Annotated, Any, TypeVar
@@ -16,19 +17,20 @@ from searchengine.engine import SearchEngine, limits, name_of
 from searchengine.errors import EncoderMismatch, SearchEngineError
 from searchengine.query.hits import Hits
 from searchengine.query.request import Query
-from searchengine.server.coalescing import Coalescer
 from searchengine.server.responses import RETRY, Refused
 from searchengine.server.server_settings import MAX_TEXT, WAIT, ServerSettings
 
 Result = TypeVar("Result")
+Show = Callable[[Hits], bytes]
 
 READERS, SEARCHES = 4, 16
 """Threads of each collection: that read documents and answer batches, and that answer questions."""
-REFRESH, AGAIN = 0.5, 5.0
-"""Seconds between looks for commits, and until an encoder that failed to load is tried again."""
+MAX_BATCH = 256
+"""Questions of one call, so that the first does not wait for too many others."""
+REFRESH, AGAIN, LATE = 0.5, 5.0, 5.0
+"""Seconds between looks for commits, until an encoder that failed to load is tried again, and after
+its time limit in which a request has ended."""
 LOADING = "the encoder is being loaded"
-LATE = 5.0
-"""Seconds after its time limit in which a request has ended."""
 _log = logging.getLogger(__name__)
 
 
@@ -52,7 +54,9 @@ class Served:
         self._keeper = ThreadPoolExecutor(1, f"keep {name}")
         self._writer = ThreadPoolExecutor(1, f"write {name}")
         self._readers = ThreadPoolExecutor(READERS, f"read {name}")
-        self._coalescer = Coalescer(SEARCHES)
+        self._searches = ThreadPoolExecutor(SEARCHES, f"search {name}")
+        self._waiting: dict[Hashable, list[Any]] = {}  # questions by what they have in common
+        self._tasks: dict[Hashable, asyncio.Task[None]] = {}
 
     @property
     def engine(self) -> SearchEngine:
@@ -125,27 +129,46 @@ class Served:
         return SearchEngine.open(self.path, encoder, wait=WAIT, runtime=self._settings.runtime)
 
     async def search(
-        self,
-        query: Any,
-        k: int,
-        options: dict[str, Any],
-        show: Callable[[Hits], bytes],
-        timeout: float | None = None,
+        self, query: Any, options: dict[str, Any], show: Show, timeout: float | None = None
     ) -> tuple[Hits, bytes]:
-        """The hits of one question, which is answered together with others of now.
+        """The hits of one question, and what `show` returns for them in the thread that answers.
 
-        With what `show` returns for them, which is called in the thread that answers.
+        Questions with the same options that arrive while others are answered share the next call.
+        One is left out if its caller leaves before; none concerns another.
         """
+        key = Query(**options), isinstance(query, str), show
+        result: asyncio.Future[tuple[Hits, bytes]] = asyncio.get_running_loop().create_future()
+        if key not in self._waiting:
+            self._waiting[key] = []
+            self._tasks[key] = asyncio.create_task(self._answer(key, options, show))
+        self._waiting[key].append((query, self._deadline(timeout), result))
+        return await result
 
-        def together(items: list[tuple[Any, limits.Deadline]]) -> list[tuple[Hits, bytes]]:
-            with limits.limited(max(deadline for _, deadline in items), MAX_TEXT):
-                batch = self.engine.search_batch([query for query, _ in items], k, **options)
-                return [(hits, show(hits)) for hits in batch]
+    async def _answer(self, key: Hashable, options: dict[str, Any], show: Show) -> None:
+        """Answer questions until none waits."""
 
-        key = Query.from_options(k, options), isinstance(query, str), show  # type: ignore[arg-type]
-        item = query, self._deadline(timeout)
-        answer: tuple[Hits, bytes] = await self._coalescer.ask(key, item, together)
-        return answer
+        def results(items: list[Any]) -> list[tuple[Hits, bytes] | Exception]:
+            """Answers or errors: if a call fails, its halves are tried."""
+            try:
+                with limits.limited(max(deadline for _, deadline, _ in items), MAX_TEXT):
+                    hits = self.engine.search_batch([query for query, *_ in items], **options)
+                    return [(each, show(each)) for each in hits]
+            except Exception as error:
+                half = len(items) // 2
+                return [*results(items[:half]), *results(items[half:])] if half else [error]
+
+        while waiting := self._waiting[key]:
+            batch, waiting[:MAX_BATCH] = waiting[:MAX_BATCH], []
+            batch = [each for each in batch if not each[2].done()]
+            answers = await _run(self._searches, partial(results, batch)) if batch else []
+            for (*_, result), answer in zip(batch, answers, strict=True):
+                if result.done():
+                    continue
+                if isinstance(answer, Exception):
+                    result.set_exception(answer)
+                else:
+                    result.set_result(answer)
+        del self._waiting[key], self._tasks[key]
 
     async def read(
         self, function: Callable[[SearchEngine], Result], timeout: float | None = None
@@ -183,7 +206,7 @@ class Served:
 
     async def close(self) -> None:
         """End the threads, with the change that is being written, and close the files."""
-        for threads in (self._writer, self._readers, self._coalescer.threads, self._keeper):
+        for threads in (self._writer, self._readers, self._searches, self._keeper):
             await asyncio.to_thread(threads.shutdown)
         for engine in (*(former for _, former in self._former), self._engine):
             if engine is not None:

@@ -67,6 +67,5 @@ class ServerSettings:
                 ip_network(proxy)
             except ValueError as error:
                 raise QueryError(
-                    f"a trusted proxy must be an IP address or a network such as 10.0.0.0/8, got "
-                    f"{proxy!r}"
+                    f"a trusted proxy must be an IP address or a network, got {proxy!r}"
                 ) from error

@@ -21,8 +21,8 @@ METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 """Environment variable: the folder where prometheus-client keeps the numbers of all workers."""
 _ABOUT = ("route", "method", "collection")
 prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]  # of no use
-_REQUESTS = prometheus.Counter("searchengine_requests", "Requests answered.", (*_ABOUT, "status"))
-_SECONDS = prometheus.Histogram(
+REQUESTS = prometheus.Counter("searchengine_requests", "Requests answered.", (*_ABOUT, "status"))
+SECONDS = prometheus.Histogram(
     "searchengine_request_seconds",
     "Time from a request to the end of its response.",
     _ABOUT,
@@ -35,12 +35,6 @@ _UP = _gauge("searchengine_up", "1: the collection can be read. 0: it is away.")
 router = APIRouter(tags=["server"])
 health = APIRouter(tags=["server"])
 """What needs no token."""
-
-
-def count_request(route: str, method: str, collection: str, status: int, seconds: float) -> None:
-    """Count a response; `collection`: its name, or "" where it is about none."""
-    _REQUESTS.labels(route, method, collection, str(status)).inc()
-    _SECONDS.labels(route, method, collection).observe(seconds)
 
 
 @router.get("/v1/collections")

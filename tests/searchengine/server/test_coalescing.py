@@ -2,49 +2,62 @@
 
 import asyncio
 import time
+from pathlib import Path
+from typing import Any
 
-from searchengine.server.coalescing import MAX_BATCH, Coalescer
+from searchengine.query.hits import Hits
+from searchengine.server.served import MAX_BATCH, Served
+from searchengine.server.server_settings import ServerSettings
+
+
+class Engine:
+    """Counts its calls, and fails if one of the questions is 77."""
+
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+
+    def search_batch(self, questions: list[str], k: int) -> list[Hits]:
+        self.calls.append(len(questions))
+        time.sleep(0.02)
+        if "77" in questions:
+            raise ValueError("77")
+        return [Hits([question, k]) for question in questions]  # type: ignore[list-item]
+
+
+async def beat(pauses: list[float]) -> None:
+    while True:
+        before = time.perf_counter()
+        await asyncio.sleep(0.001)
+        pauses.append(time.perf_counter() - before)
 
 
 def test_600_at_once_a_third_cancelled() -> None:
     """Each gets its own answer or error, and the loop keeps its beat."""
-    calls: list[list[int]] = []
+    engine, pauses = Engine(), list[float]()
 
-    def call(items: list[int]) -> list[int]:
-        calls.append(items)
-        time.sleep(0.02)
-        if 77 in items:
-            raise ValueError("77")
-        return [-item for item in items]
-
-    async def beat(pauses: list[float]) -> None:
-        while True:
-            before = time.perf_counter()
-            await asyncio.sleep(0.001)
-            pauses.append(time.perf_counter() - before)
+    def show(hits: Hits) -> bytes:
+        return b"%s %d" % (hits[0].encode(), hits[1])  # type: ignore[attr-defined]
 
     async def ask() -> None:
-        coalescer, pauses = Coalescer(2), list[float]()
+        served: Any = Served("c", Path("c"), ServerSettings({}))
+        served._engine = engine
         pulse = asyncio.create_task(beat(pauses))
         for moment in (0.0, 0.01):
-            tasks = [
-                asyncio.create_task(coalescer.ask(item % 2, item, call)) for item in range(600)
-            ]
+            questions = (served.search(str(i), {"k": i % 2 + 1}, show) for i in range(600))
+            tasks = [asyncio.create_task(question) for question in questions]
             await asyncio.sleep(moment)
             for task in tasks[::3]:
                 task.cancel()
             results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 60)
-            for item, result in enumerate(results):
-                if item % 3 == 0:
-                    assert isinstance(result, asyncio.CancelledError)
-                else:
-                    assert repr(result) == "ValueError('77')" if item == 77 else result == -item
+            assert {type(result) for result in results[::3]} == {asyncio.CancelledError}
+            assert repr(results[77]) == "ValueError('77')"
+            answered = [i for i in range(600) if i % 3 and i != 77]
+            assert all(results[i][1] == b"%d %d" % (i, i % 2 + 1) for i in answered)
         pulse.cancel()
         await asyncio.sleep(0.1)
-        assert not coalescer._waiting
-        assert max(pauses) < 5  # a generous bound: the machine may be busy
-        coalescer.threads.shutdown()
+        assert not served._waiting and not served._tasks and max(pauses) < 5  # machines are busy
+        served._engine = None
+        await served.close()
 
     asyncio.run(ask())
-    assert len(calls) < 60 and all(len(items) <= MAX_BATCH for items in calls)
-    assert all(len({item % 2 for item in items}) == 1 for items in calls)
+    assert len(engine.calls) < 60 and max(engine.calls) <= MAX_BATCH

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,8 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def server(path: Path) -> Iterator[Any]:
-    with closing(ours.Tools(path)) as tools:
-        yield ours.Server(tools)
+    with ExitStack() as engines:
+        yield ours.Server(ours.Tools(engines, path))
 
 
 def called(server: Any, *calls: tuple[str, dict[str, Any]]) -> list[Any]:
@@ -132,7 +132,8 @@ def test_options_of_a_search_reach_the_collection(tmp_path: Path) -> None:
         texts = [*["the whale sleeps"] * 2, "the dog runs", "a bird sings far", "a car"]
         engine.add({"_id": str(i), "text": text, "year": i} for i, text in enumerate(texts))
     options = {"where": "year < 3", "offset": 1}
-    with closing(ours.Tools(path)) as tools, SearchEngine.open(path) as engine:
+    with ExitStack() as engines, SearchEngine.open(path) as engine:
+        tools = ours.Tools(engines, path)
         for found, expected in (
             (tools.search("the whale"), engine.search("the whale")),
             (tools.search("the whale", **options), engine.search("the whale", **options)),
@@ -153,7 +154,8 @@ def test_it_opens_a_collection_again_that_another_encoder_has_built(tmp_path: Pa
         with SearchEngine.create(folder, str(model)) as engine:
             engine.add([{"_id": folder.stem, "text": "the whale sleeps in the sea"}])
     scores = []
-    with closing(ours.Tools(path)) as tools:
+    with ExitStack() as engines:
+        tools = ours.Tools(engines, path)
         for name in ("notes", "other"):
             (hit,) = tools.search("the whale sleeps", mode="vector")["hits"]
             assert hit["key"] == name
