@@ -1008,7 +1008,7 @@ class SearchEngine:
 
     def discard_reindex(self) -> bool:
         """Drop the pending reindex and the vectors it has encoded; False if none is pending."""
-        return reindex.discard(self.collection)
+        return reindex.place_of(self.collection).discard()
 
     def stats(self) -> Stats:
         """Size and settings of the collection."""

@@ -7,7 +7,7 @@ the same call writes only what differs. Each batch is read again and compared.""
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from searchengine.backends.opening import create_backend, exists, is_url, open_b
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.corpus.synonym_groups import SETTING
 from searchengine.errors import CollectionError, EncoderMismatch
+from searchengine.indexer.building.build import Progress
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.storage.durable import FileEntry, link_verified, sync_file, sync_folder
 from searchengine.indexer.storage.manifest import MANIFEST
@@ -32,8 +33,6 @@ from searchengine.indexer.storage.passages_file import PASSAGES
 from searchengine.upkeep.tuning import QUERY_MAP
 from searchengine.upkeep.verify import check_pages, check_tables, settled
 
-Progress = Callable[[str, int, int | None], None]
-"""Progress callback: the step, the documents just done, and those in all."""
 _BATCH = 2000  # documents in a commit
 NEAR = 2e-3
 """Maximum distance between two unit vectors, both rounded to float16; with a margin."""

@@ -86,7 +86,7 @@ def reindex(
     """Encode all documents by another encoder, and use it from now on: SearchEngine.reindex.
 
     `present`: the encoder of the collection, which becomes the other one."""
-    place, path = _place(collection), collection.path
+    place, path = place_of(collection), collection.path
     chosen = _chosen(path, place.pending(), encoder, runtime)
     with collection.reading(newest=True) as snapshot:
         settings = settings_for(chosen, snapshot.settings, passages).as_stored(chosen)
@@ -102,12 +102,8 @@ def reindex(
     present.settle(expected)
 
 
-def discard(collection: Backend) -> bool:
-    """Drop the pending reindex and the vectors it has encoded; False without one."""
-    return _place(collection).discard()
-
-
-def _place(collection: Backend) -> "FolderPlace":
+def place_of(collection: Backend) -> "FolderPlace":
+    """Where the new collection of a reindex is."""
     if is_url(collection.path):  # has the same members
         return cast(FolderPlace, collection)
     return FolderPlace(in_folder(collection))
