@@ -556,12 +556,12 @@ class SearchEngine:
     def explain(
         self, query: str | npt.ArrayLike, key: Key, k: int = 10, **options: Unpack[Options]
     ) -> Explanation:
-        """Why a search finds a document or not, as one sentence.
+        """Why a search finds a document or not: its ranks.
 
         print(engine.explain("how do whales sleep", "whales.txt"))
 
-        Its ranks by vectors, words and prefix among all that match, and why the search with the
-        same query, k and `options` does not find it. Raises as `search`.
+        Its ranks by vectors, words and prefix among all that match, and in the search with the same
+        query, k and `options`. Raises as `search`, and QueryError for an unknown key.
         """
         requested, key = Query.from_options(k, options), checked_key(key)
         queries: Questions = [query] if isinstance(query, str) else [as_vector(query)]

@@ -1,13 +1,12 @@
-"""Why a search finds a document or not: its ranks, the verdict of the filter, and one sentence."""
+"""Why a search finds a document or not: its ranks, and the verdict of the filter."""
 
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from searchengine.backends.contract import Snapshot
 from searchengine.backends.entries import ids_of
-from searchengine.backends.filters.parser import field_name, parse
-from searchengine.backends.filters.tree import fields_of
 from searchengine.backends.mode import Mode
+from searchengine.errors import QueryError
 from searchengine.query.page import hits, reranked
 from searchengine.query.ranking import MAX_DEPTH, rank
 from searchengine.query.request import Query, Question
@@ -22,7 +21,6 @@ class Explanation:
     Attributes:
         key: of the document.
         rank: its rank in the search; None: the search does not find it.
-        reason: why it does not find it, else empty.
         matches: whether the filter holds for it; None: there is no filter.
         vector: its rank by the full-width cosine of its best passage, among all that match.
         words: its rank by BM25, among all that match.
@@ -33,7 +31,6 @@ class Explanation:
 
     key: str
     rank: int | None = None
-    reason: str = ""
     matches: bool | None = None
     vector: int | None = None
     words: int | None = None
@@ -50,21 +47,22 @@ class Explanation:
         return {**asdict(self), "text": str(self)}
 
     def __str__(self) -> str:
-        verdict = f"Not found: {self.reason}" if self.reason else f"Found at rank {self.rank:,}"
-        ranks = ((self.vector, "vectors"), (self.words, "words"), (self.shortlist, "prefix"))
-        listed = ", ".join(f"{rank:,} by {name}" for rank, name in ranks if rank)
-        return f"{verdict}{f' (rank {listed})' if listed else ''}."
+        if self.matches is False:
+            return "Not found: the filter does not hold for it."
+        names = {"fused": "search", "vector": "vectors", "words": "words", "shortlist": "prefix"}
+        ranks = [(getattr(self, field), name) for field, name in names.items()]
+        listed = [f"{rank:,} by {name}" for rank, name in ranks if rank]
+        verdict = f"Found at rank {self.rank:,}" if self.rank else "Not found"
+        return f"{verdict}: rank {', '.join(listed)}." if listed else f"{verdict}: it has no rank."
 
 
 def explain(snapshot: Snapshot, query: Query, key: str, question: Question) -> Explanation:
-    """Why a search finds a document or not. `query`: with the mode to use."""
+    """Where a document ranks in a search. `query`: with the mode to use. Raises QueryError."""
     where = query.where
     if (document := ids_of(snapshot, [key]).get(key)) is None:
-        return Explanation(key, reason="no document has this key")
+        raise QueryError(f"no document has the key {key!r:.80}; refresh shows what was added since")
     if where is not None and document not in snapshot.ids_after(document - 1, where, 1):
-        reason = f"the filter {where} does not hold, the document has "
-        reason += _values(snapshot, document, where)
-        return Explanation(key, reason=reason, matches=False)
+        return Explanation(key, matches=False)
 
     def place(query: Query) -> int | None:
         (ranking,) = rank(snapshot, query.before_rerank, [question])
@@ -84,35 +82,4 @@ def explain(snapshot: Snapshot, query: Query, key: str, question: Question) -> E
     if query.mode != Mode.VECTOR:
         ranks["words"] = place(replace(whole, mode=Mode.TEXT))
     at, matches = place(query), None if where is None else True
-    reason = "" if at else _reason(query, question.text, ranks)
-    return Explanation(key, at and at + query.offset, reason, matches, **ranks)
-
-
-def _reason(query: Query, question: str, ranks: dict[str, int | None]) -> str:
-    """Why a stored document that matches the filter is not on the page."""
-    place, vector, words = (ranks.get(name) for name in ("fused", "vector", "words"))
-    if query.required(question) and words is None:
-        return "it lacks a required phrase"
-    if place is None:
-        return "it has no vector" if query.mode == Mode.VECTOR else "it has no word of the question"
-    if not query.offset < place <= query.depth:
-        if query.mode == Mode.VECTOR and vector is not None and vector <= query.depth < place:
-            return "the shortlist misses it"
-        return f"it has rank {place:,}, and {query.offset + 1:,} to {query.depth:,} are shown"
-    options = [
-        name for name in ("group_by", "min_score", "rerank") if getattr(query, name) is not None
-    ]
-    return f"{' or '.join(options)} leaves it out"
-
-
-def _values(snapshot: Snapshot, document: int, where: str) -> str:
-    """The values that a document has of the fields of a filter."""
-    (stored,) = snapshot.documents([document])
-    fields, shown = {**stored.metadata, "_id": stored.key, "title": stored.title}, []
-    for path in dict.fromkeys(fields_of(parse(where))):
-        value: Any = fields
-        for name in path:
-            value = value.get(name) if isinstance(value, dict) else None
-        named = field_name(path)
-        shown.append(f"no {named}" if value is None else f"{named} = {value!r:.60}")
-    return ", ".join(shown)
+    return Explanation(key, at and at + query.offset, matches, **ranks)

