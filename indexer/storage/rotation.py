@@ -134,10 +134,16 @@ class Prefixes:
         products = np.vecdot(queries[:, None], self.matrix) if few else queries @ self.matrix.T
         return prefix(products, self.width)
 
-    def take(self, rows: RowNumbers | slice) -> Floats:
-        """The prefixes of rows of the file: (n,) row numbers to (n, width)."""
+    @property
+    def dim(self) -> int:
+        """Dimensions of a prefix."""
+        return self.width
+
+    def take(self, rows: RowNumbers) -> Floats:
+        """The prefixes of rows of the file: row numbers of any shape (...) to (..., width)."""
         read = self.width if self.matrix is None else None
-        return prefixes(self.file.take(rows, read), self.width, self.matrix)
+        flat = prefixes(self.file.take(rows.ravel(), read), self.width, self.matrix)
+        return flat.reshape(*rows.shape, self.width)
 
     def blocks(self, order: RowNumbers | None = None) -> Iterator[Floats]:
         """All prefixes, BLOCK_ROWS at a time, by row number or in another order."""

@@ -368,10 +368,10 @@ def _tune_fusion(engine: Any, judged: tuple[Any, Any], report: Any) -> Any:
     rows = [{"ranking": name, "ndcg@10": value} for name, value in fusion.ndcg_10.items()]
     chosen = f"mode {fusion.mode}, weight {fusion.weight:g} of vectors"
     if (fusion.mode, fusion.weight) == (fusion.before_mode, fusion.before_weight):
-        return {"fusion": fusion.as_dict()}, rows, f"stays as it is ({chosen})"
+        return {"fusion": asdict(fusion)}, rows, f"stays as it is ({chosen})"
     how = "from now on" if fusion.stored else "is not stored, though the best where it was chosen"
     text = f"{chosen} {how}; nDCG@10 of {fusion.held_out} held-out questions: {fusion.comparison}"
-    return {"fusion": fusion.as_dict()}, rows, text
+    return {"fusion": asdict(fusion)}, rows, text
 
 
 def _apply(engine: Any, address: str, report: Any) -> Any:

@@ -10,23 +10,21 @@ from pathlib import Path
 import numpy as np
 
 from searchengine.corpus.vector_files import read_vectors
-from searchengine.engine import Mode, SearchEngine, Snapshot
+from searchengine.engine import Mode, SearchEngine
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Doubles, Floats, RowNumbers, evenly, unit_rows
 from searchengine.indexer.config import SegmentConfig
 from searchengine.indexer.errors import VectorError
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment
-from searchengine.measure.judgements import Qrels, Task, ndcg
-from searchengine.measure.retrieval import task
+from searchengine.measure.judgements import Qrels, ndcg
+from searchengine.measure.retrieval import read_questions, task
 
 SELF_QUERIES = 500
 """Maximum number of rows used as queries if there are none; at most a tenth of the rows."""
 _BLOCK = 1 << 14  # rows read at a time
 _TIMED = 100  # questions timed
 _FIRST = 10  # documents that nDCG@10 counts
-
-Judge = Callable[[Sequence[Segment]], Doubles]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,7 @@ class Dataset:
     queries: Floats
     path: str | None = None
     encoding_ms: float | None = None
-    judge: Judge | None = None
+    judge: Callable[[Sequence[Segment]], Doubles] | None = None
     notes: tuple[str, ...] = ()
     mode: Mode | None = None
 
@@ -83,29 +81,30 @@ def collection_dataset(
     Raises QueryError if the collection is empty, CorpusError if no question is judged.
     """
     judged = None if qrels is None else task(engine, questions, qrels)
-    if judged is not None:
-        questions = judged.queries
-    typed = list(questions.values())
+    typed = [*(questions if judged is None else judged.queries).values()]
     mode = Mode.VECTOR if engine.default_mode is Mode.TEXT else engine.default_mode
-    read = [engine.read(text, mode=mode) for text in typed]
+    read, texts = read_questions(engine, typed, mode)
     with engine.reading() as snapshot:
         if not snapshot.rows:
             raise QueryError(f"{engine.collection.path} is empty; add documents before measuring")
-        texts = engine.to_encode([each.text for each in read], mode)
         vectors = engine.encode_questions(texts)
-        segments = tuple(snapshot.segments.values())
-        live = tuple(snapshot.live[row] for row in snapshot.segments)
-        judge = None
-        if judged is not None:
-            judge = _judge(engine, snapshot, judged, [each.text for each in read], mode, vectors)
+        _ = snapshot.words, snapshot.unrelated  # computed here once, for all views
+
+        def judge(segments: Sequence[Segment]) -> Doubles:
+            assert judged is not None
+            view, depth = copy(snapshot), _FIRST + bool(judged.documents)
+            view.segments = dict(zip(snapshot.segments, segments, strict=True))
+            names = [each.text for each in read]
+            return ndcg(judged, engine.rank(view, names, vectors, depth, mode=mode))
+
         yield Dataset(
             engine.folder.path.name,
-            segments,
-            live,
+            tuple(snapshot.segments.values()),
+            tuple(snapshot.live[row] for row in snapshot.segments),
             vectors,
             str(engine.folder.path),
             _encoding(engine, typed),
-            judge,
+            None if judged is None else judge,
             () if judged is None else judged.notes,
             mode,
         )
@@ -121,26 +120,6 @@ def _encoding(engine: SearchEngine, texts: Sequence[str]) -> float:
     return 1e3 * float(np.median(seconds[len(texts) :]))
 
 
-def _judge(
-    engine: SearchEngine,
-    snapshot: Snapshot,
-    task: Task,
-    texts: Sequence[str],
-    mode: Mode,
-    vectors: Floats,
-) -> Judge:
-    """A function from views of the segments to nDCG@10, as a search in this mode ranks."""
-    _ = snapshot.words, snapshot.unrelated  # computed here once, for all views
-
-    def judge(segments: Sequence[Segment]) -> Doubles:
-        view = copy(snapshot)
-        view.segments = dict(zip(snapshot.segments, segments, strict=True))
-        depth = _FIRST + bool(task.documents)
-        return ndcg(task, engine.rank(view, texts, vectors, depth, mode=mode))
-
-    return judge
-
-
 @contextmanager
 def vectors_dataset(
     vectors: Path, queries: Path | None, config: SegmentConfig, scratch: Path
@@ -151,39 +130,31 @@ def vectors_dataset(
     than the vectors is shortened. Raises QueryError.
     """
     rows = read_vectors(vectors)
-    if queries is None:
-        self_queries = evenly(len(rows), min(SELF_QUERIES, len(rows) // 10))
-        if not self_queries.size:
-            raise QueryError(
-                f"rows can be queries if there are 10 or more, but {vectors} has {len(rows)}; "
-                "name a file of queries: --query-vectors"
-            )
-        indexed = np.setdiff1d(np.arange(len(rows)), self_queries)
-        query_rows = _checked(vectors, rows, self_queries)
-    else:
-        indexed, array = np.arange(len(rows)), read_vectors(queries)
-        if array.shape[1] != rows.shape[1]:
-            raise QueryError(
-                "queries and rows must have the same number of dimensions, got "
-                f"{array.shape[1]} in {queries} and {rows.shape[1]} in {vectors}; encode both with "
-                "the same encoder"
-            )
-        query_rows = _checked(queries, array, np.arange(len(array)))
+    source, array = (vectors, rows) if queries is None else (queries, read_vectors(queries))
+    taken = evenly(len(array), len(array) if queries else min(SELF_QUERIES, len(rows) // 10))
+    if not taken.size:
+        raise QueryError(
+            f"rows can be queries if there are 10 or more, but {vectors} has {len(rows)}; "
+            "name a file of queries: --query-vectors"
+        )
+    indexed = np.setdiff1d(np.arange(len(rows)), [] if queries else taken)
+    dim = rows.shape[1]
 
     def blocks() -> Iterator[Floats]:
         for start in range(0, len(indexed), _BLOCK):
-            yield _checked(vectors, rows, indexed[start : start + _BLOCK])
+            yield _checked(vectors, rows, indexed[start : start + _BLOCK], dim)
 
-    config = replace(config, prefix=min(config.prefix, rows.shape[1]))
+    query_rows = _checked(source, array, taken, dim)
+    config = replace(config, prefix=min(config.prefix, dim))
     with Segment.build(scratch / "rows", blocks(), config) as segment:
         yield Dataset(vectors.name, (segment,), (None,), query_rows)
 
 
-def _checked(path: Path, array: Floats, numbers: RowNumbers) -> Floats:
-    """Read rows of a file as float32. Raises QueryError for one without a direction."""
+def _checked(path: Path, array: Floats, numbers: RowNumbers, dim: int) -> Floats:
+    """Read rows of a file as float32. Raises QueryError for another width, or no direction."""
     rows = np.asarray(array[numbers], np.float32)
     try:
-        unit_rows(rows, numbers=numbers)
+        unit_rows(rows, dim=dim, numbers=numbers)
     except VectorError as error:
         raise QueryError(f"{path}: {error}") from error
     return rows

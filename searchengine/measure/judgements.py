@@ -94,9 +94,7 @@ def read_beir(folder: str | Path, split: str = "test") -> tuple[dict[str, str], 
     queries = plain_or_gzipped(folder / "queries.jsonl")
     qrels = plain_or_gzipped(folder / "qrels" / f"{split}.tsv")
     if queries is None:
-        raise bad(
-            folder, "the folder has no queries.jsonl (.gz too); name a folder in BEIR's layout"
-        )
+        raise bad(folder, "the folder has no queries.jsonl (.gz too), as BEIR's layout has")
     if qrels is None:
         known = ", ".join(splits(folder)) or "none"
         raise bad(folder, f"the folder has no qrels/{split}.tsv (.gz too); splits: {known}")
@@ -165,9 +163,7 @@ def read_clicks(path: str | Path) -> tuple[dict[str, str], Qrels]:
     return {question: question for question in qrels}, qrels
 
 
-def per_question(
-    run: Run, keys: Sequence[str], qrels: Qrels, names: Sequence[str] = METRICS
-) -> dict[str, Values]:
+def per_question(run: Run, keys: Sequence[str], qrels: Qrels) -> dict[str, Values]:
     """Metric → float64 (q,), one value for each of the judged questions `keys`.
 
     A question that the run lacks counts 0 (trec_eval's -c).
@@ -186,7 +182,7 @@ def per_question(
         values["mrr@10"][row] = 1 / (first + 1) if first < 10 else 0
         values["map"][row] = (np.arange(1, len(relevant) + 1) / (relevant + 1)).sum() / total
         values["success@1"][row] = first == 0
-    return {name: values[name] for name in names}
+    return values
 
 
 def ndcg(task: Task, rankings: Iterable[Sequence[str]]) -> Values:
@@ -195,7 +191,7 @@ def ndcg(task: Task, rankings: Iterable[Sequence[str]]) -> Values:
     for key, names in zip(task.keys, rankings, strict=True):
         others = [name for name in names if not task.is_self(key, name)]
         run[key] = dict.fromkeys(others[:10], 0.0)
-    return per_question(run, task.keys, task.qrels, [MAIN])[MAIN]
+    return per_question(run, task.keys, task.qrels)[MAIN]
 
 
 def _discounted(gains: Values) -> float:

@@ -12,10 +12,10 @@ vectors deserve more of it. To stop early keeps W near the identity, as a ridge 
 Yu, "Boosting With the L2 Loss", JASA 2003).
 """
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from searchengine.engine import Mode, Question, SearchEngine, contract, rank_by_
 from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building.build import Progress, silent
-from searchengine.measure.judgements import MAIN, Qrels, Task, ndcg
+from searchengine.measure.judgements import Qrels, Task, ndcg
 from searchengine.measure.retrieval import batches, read_questions, task
 from searchengine.measure.significance import Comparison, compare
 from searchengine.trainer.evaluation.intervals import Values
@@ -86,8 +86,7 @@ class FusionTuning:
         before_mode, before_weight: those of the collection before; equal to the chosen ones if
             nothing is better.
         stored: whether the collection has the chosen ones now.
-        fitted, held_out: numbers of questions that choose, and that confirm.
-        curve: weight → nDCG@10 of the questions that choose.
+        held_out: number of questions that confirm.
         ndcg_10: nDCG@10 of the held-out questions: "chosen", "default", "vector" and "text".
         comparison: of chosen and default on the held-out questions.
         notes: sentences about questions that were left out, and the like.
@@ -98,17 +97,10 @@ class FusionTuning:
     before_mode: Mode
     before_weight: float
     stored: bool
-    fitted: int
     held_out: int
-    curve: Mapping[float, float]
     ndcg_10: Mapping[str, float]
     comparison: Comparison
     notes: tuple[str, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """All of it, for JSON."""
-        curve = [{"weight": weight, MAIN: ndcg} for weight, ndcg in self.curve.items()]
-        return asdict(self) | {"curve": curve}
 
 
 def tune_fusion(
@@ -153,18 +145,16 @@ def tune_fusion(
     chosen = min(curve, key=lambda tried: (-round(curve[tried], 9), abs(tried - before)))
     comparison = compare(values[chosen][held_out], values[before][held_out])
     stored = chosen != before and comparison.difference >= 0
-    chosen_mode = mode  # of a weight of 0 or 1 that is already stored, too
-    if chosen != before:
-        chosen_mode = {0.0: Mode.TEXT, 1.0: Mode.VECTOR}.get(chosen, Mode.HYBRID)
+    # A weight of 0 or 1 may be stored in the mode hybrid, and then stays.
+    changed = {0.0: Mode.TEXT, 1.0: Mode.VECTOR}.get(chosen, Mode.HYBRID)
+    chosen_mode = mode if chosen == before else changed
     if stored:
-        new_weight = chosen if chosen_mode is Mode.HYBRID else None
-        engine.set_default(chosen_mode, new_weight, chosen=False)
+        new_weight = chosen if changed is Mode.HYBRID else None
+        engine.set_default(changed, new_weight, chosen=False)
     named = {"chosen": chosen, "default": before, "vector": 1.0, "text": 0.0}
-    return FusionTuning(
-        chosen_mode, chosen, mode, before, stored, len(fitting), len(held_out), curve,
-        {name: float(values[tried][held_out].mean()) for name, tried in named.items()},
-        comparison, judged.notes,
-    )  # fmt: skip
+    means = {name: float(values[tried][held_out].mean()) for name, tried in named.items()}
+    choice, count = (chosen_mode, chosen, mode, before), len(held_out)
+    return FusionTuning(*choice, stored, count, means, comparison, judged.notes)
 
 
 def _values(
@@ -235,19 +225,18 @@ def learn(
     blocks = [engine.encoder.encode(texts[part], role="query") for part in parts]
     vectors = np.concatenate(blocks, dtype=np.float32)
     documents = [[name for name, grade in qrels[key].items() if grade > 0] for key in keys]
-    rows, relevant = _passages(engine, documents)
+    lessons = _Lessons(vectors, *_passages(engine, documents), progress)
     fold = folds(documents, FOLDS)
     before = _former_weight(engine) if mode is Mode.HYBRID else 1.0
     weights = sorted({*WEIGHTS, before, 1.0}) if mode is Mode.HYBRID else [1.0]
     table: Table = {}
     questions = Task({key: queries[key] for key in keys}, {key: qrels[key] for key in keys})
-    for steps, mapped in _held_out(vectors, rows, relevant, fold, progress).items():
+    for steps, mapped in lessons.held_out(fold).items():
         scores = _scores(engine, questions, read, mapped, mapped, weights, progress)
         table |= {(steps, weight): values for weight, values in scores.items()}
     learning = _verdict(table, before, documents, fold, str(mode))
     if learning.stored:
-        everyone = np.arange(len(keys))
-        *_, matrix = _maps(vectors, rows, relevant, everyone, learning.steps, progress)
+        *_, matrix = lessons.maps(np.arange(len(keys)), learning.steps)
         if engine.collection.settings["encoder"] != identity:
             raise CollectionError(f"{engine.collection.path} was reindexed meanwhile; learn again")
         about, encoder = asdict(learning), engine.encoder
@@ -288,8 +277,7 @@ def _judged(queries: Mapping[str, str], qrels: Qrels) -> list[str]:
 def _passages(
     engine: SearchEngine, documents: Sequence[Sequence[str]]
 ) -> tuple[Floats, list[list[Places]]]:
-    """The vectors of the passages of relevant documents, (n, D); of each question, the rows of
-    each of its documents."""
+    """The vectors of the passages of relevant documents, (n, D), and which are of which."""
     with engine.collection.reading() as snapshot:
         known = snapshot.known({name for names in documents for name in names})
         passages = snapshot.passages(of=sorted(state.id for state in known.values()))
@@ -317,49 +305,46 @@ def folds(documents: Sequence[Collection[str]], count: int) -> Places:
     return np.random.default_rng(0).permutation(len(groups))[unit] % count
 
 
-def _held_out(
-    vectors: Floats,
-    rows: Floats,
-    relevant: Sequence[Sequence[Places]],
-    fold: Places,
-    progress: Progress,
-) -> dict[int, Floats]:
-    """Number of steps → vectors of the questions (q, D), mapped by what the other folds teach."""
-    tried = {steps: vectors.copy() for steps in (0, *STEPS)}
-    for i in range(FOLDS):
-        held_out, others = np.flatnonzero(fold == i), np.flatnonzero(fold != i)
-        maps = _maps(vectors, rows, relevant, others, max(STEPS), progress)
-        for steps, matrix in enumerate(maps, start=1):
-            if steps in tried:
-                mapped = vectors[held_out] @ matrix.T
-                tried[steps][held_out] = mapped / np.linalg.norm(mapped, axis=1, keepdims=True)
-    return tried
+class _Lessons(NamedTuple):
+    """Vectors of questions (q, D) and of relevant passages (n, D): what maps are learnt from.
 
+    `relevant`: of each question, the rows of each of its documents.
+    """
 
-def _maps(
-    vectors: Floats,
-    rows: Floats,
-    relevant: Sequence[Sequence[Places]],
-    places: Places,
-    count: int,
-    progress: Progress,
-) -> Iterator[Floats]:
-    """The map (D, D) after each of `count` steps, learnt from the questions at some places."""
-    kept = [int(i) for i in places if relevant[i]]
-    questions = vectors[kept].astype(np.float64)
-    own = [np.concatenate(relevant[i]) for i in kept]
-    best = [np.array([r[(rows[r] @ vectors[i]).argmax()] for r in relevant[i]]) for i in kept]
-    used = np.unique(np.concatenate(own)) if own else np.array([], np.int64)
-    best, own = ([np.searchsorted(used, each) for each in lists] for lists in (best, own))
-    covariance = questions.T @ questions / max(1, len(questions))
-    inverse = np.linalg.inv(covariance + RIDGE / len(covariance) * np.eye(len(covariance)))
-    matrix, step = np.eye(len(covariance)), STEP * TEMPERATURE * len(covariance)
-    for _ in range(count):
-        mapped = (questions @ matrix.T).astype(np.float32)
-        moves, _ = directions(mapped, rows[used], best, own)
-        matrix += step * (moves.T @ questions / max(1, len(questions))) @ inverse
-        yield matrix.astype(np.float32)
-        progress("Learning", 1, (FOLDS + 1) * max(STEPS))
+    vectors: Floats
+    rows: Floats
+    relevant: Sequence[Sequence[Places]]
+    progress: Progress
+
+    def held_out(self, fold: Places) -> dict[int, Floats]:
+        """Number of steps → vectors of the questions, mapped by what the other folds teach."""
+        tried = {steps: self.vectors.copy() for steps in (0, *STEPS)}
+        for i in range(FOLDS):
+            held_out = np.flatnonzero(fold == i)
+            for steps, matrix in enumerate(self.maps(np.flatnonzero(fold != i), max(STEPS)), 1):
+                if steps in tried:
+                    mapped = self.vectors[held_out] @ matrix.T
+                    tried[steps][held_out] = mapped / np.linalg.norm(mapped, axis=1, keepdims=True)
+        return tried
+
+    def maps(self, places: Places, count: int) -> Iterator[Floats]:
+        """The map (D, D) after each of `count` steps, learnt from the questions at some places."""
+        vectors, rows, relevant, progress = self
+        kept = [int(i) for i in places if relevant[i]]
+        questions = vectors[kept].astype(np.float64)
+        own = [np.concatenate(relevant[i]) for i in kept]
+        best = [np.array([r[(rows[r] @ vectors[i]).argmax()] for r in relevant[i]]) for i in kept]
+        used = np.unique(np.concatenate(own)) if own else np.array([], np.int64)
+        best, own = ([np.searchsorted(used, each) for each in lists] for lists in (best, own))
+        covariance = questions.T @ questions / max(1, len(questions))
+        inverse = np.linalg.inv(covariance + RIDGE / len(covariance) * np.eye(len(covariance)))
+        matrix, step = np.eye(len(covariance)), STEP * TEMPERATURE * len(covariance)
+        for _ in range(count):
+            mapped = (questions @ matrix.T).astype(np.float32)
+            moves, _ = directions(mapped, rows[used], best, own)
+            matrix += step * (moves.T @ questions / max(1, len(questions))) @ inverse
+            yield matrix.astype(np.float32)
+            progress("Learning", 1, (FOLDS + 1) * max(STEPS))
 
 
 def directions(
@@ -436,8 +421,6 @@ def _best(table: Table, before: float, kept: NDArray[np.bool_]) -> tuple[int, fl
 
 def _seen(documents: Sequence[Sequence[str]], fold: Places) -> NDArray[np.bool_]:
     """Whether questions of other folds have one of a question's relevant documents, (q,)."""
-    having = defaultdict[str, set[int]](set)
-    for names, number in zip(documents, fold.tolist(), strict=True):
-        for name in names:
-            having[name].add(number)
-    return np.array([any(len(having[name]) > 1 for name in names) for names in documents])
+    places = zip(documents, fold.tolist(), strict=True)
+    having = Counter(name for name, _ in {(name, i) for names, i in places for name in names})
+    return np.array([any(having[name] > 1 for name in names) for names in documents])

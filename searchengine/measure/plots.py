@@ -1,12 +1,12 @@
 """The two plots of a bench, as SVG: equal results give equal files."""
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from searchengine.measure.results import EXACT, Results, Row, short
+from searchengine.measure.results import EXACT, Results, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,13 +15,11 @@ if TYPE_CHECKING:
 # Okabe and Ito's palette (https://jfly.uni-koeln.de/color/), which colour-blind readers can
 # distinguish; the marks distinguish the same series in print.
 LOOKS = {"flat": ("#0072B2", "o"), "hnsw": ("#D55E00", "s"), "ivf": ("#009E73", "D")}
-INK, FAINT = "#333333", "#8A8A8A"
+INK = "#333333"
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "searchengine",  # without it, ids are random
     "font.family": "DejaVu Sans",  # part of matplotlib: equal on every machine
     "font.size": 9.5,
-    "axes.edgecolor": FAINT,
-    "axes.labelcolor": INK,
     "axes.titlesize": 11,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -44,8 +42,7 @@ def plots(results: Results) -> dict[str, tuple[str, str]]:
             "recall-latency": (
                 _svg(recall_latency(results)),
                 "Every mark is a point; lower and further right is better. Bars: 95 % interval of "
-                "recall; small marks were only tuned with. The "
-                "ring marks the recommendation, the dashed line the target.",
+                "recall. Small marks: only tuned with. Ring: recommended. Dashed line: the target.",
             ),
             "recall-shortlist": (
                 _svg(recall_shortlist(results)),
@@ -59,25 +56,23 @@ def recall_latency(results: Results) -> "Figure":
     from matplotlib.ticker import LogLocator, NullLocator
 
     figure, (axes,) = _figure(1, 4.6)
-    _recall_scale(
-        axes, "x", [results.settings["recall"], *(row.recall_low for row in results.rows)]
-    )
+    target = results.settings["recall"]
+    _recall_scale(axes, "x", [target, *(row.recall_low for row in results.rows)])
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
     axes.yaxis.set_minor_locator(NullLocator())
-    seen: set[str] = set()
     for point in results.curve:
         colour, marker = LOOKS[point["structure"]]
         axes.plot(point["recall"], point["ms"], marker, color=colour, markersize=2.5, alpha=0.35)
     for row in results.rows:
-        x, y = row.recall, row.ms
         name = EXACT if row.name == EXACT else str(row.config.structure)
         colour, marker = ("#000000", "X") if name == EXACT else LOOKS[name]
-        axes.plot([row.recall_low, row.recall_high], [y, y], color=colour, linewidth=0.8)
-        axes.plot(x, y, marker, color=colour, label=None if name in seen else name)
-        seen.add(name)
-    axes.axvline(results.settings["recall"], color=INK, linewidth=1, linestyle=(0, (4, 3)))
+        axes.plot([row.recall_low, row.recall_high], [row.ms] * 2, color=colour, linewidth=0.8)
+        known = axes.get_legend_handles_labels()[1]
+        label = None if name in known else name
+        axes.plot(row.recall, row.ms, marker, color=colour, label=label)
+    axes.axvline(target, color=INK, linewidth=1, linestyle=(0, (4, 3)))
     axes.set_xlabel(f"recall@{results.subject['k']}")
     axes.set_ylabel("one query alone, median ms")
     axes.set_title("Recall against latency; lower right is better", loc="left")
@@ -95,7 +90,8 @@ def recall_shortlist(results: Results) -> "Figure":
     from matplotlib import colormaps
 
     best: dict[tuple[str, int], dict[int, float]] = {}
-    for point in results.curve or _points(results.rows):
+    shown = [{**row.config.as_dict(), "recall": row.recall} for row in results.rows]
+    for point in results.curve or shown:  # without a tuning, the rows
         if point["shortlist"] < results.subject["rows"]:
             sizes = best.setdefault((point["structure"], point["prefix"]), {})
             sizes[point["shortlist"]] = max(point["recall"], sizes.get(point["shortlist"], 0.0))
@@ -111,21 +107,11 @@ def recall_shortlist(results: Results) -> "Figure":
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
         axes.set_ylabel(f"recall@{results.subject['k']}")
-        axes.set_title(
-            f"{structure}: recall by shortlist, a line for each prefix length", loc="left"
-        )
+        axes.set_title(f"{structure}: recall by shortlist, a line for each prefix", loc="left")
     panels[-1].set_xlabel("shortlist: rows reranked at full width")
-    figure.legend(
-        panels[0].get_lines(), map(str, widths), title="prefix", loc="outside right center"
-    )
+    lines = panels[0].get_lines()
+    figure.legend(lines, map(str, widths), title="prefix", loc="outside right center")
     return figure
-
-
-def _points(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
-    """Rows as points of a curve, where there was no tuning."""
-    for row in rows:
-        if row.name != EXACT:
-            yield {**row.config.as_dict(), "recall": row.recall}
 
 
 def _figure(panels: int, height: float) -> "tuple[Figure, list[Axes]]":

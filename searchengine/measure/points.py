@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -54,7 +53,6 @@ class _Entry:
     """A point and its measurements so far.
 
     Attributes:
-        memory: bytes that should stay in memory.
         recall: mean share of the exact rows found, and its 95 % interval.
         ndcg: mean nDCG@10; None without judgements.
         rounds: seconds of the queries, per round.
@@ -63,10 +61,18 @@ class _Entry:
     name: str
     config: SegmentConfig
     point: OperatingPoint
-    memory: int
     recall: tuple[float, float, float] = (0.0, 0.0, 0.0)
     ndcg: float | None = None
     rounds: list[Doubles] = field(default_factory=list)
+
+    def row(self) -> Row:
+        """The row of the results."""
+        ms, p99 = np.median(np.median(self.rounds, axis=1)), np.percentile(self.rounds, 99)
+        times, views = (1e3 * float(ms), 1e3 * float(p99)), self.point.segments
+        memory = sum(hot_bytes(view.config, view.rows, view.dim) for view in views)
+        if self.point.shortlist is None:  # each query reads all rows
+            memory = sum(view.rows * cold_row(view.config, view.dim) for view in views)
+        return Row(self.name, self.config, *self.recall, self.ndcg, *times, memory)
 
 
 def bench(
@@ -91,6 +97,14 @@ def bench(
             f"{tuning.held_out:,} held-out queries show that recall@{goal.k} exceeds "
             f"{goal.recall:g} (confidence {goal.confidence:g})."
         )
+    subject = {
+        **{name: getattr(dataset, name) for name in ("name", "path", "rows", "mode")},
+        "dim": dataset.segments[0].dim,
+        "queries": len(dataset.queries),
+        "k": goal.k,
+        "judged": 0 if dataset.judge is None else len(dataset.queries),
+    }
+    machine = {"processor": processor_name(), "cores": available_cores(), "threads": threads.limit}
     points, total = [entry.point for entry in entries], len(entries) * repeats
     for done, (i, seconds) in enumerate(in_turns(points, dataset.queries[:TIMED], repeats), 1):
         entries[i].rounds.append(seconds)
@@ -99,14 +113,14 @@ def bench(
             yield Results(
                 measured_at=started,
                 complete=done == total,
-                subject=_subject(dataset, goal.k),
-                machine=machine(),
+                subject=subject,
+                machine=machine,
                 settings={"repeats": repeats, **asdict(goal)},
                 encoding_ms=dataset.encoding_ms,
                 now=now,
                 recommended=recommended,
                 why=why,
-                rows=tuple(map(_row, entries)),
+                rows=tuple(entry.row() for entry in entries),
                 curve=tuple(point.as_dict() for point in curve),
             )
 
@@ -150,8 +164,7 @@ def _present(dataset: Dataset, k: int) -> list[_Entry]:
     config, segments = dataset.config, dataset.segments
     every = replace(config.scanned(), shortlist=ALL_ROWS, stages=())
     views = tuple(s.over(replace(s.config, shortlist=ALL_ROWS, stages=())) for s in segments)
-    exact = _entry(EXACT, every, OperatingPoint(views, dataset.live, k, None))
-    exact.memory = sum(s.rows * cold_row(s.config, s.dim) for s in segments)  # each reads all
+    exact = _Entry(EXACT, every, OperatingPoint(views, dataset.live, k, None))
     sizes = [max(segment.config.shortlist, k) for segment in segments]
     if all(size >= rows for size, rows in zip(sizes, dataset.sizes, strict=True)):
         return [exact]
@@ -159,7 +172,7 @@ def _present(dataset: Dataset, k: int) -> list[_Entry]:
     if several:  # measured segment by segment
         config = replace(config, shortlist=0)
     name = point_name(config, segments[0].dim, several)
-    return [exact, _entry(name, config, OperatingPoint(segments, dataset.live, k, 0))]
+    return [exact, _Entry(name, config, OperatingPoint(segments, dataset.live, k, 0))]
 
 
 def _views(
@@ -181,13 +194,7 @@ def _views(
             built[key] = [segment.over(config) for segment in dataset.segments]
             progress(f"building {config.structure} over {config.prefix}", 1, 1)
         views = tuple(segment.over(config) for segment in built[key])  # they share it
-        yield _entry(name, config, OperatingPoint(views, dataset.live, k, config.shortlist))
-
-
-def _entry(name: str, config: SegmentConfig, point: OperatingPoint) -> _Entry:
-    views = point.segments
-    memory = sum(hot_bytes(view.config, view.rows, view.dim) for view in views)
-    return _Entry(name, config, point, memory)
+        yield _Entry(name, config, OperatingPoint(views, dataset.live, k, config.shortlist))
 
 
 def _measure_recall(dataset: Dataset, entries: Sequence[_Entry], progress: Progress) -> None:
@@ -206,19 +213,6 @@ def _name(dataset: Dataset, config: SegmentConfig) -> str:
     """The name of a config, which is exact search if it passes on all rows."""
     every = all(config.shortlist >= rows for rows in dataset.sizes)
     return EXACT if every else point_name(config, dataset.segments[0].dim)
-
-
-def _subject(dataset: Dataset, k: int) -> dict[str, Any]:
-    return {
-        "name": dataset.name,
-        "path": dataset.path,
-        "rows": dataset.rows,
-        "dim": dataset.segments[0].dim,
-        "queries": len(dataset.queries),
-        "k": k,
-        "judged": 0 if dataset.judge is None else len(dataset.queries),
-        "mode": dataset.mode,
-    }
 
 
 def frontier(points: Iterable[Point]) -> list[Point]:
@@ -243,24 +237,9 @@ def point_name(config: SegmentConfig, dim: int, shortlist: str = "") -> str:
     return name + (", not rotated" if bare else "")
 
 
-def _row(entry: _Entry) -> Row:
-    ms = 1e3 * float(np.median(np.median(entry.rounds, axis=1)))
-    p99_ms = 1e3 * float(np.percentile(entry.rounds, 99))
-    return Row(entry.name, entry.config, *entry.recall, entry.ndcg, ms, p99_ms, entry.memory)
-
-
 def processor_name() -> str:
     """The processor's name, from the system; "unknown" if it gives none."""
     cpuinfo = Path("/proc/cpuinfo")  # of Linux
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.processor()) or "unknown"
-
-
-def machine() -> dict[str, Any]:
-    """Processor, cores, threads of a search."""
-    return {
-        "processor": processor_name(),
-        "cores": available_cores(),
-        "threads": threads.limit,
-    }

@@ -1,7 +1,7 @@
 """Results of a bench, written to and read from `results.json`."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -102,27 +102,24 @@ class Results:
 
         Recall has its interval.
         """
-        first = [self.recommended, self.now, EXACT]
-        rows = sorted(
-            self.rows,
-            key=lambda row: (first.index(row.name) if row.name in first else 3, row.ms),
-        )
-        return [dict(self._cells(row)) for row in rows]
-
-    def _cells(self, row: Row) -> Iterator[tuple[str, str]]:
-        """The cells of a line: head and text."""
-        now = "now" if self.subject["path"] else "default"
-        marks = {RECOMMENDED: self.recommended, now: self.now}
-        yield "", ", ".join(mark for mark, name in marks.items() if name == row.name)
-        yield "point", row.name
-        recall = with_ends(row.recall, row.recall_low, row.recall_high)
-        yield f"recall@{self.subject['k']}", recall
-        if self.subject["judged"]:
-            mode = self.subject["mode"]
-            yield f"nDCG@10{'' if mode == 'vector' else f', {mode}'}", fraction(row.ndcg)
-        yield "search, ms", short(row.ms)
-        yield "p99, ms", short(row.p99_ms)
-        yield "memory, MiB", short(row.memory / MIB)
+        about, first = self.subject, [self.recommended, self.now, EXACT]
+        marks = {RECOMMENDED: self.recommended, "now" if about["path"] else "default": self.now}
+        quality = "nDCG@10" + ("" if about["mode"] == "vector" else f", {about['mode']}")
+        return [
+            {
+                "": ", ".join(mark for mark, name in marks.items() if name == row.name),
+                "point": row.name,
+                f"recall@{about['k']}": with_ends(row.recall, row.recall_low, row.recall_high),
+                **({quality: fraction(row.ndcg)} if about["judged"] else {}),
+                "search, ms": short(row.ms),
+                "p99, ms": short(row.p99_ms),
+                "memory, MiB": short(row.memory / MIB),
+            }
+            for row in sorted(
+                self.rows,
+                key=lambda row: (first.index(row.name) if row.name in first else 3, row.ms),
+            )
+        ]
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -144,24 +141,21 @@ class Results:
         try:
             value = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise QueryError(
-                f"{path}: no such file; searchengine bench --out DIR writes one"
-            ) from None
+            message = f"{path}: no such file; searchengine bench --out DIR writes one"
+            raise QueryError(message) from None
         except (OSError, ValueError) as error:
             raise QueryError(f"{path} cannot be read as JSON ({error})") from error
-        number = value.get("format") if isinstance(value, dict) else None
+        number = value.pop("format", None) if isinstance(value, dict) else None
         if number != FORMAT:
             raise QueryError(
                 f"{path} must contain bench results in format {FORMAT}, got format {number!r}; "
                 "measure again: searchengine bench --out DIR"
             )
         try:
-            fields = {name: value[name] for name in value if name != "format"}
-            rows = [
-                Row(**{**row, "config": SegmentConfig.from_dict(row["config"])})
-                for row in value["rows"]
-            ]
-            return cls(**{**fields, "rows": tuple(rows), "curve": tuple(value["curve"])})
+            configs = [SegmentConfig.from_dict(row["config"]) for row in value["rows"]]
+            pairs = zip(value["rows"], configs, strict=True)
+            rows = tuple(Row(**row | {"config": config}) for row, config in pairs)
+            return cls(**value | {"rows": rows, "curve": tuple(value["curve"])})
         except (KeyError, TypeError, ValueError) as error:
             raise QueryError(f"{path} is damaged: {error!r}; measure again") from error
 
@@ -179,9 +173,7 @@ def point_at(address: str) -> tuple[Row, Mapping[str, Any]]:
 def short(value: float) -> str:
     """Three significant digits: 0.0123, 1.23, 1,230."""
     rounded = float(f"{value:.3g}")
-    if not rounded:
-        return "0"
-    if abs(rounded) >= _WHOLE_FROM:
+    if not rounded or abs(rounded) >= _WHOLE_FROM:
         return f"{rounded:,.0f}"
     return f"{rounded:#.3g}".rstrip(".")  # "#" keeps the zeros of 1.20
 
@@ -190,11 +182,8 @@ def fraction(value: float | None) -> str:
     """A share such as recall, three digits; a value below 1 is never written as 1."""
     if value is None:
         return NOTHING
-    for digits in (3, 4, 5):
-        text = f"{value:.{digits}f}"
-        if value >= 1 or float(text) < 1:
-            return text
-    return "0.99999"
+    texts = (f"{value:.{digits}f}" for digits in (3, 4, 5))
+    return next((text for text in texts if value >= 1 or float(text) < 1), "0.99999")
 
 
 def with_ends(value: float, low: float, high: float) -> str:

@@ -9,7 +9,7 @@ train(config, measure=retrieval("scifact"))           # a folder in BEIR's layou
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -21,13 +21,12 @@ import numpy as np
 from searchengine.corpus.files import beir_corpus, read_corpus
 from searchengine.engine import Mode, Question, SearchEngine, contract
 from searchengine.errors import CollectionError, CorpusError, QueryError
-from searchengine.indexer.arrays import Floats, RowNumbers
+from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building.build import Progress, silent
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.cascade import SearchResult
 from searchengine.indexer.search.exact import nearest, scan, score_slack
 from searchengine.indexer.segment import Segment
-from searchengine.indexer.storage.rotation import Prefixes
 from searchengine.measure import judgements
 from searchengine.measure.judgements import (
     MAIN,
@@ -85,19 +84,6 @@ def read_questions(
     return read, engine.to_encode([each.text for each in read], mode)
 
 
-def default_dims(engine: SearchEngine) -> tuple[int, ...]:
-    """The prefix lengths of the encoder's training.
-
-    None of a collection on a server, whose rows cannot be ranked by another prefix.
-    """
-    return () if "://" in str(engine.collection.path) else engine.encoder.matryoshka_dims
-
-
-def default_modes(engine: SearchEngine) -> tuple[Mode, ...]:
-    """The modes to measure by default: what users get; then by vectors, unless it is by words."""
-    return (Mode.AUTO,) if engine.default_mode is Mode.TEXT else (Mode.AUTO, Mode.VECTOR)
-
-
 def measure(
     engine: SearchEngine,
     task: Task,
@@ -117,8 +103,9 @@ def measure(
     collection's structure, so that it measures the encoder and not the index. Modes "text" and
     "hybrid" have one setting each.
 
-    `dims`: None for `default_dims`; `modes`: None for `default_modes`. Raises QueryError for an
-    invalid prefix length or mode, and CollectionError if the collection is empty.
+    Default modes are what users get, and by vectors, unless users search by words. `dims`: None for
+    those of the encoder's training. Raises QueryError for an invalid prefix length or mode, and
+    CollectionError if the collection is empty.
     """
     rows, texts = names(engine, dims, modes), list(task.queries.values())
     if not len(engine):
@@ -158,9 +145,11 @@ def names(
     """The names of the settings that `measure` yields, in their order. Raises QueryError."""
     full = engine.collection.settings["encoder"]["dim"]
     if modes is None:
-        modes = (Mode.AUTO, Mode.VECTOR) if dims else default_modes(engine)
-    if dims is None:
-        dims = default_dims(engine) if Mode.VECTOR in modes else ()
+        by_words = engine.default_mode is Mode.TEXT and not dims
+        modes = (Mode.AUTO,) if by_words else (Mode.AUTO, Mode.VECTOR)
+    if dims is None:  # the rows on a server cannot be ranked by another prefix
+        here = Mode.VECTOR in modes and "://" not in str(engine.collection.path)
+        dims = engine.encoder.matryoshka_dims if here else ()
     for dim in dims:
         if not 1 <= dim <= full:
             raise QueryError(f"a prefix must be between 1 and {full}, got {dim}")
@@ -183,20 +172,17 @@ def _name(mode: Mode) -> str:
 def _left_out(
     snapshot: contract.Snapshot, queries: Mapping[str, str], qrels: Qrels, judged: Qrels
 ) -> Iterator[str]:
-    """Describe ignored questions and judgements, and judged documents that are missing."""
+    """Describe ignored questions and judgements, and relevant documents that are missing."""
     if unjudged := len(queries) - len(judged):
         yield f"questions without a judgement, left out: {unjudged:,}"
     if unasked := len(qrels) - len(judged):
         yield f"judged questions that are not among the questions, left out: {unasked:,}"
-    grades = [pair for documents in judged.values() for pair in documents.items()]
-    stored = snapshot.known(document for document, _ in grades)
-    missing = [grade for document, grade in grades if document not in stored]
-    if missing:
-        relevant = sum(grade > 0 for grade in missing)
+    relevant = [name for grades in judged.values() for name, grade in grades.items() if grade > 0]
+    stored = snapshot.known(relevant)
+    if missing := sum(name not in stored for name in relevant):
         yield (
-            "judgements of documents that the collection does not have: "
-            f"{len(missing):,} of {len(grades):,}; relevant ones, which count as not found: "
-            f"{relevant:,}"
+            "relevant documents that the collection does not have, which count as not found: "
+            f"{missing:,} of {len(relevant):,}"
         )
 
 
@@ -233,7 +219,7 @@ def _by_prefix(
         shortlist = partial(nearest, prefixes, within=live)
         available = segment.rows if live is None else live.size
         queries, slack = prefixes.of(vectors), score_slack(dim)
-        return scan(shortlist, _Prefixes(prefixes), queries, size, available, slack)
+        return scan(shortlist, prefixes, queries, size, available, slack)
 
     def reranked(row: Any, segment: Segment, _: Allowed | None) -> SearchResult:
         first, last = row.ends
@@ -249,20 +235,6 @@ def _by_prefix(
         for rows, scores in zip(result.rows, result.scores.tolist(), strict=True):
             keys = [each.key for each in islice(documents, int((rows >= 0).sum()))]
             yield zip(keys, scores, strict=False)
-
-
-@dataclass(frozen=True, slots=True)
-class _Prefixes:
-    """The prefixes of a segment's rows, as a store of rows to be scored."""
-
-    prefixes: Prefixes
-
-    @property
-    def dim(self) -> int:
-        return self.prefixes.width
-
-    def take(self, rows: RowNumbers) -> Floats:
-        return self.prefixes.take(rows.ravel()).reshape(*rows.shape, self.dim)
 
 
 def is_judged(path: Path) -> bool:

@@ -214,21 +214,15 @@ def position(names: Sequence[str], name: str | None) -> int:
     return names.index(name)
 
 
-def cells(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """The table as text that fits a terminal: of one row all metrics, of several the differences.
-
-    nDCG@10 with its interval. A p-value has Holm's correction.
-    """
-    shown, lines = METRICS if len(rows) == 1 else METRICS[:2], []
-    for row in rows:
-        values = {name: f"{row[name]:.3f}" for name in shown}
-        if row["intervals"]:
-            low, high = row["intervals"][MAIN]
-            values[MAIN] += f" [{low:.3f}–{high:.3f}]"
-        line = {"setting": row["setting"] + (" (default)" if row["default"] else "")} | values
-        if len(rows) > 1:
-            gain, p = row["difference"], row["p"]
-            line["difference"] = "–" if gain is None else f"{gain:+.3f}"
-            line["p"] = "–" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
-        lines.append(line)
-    return lines
+def cells(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The columns that fit a terminal: of one row all metrics, of several the differences."""
+    shown = METRICS if len(rows) == 1 else (*METRICS[:2], "difference", "p")
+    return [
+        {
+            "setting": row["setting"] + (" (default)" if row["default"] else ""),
+            MAIN: row[MAIN],
+            "95 % interval": tuple(row["intervals"].get(MAIN, ())) or None,
+        }
+        | {name: row[name] for name in shown}
+        for row in rows
+    ]
