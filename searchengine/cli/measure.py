@@ -91,8 +91,8 @@ def labels(files: Any, encoder: str, prefixes: Any, runtime: Any, as_json: bool)
     pooled. The model must be trained with the objective classification (docs/training.md).
     """
     require("train", "evaluating labels", *TRAINING)
-    from searchengine.measure.significance import wilson
     from searchengine.trainer.encoder import Encoder
+    from searchengine.trainer.evaluation.intervals import wilson
     from searchengine.trainer.evaluation.labels import classify_by_prefix
     from searchengine.trainer.training.examples import read_labelled
 

@@ -12,7 +12,7 @@ import numpy as np
 from searchengine.corpus.vector_files import read_vectors
 from searchengine.engine import Mode, SearchEngine
 from searchengine.errors import QueryError
-from searchengine.indexer.arrays import Doubles, Floats, RowNumbers, evenly, unit_rows
+from searchengine.indexer.arrays import BLOCK_ROWS, Doubles, Floats, RowNumbers, evenly, unit_rows
 from searchengine.indexer.config import SegmentConfig
 from searchengine.indexer.errors import VectorError
 from searchengine.indexer.search.allowed import Allowed
@@ -22,7 +22,6 @@ from searchengine.measure.retrieval import read_questions, task
 
 SELF_QUERIES = 500
 """Maximum number of rows used as queries if there are none; at most a tenth of the rows."""
-_BLOCK = 1 << 14  # rows read at a time
 _TIMED = 100  # questions timed
 _FIRST = 10  # documents that nDCG@10 counts
 
@@ -141,8 +140,8 @@ def vectors_dataset(
     dim = rows.shape[1]
 
     def blocks() -> Iterator[Floats]:
-        for start in range(0, len(indexed), _BLOCK):
-            yield _checked(vectors, rows, indexed[start : start + _BLOCK], dim)
+        for start in range(0, len(indexed), BLOCK_ROWS):
+            yield _checked(vectors, rows, indexed[start : start + BLOCK_ROWS], dim)
 
     query_rows = _checked(source, array, taken, dim)
     config = replace(config, prefix=min(config.prefix, dim))

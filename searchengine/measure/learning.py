@@ -153,8 +153,8 @@ def tune_fusion(
         engine.set_default(changed, new_weight, chosen=False)
     named = {"chosen": chosen, "default": before, "vector": 1.0, "text": 0.0}
     means = {name: float(values[tried][held_out].mean()) for name, tried in named.items()}
-    choice, count = (chosen_mode, chosen, mode, before), len(held_out)
-    return FusionTuning(*choice, stored, count, means, comparison, judged.notes)
+    choice = chosen_mode, chosen, mode, before, stored, len(held_out)
+    return FusionTuning(*choice, means, comparison, judged.notes)
 
 
 def _values(
@@ -380,15 +380,17 @@ def _verdict(
     mode: str,
 ) -> Learning:
     """What the held-out scores say; `before`: the weight that the collection has."""
-    every, seen = np.arange(len(fold)), _seen(documents, fold)
+    every, places = np.arange(len(fold)), zip(documents, fold.tolist(), strict=True)
+    having = Counter(name for name, _ in {(name, i) for names, i in places for name in names})
+    # Seen are questions of which other folds have a relevant document.
+    seen = np.array([any(having[name] > 1 for name in names) for names in documents])
     # For a fold the others choose: its questions have no say in the figure that they give.
     chosen = [_best(table, before, fold != i) for i in range(FOLDS)]
     old, new = table[0, before], np.stack([table[pair] for pair in chosen])[fold, every]
     vector = np.stack([table[steps, 1.0] for steps, _ in chosen])[fold, every]
     parts = {"vector": (table[0, 1.0], vector), mode: (old, new)}
-    for name, part in (("seen", seen), ("unseen", ~seen)):
-        if part.any():
-            parts[name] = old[part], new[part]
+    for name, part in {"seen": seen, "unseen": ~seen}.items():
+        parts |= {name: (old[part], new[part])} if part.any() else {}
     figures = {
         name: {"questions": len(a), "before": float(a.mean()), "after": float(b.mean())}
         for name, (a, b) in parts.items()
@@ -417,10 +419,3 @@ def _best(table: Table, before: float, kept: NDArray[np.bool_]) -> tuple[int, fl
     others = [pair for pair in table if pair[0] and pair[1] not in (1, before)]
     stay, best = first(same), first(same + others)
     return best if compare(table[best][kept], table[stay][kept]).p < MAX_P else stay
-
-
-def _seen(documents: Sequence[Sequence[str]], fold: Places) -> NDArray[np.bool_]:
-    """Whether questions of other folds have one of a question's relevant documents, (q,)."""
-    places = zip(documents, fold.tolist(), strict=True)
-    having = Counter(name for name, _ in {(name, i) for names, i in places for name in names})
-    return np.array([any(having[name] > 1 for name in names) for names in documents])

@@ -11,7 +11,6 @@ excludes it: a fraction of the positive's score (TopK-PercPos of NV-Retriever, M
 
 import json
 import os
-import re
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -38,7 +37,6 @@ PREFIX, SHORTLIST_PER_RANK = 128, 4
 MAX_SCANNED = 100_000
 DEPTH = 100
 """Ranks that are considered, without the anchor and its positives."""
-_SURROGATE = re.compile("[\ud800-\udfff]")  # half a pair: JSON can write it, UTF-8 cannot
 Progress = Callable[[int], None]
 
 
@@ -194,11 +192,11 @@ def write_negatives(
     counts, dropped = Counter[int](), 0  # counts: pairs by number of negatives
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch:
         temporary = Path(scratch) / out.name
-        with temporary.open("w", encoding="utf-8", newline="") as file:
+        # Half a pair of surrogates, which UTF-8 lacks, is escaped as JSON escapes it.
+        with temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
             for mined in mine(encoder, pairs, texts, config, progress, Path(scratch)):
                 row = {name: getattr(mined, name) for name in ("anchor", "positive", "negatives")}
-                line = json.dumps(row, ensure_ascii=False)
-                file.write((json.dumps(row) if _SURROGATE.search(line) else line) + "\n")
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
                 counts[len(mined.negatives)] += 1
                 dropped += mined.dropped
             file.flush()

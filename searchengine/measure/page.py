@@ -55,7 +55,7 @@ def write(results: Results, folder: Path) -> list[Path]:
     The numbers are written first, so that a later failure does not lose them.
     """
     written = [results.write(folder)]
-    drawn = plots(results) if results.rows and find_spec("matplotlib") is not None else {}
+    drawn = plots(results) if find_spec("matplotlib") is not None else {}
     files = {PAGE: page(results, folder, drawn)}
     files |= {f"{name}.svg": svg for name, (svg, _) in drawn.items()}
     for name, text in files.items():
@@ -101,8 +101,6 @@ def page(results: Results, folder: Path, drawn: Mapping[str, tuple[str, str]]) -
 
 def _table(lines: list[dict[str, str]]) -> Iterable[str]:
     """The table; the name and the mark of a point stay in view where it is scrolled."""
-    if not lines:
-        return
     _, point, *others = lines[0]
     heads = "".join(f'<th scope="col">{escape(head)}</th>' for head in (point, *others))
     yield '<div class="scroll" tabindex="0" role="group" aria-label="points"><table>'

@@ -20,13 +20,11 @@ STYLE: dict[Any, Any] = {
     "svg.hashsalt": "searchengine",  # without it, ids are random
     "font.family": "DejaVu Sans",  # part of matplotlib: equal on every machine
     "font.size": 9.5,
-    "axes.titlesize": 11,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.axisbelow": True,
     "axes.grid": True,
     "grid.color": "#E4E4E4",
-    "lines.markersize": 5.0,
     "legend.frameon": False,
 }
 TICKS = (0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 1)
@@ -69,8 +67,7 @@ def recall_latency(results: Results) -> "Figure":
         name = EXACT if row.name == EXACT else str(row.config.structure)
         colour, marker = ("#000000", "X") if name == EXACT else LOOKS[name]
         axes.plot([row.recall_low, row.recall_high], [row.ms] * 2, color=colour, linewidth=0.8)
-        known = axes.get_legend_handles_labels()[1]
-        label = None if name in known else name
+        label = None if name in axes.get_legend_handles_labels()[1] else name
         axes.plot(row.recall, row.ms, marker, color=colour, label=label)
     axes.axvline(target, color=INK, linewidth=1, linestyle=(0, (4, 3)))
     axes.set_xlabel(f"recall@{results.subject['k']}")

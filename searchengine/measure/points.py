@@ -6,7 +6,7 @@ measures what a tuning does not: the slowest queries, nDCG.
 """
 
 import platform
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,14 +15,7 @@ import numpy as np
 
 from searchengine.indexer.arrays import Doubles
 from searchengine.indexer.building.build import Progress
-from searchengine.indexer.config import (
-    ALL_ROWS,
-    FLAT_BELOW,
-    Code,
-    RotationKind,
-    SegmentConfig,
-    Structure,
-)
+from searchengine.indexer.config import ALL_ROWS, RotationKind, SegmentConfig, Structure
 from searchengine.indexer.errors import TuneError
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.threads import available_cores, threads
@@ -87,7 +80,9 @@ def bench(
     tuning = _tuned(dataset, goal, progress)
     entries = _present(dataset, goal.k)
     now = entries[-1].name
-    entries += _views(dataset, goal.k, _configs(dataset, goal.k, tuning), {EXACT, now}, progress)
+    configs = {_name(dataset, each): each for each in _configs(dataset, goal.k, tuning)}
+    others = {name: each for name, each in configs.items() if name not in (EXACT, now)}
+    entries += _views(dataset, goal.k, others, progress)
     _measure_recall(dataset, entries, progress)
     recommended, why = None, str(tuning)
     curve: tuple[Point, ...] = ()
@@ -145,18 +140,16 @@ def _tuned(dataset: Dataset, goal: Goal, progress: Progress) -> Tuning | TuneErr
 def _configs(dataset: Dataset, k: int, tuning: Tuning | TuneError) -> Iterator[SegmentConfig]:
     """The configs to measure: of a tuning, the chosen one and those that find most in a time.
 
-    Without a tuning, the usual ones of a collection of this size.
+    Without a tuning, usual prefixes and shortlists in the structure that there is.
     """
     if isinstance(tuning, Tuning):
         yield tuning.config
         yield from (point.config for point in frontier(tuning.curve))
         return
     rows, dim = dataset.rows, dataset.segments[0].dim
-    kind = (Structure.FLAT, Code.FP16) if rows < FLAT_BELOW else (Structure.HNSW, Code.INT8)
-    base = replace(dataset.config, stages=(), effort=0, structure=kind[0], code=kind[1])
     for prefix in [width for width in PREFIXES if width < dim] or [dim]:
         for shortlist in [k * times for times in SHORTLISTS if k * times <= rows] or [rows]:
-            yield replace(base, prefix=prefix, shortlist=shortlist)
+            yield replace(dataset.config, stages=(), effort=0, prefix=prefix, shortlist=shortlist)
 
 
 def _present(dataset: Dataset, k: int) -> list[_Entry]:
@@ -176,19 +169,11 @@ def _present(dataset: Dataset, k: int) -> list[_Entry]:
 
 
 def _views(
-    dataset: Dataset,
-    k: int,
-    configs: Iterable[SegmentConfig],
-    names: set[str],
-    progress: Progress,
+    dataset: Dataset, k: int, configs: Mapping[str, SegmentConfig], progress: Progress
 ) -> Iterator[_Entry]:
-    """The points of configs that have none of `names`, each coarse stage built once."""
+    """The points of configs by name, each coarse stage built once."""
     built: dict[SegmentConfig, list[Segment]] = {}
-    for config in configs:
-        name = _name(dataset, config)
-        if name in names:
-            continue
-        names.add(name)
+    for name, config in configs.items():
         key = config.coarse_stage()
         if key not in built:
             built[key] = [segment.over(config) for segment in dataset.segments]

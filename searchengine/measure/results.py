@@ -17,8 +17,6 @@ EXACT = "exact"
 """Name of the row of exact search."""
 RECOMMENDED = "recommended"
 """Name, after a path and #, of the row that is recommended."""
-NOTHING = "–"  # not measured, or not applicable
-_WHOLE_FROM = 1000  # larger numbers are written without decimals
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +171,7 @@ def point_at(address: str) -> tuple[Row, Mapping[str, Any]]:
 def short(value: float) -> str:
     """Three significant digits: 0.0123, 1.23, 1,230."""
     rounded = float(f"{value:.3g}")
-    if not rounded or abs(rounded) >= _WHOLE_FROM:
+    if not rounded or abs(rounded) >= 1000:
         return f"{rounded:,.0f}"
     return f"{rounded:#.3g}".rstrip(".")  # "#" keeps the zeros of 1.20
 
@@ -181,7 +179,7 @@ def short(value: float) -> str:
 def fraction(value: float | None) -> str:
     """A share such as recall, three digits; a value below 1 is never written as 1."""
     if value is None:
-        return NOTHING
+        return "–"  # not measured
     texts = (f"{value:.{digits}f}" for digits in (3, 4, 5))
     return next((text for text in texts if value >= 1 or float(text) < 1), "0.99999")
 

@@ -27,11 +27,11 @@ from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.cascade import SearchResult
 from searchengine.indexer.search.exact import nearest, scan, score_slack
 from searchengine.indexer.segment import Segment
-from searchengine.measure import judgements
 from searchengine.measure.judgements import (
     MAIN,
     Qrels,
     Task,
+    judged,
     per_question,
     ranked,
     read_beir,
@@ -64,16 +64,15 @@ def batches(count: int, step: str, progress: Progress) -> Iterator[slice]:
 
 def task(engine: SearchEngine, queries: Mapping[str, str], qrels: Qrels) -> Task:
     """The questions that have judgements. Raises CorpusError if none has."""
-    questions = judgements.judged(queries, qrels)
-    judged = {key: qrels[key] for key in questions}
+    questions = judged(queries, qrels)
+    grades = {key: qrels[key] for key in questions}
     with engine.collection.reading() as snapshot:
-        notes = [*_left_out(snapshot, queries, qrels, judged)]
-        documents = _documents_among(snapshot, questions, judged)
+        notes = [*_left_out(snapshot, queries, qrels, grades)]
+        documents = _documents_among(snapshot, questions, grades)
     if documents:
-        notes.append(
-            f"questions that are documents, left out of their own results: {len(documents):,}"
-        )
-    return Task(questions, judged, documents, tuple(notes))
+        count = f"{len(documents):,}"
+        notes.append(f"questions that are documents, left out of their own results: {count}")
+    return Task(questions, grades, documents, tuple(notes))
 
 
 def read_questions(
@@ -127,8 +126,8 @@ def measure(
             if name.isdecimal():
                 found = _by_prefix(engine, int(name), shortlist + more, asked[part])
             else:
-                options: Any = {"mode": mode, "exact": name == EXACT}
-                hits = engine.search_batch(asked[part], DEPTH + more, **options)
+                exact = name == EXACT
+                hits = engine.search_batch(asked[part], DEPTH + more, mode=mode, exact=exact)
                 found = ([(hit.key, hit.score) for hit in each] for each in hits)
             for key, results in zip(task.keys[part], found, strict=True):
                 best = ranked(pair for pair in results if not task.is_self(key, pair[0]))
@@ -221,20 +220,12 @@ def _by_prefix(
         queries, slack = prefixes.of(vectors), score_slack(dim)
         return scan(shortlist, prefixes, queries, size, available, slack)
 
-    def reranked(row: Any, segment: Segment, _: Allowed | None) -> SearchResult:
-        first, last = row.ends
-        inside = np.where((first <= chosen) & (chosen <= last), chosen - first, -1)
-        return segment.rerank(vectors, inside, size)
-
     with engine.reading() as snapshot:
         # One shortlist over all segments: separate ones would depend on their number.
-        chosen = snapshot.search_segments(near, size).rows
-        result = snapshot.search_segments(reranked, size)
-        ids = snapshot.passages(result.rows[result.rows >= 0]).documents
-        documents = iter(snapshot.documents(ids, texts=False))
-        for rows, scores in zip(result.rows, result.scores.tolist(), strict=True):
-            keys = [each.key for each in islice(documents, int((rows >= 0).sum()))]
-            yield zip(keys, scores, strict=False)
+        for vector, rows in zip(vectors, snapshot.search_segments(near, size).rows, strict=True):
+            best = snapshot.cosines(vector, rows[rows >= 0])
+            documents = snapshot.documents(snapshot.documents_of(best.rows[0]), texts=False)
+            yield zip([each.key for each in documents], best.scores[0].tolist(), strict=True)
 
 
 def is_judged(path: Path) -> bool:
@@ -267,7 +258,7 @@ def retrieval(path: str | Path) -> "Measure":
     if corpus is None:
         raise CorpusError(f"{folder}: the folder has no corpus.jsonl (.gz too)")
     queries, qrels = read_beir(folder, split)
-    judgements.judged(queries, qrels)  # at least one question has judgements
+    judged(queries, qrels)  # at least one question has judgements
 
     def values(encoder: "Encoder", dims: Sequence[int]) -> dict[int, Values]:
         shorter = [dim for dim in dims if dim < encoder.dim]

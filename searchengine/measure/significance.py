@@ -11,10 +11,8 @@ Information Retrieval Evaluation", 2007) advise against the Wilcoxon and the sig
 equal values give equal results.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -22,13 +20,7 @@ import numpy.typing as npt
 
 from searchengine.errors import QueryError
 from searchengine.measure.judgements import MAIN, METRICS, Run
-from searchengine.trainer.evaluation.intervals import (
-    CONFIDENCE,
-    RESAMPLES,
-    Interval,
-    Values,
-    bootstrap,
-)
+from searchengine.trainer.evaluation.intervals import RESAMPLES, Interval, Values, bootstrap
 
 MIN_QUESTIONS = 10
 """Questions that an interval needs: of one it has no width, of a few it is too narrow."""
@@ -47,16 +39,6 @@ def intervals(values: npt.ArrayLike) -> list[Interval]:
     equal, means = np.ptp(rows, axis=1) == 0, rows[:, 0]  # without rounding errors of a mean
     low, high = np.where(equal, means, low), np.where(equal, means, high)
     return list(zip(low.tolist(), high.tolist(), strict=True))
-
-
-def wilson(right: int, n: int) -> Interval:
-    """The ends of the 95 % interval of a share, `right` of n.
-
-    Wilson ("Probable Inference, the Law of Succession, and Statistical Inference", 1927).
-    """
-    z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
-    middle, half = right + z * z / 2, z * math.sqrt(right * (n - right) / n + z * z / 4)
-    return max(0.0, (middle - half) / (n + z * z)), min(1.0, (middle + half) / (n + z * z))
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +155,7 @@ def table(settings: Sequence[Setting], baseline: str | None = None) -> list[dict
         ends = intervals(values) if values.shape[1] >= MIN_QUESTIONS else []
         row: dict[str, Any] = {
             "setting": setting.name,
-            "mode": setting.mode,
-            "default": setting.default,
-            "dim": setting.dim,
-            "shortlist": setting.shortlist,
+            **{name: getattr(setting, name) for name in ("mode", "default", "dim", "shortlist")},
             "questions": values.shape[1],
             **dict(zip(METRICS, values.mean(axis=1).tolist(), strict=True)),
             "exact_recall@10": _share(setting.run, exact) if setting.mode == "vector" else None,
@@ -221,7 +200,7 @@ def cells(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         {
             "setting": row["setting"] + (" (default)" if row["default"] else ""),
             MAIN: row[MAIN],
-            "95 % interval": tuple(row["intervals"].get(MAIN, ())) or None,
+            "interval": tuple(row["intervals"].get(MAIN, ())) or None,
         }
         | {name: row[name] for name in shown}
         for row in rows

@@ -144,10 +144,10 @@ def test_tune_by_judgements(folder: Path, collection: Path) -> None:
     report = run_json("tune", collection, *judged(folder))
     assert report["operating_point"] is None
     chosen = report["fusion"]
-    assert chosen["stored"] and (chosen["fitted"], chosen["held_out"]) == (60, 60)
+    assert chosen["stored"] and chosen["held_out"] == 60
     assert (chosen["before_mode"], chosen["before_weight"]) == ("vector", 1)
     assert chosen["ndcg_10"]["chosen"] > chosen["ndcg_10"]["default"]
-    assert len(chosen["curve"]) == 21 and chosen["comparison"]["difference"] > 0
+    assert chosen["comparison"]["difference"] > 0
     assert run_json("info", collection)["mode"] == chosen["mode"] != "vector"
     again = run("tune", collection, *judged(folder)).stdout
     assert "chosen" in again and "stays as it is" in again.splitlines()[-1]

@@ -39,7 +39,7 @@ class Page(HTMLParser):
         self.words.append(data)
 
 
-@pytest.mark.parametrize("rows", [(), (SCAN,), (SCAN, graph(20, 0.2, 0.0))])
+@pytest.mark.parametrize("rows", [(SCAN,), (SCAN, graph(20, 0.2, 0.0))])
 def test_few_rows(rows: tuple[Row, ...], tmp_path: Path) -> None:
     few = replace(results(SCAN), rows=rows, complete=False, recommended=None, curve=())
     written = write(few, tmp_path)

@@ -251,7 +251,7 @@ def test_rows_are_compared_with_the_baseline() -> None:
     assert ps[0] < 0.001 < 0.05 < ps[1]
     (base_line, line, _), one = cells([exact, worse, noise]), cells([exact])[0]
     assert line["p"] == worse["p"] and base_line["p"] is None
-    assert list(one) == ["setting", "ndcg@10", "95 % interval", *METRICS[1:]]
+    assert list(one) == ["setting", "ndcg@10", "interval", *METRICS[1:]]
     assert table(settings, "noise")[0]["baseline"] == "noise"
     assert table(settings[1:])[1]["baseline"] == "worse"  # the first where nothing is exact
     with pytest.raises(QueryError, match="no row is called 'x'; rows: exact, worse, noise"):

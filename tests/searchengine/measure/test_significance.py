@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from searchengine.measure.significance import compare, holm, intervals, wilson
-from searchengine.trainer.evaluation.intervals import RESAMPLES
+from searchengine.measure.significance import compare, holm, intervals
+from searchengine.trainer.evaluation.intervals import RESAMPLES, wilson
 
 # Eighths add up without rounding.
 scores = st.integers(0, 8).map(lambda eighths: eighths / 8)
