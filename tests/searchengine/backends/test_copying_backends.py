@@ -17,7 +17,6 @@ from searchengine.backends.entries import all_entries
 from searchengine.backends.entries import entries as stored_entries
 from searchengine.backends.opening import exists
 from searchengine.errors import BackendUnavailable, CollectionError, EncoderMismatch
-from searchengine.upkeep import copies
 from searchengine.upkeep.copies import copy
 
 
@@ -77,29 +76,6 @@ def test_shortlist_synonyms_and_index_config_travel(tmp_path: Path, url: str) ->
         assert engine.stats().pending == () and engine.synonyms() == [["car", "automobile"]]
         documents = [{"_id": str(i), "text": ""} for i in range(1200)]
         assert engine.add(documents, rows.astype(np.float32)).unchanged == 1200
-
-
-def test_an_interrupted_copy_continues(
-    source: Path, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(copies, "_BATCH", 10)
-    steps: list[str] = []
-
-    def interrupt(step: str, done: int, total: int | None) -> None:
-        steps.append(step)
-        if len(steps) == 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        copy(source, url, interrupt)
-    assert len(contents(url)) == 30
-    assert copy(source, url).written == 14
-    with SearchEngine.open(source, Words()) as engine:
-        engine.add([{"_id": "k3", "text": "ccc"}, {"_id": "later", "text": "ccc"}])
-        engine.update({"k4": {"x": None}})
-    again = copy(source, url)
-    assert (again.documents, again.written) == (45, 3)
-    assert copy(source, url).written == 0
 
 
 def test_differences_are_mended_and_others_named(source: Path, url: str) -> None:

@@ -1,13 +1,9 @@
 """PostgreSQL: filters, the index of vectors, errors, concurrent writers, a killed server."""
 
-import copy
-import os
-import resource
 import threading
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +26,6 @@ from searchengine.errors import (
     BackendUnavailable,
     CollectionError,
     CorpusError,
-    EncoderMismatch,
     SearchTimeout,
 )
 
@@ -387,20 +382,6 @@ def test_a_hybrid_search_scores_as_in_a_folder(url: str, tmp_path: Path) -> None
             assert {hit.key for hit in found if hit.score > found[-1].score + 2e-3} <= {*scores}
 
 
-# --- round trips ----------------------------------------------------------------------------------
-
-
-def test_a_process_may_have_many_open_files(url: str, engine: SearchEngine) -> None:
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(2048, limits[0]), limits[1]))
-    with ExitStack() as opened:
-        opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
-        for _ in range(1024):
-            opened.callback(os.close, os.open(os.devnull, os.O_RDONLY))
-        other = opened.enter_context(SearchEngine.open(url))
-        assert len(other) == len(other) == 0
-
-
 # --- several at a time ----------------------------------------------------------------------------
 
 
@@ -419,16 +400,6 @@ def test_two_creators(url: str) -> None:
     [thread.join(DEADLINE) for thread in threads]
     assert outcomes.count("created") == 1
     assert all("exists already" in outcome for outcome in outcomes if outcome != "created")
-
-
-def test_another_process_may_change_the_encoder_and_the_rotation(url: str) -> None:
-    with SearchEngine.create(url, WordLengths(DIM)) as engine, SearchEngine.open(url) as other:
-        with other.collection._connections.borrow() as connection:
-            identity = copy.deepcopy(dict(engine.collection.settings["encoder"]))
-            identity["fingerprint"] = "another"
-            schema.set_value(connection, "encoder", identity)
-        with pytest.raises(EncoderMismatch):
-            engine.search("bb")
 
 
 def test_writers_of_the_same_documents_take_turns(engine: SearchEngine, url: str) -> None:

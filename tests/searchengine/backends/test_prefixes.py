@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -91,21 +90,6 @@ def found(engine: SearchEngine, queries: Any) -> float:
 
 
 # --- vectors --------------------------------------------------------------------------------------
-
-
-def test_vectors_are_stored_as_given(engine: SearchEngine) -> None:
-    """Of length one, rounded to float16, before and after a rotation is fitted."""
-    stored = entries(1100)
-    expected = units(1100).astype(np.float16)
-    for count in (900, 1100):
-        first = [replace(each, vectors=3 * each.vectors) for each in stored[:count]]
-        engine.collection.upsert(first, finished=0)
-        back = stored_entries(engine.collection, [entry.document.key for entry in first])
-        vectors = np.concatenate([entry.vectors for entry in back])
-        np.testing.assert_allclose(vectors, expected[:count].astype(float), rtol=1e-3, atol=1e-7)
-        assert (vectors == expected[:count]).mean() > 0.99  # but where float32 rounds another way
-    rotation: Any = engine.collection._state.rotation
-    assert (rotation @ rotation.T).round(5).tolist() == np.eye(8).tolist()
 
 
 @pytest.mark.parametrize("rotation", ["pca", "identity"])

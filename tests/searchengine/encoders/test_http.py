@@ -1,7 +1,6 @@
 """An encoder behind a URL, against a real server on loopback that fails in every way."""
 
 import json
-import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -170,24 +169,6 @@ def test_a_wrong_answer_is_refused(
     with pytest.raises(EndpointError, match=message):
         encoder.encode(["a bee", "bees"])
     assert encoder.encode(["a bee"]).shape == (1, 8)
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[" * 100_000])
-def test_what_is_not_json(server: EmbeddingServer, encoder: HttpEncoder, content: bytes) -> None:
-    server.faults.append(Fault(content=content))
-    assert "expected 1 embeddings" in failure(encoder)
-
-
-def test_after_one_failure_the_others_stop(
-    server: EmbeddingServer, encoder: HttpEncoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not every batch is sent, and nobody sleeps through a long wait."""
-    monkeypatch.setattr(http, "BATCH", 1)
-    busy = Fault(500, headers={"Retry-After": "30"})
-    server.faults.extend([busy] * 3 + [Fault(400, delay=0.3)])
-    begin = time.monotonic()
-    assert "answered 400" in failure(encoder, TEXTS)
-    assert time.monotonic() - begin < 5 and len(server.requests) < 10
 
 
 def test_a_failure_changes_nothing(

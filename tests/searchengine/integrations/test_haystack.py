@@ -14,8 +14,6 @@ os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
 pytest.importorskip("haystack", reason="the extra `haystack` is not installed")
 from haystack import Document, Pipeline
 from haystack.components.preprocessors import DocumentSplitter
-from haystack.components.retrievers import MultiQueryTextRetriever
-from haystack.tools import ComponentTool
 
 from searchengine.integrations.haystack import SearchEngineRetriever, SearchEngineWriter
 
@@ -60,13 +58,3 @@ def test_pipelines_are_written_and_read(engine: SearchEngine) -> None:
     finally:
         retriever.engine.close()
         writer.engine.close()
-
-
-def test_components_that_run_a_retriever(engine: SearchEngine) -> None:
-    SearchEngineWriter(engine).run([Document(id="w", content="whales"), Document(content="owls")])
-    retriever = SearchEngineRetriever(engine, mode="text")
-    several = MultiQueryTextRetriever(retriever=retriever)
-    (found,) = several.run(["whales", "whales sleep"], {"top_k": 3})["documents"]
-    assert found.id == "w"
-    tool = ComponentTool(component=retriever, name="search", description="finds documents")
-    assert tool.invoke(query="whales", where="not exists(year)")["documents"][0].id == "w"

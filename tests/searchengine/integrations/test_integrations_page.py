@@ -1,6 +1,5 @@
 """The programs of docs/server.md for frameworks, each run where its framework is installed."""
 
-import json
 import re
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 from command_line import shared_encoder
 from conftest import REPOSITORY
 
-from searchengine.cli import cli
 from searchengine.trainer.encoder import Encoder
 
 PAGE = (REPOSITORY / "docs" / "server.md").read_text()
@@ -43,11 +41,3 @@ def test_the_programs(
             assert capsys.readouterr().out.startswith(PRINTED[name])
             if "engine" in names:
                 names["engine"].close()
-
-
-def test_the_configuration_names_the_command() -> None:
-    (text,) = re.findall(
-        r"```json\n(.*?mcpServers.*?)```", PAGE[PAGE.index("## Assist") :], re.DOTALL
-    )
-    server = json.loads(text)["mcpServers"]["notes"]
-    assert server["command"] == "searchengine" and server["args"][0] in cli.commands

@@ -48,29 +48,9 @@ def test_metrics_by_hand(engine: SearchEngine) -> None:
         ("4", 4, 100),
         ("configured", None, 100),
     ]
-    fields = table(rows, "4")[0]
-    same = pytest.approx(gain / ideal, rel=1e-5)
-    assert fields == {
-        "setting": "exact",
-        "mode": "vector",
-        "default": False,
-        "dim": 16,
-        "shortlist": None,
-        "questions": 1,
-        "ndcg@10": same,
-        "recall@100": pytest.approx(2 / 3),
-        "mrr@10": 1,
-        "map": pytest.approx(5 / 9),
-        "success@1": 1,
-        "exact_recall@10": 1,
-        "intervals": {},  # of one question
-        "baseline": "4",
-        "difference": 0,
-        "difference_interval": None,
-        "p": 1,
-        "p_uncorrected": 1,
-    }
-    json.dumps(fields)
+    fields = json.loads(json.dumps(table(rows, "4")[0]))
+    assert fields["ndcg@10"] == pytest.approx(gain / ideal, rel=1e-5)
+    assert (fields["baseline"], fields["difference"], fields["p"]) == ("4", 0, 1)
 
 
 def test_shortlist_and_prefix_against_a_plain_oracle(tmp_path: Path) -> None:

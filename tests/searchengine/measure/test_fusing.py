@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import WordLengths
 
 from searchengine import SearchEngine
 from searchengine.backends.mode import WEIGHT, Mode
@@ -114,40 +113,22 @@ def test_the_ends_of_the_curve_are_the_modes(tmp_path: Path) -> None:
             np.testing.assert_array_equal(values[weight], expected)
 
 
-@pytest.mark.parametrize("better", [True, False])
-def test_a_weight_that_is_worse_on_held_out_questions_is_not_stored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, better: bool
+@pytest.mark.parametrize("held_out", [0.1, 0.0, -0.1])
+def test_a_weight_that_is_not_better_on_held_out_questions_is_not_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held_out: float
 ) -> None:
     documents, questions, qrels = by_words()
+    order = np.random.default_rng(0).permutation(np.argsort([*questions], kind="stable"))
+    plain, chosen = np.full(COUNT, 0.5), np.full(COUNT, 0.5)
+    chosen[order[:60]] += held_out and 0.1  # all tie where nothing is better
+    chosen[order[60:]] += held_out
+    values = {0.0: plain, WEIGHT: plain, 0.4: chosen, 1.0: plain}
+    monkeypatch.setattr(fusing, "_values", lambda *_: values)
     with SearchEngine.create(tmp_path / "c", Numbers(), tokenizer="unicode") as engine:  # type: ignore[arg-type]
         engine.add(documents)
-        keys = [*questions]
-        order = np.random.default_rng(0).permutation(np.argsort(keys, kind="stable"))
-
-        def values(*_: Any) -> dict[float, Any]:
-            plain, chosen = np.full(COUNT, 0.5), np.full(COUNT, 0.5)
-            chosen[order[:60]] += 0.1
-            chosen[order[60:]] += 0.1 if better else -0.1
-            return {0.0: plain, WEIGHT: plain, 0.4: chosen, 1.0: plain}
-
-        monkeypatch.setattr(fusing, "_values", values)
         tuning = tune_fusion(engine, questions, qrels)
-        assert (tuning.weight, tuning.stored) == (0.4, better)
-        assert engine.stats().weight == (0.4 if better else WEIGHT)
-        if better:
-            engine.reindex(WordLengths(8, "another"))
-            assert (engine.stats().mode, engine.stats().weight) == ("hybrid", WEIGHT)
-
-
-def test_ties_keep_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    documents, questions, qrels = by_words()
-    with SearchEngine.create(tmp_path / "c", Numbers(), tokenizer="unicode") as engine:  # type: ignore[arg-type]
-        engine.add(documents)
-        same = {each: np.full(COUNT, 0.5) for each in (0.0, 0.6, WEIGHT, 0.7, 1.0)}
-        monkeypatch.setattr(fusing, "_values", lambda *_: same)
-        tuning = tune_fusion(engine, questions, qrels)
-        assert (tuning.mode, tuning.weight, tuning.stored) == (Mode.HYBRID, WEIGHT, False)
-        assert tuning.comparison.p == 1
+        assert (tuning.weight, tuning.stored) == (0.4 if held_out else WEIGHT, held_out > 0)
+        assert engine.stats().weight == (0.4 if tuning.stored else WEIGHT)
 
 
 def test_collections_that_cannot_be_tuned(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from postgres_server import new_url
 from searchengine import SearchEngine
 from searchengine.encoders.protocol import WrappedEncoder
 from searchengine.errors import QueryError
-from searchengine.measure.learning import TEMPERATURE, directions, folds, forget, learn
+from searchengine.measure.learning import TEMPERATURE, directions, forget, learn
 from searchengine.upkeep.copies import copy
 
 DIM, COUNT = 16, 150
@@ -249,17 +249,3 @@ def test_moves_are_negative_gradients_by_finite_differences(seed: int) -> None:
             step[i, d] = 1e-5
             up, down = (judge(questions + s * step)[1][i] for s in (1, -1))
             assert moves[i, d] == pytest.approx(-TEMPERATURE * (up - down) / 2e-5, abs=1e-6)
-
-
-@given(st.lists(st.sets(st.sampled_from("abcdefghijklmnop"), max_size=2), min_size=5, max_size=40))
-def test_folds_share_no_document_where_no_group_is_too_large(documents: list[set[str]]) -> None:
-    places = folds(documents, 3)
-    assert places.shape == (len(documents),) and {*places.tolist()} <= {0, 1, 2}
-    groups: list[tuple[set[str], set[int]]] = []
-    for i, names in enumerate(documents):
-        near = [group for group in groups if group[0] & names]
-        merged = names.union(*(group[0] for group in near)), {i}.union(*(g[1] for g in near))
-        groups = [group for group in groups if group not in near] + [merged]
-    for _, members in groups:
-        if 2 * len(members) <= len(documents):
-            assert len({int(places[i]) for i in members}) == 1

@@ -12,7 +12,7 @@ import pytest
 from command_line import run
 from tiny_model import write_sentence_transformer
 
-from searchengine.errors import QueryError, SearchEngineError
+from searchengine.errors import QueryError
 from searchengine.measure.mining import (
     Mined,
     MiningConfig,
@@ -149,31 +149,6 @@ def test_files(count: int, tmp_path: Path) -> None:
         (*pair, *negatives) for pair, negatives in zip(PAIRS, found, strict=True)
     ]
     assert read_pairs([out]) == PAIRS
-
-
-def test_nothing_is_left_of_a_failure_and_an_older_file_stays(tmp_path: Path) -> None:
-    out, texts = tmp_path / "t.jsonl", candidates(PAIRS, CORPUS)
-
-    class Breaks(Angles):
-        def encode(self, texts: Sequence[str], *, role: str | None = None) -> Any:
-            if role == "query":
-                raise RuntimeError("broken")
-            return super().encode(texts, role=role)
-
-    class Slow(Angles):
-        def encode(self, texts: Sequence[str], *, role: str | None = None) -> Any:
-            out.write_text("mine")  # somebody else is quicker
-            return super().encode(texts, role=role)
-
-    with pytest.raises(RuntimeError, match="broken"):
-        write_negatives(out, Breaks(), PAIRS, texts)
-    with pytest.raises(SearchEngineError, match=r"none of 1 pairs has a negative .* 1 candidates"):
-        write(out, PAIRS[:1])
-    assert list(tmp_path.iterdir()) == []
-    for encoder in (Slow(), Angles()):
-        with pytest.raises(SearchEngineError, match=r"t\.jsonl exists; name a new file"):
-            write_negatives(out, encoder, PAIRS, texts)
-        assert out.read_text() == "mine" and list(tmp_path.iterdir()) == [out]
 
 
 @pytest.mark.parametrize(

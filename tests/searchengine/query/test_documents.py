@@ -111,12 +111,3 @@ def test_facets_equal_a_count_in_python(tmp_path_factory: Any, values: list[Any]
 
 
 # ------------------------------------------------------------------------------------- conversions
-
-
-def test_hits_as_dicts(engine: SearchEngine) -> None:
-    hits = engine.search("the cat sat", 2)
-    assert hits.to_dicts() == [hit.as_dict() for hit in hits]
-    batch = engine.search_batch(["the cat sat", "sleep"], 2)
-    rows = batch.to_dicts()
-    assert [row.pop("query") for row in rows] == [0, 0, 1, 1]
-    assert rows == [hit.as_dict() for hits in batch for hit in hits]

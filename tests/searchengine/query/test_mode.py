@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import run, run_json
 from conftest import WordLengths
 
 from searchengine import SearchEngine
@@ -107,18 +106,3 @@ def test_a_default_that_needs_words(tmp_path: Path) -> None:
             with pytest.raises(QueryError, match="has no index of words, which the"):
                 engine.set_default(**options)  # type: ignore[arg-type]
         assert engine.stats().mode == "vector"
-
-
-def test_a_default_set_on_the_command_line(tmp_path: Path) -> None:
-    (tmp_path / "c.jsonl").write_text('{"_id": "1", "text": "Whales sleep with half a brain."}\n')
-    index = ("index", tmp_path / "c.jsonl", tmp_path / "c")
-    run_json(*index, "--mode", "text")
-    assert run_json("info", tmp_path / "c")["mode"] == "text"
-    run_json(*index)  # as it is
-    assert run_json("info", tmp_path / "c")["mode"] == "text"
-    run_json(*index, "--mode", "hybrid")
-    shown = run_json("info", tmp_path / "c")
-    assert (shown["mode"], shown["weight"]) == ("hybrid", WEIGHT)
-    assert (
-        "mode         hybrid (0.6 of vectors, 0.4 of words)" in run("info", tmp_path / "c").stdout
-    )

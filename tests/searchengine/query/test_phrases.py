@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from conftest import WordLengths
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +13,6 @@ from word_oracle import bm25
 
 from searchengine import SearchEngine
 from searchengine.backends import quotes
-from searchengine.cli import cli
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.errors import QueryError
 from searchengine.query.request import Query
@@ -218,18 +216,6 @@ def test_a_phrase_adds_half_its_inverse_document_frequency(tmp_path: Path) -> No
             assert [score for _, score in found] == pytest.approx([s for _, s in best[:k]])
         within = snapshot.by_words(asked, 20, "n >= 2", required=("whales",))
         assert [i for i, _ in within] == [i for i, _ in best if i in (2, 4, 5, 6)]  # 3 was deleted
-
-
-def test_the_command_line_takes_required_phrases(tmp_path: Path) -> None:
-    with made(tmp_path, "stem:en") as engine:
-        engine.close()
-    asked = ["search", str(tmp_path / "c"), "--mode", "text"]
-    runner = CliRunner()
-    for more in (['"not anywhere" whales', "--exact-phrases"], ['+"not anywhere" whales']):
-        done = runner.invoke(cli, [*asked, *more])
-        assert done.exit_code == 0 and not done.stdout
-        assert done.stderr == "no hits\n"
-    assert runner.invoke(cli, [*asked, '"not anywhere" whales']).stdout
 
 
 def test_a_phrase_of_ten_thousand_words(tmp_path: Path) -> None:

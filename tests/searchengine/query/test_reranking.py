@@ -187,15 +187,6 @@ def test_its_own_errors_pass_and_time_counts(few: SearchEngine, many: SearchEngi
         few.search([1.0, 0.0], rerank=slow, timeout=0.3)
 
 
-@pytest.mark.parametrize("candidates", [4, 25])
-def test_explain_follows_it(many: SearchEngine, candidates: int) -> None:
-    options: dict[str, Any] = {"rerank": by_n, "candidates": candidates, "k": 3}
-    hits = [hit.key for hit in many.search(QUESTION, **options)]
-    for document in DOCUMENTS[:20]:
-        why = many.explain(QUESTION, document["_id"], **options)
-        assert why.rank == (hits.index(why.key) + 1 if why.key in hits else None)
-
-
 def recipes() -> list[str]:
     """The programs of the page."""
     page = (REPOSITORY / "docs" / "searching.md").read_text()

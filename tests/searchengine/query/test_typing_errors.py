@@ -89,15 +89,6 @@ def test_the_encoder_reads_the_words_searched_for(engine: SearchEngine) -> None:
     assert [dict(hits.replaced) for hits in batch] == [{"wahles": "whales"}, {}]
 
 
-def test_no_encoder_is_needed(tmp_path: Path) -> None:
-    with SearchEngine.create(tmp_path / "c", WordLengths()) as engine:
-        assert not engine.search("wahles", mode="text").replaced  # there are no documents
-        engine.add([{"_id": key, "text": text} for key, text in TEXTS.items()])
-    with SearchEngine.open(tmp_path / "c") as engine:  # which cannot load the encoder
-        assert dict(engine.search("wahles", mode="text").replaced) == {"wahles": "whales"}
-        assert engine.explain("wahles", "whales", mode="text").rank == 1
-
-
 def test_a_word_of_deleted_documents_is_unknown(tmp_path: Path) -> None:
     with SearchEngine.create(tmp_path / "c", WordLengths(), tokenizer="unicode") as engine:
         engine.add([{"_id": 1, "text": "whales"}, {"_id": 2, "text": "whalers"}])

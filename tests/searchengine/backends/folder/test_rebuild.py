@@ -11,8 +11,7 @@ import pytest
 from conftest import disk_full_at
 
 from searchengine.indexer.config import Structure
-from searchengine.indexer.errors import SegmentConfigError
-from searchengine.indexer.segment import Segment, SegmentConfig, Storage
+from searchengine.indexer.segment import Segment, SegmentConfig
 
 DIM = 24
 CONFIG = SegmentConfig(prefix=8, shortlist=40)
@@ -95,13 +94,6 @@ def test_without_links_the_vectors_are_copied(
     assert not (segment.path / name).samefile(tmp_path / "b" / name)
     assert (segment.path / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     same(rebuilt, segment.over(rebuilt.config))
-
-
-def test_another_storage_is_refused(segment: Segment, tmp_path: Path) -> None:
-    message = "storage must be float16, as in the stored vectors, got float32"
-    with pytest.raises(SegmentConfigError, match=message):
-        Segment.rebuild(tmp_path / "b", segment.path, replace(CONFIG, storage=Storage.FLOAT32))
-    assert [*tmp_path.iterdir()] == []
 
 
 @pytest.mark.parametrize("call", range(1, 5))

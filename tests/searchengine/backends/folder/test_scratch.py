@@ -113,15 +113,6 @@ def test_folders_of_a_live_process_are_not_removed(engine: SearchEngine, copies:
     assert names(copies) == ["after", "export", "new", "quick"]
 
 
-def test_folders_without_a_lock_are_not_removed(engine: SearchEngine, copies: Path) -> None:
-    """A version without locks may be filling it; and other programs have hidden folders too."""
-    for name in (f".copy.{'a' * 32}.new", ".notes.new", f".copy.{'b' * 31}.new.lock"):
-        (copies / name).mkdir()
-    before = names(copies)
-    engine.backup(copies / "copy")
-    assert names(copies) == sorted([*before, "copy"])
-
-
 def test_an_ignored_signal_stays_ignored_and_handlers_are_put_back() -> None:
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGHUP)
     try:
