@@ -254,7 +254,9 @@ def _show(outcome: dict[str, Any], skipped: str, folder: str = "") -> None:
     `folder`: the one that is watched.
     """
     most, names = 10, _COUNTS[:-1] if folder else _COUNTS  # a watcher reads what changed
-    changes = ", ".join(f"{outcome[name]} {_words(name)}" for name in names if outcome[name])
+    changes = ", ".join(
+        f"{outcome[name]} {name.replace('_', ' ')}" for name in names if outcome[name]
+    )
     end = f"watching {folder}, Ctrl-C ends" if folder else f"in {outcome['seconds']} s"
     total = counted(outcome["documents"], "document")
     note(f"{changes or '0 added'} in {outcome['collection']}, {total} now, {end}")
@@ -263,15 +265,11 @@ def _show(outcome: dict[str, Any], skipped: str, folder: str = "") -> None:
         if count > most:
             lines.append(f"… and {count - most} more; --json lists the first 1000")
         if count:
-            note("\n  ".join([f"{count} {_words(name)}, left out:", *lines]))
+            note("\n  ".join([f"{count} {name.replace('_', ' ')}, left out:", *lines]))
     if encodings := sorted(outcome["encodings"].items(), key=lambda item: -item[1]):
         note(f"not UTF-8 and converted: {', '.join(f'{n:,} in {name}' for name, n in encodings)}")
     if skipped:
         note(skipped)
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")
 
 
 def _watch(engine: Any, folder: str, options: "MirrorOptions", as_json: bool) -> None:

@@ -70,8 +70,8 @@ class _Asking(click.Command):
             unknown = isinstance(error, click.NoSuchOption) and not error.possibilities
             if not (asked or unknown):
                 raise
-            way = "To ask a question that begins with -, put -- before it: "
-            message = f"{error.format_message()} {way}{ctx.command_path} COLLECTION -- QUESTION"
+            way = f"put -- before it: {ctx.command_path} COLLECTION -- QUESTION"
+            message = f"{error.format_message()} To ask a question that begins with -, {way}"
             raise click.UsageError(message, ctx) from error
 
 

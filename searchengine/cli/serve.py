@@ -12,7 +12,7 @@ from searchengine.cli import options as opt
 from searchengine.cli.console import say
 from searchengine.cli.options import command
 from searchengine.errors import QueryError
-from searchengine.trainer.errors import install_line
+from searchengine.trainer.errors import require
 
 _NAME = re.compile(r"[\w][\w.-]{0,63}", re.ASCII)
 
@@ -43,10 +43,8 @@ def serve(collections: tuple[str, ...], tokens: Path | None, encoders: Any, **op
     and nobody may write; the scope of a token is read or write. A trusted proxy is an address or a
     network whose X-Forwarded-For and -Proto are believed; it may take the --root-path off, or not.
     """
-    try:
-        from searchengine.server.app import serve as run
-    except ImportError as error:
-        raise ImportError(f"serve needs {error.name}: {install_line('serve')}") from error
+    require("serve", "serve", "fastapi", "httptools", "prometheus_client", "uvicorn", "uvloop")
+    from searchengine.server.app import serve as run
     from searchengine.server.server_settings import ServerSettings
 
     named = named_collections(collections)
@@ -66,10 +64,8 @@ def mcp(collection: str, **options: Any) -> None:
     The tools are search, get, similar and facets, over stdin and stdout, by the Model Context
     Protocol. They only read, and show what other processes commit.
     """
-    try:
-        from searchengine.server.mcp_server import serve as serve_tools
-    except ImportError as error:
-        raise ImportError(f"mcp needs {error.name}: {install_line('mcp')}") from error
+    require("mcp", "mcp", "mcp")
+    from searchengine.server.mcp_server import serve as serve_tools
 
     for number in (signal.SIGINT, signal.SIGTERM):
         # A handler in Python would wait for the thread that reads stdin; nothing is being written.

@@ -34,7 +34,7 @@ _LOGGED = click.Choice(["wandb", "mlflow", "tensorboard"])
     click.option("--base", help="Model to start from [default: starter]."),
     opt.file("--dev", "File to choose the best step by.", multiple=True),
     opt.file("--exclude", "Texts to leave out of training.", multiple=True),
-    opt.file("--config", "JSON file of training settings."),
+    click.option("--config", type=click.Path(exists=True), help="JSON file of training settings."),
     opt.assignments("Setting, the value in JSON: epochs=1, prefixes=[384,64]; repeatable."),
     opt.flag("--resume", "Resume from the last checkpoint in --out."),
     click.option(
@@ -68,7 +68,7 @@ def train(
         overrides["train"] = files
     elif config is None:
         raise click.UsageError("Missing argument 'FILES...': name them, or a --config with them.")
-    settings = read_config(config, overrides, preset, assignments)
+    settings = read_config(config and Path(config), overrides, preset, assignments)
     if not resume:  # a missing base is refused before torch is loaded
         tuned = (Source.find(settings.base).folder / "modules.json").exists()
         if tuned and preset and (harm := PRESETS[preset].harm):
