@@ -51,11 +51,11 @@ from searchengine.encoders.functions import FunctionEncoder
 from searchengine.encoders.loading import (
     CollectionEncoder,
     EncoderArgument,
+    encoded,
     load_given,
     load_new,
 )
 from searchengine.encoders.protocol import NoEncoder, TextEncoder
-from searchengine.encoders.questions import encoded
 from searchengine.errors import (
     CollectionError,
     EncoderMismatch,

@@ -5,12 +5,15 @@ both are held, and the settings of a state say which one built it. So a thread t
 or refreshes meanwhile never has the vectors of one and the encoder of the other.
 """
 
-from collections.abc import Callable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol, cast
 from weakref import proxy
+
+import numpy as np
 
 from searchengine.encoders.functions import Function, FunctionEncoder, SentenceTransformerEncoder
 from searchengine.encoders.http import HttpEncoder, is_url
@@ -19,11 +22,17 @@ from searchengine.encoders.protocol import (
     NO_ENCODER,
     MinimalEncoder,
     NoEncoder,
+    Role,
     TextEncoder,
     WrappedEncoder,
 )
-from searchengine.encoders.questions import QuestionEncoder
-from searchengine.errors import CollectionError, EncoderMismatch, EncoderMissing
+from searchengine.errors import (
+    CollectionError,
+    EncoderMismatch,
+    EncoderMissing,
+    QueryError,
+)
+from searchengine.indexer.arrays import Floats, unusable
 from searchengine.trainer.errors import TrainerError
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.trainer.sources.source import MULTILINGUAL, multilingual_folder
@@ -139,6 +148,56 @@ def title(identity: Mapping[str, Any]) -> str:
     """Name, in error messages, of the encoder in a collection's settings."""
     name = identity["source"] or identity.get("name")
     return "an encoder made in Python" if name is None else f"the encoder {name}"
+
+
+CACHE_SIZE = 1024
+"""Questions in the cache: 3 MB of vectors with 768 dimensions."""
+
+
+class QuestionEncoder:
+    """Encodes questions with one encoder and caches them. Safe to use from several threads.
+
+    Attributes:
+        encoder, runtime: the encoder, and what it was loaded by.
+    """
+
+    def __init__(self, encoder: TextEncoder, runtime: RuntimeConfig | None = None) -> None:
+        self.encoder, self.runtime = encoder, runtime
+        self._lock = Lock()
+        self._cache: OrderedDict[str, Floats] = OrderedDict()
+
+    def encode(self, questions: Sequence[str]) -> Floats:
+        """Float32 (q, D). Raises QueryError for vectors that are zero or not finite."""
+        with self._lock:
+            known = {text: self._cache[text] for text in questions if text in self._cache}
+        if missing := [text for text in dict.fromkeys(questions) if text not in known]:
+            rows = encoded(self.encoder, missing, "query")
+            # Copies: a view would keep its whole batch.
+            new = dict(zip(missing, map(np.copy, rows), strict=True))
+            with self._lock:
+                self._cache.update(new)
+                while len(self._cache) > CACHE_SIZE:
+                    self._cache.popitem(last=False)
+            known |= new
+        return np.stack([known[text] for text in questions])
+
+
+def encoded(encoder: TextEncoder, texts: Sequence[str], role: Role) -> Floats:
+    """Float32 (n, D). Raises QueryError for another shape, and vectors zero or not finite."""
+    what = "question" if role == "query" else "text"
+    vectors = np.asarray(encoder.encode(texts, role=role), dtype=np.float32)
+    if vectors.shape != (expected := (len(texts), encoder.dim)):
+        raise QueryError(
+            f"the encoder must return an array of shape {expected} for {len(texts)} {what}s, "
+            f"got {vectors.shape}"
+        )
+    wrong = unusable(vectors)
+    if wrong.any():
+        raise QueryError(
+            f"the encoder returned NaN, infinity or zero for the {what} "
+            f"{texts[int(wrong.argmax())]!r:.80}"
+        )
+    return vectors
 
 
 class Encoded(Protocol):

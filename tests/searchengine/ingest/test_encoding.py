@@ -19,9 +19,8 @@ from cut_documents import (
 )
 
 from searchengine import SearchEngine
-from searchengine.encoders.loading import load_built_by
+from searchengine.encoders.loading import QuestionEncoder, load_built_by
 from searchengine.encoders.protocol import WrappedEncoder
-from searchengine.encoders.questions import QuestionEncoder
 from searchengine.errors import CollectionError, QueryError, SearchEngineError
 from searchengine.indexer.errors import VectorError
 from searchengine.ingest.passages import BATCH, PassageConfig, PassageReader

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from searchengine import Hit, SearchEngine
 from searchengine.backends.folder.store import Changes, Store
+from searchengine.encoders.loading import QuestionEncoder
 from searchengine.encoders.protocol import WrappedEncoder
-from searchengine.encoders.questions import QuestionEncoder
 from searchengine.errors import (
     CollectionError,
     CorpusError,

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from searchengine.encoders.questions import CACHE_SIZE, QuestionEncoder
+from searchengine.encoders.loading import CACHE_SIZE, QuestionEncoder
 from searchengine.errors import QueryError
 from tests.conftest import WordLengths
 
