@@ -54,15 +54,13 @@ def write(results: Results, folder: Path) -> list[Path]:
 
     The numbers are written first, so that a later failure does not lose them.
     """
-    written = [results.write(folder)]
+    written = results.write(folder)
     drawn = plots(results) if find_spec("matplotlib") is not None else {}
     files = {PAGE: page(results, folder, drawn)}
     files |= {f"{name}.svg": svg for name, (svg, _) in drawn.items()}
     for name, text in files.items():
-        path = folder / name
-        path.write_text(text, encoding="utf-8")
-        written.append(path)
-    return written
+        (folder / name).write_text(text, encoding="utf-8")
+    return [written, *(folder / name for name in files)]
 
 
 def page(results: Results, folder: Path, drawn: Mapping[str, tuple[str, str]]) -> str:

@@ -100,7 +100,8 @@ class Results:
 
         Recall has its interval.
         """
-        about, first = self.subject, [self.recommended, self.now, EXACT]
+        about, order = self.subject, {EXACT: 2, self.now: 1, self.recommended: 0}
+        rows = sorted(self.rows, key=lambda row: (order.get(row.name, 3), row.ms))
         marks = {RECOMMENDED: self.recommended, "now" if about["path"] else "default": self.now}
         quality = "nDCG@10" + ("" if about["mode"] == "vector" else f", {about['mode']}")
         return [
@@ -113,10 +114,7 @@ class Results:
                 "p99, ms": short(row.p99_ms),
                 "memory, MiB": short(row.memory / MIB),
             }
-            for row in sorted(
-                self.rows,
-                key=lambda row: (first.index(row.name) if row.name in first else 3, row.ms),
-            )
+            for row in rows
         ]
 
     def as_dict(self) -> dict[str, Any]:

@@ -121,13 +121,12 @@ def measure(
         if name == CONFIGURED:
             with engine.collection.reading() as snapshot:
                 kept = snapshot.shortlist
-        run, more = dict[str, Mapping[str, float]](), bool(task.documents)  # which are left out
+        run, own = dict[str, Mapping[str, float]](), bool(task.documents)  # which are left out
         for part in batches(len(texts), f"Evaluating {name}", progress):
             if name.isdecimal():
-                found = _by_prefix(engine, int(name), shortlist + more, asked[part])
+                found = _by_prefix(engine, int(name), shortlist + own, asked[part])
             else:
-                exact = name == EXACT
-                hits = engine.search_batch(asked[part], DEPTH + more, mode=mode, exact=exact)
+                hits = engine.search_batch(asked[part], DEPTH + own, mode=mode, exact=name == EXACT)
                 found = ([(hit.key, hit.score) for hit in each] for each in hits)
             for key, results in zip(task.keys[part], found, strict=True):
                 best = ranked(pair for pair in results if not task.is_self(key, pair[0]))
