@@ -17,8 +17,7 @@ from searchengine.backends.filters.parser import field_name, field_named, parse
 from searchengine.backends.filters.sqlite import compile_sql
 from searchengine.errors import FilterError
 
-# --- the meaning of each test --------------------------------------------------------------------
-
+# --- whole numbers --------------------------------------------------------------------------------
 
 WHOLE = [-(2**64), -(2**63) - 1, -(2**63), 2**53 + 1, 2**63 - 1, 2**63, 10**30]
 

@@ -218,13 +218,6 @@ def test_a_phrase_adds_half_its_inverse_document_frequency(tmp_path: Path) -> No
         assert [i for i, _ in within] == [i for i, _ in best if i in (2, 4, 5, 6)]  # 3 was deleted
 
 
-def test_a_phrase_of_ten_thousand_words(tmp_path: Path) -> None:
-    with SearchEngine.create(tmp_path / "c", WordLengths(), tokenizer="stem:en") as engine:
-        long = " ".join(f"w{i}" for i in range(10_000))
-        engine.add([{"_id": "a", "text": long}, {"_id": "b", "text": long[:-1]}])
-        assert keys(engine, f'"{long}"', mode="text") == ["a"]
-
-
 @pytest.mark.parametrize("before", range(65_520, 65_545, 3))
 def test_a_phrase_anywhere_in_a_long_text(tmp_path: Path, before: int) -> None:
     """Long texts are cut into words in pieces, and a phrase may lie across two."""

@@ -8,13 +8,6 @@ from searchengine.backends.folder.merging import FAN, FLOOR, tier, to_merge
 
 
 @pytest.mark.parametrize(
-    ("live", "expected"), [(0, 0), (1, 0), (255, 0), (256, 1), (1023, 1), (1024, 2), (4096, 3)]
-)
-def test_tiers_grow_by_the_fan(live: int, expected: int) -> None:
-    assert tier(live) == expected
-
-
-@pytest.mark.parametrize(
     ("segments", "expected"),
     [
         ([], []),
