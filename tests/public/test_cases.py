@@ -210,15 +210,10 @@ def write_odd_files(folder: Path) -> None:
     slides.save(str(folder / "cut.pptx"))
     shutil.copy(folder / "cut.pptx", folder / "gone.pptx")
     slide.notes_slide.notes_text_frame.text = "said"
-    slides.save(str(folder / "notes.pptx"))
-    rewrite(
-        folder / "notes.pptx", lambda name, data: data[: 900 if "notesSlide1" in name else None]
-    )
-    slide.notes_slide.notes_text_frame.text = "said"
-    slides.save(str(folder / "notes.pptx"))
-    rewrite(
-        folder / "notes.pptx", lambda name, data: data[: 900 if "notesSlide1" in name else None]
-    )
+    for name, end in (("notes", 200), ("root", 100)):  # within the root, and its first tag
+        slides.save(str(folder / f"{name}.pptx"))
+        cut = {"ppt/notesSlides/notesSlide1.xml": end}
+        rewrite(folder / f"{name}.pptx", lambda part, data, cut=cut: data[: cut.get(part)])
     document.add_comment(document.paragraphs[0].runs, text="remark", author="x", initials="x")
     document.save(str(folder / "cut.docx"))
     parts = ("/slide2.xml", "/comments.xml")
@@ -348,6 +343,7 @@ ODD = {
     "utf16.txt": (None, "Käse, Brot\r\n"),
     "cut.txt": ("Größe, Maß".encode()[:-1], "Größe, Ma\ufffd"),
     "notes.pptx#slide=1": (None, "A strict slide"),
+    "root.pptx#slide=1": (None, "A strict slide"),
     "times.xlsx#sheet=first": (None, "first\n99999999\t30:00:00"),
     "dangling.pdf#page=2": (None, "page 2"),
     "short.pdf#page=2": (None, "page 2"),
@@ -381,7 +377,13 @@ ODD = {
 LOST = (
     *("sheet3.xml cannot", "sheet3.xml is missing", "cut.epub: text/c1", "gone.epub: text/c1"),
     *("slide2.xml", "slide 2 is missing", "comments.xml", "quotes.md: the front"),
-    *("notesSlide1.xml cannot", "dangling.pdf: page 1", "short.pdf: page 1", "cut.txt: bytes that"),
+    *(
+        "notes.pptx: ppt/notesSlides/notesSlide1.xml cannot",
+        "root.pptx: ppt/notes",
+        "dangling.pdf: page 1",
+        "short.pdf: page 1",
+        "cut.txt: bytes that",
+    ),
     *("cut.eml: a text in base64 is cut", "odd.eml: a text has", "parts.eml: the boundary between"),
     "main.docx: damaged: word/document.xml is missing",
 )
@@ -442,12 +444,12 @@ def test_what_is_read_beside_the_texts(odd: Any) -> None:
     assert "tmp.md" not in str(engine.keys()) and "ignored/b.md" not in engine
     assert engine["torn.docx"].text.startswith("Paragraph 0.\n\nParagraph 1.\n\nParagraph 4.")
     lost = " ".join(said["unreadable"]["first"])
-    assert said["unreadable"]["count"] == 20
+    assert said["unreadable"]["count"] == 21
     assert [part for part in LOST if lost.count(part) != 1] == []
     for name in ("cut", "gone"):
         assert "sheet3" in engine[f"{name}.xlsx#sheet=kept"].metadata["unreadable"][0]
-    assert engine.count("exists(unreadable)") == 19
-    assert "19 documents" in command("info", engine.stats().path)["unreadable"]
+    assert engine.count("exists(unreadable)") == 20
+    assert "20 documents" in command("info", engine.stats().path)["unreadable"]
 
 
 def test_files_that_gitignore_names_can_be_read(tmp_path: Path) -> None:

@@ -86,7 +86,9 @@ def _part(archive: zipfile.ZipFile, name: str, lost: dict[str, str]) -> bytes:
         lost[name] = f"{name} cannot be read ({error})"
         parser = etree.XMLParser(recover=True, huge_tree=True)
         root = etree.fromstring(bytes(data) or b" ", parser)
-        data = bytearray() if root is None else bytearray(etree.tostring(root))
+        # A root without a namespace was cut within it: no library reads that.
+        is_whole = root is not None and root.tag.startswith("{")
+        data = bytearray(etree.tostring(root) if is_whole else b"")
     return _STRICT.sub(rb"http://schemas.openxmlformats.org/\1/2006/", data)
 
 
