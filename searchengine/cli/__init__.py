@@ -28,28 +28,13 @@ SECTIONS: dict[str, Sequence[click.Command]] = {
 """The commands, in the groups of the help."""
 
 
+_NOTES = Notes()
+
+
 class BadInput(click.ClickException):
     """One sentence on stderr; the same exit code as click's own for wrong usage."""
 
     exit_code = 2
-
-
-@contextmanager
-def _noted() -> Iterator[None]:
-    """Print warnings as sentences, and what the trainer is doing: compiling takes seconds, once."""
-    logger, notes = logging.getLogger("searchengine.trainer"), Notes()
-    level = logger.level
-    logger.setLevel(logging.INFO)
-    logger.addHandler(notes)
-    try:
-        with warnings.catch_warnings():
-            for kind in (LanguageWarning, FieldWarning):
-                warnings.simplefilter("always", kind)
-            warnings.showwarning = lambda message, *_, **__: note(str(message))
-            yield
-    finally:
-        logger.removeHandler(notes)
-        logger.setLevel(level)
 
 
 @contextmanager
@@ -95,7 +80,10 @@ class OneSentence(click.Group):
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
-        logging.lastResort = Notes(logging.WARNING)
+        logging.lastResort = _NOTES
+        logger = logging.getLogger("searchengine.trainer")  # compiling takes seconds, once
+        logger.setLevel(logging.INFO)
+        logger.addHandler(_NOTES)
         with orderly_exit():
             try:
                 return super().main(*arguments, **options)
@@ -110,9 +98,12 @@ class OneSentence(click.Group):
             return super().make_context(*arguments, **options)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
+        """Run the command; print warnings as sentences."""
         try:
-            with _one_sentence(), _noted():
+            with _one_sentence(), warnings.catch_warnings():
+                for kind in (LanguageWarning, FieldWarning):
+                    warnings.simplefilter("always", kind)
+                warnings.showwarning = lambda message, *_, **__: note(str(message))
                 return super().invoke(ctx)
         except KeyboardInterrupt:
             with suppress(OSError):  # the terminal may be gone
