@@ -1,10 +1,6 @@
 """Files, folders, database tables and standard input → a stream of documents.
 
-Records: JSON Lines (.jsonl, .ndjson), CSV and TSV (a header line each; TSV without quoting), .json,
-Parquet, and tables of SQLite. Texts: .txt, Markdown, HTML, Word, EPUB, and the pages of PDF.
-Field names as in BEIR: `_id` (or `id`), `title`, `text`, or as corpus.tabular has them; every other
-field becomes metadata. A CSV cell that reads like a number (12, -3.50; not 007 or 1e3) or true and
-false becomes a number or truth value. How keys are chosen: docs/indexing.md.
+Which formats there are, which fields hold what and how keys are chosen: docs/indexing.md.
 
 Whatever a file holds, memory stays bounded: no line, row or text may be longer than 64 MiB, and
 what a parser reads is read in a process with limits (corpus.formats.reading_process).
@@ -322,20 +318,11 @@ def read_corpus(
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Reads the files of a corpus; one that cannot be read does not stop the others.
+    """Reads the files of a corpus; one that cannot be read does not stop the others."""
 
-    Attributes:
-        base, root: the folder that the paths of files begin at, and its absolute path.
-        is_folder: whether the corpus is that folder; the errors of a single file are raised.
-        on_bad: takes the error of each malformed record.
-        prefix: put before every key that is not an id of a record.
-        columns: the fields of records.
-        unread: takes the messages about files and their parts.
-    """
-
-    base: Path
-    root: str
-    is_folder: bool
+    base: Path  # the folder that the paths of files begin at
+    root: str  # its absolute path
+    is_folder: bool  # whether the corpus is that folder; the errors of a single file are raised
     on_bad: OnBad | None
     prefix: str
     columns: Columns

@@ -1,7 +1,7 @@
 """Files of records: CSV, TSV, JSON, Parquet and tables of SQLite; which fields hold what.
 
-By default the fields are `_id` (or `id`), `title` and `text`, in any case. A file without its text
-field is refused: otherwise its titles alone would be indexed.
+A file without its text field is refused: otherwise its titles alone would be indexed. A CSV cell
+that reads like a number (12, -3.50; not 007 or 1e3) or true and false becomes one.
 """
 
 import csv
@@ -47,13 +47,9 @@ _LINE = re.compile(r"[^\r]+(?:\r\n?)?|\r\n?")
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Names of fields, matched without regard to case; None: the default name.
+    """Fields with text, title and key, in any case; None: `text`, `title`, and `_id` or `id`.
 
-    Attributes:
-        text: field of the text [`text`].
-        title: field of the title [`title`].
-        id: field of the key [`_id`, or else `id`].
-        needs_text: whether every record must name a text or a title; not if vectors come along.
+    `needs_text`: whether every record must name a text or a title; not if vectors come along.
     """
 
     text: str | None = None
@@ -112,14 +108,10 @@ class Columns:
 def named_records(
     records: Records, leave: Callable[[CorpusError], None], columns: Columns, rows: bool = False
 ) -> Records:
-    """Records under default names; the first of a file must name the text.
+    """The records of a file under default names; the first must name the text.
 
-    Args:
-        records: those of a file.
-        leave: takes the error of a record with ambiguous names.
-        columns: the names of fields.
-        rows: all records have all fields, None where a value is missing; such metadata is left
-            out.
+    `leave` takes the error of a record that is none, or has ambiguous names. `rows`: all have all
+    fields, None where a value is missing; such metadata is left out.
     """
     is_first = True
     for place, record in records:

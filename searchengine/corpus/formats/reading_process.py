@@ -125,10 +125,8 @@ class Parser(AbstractContextManager["Parser"]):
 def main(descriptor: int, memory: int, seconds: int) -> None:
     """Answer requests until the other end closes.
 
-    Args:
-        descriptor: of the connection.
-        memory: bytes that the process may hold, besides files that are mapped.
-        seconds: of processor time for an answer; the system ends the process at the limit.
+    The process may hold `memory` bytes besides mapped files; the system ends it when an answer
+    takes more seconds of processor time.
     """
     _limit(resource.RLIMIT_DATA, memory)
     _limit(resource.RLIMIT_CORE, 0)
