@@ -1,28 +1,6 @@
-"""The base of all errors, and those of collections.
+"""The base of all errors, and those of collections: trainer and indexer have their own below it.
 
 Every message names the fault, its place and the way out.
-
-SearchEngineError
-├── CorpusError        a file of documents, queries or judgements that cannot be read
-│   ├── EmptyCorpus    nothing in it to index
-│   ├── UnreadableFile  all of a file, not one of its records
-│   └── UnknownFields  no field of it holds the text, or the one named is not there
-├── DuplicateKey       a document key that is stored already
-├── FilterError        a `where` expression that does not parse
-├── QueryError         a query, k or shortlist that makes no sense
-│   ├── SearchTimeout  a search that takes longer than it may
-│   └── UnknownKey     no document has this key; a KeyError too
-├── EndpointError      an encoder behind a URL that cannot be reached, or answers wrongly
-├── CollectionError    a folder that is not a collection, or a damaged one
-│   ├── CollectionBusy     another process is writing
-│   ├── BackendUnavailable  the server of a collection cannot be reached, or went away
-│   ├── EncoderMismatch    built by a different encoder
-│   └── EncoderMissing     the encoder cannot be loaded
-├── TrainerError       of models and their training: searchengine.trainer.errors
-└── IndexerError       of vectors and segments: searchengine.indexer.errors
-
-LanguageWarning       documents in a language that the encoder does not read
-FieldWarning          a filter on a field that no document has
 """
 
 FORBIDDEN = "this user may not read it; change its owner or its mode"
