@@ -208,7 +208,7 @@ def test_a_line_a_request(client: TestClient, capfd: pytest.CaptureFixture[str])
 def test_metrics_count_requests(client: TestClient) -> None:
     def numbers() -> dict[str, float]:
         rows = (line.rsplit(" ", 1) for line in client.get("/metrics").text.splitlines())
-        return {name: float(value) for name, value in rows if name.startswith("searchengine_")}
+        return {name: float(value) for name, value in rows if name[0] != "#"}
 
     before, requests = numbers(), "searchengine_requests_total"
     for question in ("a bee", "a bee", "a cat", ""):
@@ -222,3 +222,4 @@ def test_metrics_count_requests(client: TestClient) -> None:
     ):
         assert after[requests + labels] - before.get(requests + labels, 0) == number
     assert after['searchengine_documents{collection="words"}'] == 3
+    assert 5 < after["process_open_fds"] < after["process_max_fds"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
-from server_process import running, vectors_collection
+from server_process import vectors_collection
 from starlette.testclient import TestClient
 from test_load import wait_until
 from tiny_model import static_table, write_model2vec
@@ -108,21 +108,6 @@ def test_questions_are_encoded_by_the_encoder_that_is_named(serve: Serve, tmp_pa
     client = serve(collections={"vectors": path}, encoders={"vectors": str(model)})
     search = {"collection": "vectors", "query": "a whale", "mode": "vector", "k": 1}
     assert len(client.post("/v1/search", json=search).json()["hits"]) == 1
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_metrics_of_a_real_server_s_processes(tmp_path: Path, workers: int) -> None:
-    vectors = vectors_collection(tmp_path / "vectors.index")
-    with running(tmp_path, [vectors], "--workers", workers) as server, server.client() as client:
-        assert client.get("/v1/collections/vectors/stats").status_code == 200
-        numbers = metrics(client)
-    if workers == 1:  # prometheus-client has none of several
-        assert 5e7 < numbers["process_resident_memory_bytes",] < 2e9
-        assert 5 < numbers["process_open_fds",] < numbers["process_max_fds",]
-    route = ("/v1/collections/{name}/stats", "GET", "vectors")
-    counts = {k[0]: v for k, v in numbers.items() if {*route} <= {*k} and "bucket" not in k[0]}
-    assert counts.pop("searchengine_request_seconds_sum") > 0
-    assert counts == {"searchengine_requests_total": 1, "searchengine_request_seconds_count": 1}
 
 
 def test_a_former_engine_is_closed(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

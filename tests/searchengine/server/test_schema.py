@@ -5,17 +5,12 @@ of fields, widths of vectors, options that exclude each other) are replaced by g
 is sent, the response is one that OpenAPI lists, and never a 5xx.
 """
 
-import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
-import schema_hooks
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
@@ -27,13 +22,6 @@ from server_process import TOKEN
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
 AT = "/v1/collections/words/documents"
 OPERATIONS = 19
-# A DELETE of documents that match a filter leaves the list of documents, which schemathesis takes
-# for what was deleted.
-CONFIG = "".join(
-    f'[[operations]]\ninclude-name = "{method} /v1/collections/{{name}}/documents"\n'
-    "checks.use_after_free.enabled = false\n"
-    for method in ("GET", "DELETE")
-)
 
 
 @pytest.fixture(scope="module")
@@ -80,20 +68,3 @@ def test_every_operation(url: str) -> None:
     assert {operation.label for operation in operations} == reached and len(reached) == OPERATIONS
     assert not [status for status in statuses if status >= 500]
     assert statuses[422] and statuses[200] > OPERATIONS
-
-
-@pytest.mark.long
-def test_a_campaign_of_all_phases_and_checks(tmp_path: Path, url: str) -> None:
-    """The command line of schemathesis: examples, coverage, fuzzing and stateful, all checks."""
-    command = [
-        *(sys.executable, "-m", "schemathesis.cli", "run", f"{url}/openapi.json"),
-        *("-H", f"Authorization: {HEADERS['Authorization']}"),
-        *("--max-examples", "300", "--continue-on-failure"),
-    ]
-    (tmp_path / "schemathesis.toml").write_text(CONFIG)
-    env = {**os.environ, "SCHEMATHESIS_HOOKS": schema_hooks.__name__}
-    env["PYTHONPATH"] = os.pathsep.join(sys.path)
-    done = subprocess.run(
-        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=1800
-    )
-    assert done.returncode == 0, done.stdout[-20_000:]
