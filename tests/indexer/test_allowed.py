@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from clustered import clustered
 
 from searchengine.indexer.arrays import unit_rows
 from searchengine.indexer.errors import VectorError
@@ -13,14 +14,7 @@ from searchengine.indexer.segment import Segment, SegmentConfig
 TOTAL, DIM = 2400, 24
 
 
-def rows(n: int, seed: int) -> np.ndarray:
-    fixed = np.random.default_rng(7)
-    centres = fixed.standard_normal((30, DIM)) * np.arange(1, DIM + 1) ** -0.5
-    rng = np.random.default_rng(seed)
-    return (centres[rng.integers(30, size=n)] + 0.2 * rng.standard_normal((n, DIM))).astype("f4")
-
-
-ROWS, QUERIES = rows(TOTAL, 0), rows(25, 1)
+ROWS, QUERIES = clustered(TOTAL, 0, DIM), clustered(25, 1, DIM)
 
 
 @pytest.fixture(scope="module", params=["flat", "ivf", "hnsw"])
@@ -85,6 +79,9 @@ def test_exact_search_is_exact_under_every_restriction(segment: Segment) -> None
         )
         np.testing.assert_array_equal(one, other)
         np.testing.assert_array_equal(found.rows[:, : best.shape[1]], numbers[best])
+        kept = np.take_along_axis(scores[:, numbers], best, axis=1)
+        np.testing.assert_allclose(found.scores[:, : best.shape[1]], kept, rtol=0, atol=1e-6)
+        assert found.exact and np.isneginf(found.scores[:, best.shape[1] :]).all()
         if segment.config.structure == "flat":  # a scan of all codes, whatever is left out
             wide = segment.over(SegmentConfig.from_dict({"prefix": DIM}))
             near = wide.search(QUERIES, 10, 60, some)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from clustered import clustered
 
 from searchengine.indexer.arrays import prefix, unit_rows
 from searchengine.indexer.search import cascade
@@ -16,17 +17,7 @@ ROWS = 2500
 WALKED = ["ivf", "hnsw"]
 
 
-def clustered(n: int, seed: int) -> np.ndarray:
-    """Rows around 40 centres, with energy that falls along a random basis."""
-    fixed = np.random.default_rng(7)
-    basis, _ = np.linalg.qr(fixed.standard_normal((DIM, DIM)))
-    centres = fixed.standard_normal((40, DIM))
-    rng = np.random.default_rng(seed)
-    rows = centres[rng.integers(40, size=n)] + 0.5 * rng.standard_normal((n, DIM))
-    return ((rows * np.arange(1, DIM + 1) ** -0.5) @ basis).astype(np.float32)
-
-
-QUERIES = clustered(150, 1)
+QUERIES = clustered(150, 1, DIM)
 
 
 def overlap(found: np.ndarray, expected: np.ndarray) -> float:
@@ -48,18 +39,18 @@ def segment(request: pytest.FixtureRequest, folder: Path) -> Iterator[Segment]:
     structure, _, kernel = request.param.partition(" on ")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SEARCHENGINE_KERNEL", kernel or "native")
-        with build(folder / request.param, structure, clustered(ROWS, 0)) as result:
+        with build(folder / request.param, structure, clustered(ROWS, 0, DIM)) as result:
             yield result
 
 
 @pytest.fixture(scope="module")
 def flat(folder: Path) -> Segment:
-    return build(folder / "its-own-flat", "flat", clustered(ROWS, 0))
+    return build(folder / "its-own-flat", "flat", clustered(ROWS, 0, DIM))
 
 
 @pytest.fixture(scope="module")
 def graph(folder: Path) -> Segment:
-    return build(folder / "its-own-graph", "hnsw", clustered(ROWS, 0))
+    return build(folder / "its-own-graph", "hnsw", clustered(ROWS, 0, DIM))
 
 
 @pytest.fixture(params=[1, cascade.LOCALITY_BATCH - 1, cascade.LOCALITY_BATCH, 150])
@@ -82,13 +73,6 @@ def check(found: SearchResult, expected: SearchResult) -> None:
 
 
 # --- one call and two steps --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("k", "size"), [(1, 1), (10, 10), (10, 40), (1, 300)])
-def test_one_call_is_the_two_steps(
-    segment: Segment, queries: np.ndarray, k: int, size: int
-) -> None:
-    check(segment.search(queries, k, size), two_steps(segment, queries, k, size))
 
 
 def test_a_batch_is_its_queries_one_by_one(segment: Segment) -> None:
@@ -129,7 +113,7 @@ def test_a_shortlist_of_all_rows_is_exact_search(segment: Segment, queries: np.n
 @pytest.mark.parametrize("structure", ["flat", *WALKED])
 def test_equal_rows_score_alike_and_come_in_row_order(folder: Path, structure: str) -> None:
     """Every row is there eight times: every place but the eighth is a tie."""
-    different = clustered(150, 3)
+    different = clustered(150, 3, DIM)
     rows = np.tile(different, (8, 1))
     with build(folder / f"ties-{structure}", structure, rows, storage="float32") as segment:
         for k in (5, 8, 16):
@@ -209,7 +193,7 @@ def test_a_funnel_is_numpys(flat: Segment, stages: tuple[tuple[int, int], ...], 
 def test_a_query_of_nearly_length_one_is_the_same_to_the_kernel_and_to_numpy(
     tmp_path: Path,
 ) -> None:
-    rows = clustered(2000, 0)
+    rows = clustered(2000, 0, DIM)
     settings = {"prefix": 12, "structure": "hnsw", "code": "int8", "shortlist": 40}
     queries = unit_rows(rows[:50]) * np.float32(1 + 2**-22)
     with Segment.build(tmp_path / "s", rows, SegmentConfig.from_dict(settings)) as segment:

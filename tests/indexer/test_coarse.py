@@ -9,6 +9,7 @@ from pathlib import Path
 import faiss
 import numpy as np
 import pytest
+from clustered import clustered
 
 from searchengine.indexer.arrays import evenly, prefix
 from searchengine.indexer.building.coarse import build_coarse
@@ -37,13 +38,6 @@ class Rows:
         return self._all[evenly(self.rows, count)]
 
 
-def clustered(n: int, seed: int = 0) -> np.ndarray:
-    centres = np.random.default_rng(99).standard_normal((30, WIDTH))
-    rng = np.random.default_rng(seed)
-    rows = centres[rng.integers(30, size=n)] + 0.4 * rng.standard_normal((n, WIDTH))
-    return prefix(rows.astype(np.float32), WIDTH)
-
-
 def build(rows: np.ndarray, structure: Structure, code: Code, **more: int) -> CoarseIndex:
     config = SegmentConfig(prefix=rows.shape[1], structure=structure, code=code, **more)
     return build_coarse(Rows(rows), config)
@@ -70,8 +64,8 @@ def overlap(found: np.ndarray, expected: np.ndarray) -> float:
     return float(np.mean([len({*f} & {*e}) / len(e) for f, e in zip(found, expected, strict=True)]))
 
 
-ROWS = clustered(1500)
-QUERIES = clustered(40, seed=1)
+ROWS = prefix(clustered(1500, 0, WIDTH), WIDTH)
+QUERIES = prefix(clustered(40, 1, WIDTH), WIDTH)
 
 
 def only(allowed: np.ndarray | None) -> Allowed | None:

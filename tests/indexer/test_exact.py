@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from clustered import clustered
 
 from searchengine.indexer.arrays import unit_rows
 from searchengine.indexer.errors import VectorError
@@ -13,14 +14,7 @@ from searchengine.indexer.segment import Segment, SegmentConfig
 DIM = 48
 
 
-def rows_of(n: int, seed: int) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    centres = np.random.default_rng(3).standard_normal((30, DIM))
-    rows = centres[rng.integers(30, size=n)] + 0.5 * rng.standard_normal((n, DIM))
-    return unit_rows(rows / np.arange(1, DIM + 1) ** 0.7)
-
-
-ROWS, QUERIES = rows_of(4000, 1), rows_of(25, 2)
+ROWS, QUERIES = unit_rows(clustered(4000, 1, DIM)), unit_rows(clustered(25, 2, DIM))
 
 
 def brute(segment: Segment, k: int, allowed: np.ndarray | None = None) -> SearchResult:
@@ -28,20 +22,6 @@ def brute(segment: Segment, k: int, allowed: np.ndarray | None = None) -> Search
     numbers = np.arange(segment.rows) if allowed is None else allowed
     everything = np.broadcast_to(numbers, (len(QUERIES), numbers.size))
     return rerank(segment, unit_rows(QUERIES), everything, k)
-
-
-@pytest.mark.parametrize("structure", ["flat", "hnsw", "ivf"])
-def test_exact_is_brute_force(tmp_path: Path, structure: str) -> None:
-    values = {"prefix": 16, "structure": structure}
-    with Segment.build(tmp_path / "s", ROWS, SegmentConfig.from_dict(values)) as segment:
-        for allowed in (None, np.arange(0, 4000, 3)):
-            found, expected = segment.exact(QUERIES, 10, allowed), brute(segment, 10, allowed)
-            np.testing.assert_array_equal(found.rows, expected.rows)
-            np.testing.assert_allclose(found.scores, expected.scores, rtol=0, atol=1e-6)
-            assert found.exact
-        assert not segment.search(QUERIES, 10).exact
-        # A filter that leaves few rows is answered exactly, whatever was asked for.
-        assert segment.search(QUERIES, 10, allowed=np.arange(500)).exact
 
 
 def test_more_rows_than_there_are_and_a_single_one(tmp_path: Path) -> None:
@@ -82,10 +62,3 @@ def test_a_result_too_large_to_hold_is_refused(tmp_path: Path) -> None:
                 call(10**12)
         # A shortlist longer than all rows is one of all rows.
         assert segment.search(QUERIES, 10, shortlist=10**12).exact
-
-
-def test_none_allowed(tmp_path: Path) -> None:
-    with Segment.build(tmp_path / "s", ROWS, SegmentConfig(prefix=16)) as segment:
-        found = segment.exact(QUERIES, 3, np.array([], np.int64))
-        assert (found.rows == -1).all() and np.isneginf(found.scores).all()
-        assert found.exact

@@ -7,7 +7,7 @@ import pytest
 
 from searchengine.indexer.config import Code, SegmentConfig, Structure
 from searchengine.indexer.segment import Segment
-from searchengine.indexer.tuning.tune import cold_row, hot_bytes, hot_row
+from searchengine.indexer.tuning.tune import cold_row, hot_row
 
 ROWS = np.random.default_rng(0).standard_normal((4000, 64)).astype(np.float32)
 
@@ -24,17 +24,3 @@ def test_the_coarse_file_is_as_large_as_foretold(
     # Headers are counted as nothing, and small beside a million rows.
     assert abs(size - 4000 * hot_row(config, 4000, 64)) < 0.03 * size + 2048
     assert abs(cold - 4000 * cold_row(config, 64)) < 0.02 * cold + 4096
-
-
-def test_by_hand() -> None:
-    """192 int8 numbers; 32 links of 4 bytes, 16/15 of 4 more, 12 of a node, 8 of its number."""
-    config = SegmentConfig(prefix=192, structure=Structure.HNSW, code=Code.INT8)
-    row = hot_row(config, 1_000_000, 768)
-    assert row == pytest.approx(192 + 128 + 64 / 15 + 12 + 8)
-    assert cold_row(config, 768) == 1536
-    assert hot_bytes(config, 1_000_000, 768) == 5 * 192 * 768 + round(1_000_000 * row)
-
-
-def test_a_small_segment_is_flat_and_so_is_its_footprint() -> None:
-    config = SegmentConfig(prefix=64, structure=Structure.HNSW, code=Code.INT8)
-    assert hot_row(config, 500, 128) == 128

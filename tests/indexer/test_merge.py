@@ -1,13 +1,14 @@
 """Several segments written as one."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import disk_full_at
+from clustered import clustered
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,17 +22,7 @@ DIM = 24
 CONFIG = SegmentConfig(prefix=8, shortlist=40)
 
 
-def rows(n: int, seed: int) -> np.ndarray:
-    fixed = np.random.default_rng(7)
-    centres = fixed.standard_normal((20, DIM)) * np.arange(1, DIM + 1) ** -0.5
-    rng = np.random.default_rng(seed)
-    return (centres[rng.integers(20, size=n)] + 0.2 * rng.standard_normal((n, DIM))).astype("f4")
-
-
-def unit(of: np.ndarray) -> np.ndarray:
-    return of / np.linalg.norm(of, axis=1, keepdims=True)
-
-
+rows = partial(clustered, dim=DIM, centres=20, noise=0.2)
 QUERIES = rows(12, 1)
 
 
@@ -68,7 +59,7 @@ def test_merged_is_what_building_the_live_rows_makes(data: st.DataObject) -> Non
         assert merged.manifest.files == expected.manifest.files  # every byte
         tolerance = 1e-6 if storage is Storage.FLOAT32 else 1e-3
         np.testing.assert_allclose(
-            merged.vectors(np.arange(merged.rows)), unit(vectors[live]), atol=tolerance
+            merged.vectors(np.arange(merged.rows)), unit_rows(vectors[live]), atol=tolerance
         )
         found, best = merged.exact(QUERIES, 5), expected.exact(QUERIES, 5)
         np.testing.assert_array_equal(found.rows, best.rows)
@@ -89,7 +80,9 @@ def test_another_storage_or_rotation_may_be_asked_for(tmp_path: Path) -> None:
             **notes,
         )
         assert merged.config == config
-        np.testing.assert_allclose(merged.vectors(np.arange(50)), unit(rows(60, 0))[:50], atol=1e-3)
+        np.testing.assert_allclose(
+            merged.vectors(np.arange(50)), unit_rows(rows(60, 0))[:50], atol=1e-3
+        )
         assert {name: getattr(merged.manifest, name) for name in notes} == notes
     assert steps == [("Merging", 50), ("Building", 50)] * 2
     assert not (merged.path / "rotation.npy").exists()
@@ -115,19 +108,6 @@ def test_what_cannot_be_merged_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SegmentError, match="already exists"):
         Segment.merge(tmp_path / "b", [(first, None)], CONFIG)
     narrow.verify()
-
-
-@pytest.mark.parametrize("call", [1, 3, 4, 6])
-def test_a_full_disk_leaves_no_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
-) -> None:
-    first = Segment.build(tmp_path / "a", rows(50, 0), CONFIG)
-    second = Segment.build(tmp_path / "b", rows(50, 1), CONFIG)
-    disk_full_at(monkeypatch, call)
-    with pytest.raises(OSError, match="No space left"):
-        Segment.merge(tmp_path / "m", [(first, None), (second, None)], CONFIG)
-    assert {path.name for path in tmp_path.iterdir()} == {"a", "b"}
-    first.verify()
 
 
 def test_a_plain_coarse_file_holds_the_prefixes(tmp_path: Path) -> None:

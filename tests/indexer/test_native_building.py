@@ -1,6 +1,5 @@
 """Building a graph with the compiled kernel: as good as faiss's, equal on every processor."""
 
-from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +9,8 @@ from native_cases import Case, clustered, work
 import searchengine.indexer.native.hnsw
 import searchengine.indexer.threads
 from searchengine.indexer.arrays import prefix, unit_rows
-from searchengine.indexer.building.coarse import empty
 from searchengine.indexer.faiss_calls import faiss
 from searchengine.indexer.native import library
-from searchengine.indexer.native.hnsw import build_graph
 from searchengine.indexer.native.library import KERNEL
 
 pytestmark = pytest.mark.skipif(not library.levels(), reason="no compiled kernel")
@@ -129,25 +126,3 @@ def test_some_rows_only(tmp_path: Path) -> None:
     rows, _, _ = case.graph().search(QUERIES, 10, 10, 64)
     assert np.isin(rows, kept).all()
     assert case.index.ntotal == len(kept)
-
-
-def test_progress_counts_every_row_and_may_interrupt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(searchengine.indexer.native.hnsw, "_GROUPS", 1)
-    case = Case(tmp_path, rows_of(ROWS), WIDTH)
-    seen: list[int] = []
-
-    def progress(done: int) -> None:
-        seen.append(done)
-        if len(seen) == interrupted:
-            raise KeyboardInterrupt
-
-    heads = case.stored[:, :WIDTH].copy()
-    for interrupted in (0, 2):
-        inner = empty(case.config, ROWS)
-        inner.train(heads)
-        seen.clear()
-        with pytest.raises(KeyboardInterrupt) if interrupted else nullcontext():
-            build_graph(inner, [heads], np.arange(ROWS), 0, progress)
-        assert len(seen) == interrupted or (len(seen) > 10 and sum(seen) == ROWS)

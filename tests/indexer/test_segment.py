@@ -1,6 +1,5 @@
 """Segments: build, open, search, and what happens to damaged ones."""
 
-import os
 import re
 from collections.abc import Iterator
 from itertools import product
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from clustered import clustered
 from conftest import REPOSITORY, disk_full_at
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,23 +21,8 @@ DIM = 48
 DOCS = REPOSITORY / "docs" / "format.md"
 
 
-def clustered(n: int, seed: int) -> np.ndarray:
-    """Rows around 40 centres, with energy that falls along a random basis; not of unit length."""
-    fixed = np.random.default_rng(7)
-    basis, _ = np.linalg.qr(fixed.standard_normal((DIM, DIM)))
-    falling = np.arange(1, DIM + 1) ** -0.5
-    centres = fixed.standard_normal((40, DIM))
-    rng = np.random.default_rng(seed)
-    rows = centres[rng.integers(40, size=n)] + 0.5 * rng.standard_normal((n, DIM))
-    return (3 * (rows * falling) @ basis).astype(np.float32)
-
-
-ROWS = clustered(2500, 0)
-QUERIES = clustered(30, 1)
-
-
-def unit(rows: np.ndarray) -> np.ndarray:
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+ROWS = clustered(2500, 0, DIM)
+QUERIES = clustered(30, 1, DIM)
 
 
 def overlap(found: np.ndarray, expected: np.ndarray) -> float:
@@ -87,7 +72,7 @@ def test_two_stages_equal_the_slow_two_stages(segment: Segment) -> None:
     kind = segment.config
     if kind.structure is Structure.FLAT and kind.code is Code.FP16:
         assert overlap(found.rows, expected) == 1.0
-    truth = np.einsum("qd,qkd->qk", unit(QUERIES), unit(ROWS)[found.rows])
+    truth = np.einsum("qd,qkd->qk", unit_rows(QUERIES), unit_rows(ROWS)[found.rows])
     np.testing.assert_allclose(found.scores, truth, atol=1e-3)  # always the full-width cosine
 
 
@@ -313,26 +298,6 @@ def test_a_full_disk_leaves_no_folder(
         Segment.build(tmp_path / "s", iter([ROWS]), config())
     assert syncs() == call
     assert [*tmp_path.iterdir()] == []
-
-
-def test_the_manifest_is_written_last_and_everything_is_synced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    synced: list[str] = []
-    real = os.fsync
-
-    def fsync(descriptor: int) -> None:
-        synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
-        real(descriptor)
-
-    if not Path("/proc/self/fd").is_dir():
-        pytest.skip("no /proc to name open files")
-    monkeypatch.setattr(os, "fsync", fsync)
-    Segment.build(tmp_path / "s", ROWS, config()).close()
-    assert sorted(synced[:3]) == ["coarse.faiss", "rotation.npy", "vectors.faiss"]
-    manifest, folder, above = synced[3:]
-    assert (manifest, above) == ("manifest.json", tmp_path.name)
-    assert re.fullmatch(r"s\.[0-9a-f]{32}\.new", folder)  # which gets its name after that
 
 
 @pytest.mark.parametrize("storage", ["float16", "float32"])

@@ -2,7 +2,6 @@
 
 import json
 
-import faiss
 import numpy as np
 import pytest
 from hypothesis import given
@@ -89,14 +88,6 @@ def test_a_bad_setting_is_named_in_one_sentence(values: dict[str, object], messa
     with pytest.raises(SegmentConfigError, match=message) as refused:
         SegmentConfig.from_dict(values)
     assert "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize("structure", Structure)
-@pytest.mark.parametrize("code", Code)
-def test_faiss_understands_every_config(structure: Structure, code: Code) -> None:
-    config = SegmentConfig(prefix=16, structure=structure, code=code)
-    index = faiss.index_factory(16, config.factory(5000), faiss.METRIC_INNER_PRODUCT)
-    assert index.d == 16 and index.metric_type == faiss.METRIC_INNER_PRODUCT
 
 
 @given(configs())

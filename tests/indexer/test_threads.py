@@ -57,24 +57,6 @@ def test_many_callers_never_use_more_than_the_limit(limit: int) -> None:
         assert rest == limit  # all were given back
 
 
-def test_a_caller_waits_until_one_is_free_also_after_an_error() -> None:
-    budget, got = ThreadBudget(2), threading.Event()
-
-    def wait() -> None:
-        with budget.take(1):
-            got.set()
-
-    def fail() -> None:
-        with budget.take(2):
-            started(wait)
-            assert not got.wait(0.05)
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        fail()
-    assert got.wait(5)
-
-
 def test_single_queries_without_end_do_not_stop_a_batch() -> None:
     budget, ended = ThreadBudget(1), threading.Event()
 

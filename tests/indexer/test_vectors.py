@@ -47,14 +47,6 @@ def test_the_file_is_what_faiss_writes_byte_for_byte(tmp_path: Path, storage: St
     assert stored.offset == {Storage.FLOAT16: 81, Storage.FLOAT32: 45}[storage]
 
 
-@pytest.mark.parametrize("storage", Storage)
-def test_faiss_maps_the_bytes_that_numpy_maps(tmp_path: Path, storage: Storage) -> None:
-    stored = write(tmp_path / "v", some(50, 24), storage)
-    mapped = faiss.read_index(str(tmp_path / "v"), faiss.IO_FLAG_MMAP_IFC)
-    assert mapped.ntotal == 50
-    np.testing.assert_array_equal(mapped.reconstruct_n(0, 50), stored.take(slice(0, 50)))
-
-
 @pytest.mark.parametrize(("storage", "tolerance"), [("float16", 5e-4), ("float32", 1e-7)])
 def test_take_gives_unit_rows_in_any_shape(tmp_path: Path, storage: str, tolerance: float) -> None:
     rows = some(20, 8)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from searchengine.indexer.errors import SegmentError, VectorError
+from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.native import library
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.bm25 import United, Words
@@ -267,21 +267,6 @@ def test_a_damaged_file_is_refused(tmp_path: Path, windows: tuple[Postings, Text
         path.write_bytes(broken)
         with pytest.raises(SegmentError, match="words is damaged"):
             Postings.open(path, len(windows[1]))
-
-
-def test_more_counts_than_codes_are_refused(tmp_path: Path) -> None:
-    many = (1 << 16) + 1
-    part = Counted(
-        rows=np.arange(many),
-        lengths=np.ones(many, np.uint32),
-        vocabulary=[b"a"],
-        starts=np.array([0, many]),
-        documents=np.arange(many),
-        frequencies=np.arange(1.0, many + 1),
-    )
-    with pytest.raises(VectorError, match="may have 65536 different counts, got 65537"):
-        write_postings(tmp_path / "words", [moved(part, None, 0)], {})
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_segment_keeps_its_words(tmp_path: Path) -> None:
