@@ -1,6 +1,5 @@
 """Adapters in training: what they train, and that the saved model is plain and the same."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 import torch
 
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.training.loop import Report, train
+from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import WORDS
 from tests.trainer.test_longer_windows import TEXT
@@ -80,19 +79,6 @@ def test_the_saved_model_is_plain_and_reads_as_many_tokens_as_it_was_trained_for
     card = (config.out / "README.md").read_text()
     assert "- `adapter_rank`: 2\n" in card
     assert f"- `window`: {WINDOW}\n" in card
-
-
-TOKENS = torch.randint(5, 60, (2, 90), generator=torch.Generator().manual_seed(0))
-
-
-def test_groups_are_used_in_training(config: TrainConfig) -> None:
-    runs: dict[int, list[Report]] = {}
-    for group in (0, GROUP, WINDOW):
-        report = runs.setdefault(group, []).append
-        train(replace(config, attention_group=group, max_steps=1), report)
-    losses = {group: lines[1].loss for group, lines in runs.items()}
-    assert losses[WINDOW] == pytest.approx(losses[0], rel=1e-4)
-    assert losses[GROUP] != pytest.approx(losses[0], rel=5e-3)
 
 
 def test_adapters_embeddings_and_norms_are_trained_and_nothing_else(config: TrainConfig) -> None:

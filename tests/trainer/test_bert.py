@@ -74,20 +74,11 @@ def stored_as(dtype: torch.dtype) -> Change:
     return tensors(lambda name, tensor: (name, tensor.to(dtype)))
 
 
-def cut_off(folder: Path) -> None:
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-100])
-
-
 def several_files(folder: Path) -> None:
     network: Any = read(Source.find(folder)).module.transformer
     network.save_pretrained(folder, max_shard_size="40KB")
     (folder / "model.safetensors").unlink()
     assert (folder / "model.safetensors.index.json").is_file()
-
-
-def with_nan(name: str, tensor: torch.Tensor) -> tuple[str, torch.Tensor]:
-    return name, tensor * torch.nan if "layer.1.output.dense.weight" in name else tensor
 
 
 MODEL_CONFIG = "config_sentence_transformers.json"
@@ -214,46 +205,3 @@ def test_other_networks_are_run_by_torch(
     np.testing.assert_allclose(exact.encode(TEXTS), by_library(folder, None), atol=5e-6)
     exact.save(tmp_path / "saved")
     assert Encoder.load(tmp_path / "saved").fingerprint == encoder.fingerprint
-
-
-def without_bias(folder: Path) -> None:
-    config, weights = dense(WIDTH, 32)
-    pooled("mean", head=((config | {"bias": True}, weights),))(folder)
-
-
-WEIGHTS = "model.safetensors"
-# What is done to a folder, and a part of the sentence that names it.
-DAMAGED: dict[str, tuple[list[Change], str]] = {
-    "cut off": ([cut_off], WEIGHTS),
-    "no header": ([lambda folder: (folder / WEIGHTS).write_bytes(b"x" * 20)], WEIGHTS),
-    "empty": ([lambda folder: (folder / WEIGHTS).write_bytes(b"")], WEIGHTS),
-    "too few layers": ([settings("config.json", num_hidden_layers=3)], "encoder.layer.2"),
-    "another width": ([settings("config.json", intermediate_size=96)], "128, 64.*96, 64"),
-    "NaN": ([tensors(with_nan)], "NaN"),
-    "a size is no number": ([settings("config.json", hidden_size="x")], "damaged"),
-    "no heads": ([settings("config.json", num_attention_heads=0)], "damaged"),
-    "no layers": ([settings("config.json", num_hidden_layers=0)], "damaged"),
-    "positions as text": ([settings("config.json", max_position_embeddings="9")], "damaged"),
-    "side": ([settings("tokenizer_config.json", truncation_side="up")], "tokenizer"),
-    "no object": ([lambda folder: write_json(folder / "config.json", [])], "config.json"),
-    "no tokenizer": ([lambda folder: write_json(folder / "tokenizer.json", {})], "tokenizer"),
-    "an unknown Dense": ([pooled("mean", head=(dense(WIDTH, 32, "activation.Sine"),))], "Sine"),
-    "a Dense of another width": ([pooled("mean", head=(dense(WIDTH + 1, 32),))], "32, 65"),
-    "a Dense without its bias": ([without_bias], "bias"),
-    "a Dense without its weights": ([pooled("mean", head=((dense(64, 32)[0], {}),))], "2_Dense"),
-    "dim of 0": ([pooled("mean"), settings(MODEL_CONFIG, truncate_dim=0)], "dims"),
-    "dim as text": ([pooled("mean"), settings(MODEL_CONFIG, truncate_dim="8")], "damaged"),
-    "default prompt": ([pooled("mean"), settings(MODEL_CONFIG, default_prompt_name="x")], "'x'"),
-}
-
-
-@needs_kernel
-@pytest.mark.parametrize("name", DAMAGED)
-def test_a_damaged_folder_is_one_error(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("SEARCHENGINE_RUNTIME")
-    folder = write(tmp_path / "model", {}, DAMAGED[name][0])
-    with pytest.raises(ModelError, match=DAMAGED[name][1]) as raised:
-        Encoder.load(folder).encode(TEXTS)
-    assert "\n" not in str(raised.value)

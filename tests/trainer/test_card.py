@@ -80,14 +80,6 @@ def test_what_a_card_tells(trained: Model, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "recipe", [{}, {"made": ["/secret/place/by hand"]}, {"config": 3}, {"config": {"x": 1}}]
-)
-def test_fields_may_be_absent(trained: Model, recipe: dict[str, Any]) -> None:
-    plain = replace(trained, recipe=recipe, prompts={}, classifier=None, matryoshka_dims=())
-    assert not re.search("secret|None|matryoshka|prompts|label", model_card(plain))
-
-
-@pytest.mark.parametrize(
     ("base", "name"),
     [
         ("starter-768", "sentence-transformers/all-MiniLM-L6-v2"),

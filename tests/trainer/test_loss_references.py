@@ -1,6 +1,5 @@
 """Losses against others' code and against slow loops: the same values and the same gradients."""
 
-import functools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -45,7 +44,6 @@ from tests.reference_losses import (
     WIDTH,
     Given,
     assert_same,
-    both_precisions,
     columns,
     theirs,
 )
@@ -53,17 +51,6 @@ from tests.tiny_model import write_sentence_transformer
 from tests.trainer.one_step import backward
 
 # InfoNCE and nested prefixes, against sentence-transformers
-
-
-@both_precisions
-@pytest.mark.parametrize("weights", (None, [1.0, 0.25, 3.0, 0.0]), ids=("even", "weighted"))
-def test_matryoshka_is_theirs(weights: list[float] | None, dtype: torch.dtype) -> None:
-    dims = [WIDTH, 13, 4, 1]
-    model = Given()
-    reference = MatryoshkaLoss(model, MultipleNegativesRankingLoss(model), dims, weights)
-    nested = matryoshka(info_nce, dims, weights)
-    inputs = columns(3, dtype=dtype)
-    assert_same(lambda c: nested(c[0], torch.cat(c[1:])), theirs(reference), inputs)
 
 
 # A whole model: layers and prefixes, through what a run is made of
@@ -222,11 +209,6 @@ def test_nested_over_the_full_width_alone_is_the_loss() -> None:
     assert torch.allclose(matryoshka(info_nce, [16])(a, b), info_nce(cosines(a, b)), atol=1e-6)
 
 
-def test_zero_rows_have_cosine_zero() -> None:
-    a = torch.zeros(1, 4)
-    assert [cosines(a, rows(0, 1, 4), dim).item() for dim in (4, 2)] == [0, 0]
-
-
 @given(st.integers(0, 1000), st.integers(1, 16), st.integers(1, 16))
 def test_prefix_is_the_indexers(seed: int, long: int, short: int) -> None:
     long, short = max(long, short), min(long, short)
@@ -251,16 +233,6 @@ def test_wrong_lengths_are_named() -> None:
 # Two pairs have the same score, which says nothing of their order.
 SCORES = torch.tensor([0.1, 0.9, 0.4, 0.4, 1.0, 0.0, 0.7])
 DIMS = [WIDTH, 13, 4, 1]
-LOSS = functools.partial(cosent, scores=SCORES)
-
-
-@both_precisions
-@pytest.mark.parametrize("weights", (None, [1.0, 0.25, 3.0, 0.0]), ids=("even", "weighted"))
-def test_the_nested_loss_is_theirs(weights: list[float] | None, dtype: torch.dtype) -> None:
-    ours = matryoshka(LOSS, DIMS, weights, paired_cosines)
-    model = Given()
-    reference = theirs(MatryoshkaLoss(model, CoSENTLoss(model), DIMS, weights), SCORES)
-    assert_same(lambda c: ours(*c), reference, columns(2, dtype=dtype))
 
 
 def test_the_objective_trains_every_prefix_as_theirs() -> None:

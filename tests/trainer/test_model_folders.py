@@ -180,37 +180,6 @@ def test_similarities_that_order_as_the_cosine_does(
     assert encoder.dim == encoder.matryoshka_dims[0] == min(dim or WIDTH, WIDTH)
 
 
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("config_args", {"num_attention_heads": 2}),
-        ("config_kwargs", {"hidden_act": "relu"}),
-        ("tokenizer_args", {"truncation_side": "left"}),
-    ],
-)
-def test_settings_that_change_the_configs_are_refused(
-    tmp_path: Path, name: str, values: dict[str, Any]
-) -> None:
-    folder = write_sentence_transformer(tmp_path / "m")
-    write_json(folder / "sentence_bert_config.json", {name: {"trust_remote_code": True}})
-    Encoder.load(folder)
-    write_json(folder / "sentence_bert_config.json", {name: values})
-    with pytest.raises(ModelError, match=rf"{name} .*{min(values)}"):
-        Encoder.load(folder)
-
-
-@pytest.mark.parametrize("name", ["custom_st.Transformer", "own_code.Transformer", "Pooling"])
-def test_modules_that_are_not_sentence_transformers_own_are_refused(
-    tmp_path: Path, name: str
-) -> None:
-    folder = write_sentence_transformer(tmp_path / "m")
-    listed = json.loads((folder / "modules.json").read_text())
-    listed[name == "Pooling"]["type"] = name
-    write_json(folder / "modules.json", listed)
-    with pytest.raises(ModelError, match=f"names the module {name}"):
-        Encoder.load(folder)
-
-
 # ------------------------------------------------------------------------------- several at once
 
 

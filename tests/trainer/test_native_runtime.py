@@ -9,17 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
-from tiny_model import write_bert
-from transformers import BertModel
 
 from searchengine.indexer.native import compiler
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.model.bert import read_bert
 from searchengine.trainer.native import library, weights
-from searchengine.trainer.runtimes.calibration import quantize
-from searchengine.trainer.sources.source import Source
 
 LENGTHS = (1, 2, 3, 5, 16, 47, 48, 63, 64, 65, 130)
 WIDTH, HEADS, INNER, TOKENS = 96, 2, 208, 50
@@ -93,51 +87,6 @@ def test_every_level_gives_the_bits_of_the_scalar_one(level: str, bits: int, lar
 
 
 @needs_kernel
-@pytest.mark.parametrize(
-    ("width", "heads", "inner", "activation", "finest"),
-    [
-        (288, 9, 592, "gelu_new", False),
-        (352, 22, 704, "gelu", True),
-    ],
-)
-def test_networks_of_other_shapes_are_near_torch(
-    width: int, heads: int, inner: int, activation: str, finest: bool, tmp_path: Path
-) -> None:
-    """Heads of 32 and 16 channels, both forms of GELU, all poolings, 1,024 positions."""
-    folder = write_bert(
-        tmp_path / "model",
-        hidden_size=width,
-        num_attention_heads=heads,
-        intermediate_size=inner,
-        hidden_act=activation,
-        max_position_embeddings=1024,
-        initializer_range=0.05,
-    )
-    exact = BertModel.from_pretrained(folder, add_pooling_layer=False).eval()
-    bert, random = read_bert(Source.find(folder)), np.random.default_rng(width)
-    limit = exact.config.vocab_size
-    texts = [random.integers(0, limit, length, np.int32) for length in (1, 7, 32, 33, 300, 1024)]
-    lengths = np.array([len(text) for text in texts], np.int32)
-    bits = library.digit_bits() if finest else 6
-    arrays, _ = quantize(bert, texts[1:5], bits)
-    network = weights.network(arrays, 2, heads, bert.network.epsilon, bits)
-    ours = library.encode(network, np.concatenate(texts), lengths, 2, maxima=True)
-    with torch.no_grad():
-        hidden = [exact(torch.tensor(text[None]).long())[0][0].numpy() for text in texts]
-    for text, tokens in enumerate(hidden):
-        pooled = tokens[0], tokens.mean(axis=0), tokens.max(axis=0)
-        for rows, vector in zip(ours, pooled, strict=True):
-            row = rows[text]
-            cosine = row @ vector / np.linalg.norm(row) / np.linalg.norm(vector)
-            assert cosine > (0.9995 if finest else 0.999), len(tokens)
-    for level in range(1, len(library.levels()) - 1):  # the scalar one would take minutes
-        if library.digit_bits(level) >= bits:
-            again = library.encode(network, np.concatenate(texts), lengths, 2, level, maxima=True)
-            for rows, others in zip(ours, again, strict=True):
-                np.testing.assert_array_equal(rows, others)
-
-
-@needs_kernel
 def test_the_starter_is_near_float32() -> None:
     """The mean error of questions is 2.9e-4; 3.8e-4 with one digit for inputs of attention."""
     asked = ("how do {} sleep", "why are {} so large", "who wrote about {}", "{} in winter")
@@ -149,15 +98,6 @@ def test_the_starter_is_near_float32() -> None:
     cosines = np.einsum("nd,nd->n", ours, exact)
     assert cosines.min() >= 0.99 and 1 - cosines[:32].mean() < 3.3e-4
     assert not np.array_equal(ours, exact)
-
-
-@needs_kernel
-def test_a_channel_that_is_not_there_is_refused() -> None:
-    arrays = random_arrays(1)
-    channels = arrays["0.inner.channels"].copy()
-    channels[0] = len(arrays["0.inner.shares"])
-    with pytest.raises(ValueError, match="names a channel that it does not have"):
-        weights.network(arrays | {"0.inner.channels": channels}, 2, HEADS, 1e-12, 7)
 
 
 @pytest.mark.long

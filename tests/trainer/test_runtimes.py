@@ -28,27 +28,6 @@ TEXTS = ["a whale sings", "", "x", "the dog sleeps in the house near the sea " *
 needs_kernel = pytest.mark.skipif(not library.levels(), reason="the kernel is not compiled")
 
 
-# ------------------------------------------------------------------------------ batches
-
-
-# --------------------------------------------------------------------------- precision and device
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"precision": "fp8"}, "precision is 'fp8': expected one of auto, fp32, bf16, fp16$"),
-        ({"runtime": "steam"}, "runtime is 'steam': expected one of auto, native, torch"),
-        ({"runtime": "native", "device": "cuda"}, "got auto and cuda"),
-        ({"runtime": "native", "precision": "fp32"}, "got fp32 and None"),
-        ({"precision": "int8"}, "precision is 'int8'"),
-    ],
-)
-def test_what_no_runtime_does_is_refused(options: dict[str, str], message: str) -> None:
-    with pytest.raises(ModelError, match=message):
-        RuntimeConfig(**options)  # type: ignore[arg-type]
-
-
 # ------------------------------------------------------------------------------- the choice
 
 KERNEL, ODD = "avx2", "its activation is relu, not GELU"
@@ -70,6 +49,23 @@ COMPILER = "the native kernel is not compiled"
         ({"device": "cuda:1"}, "", KERNEL, True, "torch auto the device cuda:1 was asked for"),
         ({"runtime": "native"}, ODD, KERNEL, False, ODD),
         ({"runtime": "native"}, "", "", False, COMPILER),
+        ({"precision": "fp8"}, "", KERNEL, False, "precision is 'fp8': expected one of auto, fp32"),
+        ({"precision": "int8"}, "", KERNEL, False, "precision is 'int8'"),
+        ({"runtime": "steam"}, "", KERNEL, False, "runtime is 'steam': expected one of auto, nat"),
+        (
+            {"runtime": "native", "device": "cuda"},
+            "",
+            KERNEL,
+            True,
+            "the native runtime computes in int8",
+        ),
+        (
+            {"runtime": "native", "precision": "fp32"},
+            "",
+            KERNEL,
+            False,
+            "the native runtime computes in int8",
+        ),
     ],
 )
 def test_the_runtime_of_a_model(
@@ -224,19 +220,6 @@ def test_a_network_that_8_bits_change_is_run_by_torch(
     with pytest.raises(ModelError, match=r"cannot run .* 8 bits are not accurate"):
         Encoder.load(folder, runtime="native")
     assert rounds() == 0
-
-
-def test_without_a_compiled_kernel_torch_runs_it(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(library, "load", lambda: None)
-    encoder = Encoder.load(folder)
-    assert encoder.runs_on.startswith("torch auto (the native kernel is not compiled: install")
-    exact = Encoder.load(folder, runtime="torch", precision="fp32")
-    assert np.einsum("nd,nd->n", encoder.encode(TEXTS), exact.encode(TEXTS)).min() > 0.999
-    assert encoder.fingerprint == Encoder(exact.model, "x").fingerprint
-    with pytest.raises(ModelError, match="kernel is not compiled"):
-        Encoder.load(folder, runtime="native")
 
 
 # ------------------------------------------------------------------------------- callers

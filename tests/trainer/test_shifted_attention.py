@@ -113,17 +113,6 @@ def test_one_group_and_inference_are_full_attention(network: Any, sparse: Any) -
     assert not torch.allclose(in_groups[mask == 1], full[1][mask == 1], atol=1e-2)
 
 
-def test_nothing_leaks_from_padding_and_its_width_changes_nothing(sparse: Any) -> None:
-    tokens = ids(1, 11)
-    alone = sparse(tokens)[0]
-    for width, filler in ((12, 3), (16, 7), (31, 9)):
-        padded = torch.full((2, width), filler)
-        padded[0, :11] = tokens
-        mask = torch.zeros(2, width, dtype=torch.int64)
-        mask[0, :11] = mask[1, :] = 1
-        assert torch.allclose(sparse(padded, mask)[0][0, :11], alone[0], atol=1e-6)
-
-
 def test_other_networks_are_refused() -> None:
     size = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
     mpnet = MPNetModel(MPNetConfig(**size, intermediate_size=64))

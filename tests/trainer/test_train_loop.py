@@ -220,27 +220,25 @@ def test_resume_with_more_steps(config: TrainConfig) -> None:
     assert len(Encoder.load(config.out).model.history["losses"]) == 20
 
 
-@pytest.mark.parametrize("step", [1, 7])
 def test_a_checkpoint_without_room_leaves_the_older_one(
-    config: TrainConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, step: int
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     write = checkpoint.save_file
 
     def full(tensors: Any, path: Path, said: dict[str, str]) -> None:
         write(tensors, path, said)
-        if f'"step": {step},' in said["run"]:
+        if '"step": 7,' in said["run"]:
             raise OSError("no space left")
 
     monkeypatch.setattr(checkpoint, "save_file", full)
-    kept = f"update {step - 1} was kept" if step > 1 else "no checkpoint was written yet"
-    with pytest.raises(TrainingError, match=f"the checkpoint of update {step} .*no space .*{kept}"):
+    kept = "the checkpoint of update 7 .*no space .*update 6 was kept"
+    with pytest.raises(TrainingError, match=kept):
         train(config)
     left = [entry.name for entry in (config.out / "checkpoint").iterdir()]
-    assert left == ["state.safetensors"] * (step > 1)
+    assert left == ["state.safetensors"]
     monkeypatch.undo()
-    if step > 1:
-        whole = train(replace(config, out=tmp_path / "whole"))
-        assert train(config, resume=True).fingerprint == whole.fingerprint
+    whole = train(replace(config, out=tmp_path / "whole"))
+    assert train(config, resume=True).fingerprint == whole.fingerprint
 
 
 def test_a_result_without_room_is_written_by_resuming(

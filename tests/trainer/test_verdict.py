@@ -22,7 +22,6 @@ from searchengine.trainer.training.head import C
 from searchengine.trainer.training.judging import (
     MIN_ITEMS,
     MIN_LABELS,
-    Measure,
     hold_out,
 )
 from searchengine.trainer.training.loop import Report, train
@@ -171,16 +170,6 @@ def test_labels_that_nothing_judges_move_the_weights_by_their_number(
 
 
 # --- the figures ---
-
-
-def test_an_interval_covers_as_often_as_it_says() -> None:
-    """Of 300 samples of 60 questions without a difference, about one in twenty sees one."""
-    rng, alarms = np.random.default_rng(0), 0
-    for _ in range(300):
-        before, after = rng.normal(0.5, 0.2, 60), rng.normal(0.5, 0.2, 60)
-        verdict = Measure("m", lambda *_: {}).compare({8: after}, {8: before}, {8: 1.0})
-        alarms += verdict.low > 0 or verdict.high < 0
-    assert 5 <= alarms <= 30
 
 
 # --- what is held out ---
