@@ -101,18 +101,3 @@ def during(
         return original(self, *arguments, **options)
 
     monkeypatch.setattr(owner, step, stepped)
-
-
-def killed_after(seconds: float, work: Callable[[], None]) -> bool:
-    """Do something in a child, which is killed after some seconds; False if it ended before."""
-    number = child(work)
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        done, status = os.waitpid(number, os.WNOHANG)
-        if done:
-            assert status == 0
-            return False
-        time.sleep(0.002)
-    os.kill(number, signal.SIGKILL)
-    os.waitpid(number, 0)
-    return True

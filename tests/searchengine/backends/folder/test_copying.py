@@ -1,14 +1,11 @@
 """Damage is never copied under a fresh checksum: merge, rebuild, export and backup refuse it."""
 
-import errno
-import fcntl
 import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +17,6 @@ from searchengine.errors import CollectionError
 from searchengine.indexer.config import Storage
 from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.segment import Segment, SegmentConfig
-from searchengine.indexer.storage import durable
 from searchengine.indexer.storage.durable import FileEntry
 
 DIM = 24
@@ -125,17 +121,6 @@ def test_the_bytes_that_are_hashed_are_the_bytes_that_are_copied(tmp_path: Path)
     flip(path, places["read"])
     with pytest.raises(SegmentError, match="does not match its checksum"):
         merge("to come")
-
-
-def test_linked_files_keep_their_checksum(tmp_path: Path) -> None:
-    first = Segment.build(tmp_path / "a", rows(50), CONFIG)
-    flip(first.path / "vectors.faiss", -2)
-    with pytest.raises(SegmentError, match=r"a/vectors\.faiss does not match its checksum"):
-        Segment.rebuild(tmp_path / "r", first.path, replace(CONFIG, prefix=12))
-    assert {each.name for each in tmp_path.iterdir()} == {"a"}
-    flip(first.path / "vectors.faiss", -2)
-    rebuilt = Segment.rebuild(tmp_path / "r", first.path, replace(CONFIG, prefix=12))
-    assert rebuilt.manifest.files["vectors.faiss"] == first.manifest.files["vectors.faiss"]
 
 
 # ---------------------------------------------------------------------------------- collections
@@ -256,38 +241,3 @@ def test_a_backup_checks_the_pages_of_its_copy(
 
 
 # ------------------------------------------------------------------------------------------ macOS
-
-
-@pytest.mark.parametrize(
-    ("refusal", "fsyncs"), [(None, 0), (errno.ENOTSUP, 1), (errno.ENOTTY, 1), (errno.EIO, None)]
-)
-def test_macos_uses_full_fsync(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: int | None, fsyncs: int | None
-) -> None:
-    full, plain = [], []
-
-    def control(descriptor: int, command: int, *_: Any) -> int:
-        assert command == 51
-        full.append(descriptor)
-        if refusal is not None:
-            raise OSError(refusal, os.strerror(refusal))
-        return 0
-
-    with Store(tmp_path / "documents.db", create=True) as store:
-        pragmas = ("fullfsync", "checkpoint_fullfsync")
-        assert [store.read(f"PRAGMA {name}") for name in pragmas] == [[(1,)], [(1,)]]
-    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
-    monkeypatch.setattr(fcntl, "fcntl", control)
-    monkeypatch.setattr(os, "fsync", plain.append)
-    (tmp_path / "file").write_bytes(b"x")
-    for act in (
-        lambda: durable.sync_file(tmp_path / "file"),
-        lambda: durable.sync_folder(tmp_path),
-    ):
-        full.clear(), plain.clear()
-        if fsyncs is None:  # the disk fails: no second, weaker try that would hide it
-            with pytest.raises(OSError, match="Input/output error"):
-                act()
-        else:
-            act()
-        assert (len(full), len(plain)) == (1, fsyncs or 0)

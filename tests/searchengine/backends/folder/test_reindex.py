@@ -2,19 +2,17 @@
 
 import os
 import signal
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
-from concurrent_writers import during, killed_after, writers
+from concurrent_writers import during
 from conftest import WordLengths
 from faults import in_child
 from pending import leave_pending
-from scenarios import document, stored, strays
+from scenarios import Cutting, document, stored, strays
 
 from searchengine import Document, SearchEngine
 from searchengine.backends.folder.collection import Collection
@@ -23,16 +21,12 @@ from searchengine.backends.folder.store import Store, Work
 from searchengine.backends.folder.writer import Writer
 from searchengine.encoders.functions import PROBE, FunctionEncoder
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch, QueryError
-from searchengine.indexer.config import Storage
 from searchengine.indexer.segment import SegmentConfig
 from searchengine.ingest import ingestion, pipeline
 from searchengine.upkeep import reindex
 from searchengine.upkeep.reindex import FolderPlace, Reindexing
 
 CONFIG = SegmentConfig(prefix=8)
-# Fusion divides cosines by how far they spread, and the rounding of float16 with them: where the
-# documents depend on chance, the spread may be small.
-EXACT = SegmentConfig(prefix=8, storage=Storage.FLOAT32)
 COUNT = 30
 KEYS = {f"d{i}" for i in range(COUNT)}
 
@@ -75,16 +69,14 @@ def works(path: Path) -> list[Work]:
         return store.works()
 
 
-def as_fresh(
-    path: Path, keys: set[str], encoder: Any = None, config: SegmentConfig = CONFIG
-) -> None:
+def as_fresh(path: Path, keys: set[str], encoder: Any = None) -> None:
     """The collection equals one that was made with the new encoder: documents, scores, order."""
     encoder = encoder or other()
     held = stored(path)
     assert set(held) == keys
     with (
         SearchEngine.open(path, encoder) as engine,
-        SearchEngine.create(path.with_name("fresh"), encoder, config) as fresh,
+        SearchEngine.create(path.with_name("fresh"), encoder, CONFIG) as fresh,
     ):
         engine.verify()
         order = list(engine.documents())
@@ -230,20 +222,6 @@ def test_readers_keep_their_commit_until_they_have_the_new_encoder(engine: Searc
     as_fresh(path, KEYS - {"d1"})
 
 
-def test_a_pending_reindex_keeps_what_is_encoded(
-    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    leave_pending(engine, other())
-    (line,) = engine.stats().pending
-    assert line.startswith("reindex by letters: 30 passages encoded; started ")
-    calls: list[object] = []
-    with monkeypatch.context() as patch:
-        during(patch, pipeline.Pipeline, "start", lambda: calls.append(1), 1)
-        engine.reindex(other())
-    assert not calls
-    as_fresh(engine.collection.path, KEYS)
-
-
 def test_a_pending_reindex_can_be_discarded(engine: SearchEngine) -> None:
     path = engine.collection.path
     assert not engine.discard_reindex()
@@ -280,7 +258,7 @@ def test_vectors_without_text_are_refused_by_key(tmp_path: Path) -> None:
     path = tmp_path / "c"
     rng = np.random.default_rng(0)
     with SearchEngine.create(path, None, dim=12) as engine:
-        engine.add([document(1), Document("bare", "")], rng.standard_normal((2, 12)))
+        engine.add([document(1), Document("bare", "\n\t\u3000")], rng.standard_normal((2, 12)))
         engine.add([document(2)], [None])
         with pytest.raises(CollectionError, match="the document 'bare' came with vectors and"):
             engine.reindex(other())
@@ -325,22 +303,6 @@ def test_a_tuned_index_loses_its_operating_point(engine: SearchEngine) -> None:
 
 
 def test_passages_are_cut_for_the_new_encoder(tmp_path: Path) -> None:
-    class Cutting(WordLengths):
-        """Reads eight words."""
-
-        fingerprint = "cutting"
-
-        def token_spans(self, texts: Sequence[str]) -> list[np.ndarray]:
-            result = []
-            for text in texts:
-                ends = np.cumsum([len(word) + 1 for word in text.split(" ")]) - 1
-                starts = np.concatenate([[0], ends[:-1] + 1])
-                result.append(np.stack([starts, ends], axis=1) if text else np.empty((0, 2), int))
-            return result
-
-        def room(self, role: str) -> int:
-            return 8
-
     path = tmp_path / "c"
     long = [
         Document(f"l{i}", " ".join("x" * (1 + (i + j) % 7) for j in range(30))) for i in range(9)
@@ -350,37 +312,3 @@ def test_passages_are_cut_for_the_new_encoder(tmp_path: Path) -> None:
         engine.reindex(Cutting(), passages=True)
         assert engine.stats().passages > 9 * 4
     as_fresh(path, {each.key for each in long}, Cutting())
-
-
-@pytest.mark.parametrize("documents", [40, pytest.param(400, marks=pytest.mark.long)])
-def test_writers_and_readers_beside_a_reindex_that_is_killed_three_times(
-    tmp_path: Path, documents: int
-) -> None:
-    path, logs, random = tmp_path / "c", tmp_path / "logs", Random(documents)
-    logs.mkdir()
-    with SearchEngine.create(path, WordLengths(), EXACT) as engine:
-        engine.add([document(1000 + i) for i in range(documents)])
-    reader = SearchEngine.open(path, WordLengths())
-    before = reader.search("x xx", k=50)
-
-    def slow(texts: Sequence[str]) -> np.ndarray:
-        time.sleep(0.004 * len(texts))
-        return letters(texts)
-
-    def reindex() -> None:
-        with SearchEngine.open(path, WordLengths(), wait=60) as engine:
-            engine.reindex(FunctionEncoder(slow, "letters"))
-
-    with writers(path, logs) as acknowledged:
-        for _ in range(3):
-            assert killed_after(0.1 + 0.1 * random.random(), reindex)
-            assert reader.search("x xx", k=50) == before
-            with SearchEngine.open(path, WordLengths()) as also:
-                also.verify()
-        reindex()
-    assert reader.search("x xx", k=50) == before
-    reader.close()
-    with SearchEngine.open(path, other()) as engine:
-        engine.delete(["d1000"])
-    keys = {f"d{1000 + i}" for i in range(1, documents)} | acknowledged()
-    as_fresh(path, keys, config=EXACT)

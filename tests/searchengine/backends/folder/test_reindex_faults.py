@@ -9,7 +9,7 @@ from conftest import WordLengths
 from pending import leave_pending
 from scenarios import document
 
-from searchengine import Document, SearchEngine
+from searchengine import SearchEngine
 from searchengine.backends.folder.folders import Owner
 from searchengine.backends.folder.view import View
 from searchengine.encoders.functions import FunctionEncoder
@@ -73,14 +73,6 @@ def test_a_damaged_file_of_a_pending_reindex_is_named(engine: SearchEngine, name
     assert engine.discard_reindex()
     engine.reindex(other())
     engine.verify()
-
-
-def test_blank_texts_are_refused_before_anything_is_encoded(tmp_path: Path) -> None:
-    with SearchEngine.create(tmp_path / "c", None, dim=3) as engine:
-        engine.add([document(1), Document("blank", "\n\t\u3000")], np.eye(2, 3))
-        with pytest.raises(CollectionError, match="the document 'blank' came with vectors"):
-            engine.reindex(other())
-        assert engine.stats().pending == ()
 
 
 def test_an_error_of_the_encoder_names_the_reindex(engine: SearchEngine) -> None:

@@ -4,25 +4,22 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from concurrent_writers import during
 from conftest import Remainders, WordLengths
-from scenarios import document
+from scenarios import Cutting, document
 
 from searchengine import Document, SearchEngine
 from searchengine.backends.folder import collection as ahead
 from searchengine.backends.folder.folders import Owner
 from searchengine.backends.folder.view import View
-from searchengine.encoders.loading import CollectionEncoder, load_given
+from searchengine.encoders.loading import CollectionEncoder
 from searchengine.errors import CollectionError, EncoderMismatch
 from searchengine.ingest.ingestion import Ingestion
 from searchengine.ingest.passages import PassageReader
 from searchengine.ingest.pipeline import Pipeline
-from searchengine.upkeep import repair
-from searchengine.upkeep.reindex import Reindexing
 
 Act = Callable[[SearchEngine], object]
 
@@ -130,20 +127,12 @@ def test_vectors_that_came_with_documents_are_not_stored_beside_those_of_another
     holds(engine, set(range(5)), Remainders())
 
 
-@pytest.mark.parametrize("shows", [False, True])
 def test_another_engine_loses_its_add_and_stores_nothing(
-    engine: SearchEngine, path: Path, monkeypatch: pytest.MonkeyPatch, shows: bool
+    engine: SearchEngine, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with SearchEngine.open(path, WordLengths()) as other:
-
-        def reindex() -> None:
-            other.reindex(Remainders())
-            if shows:  # whatever the view shows, the vectors are what counts
-                engine.collection.accepts = lambda _: None
-                engine.collection.refresh()
-
         with monkeypatch.context() as patch:
-            during(patch, Ingestion, "_commit", reindex)
+            during(patch, Ingestion, "_commit", lambda: other.reindex(Remainders()))
             with pytest.raises(EncoderMismatch, match=r"remainders|in memory"):
                 engine.add([document(7)])
         holds(other, set(range(5)), Remainders())
@@ -152,20 +141,6 @@ def test_another_engine_loses_its_add_and_stores_nothing(
 def test_a_reindex_by_the_same_encoder_with_other_passages_counts_too(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Cutting(WordLengths):
-        """Reads eight words of a document."""
-
-        def token_spans(self, texts: Any) -> list[np.ndarray]:
-            spans = []
-            for text in texts:
-                ends = np.cumsum([len(word) + 1 for word in text.split(" ")]) - 1
-                starts = np.concatenate([[0], ends[:-1] + 1])
-                spans.append(np.stack([starts, ends], axis=1) if text else np.empty((0, 2), int))
-            return spans
-
-        def room(self, role: str) -> int:
-            return 8
-
     with SearchEngine.create(path, Cutting(), passages=True) as engine:
         engine.add([document(1)])
         with monkeypatch.context() as patch:
@@ -173,27 +148,6 @@ def test_a_reindex_by_the_same_encoder_with_other_passages_counts_too(
             engine.add([Document("d9", " ".join(["x"] * 30))])
         assert engine.stats().passages == 2
         holds(engine, {1, 9}, Cutting())
-
-
-def test_a_repair_encodes_by_the_encoder_of_the_moment_when_it_writes(
-    engine: SearchEngine, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writing = repair.writing
-
-    def reindexed(*arguments: Any) -> Any:
-        alter(path, document(3).text)
-        engine.reindex(Remainders())
-        alter(path)
-        return writing(*arguments)
-
-    alter(path)
-    with monkeypatch.context() as patch:
-        patch.setattr(repair, "writing", reindexed)
-        with pytest.raises(EncoderMismatch, match="got one of 16 with fingerprint word-lengths"):
-            SearchEngine.repair(path, WordLengths())
-    assert SearchEngine.repair(path, Remainders()).whole
-    engine.refresh()
-    holds(engine, set(range(5)), Remainders())
 
 
 def alter(path: Path, text: str = "x xxxx") -> None:
@@ -210,38 +164,6 @@ def test_an_altered_text_is_named_and_not_left_without_a_vector(
     assert SearchEngine.repair(path, WordLengths()).whole
     engine.reindex(Remainders())
     holds(engine, set(range(5)), Remainders())
-
-
-def test_two_reindexes_of_one_engine_follow_each_other(
-    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def again() -> None:
-        with pytest.raises(CollectionError, match="is being reindexed by another process"):
-            engine.reindex(WordLengths(8, "narrow"))
-
-    with monkeypatch.context() as patch:
-        during(patch, Reindexing, "swap", again)
-        engine.reindex(Remainders())
-    holds(engine, set(range(5)), Remainders())
-    engine.reindex(WordLengths())
-    holds(engine, set(range(5)), WordLengths())
-
-
-def test_a_reindex_that_begins_before_the_one_before_is_shown_keeps_its_encoder(
-    engine: SearchEngine,
-) -> None:
-    encoder, narrow = engine._encoder, load_given(WordLengths(8, "narrow"))
-    first = encoder.expect(load_given(Remainders()), None)
-    second = encoder.expect(narrow, None)
-    with SearchEngine.open(engine.collection.path, WordLengths()) as other:
-        other.reindex(Remainders())
-        engine.refresh()
-        encoder.settle(first)
-        other.reindex(narrow)
-    engine.refresh()
-    encoder.settle(second)
-    assert encoder.load() is narrow
-    assert encoder._expected == ()
 
 
 @pytest.mark.parametrize("act, method", [
