@@ -183,6 +183,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(folder: Path, tmp_path: Path)
         (("search", index, "x", "--encoder", tmp_path / "gone"), "no model at"),
         (("index", tmp_path / "gone.jsonl", tmp_path / "n"), "no such file or folder"),
         (("index", empty, tmp_path / "n"), "no document to index"),
+        (("index", empty, tmp_path / "n", "--prune"), "--prune needs a folder of files"),
         (("index", latin, tmp_path / "n"), "latin.csv:2: not UTF-8 (byte 0xe9)"),
         (
             ("index", folder / "corpus.jsonl", tmp_path / "n", "--prefix", "500"),

@@ -76,14 +76,6 @@ def test_a_broken_header_is_never_skipped(tmp_path: Path) -> None:
         list(read_corpus(path, lambda _: None))
 
 
-def test_blank_text_files_have_no_title(tmp_path: Path) -> None:
-    write(tmp_path / "empty.txt", "")
-    write(tmp_path / "v1.2 release-notes.md", "new")
-    blank, notes = read_corpus(tmp_path)
-    assert (blank.key, blank.full_text) == ("empty.txt", "")
-    assert notes.title == "v1.2 release notes"
-
-
 def test_a_name_that_is_no_text_makes_a_printable_message(tmp_path: Path) -> None:
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.txt")).write_text("a")
     bad: list[CorpusError] = []
@@ -208,11 +200,6 @@ def test_fields_that_cannot_be_chosen(
     for path in (table, lines):
         with pytest.raises(CorpusError, match=f"{path.name}:1: .*{message}"):
             list(read_corpus(path, lambda _: None, columns=Columns(**columns)))
-
-
-def test_columns_name_three_fields_of_a_table() -> None:
-    with pytest.raises(CorpusError, match="must name different fields"):
-        Columns(text="a", title="A")
 
 
 def test_text_files_have_no_fields(tmp_path: Path) -> None:

@@ -14,18 +14,16 @@ from cut_documents import (
     Words,
     brute_force,
     check,
-    collection,
     keys,
 )
 
 from searchengine import SearchEngine
-from searchengine.encoders.loading import QuestionEncoder, load_built_by
+from searchengine.encoders.loading import load_built_by
 from searchengine.encoders.protocol import WrappedEncoder
 from searchengine.errors import CollectionError, QueryError, SearchEngineError
 from searchengine.indexer.errors import VectorError
 from searchengine.ingest.passages import BATCH, PassageConfig, PassageReader
 from searchengine.measure.retrieval import measure, task
-from searchengine.trainer.sources import source as sources
 
 
 def new_calls(engine: SearchEngine) -> list[list[str]]:
@@ -37,12 +35,6 @@ def new_calls(engine: SearchEngine) -> list[list[str]]:
 
 
 # ---------------------------------------------------------------------------------- what is encoded
-
-
-def test_passages_are_encoded_with_their_title(tmp_path: Path) -> None:
-    with collection(tmp_path, [{"_id": "x", "title": "t", "text": "a b c d e f"}]) as engine:
-        assert new_calls(engine) == [["t a b c", "t d e f"]]
-        assert new_calls(engine) == []
 
 
 def test_an_update_replaces_all_passages(engine: SearchEngine) -> None:
@@ -150,18 +142,6 @@ def test_an_encoder_that_is_gone_is_named(tmp_path: Path) -> None:
         load_built_by({**identity, "source": None}, tmp_path)
 
 
-def test_the_packaged_multilingual_encoder_is_not_replaced_by_the_published_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The published one would be fetched in vain: its vectors differ."""
-    monkeypatch.setattr(sources, "find_spec", lambda name: None)
-    monkeypatch.setattr(sources, "user_cache", lambda: tmp_path)
-    monkeypatch.setattr("huggingface_hub.snapshot_download", pytest.fail)
-    identity = {"source": "multilingual", "dim": 384, "fingerprint": "x"}
-    with pytest.raises(CollectionError, match=r"not installed: .*\[multilingual\]'\)"):
-        load_built_by(identity, tmp_path)
-
-
 # ------------------------------------------------------------------------------------- measurements
 
 
@@ -206,9 +186,9 @@ def test_an_encoder_that_fails_on_a_question(engine: SearchEngine, mode: str, va
         def encode(self, texts: Any, *, role: str | None = None) -> Any:
             return np.full((len(texts), 16), value, np.float32)
 
-    engine._encoder._present = QuestionEncoder(WrappedEncoder(Broken()))
-    with pytest.raises((VectorError, SearchEngineError)):
-        engine.search("bb", mode=mode)
+    with SearchEngine.open(engine.collection.path, Broken()) as broken:
+        with pytest.raises((VectorError, SearchEngineError)):
+            broken.search("bb", mode=mode)
 
 
 @pytest.mark.parametrize("questions", [[" "], ["a", ""], ["a", 5], [None]])

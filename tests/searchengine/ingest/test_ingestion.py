@@ -1,18 +1,14 @@
 """What a commit is made of: ranges of vectors, blocks of documents, what counts as changed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
-import numpy as np
 import pytest
 from conftest import WordLengths, commits_of
-from cut_documents import Words
 
 from searchengine import SearchEngine
 from searchengine.backends.folder.collection import Collection
-from searchengine.ingest import pipeline
 
 
 @pytest.mark.parametrize("change", [
@@ -41,35 +37,6 @@ def test_an_add_of_several_commits_ends_in_one_segment(tmp_path: Path) -> None:
         for i in range(2):  # a segment of another call waits for its tier
             engine.add([{"_id": f"more{i}", "text": "a"}])
         assert engine.stats().segments == 3
-
-
-def test_the_passages_of_a_long_document_are_reported_while_it_is_encoded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pipeline, "LARGEST_BLOCK", (2048, 100))
-    monkeypatch.setattr(pipeline, "BATCH", 4)
-
-    class Reporting(Words):
-        def encode(
-            self, texts: Sequence[str], *, role: Any = None, on_batch: Callable[[int], None]
-        ) -> np.ndarray:
-            for _ in texts:
-                on_batch(1)
-            return super().encode(texts, role=role)
-
-    reports: list[tuple[str, int, int]] = []
-    documents: list[int] = []
-    with SearchEngine.create(tmp_path / "c", Reporting()) as engine:
-        for text, passages in (("a" * 99, 0), ("aa bb cc dd " * 9, 9)):
-            engine.add(
-                [{"_id": text, "text": text}],
-                progress=lambda read, _: documents.append(read),
-                building=lambda *report: reports.append(report),
-            )
-            assert [each for each in reports if each[0] == "Passages"] == passages * [
-                ("Passages", 1, passages)
-            ]
-    assert documents == [1, 1]
 
 
 def test_an_add_that_ends_without_text_is_not_empty(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """A mirrored folder: whatever happens to its files, the collection equals a new one of it."""
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine import SearchEngine
-from searchengine.backends.folder.collection import Collection
 from searchengine.corpus.files import Unread, read_corpus
 from searchengine.errors import CorpusError, EmptyCorpus
 from searchengine.ingest.folder_sync import FolderSync, MirrorOptions
@@ -117,16 +115,6 @@ def test_files_that_cannot_be_read_any_more_are_removed(engine: SearchEngine, no
     check(engine, notes)
 
 
-def test_links(engine: SearchEngine, notes: Path) -> None:
-    write(notes, {"one/a.txt": "a"})
-    (notes / "one" / "loop").symlink_to(notes)
-    (notes / "gone.txt").symlink_to(notes / "nothing.txt")
-    (notes / "b.txt").symlink_to(notes / "one" / "a.txt")
-    os.mkfifo(notes / "pipe.txt")
-    assert done(engine.mirror(notes)) == (2, 0, 0, 0)
-    check(engine, notes)
-
-
 # ----------------------------------------------------------------------------- what is not touched
 
 
@@ -145,14 +133,18 @@ def test_documents_from_elsewhere_stay(engine: SearchEngine, notes: Path, tmp_pa
     assert sorted(engine.keys()) == ["a.txt", "b", "more/a.txt"]
 
 
+@pytest.mark.parametrize("was_there", [False, True])
 def test_a_file_that_another_process_has_added_meanwhile_stays(
-    engine: SearchEngine, notes: Path
+    engine: SearchEngine, notes: Path, was_there: bool
 ) -> None:
-    write(notes, {"a.txt": "a"})
+    write(notes, {"a.txt": "a"} | ({"b.txt": "bb"} if was_there else {}))
+    engine.mirror(notes)
+    (notes / "b.txt").unlink(missing_ok=True)
     sync = FolderSync(engine.folder, engine._reader, notes, MirrorOptions())
     sync.look(Unread())
-    write(notes, {"b.txt": "bb"})
-    engine.add(read_corpus(notes))
+    write(notes, {"b.txt": "bb a"})
+    with SearchEngine.open(engine.collection.path, Words()) as other:
+        other.mirror(notes)
     assert sync.run(Unread(), None).removed == 0
     check(engine, notes)
 
@@ -264,23 +256,3 @@ def mirror(engine: SearchEngine, folder: Path, prefix: str, progress: Any = None
             engine.delete(where=f"_id like '{prefix}%' and not _id like 'other/%'")
     if progress is not None:
         raise Ended(0)
-
-
-def test_a_file_that_comes_back_while_another_writes_keeps_its_document(
-    engine: SearchEngine, notes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(notes, {"a.txt": "one", "b.txt": "two"})
-    engine.mirror(notes)
-    (notes / "b.txt").unlink()
-    delete = Collection.delete
-
-    def after_another(self: Collection, *arguments: Any) -> int:
-        monkeypatch.undo()
-        write(notes, {"b.txt": "two again"})
-        with SearchEngine.open(tmp_path / "c.index", Words()) as other:
-            other.mirror(notes)
-        return delete(self, *arguments)
-
-    monkeypatch.setattr(Collection, "delete", after_another)
-    engine.mirror(notes)
-    assert contents(engine, tmp_path / "export") == fresh(notes, tmp_path / "new")

@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine import SearchEngine
-from searchengine.backends.folder.merging import Merging
 from searchengine.errors import SearchEngineError
 from searchengine.ingest import ingestion, pipeline
 
@@ -168,34 +167,27 @@ def test_an_interrupted_add_stops_the_encoder_between_two_batches(
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_what_was_read_ahead_is_compared_again(
-    path: Path, monkeypatch: pytest.MonkeyPatch, same: bool
-) -> None:
-    """Another writes what this one has read ahead, between its two commits."""
+def test_what_was_read_ahead_is_compared_again(path: Path, same: bool) -> None:
+    """Another writes what this one has read already, and not committed."""
     theirs = [document(EVERY + 3), {"_id": "theirs", "text": "ccc"}]
     if not same:
         theirs[0] = {**theirs[0], "text": "ddd ddd"}
-    merge_due = Merging.merge_due
-    others: list[int] = []
 
-    def other_writes(self: Merging, *arguments: Any, **options: Any) -> None:
-        merge_due(self, *arguments, **options)
-        if not others:
-            others.append(stored(path))
-            with SearchEngine.open(path, WordLengths()) as other:
-                other.add(theirs)
+    def stream() -> Iterator[dict[str, Any]]:
+        yield from map(document, range(EVERY + 10))
+        with SearchEngine.open(path, WordLengths()) as other:
+            other.add(theirs)
+        yield from map(document, range(EVERY + 10, EVERY + 20))
 
-    monkeypatch.setattr(Merging, "merge_due", other_writes)
     with SearchEngine.create(path, WordLengths(), {"prefix": 4}) as engine:
         with commits_of(EVERY):
-            summary = engine.add(map(document, range(EVERY + 20)))
-        assert others == [EVERY]
+            summary = engine.add(stream())
         changes = (summary.added, summary.changed, summary.unchanged)
         assert changes == (EVERY + 19, int(not same), int(same))
         engine.verify()
-        assert engine.stats().documents == EVERY + 21
         texts = {each.key: each.text for each in engine.documents() if each.key != "theirs"}
         assert texts == {each["_id"]: each["text"] for each in map(document, range(EVERY + 20))}
+        assert len(engine) == EVERY + 21
 
 
 @given(

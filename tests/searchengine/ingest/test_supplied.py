@@ -20,12 +20,10 @@ from searchengine.errors import (
     CollectionBusy,
     CollectionError,
     CorpusError,
-    DuplicateKey,
-    EmptyCorpus,
     EncoderMismatch,
     QueryError,
 )
-from searchengine.ingest import supplied
+from searchengine.indexer.arrays import BLOCK_ROWS
 from searchengine.upkeep.repair import repair
 
 DIM = 6
@@ -269,13 +267,6 @@ def test_a_width_is_needed_without_an_encoder(path: Path, dim: Any) -> None:
     assert not path.exists()
 
 
-def test_no_vectors_at_all(engine: SearchEngine) -> None:
-    with pytest.raises(EmptyCorpus):
-        engine.add([], np.empty((0, DIM)))
-    with pytest.raises(DuplicateKey, match="occurs twice"):
-        engine.add([{"_id": "a", "text": "x"}] * 2, random(2))
-
-
 def test_equal_records_take_a_row_each(tmp_path: Path, engine: SearchEngine) -> None:
     """A record without a key that occurs again is left out, with its row."""
     (tmp_path / "d.jsonl").write_text('{"text": "x"}\n{"text": "x"}\n{"text": "y"}\n')
@@ -317,21 +308,6 @@ def test_documents_without_a_vector(engine: SearchEngine, tmp_path: Path) -> Non
     assert np.load(tmp_path / "export" / "vectors.npy").shape == (0, DIM)
 
 
-def test_documents_without_a_text(engine: SearchEngine) -> None:
-    vectors = random(3)
-    documents = [
-        {"_id": "a", "text": "", "n": 1},
-        {"_id": "b", "text": None},
-        {"_id": "c", "text": ""},
-    ]
-    summary = engine.add(documents, [vectors[0], vectors[1], None])
-    assert (summary.added, summary.without_text.first) == (2, ["c"])
-    hit = engine.search(vectors[0], where="n = 1")[0]
-    assert (hit.key, hit.text, hit.snippet, hit.start, hit.end) == ("a", "", "", 0, 0)
-    assert engine["b"].text == ""
-    engine.verify()
-
-
 # ----------------------------------------------------------------------------- several passages
 
 
@@ -357,18 +333,16 @@ def test_several_vectors_of_a_document(engine: SearchEngine, tmp_path: Path) -> 
     assert engine.add(texts(3), vectors, passages=moved).changed == 1
 
 
-def test_a_document_of_more_vectors_than_a_block(
-    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(supplied, "BLOCK_ROWS", 4)
-    vectors = random(25)
-    spans = [{"key": f"k{i // 11}", "start": 0, "end": i % 9} for i in range(25)]
+def test_a_document_of_more_vectors_than_a_block(engine: SearchEngine) -> None:
+    count = BLOCK_ROWS * 3 // 4  # of a document: the second one is in two blocks
+    vectors = random(2 * count + 3)
+    spans = [{"key": f"k{i // count}", "start": 0, "end": i % 9} for i in range(len(vectors))]
     engine.add(texts(3), vectors, passages=spans)
     assert engine.add(texts(3), vectors, passages=spans).unchanged == 3
-    for i in (0, 10, 11, 24):
+    for i in (0, count - 1, count, BLOCK_ROWS, 2 * count + 2):
         hit = engine.search(vectors[i], 1)[0]
-        assert (hit.key, hit.end) == (f"k{i // 11}", i % 9)
-    vectors[10] *= -1
+        assert (hit.key, hit.end) == (f"k{i // count}", i % 9)
+    vectors[BLOCK_ROWS] *= -1
     assert engine.add(texts(3), vectors, passages=spans).changed == 1
 
 

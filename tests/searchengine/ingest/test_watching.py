@@ -243,32 +243,3 @@ def test_a_killed_command_goes_on(tmp_path: Path, notes: Path) -> None:
     with SearchEngine.open(index) as engine:
         assert keys(engine) == {"a.txt", "c.txt"}
         engine.verify()
-
-
-def test_prune_as_a_command(tmp_path: Path, notes: Path) -> None:
-    from click.testing import CliRunner
-
-    from searchengine.cli import cli
-
-    model = write_model2vec(tmp_path / "model")
-
-    def index(*options: str) -> Any:
-        arguments = ["index", str(notes), str(tmp_path / "c.index"), "--encoder", str(model)]
-        return CliRunner().invoke(cli, [*arguments, *options])
-
-    assert "2 added in" in index("--prune").stderr
-    (notes / "a.txt").rename(notes / "one" / "a.txt")
-    write(notes, {"c.txt": "ccc"})
-    assert '"removed": 1,' in index("--prune", "--json").stdout
-    shutil.rmtree(notes / "one")
-    assert "2 removed, 1 unchanged in" in index("--prune").stderr
-    (notes / "c.txt").unlink()
-    refused = index("--prune")
-    assert refused.exit_code == 2
-    assert refused.stderr.endswith(
-        "notes has no documents left, so nothing was removed; to remove all its documents (1): "
-        f'searchengine delete {tmp_path / "c.index"} --where "exists(path)"\n'
-    )
-    (notes / "x.jsonl").write_text('{"text": "a"}\n')
-    arguments = ["index", str(notes / "x.jsonl"), str(tmp_path / "c.index"), "--prune"]
-    assert "--prune needs a folder of files" in CliRunner().invoke(cli, arguments).stderr
