@@ -12,20 +12,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
 import click
-import command_line
 import pytest
 from command_line import COMMAND, run, run_json
-from small_sample import DOCUMENTS, write_small_sample
 from tiny_model import static_table, write_model2vec
 
 from searchengine import __version__
 from searchengine.cli import cli
-from searchengine.trainer.training.train_config import TrainConfig
 
 CORPUS = """\
 {"_id": "whale", "title": "Whales", "text": "A whale rests one half of its brain.", "year": 2016}
@@ -351,21 +347,8 @@ def test_without_faiss_one_sentence_names_the_package(folder: Path) -> None:
     assert "pip install faiss-cpu" in one_sentence(done)
 
 
-@pytest.mark.parametrize("short", [True, pytest.param(False, marks=pytest.mark.long)])
-def test_demo_leaves_a_model_and_a_collection(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: bool
-) -> None:
-    def small(**settings: Any) -> TrainConfig:
-        return TrainConfig(**settings | {"max_steps": 2, "batch_size": 16})
-
-    if short:
-        monkeypatch.setattr("searchengine.trainer.training.train_config.TrainConfig", small)
-        monkeypatch.setattr("searchengine.trainer.training.head.ROTATION_TEXTS", 200)
-        sample = write_small_sample(tmp_path / "sample")
-        monkeypatch.setattr("searchengine.cli.demo.sample_folder", lambda: sample)
-        # bf16 is not compared with float32, which takes as long as all else.
-        load = partial(command_line._load, precision="fp32")
-        monkeypatch.setattr(command_line, "_load", lambda source, **_: load(source))
+@pytest.mark.long
+def test_demo_leaves_a_model_and_a_collection(tmp_path: Path) -> None:
     first = run("demo", cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     answers = re.findall(r"^0\.\d{3}  (\S+)", first.stdout, re.MULTILINE)
@@ -374,8 +357,7 @@ def test_demo_leaves_a_model_and_a_collection(
     assert re.search(r"flat fp16 \d+ → [^│]+│ (1|0)\.\d+ +│", first.stdout), first.stdout
     model = json.loads((tmp_path / "demo/model/config_sentence_transformers.json").read_text())
     assert model["matryoshka_dims"][0] == 384  # the base is kept, unless training is better
-    documents = run_json("info", tmp_path / "demo" / "demo.index")["documents"]
-    assert documents == (DOCUMENTS if short else 252)
+    assert run_json("info", tmp_path / "demo" / "demo.index")["documents"] == 252
     again = run("demo", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert "is there already" in again.stderr

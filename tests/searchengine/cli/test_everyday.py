@@ -10,11 +10,6 @@ from command_line import run, run_json
 from tiny_model import write_model2vec
 
 from searchengine import SearchEngine
-from searchengine.cli import search
-from searchengine.corpus.documents import LeftOut
-from searchengine.corpus.files import Unread
-from searchengine.ingest.folder_sync import Pass
-from searchengine.ingest.ingestion import AddSummary
 from tests.searchengine.cli.test_cli import indexing, interrupted, wait_until
 
 
@@ -68,18 +63,6 @@ def _keys(collection: Path) -> list[str]:
         return sorted(engine.keys())
 
 
-# ------------------------------------------------------------------------------------------- Ctrl-C
-
-
-def test_ctrl_c_ends_any_command_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(search, "open_engine", interrupt)
-    done = run("list", "notes.index")
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "Interrupted\n")
-
-
 # --------------------------------------------------------------------------------------- JSON shape
 
 
@@ -89,7 +72,7 @@ def shape(value: Any) -> Any:
 
 
 def test_json_has_the_same_keys_whatever_the_options(
-    notes: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    notes: Path, encoder: Path, tmp_path: Path
 ) -> None:
     (notes / "b.png").write_bytes(b"")
     index = ("index", notes, tmp_path / "c", "--encoder", encoder)
@@ -113,12 +96,3 @@ def test_json_has_the_same_keys_whatever_the_options(
     empty: dict[str, Any] = {"hits": [], "facets": {}, "replaced": {}, "notes": []}
     empty |= {"exact": False}
     assert runs["search"][3] == empty
-    passes = Pass(_summary(), 2, Unread(), LeftOut()), Pass(None, 2, Unread(), LeftOut(), "away")
-    monkeypatch.setattr(SearchEngine, "watch", lambda *_: iter(passes))
-    lines = run(*index, "--watch", "--json").stdout.splitlines()
-    shapes = [shape(json.loads(line)) for line in lines]
-    assert shapes == [shape(runs["index"][0])] * 2
-
-
-def _summary() -> AddSummary:
-    return AddSummary(1, 0, 0, 0, LeftOut(), LeftOut(), LeftOut())

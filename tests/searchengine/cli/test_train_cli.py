@@ -11,7 +11,6 @@ from safetensors.torch import save_file
 
 from searchengine.cli.train import log_to, resumable
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.errors import ConfigError
 from searchengine.trainer.training import checkpoint
 from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import WORDS, write_sentence_transformer
@@ -38,24 +37,6 @@ def folder(tmp_path: Path) -> Path:
 
 def run(folder: Path, *arguments: str) -> command_line.Done:
     return command_line.run(*arguments, cwd=folder)
-
-
-@pytest.mark.parametrize("rank", [0, 1])  # of one process, or the second of several
-@pytest.mark.parametrize("resume", [False, True])
-def test_resume_reaches_the_training(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, resume: bool, rank: int
-) -> None:
-    def train(
-        config: TrainConfig, report: object = None, resume: bool = False, measure: object = None
-    ) -> None:
-        assert (report is None) == (rank == 1)
-        raise ConfigError(f"resume is {resume}")
-
-    monkeypatch.setattr("searchengine.trainer.training.processes.launched_rank", lambda: rank)
-    monkeypatch.setattr("searchengine.trainer.training.loop.train", train)
-    option = ["--resume"] if resume else []
-    done = run(folder, "train", "pairs.tsv", "--base", "base", "--out", "r", *option)
-    assert done.returncode == 2 and f"resume is {resume}" in done.stderr, done.stderr
 
 
 def test_preset_settings_pictures_and_logs(folder: Path) -> None:

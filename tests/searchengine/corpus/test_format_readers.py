@@ -2,7 +2,6 @@
 
 import decimal
 import gzip
-import io
 import json
 import os
 import re
@@ -34,7 +33,6 @@ from reportlab.pdfgen.canvas import Canvas
 
 from searchengine.corpus.documents import Document
 from searchengine.corpus.files import Unread, count_records, read_corpus
-from searchengine.corpus.formats import kinds
 from searchengine.corpus.formats.kinds import KINDS, FileChoice, heading_at, headings_of
 from searchengine.corpus.tabular import Columns
 from searchengine.corpus.text_files import Heading, Text
@@ -268,9 +266,6 @@ def test_content_without_an_encoding_of_text(tmp_path: Path) -> None:
         read(tmp_path / "a.txt", bytes(range(256)))
     with pytest.raises(CorpusError, match=r"a.csv:1: not UTF-8 .* probably utf-16; .* -f utf-16"):
         read(tmp_path / "a.csv", "id,text\n1,one\n".encode("utf-16"))
-
-
-def test_lines_in_another_encoding_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=r"a.csv:2: not UTF-8 .byte 0xb0. but probably cp949; "):
         read(tmp_path / "a.csv", f"text\n{KOREAN}\n".encode("cp949"))
 
@@ -386,15 +381,6 @@ def test_tables_that_cannot_be_read(database: Path, corpus: str, message: str) -
         list(read_corpus(corpus))
 
 
-def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = io.TextIOWrapper(io.BytesIO(b'{"_id": "1", "text": "a"}\nno\n'))
-    monkeypatch.setattr(sys, "stdin", lines)
-    bad: list[CorpusError] = []
-    assert list(read_corpus("-", bad.append)) == [Document("1", "a")]
-    assert str(bad[0]).startswith("-:2: not JSON")
-    assert count_records("-") is None
-
-
 # ------------------------------------------------------------------------------------------- tables
 
 
@@ -473,17 +459,12 @@ def test_what_is_skipped_is_counted_by_kind(
 ) -> None:
     for name in ("a.md", "b.PNG", "c.png", "d.xls", "Makefile", "e.pdf", "f.docx", ".hidden.png"):
         (tmp_path / name).write_text("x")
-    there = kinds.find_spec
-    monkeypatch.setattr(
-        kinds, "find_spec", lambda name: None if name in ("pypdfium2", "docx") else there(name)
-    )
+    for package in ("pypdfium2", "docx"):
+        monkeypatch.setitem(sys.modules, package, None)
     unread = Unread()
     assert [d.key for d in read_corpus(tmp_path, unread=unread)] == ["a.md"]
     assert unread.kinds == {".png": 2, ".xls": 1, "without a suffix": 1, ".pdf": 1, ".docx": 1}
-    sentence = unread.sentence()
-    assert sentence.startswith("6 entries of other kinds skipped: 2 .png, ")
-    line = install_line("formats")
-    assert re.search(rf"; {re.escape(line)} reads \.(docx and \.pdf|pdf and \.docx)$", sentence)
+    assert install_line("formats") in unread.sentence()
     with pytest.raises(CorpusError, match=r"to read PDF files, install the extra formats: .*pip"):
         list(read_corpus(tmp_path / "e.pdf"))
     assert Unread().sentence() == ""

@@ -10,10 +10,10 @@ from starlette.testclient import TestClient
 
 from searchengine.cli.serve import named_collections, of_collections
 from searchengine.errors import QueryError
-from searchengine.server import app, guard
+from searchengine.server import app
 from searchengine.server.auth import Access, read_tokens
 from searchengine.server.responses import Refused
-from searchengine.server.server_settings import ServerSettings
+from searchengine.server.server_settings import MAX_BODY, ServerSettings
 
 Serve = Callable[..., TestClient]
 SEARCH = {"query": "a bee"}
@@ -138,12 +138,11 @@ def test_names_of_collections_and_their_encoders(tmp_path: Path) -> None:
             of_collections([wrong], two)
 
 
-def test_a_body_has_a_limit(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "MAX_BODY", 1000)
-    assert client.put(DOCUMENT, json={"text": "x" * 900}).status_code == 200
-    for body in (b"x" * 1001, iter([b'{"text": "', b"x" * 1001, b'"}'])):
+def test_a_body_has_a_limit(client: TestClient) -> None:
+    long = b"x" * (MAX_BODY + 1)
+    for body in (long, iter([b'{"text": "', long, b'"}'])):
         response = client.put(DOCUMENT, content=body)  # type: ignore[arg-type]
-        assert response.status_code == 413 and "at most 1000 bytes" in response.text
+        assert response.status_code == 413 and f"at most {MAX_BODY} bytes" in response.text
 
 
 def test_the_file_of_tokens_is_followed(

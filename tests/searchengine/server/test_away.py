@@ -2,7 +2,6 @@
 
 import math
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from tiny_model import static_table, write_model2vec
 
 from searchengine import SearchEngine
 from searchengine.cli import cli
-from searchengine.errors import EncoderMismatch
+from searchengine.errors import CollectionError
 from searchengine.server import served
 
 Serve = Callable[..., TestClient]
@@ -110,24 +109,27 @@ def test_questions_are_encoded_by_the_encoder_that_is_named(serve: Serve, tmp_pa
     assert len(client.post("/v1/search", json=search).json()["hits"]) == 1
 
 
-def test_a_former_engine_is_closed(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_former_engine_is_closed(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After a reindex its encoder takes no memory, once requests that use it have ended."""
     monkeypatch.setattr(served, "LATE", 0.0)
-    closed: list[SearchEngine] = []
-    close, refresh = SearchEngine.close, SearchEngine.refresh
-    monkeypatch.setattr(SearchEngine, "close", lambda self: closed.append(self) or close(self))
-    client = serve(timeout=0.2)
+    path = tmp_path / "c.index"
+    with SearchEngine.create(path, write_model2vec(tmp_path / "first")) as engine:
+        engine.add([{"_id": "1", "text": "a whale"}])
+    client = serve(timeout=2, collections={"words": path})
     collection: Any = client.app._app.state.collections["words"]  # type: ignore[attr-defined]
     former = collection.engine
+    with SearchEngine.open(path) as other:
+        other.reindex(write_model2vec(tmp_path / "second", embeddings=static_table(4)))
 
-    def replaced(self: SearchEngine) -> None:
-        if self is former:
-            raise EncoderMismatch("another one")
-        refresh(self)
+    def closed() -> bool:
+        assert client.post("/v1/search", json={"query": "a whale"}).status_code == 200
+        try:
+            former.search("whale", mode="text")
+        except CollectionError as error:
+            return "is closed" in str(error)
+        return False
 
-    monkeypatch.setattr(SearchEngine, "refresh", replaced)
-    begin = time.monotonic()
-    while former not in closed:
-        assert client.post("/v1/search", json={"query": "a bee"}).status_code == 200
-        assert time.monotonic() < begin + 30
-    assert collection.engine is not former and time.monotonic() > begin + 0.2
+    wait_until(closed)
+    assert collection.engine is not former

@@ -11,10 +11,9 @@ import pytest
 from conftest import WordLengths
 from server_process import TOKEN
 from starlette.testclient import TestClient
+from tiny_model import write_model2vec
 
 from searchengine import SearchEngine
-from searchengine.encoders.loading import CollectionEncoder
-from searchengine.errors import EncoderMissing, EndpointError
 from searchengine.server import guard, served
 from searchengine.server.guard import Guard
 
@@ -153,43 +152,27 @@ def test_writing_does_not_hold_up_searches(serve: Serve, monkeypatch: pytest.Mon
     assert client.get(AT, params={"limit": 0}).json()["total"] == 9
 
 
-def test_an_encoder_that_fails_is_tried_again(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_missing_encoder_leaves_searches_by_words_and_is_tried_again(
+    serve: Serve,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    failing, tried, real = threading.Event(), list[float](), SearchEngine.warm
-    failing.set()
-
-    def warm(self: SearchEngine) -> int:
-        tried.append(time.monotonic())
-        if failing.is_set():
-            raise EndpointError("http://secret.example cannot be reached")
-        return real(self)
-
-    monkeypatch.setattr(SearchEngine, "warm", warm)
     monkeypatch.setattr(served, "AGAIN", 0.05)
-    client = serve()
-    wait_until(lambda: "cannot be loaded" in client.get("/readyz").text and len(tried) > 3)
+    model = write_model2vec(tmp_path / "secret")
+    with SearchEngine.create(tmp_path / "c.index", model) as engine:
+        engine.add([{"_id": "1", "text": "a whale"}])
+    model.rename(tmp_path / "away")
+    client = serve(collections={"words": tmp_path / "c.index"})
+    wait_until(lambda: "cannot be loaded" in client.get("/readyz").text)
     answer = client.get("/readyz")
     assert answer.status_code == 503 and "secret" not in answer.text  # everyone may ask
-    logged = [each.getMessage() for each in caplog.records if each.name == served.__name__]
-    assert logged == [
-        "words answers only searches by words (mode text): http://secret.example cannot be reached"
-    ]
-    failing.clear()
-    wait_until(lambda: client.get("/readyz").status_code == 200)
-    assert client.get("/readyz").json() == {"status": "ok", "problems": {}}
-
-
-def test_a_missing_encoder_leaves_searches_by_words(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def missing(*_: object) -> Any:
-        raise EncoderMissing("built by /secret, which cannot be loaded")
-
-    monkeypatch.setattr(CollectionEncoder, "questions", missing)
-    client = serve()
     assert status(client, mode="text") == 200
     for mode in ("hybrid", "vector", "auto"):
-        answer = client.post("/v1/search", json={"query": "a bee", "mode": mode})
-        assert answer.status_code == 503 and "/secret" not in answer.text
+        answer = client.post("/v1/search", json={"query": "a whale", "mode": mode})
+        assert answer.status_code == 503 and "secret" not in answer.text
         assert "the encoder cannot be loaded; search by words: mode text" in answer.text
+    assert sum("answers only searches by words" in each for each in caplog.messages) == 1
+    (tmp_path / "away").rename(model)
+    wait_until(lambda: client.get("/readyz").status_code == 200)
+    assert status(client, mode="vector") == 200
