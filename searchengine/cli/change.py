@@ -6,7 +6,7 @@ import click
 
 from searchengine.cli import options as opt
 from searchengine.cli.console import counted, show_result, steps
-from searchengine.cli.options import command, open_engine
+from searchengine.cli.options import command, named, open_engine
 from searchengine.errors import QueryError
 
 
@@ -23,7 +23,7 @@ def update(collection: str, key: str, values: Any, as_json: bool, **options: Any
     """
     with open_engine(collection, options) as engine:
         engine.update({key: dict(values)})
-        name, metadata = str(engine.collection.path), engine[key].metadata
+        name, metadata = named(collection), engine[key].metadata
     result = {"collection": name, "key": key, "metadata": metadata}
     show_result(result, f"{key} updated in {name}", as_json)
 
@@ -51,7 +51,7 @@ def delete(
         else:
             matched = engine.count(where) if where else len(set(keys)) - len(missing)
         would = "would be " if dry_run else ""
-        done = f"{counted(matched, 'document')} {would}deleted from {engine.collection.path}"
+        done = f"{counted(matched, 'document')} {would}deleted from {named(collection)}"
     result = {"deleted": 0 if dry_run else matched, "matched": matched, "missing": missing}
     text = "\n".join([done, *(f"no document {key!r}" for key in missing)])
     show_result(result, text, as_json)
@@ -76,7 +76,7 @@ def reindex(
     names = ("encoder", "fingerprint", "dim", "documents", "passages")
     result = dict[str, Any].fromkeys(("before", "after", "discarded"))
     with open_engine(collection, {"wait": wait}) as engine:
-        name, before = str(engine.collection.path), engine.stats()
+        name, before = named(collection), engine.stats()
         if discard:
             opt.alone("--discard", "encoder", "passages", "runtime")
             result["discarded"] = engine.discard_reindex()
@@ -100,7 +100,7 @@ def optimize(collection: str, fields: tuple[str, ...], as_json: bool, **options:
     """
     names = ("segments", "tombstones", "bytes")
     with open_engine(collection, options) as engine:
-        name, before = str(engine.collection.path), engine.stats()
+        name, before = named(collection), engine.stats()
         if fields:
             engine.index_fields(*fields)
         with steps() as progress:

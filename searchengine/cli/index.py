@@ -122,7 +122,9 @@ def index(corpus: str, collection: str, as_json: bool, **options: Any) -> None:
             if (stored := len(engine)) and not as_json:
                 note(f"{counted(stored, 'document')} stored already; unchanged ones are skipped")
             if watch:
-                _watch(engine, corpus, MirrorOptions(**reading, skip_bad=skip_bad), as_json)
+                _watch(
+                    engine, collection, corpus, MirrorOptions(**reading, skip_bad=skip_bad), as_json
+                )
                 return
             total = count_records(corpus, reading["choice"]) if rows is None else len(rows)
             with steps() as report:
@@ -139,13 +141,13 @@ def index(corpus: str, collection: str, as_json: bool, **options: Any) -> None:
                         documents = read_corpus(corpus, on_bad, unread=unread, **reading)
                     summary = engine.add(documents, rows, passages=passages, **add)
         except BaseException as error:
-            _clean_up(engine, error, is_new)
+            _clean_up(engine, collection, error, is_new)
             if isinstance(error, CorpusError | DuplicateKey):
                 may_skip = rows is None and not skip_bad
                 raise _explained(error, malformed, unread, may_skip) from None
             raise
         more = {"documents": len(engine), "seconds": round(time.monotonic() - started, 2)}
-    outcome = _outcome(engine, summary, malformed, unread, **more)
+    outcome = _outcome(collection, summary, malformed, unread, **more)
     show_json(outcome) if as_json else _show(outcome, unread.sentence())
 
 
@@ -199,7 +201,7 @@ def _numbered(engine: Any, corpus: str, rows: Any, key_prefix: str | None) -> It
     return (Document(f"{key_prefix or ''}{i}", "") for i in range(len(rows)))
 
 
-def _clean_up(engine: Any, error: BaseException, is_new: bool) -> None:
+def _clean_up(engine: Any, collection: str, error: BaseException, is_new: bool) -> None:
     """Remove a new collection without documents. Raise Exit after Ctrl-C or a signal."""
     is_stop = isinstance(error, KeyboardInterrupt | Terminated)
     committed = len(engine) if is_stop else 0
@@ -208,7 +210,7 @@ def _clean_up(engine: Any, error: BaseException, is_new: bool) -> None:
     if is_stop:
         message = "Interrupted before the first commit; nothing was changed"
         if committed:
-            stored = f"{engine.collection.path} has {counted(committed, 'document')}"
+            stored = f"{opt.named(collection)} has {counted(committed, 'document')}"
             message = f"Interrupted; {stored}, the same command continues from there"
         raise stopped(error, message) from None
 
@@ -233,7 +235,9 @@ def _explained(
 _COUNTS = ("added", "changed", "metadata_updated", "removed", "unchanged")
 
 
-def _outcome(engine: Any, summary: Any, malformed: Any, unread: Any, **more: Any) -> dict[str, Any]:
+def _outcome(
+    collection: str, summary: Any, malformed: Any, unread: Any, **more: Any
+) -> dict[str, Any]:
     """The result of a run, or of a pass of --watch, with the same keys for every one.
 
     `summary`: None if the pass failed. `more`: seconds of a run; documents and problem of a pass.
@@ -243,7 +247,7 @@ def _outcome(engine: Any, summary: Any, malformed: Any, unread: Any, **more: Any
     result = asdict(summary or AddSummary(0, 0, 0, 0, LeftOut(), LeftOut(), LeftOut()))
     result["bad"]["count"] += malformed.count
     result["bad"]["first"] = [*malformed.first, *result["bad"]["first"]][:1000]
-    result |= {"collection": str(engine.collection.path)}
+    result |= {"collection": opt.named(collection)}
     result |= {"unreadable": asdict(unread.failed), "skipped": dict(unread.kinds)}
     return result | {"encodings": dict(unread.encodings), "seconds": None, "problem": None} | more
 
@@ -272,7 +276,9 @@ def _show(outcome: dict[str, Any], skipped: str, folder: str = "") -> None:
         note(skipped)
 
 
-def _watch(engine: Any, folder: str, options: "MirrorOptions", as_json: bool) -> None:
+def _watch(
+    engine: Any, collection: str, folder: str, options: "MirrorOptions", as_json: bool
+) -> None:
     """Keep a collection equal to a folder, and print each pass, until Ctrl-C or SIGTERM."""
     documents, shown, first = 0, "", Pulse()
 
@@ -283,7 +289,7 @@ def _watch(engine: Any, folder: str, options: "MirrorOptions", as_json: bool) ->
     for update in engine.watch(folder, replace(options, progress=on_read)):
         documents, problem, unread = update.documents, update.problem, update.unread
         more = {"documents": documents, "problem": problem or None}
-        outcome = _outcome(engine, update.summary, update.malformed, unread, **more)
+        outcome = _outcome(collection, update.summary, update.malformed, unread, **more)
         if as_json:
             show_json(outcome, indent=None)
         elif problem:

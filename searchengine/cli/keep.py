@@ -11,7 +11,7 @@ import click
 
 from searchengine.cli import options as opt
 from searchengine.cli.console import counted, say, show_json, show_result, steps
-from searchengine.cli.options import command, open_engine
+from searchengine.cli.options import command, named, open_engine
 from searchengine.errors import SearchEngineError
 
 _NEW_FOLDER = click.argument("folder", type=opt.FILE)
@@ -50,7 +50,7 @@ def verify(collection: str, as_json: bool) -> None:
     """
     with open_engine(collection) as engine:
         engine.verify()
-        name = str(engine.collection.path)
+        name = named(collection)
     show_json({"collection": name, "whole": True}) if as_json else say(f"{name} is whole")
 
 
@@ -111,7 +111,7 @@ def backup(collection: str, folder: Path, as_json: bool) -> None:
 def export(collection: str, folder: Path, as_json: bool) -> None:
     """Write documents.jsonl, passages.jsonl and vectors.npy to a new FOLDER."""
     with open_engine(collection) as engine:
-        count, name = engine.export(folder), str(engine.collection.path)
+        count, name = engine.export(folder), named(collection)
     result = {"collection": name, "folder": str(folder), "documents": count}
     show_result(result, f"{counted(count, 'document')} exported to {folder}", as_json)
 

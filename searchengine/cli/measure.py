@@ -15,7 +15,7 @@ from searchengine.backends.mode import Mode
 from searchengine.cli import console
 from searchengine.cli import options as opt
 from searchengine.cli.console import counted, note, progress, say, show_json, show_rows, steps
-from searchengine.cli.options import alone, command, open_engine
+from searchengine.cli.options import alone, command, named, open_engine
 from searchengine.trainer.errors import TRAINING, install_line, require
 
 QUERIES = opt.file("--queries", "File of questions: .jsonl or .txt.")
@@ -175,7 +175,7 @@ def retrieval(collection: str, run_out: Path | None, as_json: bool, **options: A
             note(f"Note: {sentence}")
         with steps() as report:
             settings = [*evaluation.measure(engine, task, dims, modes=modes, progress=report)]
-        title = f"{engine.collection.path}, {counted(len(task.queries), 'question')}"
+        title = f"{named(collection)}, {counted(len(task.queries), 'question')}"
     rows = table(settings, baseline)
     show_json(rows) if as_json else show_rows(cells(rows), title)
     if run_out is not None:
@@ -316,7 +316,7 @@ def tune(
     """
     judged = _judged(queries, qrels) if qrels and not point else None
     with open_engine(collection, options) as engine, steps() as report:
-        name = str(engine.collection.path)
+        name = named(collection)
         if point:
             alone("--apply", "queries", "qrels", *options)
             values, rows, text = _apply(engine, point, report)
@@ -419,7 +419,7 @@ def learn(
     if not forget and qrels is None:
         raise click.UsageError("learn needs judgements; add --qrels FILE, or --forget")
     with open_engine(collection, options) as engine, steps() as report:
-        name = str(engine.collection.path)
+        name = named(collection)
         if forget:
             removed = learning.forget(engine)
             text = f"{name}: {'the' if removed else 'no'} map of questions was removed"

@@ -172,6 +172,13 @@ def alone(option: str, *others: str) -> None:
             raise click.UsageError(f"{parameter.opts[0]} does not go with {option}; leave one out")
 
 
+def named(collection: Path | str) -> str:
+    """A collection in messages: its path as it was typed, or its URL without the password."""
+    from searchengine.backends.opening import name_of
+
+    return name_of(collection)
+
+
 def open_engine(collection: str, options: dict[str, Any] | None = None) -> "SearchEngine":
     """SearchEngine.open, imported here because that takes too long for --help.
 

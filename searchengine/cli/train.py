@@ -14,7 +14,14 @@ import click
 from searchengine.cli import options as opt
 from searchengine.cli.console import Terminated, counted, note, progress, show_result, steps
 from searchengine.cli.options import command
-from searchengine.trainer.errors import TRAINING, ConfigError, TrainingWarning, pip_line, require
+from searchengine.trainer.errors import (
+    TRAINING,
+    ConfigError,
+    TrainingWarning,
+    install_line,
+    pip_line,
+    require,
+)
 from searchengine.trainer.files import read_object
 from searchengine.trainer.training.presets import PRESETS, preset
 
@@ -194,7 +201,8 @@ def log_to(service: str, config: "TrainConfig") -> "Iterator[OnReport]":
     from searchengine.trainer.sources.source import RUNS
 
     if find_spec(service) is None:
-        raise ConfigError(f"--log {service} needs the package {service}: {pip_line(service)}")
+        line = install_line(service) if service == "tensorboard" else pip_line(service)
+        raise ConfigError(f"--log {service} needs the package {service}: {line}")
     with ExitStack() as stack:
         send: Callable[..., Any]
         if service == "wandb":

@@ -192,7 +192,7 @@ def test_an_interrupted_step_is_done_again(
             connection.execute(f"CREATE INDEX {schema.GRAPH} ON prefixes (document)")
         raise KeyboardInterrupt
 
-    target = (collections, "fit") if step == "fit" else (schema, "build_graph")
+    target = (collections, "pca") if step == "fit" else (schema, "build_graph")
     with monkeypatch.context() as context:
         context.setattr(*target, interrupted)
         with pytest.raises(KeyboardInterrupt):
