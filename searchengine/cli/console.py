@@ -145,7 +145,9 @@ def show_rows(rows: Sequence[Mapping[str, Any]], title: str = "") -> None:
 def _cell(value: Any) -> str:
     if isinstance(value, tuple):  # an interval
         return "–".join(f"{end:.3f}" for end in value)
-    return "–" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.4f}" if abs(value) < 10 else f"{value:.4g}"
+    return "–" if value is None else str(value)
 
 
 def show_json(value: Any, indent: int | None = 2) -> None:
