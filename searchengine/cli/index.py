@@ -141,7 +141,7 @@ def index(corpus: str, collection: str, as_json: bool, **options: Any) -> None:
                         documents = read_corpus(corpus, on_bad, unread=unread, **reading)
                     summary = engine.add(documents, rows, passages=passages, **add)
         except BaseException as error:
-            _clean_up(engine, collection, error, is_new)
+            _clean_up(engine, collection, error, is_new, corpus if watch else "")
             if isinstance(error, CorpusError | DuplicateKey):
                 may_skip = rows is None and not skip_bad
                 raise _explained(error, malformed, unread, may_skip) from None
@@ -201,8 +201,13 @@ def _numbered(engine: Any, corpus: str, rows: Any, key_prefix: str | None) -> It
     return (Document(f"{key_prefix or ''}{i}", "") for i in range(len(rows)))
 
 
-def _clean_up(engine: Any, collection: str, error: BaseException, is_new: bool) -> None:
-    """Remove a new collection without documents. Raise Exit after Ctrl-C or a signal."""
+def _clean_up(
+    engine: Any, collection: str, error: BaseException, is_new: bool, watched: str
+) -> None:
+    """Remove a new collection without documents. Raise Exit after Ctrl-C or a signal.
+
+    `watched`: the folder that was watched, or "".
+    """
     is_stop = isinstance(error, KeyboardInterrupt | Terminated)
     committed = len(engine) if is_stop else 0
     if is_new:
@@ -211,7 +216,8 @@ def _clean_up(engine: Any, collection: str, error: BaseException, is_new: bool) 
         message = "Interrupted before the first commit; nothing was changed"
         if committed:
             stored = f"{opt.named(collection)} has {counted(committed, 'document')}"
-            message = f"Interrupted; {stored}, the same command continues from there"
+            begin = f"Stopped watching {watched}" if watched else "Interrupted"
+            message = f"{begin}; {stored}, the same command continues from there"
         raise stopped(error, message) from None
 
 

@@ -93,6 +93,8 @@ def _sources(corpus: str | Path, unread: "Unread", choice: FileChoice) -> list[_
     path, table = _path_and_table(corpus)
     if beir := beir_corpus(path):
         return [_Source(beir, LINES)]
+    if (path / _DATABASE).is_file():
+        raise bad(path, "is a collection; searchengine copy writes one to another folder or server")
     if path.is_dir():
         return _with_kinds(folder_files(path, unread, choice), choice)
     format_ = LINES if path == STDIN else SQLITE if table else choice.kind_of(path)

@@ -115,7 +115,7 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
         if path == STDIN:
             if sys.stdin is None:
                 what = "standard input is closed; pipe JSON Lines to it, or name a file"
-                raise bad(path, what)
+                raise UnreadableFile(str(bad(path, what)))
             yield sys.stdin.buffer
         elif "\0" in str(path):
             raise bad(path, "cannot be read (its name holds a NUL)")

@@ -266,8 +266,8 @@ def _judged(queries: Mapping[str, str], qrels: Qrels) -> list[str]:
     keys = sorted(key for key in queries if any(grade > 0 for grade in qrels.get(key, {}).values()))
     if len(keys) <= TOO_FEW:
         raise QueryError(
-            f"{len(keys)} questions are judged, and maps learnt from up to {TOO_FEW} gained "
-            "nothing on any collection measured; gather more, about 1,000"
+            f"judged questions: {len(keys)}; maps learnt from up to {TOO_FEW} gained nothing on "
+            "any collection measured, gather more, about 1,000"
         )
     if len(keys) > MAX_QUESTIONS:
         keys = sorted(np.random.default_rng(0).choice(keys, MAX_QUESTIONS, replace=False).tolist())

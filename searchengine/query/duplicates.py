@@ -8,7 +8,7 @@ import numpy as np
 from searchengine.backends import entries
 from searchengine.backends.contract import Snapshot
 from searchengine.backends.entries import ids_of, keys_of
-from searchengine.errors import QueryError
+from searchengine.errors import QueryError, UnknownKey
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.search.exact import leaders
 
@@ -82,7 +82,7 @@ def mean_of(snapshot: Snapshot, keys: Sequence[str], path: object) -> tuple[list
         raise QueryError("similar takes the key of a document, or several keys, got none")
     stored = ids_of(snapshot, names := list(dict.fromkeys(keys)))
     if missing := [name for name in names if name not in stored]:
-        raise QueryError(f"{path} has no document {missing[0]!r:.80}")
+        raise UnknownKey(f"{path} has no document {missing[0]!r:.80}")
     ids = [stored[name] for name in names]
     vectors = means(snapshot, ids)
     for name, vector in zip(names, vectors, strict=True):

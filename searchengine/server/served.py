@@ -70,9 +70,8 @@ class Served:
 
     @property
     def unready(self) -> str | None:
-        """Why it is not ready: also while its database is away, without which nothing is found."""
-        nothing = self._engine is None or isinstance(self.path, str)
-        return (self.away if nothing else None) or self.problem
+        """Why it is not ready: also while its folder or database is away."""
+        return self.away or self.problem
 
     async def follow(self) -> None:
         """Load the encoder, and show what other processes commit; what fails is tried again."""
@@ -141,8 +140,13 @@ class Served:
         if key not in self._waiting:
             self._waiting[key] = []
             self._tasks[key] = asyncio.create_task(self._answer(key, options, show))
-        self._waiting[key].append((query, self._deadline(timeout), result))
-        return await result
+        deadline = self._deadline(timeout)
+        self._waiting[key].append((query, deadline, result))
+        try:
+            async with asyncio.timeout(deadline.at - monotonic()):
+                return await result
+        except TimeoutError:  # others that are answered with it may take longer
+            raise limits.Limits(deadline, 0).exceeded() from None
 
     async def _answer(self, key: Hashable, options: dict[str, Any], show: Show) -> None:
         """Answer questions until none waits."""

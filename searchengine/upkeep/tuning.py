@@ -22,7 +22,7 @@ from searchengine.encoders.protocol import NO_ENCODER
 from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building.build import Progress
-from searchengine.indexer.config import SegmentConfig
+from searchengine.indexer.config import ALL_ROWS, SegmentConfig
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.tuning.tune import (
@@ -134,7 +134,10 @@ def tune_collection(
     tuning = tune(
         segments, vectors, goal, live=live, searched=others, on_step=on_step, question_ms=ms
     )
-    collection.rebuild(measured, tuning.config, tuning.as_dict(), building)
+    config, sizes = tuning.config, [each.rows if o is None else o.size for each, o in searched]
+    if config.shortlist >= max(sizes):  # exact search: also when the collection has grown
+        config = replace(config.scanned(), shortlist=ALL_ROWS, stages=())
+    collection.rebuild(measured, config, tuning.as_dict(), building)
     return tuning
 
 
