@@ -70,8 +70,10 @@ class _Asking(click.Command):
             unknown = isinstance(error, click.NoSuchOption) and not error.possibilities
             if not (asked or unknown):
                 raise
-            way = f"put -- before it: {ctx.command_path} COLLECTION -- QUESTION"
-            message = f"{error.format_message()} To ask a question that begins with -, {way}"
+            way = "to ask a question that begins with -, put -- before it, behind all options"
+            rest = " KEY" if ctx.info_name == "explain" else ""
+            example = f"{ctx.command_path} COLLECTION -- QUESTION{rest}"
+            message = f"{error.format_message().rstrip('.')}; {way}: {example}"
             raise click.UsageError(message, ctx) from error
 
 

@@ -134,10 +134,11 @@ def tune_collection(
     tuning = tune(
         segments, vectors, goal, live=live, searched=others, on_step=on_step, question_ms=ms
     )
-    config, sizes = tuning.config, [each.rows if o is None else o.size for each, o in searched]
-    if config.shortlist >= max(sizes):  # exact search: also when the collection has grown
-        config = replace(config.scanned(), shortlist=ALL_ROWS, stages=())
-    collection.rebuild(measured, config, tuning.as_dict(), building)
+    sizes = [each.rows if only is None else only.size for each, only in searched]
+    if tuning.config.shortlist >= max(sizes):  # exact search: also when the collection has grown
+        exact = replace(tuning.config, shortlist=ALL_ROWS, stages=())
+        tuning = replace(tuning, config=exact)
+    collection.rebuild(measured, tuning.config, tuning.as_dict(), building)
     return tuning
 
 

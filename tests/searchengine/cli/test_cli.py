@@ -378,10 +378,10 @@ def test_a_question_read_as_an_option_says_how_to_ask_it(
 ) -> None:
     done = run("search", folder / "c.index", question)
     assert done.returncode == 2
-    way = "searchengine search COLLECTION -- QUESTION"
+    way = "behind all options: searchengine search COLLECTION -- QUESTION"
     last = done.stderr.splitlines()[-1]
-    hint = "To ask a question that begins with -, put -- before it:"
-    assert last == f"Error: {error} {hint} {way}"
+    hint = "to ask a question that begins with -, put -- before it"
+    assert last == f"Error: {error.rstrip('.')}; {hint}, {way}"
     assert run("search", folder / "c.index", "--mode", "text", "--", question).returncode == 0
 
 
