@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import time
@@ -167,7 +168,7 @@ def test_interrupted_before_the_first_commit_nothing_is_left(tmp_path: Path) -> 
         stream.write('{"_id": "a", "text": "one"}\n')
         stream.flush()
         wait_until(lambda: (collection / "segments").exists())
-        last = interrupted(process)
+        last = interrupted(process, signal.SIGTERM, 143)
     assert last.startswith("Interrupted before the first commit; nothing was changed")
     assert not collection.exists()
 

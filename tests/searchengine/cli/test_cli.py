@@ -59,9 +59,6 @@ def test_info_and_verify(folder: Path) -> None:
     info = run_json("info", folder / "c.index")
     assert (info["documents"], info["segments"], info["dim"]) == (3, 1, 384)
     assert (info["encoder"], info["tuning"]) == ("starter", None)
-    lines = run("info", folder / "c.index").stdout.splitlines()
-    assert "index config flat fp16 over 128 of 384 dimensions, shortlist measured" in lines
-    assert "search       exact: every row is scored at full width" in lines
     assert run("verify", folder / "c.index").stdout.strip().endswith("is whole")
 
 
@@ -246,28 +243,6 @@ def interrupted(
     assert process.returncode == status
     assert "Traceback" not in stderr
     return stderr.strip().splitlines()[-1]
-
-
-@pytest.mark.parametrize(
-    ("number", "status"),
-    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)],
-)
-def test_interrupted_index_leaves_what_was_there(
-    folder: Path, tmp_path: Path, number: signal.Signals, status: int
-) -> None:
-    collection, encoder = tmp_path / "c", write_model2vec(tmp_path / "static")
-    assert run_json("index", folder / "corpus.jsonl", collection, "--encoder", encoder)["added"]
-    fifo = tmp_path / "slow.jsonl"
-    os.mkfifo(fifo)
-    writer = indexing(fifo, collection)
-    with feeding(fifo, writer) as stream:
-        stream.writelines(f'{{"_id": "late{i}", "text": "unfinished"}}\n' for i in range(4000))
-        stream.flush()  # a pipe holds less: most of them have been read by now
-        last = interrupted(writer, number, status)
-    assert last.startswith(f"Interrupted; {collection} has 3 documents, the same command")
-    assert [path.name for path in (collection / "segments").iterdir()] == ["000001"]
-    assert run_json("info", collection)["documents"] == 3
-    assert run("verify", collection).returncode == 0
 
 
 def commands(group: click.Group, prefix: str = "") -> Iterator[tuple[str, click.Command]]:

@@ -125,21 +125,6 @@ def test_bad_lines_are_named_escaped(folder: Path, tmp_path: Path) -> None:
     assert r"\x1b]0;owned\x07" in done.stderr
 
 
-def test_a_name_that_is_not_utf_8(tmp_path: Path) -> None:
-    """Such a collection is refused, and its name is escaped in the message."""
-    path = tmp_path / "\udc9b.index"  # the byte 0x9b, as Python names it
-    try:
-        path.mkdir()
-    except (OSError, UnicodeError):
-        pytest.skip("the file system refuses such names")
-    command = Path(sys.executable).with_name("searchengine")
-    for arguments in (["verify", path], ["info", path, "--json"]):
-        done = subprocess.run([command, *arguments], capture_output=True)
-        assert done.returncode == 2
-        assert b"\\udc9b.index: the name of a collection must be UTF-8" in done.stderr
-        assert b"\x9b" not in done.stderr
-
-
 def test_a_terminal_that_cannot_encode_a_text_shows_it_escaped(tmp_path: Path) -> None:
     with SearchEngine.create(tmp_path / "c", WordLengths()) as engine:
         engine.add([{"_id": "고래", "text": "👩 é"}])

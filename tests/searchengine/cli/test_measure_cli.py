@@ -10,7 +10,6 @@ import pytrec_eval
 from command_line import run, run_json
 from tiny_model import WORDS, write_sentence_transformer
 
-from searchengine.cli.measure import _bytes
 from searchengine.measure.results import Results
 
 # Which config is chosen does not matter here: test_tune.py has the whole grid.
@@ -101,11 +100,6 @@ def test_what_is_refused(folder: Path, command: str, message: str) -> None:
     assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr
     assert message in done.stderr.strip().splitlines()[-1]
     assert run_json("info", folder / "c")["tuning"] is None
-
-
-def test_bytes() -> None:
-    sizes = {"500000": 500_000, "500MB": 500_000_000, "2GiB": 2 << 30, "1.5 kb": 1500}
-    assert {text: _bytes(text) for text in sizes} == sizes
 
 
 # --------------------------------------------------------------------------------------------- tune

@@ -5,27 +5,6 @@ import sys
 
 import pytest
 
-from searchengine.cli import console
-from searchengine.cli.console import Pulse
-
-
-def test_a_log_shows_that_a_run_goes_on(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where there is no terminal: a line a minute, and of steps a total that they have together."""
-    clock = iter([0.0, 0.0, 30.0, 70.0, 80.0, 200.0, 270.0])
-    monkeypatch.setattr(console.time, "monotonic", lambda: next(clock))
-    pulse = Pulse()
-    for _ in range(5):
-        pulse("Training", 10, 110, "loss 0.5")
-    pulse("Building", 7, 5)
-    assert capsys.readouterr().err.splitlines() == [
-        "Training: 30 of 110, loss 0.5, 0.3/s, 5 min left",
-        "Training: 50 of 110, loss 0.5, 0.2/s, 5 min left",
-        "Training: 50 of 110, loss 0.5, 0.2/s, 5 min left; Building: 7 of 5",
-    ]
-
-
 PROGRAM = """
 import time
 from types import SimpleNamespace

