@@ -1,13 +1,11 @@
 """The check of `make demo` in an empty environment: what it finds wrong. CI runs the check."""
 
-import os
 import tomllib
 from pathlib import Path
 
-import first_contact
 import pytest
 from conftest import REPOSITORY
-from first_contact import ANSWERS, empty_environment, faults, superfluous
+from first_contact import ANSWERS, faults, superfluous
 
 from searchengine.cli.demo import QUESTIONS
 
@@ -65,10 +63,6 @@ def test_what_is_missing_is_named(before: str, after: str, fault: str) -> None:
     assert any(fault in line for line in faults(OUTPUT.replace(before, after)))
 
 
-def test_an_empty_output_lacks_all() -> None:
-    assert len(faults("")) == len(ANSWERS) + 1
-
-
 def test_packages_that_the_demo_must_not_need(tmp_path: Path) -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     packages = tmp_path / "lib" / "python3.11" / "site-packages"
@@ -80,51 +74,3 @@ def test_packages_that_the_demo_must_not_need(tmp_path: Path) -> None:
     assert superfluous(tmp_path, project) == {"psycopg", "import-linter", "matplotlib"}
     with pytest.raises(AssertionError, match="no torch"):
         superfluous(tmp_path / "elsewhere", project)
-
-
-def test_environment_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PIP_INDEX_URL", "https://packages.example")
-    for name in ("PYTHONPATH", "VIRTUAL_ENV", "HF_HOME", "XDG_CACHE_HOME", "PIPELINE", "CI"):
-        monkeypatch.setenv(name, "x")
-    variables = empty_environment(tmp_path)
-    assert variables["PATH"] == os.environ["PATH"]
-    assert variables["HOME"] == str(tmp_path)
-    assert variables["PIP_INDEX_URL"] == "https://packages.example"
-    assert not {"PYTHONPATH", "VIRTUAL_ENV", "HF_HOME", "XDG_CACHE_HOME", "PIPELINE", "CI"} & {
-        *variables
-    }
-
-
-@pytest.mark.parametrize(
-    ("status", "output", "fault"),
-    [
-        (2, OUTPUT, "make demo ended with exit status 2"),
-        (0, OUTPUT.replace(ROWS, ""), "the table is missing"),
-        (0, OUTPUT, ".venv has pytest, which the demo must not need"),
-        (0, OUTPUT, None),
-    ],
-)
-def test_the_check_fails_with_the_demo(
-    status: int,
-    output: str,
-    fault: str | None,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    def run_demo(clone: Path, home: Path) -> tuple[int, str]:
-        assert " " in str(clone) and (clone / "Makefile").is_file()
-        assert not (clone / ".venv").exists() and not list(home.iterdir())
-        packages = clone / ".venv" / "lib" / "python3.11" / "site-packages"
-        (packages / "torch-2.13.0.dist-info").mkdir(parents=True)
-        if fault is not None and "pytest" in fault:
-            (packages / "pytest-9.2.0.dist-info").mkdir()
-        return status, output
-
-    monkeypatch.setattr(first_contact, "run_demo", run_demo)
-    if fault is None:
-        first_contact.main()
-        assert "works" in capfd.readouterr().out
-        return
-    with pytest.raises(SystemExit) as end:
-        first_contact.main()
-    assert fault in str(end.value)

@@ -15,7 +15,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator
@@ -52,12 +51,6 @@ HEAVY = {"torch", "transformers", "scipy", "scikit-learn", "matplotlib", "pandas
 """What no command of the base may need."""
 FOR_WORK = {"dev", "docs", "peers"}
 POSTGRESQL = "postgresql://127.0.0.1:1/db#c"  # nobody listens
-OPENED = {"jsonrpc": "2.0", "id": 1, "method": "initialize"}
-CLIENT = {
-    "protocolVersion": "2025-06-18",
-    "capabilities": {},
-    "clientInfo": {"name": "test", "version": "1"},
-}
 
 
 @pytest.fixture(scope="session")
@@ -268,21 +261,6 @@ def indexes_files(env: Environment, at: Path) -> None:
     assert len(found) == 2
 
 
-def watches(env: Environment, at: Path) -> None:
-    (at / "watched").mkdir()
-    (at / "watched" / "first.txt").write_text("A dog runs.\n")
-    words = ("index", "watched", "w.index", "--encoder", "static", "--watch")
-    with started(env, at, *words) as process:
-        wait_for(process.stderr, "watching")  # type: ignore[arg-type]
-        (at / "watched" / "second.txt").write_text("A cat sits.\n")
-        deadline = time.monotonic() + 60
-        while len(done(env, at, "list", "w.index").stdout.splitlines()) != 2:
-            assert time.monotonic() < deadline, "the second file is not indexed"
-            time.sleep(0.2)
-        process.terminate()  # Ctrl-C would be ignored below a job in the background
-        assert process.wait(60) == 128 + signal.SIGTERM
-
-
 def searches_with_the_starter(env: Environment, at: Path) -> None:
     done(env, at, "index", "notes.jsonl", "n.index")
     assert keys(env, at, "search", "n.index", "ocean mammals at rest", "-k", "1") == ["whale"]
@@ -321,51 +299,11 @@ def serves(env: Environment, at: Path) -> None:
         assert process.wait(60) in (0, 128 + signal.SIGTERM)
 
 
-def serves_assistants(env: Environment, at: Path) -> None:
-    done(env, at, "index", "notes", "n.index", "--encoder", "static")
-    with started(env, at, "mcp", "n.index") as process:
-        assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(json.dumps({**OPENED, "params": CLIENT}) + "\n")
-        process.stdin.flush()
-        answer = json.loads(process.stdout.readline() or "{}")
-        process.stdin.close()
-        process.wait(60)
-    assert answer["result"]["serverInfo"]["name"] == "searchengine"
-
-
-def reaches_for(url: str) -> Check:
-    """A check that the server of a URL is asked, where nothing listens."""
-
-    def reaches(env: Environment, at: Path) -> None:
-        result = env.run("info", url, cwd=at)
-        assert result.returncode == 2
-        assert "cannot be reached" in result.stderr
-        assert "pip install" not in result.stderr
-
-    return reaches
-
-
-def evaluates_with_mteb(env: Environment, at: Path) -> None:
-    names = env.program(
-        "from searchengine.trainer.evaluation.mteb import mteb; mteb.get_task('SciFact')", at
-    )
-    assert names.returncode == 0, names.stderr
-
-
-def reads_korean(env: Environment, at: Path) -> None:
-    """The encoder is chosen by the documents."""
-    texts = {
-        "whale": "고래는 뇌의 반쪽씩 번갈아 가며 잠을 잔다.",
-        "bank": "은행이 금리를 다시 올렸다.",
-    }
-    lines = (json.dumps({"_id": key, "text": text}) for key, text in texts.items())
-    (at / "ko.jsonl").write_text("\n".join(lines))
-    done(env, at, "index", "ko.jsonl", "ko.index")
-    assert (
-        json.loads(done(env, at, "info", "ko.index", "--json").stdout)["encoder"] == "multilingual"
-    )
-    asked = ("search", "ko.index", "whales asleep", "--mode", "vector")
-    assert keys(env, at, *asked) == ["whale", "bank"]
+def reaches_postgresql(env: Environment, at: Path) -> None:
+    """The server of a URL is asked, where nothing listens."""
+    result = env.run("info", POSTGRESQL, cwd=at)
+    assert result.returncode == 2
+    assert "cannot be reached" in result.stderr and "pip install" not in result.stderr
 
 
 def imports(*modules: str) -> Check:
@@ -383,7 +321,6 @@ BASE: list[Check] = [
     VECTORS,
     DOCUMENTS,
     indexes_files,
-    watches,
 ]
 LONGER: dict[str, list[Check]] = {"train": [LABELS, DEMO]}
 EXTRAS: dict[str, list[Check]] = {
@@ -393,10 +330,10 @@ EXTRAS: dict[str, list[Check]] = {
     "plots": [draws],
     "formats": [reads_papers],
     "serve": [serves],
-    "mcp": [serves_assistants],
-    "postgresql": [reaches_for(POSTGRESQL)],
-    "multilingual": [reads_korean],
-    "mteb": [evaluates_with_mteb],
+    "mcp": [imports("searchengine.server.mcp_server")],
+    "postgresql": [reaches_postgresql],
+    "multilingual": [runs("index notes.jsonl m.index --encoder multilingual")],
+    "mteb": [imports("mteb", "searchengine.trainer.evaluation.mteb")],
     "tensorboard": [TENSORBOARD],
     "langchain": [imports("searchengine.integrations.langchain")],
     "llamaindex": [imports("searchengine.integrations.llamaindex")],
