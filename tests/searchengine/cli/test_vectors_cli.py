@@ -144,7 +144,6 @@ def test_options_that_do_not_fit(folder: Path) -> None:
         ([vectors, folder / "c", "--vectors", vectors], "leave --vectors out"),
         ([documents, folder / "c", "--passages-from", documents], "needs documents and --vectors"),
         ([vectors, folder / "c", "--passages-from", documents], "needs documents and --vectors"),
-        ([documents, folder / "c", "--vectors", vectors, "--skip-bad"], "skip_bad would shift"),
         (
             [documents, folder / "c", "--vectors", vectors, "--passages-from", documents],
             "passage 1: expected key, start and end",

@@ -14,8 +14,9 @@ from starlette.testclient import TestClient
 from tiny_model import write_model2vec
 
 from searchengine import SearchEngine
-from searchengine.server import guard, served
+from searchengine.server import served
 from searchengine.server.guard import Guard
+from searchengine.server.server_settings import MAX_REQUESTS
 
 Serve = Callable[..., TestClient]
 AT = "/v1/collections/words/documents"
@@ -65,13 +66,10 @@ def status(client: TestClient, question: str = "a bee", **options: Any) -> int:
     return client.post("/v1/search", json={"query": question, **options}).status_code
 
 
-def test_a_full_queue_answers_429(
-    held: Held, serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(guard, "MAX_REQUESTS", 3)
+def test_a_full_queue_answers_429(held: Held, serve: Serve) -> None:
     client = serve()
     results: list[int] = []
-    threads = [start(lambda i=i: results.append(status(client, "a" * i))) for i in (1, 2, 3)]  # type: ignore[misc]
+    threads = [start(lambda: results.append(status(client))) for _ in range(MAX_REQUESTS)]
     app: Any = client.app
     wait_until(app._turns.locked)
     refused = client.post("/v1/search", json={"query": "a bee"})
@@ -80,7 +78,7 @@ def test_a_full_queue_answers_429(
     held.let.set()
     for thread in threads:
         thread.join(30)
-    assert results == [200] * 3 and status(client) == 200
+    assert results == [200] * MAX_REQUESTS and status(client) == 200
 
 
 def test_a_request_has_a_time_limit(held: Held, serve: Serve) -> None:
