@@ -16,3 +16,8 @@ def clustered(
     rng = np.random.default_rng(seed)
     rows = middles[rng.integers(centres, size=count)] + noise * rng.standard_normal((count, dim))
     return (3 * (rows * np.arange(1, dim + 1) ** -0.5) @ basis).astype(np.float32)
+
+
+def overlap(found: np.ndarray, expected: np.ndarray) -> float:
+    """The mean share of the expected rows that are found."""
+    return float(np.mean([len({*f} & {*e}) / len(e) for f, e in zip(found, expected, strict=True)]))

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 
-import pytest
 import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -12,7 +11,6 @@ from transformers import PreTrainedTokenizerFast
 Loss = Callable[[list[Tensor]], Tensor]
 WIDTH = 24
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
-both_precisions = pytest.mark.parametrize("dtype", TOLERANCE, ids=("float64", "float32"))
 
 
 class Given(nn.Sequential):

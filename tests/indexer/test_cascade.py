@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from clustered import clustered
+from clustered import clustered, overlap
 
 from searchengine.indexer.arrays import prefix, unit_rows
 from searchengine.indexer.search import cascade
@@ -18,10 +18,6 @@ WALKED = ["ivf", "hnsw"]
 
 
 QUERIES = clustered(150, 1, DIM)
-
-
-def overlap(found: np.ndarray, expected: np.ndarray) -> float:
-    return float(np.mean([len({*f} & {*e}) / len(e) for f, e in zip(found, expected, strict=True)]))
 
 
 @pytest.fixture(scope="module")

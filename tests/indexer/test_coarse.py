@@ -9,7 +9,7 @@ from pathlib import Path
 import faiss
 import numpy as np
 import pytest
-from clustered import clustered
+from clustered import clustered, overlap
 
 from searchengine.indexer.arrays import evenly, prefix
 from searchengine.indexer.building.coarse import build_coarse
@@ -58,10 +58,6 @@ def oracle(
     numbers = np.arange(len(rows)) if allowed is None else allowed
     scores = queries @ rows[numbers].T
     return numbers[np.lexsort((np.broadcast_to(numbers, scores.shape), -scores))[:, :size]]
-
-
-def overlap(found: np.ndarray, expected: np.ndarray) -> float:
-    return float(np.mean([len({*f} & {*e}) / len(e) for f, e in zip(found, expected, strict=True)]))
 
 
 ROWS = prefix(clustered(1500, 0, WIDTH), WIDTH)

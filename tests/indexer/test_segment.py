@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from clustered import clustered
+from clustered import clustered, overlap
 from conftest import REPOSITORY, disk_full_at
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,10 +23,6 @@ DOCS = REPOSITORY / "docs" / "format.md"
 
 ROWS = clustered(2500, 0, DIM)
 QUERIES = clustered(30, 1, DIM)
-
-
-def overlap(found: np.ndarray, expected: np.ndarray) -> float:
-    return float(np.mean([len({*f} & {*e}) / len(e) for f, e in zip(found, expected, strict=True)]))
 
 
 def config(**settings: object) -> SegmentConfig:

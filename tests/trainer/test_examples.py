@@ -10,7 +10,6 @@ import pytest
 from searchengine.trainer.errors import DataError
 from searchengine.trainer.training.examples import (
     Row,
-    identity,
     read_dev,
     read_examples,
 )
@@ -186,12 +185,6 @@ def test_excluded_sentences_take_their_examples_along(tmp_path: Path) -> None:
     assert len(read(labels, exclude=exclude, **LABELS)) == 2  # labels and signs are no sentences
     with pytest.raises(DataError, match="no examples are left: 1 have a sentence of the excl"):
         read(write(tmp_path / "d.tsv", "sentence\nThe sea\n"), exclude=exclude)
-
-
-def test_texts_are_compared_by_letters_and_digits() -> None:
-    assert identity("It's 5 o'clock.") == identity("its 5 OCLOCK") == "its5oclock"
-    assert identity("Café – déjà") == "cafedeja" and identity("?!") == "?!"
-    assert identity("고래") != identity("바다")
 
 
 def test_files_of_several_kinds_are_refused(tmp_path: Path) -> None:
