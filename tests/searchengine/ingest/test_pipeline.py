@@ -173,15 +173,14 @@ def test_what_was_read_ahead_is_compared_again(path: Path, same: bool) -> None:
     if not same:
         theirs[0] = {**theirs[0], "text": "ddd ddd"}
 
-    def stream() -> Iterator[dict[str, Any]]:
-        yield from map(document, range(EVERY + 10))
-        with SearchEngine.open(path, WordLengths()) as other:
-            other.add(theirs)
-        yield from map(document, range(EVERY + 10, EVERY + 20))
+    def other_writes(call: int) -> None:
+        if call == 2:  # of the second commit, whose documents were compared before
+            with SearchEngine.open(path, WordLengths()) as other:
+                other.add(theirs)
 
-    with SearchEngine.create(path, WordLengths(), {"prefix": 4}) as engine:
+    with SearchEngine.create(path, Hooked(other_writes), {"prefix": 4}) as engine:
         with commits_of(EVERY):
-            summary = engine.add(stream())
+            summary = engine.add(map(document, range(EVERY + 20)))
         changes = (summary.added, summary.changed, summary.unchanged)
         assert changes == (EVERY + 19, int(not same), int(same))
         engine.verify()
