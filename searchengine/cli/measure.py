@@ -218,9 +218,9 @@ for each in (sts, labels, mteb, retrieval):
 def bench(target_recall: float, k: int, out: Path | None, as_json: bool, **source: Any) -> None:
     """Measure recall, latency and memory of operating points on your own data.
 
-    It recommends the point that `searchengine tune` would apply, and prints the command that
-    applies it. The collection does not change. Recall and latency are those of searches by vectors,
-    which mode hybrid makes too; nDCG@10 is that of the collection's default mode.
+    It recommends the point that `searchengine tune` would apply, and with --out prints the command
+    that applies it. The collection does not change. Recall and latency are those of searches by
+    vectors, which mode hybrid makes too; nDCG@10 is that of the collection's default mode.
 
     --out writes a page, its plots and results.json, which is updated after every round; an
     interrupted bench keeps its results.
