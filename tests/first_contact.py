@@ -25,7 +25,7 @@ ANSWERS = {
     "what keeps a table small when rows are updated all day": "databases-06",
 }
 TABLE = "Operating points, compared with exact search"
-COLUMNS = 7
+COLUMNS = 6
 KEPT = re.compile(r"(?i)PATH|TERM|LANG|LC_\w+|(PIP|SSL|OPENBLAS)_\w+|REQUESTS_CA_BUNDLE|\w+_PROXY")
 # Required by the package of the starter encoder.
 REQUIRED = {"sentence-transformers", "scikit-learn", "scipy"}
@@ -60,9 +60,9 @@ def table_rows(lines: list[str]) -> list[list[str]]:
 
 
 def is_number(text: str) -> bool:
-    """Whether a cell is a number."""
+    """Whether a cell is a number, perhaps with its interval behind it."""
     try:
-        float(text)
+        float(text.partition(" (")[0])
     except ValueError:
         return False
     return True

@@ -11,12 +11,12 @@ from searchengine.cli.demo import QUESTIONS
 
 ROWS = """\
 Operating points, compared with exact search
-┏━━━━━┳━━━━━━━━━━━━━━━━━━┳━━━━━━━━━━━┳━━━━━━━━━━━━┳━━━━━━━━━┳━━━━━━━━━┳━━━━━━━━━━━━━┓
-┃     ┃ point            ┃ recall@10 ┃ search, ms ┃ p99, ms ┃ × exact ┃ memory, MiB ┃
-┡━━━━━╇━━━━━━━━━━━━━━━━━━╇━━━━━━━━━━━╇━━━━━━━━━━━━╇━━━━━━━━━╇━━━━━━━━━╇━━━━━━━━━━━━━┩
-│ now │ exact            │ 1.000     │ 0.102      │ 4.17    │ 1.00    │ 0.185       │
-│     │ flat fp16 64 → 9 │ 0.997     │ 0.190      │ 4.40    │ 0.549   │ 0.148       │
-└─────┴──────────────────┴───────────┴────────────┴─────────┴─────────┴─────────────┘
+┏━━━━━┳━━━━━━━━━━━━━━━━━━┳━━━━━━━━━━━━━━━━━━━━━┳━━━━━━━━━━━━┳━━━━━━━━━┳━━━━━━━━━━━━━┓
+┃     ┃ point            ┃ recall@10           ┃ search, ms ┃ p99, ms ┃ memory, MiB ┃
+┡━━━━━╇━━━━━━━━━━━━━━━━━━╇━━━━━━━━━━━━━━━━━━━━━╇━━━━━━━━━━━━╇━━━━━━━━━╇━━━━━━━━━━━━━┩
+│ now │ exact            │ 1.000               │ 0.102      │ 4.17    │ 0.185       │
+│     │ flat fp16 64 → 9 │ 0.997 (0.991–1.000) │ 0.190      │ 4.40    │ 0.148       │
+└─────┴──────────────────┴─────────────────────┴────────────┴─────────┴─────────────┘
 """
 OUTPUT = f"""\
 Indexing ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━ 252/252 0:00:04 0:00:00
@@ -50,7 +50,7 @@ def test_a_complete_output_has_no_fault() -> None:
         (ROWS[ROWS.index("┏") :], "", "the table is missing"),
         (ROWS[ROWS.index("│     │ flat") : ROWS.index("└")], "", "does not compare"),
         ("│ exact ", "│ flat  ", "does not compare"),
-        ("0.997", "    –", "without 5 figures"),
+        ("0.997", "    –", "without 4 figures"),
         ("0.787  whales-01", "0.787  whales-15", "not whales-01"),
         ("0.707  bread-19  Sticky crumb and patience\n", "", "not bread-19"),
         ("0.424  databases-06", "0.424  databases-060", "not databases-06"),
