@@ -55,7 +55,7 @@ def test_watching_makes_the_same_choice(notes: Path, encoder: Path, tmp_path: Pa
         assert _keys(tmp_path / "c") == ["a.txt", "b.foo"]
     finally:
         last = interrupted(process, signal.SIGINT, 130)
-    assert last.startswith(f"Interrupted; {tmp_path / 'c'} has 2 documents")
+    assert last.startswith(f"Stopped watching {notes}; {tmp_path / 'c'} has 2 documents")
 
 
 def _keys(collection: Path) -> list[str]:

@@ -92,7 +92,7 @@ def judged(folder: Path) -> tuple[str | Path, ...]:
         ),
         ("evaluate retrieval c --beir . --mode text --baseline 128", "no row is called '128'"),
         ("learn c", "learn needs judgements; add --qrels FILE, or --forget"),
-        ("learn c --queries queries.jsonl --qrels few.tsv", "1 questions are judged"),
+        ("learn c --queries queries.jsonl --qrels few.tsv", "judged questions: 1;"),
     ],
 )
 def test_what_is_refused(folder: Path, command: str, message: str) -> None:

@@ -138,13 +138,20 @@ def logged(folder: Path, service: str) -> command_line.Done:
     return run(folder, *"train pairs.tsv --base base --out m --log".split(), service, *few)
 
 
-@pytest.mark.parametrize("service", ["wandb", "mlflow", "tensorboard"])
+@pytest.mark.parametrize(
+    ("service", "package"),
+    [
+        ("wandb", "wandb"),
+        ("mlflow", "mlflow"),
+        ("tensorboard", "'searchengine[tensorboard]'"),
+    ],
+)
 def test_a_missing_package_is_named_before_training(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, service: str
+    folder: Path, monkeypatch: pytest.MonkeyPatch, service: str, package: str
 ) -> None:
     monkeypatch.setitem(sys.modules, service, None)
     done = logged(folder, service)
-    assert done.returncode == 2 and f"pip install {service}" in done.stderr
+    assert done.returncode == 2 and f"pip install {package}" in done.stderr
     assert not (folder / "m").exists()
 
 

@@ -237,7 +237,8 @@ def test_a_killed_command_goes_on(tmp_path: Path, notes: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, rest = process.communicate(timeout=DEADLINE)
         assert rest.splitlines() == [
-            f"Interrupted; {index} has 2 documents, the same command continues from there"
+            f"Stopped watching {notes}; {index} has 2 documents, the same command continues from "
+            "there"
         ]
         assert process.returncode == 130
     with SearchEngine.open(index) as engine:

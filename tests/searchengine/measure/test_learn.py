@@ -155,7 +155,7 @@ def test_the_weight_is_learnt_with_the_map(tmp_path: Path) -> None:
 def test_few_questions_are_refused_by_their_number(tmp_path: Path, count: int) -> None:
     queries, qrels = judged()
     with create(tmp_path / "c", tokenizer="none") as engine:
-        with pytest.raises(QueryError, match=f"{count} questions"):
+        with pytest.raises(QueryError, match=f"judged questions: {count};"):
             learn(engine, queries, dict(list(qrels.items())[:count]))
 
 
