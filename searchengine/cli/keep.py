@@ -54,12 +54,7 @@ def verify(collection: str, as_json: bool) -> None:
     show_json({"collection": name, "whole": True}) if as_json else say(f"{name} is whole")
 
 
-@command(
-    opt.DRY_RUN,
-    opt.ENCODER,
-    opt.WAIT,
-    example=("repair notes.index --dry-run", "repair notes.index"),
-)
+@command(opt.ENCODER, opt.WAIT, example="repair notes.index")
 def repair(collection: str, as_json: bool, **options: Any) -> None:
     """Repair a damaged collection from the texts it stores.
 
@@ -80,17 +75,11 @@ def repair(collection: str, as_json: bool, **options: Any) -> None:
     with steps() as report:
         result = SearchEngine.repair(collection, progress=report, **options)
     if as_json:
-        show_json(asdict(result))
+        show_json(asdict(result) | {"whole": result.whole})
     else:
-        nouns = ("document", "passage", "segment")
-        sizes = ", ".join(counted(getattr(result, f"{noun}s"), noun) for noun in nouns)
-        lines = [f"checked   {sizes}"]
-        name = "damage  " if result.dry_run else "repaired"
-        lines += [f"{name}  {damage}" for damage in result.damage]
-        lines += [f"lost      {lost}" for lost in result.lost]
-        if result.dry_run and result.encoded:
-            lines.append(f"to do     encode {counted(result.encoded, 'document')} again")
-        say("\n".join(lines))
+        lines = [f"repaired  {damage}" for damage in result.damage]
+        for line in (*lines, *(f"lost      {lost}" for lost in result.lost)):
+            say(line)
         say(f"{collection} is whole" if result.whole else f"not whole: {result.complaint}")
     if not result.whole:
         raise click.exceptions.Exit(1)

@@ -41,18 +41,7 @@ class Rule(NamedTuple):
     mend: tuple[str, ...] = ()
 
 
-def _is_object(column: str) -> str:
-    json = f"typeof({column}) = 'text' AND json_valid({column})"
-    return f"(iif({json}, json_type({column}), '') = 'object')"
-
-
-_METADATA, _SOURCE = _is_object("metadata"), _is_object("source")
-_NO_OBJECT = f"NOT {_METADATA} OR source NOT NULL AND NOT {_SOURCE}"
-_NO_TEXT = (
-    "typeof(key) || typeof(title) || typeof(text) <> 'texttexttext' "
-    "OR typeof(root) NOT IN ('text', 'null')"
-)
-_NO_NUMBERS = "typeof(document) || typeof(start) || typeof(end) <> 'integerintegerinteger'"
+_NO_JSON = "NOT json_valid(metadata) OR NOT json_valid(ifnull(source, '{}'))"
 _ROW = "EXISTS (SELECT 1 FROM segments WHERE {} BETWEEN base AND base + rows - 1)"
 _DELETE = "DELETE FROM passages WHERE id IN (SELECT passage FROM tombstones)"
 _OUTSIDE = (
@@ -69,27 +58,14 @@ COLUMN_RULES = {
         ("DELETE FROM settings WHERE NOT json_valid(value)",),
     ),
     "next ids that are used already": Rule(BEHIND, "they are larger than all now", CATCH_UP),
-    "documents with metadata that are no JSON object": Rule(
-        f"SELECT id FROM documents WHERE {_NO_OBJECT}",
+    "documents with metadata that are no JSON": Rule(
+        f"SELECT id FROM documents WHERE {_NO_JSON}",
         "those last added are taken, else none",
         (
-            f"UPDATE documents SET metadata = CASE WHEN {_METADATA} THEN metadata "
-            f"WHEN {_SOURCE} THEN source ELSE '{{}}' END, "
-            f"source = iif({_METADATA} AND {_SOURCE}, source, NULL) WHERE {_NO_OBJECT}",
+            "UPDATE documents SET metadata = CASE WHEN json_valid(metadata) THEN metadata "
+            "WHEN json_valid(source) THEN source ELSE '{}' END, source = "
+            f"iif(json_valid(metadata) AND json_valid(source), source, NULL) WHERE {_NO_JSON}",
         ),
-    ),
-    "documents with a key, title or text that is not text": Rule(
-        f"SELECT id FROM documents WHERE {_NO_TEXT}",
-        "read as text",
-        (
-            "UPDATE documents SET key = CAST(key AS TEXT), title = CAST(title AS TEXT), "
-            f"text = CAST(text AS TEXT), root = CAST(root AS TEXT) WHERE {_NO_TEXT}",
-        ),
-    ),
-    "passages with a document or offsets that are not numbers": Rule(
-        f"SELECT 'passage ' || id FROM passages WHERE {_NO_NUMBERS}",
-        "deleted",
-        (f"DELETE FROM passages WHERE {_NO_NUMBERS}",),
     ),
     "documents with other values in the index of metadata fields": Rule(
         fields.FAULTS, "built again", fields.REBUILD

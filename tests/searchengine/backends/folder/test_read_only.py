@@ -15,7 +15,6 @@ from faults import in_child
 
 from searchengine import SearchEngine
 from searchengine.errors import CollectionError
-from searchengine.upkeep.repair import Repair, repair
 
 _NEW_NAMESPACE = 0x00020000  # CLONE_NEWNS, for Python 3.11
 
@@ -36,11 +35,6 @@ pytestmark = pytest.mark.skipif(
     os.geteuid() == 0 and not (sys.platform == "linux" and mounts()),
     reason="root needs a mount to have a disk that it cannot write",
 )
-
-
-def cut_vectors(path: Path) -> None:
-    for file in path.glob("segments/*/vectors.faiss"):
-        file.write_bytes(file.read_bytes()[:100])
 
 
 def lose_shared_memory(path: Path) -> None:
@@ -83,38 +77,6 @@ def on_read_only_disk(path: Path, work: Callable[[], Any]) -> Any:
             folder.chmod(0o755)
     assert outcome.problem is None, outcome.problem
     return outcome.said[0]
-
-
-def contents(path: Path) -> dict[str, tuple[int, bytes]]:
-    files = [file for file in path.rglob("*") if file.is_file()]
-    return {str(file): (file.stat().st_mtime_ns, file.read_bytes()) for file in files}
-
-
-@pytest.mark.parametrize(
-    ("harm", "whole", "found"),
-    [
-        (lambda path: None, True, []),
-        (lose_shared_memory, True, []),
-        (cut_vectors, False, ["vectors.faiss has 100 bytes, expected"]),
-    ],
-)
-def test_a_dry_run_only_looks(
-    path: Path, harm: Callable[[Path], None], whole: bool, found: list[str]
-) -> None:
-    harm(path)
-    before = contents(path)
-
-    def look() -> list[Any]:
-        report: Repair = repair(path, dry_run=True)
-        return [report.whole, report.damage]
-
-    is_whole, messages = on_read_only_disk(path, look)
-    assert is_whole is whole
-    assert len(messages) == len(found), messages
-    for message, part in zip(messages, found, strict=True):
-        assert part in message
-    assert contents(path) == before
-    assert repair(path, WordLengths()).whole
 
 
 @pytest.mark.parametrize("shared_memory", [True, False])

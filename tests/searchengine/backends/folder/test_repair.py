@@ -200,11 +200,6 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], int]] = {
     "pending work of an unknown kind": (pending("dream", "{}"), 0),
     "pending work without details": (pending("merge", "[]"), 0),
     "pending work beyond the next id": (pending("merge", WHOLE), 0),
-    "a title that is a blob": (
-        sql("UPDATE documents SET title = CAST(title AS BLOB) WHERE key = 'd7'"),
-        0,
-    ),
-    "segment elsewhere": (sql("UPDATE segments SET base = base + 7 WHERE id = 1"), 68),
 }
 
 
@@ -212,14 +207,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], int]] = {
 def test_every_kind_of_damage_is_mended(path: Path, expected: list[Any], kind: str) -> None:
     act, encoded = DAMAGE[kind]
     act(path)
-    before = (path / "documents.db").read_bytes()
-    planned = repair(path, WordLengths(), dry_run=True)
-    assert (path / "documents.db").read_bytes() == before, "a dry run changes nothing"
-    assert planned.damage and not planned.whole and planned.encoded == encoded
     encoder = WordLengths()
     done = repair(path, encoder)
     assert (done.whole, done.complaint, done.lost) == (True, None, ())
-    assert (done.damage, done.encoded) == (planned.damage, encoded)
+    assert done.damage and done.encoded == encoded
     assert sum(map(len, encoder.calls)) == encoded, "only what is damaged is encoded"
     check(path, expected)
     again = repair(path)  # nothing to do: no encoder is needed
@@ -239,7 +230,6 @@ def test_vectors_without_an_encoder_outlive_the_files_made_of_them(
     vectors = (path / "segments" / "000001" / "vectors.faiss").read_bytes()
     tables = dump(path)
     act(path / "segments" / "000001" / name)
-    assert f"000001/{name}" in repair(path, dry_run=True).damage[0]
     shown = CliRunner().invoke(cli, ["repair", str(path)])
     assert shown.exit_code == 0, shown.output
     assert f"000001/{name}" in shown.stdout and "lost" not in shown.stdout
@@ -273,8 +263,7 @@ def test_a_text_that_was_changed_is_kept_and_encoded(path: Path) -> None:
     sql("UPDATE documents SET text = 'zzzzzzzzzzzzzz' WHERE key = 'd7'")(path)
     done = repair(path, WordLengths())
     assert done.whole
-    way = "document 'd7' has a text that differs from what was stored → kept, and encoded again"
-    assert way in done.damage
+    assert "'d7' → kept, and encoded again" in done.damage[0]
     with SearchEngine.open(path, WordLengths()) as engine:
         assert engine.search("z" * 14 + " t7", k=1)[0].key == "d7"
         assert engine.search("z" * 14, k=1, mode="text")[0].key == "d7"
@@ -296,12 +285,6 @@ def test_texts_that_are_no_utf_8_are_read_as_far_as_they_can_be(path: Path) -> N
     assert not done.whole and str(done.complaint).endswith("; restore the folder from a backup")
 
 
-def test_a_document_of_which_nothing_is_left_is_named(path: Path) -> None:
-    sql("UPDATE documents SET text = '', title = '' WHERE key = 'd7'")(path)
-    done = repair(path, WordLengths())
-    assert done.whole and done.lost == ("the text of document 'd7'",)
-
-
 def test_metadata_that_are_no_json_are_reported_as_lost(path: Path) -> None:
     with SearchEngine.open(path, WordLengths()) as engine:
         engine.update({"d8": {"seen": True}})
@@ -317,8 +300,7 @@ def test_metadata_that_are_no_json_are_reported_as_lost(path: Path) -> None:
             engine.update({"d7": {"seen": True}})
     done = repair(path, WordLengths())
     assert done.whole and done.encoded == 0
-    named = "3 documents with metadata that are no JSON object (documents 'd6', 'd7', 'd8')"
-    assert done.damage[0] == f"{named} → those last added are taken, else none"
+    assert done.damage[0].startswith("3 documents with metadata that are no JSON →")
     with SearchEngine.open(path, WordLengths()) as engine:
         assert engine["d6"].metadata == kept
         assert engine["d7"].metadata == {} and engine["d8"].metadata == {"year": 1998}
@@ -347,9 +329,8 @@ def test_a_damaged_database_is_left_as_it_is(path: Path) -> None:
     for damaged in (b"\xff" * 40_000, whole[:4096] + b"\xff" * 90_000, None):
         database.write_bytes(whole if damaged is None else damaged)
         damaged = damaged or damage_database(path)
-        for dry_run in (True, False):
-            with pytest.raises(CollectionError, match=r"documents.db .recover \| sqlite3"):
-                repair(path, WordLengths(), dry_run=dry_run)
+        with pytest.raises(CollectionError, match=r"documents.db .recover \| sqlite3"):
+            repair(path, WordLengths())
         assert database.read_bytes() == damaged
     shown = CliRunner().invoke(cli, ["repair", str(path)])
     assert shown.exit_code == 2 and "restore the collection from a backup" in shown.stderr
@@ -409,10 +390,9 @@ def test_what_another_version_wrote_is_refused_and_not_damage(
 ) -> None:
     act(path)
     before = contents(path)
-    for command in ("info", "verify", "repair", "repair --dry-run"):
-        name, *options = command.split()
-        shown = CliRunner().invoke(cli, [name, str(path), *options])
-        assert (shown.exit_code, shown.stdout) == (2, ""), command
+    for name in ("info", "verify", "repair"):
+        shown = CliRunner().invoke(cli, [name, str(path)])
+        assert (shown.exit_code, shown.stdout) == (2, ""), name
         assert message in shown.stderr and "searchengine repair" not in shown.stderr
     assert contents(path) == before
 
