@@ -120,9 +120,8 @@ def copy(source: str, target: str, prune: bool, as_json: bool) -> None:
 
     A URL is postgresql://USER@HOST/DATABASE#NAME.
 
-    Nothing is encoded again. Both sides are compared. After an interruption, or when
-    SOURCE has changed, the same command copies the rest; with --prune it also deletes what SOURCE
-    no longer has.
+    Nothing is encoded again. After an interruption, or when SOURCE has changed, the same command
+    copies the rest; with --prune it also deletes what SOURCE no longer has.
     """
     from searchengine.backends.opening import name_of
     from searchengine.engine import SearchEngine
@@ -132,8 +131,7 @@ def copy(source: str, target: str, prune: bool, as_json: bool) -> None:
     names = {"source": name_of(source), "target": name_of(target)}
     removed = f", {counted(copied.removed, 'document')} deleted there" if copied.removed else ""
     text = f"{copied.written:,} of {counted(copied.documents, 'document')} copied to "
-    text += f"{names['target']}{removed}; both sides are equal (checksum {copied.checksum[:12]}, "
-    text += f"vectors within {copied.farthest:.5f})"
+    text += f"{names['target']}{removed}"
     show_result(names | asdict(copied), text, as_json)
 
 

@@ -2,19 +2,18 @@
 
 A copy from one backend to another runs in batches, each a commit. Documents that the target already
 has are compared and not written again, so after an interruption, or when the source has changed,
-the same call writes only what differs. Each batch is read again and compared."""
+the same call writes only what differs."""
 
-import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from searchengine.backends.contract import Backend, Entry, Snapshot, has_words
+from searchengine.backends.contract import Backend, Snapshot, has_words
 from searchengine.backends.entries import all_entries, entries, ids, keys_of
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.folders import check_name, folder_of, new_folder, reading_errors
@@ -34,8 +33,6 @@ from searchengine.upkeep.tuning import QUERY_MAP
 from searchengine.upkeep.verify import check_pages, check_tables, settled
 
 _BATCH = 2000  # documents in a commit
-NEAR = 2e-3
-"""Maximum distance between two unit vectors, both rounded to float16; with a margin."""
 
 
 def backup(collection: Collection, path: Path) -> None:
@@ -134,22 +131,18 @@ def _new_folder(path: Path, collection: Path | str) -> Iterator[Path]:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What a copy did, and what the comparison of both sides found.
+    """What a copy did.
 
     Attributes:
         documents, passages: in the target, as in the source.
         written: documents written; the others were there already.
         removed: documents removed, which the source did not have.
-        checksum: SHA-256 of all documents and passages but the vectors, equal on both sides.
-        farthest: the largest distance between the two copies of a vector.
     """
 
     documents: int
     passages: int
     written: int
     removed: int
-    checksum: str
-    farthest: float
 
 
 def copy(
@@ -166,54 +159,27 @@ def copy(
 
     Raises:
         CollectionError: without `prune`, the target holds documents that the source does not have;
-            it was made with other settings, differs after the copy, or cannot store a text.
+            it was made with other settings, or cannot store a text.
         EncoderMismatch: the target was built by another encoder.
     """
     with closing(open_backend(source)) as origin, origin.reading(newest=True) as snapshot:
-        _check_storable(snapshot, target)
         if not exists(target):
             _create(snapshot, target).close()
         with closing(open_backend(target)) as copied:
             _check_settings(origin, copied)
-            digest, written, documents, passages, farthest = hashlib.sha256(), 0, 0, 0, 0.0
-            total = snapshot.count()
+            written, documents, passages, total = 0, 0, 0, snapshot.count()
             for batch in all_entries(snapshot, _BATCH):
-                off = _distances(copied, batch)
-                if differing := [entry for entry in batch if off[entry.document.key] > NEAR]:
+                keys = [entry.document.key for entry in batch]
+                stored = {entry.checksum for entry in entries(copied, keys)}
+                if differing := [entry for entry in batch if entry.checksum not in stored]:
                     copied.upsert(differing)
-                    off |= _distances(copied, differing)
-                farthest = max(farthest, *off.values())
-                if farthest > NEAR:
-                    key = max(off, key=off.__getitem__)
-                    raise _differs(copied, f"the document {key!r:.80} is missing or other")
-                for entry in batch:
-                    digest.update(entry.checksum)
                 written, documents = written + len(differing), documents + len(batch)
                 passages += sum(len(entry.spans) for entry in batch)
                 if progress is not None:
                     progress("Copying", len(batch), total)
             removed = _remove_others(snapshot, copied, origin.path, prune)
             copied.upsert((), finished=0)  # on a server, to build the index of vectors
-            with copied.reading(newest=True) as after:
-                counts = after.count(), after.sizes()["passages"]
-            if counts != (documents, passages):
-                held = f"it holds {counts} documents and passages, not {documents, passages}"
-                raise _differs(copied, held)
-            return Copied(documents, passages, written, removed, digest.hexdigest(), farthest)
-
-
-def _check_storable(snapshot: Snapshot, target: str | Path) -> None:
-    """Raise CollectionError for a text that a server cannot store, before anything is created."""
-    if not is_url(target) or not isinstance(snapshot, FolderSnapshot):
-        return
-    sql = "SELECT key FROM documents WHERE instr(title || text, char(0)) ORDER BY id"
-    if keys := [key for (key,) in snapshot.store.scan(sql)]:
-        more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
-        raise CollectionError(
-            f"the text of {keys[0]!r:.80}{more} in {snapshot.path} holds the character U+0000, "
-            "which PostgreSQL cannot store; nothing was copied, add these documents without it or "
-            "delete them first"
-        )
+            return Copied(documents, passages, written, removed)
 
 
 def _create(origin: Snapshot, target: str | Path) -> Backend:
@@ -246,18 +212,6 @@ def _check_settings(origin: Backend, copied: Backend) -> None:
             )
 
 
-def _distances(copied: Backend, batch: Sequence[Entry]) -> dict[str, float]:
-    """Key → how far the vectors of its copy are off; infinite if anything else differs."""
-    off = dict.fromkeys([entry.document.key for entry in batch], np.inf)
-    copies = {entry.document.key: entry for entry in entries(copied, [*off])}
-    for entry in batch:
-        other = copies.get(entry.document.key)
-        if other is not None and entry.checksum == other.checksum:
-            lengths = np.linalg.norm(entry.vectors - other.vectors, axis=1)
-            off[entry.document.key] = float(lengths.max(initial=0))
-    return off
-
-
 def _remove_others(snapshot: Snapshot, copied: Backend, origin: Path | str, prune: bool) -> int:
     """Delete the documents that the source does not have; without `prune`, refuse them."""
     others = list[str]()
@@ -272,10 +226,3 @@ def _remove_others(snapshot: Snapshot, copied: Backend, origin: Path | str, prun
             f"{others[0]!r:.80}; delete them with --prune (prune=True), or copy to a new collection"
         )
     return copied.delete(others, None) if others else 0
-
-
-def _differs(copied: Backend, how: str) -> CollectionError:
-    return CollectionError(
-        f"{copied.path} differs from its source after the copy: {how}; if others write to it, stop "
-        "them, and run the same command again, which copies the rest"
-    )
