@@ -7,6 +7,7 @@ ROOM := $(shell grep -qs ' /dev/shm tmpfs [^ ]*noexec' /proc/mounts || df -Pm /d
 FAST := $(if $(ROOM),PYTEST_DEBUG_TEMPROOT=$(ROOM)) $(PYTEST) -n auto --maxprocesses 4 --dist worksteal
 INSTALL := $(BIN)/pip install -c constraints.txt
 AXE := 4.11.0
+NEW := "build/first contact"
 SCIFACT := ../shared/data/beir/scifact
 GENERATED := docs/cli.md docs/training-reference.md
 # Where an image forbids compiled modules, each process that the tests start would compile all of them again.
@@ -46,8 +47,12 @@ setup-demo: .venv/demo  ## only what the demo needs
 demo: setup-demo  ## train, index, ask and measure on the sample data
 	$(BIN)/searchengine demo demo
 
-demo-check:  ## make demo in a fresh clone with an empty environment, some two minutes
-	$(PYTHON) tests/first_contact.py
+demo-check:  ## make demo in a fresh clone, in a path with a space and with an empty home, some two minutes
+	rm -rf $(NEW) && mkdir -p $(NEW)/home && git clone --quiet . $(NEW)/clone
+	env -u PYTHONPATH -u XDG_CACHE_HOME HOME="$$PWD/"$(NEW)/home PIP_CACHE_DIR="$$($(PYTHON) -m pip cache dir)" \
+		PIP_CONFIG_FILE="$${PIP_CONFIG_FILE-$$HOME/.config/pip/pip.conf}" \
+		$(MAKE) -C $(NEW)/clone demo > $(NEW)/shown || { cat $(NEW)/shown; exit 1; }
+	for hit in whales-01 bread-19 databases-06 "│ exact "; do grep -F "$$hit" $(NEW)/shown || exit 1; done
 
 test: setup  ## the checks, and the tests of everything that an edit can break, some six minutes on two cores
 	$(MAKE) -j 2 check tests
