@@ -18,11 +18,13 @@ EXACT = {"prefix": 4, "storage": "float32"}
 
 
 class Words(WordLengths):
-    """Reads `most` words of a text, which are its tokens, and fails where it is given more."""
+    """Reads `most` words of a text, which are its tokens; if strict, it fails if given more."""
 
-    def __init__(self, most: int = 4) -> None:
-        super().__init__()
-        self.most = most
+    def __init__(
+        self, most: int = 4, fingerprint: str = "word-lengths", strict: bool = True
+    ) -> None:
+        super().__init__(fingerprint=fingerprint)
+        self.most, self.strict = most, strict
 
     def token_spans(self, texts: Sequence[str]) -> list[npt.NDArray[np.int32]]:
         found = [[m.span() for m in re.finditer(r"\S+", text)] for text in texts]
@@ -32,7 +34,8 @@ class Words(WordLengths):
         return self.most
 
     def encode(self, texts: Sequence[str], *, role: str | None = None) -> npt.NDArray[np.float32]:
-        assert role == "query" or max(len(text.split()) for text in texts) <= self.most
+        if self.strict and role != "query":
+            assert max(len(text.split()) for text in texts) <= self.most
         return super().encode(texts, role=role)
 
 

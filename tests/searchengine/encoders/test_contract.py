@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import WordLengths
-from embedding_server import EmbeddingServer
+from loopback import EmbeddingServer
 from tiny_model import static_table, write_model2vec, write_sentence_transformer
 
 from searchengine import SearchEngine

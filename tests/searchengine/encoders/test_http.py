@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from command_line import run, run_json
 from conftest import WordLengths
-from embedding_server import EmbeddingServer, Fault
+from loopback import EmbeddingServer, Fault
 
 from searchengine import HttpEncoder, SearchEngine
 from searchengine.encoders import http

@@ -7,7 +7,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import failover_servers
 import httpx2
 import numpy as np
 import postgres_server
@@ -168,7 +167,7 @@ def test_a_replica_takes_the_place_of_a_killed_primary(
 ) -> None:
     """With synchronous commit: nothing acknowledged is lost, no answer is wrong."""
     times = []
-    with failover_servers.pair() as (primary, replica, url):
+    with postgres_server.pair() as (primary, replica, url):
         SearchEngine.create(url, None, dim=DIM).close()
         with two_servers(tmp_path, url) as servers:
             load = Load(servers, readers)
@@ -183,13 +182,13 @@ def test_a_replica_takes_the_place_of_a_killed_primary(
                     load.wait_for(2)  # one may have been under way
                     times.append(time.monotonic() - start)
                     primary, replica = replica, primary
-                    replica.follow(primary)
+                    replica.follow(primary.folder)
                     primary.wait_for_replica()
                 load.wait_for(20)
             finally:
                 load.done.set()
                 for thread in load.threads:
-                    thread.join(failover_servers.DEADLINE)
+                    thread.join(postgres_server.DEADLINE)
         with SearchEngine.open(url) as engine:
             assert {*engine.keys()} >= {f"d{i}" for i in range(len(load.acknowledged))}
     print(  # the figures of docs/operating.md

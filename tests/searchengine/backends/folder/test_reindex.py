@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from concurrent_writers import during
 from conftest import WordLengths
+from cut_documents import Words
 from faults import in_child
 from pending import leave_pending
-from scenarios import Cutting, document, stored, strays
+from scenarios import document, stored, strays
 
 from searchengine import Document, SearchEngine
 from searchengine.backends.folder.collection import Collection
@@ -309,6 +310,6 @@ def test_passages_are_cut_for_the_new_encoder(tmp_path: Path) -> None:
     ]
     with SearchEngine.create(path, WordLengths(), CONFIG) as engine:
         engine.add(long)
-        engine.reindex(Cutting(), passages=True)
+        engine.reindex(Words(8, "cutting"), passages=True)
         assert engine.stats().passages > 9 * 4
-    as_fresh(path, {each.key for each in long}, Cutting())
+    as_fresh(path, {each.key for each in long}, Words(8, "cutting"))

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from concurrent_writers import during
 from conftest import Remainders, WordLengths
-from scenarios import Cutting, document
+from cut_documents import Words
+from scenarios import document
 
 from searchengine import Document, SearchEngine
 from searchengine.backends.folder import collection as ahead
@@ -21,6 +22,7 @@ from searchengine.ingest.ingestion import Ingestion
 from searchengine.ingest.passages import PassageReader
 from searchengine.ingest.pipeline import Pipeline
 
+CUTTING = Words(8, "cutting", strict=False)
 Act = Callable[[SearchEngine], object]
 
 
@@ -141,13 +143,13 @@ def test_another_engine_loses_its_add_and_stores_nothing(
 def test_a_reindex_by_the_same_encoder_with_other_passages_counts_too(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with SearchEngine.create(path, Cutting(), passages=True) as engine:
+    with SearchEngine.create(path, CUTTING, passages=True) as engine:
         engine.add([document(1)])
         with monkeypatch.context() as patch:
-            during(patch, Ingestion, "_commit", lambda: engine.reindex(Cutting(), passages=False))
+            during(patch, Ingestion, "_commit", lambda: engine.reindex(CUTTING, passages=False))
             engine.add([Document("d9", " ".join(["x"] * 30))])
         assert engine.stats().passages == 2
-        holds(engine, {1, 9}, Cutting())
+        holds(engine, {1, 9}, CUTTING)
 
 
 def alter(path: Path, text: str = "x xxxx") -> None:
