@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from hypothesis import settings
-from slow_tests import listed
 
 if TYPE_CHECKING:
     from starlette.testclient import TestClient
@@ -34,24 +33,7 @@ settings.register_profile("long", max_examples=500, deadline=None)
 settings.load_profile("fast")
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-TESTS = REPOSITORY / "tests"
 SHARED = REPOSITORY.parent / "shared" / "data"
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--quick", action="store_true", help="leave out the slow tests")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--quick"):
-        return
-    slow = listed()
-    kept, left_out = [], []
-    for item in items:
-        name = f"{item.path.relative_to(TESTS).as_posix()}::{item.name.partition('[')[0]}"
-        (left_out if name in slow else kept).append(item)
-    items[:] = kept
-    config.hook.pytest_deselected(items=left_out)
 
 
 def pytest_collection_finish() -> None:

@@ -31,10 +31,5 @@ def slowest(report: Path, budget: float = BUDGET) -> list[str]:
     return []
 
 
-def listed() -> frozenset[str]:
-    """The functions of slow_tests.txt."""
-    return frozenset(LISTED.read_text(encoding="utf-8").split())
-
-
 if __name__ == "__main__":
     LISTED.write_text("".join(f"{name}\n" for name in slowest(Path(sys.argv[1]))), encoding="utf-8")
