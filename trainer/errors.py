@@ -33,10 +33,6 @@ class TrainingWarning(UserWarning):
     """The kept step of a run is the model that it started from, or scores less."""
 
 
-class DataWarning(UserWarning):
-    """Examples that teach little, or too few for what the settings ask."""
-
-
 TRAINING = ("torch", "transformers", "peft")
 """The modules of the extra `train`."""
 

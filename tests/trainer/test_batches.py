@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchengine.trainer.errors import ConfigError, DataWarning
+from searchengine.trainer.errors import ConfigError
 from searchengine.trainer.training.batches import BatchPlan, augmented
 from searchengine.trainer.training.examples import Batch, Row
 from searchengine.trainer.training.train_config import Augment, TrainConfig
@@ -70,11 +70,6 @@ def test_plan_by_hand() -> None:
 def test_too_few_examples_are_refused(count: int, accumulation: int) -> None:
     with pytest.raises(ConfigError, match=f"^{count} examples give . batches, expected"):
         BatchPlan(settings(batch_size=8, accumulation=accumulation), pairs(count))
-
-
-def test_pairs_that_fill_no_batch_are_named() -> None:
-    with pytest.warns(DataWarning, match="5 examples fill no batch of 8: .* 4 others at most"):
-        BatchPlan(settings(batch_size=8, objective="contrastive"), pairs(5))
 
 
 def test_a_sentence_has_another_view_in_each_epoch() -> None:

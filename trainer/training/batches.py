@@ -2,12 +2,11 @@
 
 import math
 import random
-import warnings
 from functools import lru_cache
 
 import numpy as np
 
-from searchengine.trainer.errors import ConfigError, DataWarning
+from searchengine.trainer.errors import ConfigError
 from searchengine.trainer.training.examples import Batch
 from searchengine.trainer.training.train_config import Augment, Objective, TrainConfig
 
@@ -36,13 +35,6 @@ class BatchPlan:
                 f"{len(examples)} examples give {batches} batches, expected "
                 f"{config.accumulation} (accumulation) or more, each of 2 to {size} examples: add "
                 "examples, or lower accumulation"
-            )
-        if config.objective is Objective.CONTRASTIVE and len(examples) < size:
-            warnings.warn(
-                f"{len(examples)} examples fill no batch of {size}: an anchor is compared with "
-                f"{len(examples) - 1} others at most; lower batch_size, or add examples",
-                DataWarning,
-                stacklevel=2,
             )
         labels = config.objective is Objective.CLASSIFICATION
         least = min(LABEL_UPDATES, LABEL_EPOCHS * self.per_epoch) if labels else 0

@@ -13,13 +13,12 @@ import json
 import math
 import re
 import unicodedata
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from searchengine.trainer.errors import ConfigError, DataError, DataWarning
+from searchengine.trainer.errors import ConfigError, DataError
 from searchengine.trainer.reading import column_names, read_rows
 from searchengine.trainer.training.train_config import Augment, Objective, TrainConfig
 
@@ -46,8 +45,6 @@ PLACES: Mapping[Objective, Texts] = {
 }
 EXPECTED = {"label": "text or a whole number", "score": "a number"}
 NEGATIVE = re.compile(r"negative|negative_\d+|negatives|contradiction")
-# Share of examples that teach little, from which a warning names them.
-_IDLE_SHARE = 0.1
 
 
 class Row(NamedTuple):
@@ -120,9 +117,8 @@ def digest(rows: Iterable[Row], files: Iterable[Path] = ()) -> str:
 def read_examples(config: TrainConfig) -> Split:
     """The examples of a run, without those with a sentence of the exclude files or a dev anchor.
 
-    Sentences are compared by their letters and digits alone. Issues a DataWarning where a tenth of
-    the examples or more teach little. Raises DataError, with file and line if it has one, also for
-    files of several kinds, and if nothing could be learnt from all of them.
+    Sentences are compared by their letters and digits alone. Raises DataError, with file and line
+    if it has one, also for files of several kinds, and if nothing could be learnt from all of them.
     """
     known = (row for path in config.exclude for row in read_file(path))
     forbidden = {identity(text) for row in known for text in row.texts}
@@ -182,29 +178,18 @@ def _joined(files: Sequence[tuple[Path, Sequence[Row]]]) -> list[Row]:
 
 
 def _check_variety(rows: Sequence[Row], objective: Objective) -> None:
-    """Refuse examples from which nothing can be learnt, and warn of many that teach little."""
-    count, repeats, echoes = len(rows), len(rows) - len({*rows}), 0
-    judgements = {row.label or row.score for row in rows}
-    if count > 1 and repeats == count - 1:
+    """Refuse examples from which nothing can be learnt."""
+    count, judgements = len(rows), {row.label or row.score for row in rows}
+    if count > 1 and len({*rows}) == 1:
         raise DataError(f"all {count} examples are equal: expected different ones")
-    if objective is Objective.CONTRASTIVE:
-        pairs = (row for row in rows if not row.one_text)
-        echoes = sum(row.anchor.casefold() == row.positive.casefold() for row in pairs)
-    elif count > 1 and len(judgements) == 1:
+    if objective is not Objective.CONTRASTIVE and count > 1 and len(judgements) == 1:
         raise DataError(
             f"all {count} examples have the label or score {judgements.pop()}: expected two or more"
         )
-    if echoes == count:
+    if all(row.anchor.casefold() == row.positive.casefold() and not row.one_text for row in rows):
         raise DataError(
             f"the positive of all {count} pairs is their anchor: name the columns of texts that "
             "belong together in `columns`, or train on the texts alone, in a column `sentence`"
-        )
-    if repeats + echoes >= _IDLE_SHARE * count:
-        warnings.warn(
-            f"of {count} examples, {repeats} repeat another and {echoes} have their anchor as "
-            "positive: remove them, as they teach little",
-            DataWarning,
-            stacklevel=3,
         )
 
 
