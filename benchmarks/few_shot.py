@@ -32,10 +32,8 @@ from trainings import SEEDS
 
 from searchengine.measure.significance import compare
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.evaluation.labels import classify
 from searchengine.trainer.training.loop import train
-from searchengine.trainer.training.presets import preset
-from searchengine.trainer.training.train_config import TrainConfig
+from searchengine.trainer.training.train_config import TrainConfig, preset
 
 Labelled = list[tuple[str, str]]
 BASE, TOPICS, JUDGED = "starter", 150, 10
@@ -158,7 +156,7 @@ def trained(
         path.write_text("".join("\t".join(row) + "\n" for row in [("text", "label"), *training]))
         files = {"train": [path], "out": f"{scratch}/model", "base": BASE, "seed": seed}
         train(TrainConfig.from_dict({**preset("labels"), **changes, **files}))
-        return classify(Encoder.load(f"{scratch}/model"), texts)
+        return Encoder.load(f"{scratch}/model").classify(texts)[0]
 
 
 def summary(draws: Sequence[tuple[Labelled, dict[str, list[int]]]]) -> dict[str, Any]:

@@ -32,8 +32,7 @@ from searchengine.ingest.passages import PassageConfig, cut
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.training.examples import read_sts
 from searchengine.trainer.training.loop import train
-from searchengine.trainer.training.presets import preset
-from searchengine.trainer.training.train_config import TrainConfig
+from searchengine.trainer.training.train_config import TrainConfig, preset
 
 BASE, WINDOW, SHORTEST = "starter", 2048, 192  # tokens of a training text, at least
 LENGTHS, DEPTHS = (512, 1024, 2048), (0.0, 0.25, 0.5, 0.75, 1.0)

@@ -28,8 +28,7 @@ from trainings import ONLY, RETRIEVAL, SEEDS, TEST, Judge, compare, judge, sts_f
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.evaluation.sts import StsTask, sentences, sts_tasks
 from searchengine.trainer.training.examples import read_examples, read_sts
-from searchengine.trainer.training.presets import preset
-from searchengine.trainer.training.train_config import TrainConfig
+from searchengine.trainer.training.train_config import TrainConfig, preset
 
 DIMS, LAYERS = (384, 256, 128, 64), (4, 3, 2)
 Rows = NDArray[np.float32]

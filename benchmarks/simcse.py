@@ -20,7 +20,7 @@ import click
 from record import DATA
 from trainings import ONLY, RETRIEVAL, SEEDS, TEST, compare, judge, sts_files
 
-from searchengine.trainer.training.presets import preset
+from searchengine.trainer.training.train_config import preset
 
 # What a row changes of the preset simcse-unsup, at a size that a minute allows.
 UNSUPERVISED: dict[str, dict[str, Any]] = {

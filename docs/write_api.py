@@ -60,7 +60,6 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
         (
             "searchengine.trainer.training.train_config",
             "searchengine.trainer.training.loop",
-            "searchengine.trainer.training.presets",
             "searchengine.trainer.training.losses",
         ),
     ),
@@ -69,7 +68,6 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
         (
             "searchengine.trainer.evaluation.sts",
             "searchengine.trainer.evaluation.sts",
-            "searchengine.trainer.evaluation.labels",
             "searchengine.trainer.evaluation.mteb",
             "searchengine.trainer.evaluation.intervals",
         ),

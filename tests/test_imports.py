@@ -24,8 +24,6 @@ MODULES = {
     "searchengine.server.mcp_server": "mcp",
     "searchengine.server.": "serve",
     "searchengine.trainer.card": "train",
-    "searchengine.trainer.classifier": "train",
-    "searchengine.trainer.evaluation.labels": "train",
     "searchengine.trainer.evaluation.mteb": "mteb",
     "searchengine.trainer.model.model_folder": "train",
     "searchengine.trainer.model.modules": "train",

@@ -16,10 +16,14 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from searchengine.trainer.errors import ModelError
-from searchengine.trainer.model.tokens import UNLIMITED, Ids, check_texts
+from searchengine.trainer.errors import ConfigError, ModelError
+from searchengine.trainer.model.tokens import (
+    UNLIMITED,
+    Ids,
+    check_texts,
+    token_budget_batches,
+)
 from searchengine.trainer.runtimes.handle import Handle, ModelHandle, open_handle
-from searchengine.trainer.runtimes.runtime import token_budget_batches
 from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig, RuntimeKind
 from searchengine.trainer.sources.source import Source, Starter
 
@@ -201,6 +205,25 @@ class Encoder:
                 if on_batch is not None:
                     on_batch(int(counts[positions].sum()))
         return vectors if len(distinct) == len(texts) else vectors[rows]
+
+    def classify(
+        self,
+        texts: Sequence[str],
+        dims: Sequence[int] = (),
+        *,
+        on_batch: Callable[[int], None] | None = None,
+    ) -> list[list[str]]:
+        """The likeliest label of each text, for each prefix length; by default for the full width.
+
+        on_batch: as for `encode`. Raises ConfigError for a model that was trained without labels,
+        or not on a length.
+        """
+        if (classifier := self.model.classifier) is None:
+            raise ConfigError(
+                f"{self.source} knows no labels: train it with objective classification first"
+            )
+        vectors = self.encode(texts, role="document", on_batch=on_batch)  # as it was trained
+        return [classifier.predict(vectors, dim) for dim in dims or (self.dim,)]
 
     def _tokenised(self, texts: list[str], prompt: str) -> Iterator[tuple[int, list[Ids]]]:
         """The start of each chunk of texts and its token ids; the next is tokenised meanwhile."""

@@ -93,14 +93,13 @@ def labels(files: Any, encoder: str, prefixes: Any, runtime: Any, as_json: bool)
     require("train", "evaluating labels", *TRAINING)
     from searchengine.trainer.encoder import Encoder
     from searchengine.trainer.evaluation.intervals import wilson
-    from searchengine.trainer.evaluation.labels import classify_by_prefix
     from searchengine.trainer.training.examples import read_labelled
 
     texts, expected = zip(*read_labelled(files), strict=True)
     model = Encoder.load(encoder, **asdict(runtime))
     dims = model.matryoshka_dims if prefixes is None else prefixes
     with progress("Encoding", len(texts)) as advance:
-        predicted = classify_by_prefix(model, texts, dims, advance)
+        predicted = model.classify(texts, dims, on_batch=advance)
     known = () if model.model.classifier is None else model.model.classifier.labels
     if unknown := [label for label in expected if label not in known]:
         count = f"{counted(len(unknown), 'text')} with labels that the model was not trained on"

@@ -23,7 +23,7 @@ from searchengine.trainer.errors import (
     require,
 )
 from searchengine.trainer.files import read_object
-from searchengine.trainer.training.presets import PRESETS, preset
+from searchengine.trainer.training.train_config import PRESETS, preset
 
 if TYPE_CHECKING:
     from searchengine.trainer.encoder import Encoder

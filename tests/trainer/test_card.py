@@ -13,9 +13,9 @@ from tiny_model import WIDTH, write_sentence_transformer
 
 from searchengine.cli import cli
 from searchengine.trainer.card import model_card
-from searchengine.trainer.classifier import Classifier
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.model.model_folder import Model
+from searchengine.trainer.model.modules import Classifier
 
 CONFIG = {
     "train": ["/secret/place/nli.tsv", "own data\\captions.jsonl.gz"],

@@ -11,10 +11,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_score
 from sklearn.preprocessing import normalize
 
-from searchengine.trainer.classifier import Classifier
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, DataError
-from searchengine.trainer.evaluation.labels import classify
+from searchengine.trainer.model.modules import Classifier
 from searchengine.trainer.training.examples import Row
 from searchengine.trainer.training.head import CS, C, chosen_c, fit_classifier
 from searchengine.trainer.training.loop import train
@@ -50,7 +49,7 @@ def test_labels_are_learnt_and_saved(config: TrainConfig, share: float) -> None:
     train(replace(config, label_weight=share))
     again = Encoder.load(config.out, precision="fp32")
     assert again.model.classifier is not None and again.model.classifier.labels == ("no", "yes")
-    assert classify(again, ["the cat eats not", "the cat eats"]) == ["no", "yes"]
+    assert again.classify(["the cat eats not", "the cat eats"]) == [["no", "yes"]]
 
 
 @pytest.mark.parametrize("names", [("a", "b"), ("a", "b", "c")])
@@ -93,4 +92,4 @@ def test_what_teaches_nothing_is_refused(config: TrainConfig, tmp_path: Path) ->
     with pytest.raises(DataError, match=r"one.tsv:2: label is '', expected text"):
         train(replace(config, train=(path,)))
     with pytest.raises(ConfigError, match="knows no labels: train it with objective class"):
-        classify(Encoder.load(config.base), ["a"])
+        Encoder.load(config.base).classify(["a"])

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from searchengine.trainer.classifier import Classifier
 from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.model.modules import Classifier
 from searchengine.trainer.training.examples import Row
 from searchengine.trainer.training.losses import cosines, info_nce
 from searchengine.trainer.training.objectives import Classification, Contrastive, PrefixObjective

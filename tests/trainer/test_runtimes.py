@@ -16,9 +16,9 @@ from tiny_model import WORDS, write_bert
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.tokens import Vectors
 from searchengine.trainer.native import library
 from searchengine.trainer.runtimes import runtime_config
-from searchengine.trainer.runtimes.runtime import Vectors
 from searchengine.trainer.runtimes.runtime_config import (
     RuntimeConfig,
     choose,

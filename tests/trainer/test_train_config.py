@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine.trainer.errors import ConfigError
-from searchengine.trainer.training.presets import PRESETS, preset
-from searchengine.trainer.training.train_config import TrainConfig, settings_table
+from searchengine.trainer.training.train_config import PRESETS, TrainConfig, preset, settings_table
 from tests.conftest import REPOSITORY
 
 DIMS = st.lists(st.integers(1, 2048), unique=True, max_size=5).map(

@@ -15,7 +15,6 @@ from sklearn.linear_model import LogisticRegression
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, DataError, TrainingWarning
-from searchengine.trainer.evaluation.labels import classify
 from searchengine.trainer.evaluation.sts import StsTask, sts_tasks
 from searchengine.trainer.training.examples import Row, Split, identity, read_sts
 from searchengine.trainer.training.head import C
@@ -262,6 +261,6 @@ def test_labels_that_win_nothing_give_the_base_with_a_regression(
     _, figures = encoder.recipe["measures"]
     assert figures["measure"] == "accuracy on dev" and figures["n"] == 120
     assert figures["base"]["32"] == pytest.approx(score, abs=0.01)
-    right = np.array(classify(found, tested)) == expected
+    right = np.array(found.classify(tested)[0]) == expected
     assert figures["base"]["32"] == pytest.approx(right.mean(), abs=0.001)
-    assert np.mean(np.array(classify(found, texts)) == whole.predict(x)) > 0.99
+    assert np.mean(np.array(found.classify(texts)[0]) == whole.predict(x)) > 0.99

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from searchengine.trainer.errors import ModelError
-from searchengine.trainer.files import read_object, read_text
+from searchengine.trainer.files import Tensors, read_object, read_text
 from searchengine.trainer.model.head import Head, read_head
 from searchengine.trainer.model.layout import (
     TOKENIZER,
@@ -28,7 +28,6 @@ from searchengine.trainer.model.layout import (
 )
 from searchengine.trainer.model.tokens import Description, Tokenization
 from searchengine.trainer.sources.source import Source
-from searchengine.trainer.tensors import Tensors
 
 FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert")
 POOLING = ("cls", "max", "mean")

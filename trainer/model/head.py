@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from searchengine.trainer.errors import ModelError
-from searchengine.trainer.files import read_object
+from searchengine.trainer.files import Tensors, read_object
 from searchengine.trainer.model.layout import (
     WEIGHTS,
     pooling_modes,
@@ -17,7 +17,6 @@ from searchengine.trainer.model.layout import (
     require_safetensors,
 )
 from searchengine.trainer.sources.source import Source, Starter
-from searchengine.trainer.tensors import Tensors
 
 Array = NDArray[np.float32]
 IDENTITY, TANH = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh"

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
-from searchengine.trainer.classifier import Classifier, read_classifier, write_classifier
-from searchengine.trainer.errors import ModelError
+from searchengine.trainer.errors import ModelError, first_line
 from searchengine.trainer.files import new_folder, read_object, write_json
 from searchengine.trainer.model.head import read_head
 from searchengine.trainer.model.layout import (
@@ -25,11 +24,18 @@ from searchengine.trainer.model.layout import (
     model_stages,
     transformer_settings,
 )
-from searchengine.trainer.model.modules import Dense, Normalize, Pooling, SentenceModule
+from searchengine.trainer.model.modules import (
+    Classifier,
+    Dense,
+    Normalize,
+    Pooling,
+    SentenceModule,
+)
 from searchengine.trainer.model.network import keep_first_layers, quiet, read_transformer
 from searchengine.trainer.model.tokens import Description, Tokenization
 from searchengine.trainer.sources.source import CHECKPOINT, RUNS, Source
 
+CLASSIFIER = "classifier"  # a folder
 HISTORY = "training.json"  # of training; sentence-transformers does not read it
 # The dotted names every version of sentence-transformers since 2.0 resolves.
 MODULE_TYPE = "sentence_transformers.models.{}"
@@ -173,3 +179,25 @@ def _layer_config(layer: Any) -> dict[str, Any]:
         return {"embedding_dimension": layer.width, "pooling_mode": modes, "include_prompt": True}
     switches = {key: mode in modes for key, mode in POOLING_SWITCHES.items()}
     return {"word_embedding_dimension": layer.width, **switches, "include_prompt": True}
+
+
+def read_classifier(folder: Path) -> Classifier | None:
+    """The classifier in the folder of a model; None if it has none. Raises ModelError."""
+    path = folder / CLASSIFIER / "config.json"
+    if not path.is_file():
+        return None
+    config = read_object(path)
+    try:
+        classifier = Classifier(config["dims"], config["labels"])
+        classifier.load_state_dict(load_file(folder / CLASSIFIER / WEIGHTS))
+    except Exception as error:
+        raise ModelError(f"{path.parent} does not fit its config: {first_line(error)}") from error
+    return classifier.eval()
+
+
+def write_classifier(classifier: Classifier, folder: Path) -> None:
+    """Write the classifier to the folder of a model."""
+    (folder / CLASSIFIER).mkdir()
+    config = {"labels": list(classifier.labels), "dims": list(classifier.dims)}
+    write_json(folder / CLASSIFIER / "config.json", config)
+    save_file(classifier.state_dict(), folder / CLASSIFIER / WEIGHTS)

@@ -6,14 +6,17 @@ Source of the recipe: Reimers & Gurevych, arXiv 1908.10084.
 """
 
 import copy
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from searchengine.trainer.errors import ConfigError
 from searchengine.trainer.model import head
 from searchengine.trainer.model.tokens import Ids
 
@@ -167,6 +170,47 @@ class SentenceModule(nn.Module):
         """The same with other parts, for inference: `transformer`, `pooling`, `head`."""
         same = {"transformer": self.transformer, "pooling": self.pooling}
         return SentenceModule(**{**same, "head": list(self.head), **parts}).eval()
+
+
+class Classifier(nn.Module):
+    """A linear layer for each prefix length of the vectors, which are scaled to the length √dim.
+
+    labels: the names of the classes, in the order of the logits.
+    """
+
+    def __init__(self, dims: Sequence[int], labels: Sequence[str]):
+        super().__init__()
+        self.labels, self.dims = tuple(labels), tuple(dims)
+        self.layers = nn.ModuleDict({str(dim): nn.Linear(dim, len(labels)) for dim in dims})
+
+    def set_regression(
+        self, dim: int, weights: NDArray[np.float64], intercepts: NDArray[np.float64]
+    ) -> None:
+        """Give a layer the weights (labels, dim) and intercepts (labels,) for unit prefixes."""
+        layer: Any = self.layers[str(dim)]
+        with torch.no_grad():
+            layer.weight.copy_(torch.from_numpy(weights / math.sqrt(dim)))
+            layer.bias.copy_(torch.from_numpy(intercepts))
+
+    def forward(self, vectors: Tensor, dim: int | None = None) -> Tensor:
+        """Logits (n, labels) of the first `dim` dimensions of vectors (n, D), of all by default.
+
+        Raises ConfigError for a prefix length without a layer.
+        """
+        dim = vectors.shape[-1] if dim is None else dim
+        if dim not in self.dims:
+            raise ConfigError(
+                f"labels of {dim} dimensions: the classifier was trained for "
+                f"{', '.join(map(str, self.dims))}"
+            )
+        prefixes = nn.functional.normalize(vectors[..., :dim], dim=-1)
+        return cast(Tensor, self.layers[str(dim)](prefixes * math.sqrt(dim)))
+
+    @torch.inference_mode()
+    def predict(self, vectors: NDArray[np.float32], dim: int) -> list[str]:
+        """The likeliest label of each of vectors (n, D), by their first `dim` dimensions."""
+        rows = torch.as_tensor(vectors, device=next(self.parameters()).device)
+        return [self.labels[place] for place in self(rows, dim).argmax(dim=1).tolist()]
 
 
 Module = TypeVar("Module", bound=nn.Module)

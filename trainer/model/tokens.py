@@ -19,6 +19,7 @@ from searchengine.trainer.errors import ModelError, first_line
 
 Ids = NDArray[np.int32]  # (n,)
 Spans = NDArray[np.int32]
+Vectors = NDArray[np.float32]
 # Characters tokenised at a time for spans: a tokenizer takes over 100 bytes for each of them.
 PIECE = 1 << 15
 AT_ONCE = 128  # pieces
@@ -176,6 +177,26 @@ class TokenIds:
             yield start, gap.start()
             start = gap.start()
         yield start, len(text)
+
+
+def token_budget_batches(
+    lengths: Sequence[int], budget: int, min_ratio: float = 0.0
+) -> Iterator[list[int]]:
+    """Positions grouped by similar length, so that width · rows of a batch stays within `budget`.
+
+    Longest first: if memory runs out, it does so at once. A row longer than the budget is a batch
+    of its own. No row is shorter than `min_ratio` times its batch's width, which bounds padding.
+    """
+    batch: list[int] = []
+    for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        widest = lengths[batch[0]] if batch else 0  # the first row of a batch is its longest
+        full = max(1, widest) * (len(batch) + 1) > budget or lengths[i] < min_ratio * widest
+        if batch and full:
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch
 
 
 @dataclass(frozen=True, slots=True)

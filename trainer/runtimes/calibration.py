@@ -14,9 +14,8 @@ from threadpoolctl import threadpool_limits
 
 from searchengine.trainer.model.bert import EMBEDDINGS, Bert
 from searchengine.trainer.model.head import apply_head
-from searchengine.trainer.model.tokens import Ids, TokenIds
+from searchengine.trainer.model.tokens import Ids, TokenIds, Vectors
 from searchengine.trainer.native.weights import Arrays, quantize_linear, quantize_words
-from searchengine.trainer.runtimes.runtime import Vectors
 
 Array = NDArray[Any]  # of float32
 TEXTS = Path(__file__).with_name("sample_texts.txt")

@@ -17,7 +17,6 @@ from searchengine.trainer.model.tokens import TokenIds
 from searchengine.trainer.native.library import kernel
 from searchengine.trainer.native.wordpiece import FastTokenIds
 from searchengine.trainer.runtimes import native_runtime
-from searchengine.trainer.runtimes.runtime import Runtime
 from searchengine.trainer.runtimes.runtime_config import (
     Choice,
     Precision,
@@ -28,8 +27,11 @@ from searchengine.trainer.runtimes.runtime_config import (
 from searchengine.trainer.runtimes.static_runtime import StaticHandle, static_stages
 from searchengine.trainer.sources.source import Source
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # torch
     from searchengine.trainer.model.model_folder import Model
+    from searchengine.trainer.runtimes.torch_runtime import TorchRuntime
+
+    Runtime = native_runtime.NativeRuntime | TorchRuntime
 
 
 class ModelHandle:
@@ -101,7 +103,7 @@ class ModelHandle:
         return fingerprint.of_model(self.model, self.description)
 
     @property
-    def runtime(self) -> Runtime:
+    def runtime(self) -> "Runtime":
         """The runtime, started if need be.
 
         Raises ModelError; also in a forked child, which does not have its parent's threads.
@@ -117,7 +119,7 @@ class ModelHandle:
                 self._runtime = self._start()
             return self._runtime
 
-    def _start(self) -> Runtime:
+    def _start(self) -> "Runtime":
         if self.choice.kind is RuntimeKind.NATIVE:
             assert self._bert is not None and self.source is not None
             try:

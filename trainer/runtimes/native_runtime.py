@@ -17,18 +17,16 @@ from safetensors.numpy import save
 
 from searchengine.trainer import fingerprint
 from searchengine.trainer.errors import ModelError
-from searchengine.trainer.files import user_cache, write_at_once
+from searchengine.trainer.files import Tensors, aligned, user_cache, write_at_once
 from searchengine.trainer.model.bert import Bert
 from searchengine.trainer.model.head import apply_head
-from searchengine.trainer.model.tokens import Ids, TokenIds
+from searchengine.trainer.model.tokens import Ids, TokenIds, Vectors
 from searchengine.trainer.native import weights
 from searchengine.trainer.native.library import digit_bits, encode, levels, threads
 from searchengine.trainer.native.weights import LANES, Arrays
 from searchengine.trainer.runtimes.calibration import agreement, quantize, sample_ids
-from searchengine.trainer.runtimes.runtime import Vectors
 from searchengine.trainer.runtimes.runtime_config import INT8, RuntimeKind
 from searchengine.trainer.sources.source import Source
-from searchengine.trainer.tensors import Tensors, aligned
 
 _log = logging.getLogger(__name__)
 FORMAT = 3  # of the file, and of the sample texts
@@ -41,7 +39,14 @@ class InaccurateError(ModelError):
 
 
 class NativeRuntime:
-    """Runs a network of BERT's kind. Safe to use from several threads."""
+    """Runs a network of BERT's kind. Safe to use from several threads, as all runtimes.
+
+    Attributes:
+        kind: "native", "torch", or "numpy" for a static model.
+        precision: the one in use, never "auto".
+        token_budget: tokens of the batch that it runs fastest.
+        min_ratio: least length of a text in a batch that it runs fastest, relative to the longest.
+    """
 
     kind: str = RuntimeKind.NATIVE
     precision: str = INT8

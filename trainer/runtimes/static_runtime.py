@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 
 from searchengine.trainer import fingerprint
 from searchengine.trainer.errors import ModelError, first_line
-from searchengine.trainer.files import read_object
+from searchengine.trainer.files import Tensors, read_object
 from searchengine.trainer.model.layout import (
     MODULES,
     TOKENIZER,
@@ -27,12 +27,17 @@ from searchengine.trainer.model.layout import (
     read_settings,
     require_safetensors,
 )
-from searchengine.trainer.model.tokens import UNLIMITED, Description, Ids, TokenIds, Tokenization
+from searchengine.trainer.model.tokens import (
+    UNLIMITED,
+    Description,
+    Ids,
+    TokenIds,
+    Tokenization,
+    Vectors,
+)
 from searchengine.trainer.native.wordpiece import FastTokenIds
-from searchengine.trainer.runtimes.runtime import Vectors
 from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig
 from searchengine.trainer.sources.source import Source
-from searchengine.trainer.tensors import Tensors
 
 KIND, NORMALIZE = "StaticEmbedding", "Normalize"
 MODEL2VEC, MODEL2VEC_TABLE = "model2vec", "embeddings"

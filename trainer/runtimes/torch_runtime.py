@@ -14,8 +14,7 @@ import torch
 
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.modules import Batch, SentenceModule, lowered
-from searchengine.trainer.model.tokens import Ids, TokenIds
-from searchengine.trainer.runtimes.runtime import Vectors
+from searchengine.trainer.model.tokens import Ids, TokenIds, Vectors
 from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeKind
 
 # Tokens of a padded batch: enough rows to fill the matrix units, few enough to fit the cache.

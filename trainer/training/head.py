@@ -17,11 +17,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.preprocessing import normalize
 
-from searchengine.trainer.classifier import Classifier
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.model import head
 from searchengine.trainer.model.model_folder import Model
-from searchengine.trainer.model.modules import Dense, Normalize
+from searchengine.trainer.model.modules import Classifier, Dense, Normalize
 from searchengine.trainer.training.examples import Batch
 
 # Texts that the rotation is fitted on: a few for each axis of common widths.

@@ -23,7 +23,6 @@ from searchengine.trainer.evaluation.intervals import (
     bootstrap,
     spearman_of_draws,
 )
-from searchengine.trainer.evaluation.labels import classify_by_prefix
 from searchengine.trainer.evaluation.sts import prefix_cosines, unit_prefix
 from searchengine.trainer.training.examples import Batch, Row, Split, identity, read_dev
 from searchengine.trainer.training.train_config import TrainConfig
@@ -188,7 +187,7 @@ def pair_cosines(rows: Batch, encoder: Encoder, dims: Sequence[int]) -> dict[int
 def right_labels(rows: Batch, encoder: Encoder, dims: Sequence[int]) -> dict[int, Values]:
     """By prefix length, 1 for each text whose label the encoder's classifier gives, else 0."""
     labels = np.array([row.label for row in rows])
-    predicted = classify_by_prefix(encoder, [row.anchor for row in rows], dims)
+    predicted = encoder.classify([row.anchor for row in rows], dims)
     return {dim: 1.0 * (np.array(x) == labels) for dim, x in zip(dims, predicted, strict=True)}
 
 

@@ -9,9 +9,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from searchengine.trainer.classifier import Classifier
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import TrainingWarning
+from searchengine.trainer.model.modules import Classifier
 from searchengine.trainer.training.head import CLASSIFIER_TEXTS, fit_classifier
 from searchengine.trainer.training.judging import MIN_ITEMS, Verdict, unjudged
 from searchengine.trainer.training.longlora import restore_network

@@ -8,13 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from searchengine.trainer import fingerprint
-from searchengine.trainer.classifier import Classifier
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, ModelError
 from searchengine.trainer.evaluation.intervals import Values
 from searchengine.trainer.model.layout import remote_code
 from searchengine.trainer.model.model_folder import Model, describe, read
-from searchengine.trainer.model.modules import Dense
+from searchengine.trainer.model.modules import Classifier, Dense
 from searchengine.trainer.sources.source import Source
 from searchengine.trainer.training.batches import BatchPlan
 from searchengine.trainer.training.examples import Batch, Split, digest, read_examples
