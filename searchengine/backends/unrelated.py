@@ -22,7 +22,7 @@ PASSAGES = 0.35
 
 def spread(count: int, size: int = SAMPLE) -> RowNumbers:
     """At most `size` of the numbers below `count`, evenly spread, rising, always the same ones."""
-    return np.unique(np.linspace(0, max(count - 1, 0), size).astype(np.int64))
+    return np.unique(np.linspace(0, max(count - 1, 0), size).astype(np.int64))[:count]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,9 +1,8 @@
-"""Reading a collection: a Snapshot is one commit, a View shows one snapshot at a time."""
+"""Reading a collection in a folder: a Snapshot is one commit."""
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -83,7 +82,6 @@ class Snapshot(contract.Snapshot):
         self.readers = 0
         self._words: WordIndex | None = None  # not opened yet
         self._before = before._words if before is not None else None
-        self._unrelated: Unrelated | None = None
         self._speller: Speller | None = None
         self.store = Store(path / DATABASE, readers=READERS)
         try:
@@ -398,26 +396,28 @@ class Snapshot(contract.Snapshot):
         matching = self._matching(where, phrases)
         return self.live if matching is None else matching
 
-    @property
+    @cached_property
     def unrelated(self) -> Unrelated:
         """As in contract.Snapshot; measured once."""
-        if self._unrelated is None:
-            sample = self._sample()
-            self._unrelated = Unrelated.of(self.vectors(sample)) if sample.size else Unrelated()
-        return self._unrelated
+        sample = self._sample()
+        return Unrelated.of(self.vectors(sample)) if sample.size else Unrelated()
 
     def _sample(self) -> Ids:
-        """A passage of each of at most SAMPLE documents, evenly spread by their ids.
+        """A passage of each of at most SAMPLE documents, evenly spread in the order of their ids.
 
         Not by rows, whose order depends on merges: equal documents are to have equal scores.
         """
-        ((low, high),) = self.store.read("SELECT min(id), max(id) FROM documents")
-        wanted = [] if low is None else (low + spread(high - low + 1)).tolist()
-        sql = "SELECT DISTINCT (SELECT min(id) FROM documents WHERE id >= value) FROM json_each(?)"
-        documents = [number for (number,) in self.store.read(sql, (json.dumps(wanted),))]
-        passages = self.store.passages_of(documents)
-        _, first, counts = np.unique(passages.documents, return_index=True, return_counts=True)
-        return passages.ids[first + np.arange(first.size) % counts]
+        parts = [(np.zeros(0, np.int64),) * 3]  # of each document: id, first passage, passages
+        for row, file in self._files:
+            live = self.live[row]
+            rows = np.arange(row.rows) if live is None else live.rows
+            owners = file.columns[0][rows]
+            first = np.flatnonzero(np.diff(owners, prepend=-1))
+            parts.append((owners[first], row.base + rows[first], np.diff(first, append=rows.size)))
+        documents, passages, counts = [np.concatenate(part) for part in zip(*parts, strict=True)]
+        order = np.argsort(documents)[spread(documents.size)]
+        sample: Ids = passages[order] + np.arange(order.size) % counts[order]
+        return sample
 
     @property
     def shortlist(self) -> int:

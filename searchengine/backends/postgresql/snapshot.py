@@ -93,7 +93,7 @@ class PostgresSnapshot(Snapshot):
             ids = [] if first is None else (first + spread(last - first + 1, _ASKED)).tolist()
             sql = "SELECT id, document FROM passages WHERE id = ANY(%s) ORDER BY id"
             stored = np.array(self.read(sql, (ids,)), np.int64).reshape(-1, 2)
-            sample = stored[spread(len(stored))] if len(stored) else stored
+            sample = stored[spread(len(stored))]
             passages = sample[np.unique(sample[:, 1], return_index=True)[1], 0]
             unrelated = Unrelated.of(self.vectors(passages)) if len(stored) else Unrelated()
             self._measured.clear()

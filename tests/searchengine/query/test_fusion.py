@@ -52,6 +52,15 @@ def store_weight(path: Path, weight: float) -> None:
 # ---------------------------------------------------------------------------------------- cosines
 
 
+def test_equal_documents_have_equal_scores_whatever_was_added_between(tmp_path: Path) -> None:
+    with filled(tmp_path / "a", 0.5, 300) as one, filled(tmp_path / "b", 0.5, 99) as two:
+        two.add({"_id": str(i), "text": f"owl {i}"} for i in (*range(0, 99, 3), *range(300, 2300)))
+        two.add({"_id": str(i), "text": text} for i, text in enumerate(texts(300)))
+        two.delete(map(str, range(300, 2300)))
+        for question in ("whale sleep", "bread yeast tide", "night"):
+            assert one.search(question, 20) == two.search(question, 20)
+
+
 def test_cosines_that_begin_at_four_fifths_order_as_those_that_begin_at_zero(
     tmp_path: Path,
 ) -> None:
