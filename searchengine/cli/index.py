@@ -107,7 +107,7 @@ def index(corpus: str, collection: str, as_json: bool, **options: Any) -> None:
     reading = _reading(options, needs_text=rows is None)
     synonyms = None if options["synonyms"] is None else read_synonyms(options["synonyms"])
     malformed, unread = LeftOut(), Unread()
-    on_bad = (lambda error: malformed.add(str(error))) if skip_bad else None
+    on_bad = malformed.add if skip_bad else None
     check_corpus(corpus)  # before a collection is made
     is_new = not is_url(collection) and not Path(collection).exists()
     config = dict(options["assignments"])

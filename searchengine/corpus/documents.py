@@ -177,11 +177,11 @@ class LeftOut:
     count: int = 0
     first: list[str] = field(default_factory=list)
 
-    def add(self, message: str) -> None:
+    def add(self, message: str | Exception) -> None:
         """Count one."""
         self.count += 1
         if len(self.first) < _REMEMBERED:
-            self.first.append(message)
+            self.first.append(str(message))
 
 
 class DataFrame(Protocol):
@@ -221,7 +221,7 @@ def as_documents(
         except SearchEngineError as error:
             if malformed is None:
                 raise
-            malformed.add(str(error))
+            malformed.add(error)
 
 
 def checked_key(key: object) -> str:

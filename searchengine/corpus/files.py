@@ -231,7 +231,7 @@ def _walk(
                 continue
             if place == folder or not isinstance(error, PermissionError):
                 raise
-            unread.failed.add(str(unreadable(place, error)))
+            unread.failed.add(unreadable(place, error))
             continue
         if place != folder and any(e.name == _DATABASE and e.is_file() for e in entries):
             continue
@@ -351,7 +351,7 @@ class _Reader:
         if self.unread is None:
             report(error, self.on_bad)
         else:
-            self.unread.failed.add(str(error))
+            self.unread.failed.add(error)
 
     def _leave(self, error: CorpusError) -> None:
         """Report a malformed record. Raises CorpusError to leave the rest of its file out."""

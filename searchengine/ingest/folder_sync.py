@@ -240,7 +240,7 @@ def watch(
             if not (sync.look(unread) or first or problems):
                 watcher.wait()
                 continue
-            summary = sync.run(unread, _into(malformed))
+            summary = sync.run(unread, malformed.add)
             settled = sync.settle()
         except (EncoderMismatch, EncoderMissing):
             raise
@@ -259,10 +259,6 @@ def watch(
         first, named = first and summary is None, left_out or named
         problems = {*problems, problem} if problem else set()
         watcher.wait(None if settled else retry if problem else RECENT)
-
-
-def _into(left_out: LeftOut) -> OnBad:
-    return lambda error: left_out.add(str(error))
 
 
 LOOK = 10.0
