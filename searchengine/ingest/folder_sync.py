@@ -159,11 +159,13 @@ class FolderSync:
         if not keys:
             ingestion.check_not_empty()
         if gone and len(gone) == len(keys):
-            path, prefix = self._collection.path, options.key_prefix.replace("'", "''")
-            files = f"_id like '{prefix}%'" if prefix else "exists(path)"
+            where = "_id like '{}%'".format(options.key_prefix.replace("'", "''"))
+            with self._collection.reading(newest=True) as snapshot:
+                alone = snapshot.count(where) == len(keys)  # else it would remove others, too
+            which = f'--where "{where}"' if alone else f"{keys[0]!r} …, each by its key"
             raise EmptyCorpus(
                 f"{self.folder} has no documents left, so nothing was removed; to remove all its "
-                f'documents ({len(keys)}): searchengine delete {path} --where "{files}"'
+                f"documents ({len(keys)}): searchengine delete {self._collection.path} {which}"
             )
         removed = self._collection.delete(gone, None, self._is_gone) if gone else 0
         return replace(summary, removed=removed)

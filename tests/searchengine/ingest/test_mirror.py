@@ -157,12 +157,16 @@ def test_an_empty_folder_does_not_empty_the_collection(engine: SearchEngine, not
     for emptied in (lambda: None, (notes / "a.txt").unlink, notes.rmdir):
         emptied()
         missing = not notes.exists()
-        expected = "no such file or folder" if missing else r"all its documents \(2\): .* delete"
+        expected = "no such file or folder" if missing else r"documents \(2\): .* delete .*'%'\"$"
         with pytest.raises(CorpusError, match=expected):
             engine.mirror(notes)
         assert len(engine) == 2
     notes.mkdir()
-    engine.delete(where="exists(path)")  # the way out that the error names
+    engine.add([{"_id": "mine", "text": "a"}])  # which a filter of keys would match, too
+    with pytest.raises(EmptyCorpus, match="delete .* 'a.txt' …, each by its key"):
+        engine.mirror(notes)
+    engine.delete(["mine"])
+    engine.delete(where="_id like '%'")  # the way out that the error names
     with pytest.raises(EmptyCorpus, match="no document to index"):
         engine.mirror(notes)  # nothing there, and nothing here
 
