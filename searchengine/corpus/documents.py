@@ -108,7 +108,7 @@ class Document:
             if max(map(len, digits), default=0) > 308:
                 what = "holds a number of more than 308 digits; store it as a text"
                 self._refuse(f"metadata {name!r:.80} {what}")
-        if "\\u0000" in written.replace("\\\\", ""):
+        if "\\u0000" in written and "\\u0000" in written.replace("\\\\", ""):
             what = "contains the character U+0000, at which filters would end the text; remove it"
             self._refuse(f"metadata {name!r:.80} {what}")
         if written.count("[") + written.count("{") > _DEEPEST:
