@@ -49,7 +49,7 @@ def delete(
         if not dry_run:
             matched = engine.delete(list(keys) if keys else None, where=where)
         else:
-            matched = engine.count(where) if where else len(set(keys)) - len(missing)
+            matched = len(set(keys)) - len(missing) if keys else engine.count(where)
         would = "would be " if dry_run else ""
         done = f"{counted(matched, 'document')} {would}deleted from {named(collection)}"
     result = {"deleted": 0 if dry_run else matched, "matched": matched, "missing": missing}

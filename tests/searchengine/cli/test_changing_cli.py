@@ -73,6 +73,7 @@ def test_delete_by_filter(collection: Path) -> None:
     assert "field year" not in misspelt.stderr
     for wrong, got in ((("whale", "--where", "year > 1"), "both"), ((), "neither")):
         assert f"keys or --where, got {got}" in one_sentence(run("delete", collection, *wrong))
+    assert "it is empty" in run("delete", collection, "--where", "", "--dry-run").stderr
 
 
 def test_update(collection: Path) -> None:
