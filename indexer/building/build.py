@@ -168,6 +168,8 @@ def _write_prefixes(
     _write_coarse(folder / COARSE, prefixes, config, report)
     if config.shortlist:
         return config
+    if stored.nbytes <= EXACT_BYTES:
+        return replace(config, shortlist=stored.rows)
     coarse = open_coarse(folder / COARSE)
     parts = Parts.of(prefixes, coarse, "the new coarse stage")
     return replace(config, shortlist=measured_shortlist(parts, config))
@@ -275,13 +277,11 @@ _LOSS = 0.001  # of recall that is given for a shorter one, where none finds eno
 
 
 def measured_shortlist(parts: Parts, config: SegmentConfig) -> int:
-    """The shortlist for the rows of a coarse stage over all of them; all rows if few.
+    """The shortlist for the rows of a coarse stage over all of them.
 
     `config`: how it is searched: its effort.
     """
     file, coarse = parts.file, parts.coarse
-    if file.nbytes <= EXACT_BYTES:
-        return file.rows
     sample = evenly(file.rows, SAMPLE)
     queries = file.take(sample)
     nearest = parts.exact(queries, NEIGHBOURS + 1, None)  # a row finds itself, no neighbour, too
