@@ -163,7 +163,7 @@ def test_an_empty_folder_does_not_empty_the_collection(engine: SearchEngine, not
         assert len(engine) == 2
     notes.mkdir()
     engine.add([{"_id": "mine", "text": "a"}])  # which a filter of keys would match, too
-    with pytest.raises(EmptyCorpus, match="delete .* 'a.txt' …, each by its key"):
+    with pytest.raises(EmptyCorpus, match=r"delete .* 'a\.txt' …, each by its key"):
         engine.mirror(notes)
     engine.delete(["mine"])
     engine.delete(where="_id like '%'")  # the way out that the error names
