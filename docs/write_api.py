@@ -30,7 +30,6 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
             "searchengine.ingest.folder_sync:Pass",
             "searchengine.ingest.passages:PassageConfig",
             "searchengine.encoders.functions:FunctionEncoder",
-            "searchengine.encoders.functions:SentenceTransformerEncoder",
             "searchengine.encoders.http:HttpEncoder",
             "searchengine.corpus.files",
             "searchengine.errors",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from searchengine.corpus.documents import Document
-    from searchengine.encoders.functions import FunctionEncoder, SentenceTransformerEncoder
+    from searchengine.encoders.functions import FunctionEncoder
     from searchengine.encoders.http import HttpEncoder
     from searchengine.engine import Hit, Hits, SearchEngine, Stats
     from searchengine.errors import SearchEngineError
@@ -33,7 +33,6 @@ _MODULES = {
     "HttpEncoder": "searchengine.encoders.http",
     "SearchEngine": "searchengine.engine",
     "SearchEngineError": "searchengine.errors",
-    "SentenceTransformerEncoder": "searchengine.encoders.functions",
     "Stats": "searchengine.engine",
     "TrainConfig": "searchengine.trainer.training.train_config",
     "train": "searchengine.trainer.training.loop",
@@ -48,7 +47,6 @@ __all__ = [
     "HttpEncoder",
     "SearchEngine",
     "SearchEngineError",
-    "SentenceTransformerEncoder",
     "Stats",
     "TrainConfig",
     "train",

@@ -1,18 +1,13 @@
-"""A plain function, or a SentenceTransformer object, as an encoder.
-
-It is identified by its name and its vectors of a few texts. The library sentence-transformers is
-never imported here.
-"""
+"""A plain function as an encoder, identified by its name and its vectors of a few texts."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from threading import Lock
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.encoders.protocol import OnBatch, Role, Spans, TextEncoder, Vectors
+from searchengine.encoders.protocol import OnBatch, Role, TextEncoder, Vectors
 from searchengine.errors import CollectionError, SearchEngineError
 
 Function = Callable[[list[str]], npt.ArrayLike]
@@ -29,8 +24,6 @@ TOLERANCE = 0.03
 """Maximum difference of two fingerprints' numbers. Rounding in bfloat16 changes a unit vector by
 0.01 to 0.02 and each number by less; another function changes most numbers by about 1."""
 _NUMBERS = 4  # numbers a text
-_SLICE = 128  # texts encoded before another thread may have its turn
-_DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # as encode_document tries them
 
 
 class FunctionEncoder(TextEncoder):
@@ -142,59 +135,3 @@ class FunctionEncoder(TextEncoder):
             vectors.append(self._checked(self._call(list(PROBE), role), len(PROBE), dim))
             dim = vectors[0].shape[1]
         return np.concatenate(vectors)
-
-
-class SentenceTransformerEncoder(FunctionEncoder):
-    """Encodes by encode_query and encode_document where the model has them, else by encode.
-
-    Threads take turns, because the model's tokenizer serves one at a time. Long documents are cut
-    into passages of what the model reads.
-    """
-
-    def __init__(self, model: Any, name: str | None = None) -> None:
-        """Wrap a model. `name`: by default that of its model card, or of its class."""
-        card = getattr(model, "model_card_data", None)
-        named = getattr(card, "model_id", None) or getattr(card, "base_model", None)
-        self.model = model
-        self._turn = Lock()
-        document = getattr(model, "encode_document", model.encode)
-        query = getattr(model, "encode_query", None)
-        super().__init__(document, name or named or type(model).__name__, query=query)
-
-    def __reduce__(self) -> tuple[Any, ...]:  # without the lock
-        return type(self), (self.model, self.name)
-
-    def _call(self, texts: list[str], role: Role | None, on_batch: OnBatch | None = None) -> Any:
-        parts = []
-        function = self._query if role == "query" and self._query else self._function
-        options = {"show_progress_bar": False, "convert_to_numpy": True}
-        for start in range(0, len(texts), _SLICE):
-            with self._turn:
-                parts.append(function(texts[start : start + _SLICE], **options))
-        return np.concatenate(parts)
-
-    def token_spans(self, texts: Sequence[str]) -> list[Spans]:
-        """The tokens of each text: (n, 2) character offsets [start, end), in order."""
-        return [*self._tokens.spans(texts)]
-
-    def room(self, role: Role) -> int:
-        """Tokens left for a text after the prompt and special tokens."""
-        prompts = getattr(self.model, "prompts", None) or {}
-        names = ("query",) if role == "query" else _DOCUMENT_PROMPTS
-        prompt = next((prompts[name] for name in names if prompts.get(name)), "")
-        return int(self._tokens.room(prompt))
-
-    @cached_property
-    def _tokens(self) -> Any:
-        """Of a copy of the model's tokenizer: `encode` changes the settings of its own."""
-        from searchengine.trainer.model.tokens import UNLIMITED, TokenIds, Tokenization
-
-        tokenizer = self.model.tokenizer
-        if not getattr(tokenizer, "is_fast", False):
-            raise CollectionError(
-                f"the tokenizer of {self.name} does not say where its tokens are, by which "
-                "documents are cut; keep them whole: passages=False"
-            )
-        with self._turn:
-            most = self.model.max_seq_length or tokenizer.model_max_length
-            return TokenIds(Tokenization.of(tokenizer, min(most, UNLIMITED)))

@@ -15,7 +15,7 @@ from weakref import proxy
 
 import numpy as np
 
-from searchengine.encoders.functions import Function, FunctionEncoder, SentenceTransformerEncoder
+from searchengine.encoders.functions import Function, FunctionEncoder
 from searchengine.encoders.http import HttpEncoder, is_url
 from searchengine.encoders.protocol import (
     MEMBERS,
@@ -39,15 +39,15 @@ from searchengine.trainer.sources.source import MULTILINGUAL, multilingual_folde
 
 EncoderArgument = MinimalEncoder | str | Path | Function
 """A model folder, a name such as "starter", a hub name, a URL with a model
-(HttpEncoder.from_source), an encoder, a SentenceTransformer, or a function."""
+(HttpEncoder.from_source), an encoder, or a function."""
 
 
 def load_given(encoder: EncoderArgument, runtime: RuntimeConfig | None = None) -> TextEncoder:
     """The encoder that a caller names or passes.
 
-    Engines of one process share the model of a folder while any of them is open. A
-    SentenceTransformer, a function, and an object with dim, fingerprint and encode are wrapped.
-    Raises searchengine.trainer.errors.ModelError, EndpointError for a URL, and CollectionError for
+    Engines of one process share the model of a folder while any of them is open. A function, and an
+    object with dim, fingerprint and encode, are wrapped. Raises
+    searchengine.trainer.errors.ModelError, EndpointError for a URL, and CollectionError for
     anything else.
     """
     if is_url(encoder):
@@ -60,8 +60,6 @@ def load_given(encoder: EncoderArgument, runtime: RuntimeConfig | None = None) -
     kind = type(encoder)
     if all(hasattr(kind, member) for member in MEMBERS):
         return cast(TextEncoder, encoder)
-    if any(base.__module__.startswith("sentence_transformers.") for base in kind.__mro__):
-        return SentenceTransformerEncoder(encoder)
     if all(hasattr(encoder, name) for name in ("dim", "fingerprint", "encode")):
         return WrappedEncoder(cast(MinimalEncoder, encoder))
     return FunctionEncoder(cast(Function, encoder))  # raises unless it is a function

@@ -1,5 +1,4 @@
-"""The same tests for every kind of encoder: a function, an HTTP endpoint, a SentenceTransformer
-and a static model."""
+"""The same tests for every kind of encoder: a function, an HTTP endpoint and a static model."""
 
 import pickle
 from collections.abc import Callable, Iterator
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 from conftest import WordLengths
 from loopback import EmbeddingServer
-from tiny_model import static_table, write_model2vec, write_sentence_transformer
+from tiny_model import static_table, write_model2vec
 
 from searchengine import SearchEngine
 from searchengine.encoders.loading import load_given
@@ -67,20 +66,6 @@ def endpoint(folder: Path) -> Iterator[Case]:
         yield Case(lambda: source, lambda: setattr(server, "encode", other_lengths), True, "words")
 
 
-def sentence_transformer(folder: Path) -> Iterator[Case]:
-    library = pytest.importorskip("sentence_transformers")
-    pooling = {"word_embedding_dimension": 32, "pooling_mode_cls_token": True}
-    paths = [write_sentence_transformer(folder / "1")]
-    other = write_sentence_transformer(folder / "2", pooling)
-
-    def make() -> Any:
-        model = library.SentenceTransformer(str(paths[-1]), device="cpu")
-        model.model_card_data.base_model = "tiny"
-        return model
-
-    yield Case(make, lambda: paths.append(other), False, "tiny")
-
-
 def static(folder: Path) -> Iterator[Case]:
     path = write_model2vec(folder / "static")
 
@@ -91,7 +76,7 @@ def static(folder: Path) -> Iterator[Case]:
     yield Case(lambda: path, change, True, str(path))
 
 
-KINDS = [function, endpoint, sentence_transformer, static]
+KINDS = [function, endpoint, static]
 
 
 @pytest.fixture(params=KINDS, ids=lambda kind: kind.__name__)

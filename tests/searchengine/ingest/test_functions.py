@@ -1,19 +1,15 @@
-"""Functions and SentenceTransformer objects as encoders: by name, and by what they return."""
+"""Functions as encoders: by name, and by what they return."""
 
 import pickle
-import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import WordLengths
-from tiny_model import write_sentence_transformer
 
-from searchengine import FunctionEncoder, SearchEngine, SentenceTransformerEncoder
+from searchengine import FunctionEncoder, SearchEngine
 from searchengine.encoders.functions import PROBE
-from searchengine.encoders.loading import load_given
 from searchengine.errors import CollectionError, EncoderMismatch, QueryError
 from searchengine.upkeep.repair import repair
 
@@ -127,64 +123,3 @@ def test_repair_encodes_by_the_function(tmp_path: Path) -> None:
     with pytest.raises(CollectionError, match="built by the encoder embed;"):
         repair(tmp_path / "c")
     assert repair(tmp_path / "c", embed).encoded == 3
-
-
-# --------------------------------------------------------------------------- SentenceTransformer
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    library = pytest.importorskip("sentence_transformers")
-    folder = write_sentence_transformer(
-        tmp_path_factory.mktemp("model") / "tiny",
-        prompts={"query": "the man ", "document": "the bird "},
-    )
-    return library.SentenceTransformer(str(folder), device="cpu")
-
-
-def test_its_room_and_tokens(model: Any) -> None:
-    encoder = SentenceTransformerEncoder(model, "tiny")
-    assert encoder.name == "tiny" and encoder.dim == 32
-    assert encoder.room("query") == model.max_seq_length - 2 - 2
-    (spans,) = encoder.token_spans(["the dogx sat"])
-    assert ["the dogx sat"[start:end] for start, end in spans.tolist()][:2] == ["the", "dog"]
-    assert encoder.token_spans([""])[0].shape == (0, 2)
-    assert isinstance(load_given(model), SentenceTransformerEncoder)
-
-
-def test_threads_take_turns(model: Any) -> None:
-    """transformers' tokenizers raise "Already borrowed" where two threads use one."""
-    encoder = SentenceTransformerEncoder(model)
-    texts = [f"the dog sleeps {'near the sea ' * (i % 5)}" for i in range(300)]
-    expected = encoder.encode(texts, role="document")
-    errors: list[BaseException] = []
-
-    def work(role: Any) -> None:
-        try:
-            for _ in range(3):
-                vectors = encoder.encode(texts, role=role)
-                encoder.token_spans(texts)
-                if role == "document":
-                    assert vectors == pytest.approx(expected, abs=1e-5)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=work, args=(r,)) for r in ("query", "document") * 2]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
-
-
-def test_a_slow_tokenizer_keeps_documents_whole(model: Any) -> None:
-    class Slow:
-        max_seq_length, tokenizer = 8, object()
-
-        def encode(self, texts: Sequence[str], **_: Any) -> Any:
-            return WordLengths(8).encode(texts)
-
-    encoder = SentenceTransformerEncoder(Slow())
-    assert encoder.name == "Slow" and encoder.dim == 8
-    with pytest.raises(CollectionError, match="keep them whole: passages=False"):
-        encoder.token_spans(["x"])
