@@ -31,14 +31,7 @@ PATIENCE = 60.0
 """Seconds to wait for another writer while a folder is watched, unless --wait says more."""
 
 
-def _suffix(text: str) -> str:
-    if not text:
-        raise ValueError(text)
-    return text.lower() if text.startswith(".") else text
-
-
 _MODES = click.Choice([*map(str, Mode)][1:])
-_NAMES = opt.separated(_suffix, "suffixes or names of files")
 
 
 @command(
@@ -49,8 +42,6 @@ _NAMES = opt.separated(_suffix, "suffixes or names of files")
     click.option("--title-field", metavar="NAME", help="Name of the title field [default: title]."),
     click.option("--id-field", metavar="NAME", help="Name of the key field [default: _id or id]."),
     opt.flag("--skip-bad", "Skip malformed records and count them."),
-    click.option("--as-text", type=_NAMES, help="Files to read as plain text: .foo,Makefile."),
-    click.option("--ignore", type=_NAMES, help="Files and folders to leave out: .log,dist."),
     opt.flag("--no-gitignore", "Read what a .gitignore names too."),
     opt.flag("--prune", "Remove documents of files that CORPUS, a folder, lost."),
     opt.flag("--watch", "--prune again whenever the folder changes, until Ctrl-C."),
@@ -71,7 +62,7 @@ _NAMES = opt.separated(_suffix, "suffixes or names of files")
     example=(
         "index notes/ notes.index",
         "index notes/ notes.index --watch",
-        "index notes/ notes.index --prune --ignore .png,.zip",
+        "index notes/ notes.index --prune",
         "index papers.csv papers.index --text-field abstract",
         'index "sqlite:///app.db?table=posts" posts.index --text-field body',
         "index papers.jsonl papers.index --vectors vectors.npy",
@@ -126,7 +117,7 @@ def index(corpus: str, collection: str, as_json: bool, **options: Any) -> None:
                     engine, collection, corpus, MirrorOptions(**reading, skip_bad=skip_bad), as_json
                 )
                 return
-            total = count_records(corpus, reading["choice"]) if rows is None else len(rows)
+            total = count_records(corpus, reading["gitignore"]) if rows is None else len(rows)
             with steps() as report:
                 report("Indexing", 0, total)
                 add: dict[str, Any] = {"skip_bad": skip_bad, "building": report}
@@ -169,14 +160,12 @@ def _supplied(corpus: str, is_array: bool, vectors: Any, passages: Any) -> tuple
 
 def _reading(options: dict[str, Any], *, needs_text: bool) -> dict[str, Any]:
     """The keywords of read_corpus."""
-    from searchengine.corpus.formats.kinds import FileChoice
     from searchengine.corpus.tabular import Columns
 
     names = {name: options[f"{name}_field"] for name in ("text", "title", "id")}
-    as_text, ignored = frozenset(options["as_text"] or ()), frozenset(options["ignore"] or ())
     return {
         "columns": Columns(**names, needs_text=needs_text),
-        "choice": FileChoice(as_text, ignored, gitignore=not options["no_gitignore"]),
+        "gitignore": not options["no_gitignore"],
         "key_prefix": options["key_prefix"] or "",
     }
 

@@ -23,14 +23,13 @@ from pathspec import GitIgnoreSpec
 
 from searchengine.corpus.documents import Document, LeftOut
 from searchengine.corpus.formats.kinds import (
-    AS_THEY_ARE,
     KINDS,
     LINES,
     SQLITE,
     TABLE,
     TEXT,
-    FileChoice,
     Kind,
+    kind_of,
 )
 from searchengine.corpus.formats.reading_process import Parser
 from searchengine.corpus.tabular import IDS, Columns, named_records, read_table
@@ -52,7 +51,7 @@ from searchengine.errors import CorpusError, EmptyCorpus, UnreadableFile
 _HASH_DIGITS = 32  # of SHA-256: 128 bits
 _READABLE = (
     "a .jsonl, .json, .csv, .tsv, .parquet, .txt, .md, .html, .docx, .pptx, .xlsx, .eml, "
-    ".epub or .pdf file, a source file, or a folder of such files; --as-text reads others as text"
+    ".epub or .pdf file, a source file, or a folder of such files"
 )
 _DATABASE = "documents.db"  # a folder that holds it is a collection
 _Rules = tuple[tuple[Path, GitIgnoreSpec], ...]  # folders with a .gitignore, from above
@@ -88,7 +87,7 @@ def _path_and_table(corpus: str | Path) -> tuple[Path, str]:
     return Path(unquote(match[1])), unquote_plus(match[2])
 
 
-def _sources(corpus: str | Path, unread: "Unread", choice: FileChoice) -> list[_Source]:
+def _sources(corpus: str | Path, unread: "Unread", gitignore: bool) -> list[_Source]:
     """What a corpus consists of. Raises OSError, and CorpusError for a file of another kind."""
     path, table = _path_and_table(corpus)
     if beir := beir_corpus(path):
@@ -96,15 +95,15 @@ def _sources(corpus: str | Path, unread: "Unread", choice: FileChoice) -> list[_
     if (path / _DATABASE).is_file():
         raise bad(path, "is a collection; searchengine copy writes one to another folder or server")
     if path.is_dir():
-        return _with_kinds(folder_files(path, unread, choice), choice)
-    format_ = LINES if path == STDIN else SQLITE if table else choice.kind_of(path)
+        return _with_kinds(folder_files(path, unread, gitignore))
+    format_ = LINES if path == STDIN else SQLITE if table else kind_of(path)
     if format_ is None:
         raise bad(path, f"expected {_READABLE}")
     return [_Source(path, format_, table)]
 
 
-def _with_kinds(files: Sequence[Path], choice: FileChoice) -> list[_Source]:
-    return [_Source(file, format_) for file in files if (format_ := choice.kind_of(file))]
+def _with_kinds(files: Sequence[Path]) -> list[_Source]:
+    return [_Source(file, format_) for file in files if (format_ := kind_of(file))]
 
 
 def beir_corpus(folder: Path) -> Path | None:
@@ -113,14 +112,14 @@ def beir_corpus(folder: Path) -> Path | None:
     return next((file for file in inner if file.is_file()), None)
 
 
-def count_records(corpus: str | Path, choice: FileChoice = AS_THEY_ARE) -> int | None:
+def count_records(corpus: str | Path, gitignore: bool = True) -> int | None:
     """Approximate number of documents, for a progress bar; None for formats of several documents.
 
     A line of JSON Lines and CSV is one, and so is a file of text.
     """
     total = 0
     try:
-        for path, format_, _ in _sources(corpus, Unread(), choice):
+        for path, format_, _ in _sources(corpus, Unread(), gitignore):
             if format_ in (LINES, TABLE) and path.suffix != ".gz" and path.is_file():
                 with open(path, "rb") as file:
                     total += sum(1 for _ in file) - (format_ is TABLE)
@@ -167,7 +166,7 @@ class Unread:
         return "; ".join(texts)
 
 
-def folder_files(folder: Path, unread: Unread, choice: FileChoice = AS_THEY_ARE) -> list[Path]:
+def folder_files(folder: Path, unread: Unread, gitignore: bool = True) -> list[Path]:
     """The files of a folder that are read, sorted; others are counted in `unread`.
 
     Hidden files and folders (.git, .trash, …) and collections are left out, what a .gitignore
@@ -179,8 +178,8 @@ def folder_files(folder: Path, unread: Unread, choice: FileChoice = AS_THEY_ARE)
         raise bad(folder, f"has the records of {beir.name}, not a file for each document")
     files = []
     missing = {format_: format_.missing for format_ in {*KINDS.values()}}  # takes a while
-    for path in (path for _, files_in in _walk(folder, choice, unread) for path in files_in):
-        format_ = choice.kind_of(path)
+    for path in (path for _, files_in in _walk(folder, gitignore, unread) for path in files_in):
+        format_ = kind_of(path)
         if not path.is_file():
             unread.kinds["linked folder" if path.is_dir() else "broken link or device"] += 1
         elif format_ is None or format_ is SQLITE:
@@ -192,27 +191,27 @@ def folder_files(folder: Path, unread: Unread, choice: FileChoice = AS_THEY_ARE)
     return sorted(files)
 
 
-def folders_below(folder: Path, choice: FileChoice = AS_THEY_ARE) -> list[Path]:
+def folders_below(folder: Path, gitignore: bool = True) -> list[Path]:
     """The folder and its subfolders that `folder_files` lists, as far as they can be read."""
-    return [path for path, _ in _walk(folder, choice, None)]
+    return [path for path, _ in _walk(folder, gitignore, None)]
 
 
-def is_listed(folder: Path, name: str, choice: FileChoice) -> bool:
+def is_listed(folder: Path, name: str, gitignore: bool) -> bool:
     """Whether `folder_files` lists the file of this path below the folder, if its reader is there.
 
     Hidden files and collections are not looked for.
     """
     path, rules = folder, _Rules()
     for part in Path(name).parts:
-        rules = _rules_in(path, rules, choice)
+        rules = _rules_in(path, rules, gitignore)
         path /= part
-        if choice.ignores(path, path.is_dir()) or _is_ignored(path, path.is_dir(), rules):
+        if _is_ignored(path, path.is_dir(), rules):
             return False
-    return path.is_file() and choice.kind_of(path) not in (None, SQLITE)
+    return path.is_file() and kind_of(path) not in (None, SQLITE)
 
 
 def _walk(
-    folder: Path, choice: FileChoice, unread: Unread | None
+    folder: Path, gitignore: bool, unread: Unread | None
 ) -> Iterator[tuple[Path, list[Path]]]:
     """Each folder with its files and links, without hidden and ignored ones.
 
@@ -235,9 +234,8 @@ def _walk(
             continue
         if place != folder and any(e.name == _DATABASE and e.is_file() for e in entries):
             continue
-        rules = _rules_in(place, rules, choice)
+        rules = _rules_in(place, rules, gitignore)
         found = [(Path(entry), entry.is_dir(follow_symlinks=False)) for entry in entries]
-        found = [each for each in found if not choice.ignores(*each)]
         kept = [each for each in found if not _is_ignored(*each, rules)]
         if unread is not None:
             unread.ignored += len(found) - len(kept)
@@ -245,10 +243,10 @@ def _walk(
         yield place, [path for path, is_folder in kept if not is_folder]
 
 
-def _rules_in(folder: Path, above: _Rules, choice: FileChoice) -> _Rules:
+def _rules_in(folder: Path, above: _Rules, gitignore: bool) -> _Rules:
     """The .gitignore files that hold in a folder."""
     file = folder / ".gitignore"
-    if choice.gitignore and file.is_file():
+    if gitignore and file.is_file():
         with suppress(CorpusError, ValueError):  # no text, or no patterns
             lines = decode(read_bytes(file), file)[0].splitlines()
             return (*above, (folder, GitIgnoreSpec.from_lines(lines)))
@@ -276,7 +274,7 @@ def read_corpus(
     columns: Columns | None = None,
     unread: Unread | None = None,
     files: Sequence[Path] | None = None,
-    choice: FileChoice = AS_THEY_ARE,
+    gitignore: bool = True,
 ) -> Iterator[Document]:
     """Stream the documents of a corpus in order.
 
@@ -293,15 +291,15 @@ def read_corpus(
         unread: counts the files of a folder that are skipped or cannot be read, and names the
             parts of files that cannot.
         files: only these files of a folder; None: all of `folder_files`.
-        choice: files to read as text, or to leave out.
+        gitignore: leave out files that a .gitignore names.
     """
     columns = Columns() if columns is None else columns
     path, listed = check_corpus(corpus), Unread() if unread is None else unread
     try:
         if files is None:
-            sources = _sources(corpus, listed, choice)
+            sources = _sources(corpus, listed, gitignore)
         else:
-            sources = _with_kinds(files, choice)
+            sources = _with_kinds(files)
         is_folder = files is not None or (path.is_dir() and not beir_corpus(path))
         base = path if is_folder else path.parent
         reader = _Reader(base, str(base.resolve()), is_folder, on_bad, key_prefix, columns, unread)

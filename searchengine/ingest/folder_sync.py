@@ -24,7 +24,6 @@ from searchengine.corpus.files import (
     is_listed,
     read_corpus,
 )
-from searchengine.corpus.formats.kinds import AS_THEY_ARE, FileChoice
 from searchengine.corpus.tabular import Columns
 from searchengine.corpus.text_files import OnBad
 from searchengine.errors import (
@@ -54,12 +53,12 @@ class MirrorOptions(AddOptions):
     Attributes:
         key_prefix: text before the keys, which are the paths below the folder.
         columns: the fields of records; None: `_id`, `title` and `text`.
-        choice: files to read as text, or to leave out.
+        gitignore: leave out files that a .gitignore names.
     """
 
     key_prefix: str = ""
     columns: Columns | None = None
-    choice: FileChoice = AS_THEY_ARE
+    gitignore: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +116,7 @@ class FolderSync:
         if not self.folder.is_dir():
             raise CorpusError(f"{self.folder} is not a folder; name the folder to mirror")
         now, listed = time.time(), Unread()
-        stamps = {p: _stamp(p) for p in folder_files(self.folder, listed, self._options.choice)}
+        stamps = {p: _stamp(p) for p in folder_files(self.folder, listed, self._options.gitignore)}
         if listed.failed.count:  # nobody can tell which files of that folder are gone
             raise CorpusError(listed.failed.first[0])
         unread.kinds, unread.ignored = listed.kinds, listed.ignored
@@ -150,7 +149,7 @@ class FolderSync:
             columns=options.columns,
             unread=unread,
             files=[self.folder / path for path in sorted(self.changed)],
-            choice=options.choice,
+            gitignore=options.gitignore,
         )
         ingestion = Ingestion(self._collection, documents, options, readers=self._readers)
         summary = ingestion.run(may_be_empty=True)
@@ -182,7 +181,7 @@ class FolderSync:
         if file := next((path for path in paths if path in self.files), None):
             return file in self.changed and file not in self.unsettled
         # Another process may have added a file that was not there when the folder was listed.
-        return not any(is_listed(self.folder, path, self._options.choice) for path in paths)
+        return not any(is_listed(self.folder, path, self._options.gitignore) for path in paths)
 
     def _paths(self, key: str) -> Iterator[str]:
         """The paths of the files that a document with this key may come from."""
@@ -227,7 +226,7 @@ def watch(
         sync = FolderSync(collection, readers, Path(folder).resolve(), options)
     except (OSError, RuntimeError, ValueError) as error:
         raise CorpusError(f"{folder} cannot be watched ({error}); name another folder") from error
-    watcher = Watcher(sync.folder, stop, options.choice)
+    watcher = Watcher(sync.folder, stop, options.gitignore)
     first, documents = True, 0
     problems: set[str] = set()  # since a pass succeeded: each is reported once
     named: set[str] = set()  # left out before: reported once
@@ -277,9 +276,9 @@ class Watcher:
     in circles. The events only wake FolderSync, which finds what has changed.
     """
 
-    def __init__(self, folder: Path, stop: Event, choice: FileChoice) -> None:
+    def __init__(self, folder: Path, stop: Event, gitignore: bool) -> None:
         """`stop`: ends waiting."""
-        self._stop, self._folder, self._choice = stop, folder, choice
+        self._stop, self._folder, self._gitignore = stop, folder, gitignore
         self._folders: dict[Path, int] = {}
         self._events: Iterator[Any] | None = None  # None: folders cannot be watched
         self._took = 0.0  # seconds of the last look at the folders
@@ -289,7 +288,7 @@ class Watcher:
         import watchfiles
 
         began, folders = time.monotonic(), dict[Path, int]()
-        for folder in folders_below(self._folder, self._choice):
+        for folder in folders_below(self._folder, self._gitignore):
             with suppress(OSError):  # gone already
                 folders[folder] = folder.stat().st_ino
         self._took = time.monotonic() - began

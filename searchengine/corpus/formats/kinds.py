@@ -138,39 +138,10 @@ SQLITE = Kind("SQLite", f"{_TABULAR}:read_sqlite", records=True, rows=True)
 _SQLITE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 
 
-@dataclass(frozen=True, slots=True)
-class FileChoice:
-    """Files to read in another way than their suffix says.
-
-    Each entry is a suffix (".foo" or "foo") or the name of a file ("Makefile").
-
-    Attributes:
-        as_text: files that are read as plain text, whether there is a reader or not.
-        ignored: files that are left out and not counted; also names of folders.
-        gitignore: whether files that a .gitignore names are left out.
-    """
-
-    as_text: frozenset[str] = frozenset()
-    ignored: frozenset[str] = frozenset()
-    gitignore: bool = True
-
-    def kind_of(self, path: Path) -> Kind | None:
-        """The format of a file by its suffix; None: a format that is not read."""
-        if _is_named(path, self.as_text):
-            return TEXT
-        if kind(path) in _SQLITE_SUFFIXES:
-            return SQLITE
-        format_ = KINDS.get(kind(path))
-        packable = format_ is not None and not (format_.needs or format_.empty)
-        return format_ if packable or path.suffix != ".gz" else None
-
-    def ignores(self, path: Path, is_folder: bool) -> bool:
-        """Whether a file or folder is left out and not counted."""
-        return path.name in self.ignored or (not is_folder and _is_named(path, self.ignored))
-
-
-def _is_named(path: Path, names: frozenset[str]) -> bool:
-    return bool(names) and not names.isdisjoint((kind(path), kind(path)[1:], path.name))
-
-
-AS_THEY_ARE = FileChoice()
+def kind_of(path: Path) -> Kind | None:
+    """The format of a file by its suffix; None: a format that is not read."""
+    if kind(path) in _SQLITE_SUFFIXES:
+        return SQLITE
+    format_ = KINDS.get(kind(path))
+    packable = format_ is not None and not (format_.needs or format_.empty)
+    return format_ if packable or path.suffix != ".gz" else None

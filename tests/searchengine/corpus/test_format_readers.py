@@ -33,7 +33,7 @@ from reportlab.pdfgen.canvas import Canvas
 
 from searchengine.corpus.documents import Document
 from searchengine.corpus.files import Unread, count_records, read_corpus
-from searchengine.corpus.formats.kinds import KINDS, FileChoice, heading_at, headings_of
+from searchengine.corpus.formats.kinds import KINDS, heading_at, headings_of
 from searchengine.corpus.tabular import Columns
 from searchengine.corpus.text_files import Heading, Text
 from searchengine.errors import CorpusError
@@ -540,24 +540,6 @@ def test_a_notebook(tmp_path: Path) -> None:
     assert document.text == "# Whales\n\nThey sleep.\n\n# no heading\nx = 1\n\n## How"
     assert own(document)["headings"] == [(0, 1, "Whales"), (43, 2, "How")]
     assert document.text[43:] == "## How"
-
-
-def test_a_choice_of_files(tmp_path: Path) -> None:
-    (tmp_path / "built").mkdir()
-    for name in ("a.foo", "b.FOO", "Makefile", "built/c.txt", "d.csv", "e.log", "f.bar"):
-        (tmp_path / name).write_text("x\n")
-    (tmp_path / "g.foo").write_bytes(b"\x89PNG\r\n\x1a\n\0")
-    choice = FileChoice(frozenset({".foo", "Makefile", "csv"}), frozenset({"built", ".log"}))
-    unread = Unread()
-    documents = read_corpus(tmp_path, unread=unread, choice=choice)
-    assert [(d.key, d.text) for d in documents] == [
-        ("Makefile", "x\n"), ("a.foo", "x\n"), ("b.FOO", "x\n"), ("d.csv", "x\n"),
-    ]  # fmt: skip
-    assert unread.kinds == {".bar": 1}
-    assert unread.failed.count == 1 and "not a text" in unread.failed.first[0]
-    assert [d.key for d in read_corpus(tmp_path / "a.foo", choice=choice)] == ["a.foo"]
-    with pytest.raises(CorpusError, match="--as-text reads others as text"):
-        read_corpus(tmp_path / "f.bar", choice=choice)
 
 
 # ----------------------------------------------------------------------------------------- headings
