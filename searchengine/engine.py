@@ -822,12 +822,12 @@ class SearchEngine:
     ) -> Iterator[Pass]:
         """As `mirror`, again after each change of the folder, until `stop` is set.
 
-        Each look at the folder, at least one in ten seconds, shows the newest commit too.
+        Each look at the folder, some twice a second, shows the newest commit too.
 
         Yields the first pass, and then each one that has changed something, left out a file or
         record, or failed. A pass that fails is tried again until it succeeds, whether the folder
         or the collection is away, empty, busy, damaged, full or not writable, or the encoder's
-        endpoint fails. Malformed records are left out. Needs watchfiles.
+        endpoint fails. Malformed records are left out.
 
         Raises EncoderMismatch and EncoderMissing, which waiting does not mend, and CollectionError
         for a collection that is closed or on a server.

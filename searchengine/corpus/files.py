@@ -178,7 +178,7 @@ def folder_files(folder: Path, unread: Unread, gitignore: bool = True) -> list[P
         raise bad(folder, f"has the records of {beir.name}, not a file for each document")
     files = []
     missing = {format_: format_.missing for format_ in {*KINDS.values()}}  # takes a while
-    for path in (path for _, files_in in _walk(folder, gitignore, unread) for path in files_in):
+    for path in _walk(folder, unread, gitignore):
         format_ = kind_of(path)
         if not path.is_file():
             unread.kinds["linked folder" if path.is_dir() else "broken link or device"] += 1
@@ -191,32 +191,10 @@ def folder_files(folder: Path, unread: Unread, gitignore: bool = True) -> list[P
     return sorted(files)
 
 
-def folders_below(folder: Path, gitignore: bool = True) -> list[Path]:
-    """The folder and its subfolders that `folder_files` lists, as far as they can be read."""
-    return [path for path, _ in _walk(folder, gitignore, None)]
+def _walk(folder: Path, unread: Unread, gitignore: bool) -> Iterator[Path]:
+    """The files and links below a folder, without hidden and ignored ones.
 
-
-def is_listed(folder: Path, name: str, gitignore: bool) -> bool:
-    """Whether `folder_files` lists the file of this path below the folder, if its reader is there.
-
-    Hidden files and collections are not looked for.
-    """
-    path, rules = folder, _Rules()
-    for part in Path(name).parts:
-        rules = _rules_in(path, rules, gitignore)
-        path /= part
-        if _is_ignored(path, path.is_dir(), rules):
-            return False
-    return path.is_file() and kind_of(path) not in (None, SQLITE)
-
-
-def _walk(
-    folder: Path, gitignore: bool, unread: Unread | None
-) -> Iterator[tuple[Path, list[Path]]]:
-    """Each folder with its files and links, without hidden and ignored ones.
-
-    `unread`: names folders that this user may not read. Raises OSError for others that cannot be
-    read; without `unread` they are all left out.
+    `unread`: names folders that this user may not read. Raises OSError for others.
     """
     folders: list[tuple[Path, _Rules]] = [(folder, ())]
     while folders:
@@ -225,9 +203,8 @@ def _walk(
             with os.scandir(place) as listing:
                 entries = [entry for entry in listing if not entry.name.startswith(".")]
         except OSError as error:
-            is_gone = isinstance(error, FileNotFoundError | NotADirectoryError)
-            if unread is None or (is_gone and place != folder):
-                continue
+            if place != folder and isinstance(error, FileNotFoundError | NotADirectoryError):
+                continue  # gone meanwhile
             if place == folder or not isinstance(error, PermissionError):
                 raise
             unread.failed.add(unreadable(place, error))
@@ -237,10 +214,9 @@ def _walk(
         rules = _rules_in(place, rules, gitignore)
         found = [(Path(entry), entry.is_dir(follow_symlinks=False)) for entry in entries]
         kept = [each for each in found if not _is_ignored(*each, rules)]
-        if unread is not None:
-            unread.ignored += len(found) - len(kept)
+        unread.ignored += len(found) - len(kept)
         folders += [(path, rules) for path, is_folder in kept if is_folder]
-        yield place, [path for path, is_folder in kept if not is_folder]
+        yield from (path for path, is_folder in kept if not is_folder)
 
 
 def _rules_in(folder: Path, above: _Rules, gitignore: bool) -> _Rules:

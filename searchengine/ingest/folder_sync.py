@@ -7,23 +7,16 @@ other folders, and those without a folder, are never removed.
 """
 
 import time
-from collections.abc import Hashable, Iterator
+from collections.abc import Container, Hashable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from threading import Event
-from typing import Any
 
 from searchengine.backends.folder.collection import Collection
 from searchengine.corpus.documents import LeftOut
-from searchengine.corpus.files import (
-    Unread,
-    check_corpus,
-    folder_files,
-    folders_below,
-    is_listed,
-    read_corpus,
-)
+from searchengine.corpus.files import Unread, check_corpus, folder_files, read_corpus
 from searchengine.corpus.tabular import Columns
 from searchengine.corpus.text_files import OnBad
 from searchengine.errors import (
@@ -36,6 +29,9 @@ from searchengine.errors import (
 )
 from searchengine.ingest.ingestion import AddOptions, AddSummary, Ingestion, Readers
 
+LOOK = 0.5
+"""Seconds between two looks at a folder that does not change."""
+_LOOK_SHARE = 20  # the same, in times that a look takes
 RECENT = 2.0
 """Seconds in which a file system may give two writes the same time."""
 RETRY = 1.0
@@ -116,11 +112,9 @@ class FolderSync:
         if not self.folder.is_dir():
             raise CorpusError(f"{self.folder} is not a folder; name the folder to mirror")
         now, listed = time.time(), Unread()
-        stamps = {p: _stamp(p) for p in folder_files(self.folder, listed, self._options.gitignore)}
-        if listed.failed.count:  # nobody can tell which files of that folder are gone
-            raise CorpusError(listed.failed.first[0])
+        stamps = {path: _stamp(self.folder / path) for path in self._list(listed)}
         unread.kinds, unread.ignored = listed.kinds, listed.ignored
-        self.files = {p.relative_to(self.folder).as_posix(): s for p, s in stamps.items() if s}
+        self.files = {path: stamp for path, stamp in stamps.items() if stamp}
         if is_other := self._reader != (identity := self._collection.identity):
             self._read, self._reader = {}, identity
         self.changed = {p for p, stamp in self.files.items() if self._read.get(p) != stamp}
@@ -128,6 +122,13 @@ class FolderSync:
         times = {path: self.files[path][3] / 1e9 for path in self.changed}
         self.unsettled = {path for path, written in times.items() if abs(now - written) < RECENT}
         return is_other or bool(self.changed) or self.files.keys() != self._read.keys()
+
+    def _list(self, unread: Unread) -> list[str]:
+        """The paths of the files that are there now. Raises CorpusError."""
+        files = folder_files(self.folder, unread, self._options.gitignore)
+        if unread.failed.count:  # nobody can tell which files of that folder are gone
+            raise CorpusError(unread.failed.first[0])
+        return [path.relative_to(self.folder).as_posix() for path in files]
 
     def settle(self) -> bool:
         """Note that the changed files were read; True if nobody was writing to them."""
@@ -154,7 +155,7 @@ class FolderSync:
         ingestion = Ingestion(self._collection, documents, options, readers=self._readers)
         summary = ingestion.run(may_be_empty=True)
         keys = self._keys()
-        gone = [key for key in keys if key not in ingestion.seen and self._is_gone(key)]
+        gone = [key for key in keys if key not in ingestion.seen and self._is_gone(key, ())]
         if not keys:
             ingestion.check_not_empty()
         if gone and len(gone) == len(keys):
@@ -166,7 +167,11 @@ class FolderSync:
                 f"{self.folder} has no documents left, so nothing was removed; to remove all its "
                 f"documents ({len(keys)}): searchengine delete {self._collection.path} {which}"
             )
-        removed = self._collection.delete(gone, None, self._is_gone) if gone else 0
+        if not gone:
+            return summary
+        # Another process may have added a file that was not there when the folder was listed.
+        there = cache(lambda: {*self._list(Unread())})
+        removed = self._collection.delete(gone, None, lambda key: self._is_gone(key, there()))
         return replace(summary, removed=removed)
 
     def _keys(self) -> list[str]:
@@ -175,13 +180,12 @@ class FolderSync:
             below = snapshot.store.keys_below(str(self.folder), self._options.key_prefix)
             return [key for _, key in below]
 
-    def _is_gone(self, key: str) -> bool:
-        """Whether a document that was not read in this pass is no longer in the folder."""
+    def _is_gone(self, key: str, there: Container[str]) -> bool:
+        """Whether a document not read in this pass is no longer in the folder, or `there`."""
         paths = [*self._paths(key)]
         if file := next((path for path in paths if path in self.files), None):
             return file in self.changed and file not in self.unsettled
-        # Another process may have added a file that was not there when the folder was listed.
-        return not any(is_listed(self.folder, path, self._options.gitignore) for path in paths)
+        return not any(path in there for path in paths)
 
     def _paths(self, key: str) -> Iterator[str]:
         """The paths of the files that a document with this key may come from."""
@@ -226,12 +230,10 @@ def watch(
         sync = FolderSync(collection, readers, Path(folder).resolve(), options)
     except (OSError, RuntimeError, ValueError) as error:
         raise CorpusError(f"{folder} cannot be watched ({error}); name another folder") from error
-    watcher = Watcher(sync.folder, stop, options.gitignore)
     first, documents = True, 0
     problems: set[str] = set()  # since a pass succeeded: each is reported once
     named: set[str] = set()  # left out before: reported once
     while not stop.is_set():
-        watcher.follow()
         began = time.monotonic()
         summary, unread, malformed = None, Unread(), LeftOut()
         settled, problem = False, ""
@@ -239,7 +241,7 @@ def watch(
             collection.refresh()  # also the encoder, and to let go of SQLite's log
             # A pass that failed may have stored files that are gone by now.
             if not (sync.look(unread) or first or problems):
-                watcher.wait()
+                stop.wait(max(LOOK, _LOOK_SHARE * (time.monotonic() - began)))
                 continue
             summary = sync.run(unread, malformed.add)
             settled = sync.settle()
@@ -259,66 +261,4 @@ def watch(
             yield done
         first, named = first and summary is None, left_out or named
         problems = {*problems, problem} if problem else set()
-        watcher.wait(None if settled else retry if problem else RECENT)
-
-
-LOOK = 10.0
-"""Seconds after which a watched folder is looked at without an event: events may be lost."""
-_LOOK_SHARE = 50  # the same, in times that a look takes
-_UNWATCHED = 1.0  # the same, where folders cannot be watched
-_TURN = 0.2  # seconds between two looks at the events
-
-
-class Watcher:
-    """Waits for a change of a folder, or until it is time to look without one.
-
-    Every folder is watched by itself: a recursive watch would follow links, out of the folder and
-    in circles. The events only wake FolderSync, which finds what has changed.
-    """
-
-    def __init__(self, folder: Path, stop: Event, gitignore: bool) -> None:
-        """`stop`: ends waiting."""
-        self._stop, self._folder, self._gitignore = stop, folder, gitignore
-        self._folders: dict[Path, int] = {}
-        self._events: Iterator[Any] | None = None  # None: folders cannot be watched
-        self._took = 0.0  # seconds of the last look at the folders
-
-    def follow(self) -> None:
-        """Watch the folders that there are now; what changes from here on ends the next wait."""
-        import watchfiles
-
-        began, folders = time.monotonic(), dict[Path, int]()
-        for folder in folders_below(self._folder, self._gitignore):
-            with suppress(OSError):  # gone already
-                folders[folder] = folder.stat().st_ino
-        self._took = time.monotonic() - began
-        if self._events is None or folders != self._folders:
-            self._folders = folders
-            events = watchfiles.watch(
-                *folders,
-                watch_filter=None,
-                debounce=1,  # ms: `wait` waits
-                step=1,
-                rust_timeout=1,
-                yield_on_timeout=True,
-                recursive=False,
-                ignore_permission_denied=True,
-            )
-            self._events = events if folders else None
-        self._has_changed()  # begins to watch, and drops what the next look sees
-
-    def wait(self, seconds: float | None = None) -> None:
-        """Wait for a change, for `seconds`, or until it is time to look without one."""
-        most = max(_UNWATCHED if self._events is None else LOOK, _LOOK_SHARE * self._took)
-        end = time.monotonic() + (most if seconds is None else seconds)
-        while (remaining := end - time.monotonic()) > 0:
-            if self._stop.wait(min(remaining, _TURN)) or self._has_changed():
-                break
-
-    def _has_changed(self) -> bool:
-        """Whether there are events. A folder is gone, or there are too many: watch no longer."""
-        try:
-            return self._events is not None and bool(next(self._events))
-        except (OSError, StopIteration):
-            self._events = None
-            return False
+        stop.wait(LOOK if settled else retry if problem else RECENT)

@@ -12,7 +12,7 @@ from cut_documents import EXACT, Words
 from test_mirror import write
 
 from searchengine import SearchEngine
-from searchengine.corpus.files import Unread, folders_below, read_corpus
+from searchengine.corpus.files import Unread, read_corpus
 from searchengine.errors import CorpusError
 from searchengine.ingest import folder_sync
 from searchengine.ingest.folder_sync import FolderSync, MirrorOptions
@@ -85,4 +85,3 @@ def test_a_folder_that_may_not_be_read(
         with pytest.raises(CorpusError, match=re.escape(named)):
             fails()
     assert set(engine.keys()) == before
-    assert notes / "two" not in folders_below(notes)

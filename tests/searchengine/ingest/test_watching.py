@@ -43,7 +43,8 @@ def engine(tmp_path: Path) -> Iterator[SearchEngine]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder_sync, "RETRY", 0.05)
+    for name in ("RETRY", "LOOK"):
+        monkeypatch.setattr(folder_sync, name, 0.05)
 
 
 def until(condition: Callable[[], Any]) -> None:
@@ -195,11 +196,8 @@ def test_errors_that_waiting_cannot_fix_end_the_watch(
         next(passes)
 
 
-def test_an_idle_watcher_shows_what_others_commit(
-    engine: SearchEngine, notes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_idle_watcher_shows_what_others_commit(engine: SearchEngine, notes: Path) -> None:
     """Else it would keep SQLite's log, which grows while others write."""
-    monkeypatch.setattr(folder_sync, "LOOK", 0.1)
     with watching(engine, notes), SearchEngine.open(engine.collection.path, Words()) as other:
         other.add([{"_id": "r", "text": "bb"}])
         until(lambda: "r" in keys(engine))
