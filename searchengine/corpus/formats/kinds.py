@@ -14,14 +14,6 @@ LONGEST_HEADING = 200
 _HERE, _TABULAR = __package__, "searchengine.corpus.tabular"
 
 
-def enclosing(headings: Iterable[Heading]) -> list[Heading]:
-    """The last heading, below the headings of higher levels that contain it."""
-    result: list[Heading] = []
-    for heading in headings:
-        result = [*(above for above in result if above.level < heading.level), heading]
-    return result
-
-
 def headings_of(metadata: Mapping[str, Any]) -> list[Heading]:
     """The headings in a document's metadata, as readers of files write them; [] without."""
     headings, stored = [], metadata.get("headings")
@@ -36,7 +28,10 @@ def headings_of(metadata: Mapping[str, Any]) -> list[Heading]:
 
 def heading_at(headings: Iterable[Heading], offset: int) -> str:
     """The headings around an offset of the text, the highest first, with " > " between; or ""."""
-    above = enclosing([heading for heading in headings if heading.start <= offset])
+    above: list[Heading] = []
+    for heading in headings:
+        if heading.start <= offset:
+            above = [*(each for each in above if each.level < heading.level), heading]
     return " > ".join(heading.title for heading in above if heading.title)
 
 

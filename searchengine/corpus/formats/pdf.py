@@ -3,21 +3,18 @@
 import re
 import zlib
 from base64 import a85decode
-from collections import deque
 from collections.abc import Iterator
 from contextlib import closing
 from ctypes import c_ushort
-from dataclasses import replace
 from functools import partial
 from io import BytesIO
-from operator import itemgetter
 from pathlib import Path
 
 import pypdfium2
 import pypdfium2.raw as raw
 
-from searchengine.corpus.formats.kinds import LONGEST_HEADING, attempt, enclosing
-from searchengine.corpus.text_files import Heading, Parts, Text, bad
+from searchengine.corpus.formats.kinds import attempt
+from searchengine.corpus.text_files import Parts, Text, bad
 from searchengine.errors import CorpusError
 
 _SHOWN = re.compile(rb"[)>\]]\s*T[jJ]\b|/\w+\s+Do\b")  # text or a picture, in a page's content
@@ -32,7 +29,7 @@ _STREAM = rb"\n%b 0 obj\b(.*?)>>\s*stream\r?\n(.*?)\r?\nendstream"
 
 
 def read_pdf(path: Path) -> Parts:
-    """The pages, each with its number and the headings of the outline.
+    """The pages, each with its number.
 
     Words divided at the end of a line are joined. Raises CorpusError.
     """
@@ -46,12 +43,10 @@ def read_pdf(path: Path) -> Parts:
         document.init_forms()
         title = " ".join(document.get_metadata_value("Title").split())
         title = "" if title.lower().startswith(_NO_TITLES) else title
-        outline = _Outline(document)
 
         def page(number: int) -> Parts:
             text = _text(document, number - 1)
-            headings = outline.of_page(number - 1, text)
-            yield Text(text, title, {"page": number}, headings, f"page={number}")
+            yield Text(text, title, {"page": number}, fragment=f"page={number}")
 
         for number in range(1, len(document) + 1):
             yield from attempt(f"page {number}", page(number))
@@ -114,28 +109,3 @@ def _notes(document: pypdfium2.PdfDocument, page: pypdfium2.PdfPage) -> Iterator
                 read(buffer, 2 * len(buffer))
                 yield "\n".join(bytes(buffer).decode("utf-16-le", "ignore").strip("\0").split("\r"))
             raw.FPDFPage_CloseAnnot(note)
-
-
-class _Outline:
-    """The outline of a file, read page by page."""
-
-    def __init__(self, document: pypdfium2.PdfDocument) -> None:
-        entries: list[tuple[int, int, str]] = []  # page, level, title
-        for bookmark in document.get_toc():
-            place = bookmark.get_dest()
-            page = None if place is None else place.get_index()
-            title = " ".join(bookmark.get_title().split())[:LONGEST_HEADING]
-            if page is not None and title:
-                entries.append((page, bookmark.level + 1, title))
-        self._entries = deque(sorted(entries, key=itemgetter(0)))
-        self._open: list[Heading] = []  # the headings that the page before ends under
-
-    def of_page(self, page: int, text: str) -> tuple[Heading, ...]:
-        """The headings of a page, those first that it begins under. Pages come in order."""
-        headings, after = [replace(heading, start=0) for heading in self._open], 0
-        while self._entries and self._entries[0][0] <= page:
-            _, level, title = self._entries.popleft()
-            after = max(after, text.find(title, after))
-            headings.append(Heading(after, level, title))
-        self._open = enclosing(headings)
-        return tuple(headings)

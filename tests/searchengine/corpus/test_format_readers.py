@@ -215,23 +215,18 @@ def test_chapters_of_a_book(tmp_path: Path) -> None:
 
 def test_pages(tmp_path: Path) -> None:
     canvas = Canvas(str(tmp_path / "a_b.pdf"))
-    for page, lines in enumerate([["Intro", "an ani-", "mal"], [], ["so on", "Later", "end"]]):
-        canvas.bookmarkPage(str(page))
-        canvas.bookmarkPage(f"{page} again")
+    for lines in (["Intro", "an ani-", "mal"], [], ["so on", "Later", "end"]):
         text = canvas.beginText(72, 700)
         for line in lines:
             text.textLine(line)
         canvas.drawText(text)
         canvas.showPage()
-    for title, page, level in (("Intro", 0, 0), ("Sub", "0 again", 1), ("Later", 2, 0)):
-        canvas.addOutlineEntry(title, str(page), level)
     canvas.save()
     first, third = read_corpus(tmp_path)
     assert (first.key, first.text, first.title) == ("a_b.pdf#page=1", "Intro\nan animal", "a b")
-    assert own(first) == {"page": 1, "headings": [(0, 1, "Intro"), (0, 2, "Sub")]}
+    assert own(first) == {"page": 1}
     assert (third.key, third.text) == ("a_b.pdf#page=3", "so on\nLater\nend")
-    headings = [(0, 1, "Intro"), (0, 2, "Sub"), (6, 1, "Later")]
-    assert own(third) == {"page": 3, "headings": headings}
+    assert own(third) == {"page": 3}
 
 
 @pytest.mark.parametrize(
