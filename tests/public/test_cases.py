@@ -376,7 +376,7 @@ ODD = {
 }
 LOST = (
     *("sheet3.xml cannot", "sheet3.xml is missing", "cut.epub: text/c1", "gone.epub: text/c1"),
-    *("slide2.xml", "slide 2 is missing", "comments.xml", "quotes.md: the front"),
+    *("cut.pptx: slide 2 is", "gone.pptx: slide 2 is", "comments.xml", "quotes.md: the front"),
     *(
         "notes.pptx: ppt/notesSlides/notesSlide1.xml cannot",
         "root.pptx: ppt/notes",
@@ -385,7 +385,7 @@ LOST = (
         "cut.txt: bytes that",
     ),
     *("cut.eml: a text in base64 is cut", "odd.eml: a text has", "parts.eml: the boundary between"),
-    "main.docx: damaged: word/document.xml is missing",
+    *("main.docx: damaged: word/document.xml is missing", "torn.docx: damaged: word/document.xml"),
 )
 DATES = {
     "2024-03-05 10:00:00 +0900": "2024-03-05T10:00:00+09:00",
@@ -442,14 +442,14 @@ def test_what_is_read_beside_the_texts(odd: Any) -> None:
     assert (engine["quotes.md"].metadata["n"], metadata["headings"][0]["title"]) == (7, "Owls")
     assert engine["ruby.html"].metadata.get("modified", "2024") < "9999"
     assert "tmp.md" not in str(engine.keys()) and "ignored/b.md" not in engine
-    assert engine["torn.docx"].text.startswith("Paragraph 0.\n\nParagraph 1.\n\nParagraph 4.")
+    assert "torn.docx" not in engine
     lost = " ".join(said["unreadable"]["first"])
     assert said["unreadable"]["count"] == 21
     assert [part for part in LOST if lost.count(part) != 1] == []
     for name in ("cut", "gone"):
         assert "sheet3" in engine[f"{name}.xlsx#sheet=kept"].metadata["unreadable"][0]
-    assert engine.count("exists(unreadable)") == 20
-    assert "20 documents" in command("info", engine.stats().path)["unreadable"]
+    assert engine.count("exists(unreadable)") == 19
+    assert "19 documents" in command("info", engine.stats().path)["unreadable"]
 
 
 def test_files_that_gitignore_names_can_be_read(tmp_path: Path) -> None:

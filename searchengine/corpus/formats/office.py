@@ -22,7 +22,6 @@ from lxml import etree
 from searchengine.corpus.formats.kinds import LONGEST_HEADING, attempt, joined
 from searchengine.corpus.text_files import Heading, Parts, Text, bad
 
-_BLOCK = 256  # bytes: the last ones before damage are lost
 _OLE = bytes.fromhex("d0cf11e0")  # begins old files of Office and encrypted new ones
 _STRICT = re.compile(rb"http://purl\.oclc\.org/ooxml/(\w+)/")
 _RELATION = re.compile(rb"""<Relationship\b[^>]*?\bTarget=["']([^"']*)[^>]*>""")
@@ -46,8 +45,8 @@ _SMALL = {
 def _office_file(path: Path, old: str, lost: dict[str, str]) -> BytesIO:
     """A file of Office with the names that libraries know in place of those of Strict Open XML.
 
-    Damaged parts are there as far as they can be read, and nothing but Excel refers to missing
-    ones; `lost` takes a sentence for each. Pictures are empty. Raises CorpusError if it is
+    Damaged parts are left out, and nothing but Excel refers to them and to missing ones; `lost`
+    takes a sentence for each. Pictures are empty. Raises CorpusError if it is
     encrypted, of the format with the suffix `old`, or without its main part.
     """
     content, result = path.read_bytes(), BytesIO()
@@ -73,22 +72,15 @@ def _office_file(path: Path, old: str, lost: dict[str, str]) -> BytesIO:
 
 
 def _part(archive: zipfile.ZipFile, name: str, lost: dict[str, str]) -> bytes:
-    """A part in XML, as far as it can be unpacked and parsed; a space for another part."""
+    """A part in XML, nothing of a damaged one; a space for another part."""
     if not name.endswith((".xml", ".rels")):
         return b" "
-    data = bytearray()
     try:
-        with archive.open(name) as member:
-            while block := member.read(_BLOCK):
-                data += block
-        ParserCreate().Parse(bytes(data), True)
+        data = archive.read(name)
+        ParserCreate().Parse(data, True)
     except (zipfile.BadZipFile, zlib.error, EOFError, ExpatError) as error:
         lost[name] = f"{name} cannot be read ({error})"
-        parser = etree.XMLParser(recover=True, huge_tree=True)
-        root = etree.fromstring(bytes(data) or b" ", parser)
-        # A root without a namespace was cut within it: no library reads that.
-        is_whole = root is not None and root.tag.startswith("{")
-        data = bytearray(etree.tostring(root) if is_whole else b"")
+        return b""
     return _STRICT.sub(rb"http://schemas.openxmlformats.org/\1/2006/", data)
 
 
@@ -106,16 +98,6 @@ def _relations(name: str, data: bytes, parts: Container[str], lost: dict[str, st
         return b""
 
     return _RELATION.sub(there, data)
-
-
-def _attempt(name: str, part: str, lost: dict[str, str], read: Parts) -> Parts:
-    """As `attempt`, then what is lost of the part that it is read from, if anything."""
-    damage = lost.pop(part, "")
-    for each in attempt(name, read):
-        if isinstance(each, Text) or not damage:
-            yield each
-    if damage:
-        yield damage
 
 
 def read_docx(path: Path) -> Parts:
@@ -206,34 +188,25 @@ def read_pptx(path: Path) -> Parts:
     deck, fields = _properties(presentation.core_properties, presentation.core_properties.author)
 
     def read(slide: Any, number: int) -> Parts:
-        title, notes = slide.shapes.title, list[Text | str]()
+        title = slide.shapes.title
         head = "" if title is None else _lines(title.text_frame.text)
         pieces = [head, *_shapes(s for s in slide.shapes if title is None or s != title)]
-        if slide.has_notes_slide:
-            part = slide.notes_slide.part.partname[1:]
-            notes += _attempt(f"notes of slide {number}", part, lost, _notes(slide.notes_slide))
-        pieces += [each.text for each in notes if isinstance(each, Text)]
+        if slide.has_notes_slide and (notes := slide.notes_slide.notes_text_frame) is not None:
+            pieces.append(_lines(notes.text))
         name = " ".join(head.split())[:LONGEST_HEADING]
         headings = (Heading(0, 1, name),) if name else ()
         metadata, text = fields | {"slide": number}, "\n\n".join(filter(None, pieces))
         yield Text(text, deck, metadata, headings, f"slide={number}")
-        yield from (each for each in notes if isinstance(each, str))
 
     # Not presentation.slides, which needs all of them.
     listed = presentation.element.xpath("./p:sldIdLst/p:sldId/@r:id")
     for number, name in enumerate(listed, start=1):
         if name in presentation.part.rels:
-            part = presentation.part.related_part(name)
-            slide = read(part.slide, number)
-            yield from _attempt(f"slide {number}", part.partname[1:], lost, slide)
+            slide = presentation.part.related_part(name).slide
+            yield from attempt(f"slide {number}", read(slide, number))
         else:
-            yield f"slide {number} is missing"
+            yield f"slide {number} is missing or damaged"
     yield from (what for part, what in lost.items() if not part.startswith("ppt/slides/"))
-
-
-def _notes(slide: Any) -> Parts:
-    if (frame := slide.notes_text_frame) is not None:
-        yield Text(_lines(frame.text))
 
 
 def _shapes(shapes: Iterable[Any]) -> Iterator[str]:
@@ -277,8 +250,10 @@ def read_xlsx(path: Path) -> Parts:
 
     sheets = {sheet.title: sheet for sheet in book.worksheets}
     for named, relation in reader.parser.find_sheets():
-        rows = read(sheets[named.name]) if named.name in sheets else iter(())
-        yield from _attempt(f"sheet {named.name!r}", relation.target, lost, rows)
+        if named.name in sheets:
+            yield from attempt(f"sheet {named.name!r}", read(sheets[named.name]))
+        elif relation.target in lost:
+            yield lost.pop(relation.target)
     yield from lost.values()
 
 
