@@ -113,23 +113,21 @@ def beir_corpus(folder: Path) -> Path | None:
 
 
 def count_records(corpus: str | Path, gitignore: bool = True) -> int | None:
-    """Approximate number of documents, for a progress bar; None for formats of several documents.
+    """Approximate number of documents, for a progress bar; None for other files than texts.
 
-    A line of JSON Lines and CSV is one, and so is a file of text.
+    A line of JSON Lines and CSV is one.
     """
     total = 0
-    try:
+    with suppress(OSError, CorpusError):  # reading it reports the error
         for path, format_, _ in _sources(corpus, Unread(), gitignore):
             if format_ in (LINES, TABLE) and path.suffix != ".gz" and path.is_file():
                 with open(path, "rb") as file:
-                    total += sum(1 for _ in file) - (format_ is TABLE)
+                    total += sum(1 for _ in file)
             elif format_.records or format_.empty:
                 return None
             else:
                 total += 1
-    except (OSError, CorpusError):
-        return None  # reading it reports the error
-    return max(total, 0)
+    return total or None
 
 
 # -------------------------------------------------------------------------------- files of a folder

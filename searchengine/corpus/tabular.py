@@ -81,19 +81,15 @@ class Columns:
         for option, name in self.chosen.items():
             default = "_id" if option == "--id-field" else option[2:-6]
             similar = [field for field in fields if field.casefold() == name.casefold()]
-            similar = [name] if name in fields else similar
+            field = similar[0] if len(similar) == 1 else name
             what = ""
-            if len(similar) > 1:
-                listed = ", ".join(map(repr, similar))
-                what = f"{option} {name} fits several fields: {listed}; give the exact name"
-            elif similar and default in fields and default != similar[0]:
-                how = "rename one of them in the file"
-                what = f"a field {default!r} besides {option} {name}; {how}"
-            elif not similar and is_first:
+            if field not in fields:
                 what = f"no field {name!r} for {option} (fields: {some_fields(fields)})"
-            if what:
+            elif default in fields and default != field:
+                what = f"a field {default!r} besides {option} {name}; rename one in the file"
+            if what and (is_first or field in fields):
                 raise UnknownFields(str(bad(place, what)))
-            names = [default if field in similar else field for field in names]
+            names = [default if each == field else each for each in names]
         for default in _ANY_CASE:
             alike = [i for i, name in enumerate(names) if name.casefold() == default]
             if len(alike) == 1 and not (default in IDS and IDS.intersection(names)):
@@ -237,19 +233,13 @@ def read_sqlite(path: Path, table: str = "") -> Records:
 
     The database is opened for reading only. Raises CorpusError.
     """
+    if not table:
+        raise bad(path, f"is a database; name one of its tables: sqlite:///{path}?table=NAME")
     try:
         address = f"file:{quote(str(path))}?mode=ro"
         with closing(sqlite3.connect(address, uri=True)) as connection:
             connection.execute("PRAGMA trusted_schema = OFF")
             connection.text_factory = partial(str, encoding="utf-8", errors="replace")
-            sql = "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') ORDER BY name"
-            tables = [name for (name,) in connection.execute(sql) if not name.startswith("sqlite_")]
-            if table not in tables:
-                listed = ", ".join(f"{name!r:.80}" for name in tables[:10]) or "none"
-                more = ", …" if len(tables) > 10 else ""
-                example = f"sqlite:///{path}?table={tables[0] if tables else 'NAME'}"
-                what = f"no table {table!r}" if table else "is a database; name one of its tables"
-                raise bad(path, f"{what} (tables: {listed}{more}), for example: {example}")
             cursor = connection.execute('SELECT * FROM "{}"'.format(table.replace('"', '""')))
             names = [column[0] for column in cursor.description]
             for number, row in enumerate(cursor, start=1):
