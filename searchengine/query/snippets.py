@@ -67,7 +67,7 @@ def snippet(text: str, question: str, start: int, end: int, width: int = WIDTH) 
     first, last = (shown[0].start, max(match.end for match in shown)) if shown else (0, 0)
     low, latest = max(0, last - width), len(passage) - width
     near = max(0, low - _BEFORE)
-    stops = sentence_ends(passage[near : first + 3], language_of(passage))
+    stops = sentence_ends(passage[near : first + 3])
     lines = (each.end() for each in re.finditer("\n", passage))
     ends = lines if code else (near + stop for stop in stops)
     begins = [at for at in (0, *ends) if low <= at <= first]
