@@ -40,7 +40,7 @@ from powercut import Disk, Lost
 from scenarios import answers_as_brute_force, document, stored, strays
 
 from searchengine import SearchEngine
-from searchengine.backends.folder import collection, merging
+from searchengine.backends.folder import merging
 from searchengine.errors import CollectionError, SearchEngineError
 from searchengine.indexer.segment import SegmentConfig
 from searchengine.ingest.folder_sync import MirrorOptions
@@ -81,12 +81,6 @@ def add(*numbers: int, version: int = 0) -> Act:
 def add_by_two(engine: SearchEngine) -> None:
     with commits_of(2):
         add(6, 7, 8, 9, 10)(engine)
-
-
-def add_ahead(engine: SearchEngine) -> None:
-    """As if the documents were many: their segment is built before the transaction."""
-    with mock.patch.object(collection, "MIN_ROWS", 1):
-        add(6, 7)(engine)
 
 
 def optimize_long(engine: SearchEngine) -> None:
@@ -176,7 +170,6 @@ COMMANDS = {
     "set_default": Command(lambda engine: engine.set_default(mode="vector")),
     "optimize": Command(lambda engine: engine.optimize()),
     "optimize long": Command(optimize_long),
-    "add ahead": Command(add_ahead),
     "merge": Command(add(9), prepare=lambda engine: [add(n)(engine) for n in (6, 7, 8)]),
     "reindex": Command(lambda engine: engine.reindex(Remainders())),
     "reindex again": Command(

@@ -31,7 +31,7 @@ from searchengine.backends.folder.folders import (
     segments_folder,
 )
 from searchengine.backends.folder.store import Changes, Kind, SegmentRow, Store, Work
-from searchengine.backends.folder.writer import TUNED, BuiltSegment, Writer, build_plan
+from searchengine.backends.folder.writer import TUNED, Writer
 from searchengine.backends.mode import CHOSEN, WEIGHT
 from searchengine.backends.opening import in_folder, is_url
 from searchengine.corpus.analyzer import Analyzer
@@ -306,8 +306,7 @@ class FolderPlace:
                     sql = "INSERT INTO passages (id, document, start, end) VALUES (?, ?, ?, ?)"
                     connection.executemany(sql, passages)
                     connection.executemany("INSERT INTO tombstones (passage) VALUES (?)", deleted)
-                built = BuiltSegment(self._linked(target, row), build_plan(store, None))
-                writer.append((), ahead=built)
+                writer.append_built(self._linked(target, row))
 
     def _linked(self, target: Collection, row: SegmentRow) -> Path:
         """A segment of the new collection in another folder, without the file of its passages."""

@@ -5,40 +5,34 @@ All changes of a collection are here: `upsert` and `delete`, optimize, and its s
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
 
 import numpy as np
 
-from searchengine.backends import terms
-from searchengine.backends.contract import Entry, Known, check_made_by, check_unchanged, checked
+from searchengine.backends.contract import Entry, Known, check_unchanged, checked
 from searchengine.backends.folder.folders import (
     DATABASE,
     Scratch,
     check_name,
     is_free,
     new_folder,
-    os_errors,
     refuse_network,
 )
-from searchengine.backends.folder.merging import Merging, scratch
+from searchengine.backends.folder.merging import Merging
 from searchengine.backends.folder.store import Changes, Store
 from searchengine.backends.folder.view import View
-from searchengine.backends.folder.writer import BuiltSegment, Measured, build_plan
-from searchengine.backends.terms import Text, file_name
+from searchengine.backends.folder.writer import Measured
 from searchengine.corpus.analyzer import DEFAULT, Analyzer
 from searchengine.errors import CollectionError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building.build import Progress
-from searchengine.indexer.segment import Segment, SegmentConfig
+from searchengine.indexer.segment import SegmentConfig
 
 _log = logging.getLogger(__name__)
 _BLOCK = 1000  # documents whose vectors are handed on at a time
-MIN_ROWS = 1000
-"""Rows from which a segment is built before the lock is taken: fewer, with their words, take 0.1 s.
-"""
 
 
 class Collection(View):
@@ -95,10 +89,7 @@ class Collection(View):
             return
         with self.open_store(self.identity if writes else None) as store:  # that `expected` is of
             if writes:
-                with (
-                    self._built(store, made_by, entries, rows, progress) as ahead,
-                    self.writing(store, made_by=made_by if entries else None) as writer,
-                ):
+                with self.writing(store, made_by=made_by if entries else None) as writer:
                     before = store.known(keys)
                     check_unchanged(expected, before, keys)
                     if choose is not None and not store.ids_after(-1, None, 1).size:
@@ -106,44 +97,10 @@ class Collection(View):
                     writer.changes.write(entries, before, writer.changes.next_passage())
                     writer.changes.set_metadata(metadata, before)
                     if rows:
-                        writer.append(_blocks(entries), progress, rows, ahead)
+                        writer.append(_blocks(entries), progress, rows)
                 self.written.intersection_update(self.segments)  # others were merged
                 self.written.update(writer.opened)
             Merging(self, store, progress).merge_due(finished or 0)
-
-    @contextmanager
-    def _built(
-        self,
-        store: Store,
-        made_by: Mapping[str, Any],
-        entries: Sequence[Entry],
-        rows: int,
-        progress: Progress | None,
-    ) -> Iterator[BuiltSegment | None]:
-        """The segment of entries, built before the write lock is taken: its graph and words take
-        most of the time of a large commit.
-
-        None: it is small, or the first of the collection, for which nothing is chosen yet. Raises
-        EncoderMismatch, as `writing`.
-        """
-        if rows < MIN_ROWS or not store.segments():
-            yield None
-            return
-        plan = build_plan(store, rows)
-        check_made_by(self.path, made_by, store.settings())
-        with scratch(self.path, store) as owner:
-            path = owner.folder / "segment"
-            with os_errors(self.path):
-                Segment.build(
-                    path,
-                    _blocks(entries),
-                    plan.config,
-                    like=max(self.segments.values(), key=lambda part: part.rows, default=None),
-                    provenance=plan.provenance,
-                    progress=progress,
-                    words=terms.writer(plan.analyzer, lambda: (rows, _texts(entries))),
-                ).close()
-            yield BuiltSegment.checked(self.path, path, plan)
 
     def delete(
         self,
@@ -229,17 +186,6 @@ def _configure(changes: Changes, values: Mapping[str, Any]) -> None:
             changes.unset(name)
         else:
             changes.set(name, value)
-
-
-def _texts(entries: Sequence[Entry]) -> Iterator[tuple[int, Text]]:
-    """The first row of each document that has vectors, and its text."""
-    row = 0
-    for entry in entries:
-        if entry.spans:
-            document = entry.document
-            name = file_name(document.key) if document.root else ""
-            yield row, Text(document.title, document.text, name)
-            row += len(entry.spans)
 
 
 def _blocks(entries: Sequence[Entry]) -> Iterator[Floats]:

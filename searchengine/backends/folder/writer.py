@@ -1,15 +1,14 @@
 """The road of a commit: tables and segments change together, in one transaction, or not at all.
 
-    build       a segment that takes long is built in a scratch folder, without the write lock
+    build       a merge that takes long is built in a scratch folder, without the write lock
     write       one transaction changes the tables and names segments, whose files are complete and
                 synced; until then a segment's folder is garbage, which another commit removes
     show        the commit is shown, also after Ctrl-C
     clear away  the folders that no commit names any more are removed
 
 So at every instant a reader sees all of a commit or nothing of it, and a killed process leaves
-nothing but garbage. Additions and merges take this road alike. Should another writer change what a
-segment that was built depends on, it is dropped: an addition builds its own in the transaction,
-and a merge is left to the next change.
+nothing but garbage. Should another writer change what a merged segment depends on, it is dropped,
+and the merge is left to the next change.
 """
 
 import shutil
@@ -45,7 +44,6 @@ OpenSegment = Callable[[SegmentRow], Segment]
 Measured = Mapping[SegmentRow, tuple[Segment, Allowed | None]]
 """Segments that were measured, each with the rows that could be found; None for all."""
 SCANNED = 1 << 13  # rows that are scanned in about 0.1 ms (192 dimensions); a graph saves half
-_NONE: Ids = np.empty(0, np.int64)
 TUNED = "tuned"
 """The setting of the last tuning: `tuning` is its record (Tuning.as_dict)."""
 
@@ -59,17 +57,17 @@ class BuildPlan(NamedTuple):
 
 
 class BuiltSegment(NamedTuple):
-    """A segment that was built before the transaction that adds it.
+    """A merged segment that was built before the transaction that adds it.
 
-    `merged`: of a merge: the passages of its rows, ascending, which get new ids.
+    `merged`: the passages of its rows, ascending, which get new ids.
     """
 
     path: Path
     plan: BuildPlan
-    merged: Ids = _NONE
+    merged: Ids
 
     @classmethod
-    def checked(cls, collection: Path, path: Path, plan: BuildPlan, merged: Ids = _NONE) -> Self:
+    def checked(cls, collection: Path, path: Path, plan: BuildPlan, merged: Ids) -> Self:
         """With its checksums computed and remembered now, not while others wait."""
         with os_errors(collection):
             Segment.open(path, checksum=checksum).close()
@@ -105,20 +103,13 @@ class Writer:
         vectors: Blocks,
         progress: Progress | None = None,
         rows: int | None = None,
-        ahead: BuiltSegment | None = None,
     ) -> None:
         """Add a segment of vectors (n, D), of passages `changes.next_passage` and on.
 
-        `rows`: n, if known. `ahead`: these vectors as a segment; it is taken unless it would be
-        built in another way by now.
+        `rows`: n, if known.
         """
         base = self.changes.next_passage()
         plan = build_plan(self.store, rows)
-        if ahead is not None and ahead.plan == plan:
-            with os_errors(self.path):
-                Segment.add_passages(ahead.path, self._passages(base))
-            self.adopt(ahead.path, base)
-            return
         largest = max(self.store.segments(), key=lambda row: row.rows, default=None)
         build = partial(
             Segment.build,
@@ -206,6 +197,13 @@ class Writer:
         damaged = folder_of(self.path, row.id)
         build = partial(Segment.rebuild, source=damaged, words=words, passages=passages)
         self._add(row.base, build)
+
+    def append_built(self, built: Path) -> None:
+        """Add a segment of another folder, which lacks the file of its passages."""
+        base = self.changes.next_passage()
+        with os_errors(self.path):
+            Segment.add_passages(built, self._passages(base))
+        self.adopt(built, base)
 
     def adopt(self, built: Path, base: int) -> None:
         """Take a segment that was built in another folder of the collection, and record it."""
