@@ -451,8 +451,8 @@ class SearchEngine:
                 all documents without the field.
             facets: metadata fields; count the values of each over all documents that match the
                 filter, whatever the question (`Hits.facets`).
-            phrases: what phrases in quotation marks do: "scored" ranks documents that contain them
-                higher, "required" finds no others. One with a plus sign, +"…", is required.
+            phrases: what phrases in quotation marks do: "scored" reads them as words, "required"
+                finds only documents with them. One with a plus sign, +"…", is required.
             typo_tolerance: replace words of the question that no document has by the nearest that
                 documents have; `Hits.replaced` says which. Not by vectors alone, in quotation
                 marks, and of names with digits or several capitals.

@@ -131,7 +131,7 @@ class WordScores(list[tuple[int, float]]):
         scale: the BM25 score that weighs as much as a cosine of 1: the best, or what the EXPECTED
             most telling words of the question give a document at most, if that is more. So the best
             document has the full share if it has all of these words, and less if it has few of
-            them. What phrases add exceeds it.
+            them.
         first: document → its first passage, if the ranking has told.
     """
 
@@ -209,9 +209,8 @@ class Snapshot(Protocol):
     ) -> WordScores:
         """The k best documents by words: (id, score), by (−score, id). Raises QueryError.
 
-        They contain the phrases `required`; other phrases of the question, in quotation marks, add
-        to the score. The synonyms that the settings have for the question are
-        searched for as well.
+        They contain the phrases `required`. The synonyms that the settings have for the question
+        are searched for as well.
         """
 
     def replacements(self, question: str) -> Mapping[tuple[int, int], str]:

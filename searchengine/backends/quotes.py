@@ -41,11 +41,6 @@ def phrases(question: str) -> tuple[Phrase, ...]:
     return tuple(Phrase(*pair) for pair in required.items())[:PHRASES]
 
 
-def joins_words(phrase: str) -> bool:
-    """Whether a phrase is more than a word; in scripts without spaces, than three letters."""
-    return len(runs(phrase)) > 1 or bool(re.search(f"[{UNSPACED_OR_KOREAN}]{{4}}", phrase))
-
-
 def unquoted(question: str) -> str:
     """The question, normalized, with spaces in place of the marks around phrases."""
     return normalized(question).replace('+"', '"').translate(_MARKS).strip()

@@ -61,10 +61,7 @@ class Fusion:
     weight: float = WEIGHT
 
     def score(self, cosine: Any, bm25: Any) -> Any:
-        """The scores, 0–1, of documents: numbers or arrays (n,). Without a vector: cosine −inf.
-
-        A phrase can add more to BM25 than `scale`, hence the maximum of 1.
-        """
+        """The scores, 0–1, of documents: numbers or arrays (n,). Without a vector: cosine −inf."""
         share = np.maximum(0.0, cosine - self.unrelated) / (1 - self.unrelated)
         return np.minimum(1.0, self.weight * share + (1 - self.weight) * bm25 / self.scale)
 

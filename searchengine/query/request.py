@@ -39,7 +39,7 @@ _KINDS: Mapping[str, tuple[Any, str]] = {
 class Phrases(StrEnum):
     """What the phrases in quotation marks of a question do, in the modes text and hybrid."""
 
-    SCORED = "scored"  # documents that contain them rank higher
+    SCORED = "scored"  # their words count as any others
     REQUIRED = "required"  # only documents that contain all of them are found
 
 
@@ -80,7 +80,7 @@ class Query:
     min_score: Annotated[float | None, "Minimum score of a hit."] = None
     facets: Annotated[Sequence[str], "Metadata fields whose values are counted."] = ()
     phrases: Annotated[
-        Phrases | str, "Require the phrases in quotation marks; else they raise the score."
+        Phrases | str, "Require the phrases in quotation marks; else read them as words."
     ] = Phrases.SCORED
     typo_tolerance: Annotated[bool, "Replace unknown words by the nearest known ones."] = True
     timeout: Annotated[float | None, "Seconds that the search may take."] = None

@@ -67,9 +67,8 @@ class Tools:
     ) -> Result:
         """Find the documents that answer a question best, with the passage that does so.
 
-        In the modes text and hybrid, documents with a phrase in quotation marks rank higher, and
-        must have it with a plus sign before: +"half a brain". The tool `get` returns the whole text
-        of a document.
+        In the modes text and hybrid, documents must have a phrase in quotation marks with a plus
+        sign before: +"half a brain". The tool `get` returns the whole text of a document.
 
         Each of `hits` has the best passage as `text`, which begins at the character `start`, the
         headings above it, and the parts of its score as `scores`. `notes` says why there are none;

@@ -1,6 +1,5 @@
 """Reading a collection in a folder: a Snapshot is one commit."""
 
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -17,14 +16,11 @@ from searchengine.backends.folder.store import SegmentRow, Store
 from searchengine.backends.folder.words import (
     TIED,
     WordIndex,
-    best_by_key,
     contains,
     in_all,
     likely,
     texts_of,
 )
-from searchengine.backends.quotes import joins_words
-from searchengine.backends.quotes import phrases as quoted
 from searchengine.backends.synonyms import added, known
 from searchengine.backends.unrelated import Unrelated, spread
 from searchengine.corpus.analyzer import Analyzer, Tokenizer, runs
@@ -32,7 +28,6 @@ from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.search.allowed import Allowed
-from searchengine.indexer.search.bm25 import weight
 from searchengine.indexer.search.cascade import SearchResult, merge
 from searchengine.indexer.segment import Segment
 
@@ -41,11 +36,6 @@ _FILTERS, _FILTERED_ROWS = 16, 1 << 24
 row)."""
 READERS = 4
 """Connections of a snapshot, one of them for quick statements only."""
-MOST_WITH_PHRASE, BEST_WITH_PHRASE = 1000, 200
-"""Documents whose words begin as those of a phrase, one after the other. If there are more, which
-would take long, the phrase is looked for in the best by words only, and counts as in the former."""
-PHRASE = 0.5
-"""Weight of a phrase: this share of the weight of a word that as few documents have."""
 _PHRASES = 256  # phrases whose documents are remembered
 Search = Callable[[SegmentRow, Segment, Allowed | None], SearchResult]
 
@@ -270,43 +260,15 @@ class Snapshot(contract.Snapshot):
         *,
         required: tuple[str, ...] = (),
     ) -> WordScores:
-        """The k best documents by words: (id, BM25), by (−score, id); see `lexical`.
-
-        They contain the phrases `required`. Other phrases of the question, in quotation marks, are
-        words that a document has once, and score half their inverse document frequency. If too many
-        documents may contain one, it is looked for in the BEST_WITH_PHRASE best by words.
-        """
+        """The k best documents by words: (id, BM25), by (−score, id); see `lexical`."""
         first: dict[int, int] = {}
         words, synonyms = self.words, added(question, self.settings)
 
-        def best(k: int, phrases: tuple[str, ...]) -> WordScores:
-            allowed = self._matching_words(where, phrases)
-            ranker = partial(words.best, allowed=allowed, first=first)
-            scored = lexical.search(words, ranker, question, words.analyzers, k, synonyms)
-            scored.first = first
-            return scored
-
-        scored = best(k, required)
-        others = [text for text, _ in quoted(question) if text not in required]
-        if not (others := [*filter(joins_words, others)]):
-            return scored
-        scores, gains = dict(scored), defaultdict[int, float](float)
-        for text in others:
-            having = self._having_phrases(None, (text,), MOST_WITH_PHRASE)
-            count = min(having.size, MOST_WITH_PHRASE)
-            if having.size > MOST_WITH_PHRASE:
-                among = dict(best(BEST_WITH_PHRASE, required))
-                having = self._containing(np.array([*among], np.int64), text)
-                scores |= {document: among[document] for document in having.tolist()}
-            elif count:
-                scores |= best(count, (*required, text))
-            for document in having.tolist():
-                gains[document] += PHRASE * weight(words.documents, count)
-        ids = np.array([*scores], np.int64)
-        sums = np.array([score + gains[document] for document, score in scores.items()])
-        order = best_by_key(ids, sums, k, self.store.keys_of)
-        best_sums = zip(ids[order].tolist(), sums[order].tolist(), strict=True)
-        return WordScores(best_sums, scored.scale, first)
+        allowed = self._matching_words(where, required)
+        ranker = partial(words.best, allowed=allowed, first=first)
+        scored = lexical.search(words, ranker, question, words.analyzers, k, synonyms)
+        scored.first = first
+        return scored
 
     def replacements(self, question: str) -> Mapping[tuple[int, int], str]:
         if self._speller is None:
@@ -320,20 +282,17 @@ class Snapshot(contract.Snapshot):
         counted, stored = self.words.documents, self.store.count()
         return None if counted == stored else f"its words are of {counted} documents, not {stored}"
 
-    def _have_phrases(
-        self, where: str | None, phrases: tuple[str, ...], most: int | None = None
-    ) -> Ids:
+    def _have_phrases(self, where: str | None, phrases: tuple[str, ...]) -> Ids:
         """The documents that match a filter and contain phrases, ascending.
 
-        The texts of the documents with all words of the phrases are read. `most`: of more documents
-        that may contain a phrase, one more is returned, whether they do or not.
+        The texts of the documents with all words of the phrases are read.
         """
         found = [*map(self._candidates, phrases)]
         if where is not None:
             found.append(self.store.matching(where))
         documents = in_all(found)
         for phrase in phrases:
-            documents = self._containing(documents, phrase, most)
+            documents = self._containing(documents, phrase)
         return np.sort(documents)
 
     def _candidates(self, phrase: str) -> Ids:
@@ -344,19 +303,13 @@ class Snapshot(contract.Snapshot):
             return np.zeros(0, np.int64)
         return words.documents_of(words.passages_with(wanted))
 
-    def _containing(self, documents: Ids, phrase: str, most: int | None = None) -> Ids:
-        """Those of the documents that contain a phrase; most + 1 of any if more than `most` may."""
+    def _containing(self, documents: Ids, phrase: str) -> Ids:
+        """Those of the documents that contain a phrase."""
         analyzers, ids, found = self.words.analyzers, documents.tolist(), list[int]()
-        may, left = likely(phrase, analyzers), most
+        may = likely(phrase, analyzers)
         for place, text in texts_of(self.store.scan, ids):
             limits.check()
-            if not may(text):
-                continue
-            if left is not None:
-                if not left:
-                    return documents[: (most or 0) + 1]
-                left -= 1
-            if contains(text, phrase, analyzers):
+            if may(text) and contains(text, phrase, analyzers):
                 found.append(ids[place])
         return np.array(found, np.int64)
 

@@ -25,7 +25,6 @@ from searchengine.backends.postgresql import schema, words
 from searchengine.backends.postgresql.connections import Connection, Rows, Statement, run
 from searchengine.backends.postgresql.filters import condition
 from searchengine.backends.postgresql.schema import State
-from searchengine.backends.quotes import phrases as phrases_of
 from searchengine.backends.synonyms import added as synonyms_of
 from searchengine.backends.unrelated import SAMPLE, Unrelated, spread
 from searchengine.corpus.analyzer import Analyzer
@@ -216,17 +215,9 @@ class PostgresSnapshot(Snapshot):
         *,
         required: tuple[str, ...] = (),
     ) -> WordScores:
-        """The k best documents with any word of the question, by BM25: (id, score).
-
-        They contain the phrases `required`. Each other phrase of the question, in quotation marks,
-        adds a share of the score, all of them as much as the score itself.
-        """
+        """The k best documents with any word of the question, by BM25: (id, score)."""
         _, holds, values = self._matches(where, required)
-        others = [text for text, _ in phrases_of(question) if text not in required]
-        share = " + ".join(["(words @@ %s::tsquery)::int"] * len(others))
-        factor = f"(1 + ({share}) / {len(others)}.0)" if others else "1"
-        added = tuple(self._phrase(text) for text in others)
-        index = words.Index(self._run, (factor, added), (holds, values))
+        index = words.Index(self._run, (holds, values))
         self._count, question = index.documents, words.storable(question)
         synonyms = synonyms_of(question, self.settings)
         return lexical.search(index, index.best, question, (self._analyzer,), k, synonyms)

@@ -84,11 +84,9 @@ class Index:
     def __init__(
         self,
         run: Callable[..., list[Rows]],
-        factor: Statement = ("1", ()),
         condition: Statement = ("true", ()),
     ) -> None:
-        """`factor`: multiplies a score."""
-        self._run, self._factor, self._condition = run, factor, condition
+        self._run, self._condition = run, condition
         (((self.documents, self._tokens),),) = run((_TOTALS, ()))
         self._known: dict[tuple[Term, int], int] = {}
 
@@ -119,13 +117,13 @@ class Index:
             forms = [form.decode() for form in term.forms]
             values += [weight * (K1 + 1), *(forms if term.unfinished else map(quoted, forms))]
         sql = (
-            f"SELECT id, ({' + '.join(gains)}) * {self._factor[0]} AS score FROM (SELECT id, key, "
+            f"SELECT id, {' + '.join(gains)} AS score FROM (SELECT id, key, "
             f"words, {K1} * ({1 - B} + {B} * tokens / %s::float8) AS norm FROM documents "
             f"WHERE words @@ %s::tsquery AND {self._condition[0]}) AS found "
             'ORDER BY 2 DESC, key COLLATE "C" LIMIT %s'
         )
         any_of = " | ".join(map(_query, weights))
-        values += [*self._factor[1], average, any_of, *self._condition[1], min(k, 1 << 62)]
+        values += [average, any_of, *self._condition[1], min(k, 1 << 62)]
         ((*rows,),) = self._run((sql, values))
         scored = [(int(i), float(score)) for i, score in rows]
         return sorted(scored, key=lambda each: (-each[1], each[0]))

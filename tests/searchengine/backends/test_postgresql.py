@@ -311,15 +311,6 @@ def test_phrases(engine: SearchEngine) -> None:
     for question, expected in (('"whales sleep"', "a"), ('deep "sleep deep"', "ab")):
         hits = engine.search(question, mode="text", phrases="required")
         assert {hit.key for hit in hits} == {*expected}
-    for question, gains in (
-        ('"sleep deep" whales', {"a": 2, "b": 2, "c": 1}),
-        ('"sleep deep" "deep whales"', {"a": 1.5, "b": 2, "c": 1}),
-        ('"sleep deep" +"deep whales"', {"b": 2}),
-    ):
-        found = {hit.key: hit.score for hit in engine.search(question, mode="text")}
-        words = question.replace('"', "").replace("+", "")
-        plain = {hit.key: hit.score for hit in engine.search(words, mode="text")}
-        assert found == pytest.approx({key: gain * plain[key] for key, gain in gains.items()})
 
 
 def test_words_rank_as_in_a_folder(engine: SearchEngine, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
-"""Quoted phrases: how they are read, what they add, and that required ones are demanded."""
+"""Quoted phrases: how they are read, and that required ones are demanded."""
 
 import itertools
-import math
 from pathlib import Path
 from typing import Any
 
@@ -199,23 +198,6 @@ def test_phrases_are_those_of_plain_texts(
         written_out = bm25(by_key, Analyzer.parse("unicode"), f"{others} {quoted}")
         for document, score in rows:  # words in half of the documents may be left out
             assert score == pytest.approx(written_out[str(document)], abs=1e-5)
-
-
-def test_a_phrase_adds_half_its_inverse_document_frequency(tmp_path: Path) -> None:
-    with made(tmp_path, "unicode") as engine, engine.collection.reading() as snapshot:
-        plain = dict(snapshot.by_words("deep learning of whales in half asleep", 20))
-        asked = '"deep learning" of "whales" in "half asleep"'
-        # Each phrase is in one document but for the first one, which is in two by words.
-        first, second = (0.5 * math.log((len(TEXTS) + 1) / (n + 0.5)) for n in (2, 1))
-        gains = {1: second + first, 2: first}
-        expected = {i: score + gains.get(i, 0.0) for i, score in plain.items()}
-        best = sorted(expected.items(), key=lambda item: (-item[1], item[0]))
-        for k in (1, 2, 3, 20):
-            found = snapshot.by_words(asked, k)
-            assert [i for i, _ in found] == [i for i, _ in best[:k]]
-            assert [score for _, score in found] == pytest.approx([s for _, s in best[:k]])
-        within = snapshot.by_words(asked, 20, "n >= 2", required=("whales",))
-        assert [i for i, _ in within] == [i for i, _ in best if i in (2, 4, 5, 6)]  # 3 was deleted
 
 
 @pytest.mark.parametrize("before", range(65_520, 65_545, 3))
