@@ -56,7 +56,6 @@ _PASSAGE = {
 _PREFIX = {"passage": "int8", "document": "int8", "prefix": "halfvec"}
 """Columns that a writer fills, and their types."""
 _SAMPLE = 20_000  # rows that a rotation is fitted on
-_GROWTH = 8  # times the rows of the last fit: then the rotation is fitted again
 _BLOCK = 1_000  # documents, or prefixes, that one statement writes
 _TARGET = "takes_place_of"
 """The setting of a collection that a reindex builds: the schema of the other one."""
@@ -74,10 +73,9 @@ class PostgresCollection(Backend):
 
     Members without a description: see Backend.
 
-    Every search sees the last commit. Until the graph is built, searches compare all rows. Once
-    there are FLAT_BELOW passages, `upsert` fits the rotation, and at the end of an `add` it builds
-    the graph. When the collection has grown to eight times those that the rotation was fitted to,
-    up to the sample of a fit, it is fitted again.
+    Every search sees the last commit. Until the graph is built, searches compare all rows. At the
+    end of an `add`, once there are FLAT_BELOW passages, the rotation is fitted, for good, and the
+    graph is built.
     """
 
     path: str
@@ -87,7 +85,6 @@ class PostgresCollection(Backend):
         self.accepts: Callable[[Mapping[str, Any]], None] = lambda _: None
         self._url, self._connections = url, Connections(url)
         self.path, self._measured = self._connections.name, Measured()
-        self._due = "", 0  # a revision, and the id of a passage with which a fit may be due
         try:
             with self._connections.borrow(replica=True) as connection:
                 if not tables.exists(connection, self._connections.schema):
@@ -99,9 +96,6 @@ class PostgresCollection(Backend):
         except BaseException:
             self._connections.close()
             raise
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._url,)
 
     @classmethod
     def create(cls, url: str, settings: Mapping[str, Any], analyzer: Analyzer | None) -> Self:
@@ -181,7 +175,7 @@ class PostgresCollection(Backend):
 
         if keys:
             self._connections.write(work)
-            self._fit_if_due()
+            self._fit(_SAMPLE)  # soon, so that others do not wait long
         if finished is not None:
             self.build_graph()
 
@@ -215,12 +209,13 @@ class PostgresCollection(Backend):
             self.refresh()
 
     def build_graph(self) -> None:
-        """Build the graph if it is missing and there are prefixes; others search and write.
+        """Build the graph if it is missing and not too small; others search and write.
 
         Searches do without meanwhile, and if another process is at work.
         """
         if not self._state.indexed:
             self.refresh()
+            self._fit(FLAT_BELOW)
         if self._state.indexed or not self._state.fitted:
             return
         with self._connections.borrow(limited=False) as connection:
@@ -337,40 +332,24 @@ class PostgresCollection(Backend):
         self._state = state
         return state
 
-    def _fit_if_due(self) -> None:
-        """Fit the rotation if it is time, and write the prefixes of all passages.
+    def _fit(self, least: int) -> None:
+        """Fit the rotation to `least` passages or more, and write the prefixes of all.
 
-        Other writers wait. Searches go on, and compare all rows until the graph is built again.
+        Other writers wait. Searches go on, and compare all rows until the graph is built.
         """
-        if (fitted := self._state.fitted) >= _SAMPLE:
+        if self._state.fitted:
             return
-        least = _GROWTH * fitted or FLAT_BELOW
-        revision, due = self._due
-        due = due if revision == self.settings["revision"] else 0
         sql = (
-            "SELECT max(id) >= greatest(min(id) + %s, %s) AND (SELECT pg_has_role(relowner, "
-            "'USAGE') FROM pg_class WHERE oid = 'passages'::regclass) FROM passages"
+            "SELECT count(*) >= %s AND (SELECT pg_has_role(relowner, 'USAGE') FROM pg_class "
+            "WHERE oid = 'passages'::regclass) FROM passages"
         )
         with self._connections.borrow() as connection:
-            if connection.execute(sql, (least - 1, due)).fetchone() != (True,):
+            if connection.execute(sql, (least,)).fetchone() != (True,):
                 return
-
-        def missing(connection: Connection, revision: str) -> int:
-            sql = "SELECT %s - count(*), coalesce(max(id), 0) FROM passages"
-            ((missing, last),) = connection.execute(sql, (least,)).fetchall()
-            self._due = revision, last + missing  # nobody else has numbers of passages to write
-            return int(missing)
-
-        if self._connections.write(missing, alone=True) > 0:  # the ids have gaps
-            return
-        if fitted:
-            with self._connections.borrow(limited=False) as connection:
-                set_value(connection, tables.GRAPH, None)
-                connection.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {tables.GRAPH}")
 
         def work(connection: Connection, revision: str) -> None:
             ((count,),) = connection.execute("SELECT count(*) FROM passages").fetchall()
-            if self._current(connection, revision).fitted != fitted or count < least:
+            if self._current(connection, revision).fitted or count < least:
                 return  # another process has done it
             cursor = connection.cursor(binary=True)
             sql = f"SELECT vector FROM passages ORDER BY random() LIMIT {_SAMPLE}"
@@ -379,7 +358,6 @@ class PostgresCollection(Backend):
             if config.rotation is not RotationKind.IDENTITY:
                 matrix = pca([sample], config.prefix)
             tables.set_rotation(connection, matrix, count)
-            connection.execute("DELETE FROM prefixes")
             state, last = State.read(connection, self.path), -1
             sql = "SELECT vector, id, document FROM passages WHERE id > %s ORDER BY id LIMIT 1000"
             while rows := cursor.execute(sql, (last,)).fetchall():

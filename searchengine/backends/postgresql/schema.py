@@ -148,10 +148,9 @@ class State:
 
 
 def set_rotation(connection: Connection, rotation: Floats | None, passages: int) -> None:
-    """Store a rotation that was fitted to a number of passages; the graph is gone."""
+    """Store a rotation that was fitted to a number of passages."""
     matrix = None if rotation is None else base64.b64encode(rotation.tobytes()).decode("ascii")
     set_value(connection, _ROTATION, {"matrix": matrix, "passages": passages})
-    set_value(connection, GRAPH, None)
 
 
 def create(connections: Connections, settings: Mapping[str, Any]) -> None:

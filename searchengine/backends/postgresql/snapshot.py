@@ -333,34 +333,6 @@ class PostgresSnapshot(Snapshot):
             "pending": () if self._state.indexed else (waiting,),
         }
 
-    def fault(self) -> str | None:
-        """A rule between the tables that does not hold, so that searches return less."""
-        totals = "coalesce(sum(documents), 0), coalesce(sum(tokens), 0)"
-        rules = (
-            (
-                "passages without a prefix", self._state.fitted > 0,
-                "passages LEFT JOIN prefixes ON passage = passages.id AND prefixes.document = "
-                "passages.document WHERE passage IS NULL",
-            ),
-            (
-                "documents whose fields differ from their metadata", True,
-                "documents WHERE fields <> metadata::jsonb",
-            ),
-            (
-                "documents without words", has_words(self.settings),
-                "documents WHERE words IS NULL",
-            ),
-            (
-                "wrong totals of words", True,
-                f"(SELECT {totals} FROM word_totals) AS kept (documents, tokens) WHERE (documents, "
-                "tokens) <> (SELECT count(*), coalesce(sum(tokens), 0) FROM documents)",
-            ),
-        )  # fmt: skip
-        checked = [(what, rest) for what, applies, rest in rules if applies]
-        counts = self._run(*((f"SELECT count(*) FROM {rest}", ()) for _, rest in checked))
-        faults = (f"{what}: {n}" for (what, _), ((n,),) in zip(checked, counts, strict=True) if n)
-        return next(faults, None)
-
     def _in_order(self, stored: Mapping[int, Any], order: Sequence[int], what: str) -> list[Any]:
         for i in order:
             if i not in stored:

@@ -14,8 +14,6 @@ from searchengine.backends.contract import Entry
 from searchengine.backends.entries import entries as stored_entries
 from searchengine.backends.postgresql import collection as collections
 from searchengine.backends.postgresql import schema
-from searchengine.errors import CollectionError
-from searchengine.indexer.config import FLAT_BELOW
 
 DIM = 32
 DEADLINE = 60  # seconds
@@ -50,10 +48,16 @@ def entries(n: int, seed: int = 0, start: int = 0) -> list[Entry]:
 
 
 def refit(engine: SearchEngine) -> None:
-    """Let the rotation be outgrown, and fit another."""
+    """Take the rotation and the graph away, and make others."""
     collection: Any = engine.collection
-    with collection._connections.borrow() as connection:
-        schema.set_rotation(connection, collection._state.rotation, 100)
+
+    def remove(connection: Any, _: str) -> None:
+        connection.execute(f"DROP INDEX {schema.GRAPH}")
+        connection.execute("DELETE FROM prefixes")
+        for name in (schema._ROTATION, schema.GRAPH):
+            schema.set_value(connection, name, None)
+
+    collection._connections.write(remove, alone=True)
     collection.refresh()
     collection.upsert(entries(1), finished=0)
 
@@ -78,15 +82,6 @@ def repeated(*works: Callable[[np.random.Generator], Any]) -> Iterator[list[Base
     finally:
         done.set()
         [thread.join(DEADLINE) for thread in threads]
-
-
-def found(engine: SearchEngine, queries: Any) -> float:
-    """The share of the true 10 that a shortlist of 20 has."""
-    shares = []
-    for query in queries:
-        true = {hit.key for hit in engine.search(query, 10, exact=True)}
-        shares.append(len(true & {hit.key for hit in engine.search(query, 10, shortlist=20)}) / 10)
-    return float(np.mean(shares))
 
 
 # --- vectors --------------------------------------------------------------------------------------
@@ -114,37 +109,9 @@ def test_prefixes_are_those_of_the_rotation(url: str, rotation: str) -> None:
         expected /= np.linalg.norm(expected, axis=1, keepdims=True)
         np.testing.assert_allclose(prefixes, expected, atol=1e-3)
         engine.verify()
-        with engine.collection._connections.borrow() as connection:
-            connection.execute(
-                "DELETE FROM prefixes WHERE passage IN (SELECT max(id) FROM passages)"
-            )
-        with pytest.raises(CollectionError, match="passages without a prefix: 1"):
-            engine.verify()
 
 
 # --- the rotation ---------------------------------------------------------------------------------
-
-
-def test_a_collection_that_has_grown_gets_another_rotation(engine: SearchEngine) -> None:
-    collection: Any = engine.collection
-    collection.upsert(entries(FLAT_BELOW), finished=0)
-    first = collection._state
-    assert first.fitted == FLAT_BELOW
-    with collection._connections.borrow() as connection:
-        connection.execute("SELECT setval('passages_id_seq', 9000)")  # as after many replacements
-    collection.upsert(entries(1))
-    with collection._connections.transaction("SHARE"):  # who counts again would wait for this
-        collection.upsert(entries(1))
-    assert collection._state.indexed
-    collection.upsert(entries(7 * FLAT_BELOW - 1, seed=1, start=FLAT_BELOW), finished=0)
-    assert (collection._state.rotation == first.rotation).all()  # not eight times as many yet
-    queries = units(20, seed=1)
-    before = found(engine, queries)
-    collection.upsert(entries(1001, seed=1, start=8 * FLAT_BELOW - 1), finished=0)
-    assert collection._state.fitted == 9 * FLAT_BELOW
-    assert not (collection._state.rotation == first.rotation).all()
-    assert found(engine, queries) > before + 0.1
-    assert engine.stats().pending == () and engine.stats().passages == 9 * FLAT_BELOW
 
 
 def test_readers_and_writers_go_on(engine: SearchEngine) -> None:

@@ -78,12 +78,6 @@ def test_reindex_changes_the_encoder(tmp_path: Path) -> None:
             "UPDATE passages SET vector = vector + vector WHERE document = {k7}",
             "'k7' has a vector that is not of unit length",
         ),
-        (
-            "UPDATE documents SET fields = '{{}}' WHERE key = 'k7'",
-            "fields differ from their metadata: 1",
-        ),
-        ("UPDATE documents SET words = NULL WHERE id = {k7}", "documents without words: 1"),
-        ("INSERT INTO word_totals VALUES (0, 1)", "wrong totals of words"),
     ],
 )
 def test_damage_is_found(url: str, sql: str, expected: str) -> None:
