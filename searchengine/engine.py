@@ -137,8 +137,7 @@ D = TypeVar("D")
 class SearchEngine:
     """A collection and the encoder that built it. Safe to use from several threads.
 
-    A process forked from the one that opened it cannot use it. A pickled one is opened in the
-    process that unpickles it; see docs/operating.md.
+    A process forked from the one that opened it cannot use it, see docs/operating.md.
 
     Attributes:
         collection: where the documents are kept.
@@ -165,12 +164,6 @@ class SearchEngine:
         """In a forked child: locks, threads and sockets are the parent's, so nothing is used."""
         parents: Any = OfParent(self.collection.path, dict(vars(self)))
         self.collection = self._encoder = parents
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled as the arguments of `open`."""
-        encoder = self._encoder.argument
-        named = encoder and (encoder.source or encoder)
-        return _engine_of, (self.collection, named, self._encoder.runtime)
 
     @classmethod
     def create(
@@ -217,7 +210,13 @@ class SearchEngine:
         While another process writes, writing raises CollectionBusy now or after `wait` seconds.
         `runtime`: runs the encoder. `device`: "gpu" scans vectors there. Raises CollectionError
         (missing, damaged), EncoderMismatch and SegmentError (no GPU)."""
-        return _engine_of(open_backend(path, wait, device), encoder, runtime)
+        collection = open_backend(path, wait, device)
+        try:
+            loaded = None if encoder is None else load_given(encoder, runtime)
+            return cls(collection, loaded, runtime)
+        except BaseException:
+            collection.close()
+            raise
 
     @classmethod
     def open_or_create(
@@ -1039,17 +1038,6 @@ class SearchEngine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _engine_of(
-    collection: Backend, encoder: EncoderArgument | None, runtime: RuntimeConfig | None
-) -> SearchEngine:
-    try:
-        loaded = None if encoder is None else load_given(encoder, runtime)
-        return SearchEngine(collection, loaded, runtime)
-    except BaseException:
-        collection.close()
-        raise
 
 
 def _or_warn(snapshot: contract.Snapshot, where: str | None, items: Iterator[D]) -> Iterator[D]:

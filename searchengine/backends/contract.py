@@ -259,7 +259,7 @@ class Snapshot(Protocol):
 
 
 class Backend(Protocol):
-    """An open collection. Safe to use from several threads. Pickled, it is opened again.
+    """An open collection. Safe to use from several threads.
 
     Attributes:
         path: the folder, or the URL without its password, which names it in messages.

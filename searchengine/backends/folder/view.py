@@ -70,9 +70,6 @@ class View(Backend):
 
     path: Path
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.path, self.wait, self.device)
-
     def __init__(self, path: Path, wait: float = 0, device: str = Device.CPU) -> None:
         """Open. Raises CollectionError (no collection, damaged files), SegmentError (no GPU)."""
         check_name(path)

@@ -1,6 +1,5 @@
 """Functions as encoders: by name, and by what they return."""
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -106,13 +105,6 @@ def test_a_function_needs_a_name() -> None:
     for function, name in ((lambda texts: texts, None), (embed, " "), (embed, 5)):
         with pytest.raises(CollectionError, match="a function needs a name"):
             FunctionEncoder(function, name)  # type: ignore[arg-type]
-
-
-def test_it_can_be_sent_to_another_process(tmp_path: Path) -> None:
-    with SearchEngine.create(tmp_path / "c", embed) as engine:
-        engine.add(DOCUMENTS)
-        with pickle.loads(pickle.dumps(engine)) as again:
-            assert again.search("a bee") == engine.search("a bee")
 
 
 def test_repair_encodes_by_the_function(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """One collection, several processes: forks, folders that are replaced, locks that must not go."""
 
 import asyncio
-import multiprocessing
 import os
 import shutil
 import sqlite3
@@ -11,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
 
@@ -185,17 +183,6 @@ def _count(engine: SearchEngine) -> int:
 def _opened_and_counted(path: Path) -> int:
     with SearchEngine.open(path, WordLengths()) as engine:
         return _count(engine)
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_an_engine_goes_to_workers(path: Path, method: str) -> None:
-    if method not in multiprocessing.get_all_start_methods():
-        pytest.skip(f"no {method} on this system")
-    context: BaseContext = multiprocessing.get_context(method)
-    with SearchEngine.open(path, WordLengths()) as engine, context.Pool(2) as pool:
-        assert pool.map(_count, [engine] * 4) == [40] * 4
-        engine.add(documents(range(40, 50)))
-        assert pool.map(_count, [engine] * 4) == [50] * 4
 
 
 @FORKS
