@@ -1,14 +1,13 @@
 """Documents ranked by words: BM25 with k1 = 1.2 and b = 0.75, a word of the title counts twice."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import nlargest
 from itertools import islice
 from operator import itemgetter
 from typing import Protocol
 
 from searchengine.backends.contract import EXPECTED, Scored, WordScores
-from searchengine.backends.synonyms import Added
 from searchengine.backends.terms import (
     JOINED,
     Term,
@@ -59,7 +58,7 @@ def search(
     question: str,
     analyzers: tuple[Analyzer, ...],
     k: int,
-    synonyms: Mapping[str, Added],
+    synonyms: Mapping[str, float],
 ) -> WordScores:
     """The k best documents that share a word with the question: (id, BM25), by (−score, id).
 
@@ -73,31 +72,10 @@ def search(
         return index.counts([term], 1)[0] > 0
 
     words = counted_names(question, functions)
-    if synonyms:
-        words |= _weighed(index, synonyms, lambda word: asked_terms({word: 1.0}, orders, occurs))
+    words |= {word: share**2 for word, share in synonyms.items()}  # `ranked` takes the root
     pairs = dict.fromkeys(joined_words(question, functions), JOINED)
     joined = asked_terms(pairs, orders, lambda _: False)
     return ranked(index, best, asked_terms(words, orders, occurs), k, joined)
-
-
-def _weighed(
-    index: Index, synonyms: Mapping[str, Added], terms: Callable[[str], Iterable[Term]]
-) -> dict[str, float]:
-    """The words of synonyms, and how often each counts; `terms`: of a word.
-
-    One rarer than all words it stands for gains a document what the rarest of them does.
-    """
-    documents, counts = index.documents, dict[str, int]()
-    for word in {*synonyms}.union(*(added.of for added in synonyms.values())):
-        counts[word] = min(index.counts([*terms(word)], (documents + 1) // 2), default=0)
-    words = {}
-    for word, (share, of) in synonyms.items():
-        own = max(1, counts[word])
-        rarest = min((counts[each] for each in of if counts[each]), default=0)
-        if own < rarest:
-            share *= weight(documents, rarest) / weight(documents, own)
-        words[word] = share**2  # `ranked` takes the root
-    return words
 
 
 def ranked(

@@ -1,6 +1,6 @@
 """The words that synonyms add to a question.
 
-    added("heart attack symptoms", settings)            # {"myocardial": Added(1.0, …), …}
+    added("heart attack symptoms", settings)            # {"myocardial": 1.0, …}
 
 Words are compared as the tokenizer of the collection cuts them: a group with "car" holds for "cars"
 too.
@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from functools import lru_cache
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from searchengine.backends.quotes import phrases
 from searchengine.corpus.analyzer import Analyzer, runs
@@ -24,14 +24,7 @@ _Groups = Mapping[_Terms, list[tuple[str, list[str]]]]
 """Terms of a synonym → the synonym, with each of its groups."""
 
 
-class Added(NamedTuple):
-    """A word that is added to a question: how often it counts, and the words it stands for."""
-
-    share: float
-    of: tuple[str, ...]
-
-
-def added(question: str, settings: Mapping[str, Any]) -> dict[str, Added]:
+def added(question: str, settings: Mapping[str, Any]) -> dict[str, float]:
     """The words of synonyms of a question, and how often each counts.
 
     A synonym of n words counts for m words of the question: each of its words by m / n, at most 1,
@@ -41,7 +34,7 @@ def added(question: str, settings: Mapping[str, Any]) -> dict[str, Added]:
         return {}
     used = Analyzer.parse(settings["tokenizer"])
     groups, quoted = _groups(text, used), [_terms(p.text, used) for p in phrases(question)]
-    terms, counts = _terms(question, used), dict[str, Added]()
+    terms, counts = _terms(question, used), dict[str, float]()
     start, longest, spelling = 0, max(map(len, groups), default=0), dict[_Terms, str]()
     while start < len(terms):
         rest = terms[start : start + longest]
@@ -53,9 +46,7 @@ def added(question: str, settings: Mapping[str, Any]) -> dict[str, Added]:
                 for word, share in ((w, n) for o, n in others.items() for w in runs(o)):
                     if not set(terms).issuperset(own := _terms(word, used)):
                         word = spelling.setdefault(own, word)
-                        before = counts.get(word, Added(0.0, ()))
-                        of = tuple(dict.fromkeys((*before.of, *runs(one))))
-                        counts[word] = Added(max(before.share, share), of)
+                        counts[word] = max(counts.get(word, 0.0), share)
         start += max(1, size)
     return dict(islice(counts.items(), MAX_ADDED))
 

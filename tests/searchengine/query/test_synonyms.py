@@ -85,8 +85,7 @@ def test_words_of_groups_are_no_typing_errors(engine: SearchEngine) -> None:
 
 
 def of(question: str, groups: Any, tokenizer: str = "stem:en") -> dict[str, float]:
-    words = added(question, {"synonyms": stored(groups), "tokenizer": tokenizer})
-    return {word: each.share for word, each in words.items()}
+    return added(question, {"synonyms": stored(groups), "tokenizer": tokenizer})
 
 
 def test_weights_of_words() -> None:
