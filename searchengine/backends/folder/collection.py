@@ -19,7 +19,6 @@ from searchengine.backends.folder.folders import (
     check_name,
     is_free,
     new_folder,
-    refuse_network,
 )
 from searchengine.backends.folder.merging import Merging
 from searchengine.backends.folder.store import Changes, Store
@@ -54,7 +53,6 @@ class Collection(View):
             else:
                 way_out = "it is no collection, and not empty; choose another folder"
             raise CollectionError(f"{path} exists already; {way_out}")
-        refuse_network(path)
         with new_folder(path) as scratch:
             (scratch / "segments").mkdir()
             with Store(scratch / DATABASE, create=True) as store, store.transaction():

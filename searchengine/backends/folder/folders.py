@@ -1,4 +1,4 @@
-"""The folders of a collection: its segments, new folders, and whether they are on a local disk.
+"""The folders of a collection: its segments, and new folders.
 
 A folder that is filled before anybody names it is a scratch folder. Beside it is a lock file, which
 its process locks; the system releases the lock of a killed process, and the next process that makes
@@ -10,10 +10,6 @@ New folders are whole or not at all: a scratch folder in the parent is filled an
 is there already, and empty, is filled in itself and stays: it may be a mount point, or somebody's
 working directory, and its owner and mode were chosen. What is in its scratch folder then moves up,
 under a lock.
-
-Network file systems are refused, because SQLite's write-ahead log does not work there. All
-processes that open a collection share memory (`documents.db-shm`), which two machines cannot: each
-would see part of what the other writes, and overwrite it.
 """
 
 import json
@@ -189,47 +185,6 @@ def reading_errors(path: Path) -> Iterator[None]:
         if limit := exhausted(error):
             raise CollectionError(f"{path}: {limit}") from error
         raise
-
-
-ALLOW = "SEARCHENGINE_ALLOW_NETWORK"
-_MOUNTS = Path("/proc/self/mountinfo")  # Linux; elsewhere nothing is detected
-_NETWORK = frozenset(
-    "9p acfs afs afpfs beegfs ceph cifs coda gfs2 glusterfs gpfs lustre ncpfs nfs nfs4 ocfs2 "
-    "orangefs pvfs2 smb2 smb3 smbfs".split()
-)
-_FUSE = frozenset(
-    "beegfs blobfuse blobfuse2 ceph ceph-fuse curlftpfs davfs davfs2 gcsfuse glusterfs goofys "
-    "gvfsd-fuse hdfs juicefs lizardfs mfs moosefs mount-s3 mountpoint-s3 nfs rclone s3fs s3ql "
-    "seaweedfs smbnetfs sshfs weed".split()
-)
-
-
-def network_warning(path: Path) -> str | None:
-    """That a path, which need not exist, is on a network file system; None: it is on a local one.
-
-    None on all systems but Linux, and where the user allows networks.
-    """
-    path = path.resolve()
-    device = next(each for each in (path, *path.parents) if each.exists()).stat().st_dev
-    number = f"{os.major(device)}:{os.minor(device)}"
-    with suppress(OSError):  # no Linux, or /proc is not mounted
-        for line in _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
-            mount, dash, source = line.partition(" - ")
-            if dash and mount.split(" ")[2:3] == [number]:
-                kind, _, server = source.split(" ")[0].lower().partition(".")
-                is_network = kind in _NETWORK or (kind == "fuse" and server in _FUSE)
-                if is_network and os.environ.get(ALLOW, "") != "1":
-                    return f"{path} is on {source.split(' ')[0]}, a network file system"
-    return None
-
-
-def refuse_network(path: Path) -> None:
-    """Raise CollectionError if a collection at this path must not be written."""
-    if warning := network_warning(path):
-        raise CollectionError(
-            f"{warning}, where processes on two machines can corrupt it; choose a folder on a "
-            f"local disk, or, if only this machine ever opens it, set {ALLOW}=1"
-        )
 
 
 # What an empty folder may hold: the folder that a file system makes, and that of no segments, which

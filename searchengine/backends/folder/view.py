@@ -16,9 +16,7 @@ from searchengine.backends.folder.folders import (
     check_name,
     checksum,
     folder_of,
-    network_warning,
     reading_errors,
-    refuse_network,
     remove_unnamed,
 )
 from searchengine.backends.folder.snapshot import Snapshot
@@ -86,8 +84,6 @@ class View(Backend):
         self.path = path.absolute()  # a later chdir must not lead elsewhere
         self.wait, self.device = wait, Device(device)
         self.accepts: Callable[[Mapping[str, Any]], None] = lambda _: None
-        if warning := network_warning(self.path):
-            _log.warning("%s: results may be wrong while another machine writes to it", warning)
         self._changing, self._advancing = Lock(), RLock()
         self._interrupted = False  # Ctrl-C may have come between a commit and showing it
         self._log_left = 0  # bytes of the log when readers were last waited for in vain
@@ -177,7 +173,6 @@ class View(Backend):
             if not self._current().store.in_place:
                 self.refresh()
             identity = self.identity
-        refuse_network(self.path)
         with Store(self.path / DATABASE) as store:
             if store.identity != identity:
                 raise store.replaced()
