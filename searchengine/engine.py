@@ -944,12 +944,10 @@ class SearchEngine:
         self.folder.refresh()
         tuning.apply(self.folder, config, building)
 
-    def warm(self) -> int:
-        """Load what encodes questions and read all files, so no search waits; returns bytes."""
+    def warm(self) -> None:
+        """Load what encodes questions, so that the first search does not wait for it."""
         if not isinstance(encoder := self._encoder.load(), NoEncoder):
             encoder.encode(["warm"], role="query")
-        with self.collection.reading() as snapshot:  # a server has a cache of its own
-            return snapshot.warm() if isinstance(snapshot, Snapshot) else 0
 
     def verify(self) -> None:
         """Check files, checksums and tables. Raises CollectionError on the first error.

@@ -517,12 +517,6 @@ class Database:
             return self.log_bytes > max(OVERGROWN[0], OVERGROWN[1] * self.path.stat().st_size)
         return False
 
-    def warm(self) -> int:
-        """Read every page of the tables and indexes; returns bytes. Look-ups do not wait."""
-        if (complaint := self.scan("PRAGMA quick_check")[0][0]) != "ok":
-            raise self.damaged(" ".join(complaint.split()))
-        return self.path.stat().st_size
-
     def copy_to(self, path: Path) -> None:
         """Write the database as this connection sees it to a new file."""
         with self.named_errors(), self.borrow(long=True) as connection:

@@ -33,7 +33,6 @@ from searchengine.indexer.storage.durable import open_folder, sha256, sync_folde
 from searchengine.trainer.files import file_state, user_cache, write_at_once
 
 DATABASE = "documents.db"
-_CHUNK = 1 << 24  # bytes per read
 _SEGMENT = re.compile(r"[0-9]+(\.[0-9a-f]{32}\.new)?")
 # Bytes from which a checksum is remembered, smaller files take 10 ms; and in which file.
 _REMEMBERED, _CHECKSUMS = 16 << 20, "checksums.json"
@@ -345,14 +344,3 @@ def stored_bytes(path: Path) -> int:
                 file = os.stat(os.path.join(folder, name))
                 sizes[file.st_dev, file.st_ino] = file.st_size
     return sum(sizes.values())
-
-
-def read_all(folder: Path) -> int:
-    """Read the files of a segment into the system's cache; returns bytes."""
-    read = 0
-    with suppress(FileNotFoundError):  # replaced by a newer commit; the one shown stays mapped
-        for path in folder.iterdir():
-            with path.open("rb", buffering=0) as file:
-                while size := len(file.read(_CHUNK)):
-                    read += size
-    return read

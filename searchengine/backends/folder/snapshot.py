@@ -10,7 +10,7 @@ import numpy as np
 
 from searchengine.backends import contract, lexical, limits
 from searchengine.backends.contract import Ids, Known, Passages, WordScores
-from searchengine.backends.folder.folders import DATABASE, read_all, stored_bytes
+from searchengine.backends.folder.folders import DATABASE, stored_bytes
 from searchengine.backends.folder.spelling import Speller
 from searchengine.backends.folder.store import SegmentRow, Store
 from searchengine.backends.folder.words import (
@@ -376,19 +376,6 @@ class Snapshot(contract.Snapshot):
     def shortlist(self) -> int:
         """The most rows that a segment is configured to score at full width."""
         return max((segment.config.reranked for segment in self.segments.values()), default=1)
-
-    def warm(self) -> int:
-        """Read the tables and segments once into the system's cache; returns bytes.
-
-        A search touches scattered pages and would wait for each: the first hundreds of queries over
-        200,000 passages would take 8 to 12 ms instead of 3. Raises CollectionError if reading
-        fails.
-        """
-        folders = [segment.path for segment in self.segments.values()]
-        try:
-            return self.store.warm() + sum(map(read_all, folders))
-        except OSError as error:
-            raise CollectionError(f"{self.path} cannot be read: {error}") from error
 
     def sizes(self) -> dict[str, Any]:
         segments = self.segments.values()

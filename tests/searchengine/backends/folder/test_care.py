@@ -99,17 +99,6 @@ def test_verify_finds_what_does_not_agree(
         again.verify()
 
 
-def test_warming_reads_every_file_that_searches_touch(engine: SearchEngine, path: Path) -> None:
-    engine.close()  # which folds SQLite's log into the file
-    segments = [file for file in (path / "segments").rglob("*") if file.is_file()]
-    engine = SearchEngine.open(path, WordLengths())
-    size = sum(file.stat().st_size for file in [path / "documents.db", *segments])
-    assert len(segments) > 3 and engine.warm() == size
-    engine.close()
-    with pytest.raises(CollectionError, match="is closed"):
-        engine.warm()
-
-
 def test_a_backup_copies_nothing_damaged_and_nothing_into_itself(
     engine: SearchEngine, path: Path, tmp_path: Path
 ) -> None:
