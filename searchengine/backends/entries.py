@@ -1,18 +1,16 @@
 """What any backend does by its contract: stored documents as entries, and updates of metadata."""
 
 import json
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from searchengine.backends.contract import Backend, Changed, Entry, Ids, Known, Snapshot
 from searchengine.corpus.documents import Document
-from searchengine.errors import CollectionError, QueryError
+from searchengine.errors import QueryError
 
 _IDS = 50_000  # read at a time: a filter on an indexed field is evaluated again for each block
 
@@ -47,30 +45,16 @@ def entries(backend: Backend, keys: Sequence[str]) -> list[Entry]:
         return entries_of(snapshot, keys)
 
 
-_numbered: WeakKeyDictionary[Backend, tuple[object, int]] = WeakKeyDictionary()
-"""The commit after vectors were added without documents, and the highest number that is a key."""
-
-
-def highest_number(backend: Backend) -> int:
-    """The highest key that is a number of at most 18 digits; −1 if there is none.
-
-    Reads all of them, unless the newest commit is the one of `remember_number`.
-    """
+def free_numbers(backend: Backend, count: int) -> range:
+    """Numbers in a row that are keys of no document in the newest commit."""
     with backend.reading(newest=True) as snapshot:
-        commit, highest = _numbered.pop(backend, (None, -1))
-        if commit is not None and commit == snapshot.settings.get("commit_id"):
-            return highest
-        numbers = [-1]
-        for block in ids(snapshot, "_id >= '0' and _id < ':'"):
-            keys = keys_of(snapshot, block.tolist())
-            numbers += [int(k) for k in keys if k.isascii() and k.isdigit() and len(k) <= 18]
-        return max(numbers)
-
-
-def remember_number(backend: Backend, highest: int) -> None:
-    """Call this when keys up to the number `highest` were added, before another commit."""
-    with backend.reading(newest=True) as snapshot:
-        _numbered[backend] = snapshot.settings.get("commit_id"), highest
+        first = checked = snapshot.count("_id >= '0' and _id < ':'")
+        while checked < first + count:
+            block = range(checked, min(checked + _IDS, first + count))
+            if stored := snapshot.known(map(str, block)):
+                first = 1 + max(map(int, stored))
+            checked = block.stop
+        return range(first, first + count)
 
 
 def update(backend: Backend, patches: Mapping[str, Mapping[str, Any]]) -> None:
@@ -87,13 +71,7 @@ def update(backend: Backend, patches: Mapping[str, Mapping[str, Any]]) -> None:
             )
         patched = []
         for key, patch in patches.items():
-            try:
-                metadata = _merge_patch(json.loads(states[key].metadata), patch)
-            except ValueError as error:
-                how = f"repair it: searchengine repair {shlex.quote(str(backend.path))}"
-                raise CollectionError(
-                    f"{backend.path} is damaged (the metadata of {key!r:.80} are no JSON); {how}"
-                ) from error
+            metadata = _merge_patch(json.loads(states[key].metadata), patch)
             document = Document(key, "", "", metadata, root=states[key].root or "")
             patched.append(Entry(document, (), np.empty((0, 0), np.float32), states[key].added))
         with suppress(Changed):

@@ -120,12 +120,9 @@ def add(
     supplied = SuppliedVectors(backend, vectors, passages, skip_bad=options.skip_bad)
     if documents is not None:
         return Ingestion(backend, documents, options, supplied=supplied).run()
-    first = entries.highest_number(backend) + 1
-    numbers = range(first, first + supplied.documents)
+    numbers = entries.free_numbers(backend, supplied.documents)
     named = (Document(str(number), "") for number in numbers)
-    summary = Ingestion(backend, named, options, supplied=supplied, numbered=True).run()
-    entries.remember_number(backend, numbers[-1])
-    return summary
+    return Ingestion(backend, named, options, supplied=supplied, numbered=True).run()
 
 
 def passage_reader(backend: Backend, encoder: CollectionEncoder) -> PassageReader:

@@ -164,11 +164,9 @@ def test_vectors_alone_continue_the_numbers(engine: SearchEngine) -> None:
     engine.delete(["3", "29"])
     named = [{"_id": key, "text": "x"} for key in ("007", "40x", "4" * 19, "٤٢", "-50", "a1")]
     engine.add(named, random(6, seed=1))
-    assert engine.add(vectors=rows[:2]).added == 2
-    assert {"29", "30"} <= set(engine.keys()) and "3" not in engine and len(engine) == 36
-    engine.add([{"_id": 99, "text": "x"}], random(1, seed=2))
-    engine.add(vectors=rows[:1])
-    assert "100" in engine
+    before = set(engine.keys())
+    assert engine.add(vectors=rows[:9]).added == 9
+    assert all(int(key) > 28 for key in set(engine.keys()) - before) and len(engine) == 43
 
 
 def test_a_number_that_another_writer_has_used_is_not_replaced(
