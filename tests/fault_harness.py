@@ -36,7 +36,7 @@ import numpy as np
 from conftest import Remainders, WordLengths, commits_of
 from faults import Action, Library, Record, in_child, records, under_faults
 from pending import leave_pending
-from powercut import Disk, Lost
+from powercut import Disk
 from scenarios import answers_as_brute_force, document, stored, strays
 
 from searchengine import SearchEngine
@@ -372,14 +372,14 @@ class Harness:
                 continue
             number += 1
             if number in numbers or step is None:
-                for lost in (Lost.ALL, Lost.SOME):
+                for chance in (None, 1000 * seed + number):
                     shutil.rmtree(self.work, ignore_errors=True)
-                    disk.write_after_cut(self.work, lost, seed=1000 * seed + number)
+                    disk.write_after_cut(self.work, chance)
                     if (files := self.base / "files").exists():  # of the user, with their times
                         shutil.rmtree(self.work / "files", ignore_errors=True)
                         shutil.copytree(files, self.work / "files")
                     self.counts["cut"] += 1
-                    where = f"cut before step {number} ({step or 'none'}), lost {lost.value}"
+                    where = f"cut before step {number} ({step or 'none'}), seed {chance}"
                     self._check(where, acknowledged)
             if step is not None:
                 disk.apply(step)

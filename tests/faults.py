@@ -105,7 +105,6 @@ class Library:
     def __init__(self) -> None:
         self._calls = ctypes.CDLL(None)
         self._calls.faults_journal.restype = ctypes.c_void_p
-        self._calls.faults_count.restype = ctypes.c_long
 
     def arm(
         self,
@@ -124,10 +123,6 @@ class Library:
     def disarm(self) -> None:
         """No more faults."""
         self._calls.faults_disarm()
-
-    def count(self) -> int:
-        """Calls since `arm`."""
-        return int(self._calls.faults_count())
 
     def mark(self, number: int) -> None:
         """Write a number into the journal."""

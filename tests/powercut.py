@@ -8,7 +8,6 @@ rename within a folder happens whole or not at all.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 from random import Random
 from typing import Union
@@ -16,16 +15,6 @@ from typing import Union
 from faults import Record
 
 _SECTOR = 512
-
-
-class Lost(Enum):
-    """What of the unsynced is lost."""
-
-    ALL = "all"
-    DATA = "data"  # names stay: files without their data
-    NAMES = "names"  # data stays, in files that cannot be found
-    SOME = "some"  # by chance
-    NOTHING = "nothing"  # a process that was killed
 
 
 @dataclass
@@ -42,10 +31,8 @@ class File:
         self.safe = _written(self.safe, self.since)
         self.since = []
 
-    def after(self, lost: Lost, random: Random) -> bytes:
-        if lost in (Lost.NAMES, Lost.NOTHING):
-            return _written(self.safe, self.since)
-        if lost is not Lost.SOME:
+    def after(self, random: Random | None) -> bytes:
+        if random is None:
             return self.safe
         kept: list[tuple[int, bytes | None]] = []
         for at, data in self.since:
@@ -72,10 +59,10 @@ class Folder:
     def sync(self) -> None:
         self.safe, self.since = dict(self.now), []
 
-    def after(self, lost: Lost, random: Random) -> dict[str, "Node"]:
+    def after(self, random: Random | None) -> dict[str, "Node"]:
         names = dict(self.safe)
-        for change in self.since:
-            if lost in (Lost.DATA, Lost.NOTHING) or (lost is Lost.SOME and random.random() < 0.5):
+        for change in self.since if random else ():
+            if random.random() < 0.5:
                 _rename(names, change)
         return names
 
@@ -111,9 +98,12 @@ class Disk:
             case "m":
                 self._change(record.path, Folder())
 
-    def write_after_cut(self, to: Path, lost: Lost, seed: int = 0) -> None:
-        """Write what is there after a cut now into a new folder."""
-        _write(self._top, to, lost, Random(seed))
+    def write_after_cut(self, to: Path, seed: int | None = None) -> None:
+        """Write what is there after a cut now into a new folder.
+
+        All that was not synced is lost; with a seed, any part of it by chance.
+        """
+        _write(self._top, to, None if seed is None else Random(seed))
 
     def _parts(self, path: str) -> list[str]:
         return [part for part in path[len(self._root) :].split("/") if part]
@@ -188,10 +178,10 @@ def _read(path: Path) -> Node:
     return Folder(names, dict(names))
 
 
-def _write(node: Node, path: Path, lost: Lost, random: Random) -> None:
+def _write(node: Node, path: Path, random: Random | None) -> None:
     if isinstance(node, File):
-        path.write_bytes(node.after(lost, random))
+        path.write_bytes(node.after(random))
         return
     path.mkdir()
-    for name, child in node.after(lost, random).items():
-        _write(child, path / name, lost, random)
+    for name, child in node.after(random).items():
+        _write(child, path / name, random)
