@@ -63,7 +63,6 @@ void faults_arm(const char *below, long number, int what, int error, int record)
 
 void faults_disarm(void) { prefix_length = 0; }
 
-
 const char *faults_journal(size_t *size) {
     *size = journal_size;
     return journal;

@@ -1,8 +1,8 @@
 """Environments with the built wheel and what one install line brings, and no more.
 
-`install` is the line itself, as pip does it: a minute and 1.5 GB for each. `view` takes a second: a
-virtual environment with links to the distributions of the one that runs the tests, of which it sees
-only those that the line requires, by the wheel's metadata and theirs. Its commands share a process.
+`install` is the line itself, as pip does it: a minute and 1.5 GB for each. `View` takes a second: a
+process of the environment that runs the tests, which finds of its packages only those that the line
+requires, by pyproject.toml and the packages' metadata.
 """
 
 import json
@@ -11,9 +11,10 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
-from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import metadata
@@ -62,7 +63,7 @@ def pip(*arguments: str | Path, python: Path | None = None) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@dataclass(frozen=True)
+@dataclass
 class Environment:
     """A virtual environment with the wheel, in a folder."""
 
@@ -111,6 +112,12 @@ class Environment:
             timeout=300,
         )
 
+    @property
+    def sample(self) -> Path:
+        """The sample data of the wheel."""
+        (sample,) = self.folder.glob("lib/python3*/site-packages/searchengine/sample")
+        return sample
+
     def distributions(self) -> set[str]:
         """The names of all that is installed in it."""
         return {
@@ -119,6 +126,19 @@ class Environment:
         }
 
 
+# sitecustomize.py of a view, behind `hidden`, the modules of distributions that are not in it.
+HIDE = """
+import importlib.machinery, sys
+class Finder(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        top = name.partition(".")[0]
+        found = None if top in hidden else super().find_spec(name, path, target)
+        if found is None and path is None:
+            cls.missing = top
+        return found
+sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = Finder
+"""
 # Reads commands as [words, folder] and writes [exit code, stdout, stderr], each a line of JSON.
 COMMANDS = """
 import json, os, sys, traceback
@@ -138,10 +158,27 @@ for line in sys.stdin:
 
 
 class View(Environment):
-    """An environment whose commands run one after the other in one process.
+    """What a line brings, without an installation; views of a folder share a home.
 
-    A process for each would import torch again, for seconds.
+    Its commands run one after the other in one process: each would import torch again, for seconds.
     """
+
+    python = Path(sys.executable)
+    sample = REPOSITORY / "data"
+
+    def __init__(self, folder: Path, extras: Iterable[str] = (), alone: Iterable[str] = ()) -> None:
+        super().__init__(folder)
+        self.home.mkdir(parents=True, exist_ok=True)
+        self._names = closure(requirements(extras)).union(alone)
+        known, tops = self._names | {"searchengine"}, metadata.packages_distributions()
+        hidden = {top for top, of in tops.items() if not known & {*map(canonicalize_name, of)}}
+        self._path = Path(tempfile.mkdtemp(dir=folder))
+        (self._path / "sitecustomize.py").write_text(f"hidden = {hidden}{HIDE}")
+
+    def variables(self, **extra: str) -> dict[str, str]:
+        """Where the packages of this repository are imported, and no other pip is found."""
+        path = f"{self._path}:{REPOSITORY}"
+        return super().variables(PYTHONPATH=path, PATH=os.defpath, **extra)
 
     @cached_property
     def _process(self) -> subprocess.Popen[str]:
@@ -162,6 +199,10 @@ class View(Environment):
         assert reply, f"{words} ended the process"
         return Done(words, *json.loads(reply))
 
+    def distributions(self) -> set[str]:
+        """The names of all that it finds."""
+        return self._names
+
     def close(self) -> None:
         """End the process."""
         if "_process" in vars(self):
@@ -178,12 +219,8 @@ def requirements(extras: Iterable[str]) -> list[Requirement]:
     return [Requirement(line) for line in lines]
 
 
-def closure(wanted: Sequence[Requirement], installed: bool = True) -> set[str]:
-    """The names of all distributions that requirements bring, by the metadata of those here.
-
-    installed: raise PackageNotFoundError for one that is not here; otherwise its requirements are
-        left out.
-    """
+def closure(wanted: Sequence[Requirement]) -> set[str]:
+    """The names of all distributions that requirements bring, by the metadata of those here."""
     table = project()["optional-dependencies"]
     todo, seen = [line for line in wanted if holds(line, ())], set()
     while todo:
@@ -193,15 +230,11 @@ def closure(wanted: Sequence[Requirement], installed: bool = True) -> set[str]:
             continue
         if name == "searchengine":
             lines = [line for extra in extras for line in table[extra]]
-            todo += [needed for needed in map(Requirement, lines) if holds(needed, ())]
-            continue
-        seen.add((name, extras))
-        try:
-            lines = metadata.requires(name) or []
-        except metadata.PackageNotFoundError:
-            if installed:
-                raise
-            continue
+        else:
+            seen.add((name, extras))
+            lines = []
+            with suppress(metadata.PackageNotFoundError):
+                lines = metadata.requires(name) or []
         todo += [needed for needed in map(Requirement, lines) if holds(needed, extras)]
     return {name for name, _ in seen}
 
@@ -212,57 +245,24 @@ def holds(requirement: Requirement, extras: Iterable[str]) -> bool:
     return marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *extras))
 
 
-def view(wheel: Path, extras: Sequence[str], folder: Path, alone: Sequence[str] = ()) -> None:
-    """Make the environment that the wheel with these extras makes, of links to what is here.
-
-    alone: distributions added by `pip install --no-deps`.
-    """
-    environment = _empty(folder)
-    (packages,) = folder.glob("lib/python3*/site-packages")
-    owners = Counter(
-        top for distribution in metadata.distributions() for top in _tops(distribution)
-    )
-    for name in closure(requirements(extras)).union(alone):
-        distribution = metadata.distribution(name)
-        for file in distribution.files or ():
-            top = file.parts[0]
-            if top in ("..", "__pycache__"):
-                continue
-            part = Path(top) if owners[top] == 1 else Path(file)
-            link = packages / part
-            if not link.is_symlink():
-                link.parent.mkdir(parents=True, exist_ok=True)
-                link.symlink_to(Path(str(distribution.locate_file(part))).resolve())
-    pip("install", "--quiet", "--no-deps", "--no-index", wheel, python=environment.python)
-
-
 def install(
     wheel: Path, extras: Sequence[str], folder: Path, alone: Sequence[str] = ()
 ) -> Environment:
     """The environment that pip makes of the wheel with these extras, as the Makefile calls it."""
-    environment = _empty(folder)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    environment = Environment(folder)
+    environment.home.mkdir()
     constraints = REPOSITORY / "constraints.txt"
     torch = re.search(r"^torch==.*$", constraints.read_text(), re.MULTILINE)
     assert torch is not None
     lines = [[f"{wheel}[{','.join(extras)}]" if extras else wheel]]
-    if "torch" in closure(requirements(extras), installed=False):
+    if "torch" in closure(requirements(extras)):
         lines.insert(0, [torch[0]])
     if alone:
         lines.append(["--no-deps", *alone])
     for words in lines:
         pip("install", "--quiet", "-c", constraints, *words, python=environment.python)
     return environment
-
-
-def _empty(folder: Path) -> Environment:
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-    environment = Environment(folder)
-    environment.home.mkdir()
-    return environment
-
-
-def _tops(distribution: metadata.Distribution) -> set[str]:
-    return {file.parts[0] for file in distribution.files or ()}
 
 
 def distribution(requirement: str) -> str:

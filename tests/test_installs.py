@@ -1,9 +1,8 @@
 """Every documented install line, and the commands that it promises, in environments of their own.
 
-By default an environment is a view: links to the distributions that the line requires, by the
-metadata of the wheel and of the packages (`installs.view`). It takes two seconds, pip a minute; and
-when CI runs these tests, pip has installed both main lines already, for the demo and for the tests.
-The long tests let pip install every line, and run all that it promises.
+By default an environment is a process that finds what the line requires and nothing else, by the
+metadata of the packages (`installs.View`): pip takes a minute. The long tests let pip install every
+line, and run all that it promises.
 
 What a line does not bring must be refused in one sentence, with the line to type.
 """
@@ -18,7 +17,6 @@ import sys
 import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import docx
@@ -33,8 +31,6 @@ from filelock import FileLock
 from installs import Done, Environment, View, project
 from reportlab.pdfgen.canvas import Canvas
 from tiny_model import write_model2vec, write_sentence_transformer
-
-from searchengine.cli import cli
 
 ViewOf = Callable[[str], View]
 Check = Callable[[Environment, Path], None]
@@ -136,16 +132,14 @@ def at(tmp_path: Path, inputs: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def view(wheel: Path, shared: Path) -> Iterator[ViewOf]:
+def view(shared: Path) -> Iterator[ViewOf]:
     """The view of a main line, by its name."""
     views: dict[str, View] = {}
 
     def view_of(line: str) -> View:
-        folder = shared / f"view-{line}"
-        with FileLock(f"{folder}.lock"):
-            if not folder.is_dir():
-                installs.view(wheel, MAIN[line], folder, ALONE.get(line, ()))
-        return views.setdefault(line, View(folder))
+        if line not in views:
+            views[line] = View(shared / "view", MAIN[line], ALONE.get(line, ()))
+        return views[line]
 
     yield view_of
     for each in views.values():
@@ -169,31 +163,12 @@ def keys(env: Environment, at: Path, *words: str | Path) -> list[str]:
     return [hit["key"] for hit in hits]
 
 
-HELPS = """
-from click.testing import CliRunner
-from searchengine.cli import cli
-for name, command in cli.commands.items():
-    for words in [[name], *([name, part] for part in getattr(command, "commands", ()))]:
-        result = CliRunner().invoke(cli, [*words, "--help"], prog_name="searchengine")
-        assert result.exit_code == 0, (words, result.output)
-        assert result.output.startswith("Usage: searchengine " + " ".join(words)), result.output
-    print(name)
-"""
-
-
-def helps(env: Environment, at: Path) -> None:
-    assert "Usage: searchengine" in done(env, at, "--help").stdout
-    result = env.program(HELPS, at)
-    assert result.stdout.split() == list(cli.commands), result.stderr
-
-
 def runs(lines: str) -> Check:
     """A check that all commands succeed, one a line; SAMPLE is the sample data of the wheel."""
 
     def check(env: Environment, at: Path) -> None:
-        (sample,) = env.folder.glob("lib/python3*/site-packages/searchengine/sample")
         for line in lines.strip().splitlines():
-            done(env, at, *line.replace("SAMPLE", str(sample)).split())
+            done(env, at, *line.replace("SAMPLE", str(env.sample)).split())
 
     check.__name__ = lines.split()[0]
     return check
@@ -269,9 +244,8 @@ def searches_with_the_starter(env: Environment, at: Path) -> None:
 def does_without_torch(env: Environment, at: Path) -> None:
     """What the first install line of the README promises, on the sample data."""
     assert not HEAVY & env.distributions()
-    (data,) = env.folder.glob("lib/python3*/site-packages/searchengine/sample")
-    judged = ("--queries", data / "queries.jsonl", "--qrels", data / "qrels" / "test.tsv")
-    done(env, at, "index", data, "d.index")
+    judged = ("--queries", env.sample / "queries.jsonl", "--qrels", env.sample / "qrels/test.tsv")
+    done(env, at, "index", env.sample, "d.index")
     for mode in ("vector", "text", "hybrid"):
         assert keys(env, at, "search", "d.index", "young whales", "--mode", mode)[0][:6] == "whales"
     measured = done(env, at, "evaluate", "retrieval", "d.index", *judged, "--json").stdout
@@ -291,12 +265,22 @@ def reads_papers(env: Environment, at: Path) -> None:
 
 def serves(env: Environment, at: Path) -> None:
     done(env, at, "index", "notes", "n.index", "--encoder", "static")
-    with started(env, at, "serve", "n.index", "--port", "0") as process:
-        line = wait_for(process.stdout, "Serving")  # type: ignore[arg-type]
+    process = subprocess.Popen(
+        env.command("serve", "n.index", "--port", "0"),
+        cwd=at,
+        env=env.variables(PYTHONUNBUFFERED="1"),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        line = next(line for line in process.stdout if "Serving" in line)
         with urllib.request.urlopen(f"{line.split()[-1]}/v1/collections", timeout=60) as answer:
             assert answer.status == 200 and b"n" in answer.read()
+    finally:
         process.terminate()
         assert process.wait(60) in (0, 128 + signal.SIGTERM)
+        process.communicate()
 
 
 def reaches_postgresql(env: Environment, at: Path) -> None:
@@ -317,19 +301,22 @@ def imports(*modules: str) -> Check:
 
 
 BASE: list[Check] = [
-    helps,
     VECTORS,
     DOCUMENTS,
     indexes_files,
 ]
-LONGER: dict[str, list[Check]] = {"train": [LABELS, DEMO]}
+LONGER: dict[str, list[Check]] = {
+    "train": [LABELS, DEMO],
+    "serve": [serves],
+    "all": [serves],
+}
+"""What is checked where pip has installed a line, and not in a view."""
 EXTRAS: dict[str, list[Check]] = {
-    "without torch": [searches_with_the_starter, does_without_torch],
+    "without torch": [does_without_torch],
     "starter": [searches_with_the_starter],
     "train": [trains],
     "plots": [draws],
     "formats": [reads_papers],
-    "serve": [serves],
     "mcp": [imports("searchengine.server.mcp_server")],
     "postgresql": [reaches_postgresql],
     "multilingual": [runs("index notes.jsonl m.index --encoder multilingual")],
@@ -339,7 +326,7 @@ EXTRAS: dict[str, list[Check]] = {
     "llamaindex": [imports("searchengine.integrations.llamaindex")],
     "haystack": [imports("searchengine.integrations.haystack")],
 }
-IN_ALL = ("starter", "train", "plots", "formats", "serve", "mcp", "postgresql")
+IN_ALL = ("starter", "train", "plots", "formats", "mcp", "postgresql")
 EXTRAS["all"] = [check for extra in IN_ALL for check in EXTRAS[extra]]
 
 # What is refused without an extra: the extra, the command.
@@ -459,14 +446,7 @@ def test_a_folder_is_indexed_without_what_cannot_be_read(view: ViewOf, at: Path)
 
 @pytest.mark.parametrize(
     ("line", "check"),
-    [
-        *((line, check) for line in MAIN for check in EXTRAS.get(line, ())),
-        *(
-            pytest.param(line, check, marks=pytest.mark.long)
-            for line, checks in LONGER.items()
-            for check in checks
-        ),
-    ],
+    [(line, check) for line in MAIN for check in EXTRAS.get(line, ())],
     ids=lambda value: value if isinstance(value, str) else name(value),
 )
 def test_main_lines(line: str, check: Check, view: ViewOf, at: Path) -> None:
@@ -494,6 +474,7 @@ LINES: dict[str, tuple[str, ...]] = {
         for extra in EXTRAS
         if extra not in MAIN
     },
+    "serve": ("serve",),
 }
 
 
@@ -504,8 +485,7 @@ def test_installed_by_pip(line: str, wheel: Path, inputs: Path, tmp_path: Path) 
     extras = LINES[line]
     env = installs.install(wheel, extras, tmp_path / "environment", ALONE.get(line, ()))
     promised = [check for name in {line, *extras} for check in EXTRAS.get(name, ())]
-    if line in MAIN:
-        promised += [*BASE, *LONGER.get(line, ())]
+    promised += [*(BASE if line in MAIN else ()), *LONGER.get(line, ())]
     absent = _absent(env)
     missing = MISSING_BESIDE_TRAIN if "peft" in env.distributions() else []
     runs: list[Callable[[Path], None]] = [
@@ -541,32 +521,3 @@ def test_every_extra_is_on_the_start_page() -> None:
     assert listed == {*project()["optional-dependencies"]} - FOR_WORK
     assert {extra for extras in LINES.values() for extra in extras} == listed
     assert "searchengine[all]" in page
-
-
-# Processes that go on.
-
-
-@contextmanager
-def started(env: Environment, at: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """A command that runs during the block."""
-    with subprocess.Popen(
-        env.command(*words),
-        cwd=at,
-        env=env.variables(PYTHONUNBUFFERED="1"),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def wait_for(lines: Iterator[str], word: str) -> str:
-    """The first line with a word; the process must write it before it ends."""
-    for line in lines:
-        if word in line:
-            return line
-    pytest.fail(f"the command ended without {word!r}")
