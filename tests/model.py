@@ -35,6 +35,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import faults
 from conftest import Remainders, WordLengths
 from scenarios import strays
 
@@ -259,13 +260,15 @@ class Engine:
         if self._engine is not None:
             self._engine.close()
 
+    def __getattr__(self, name: str) -> Callable[[Any], object]:
+        """A method of SearchEngine: delete, optimize, index_fields, refresh, verify, backup."""
+        method = getattr(self._engine, name)
+        return lambda argument: method() if argument is None else method(argument)
+
     def add(self, documents: Mapping[str, tuple[str, int]]) -> None:
         self._engine.add(
             [Document(key, text, metadata={"n": n}) for key, (text, n) in documents.items()]
         )
-
-    def delete(self, keys: Sequence[str]) -> None:
-        self._engine.delete(keys)
 
     def delete_where(self, n: int) -> None:
         self._engine.delete(where=f"n = {n}")
@@ -277,23 +280,8 @@ class Engine:
     def mirror(self, _: Any) -> None:
         self._engine.mirror(self._watched, MirrorOptions(key_prefix=PREFIX))
 
-    def optimize(self, _: None) -> None:
-        self._engine.optimize()
-
     def reindex(self, encoder: str) -> None:
         self._engine.reindex(ENCODERS[encoder])
-
-    def index_fields(self, _: None) -> None:
-        self._engine.index_fields("n")
-
-    def refresh(self, _: None) -> None:
-        self._engine.refresh()
-
-    def verify(self, _: None) -> None:
-        self._engine.verify()
-
-    def backup(self, path: Path) -> None:
-        self._engine.backup(path)
 
     def search(self, question: Question) -> list[Row]:
         where = None if question.n is None else f"n = {question.n}"
@@ -371,6 +359,8 @@ class World:
                 return name, self.files()
             case "reindex":
                 return name, self.random.choice([*ENCODERS])
+            case "index_fields":
+                return name, "n"
         return name, None
 
     def writes(self) -> Call:
@@ -629,16 +619,8 @@ def encoder_of(setting: Any) -> str:
 
 def in_child(work: Callable[[], object]) -> None:
     """Do something in a forked process, so that this one never opens an engine."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            work()
-            os._exit(0)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-    if os.waitpid(pid, 0)[1]:
-        raise Found("a process failed; see stderr")
+    if problem := faults.in_child(lambda say: work(), 300).problem:  # type: ignore[func-returns-value]
+        raise Found(problem)
 
 
 def warm_up(folder: Path | None) -> None:
@@ -649,19 +631,9 @@ def warm_up(folder: Path | None) -> None:
         (files / "0.txt").write_text("bb")
         SearchEngine.create(f"{name}/c", WordLengths()).close()
         engine = Engine(Path(name) / "c", files, WordLengths().fingerprint)
-        for command, argument in (
-            ("add", {"d0": ("bb", 0), "d1": ("ccc", 1)}),
-            ("mirror", None),
-            ("update", {"d0": 1}),
-            ("reindex", Remainders().fingerprint),
-            ("optimize", None),
-            ("index_fields", None),
-            ("verify", None),
-            ("backup", Path(name) / "b"),
-        ):
-            getattr(engine, command)(argument)
-            for mode in ("vector", "text", "list"):
-                engine.search(Question("bb", mode, 1))
+        engine.mirror(None)
+        engine.reindex(Remainders().fingerprint)
+        engine.searches([Question("bb", mode, None) for mode in ("vector", "text", "list")])
         engine.close(None)
         gc.collect()
     gc.freeze()
