@@ -397,16 +397,6 @@ def _is_count(value: object, least: int = 0) -> bool:
     return type(value) is int and value >= least
 
 
-def _is_cut(cut: Any) -> bool:
-    """Whether these are the settings of passages."""
-    if cut is None:
-        return True
-    tokens, overlap = cut.get("tokens", 0), cut.get("overlap")
-    if cut.keys() - {"tokens", "overlap"} or not _is_count(tokens):
-        return False
-    return overlap is None or (_is_count(overlap) and (not tokens or overlap <= tokens // 2))
-
-
 _MUST: dict[str, tuple[str, Callable[[Any], object]]] = {
     "encoder": (
         "name the fingerprint, the source and the width of an encoder",
@@ -423,7 +413,10 @@ _MUST: dict[str, tuple[str, Callable[[Any], object]]] = {
     ),
     "mode": (f"be one of {', '.join(Mode)}", Mode),
     "weight": ("be a number from 0 to 1", lambda w: type(w) in (int, float) and 0 <= w <= 1),
-    "passages": ("be null, or tokens of 0 or more and an overlap of at most their half", _is_cut),
+    "passages": (
+        "be null, or tokens of 0 or more",
+        lambda cut: cut is None or _is_count(cut.get("tokens", 0)),
+    ),
     "synonyms": ("be text", lambda text: isinstance(text, str)),
     "commit": ("be a whole number", lambda commit: int(commit) >= 0),
 }

@@ -38,44 +38,34 @@ class PassageConfig:
     Attributes:
         tokens: maximum tokens of text in a passage; 0, or more than fit beside the title: as many
             as fit.
-        overlap: maximum tokens that a passage shares with the one before, at most half of it; None:
-            an eighth. In passages of 256 tokens that is a sentence or two of English: sentences
-            that a cut separates are together in one of the two, and few tokens are encoded twice.
 
     Raises CollectionError.
     """
 
     tokens: int = 0
-    overlap: int | None = None
 
     def __post_init__(self) -> None:
-        tokens, overlap = integer(self.tokens), integer(self.overlap)
+        tokens = integer(self.tokens)
         if tokens is None or tokens < 0:
             raise CollectionError(
                 f"tokens of a passage must be 0 (as many as fit) or more, got {self.tokens!r}"
             )
-        if self.overlap is not None and (overlap is None or overlap < 0):
-            raise CollectionError(
-                f"overlap must be 0 tokens or more, or None for an eighth, got {self.overlap!r}"
-            )
-        if tokens and (overlap or 0) > tokens // 2:
-            raise CollectionError(
-                f"overlap must be at most half of a passage of {tokens} tokens, got {overlap}; "
-                f"choose at most {tokens // 2}"
-            )
         object.__setattr__(self, "tokens", tokens)
-        object.__setattr__(self, "overlap", overlap)
 
     @classmethod
     def from_stored(cls, settings: Mapping[str, Any]) -> Self | None:
         """That of a collection's settings; None: documents stay whole."""
         stored = settings.get("passages")
-        return None if stored is None else cls(**stored)
+        return None if stored is None else cls(stored.get("tokens", 0))
 
     def sizes(self, room: int) -> tuple[int, int]:
-        """Maximum tokens of a passage and of its overlap, with room for `room` tokens of text."""
+        """Maximum tokens of a passage and of its overlap, with room for `room` tokens of text.
+
+        An eighth of 256 tokens is a sentence or two of English: sentences that a cut separates are
+        together in one of the two passages, and few tokens are encoded twice.
+        """
         size = min(self.tokens or room, room)
-        return size, size // 8 if self.overlap is None else min(self.overlap, size // 2)
+        return size, size // 8
 
 
 def tokenizes(encoder: TextEncoder) -> bool:

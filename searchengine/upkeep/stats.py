@@ -23,7 +23,7 @@ class Stats:
         documents, passages, segments: counts. A server has no segments, tombstones or commits.
         tombstones: rows of passages that were deleted, until a merge drops them.
         commit: number of commits.
-        cut: tokens and overlap of passages (ingest.passages); None: documents are whole.
+        cut: tokens of passages (ingest.passages); None: documents are whole.
         tokenizer: tokenizer of the index of words.
         mode: how questions are ranked in the mode auto.
         weight: weight of the cosine in the mode hybrid; BM25 has the rest.
@@ -72,8 +72,8 @@ class Stats:
             encoder = "none; documents come with their vectors"
             cut = cut if self.cut is None else "as they come with the vectors"
         elif self.cut is not None:
-            size, overlap = self.cut["tokens"] or "as many tokens as fit", self.cut["overlap"]
-            cut = f"of {size}, overlapping by {'an eighth' if overlap is None else overlap}"
+            size = self.cut["tokens"] or "as many tokens as fit"
+            cut = f"of {size}, overlapping by an eighth"
         search = f"by prefix, a shortlist of up to {self.shortlist} rows a segment at full width"
         parts = f" ({self.weight:g} of vectors, {1 - self.weight:.2g} of words)"
         groups = "1 group" if self.synonyms == 1 else f"{self.synonyms:,} groups"

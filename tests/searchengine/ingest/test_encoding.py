@@ -91,10 +91,10 @@ def test_whole_documents_where_that_is_wished(tmp_path: Path) -> None:
 
 
 def test_own_size_of_passages(tmp_path: Path) -> None:
-    cut = PassageConfig(2, overlap=0)
+    cut = PassageConfig(2)
     with SearchEngine.create(tmp_path / "c", Words(), EXACT, passages=cut) as engine:
         engine.add(DOCUMENTS[:1])
-        assert engine.stats().cut == {"tokens": 2, "overlap": 0}
+        assert engine.stats().cut == {"tokens": 2}
         assert new_calls(engine) == [["a a", "a a", "bb bb", "bb bb", "ccc ccc", "ccc ccc"]]
     with SearchEngine.open(tmp_path / "c", Words()) as engine:  # goes on as it was made
         engine.add([{"_id": "x", "text": "dddd dddd dddd dddd"}])

@@ -132,7 +132,7 @@ def test_ndcg_is_that_of_the_evaluation(tmp_path: Path) -> None:
         " ".join("x" * n for n in rng.integers(1, 17, rng.integers(20, 90))) for _ in range(60)
     ]
     config = SegmentConfig(prefix=3, shortlist=12, rotation="identity", storage="float32")  # type: ignore[arg-type]
-    cut = PassageConfig(tokens=10, overlap=0)
+    cut = PassageConfig(10)
     questions = {str(i): " ".join(texts[i].split()[:6]) for i in range(0, 60, 5)}
     qrels = {key: {str((int(key) + i) % 60): 1 for i in range(1, 25)} for key in questions}
     with SearchEngine.create(tmp_path / "c", Words(), config, passages=cut) as engine:

@@ -123,7 +123,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
     ]
     config = SegmentConfig(prefix=3, shortlist=15, rotation="identity", storage="float32")
     path = tmp_path_factory.mktemp("many") / "c"
-    cut = PassageConfig(tokens=10, overlap=0)
+    cut = PassageConfig(10)
     with SearchEngine.create(path, Words(), config, passages=cut) as engine:
         engine.add(documents[:300])
         engine.add(documents[300:])

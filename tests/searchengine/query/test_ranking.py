@@ -40,7 +40,7 @@ def test_a_document_comes_once_by_its_best_passage(engine: SearchEngine) -> None
     assert hits[0].passage == hits[0].snippet == "bb bb bb bb"
     assert engine.search("ccc", k=1, mode="vector")[0].passage == "ccc ccc ccc ccc"
     stats = engine.stats()
-    assert (stats.documents, stats.passages, stats.cut) == (5, 7, {"tokens": 0, "overlap": None})
+    assert (stats.documents, stats.passages, stats.cut) == (5, 7, {"tokens": 0})
 
 
 def test_the_passage_is_the_one_that_the_fused_score_chooses(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from searchengine import SearchEngine
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.ingest.passages import PassageConfig
 
-CUT = PassageConfig(tokens=4, overlap=0)
+CUT = PassageConfig(4)
 TEXTS = ["whale sea " * 5, "bread dough", "star planet light " * 3, "river", "whale star bread"]
 
 

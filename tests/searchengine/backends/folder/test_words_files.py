@@ -28,7 +28,7 @@ VOCABULARY = {
 
 def build(path: Path, tokenizer: str, steps: list[Any], passages: bool) -> SearchEngine:
     """A collection after some steps: documents to add, or a number of documents to delete."""
-    cut = PassageConfig(tokens=4, overlap=0) if passages else False
+    cut = PassageConfig(4) if passages else False
     encoder = Words() if passages else WordLengths()
     engine = SearchEngine.create(path, encoder, tokenizer=tokenizer, passages=cut)
     for step in steps:
