@@ -27,8 +27,6 @@ from docx.opc.packuri import PackURI
 from docx.opc.part import Part as PackagePart
 from docx.oxml import parse_xml
 from docx.oxml.ns import nsdecls
-from reportlab.pdfbase import pdfmetrics
-from reportlab.pdfbase.cidfonts import UnicodeCIDFont
 from reportlab.pdfgen.canvas import Canvas
 
 from searchengine.corpus.documents import Document
@@ -42,7 +40,6 @@ from searchengine.trainer.errors import install_line
 
 MARKUP = "http://schemas.openxmlformats.org/markup-compatibility/2006"
 KOREAN = "고래는 뇌의 절반씩 번갈아 가며 잠을 잔다."
-JAPANESE = "鯨は脳の半分ずつ交代で眠る。"
 
 
 def read(path: Path, content: str | bytes) -> Document:
@@ -229,31 +226,7 @@ def test_pages(tmp_path: Path) -> None:
     assert own(third) == {"page": 3}
 
 
-@pytest.mark.parametrize(
-    ("font", "text"), [("HYSMyeongJo-Medium", KOREAN), ("HeiseiMin-W3", JAPANESE)]
-)
-def test_pages_in_other_scripts(tmp_path: Path, font: str, text: str) -> None:
-    pdfmetrics.registerFont(UnicodeCIDFont(font))
-    canvas = Canvas(str(tmp_path / "a.pdf"))
-    canvas.setFont(font, 11)
-    canvas.drawString(72, 700, text)
-    canvas.save()
-    (page,) = read_corpus(tmp_path)
-    assert page.text.split() == text.split()
-
-
 # ---------------------------------------------------------------------------------------- encodings
-
-
-def test_files_name_another_encoding(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(KOREAN.encode("cp949"))
-    (tmp_path / "b.txt").write_bytes(JAPANESE.encode("iso2022_jp"))
-    (tmp_path / "c.md").write_bytes(KOREAN.encode("utf-16"))
-    (tmp_path / "d.md").write_text(KOREAN)
-    unread = Unread()
-    read = [(d.text, d.metadata.get("encoding")) for d in read_corpus(tmp_path, unread=unread)]
-    assert read == [(KOREAN, "cp949"), (JAPANESE, "iso2022_jp"), (KOREAN, "utf-16"), (KOREAN, None)]
-    assert unread.encodings == {"cp949": 1, "iso2022_jp": 1, "utf-16": 1}
 
 
 def test_content_without_an_encoding_of_text(tmp_path: Path) -> None:

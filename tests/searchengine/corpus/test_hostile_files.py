@@ -231,25 +231,3 @@ def test_a_malformed_record_leaves_nothing_for_the_next_file(tmp_path: Path) -> 
         "a.json:1": "text must be text, got int; the rest of the file was left out, --skip-bad "
         "leaves out such records only"
     }
-
-
-def test_one_process_reads_many_files_until_it_fails(
-    kinds: dict[str, Kind], tmp_path: Path
-) -> None:
-    def pid() -> int:
-        (part,) = parser.read(tmp_path, kinds["pid"])
-        return int(part.text)
-
-    with Parser() as parser:
-        first = pid()
-        assert pid() == first
-        next(parser.read(tmp_path, kinds["greedy"]))  # left in the middle
-        second = pid()
-        assert second != first and pid() == second
-        with pytest.raises(UnreadableFile):
-            list(parser.read(tmp_path, kinds["crashing"]))
-        third = pid()
-        assert third not in (first, second)
-    for each in (first, second, third):
-        with pytest.raises(ProcessLookupError):
-            os.kill(each, 0)

@@ -15,7 +15,7 @@ from postgres_server import new_url
 
 from searchengine import SearchEngine
 from searchengine.corpus.analyzer import runs
-from searchengine.corpus.normalization import SIGNS, aligned, normalized
+from searchengine.corpus.normalization import aligned, normalized
 
 HARD = "ﬁﬃ２ﾊﾟａ²½™㎏①Ⅳ´…⽇ﷺ본é \u0301\u1161\u0300"
 TEXTS = {  # key: a text with such characters, and a question in plain letters
@@ -61,22 +61,6 @@ def test_every_place_is_found_in_the_text_again(text: str) -> None:
     places = [place(i, i + 1) for i in range(len(plain))]
     assert places == sorted(places)
     assert {i for start, end in places for i in range(start, end)} == set(range(len(text)))
-
-
-def test_the_signs_are_those_that_stand_for_letters() -> None:
-    def ends_a_word(letter: str) -> bool:
-        new = unicodedata.normalize("NFKC", letter)
-        radical = letter in "\u2e9f\u2ef3" or "\u2f00" <= letter < "\u31a0"
-        return new != letter and not letter.isalnum() and any(map(str.isalnum, new)) and not radical
-
-    missing = [
-        chr(code)
-        for code in range(0x80, 0x20000)
-        if ends_a_word(chr(code)) and f"a{chr(code)}" in (normalized(f"a{chr(code)}"), "")
-    ]
-    assert not missing
-    assert normalized("a⽇a") == "a日a"
-    assert "™" in {chr(code) for code in range(0x2120, 0x2123)} and "\u2120-\u2122" in SIGNS
 
 
 @pytest.fixture(params=["stem:en", "unicode", "stem:en,ko,ja", "server"])

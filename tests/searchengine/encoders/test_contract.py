@@ -15,7 +15,7 @@ from tiny_model import static_table, write_model2vec
 from searchengine import SearchEngine
 from searchengine.encoders.loading import load_given
 from searchengine.encoders.protocol import TextEncoder
-from searchengine.errors import CollectionError, EncoderMismatch
+from searchengine.errors import CollectionError, EncoderMismatch, SearchEngineError
 from searchengine.ingest.passages import tokenizes
 
 TEXTS = [
@@ -198,3 +198,36 @@ def test_an_object_keeps_the_members_that_it_has() -> None:
     counts: list[int] = []
     encoder.encode(["a bee", "two"], on_batch=counts.append)
     assert counts == [2]
+
+
+def test_what_is_wrong_with_an_object_is_one_sentence() -> None:
+    class WithoutRole(Minimal):
+        def encode(self, texts: list[str]) -> Any:  # type: ignore[override]
+            return texts
+
+    class Wide(Minimal):
+        dim = "2"  # type: ignore[assignment]
+
+    class Nameless(Minimal):
+        fingerprint = 5  # type: ignore[assignment]
+
+    for own, message in (
+        (WithoutRole(), "encode with the keyword role .*, got .*encode.*'texts'"),
+        (Wide(), r"must have dim \(a whole number\).*, got dim='2'"),
+        (Nameless(), r"fingerprint \(text.*got .*fingerprint=5"),
+    ):
+        with pytest.raises(CollectionError, match=message):
+            load_given(own)
+
+
+def test_other_settings_are_refused_when_a_collection_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    SearchEngine.open_or_create(path, Minimal(), {"prefix": 4}).close()
+    options: Any
+    for options, message in (
+        ({"dim": 3}, "has vectors of 8 numbers, got dim=3"),
+        ({"config": {"prefx": 8}}, "'prefx' is no field of an index config"),
+        ({"config": {"prefix": 2}}, "has prefix 4, got 2"),
+    ):
+        with pytest.raises(SearchEngineError, match=message):
+            SearchEngine.open_or_create(path, Minimal(), **options)

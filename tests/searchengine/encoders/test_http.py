@@ -14,7 +14,6 @@ from loopback import EmbeddingServer, Fault
 
 from searchengine import HttpEncoder, SearchEngine
 from searchengine.encoders import http
-from searchengine.encoders.functions import PROBE
 from searchengine.encoders.loading import load_given
 from searchengine.errors import EndpointError
 
@@ -79,14 +78,7 @@ def test_what_is_sent(server: EmbeddingServer) -> None:
 
 
 @pytest.mark.parametrize(
-    "fault",
-    [
-        Fault(429),
-        Fault(500),
-        Fault(503, headers={"Retry-After": "0"}),
-        Fault(408),
-        Fault(content=None),
-    ],
+    "fault", [Fault(429), Fault(503, headers={"Retry-After": "0"}), Fault(content=None)]
 )
 def test_a_passing_failure_is_repeated(
     server: EmbeddingServer, encoder: HttpEncoder, fault: Fault
@@ -116,9 +108,7 @@ def test_one_clear_error_at_the_end(server: EmbeddingServer, encoder: HttpEncode
             r"400 .*model not found.*; correct the URL, the model",
         ),
         (Fault(401, b'{"error": "no"}'), "401 .*no.*; check the key in OPENAI_API_KEY"),
-        (Fault(404, b"<html>"), "answered 404 .*; correct the URL"),
         (Fault(307, headers={"Location": "http://x/"}), "answered 307 .*; correct the URL"),
-        (Fault(400, b"x" * (1 << 20)), "answered 400"),
     ],
 )
 def test_no_repetition_where_it_cannot_help(
@@ -143,21 +133,12 @@ def indices(*numbers: Any) -> Any:
     ("edit", "message"),
     [
         (rows([1.0] * 8), "expected 2 embeddings"),
-        (rows(*[[1.0] * 8] * 3), "expected 2 embeddings"),
         (indices(0, 0), "expected 2 embeddings"),
-        (indices(0, 2), "expected 2 embeddings"),
-        (indices(0, [1]), "expected 2 embeddings"),
         (rows([1.0] * 8, [1.0] * 7), "2 embeddings of one width"),
         (rows([1.0] * 5, [1.0] * 5), r"of shape \(2, 8\) for 2 texts, got \(2, 5\)"),
         (rows([1.0] * 8, [1e300] * 8), "expected 2 embeddings"),
         (rows([1.0] * 8, [float("nan")] * 8), "expected 2 embeddings"),
-        (rows([1.0] * 8, [[1.0]] * 8), "expected 2 embeddings"),
-        (rows([1.0] * 8, [None] * 8), "expected 2 embeddings"),
-        (rows([1.0] * 8, [10**400] * 8), "expected 2 embeddings"),
         (rows([1.0] * 8, "QUJD"), "expected 2 embeddings"),
-        (rows([], []), r"of shape \(2, 8\) for 2 texts, got \(2, 0\)"),
-        (lambda _: {"data": 5}, "expected 2 embeddings"),
-        (lambda _: {"data": [5, 6]}, "expected 2 embeddings"),
         (lambda _: {"error": "x"}, "error.* expected 2 embeddings"),
         (lambda _: [1], "expected 2 embeddings"),
     ],
@@ -195,15 +176,11 @@ def test_a_failure_changes_nothing(
     ("arguments", "message"),
     [
         ({"url": "ftp://h/v1"}, "expected a URL"),
-        ({"url": "http://"}, "expected a URL"),
         ({"url": "http://h:x/v1"}, "expected a URL"),
-        ({"url": 5}, "expected a URL"),
         ({"url": "https://me:secret@h/v1"}, "with no password"),
         ({"url": "https://h/v1?key=secret"}, r"with no password, \? or #"),
         ({"model": " "}, "needs the name of a model"),
-        ({"dimensions": 0}, "dimensions must be a whole number from 1, got 0"),
         ({"dimensions": 1.5}, "dimensions must be a whole number from 1, got 1.5"),
-        ({"dimensions": True}, "dimensions must be a whole number from 1, got True"),
     ],
 )
 def test_wrong_settings(arguments: dict[str, Any], message: str) -> None:
@@ -237,11 +214,6 @@ def test_a_source_is_read_back(source: str) -> None:
             "https://h/v1#m&dimensions=x",
             "dimensions must be a whole number .*, got 'x'",
         ),
-        (
-            "https://h/v1#m&dimensions=1e3",
-            "dimensions must be a whole number .*, got '1e3'",
-        ),
-        ("https://h/v1#m&batch=9", "'batch' is not a setting"),
     ],
 )
 def test_a_wrong_source(source: str, message: str) -> None:
@@ -267,7 +239,7 @@ def test_the_key_is_neither_stored_nor_shown(
     assert not any("sk-secret" in text for text in texts)
 
 
-@pytest.mark.parametrize("key", ["sk-\nsecret", "sk- secret", "sk-\x7fsecret", "sk-ésecret"])
+@pytest.mark.parametrize("key", ["sk-\nsecret", "sk-ésecret"])
 def test_a_key_that_no_header_may_have(
     server: EmbeddingServer, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
@@ -315,32 +287,6 @@ def test_the_key_goes_only_to_hosts_that_the_user_named(
         ("https://api.openai.com/v1#m&key_env=OTHER", False),
     ):
         assert HttpEncoder.from_source(url, is_named=False)._sends_key is sends
-
-
-# ------------------------------------------------------------------------------- identification
-
-
-def test_noise_is_no_other_model() -> None:
-    """Cosines of 0.999 and more are one model, of 0.98 and less another."""
-    rng = np.random.default_rng(0)
-    for dim in (256, 1536):
-        table = rng.standard_normal((len(PROBE), dim))
-        table /= np.linalg.norm(table, axis=1, keepdims=True)
-
-        def moved(cosine: float, table: Any = table) -> HttpEncoder:
-            noise = rng.standard_normal(table.shape)
-            noise -= (noise * table).sum(axis=1, keepdims=True) * table
-            noise /= np.linalg.norm(noise, axis=1, keepdims=True)
-            encoder = HttpEncoder("http://h/v1", "m")
-            vectors = cosine * table + np.sqrt(1 - cosine**2) * noise
-            vars(encoder)["_probed"] = vectors.astype(np.float32)
-            return encoder
-
-        exact = moved(1.0)
-        assert all(exact.matches(moved(0.9995).fingerprint) for _ in range(200))
-        assert sum(exact.matches(moved(0.999).fingerprint) for _ in range(200)) >= 185
-        assert sum(exact.matches(moved(0.98).fingerprint) for _ in range(200)) <= 2
-        assert not any(exact.matches(moved(0.95).fingerprint) for _ in range(200))
 
 
 # ---------------------------------------------------------------------------------- command line

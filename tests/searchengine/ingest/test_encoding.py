@@ -1,29 +1,22 @@
-"""What is encoded and when: passages that fit, updates, encoders that lack something; and what is
-measured of a collection with passages and deleted rows."""
+"""What is encoded and when: passages that fit, updates, encoders that lack something."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from conftest import WordLengths
 from cut_documents import (
     DOCUMENTS,
     EXACT,
     Words,
-    brute_force,
-    check,
     keys,
 )
 
 from searchengine import SearchEngine
 from searchengine.encoders.loading import load_built_by
 from searchengine.encoders.protocol import WrappedEncoder
-from searchengine.errors import CollectionError, QueryError, SearchEngineError
-from searchengine.indexer.errors import VectorError
+from searchengine.errors import CollectionError
 from searchengine.ingest.passages import BATCH, PassageConfig, PassageReader
-from searchengine.measure.retrieval import measure, task
 
 
 def new_calls(engine: SearchEngine) -> list[list[str]]:
@@ -140,59 +133,3 @@ def test_an_encoder_that_is_gone_is_named(tmp_path: Path) -> None:
         load_built_by(identity, tmp_path)
     with pytest.raises(CollectionError, match="pass it again"):
         load_built_by({**identity, "source": None}, tmp_path)
-
-
-# ------------------------------------------------------------------------------------- measurements
-
-
-@pytest.fixture(scope="module")
-def worn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SearchEngine, list[Any]]]:
-    """600 documents of about 3 passages in two segments, every third one deleted since."""
-    rng = np.random.default_rng(0)
-    documents = [
-        {"_id": str(i), "text": " ".join("a" * n for n in rng.integers(1, 17, rng.integers(1, 20)))}
-        for i in range(600)
-    ]
-    config = {"prefix": 16, "storage": "float32"}
-    with SearchEngine.create(tmp_path_factory.mktemp("worn") / "c", Words(), config) as engine:
-        engine.add(documents[:500])
-        engine.add(documents[500:])
-        engine.delete([str(i) for i in range(0, 600, 3)])
-        yield engine, [each for i, each in enumerate(documents) if i % 3]
-
-
-def test_retrieval_is_measured_over_what_is_there(worn: tuple[SearchEngine, list[Any]]) -> None:
-    engine, live = worn
-    assert engine.stats().tombstones > 100
-    best, gone = engine.search("aaa aa", 1)[0].key, "0"
-    for judged, expected in ((best, 1.0), (gone, 0.0)):
-        judged_task = task(engine, {"q": "aaa aa"}, {"q": {judged: 1}})
-        for row in measure(engine, judged_task, [16, 8]):
-            assert row.ndcg_10 == row.scores["recall@100"].mean() == expected
-    check(
-        engine.search("aaa aa", 400, exact=True),
-        brute_force(live, Words().encode(["aaa aa"], role="query")[0]),
-        400,
-    )
-
-
-# -------------------------------------------------------------------------------- broken questions
-
-
-@pytest.mark.parametrize("mode", ["vector", "hybrid"])
-@pytest.mark.parametrize("value", [np.nan, np.inf, 0])
-def test_an_encoder_that_fails_on_a_question(engine: SearchEngine, mode: str, value: float) -> None:
-    class Broken(Words):
-        def encode(self, texts: Any, *, role: str | None = None) -> Any:
-            return np.full((len(texts), 16), value, np.float32)
-
-    with SearchEngine.open(engine.collection.path, Broken()) as broken:
-        with pytest.raises((VectorError, SearchEngineError)):
-            broken.search("bb", mode=mode)
-
-
-@pytest.mark.parametrize("questions", [[" "], ["a", ""], ["a", 5], [None]])
-@pytest.mark.parametrize("mode", ["vector", "text", "hybrid"])
-def test_blank_questions_are_refused(engine: SearchEngine, questions: Any, mode: str) -> None:
-    with pytest.raises(QueryError, match=r"query.* (is empty|must be text)"):
-        engine.search_batch(questions, mode=mode)

@@ -1,7 +1,6 @@
 """Languages: told from texts; the tokenizer that suits them; what an encoder's tokenizer reads."""
 
 import json
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -256,15 +255,6 @@ def test_the_tokenizer_asked_for_stays_and_documents_with_vectors_choose(tmp_pat
         assert engine.stats().tokenizer == "stem:ja"
 
 
-def test_a_warning_that_is_an_error_changes_nothing(tmp_path: Path) -> None:
-    with SearchEngine.create(tmp_path / "new.index", EnglishPieces()) as engine:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", LanguageWarning)
-            with pytest.raises(LanguageWarning):
-                engine.add(records(GERMAN))
-        assert len(engine) == 0
-
-
 # ---------------------------------------------------------------------- the choice of the encoder
 
 
@@ -329,20 +319,3 @@ def test_the_command_takes_the_encoder_that_reads_most_documents(
         stats, settings = engine.stats(), engine.collection.settings
         assert (stats.mode, stats.tokenizer) == ("text", "stem:ko")
         assert (settings["index"]["prefix"], settings["passages"]["tokens"]) == (8, 16)
-
-
-def test_a_collection_of_python_chooses_unless_an_encoder_was_named(
-    tmp_path: Path, multilingual: Path
-) -> None:
-    with SearchEngine.open_or_create(tmp_path / "open") as engine:
-        with pytest.warns(LanguageWarning, match="encoding by multilingual instead"):
-            assert engine.add(records(*MOST)).added == 3
-        engine.add(records(*MOST, RUSSIAN, RUSSIAN, RUSSIAN, RUSSIAN))
-    assert encoder_of(tmp_path / "open", 7) == "multilingual"
-    for name, engine in (
-        ("created", SearchEngine.create(tmp_path / "created")),
-        ("named", SearchEngine.open_or_create(tmp_path / "named", "starter")),
-    ):
-        with engine, pytest.warns(LanguageWarning, match='in Python encoder="multilingual"'):
-            engine.add(records(*MOST))
-        assert encoder_of(tmp_path / name, 3) == "starter"

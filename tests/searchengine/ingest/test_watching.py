@@ -196,13 +196,6 @@ def test_errors_that_waiting_cannot_fix_end_the_watch(
         next(passes)
 
 
-def test_an_idle_watcher_shows_what_others_commit(engine: SearchEngine, notes: Path) -> None:
-    """Else it would keep SQLite's log, which grows while others write."""
-    with watching(engine, notes), SearchEngine.open(engine.collection.path, Words()) as other:
-        other.add([{"_id": "r", "text": "bb"}])
-        until(lambda: "r" in keys(engine))
-
-
 # ------------------------------------------------------------------------------------- as a command
 
 
