@@ -144,8 +144,8 @@ def index(corpus: str, collection: str, as_json: bool, **options: Any) -> None:
 
 def _supplied(corpus: str, is_array: bool, vectors: Any, passages: Any) -> tuple[Any, Any]:
     """Return an array of vectors and their passages; None without. `is_array`: of the corpus."""
+    from searchengine.corpus.tabular import read_vectors
     from searchengine.corpus.text_files import read_jsonl
-    from searchengine.corpus.vector_files import read_vectors
 
     if is_array and vectors is not None:
         raise click.UsageError(f"{corpus} holds vectors; leave --vectors out")

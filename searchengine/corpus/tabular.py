@@ -1,4 +1,4 @@
-"""Files of records: CSV, TSV, JSON, Parquet and tables of SQLite; which fields hold what.
+"""Files of records: CSV, TSV, JSON, Parquet, tables of SQLite; their fields; files of vectors.
 
 A file without its text field is refused: otherwise its titles alone would be indexed. A CSV cell
 that reads like a number (12, -3.50; not 007 or 1e3) or true and false becomes one.
@@ -28,6 +28,7 @@ from searchengine.corpus.text_files import (
     read_lines,
     some_fields,
     too_long,
+    unreadable,
 )
 from searchengine.errors import CorpusError, UnknownFields
 from searchengine.trainer.reading import table_dialect
@@ -39,6 +40,7 @@ _ANY_CASE = ("title", "text", "_id", "id")  # default names, which may be writte
 _NO_NAME = re.compile(r"\s*|Unnamed: \d+")  # of a column: pandas writes its index so
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
 _ROWS, _BYTES = 1024, 1 << 16  # of a batch, and read at a time of each column
+_VECTORS = "numbers of shape (n, D), one row per document"
 _INDEX = "__index_level_"  # begins the columns in which pandas keeps an index
 _BINARY = re.compile("(^|: )(large_|fixed_size_)?binary")  # a type, in one
 _SEPARATOR = re.compile(r'"?sep=(.)"?\s*')  # the first line of a table that Excel reads
@@ -213,6 +215,33 @@ def _cell(name: str, value: str) -> str | int | float | bool:
     if not _NUMBER.fullmatch(value) or len(value) > 18:  # longer numbers would lose digits
         return value
     return float(value) if "." in value else int(value)
+
+
+def read_vectors(path: Path, *, may_be_empty: bool = False) -> Any:
+    """The array (n, D) of a file, mapped: its rows are read when they are used.
+
+    Raises CorpusError for a missing, malformed or empty file, and for anything but numbers.
+    """
+    import numpy as np  # not at the top: a reading process starts without it
+
+    if path.is_dir():
+        raise bad(path, "is a folder, expected a .npy file of vectors")
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except (ValueError, EOFError) as error:
+        why = f"cannot be read as a .npy file ({error}); write it by numpy.save"
+        raise bad(path, why) from error
+    if not isinstance(array, np.ndarray):
+        array.close()
+        raise bad(path, f"expected {_VECTORS}, got several arrays (.npz); save one by numpy.save")
+    if array.ndim != 2 or array.dtype.kind not in "fiu":
+        raise bad(path, f"expected {_VECTORS}, got {array.dtype} of shape {array.shape}")
+    rows, dim = array.shape
+    if not dim or not (rows or may_be_empty):
+        raise bad(path, f"holds no vectors (shape {array.shape})")
+    return array
 
 
 # --------------------------------------------------------------------- in a process of their own

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from searchengine.corpus.vector_files import read_vectors
+from searchengine.corpus.tabular import read_vectors
 from searchengine.engine import Mode, SearchEngine
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import BLOCK_ROWS, Doubles, Floats, RowNumbers, evenly, unit_rows
