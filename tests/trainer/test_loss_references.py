@@ -23,7 +23,6 @@ from torch import Tensor, nn
 
 import searchengine.indexer.arrays
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.errors import ConfigError
 from searchengine.trainer.training.examples import Row
 from searchengine.trainer.training.losses import (
     cosent,
@@ -44,11 +43,11 @@ from tests.reference_losses import (
     WIDTH,
     Given,
     assert_same,
+    backward,
     columns,
     theirs,
 )
 from tests.tiny_model import write_sentence_transformer
-from tests.trainer.one_step import backward
 
 # InfoNCE and nested prefixes, against sentence-transformers
 
@@ -217,15 +216,6 @@ def test_prefix_is_the_indexers(seed: int, long: int, short: int) -> None:
     theirs = searchengine.indexer.arrays.prefix(x.numpy(), long)
     np.testing.assert_allclose(prefix(x, long).numpy(), theirs, atol=1e-6)
     np.testing.assert_allclose(prefix(prefix(x, long), short), prefix(x, short), atol=1e-6)
-
-
-def test_wrong_lengths_are_named() -> None:
-    with pytest.raises(ConfigError, match="2 weights for 1 prefixes"):
-        matryoshka(info_nce, [16], [1, 2])
-    with pytest.raises(ConfigError, match="0 weights for 0 prefixes"):
-        matryoshka(info_nce, [])
-    with pytest.raises(ConfigError, match="prefix length 17: expected 1 to 16"):
-        matryoshka(info_nce, [17])(rows(0), rows(1))
 
 
 # --- of scored pairs ------------------------------------------------------------------------------

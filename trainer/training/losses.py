@@ -18,13 +18,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from searchengine.trainer.errors import ConfigError
-
 
 def prefix(x: Tensor, dim: int) -> Tensor:
     """The first `dim` dimensions of each row at unit length; zero rows stay zero. (n, dim)"""
-    if not 1 <= dim <= x.shape[-1]:
-        raise ConfigError(f"prefix length {dim}: expected 1 to {x.shape[-1]}, the vectors' width")
     return functional.normalize(x[..., :dim], dim=-1)
 
 
@@ -50,11 +46,9 @@ def matryoshka(
 
     weights: one for each of dims, 1 by default. scores: what `loss` gets for a prefix; with
     `paired_cosines` those of row i with row i. matryoshka(loss, [D]) is loss itself on vectors D
-    wide. Raises ConfigError for no dims, or weights that do not match.
+    wide.
     """
     chosen = [1.0] * len(dims) if weights is None else list(weights)
-    if not dims or len(chosen) != len(dims):
-        raise ConfigError(f"{len(chosen)} weights for {len(dims)} prefixes: expected one for each")
 
     def nested(a: Tensor, c: Tensor) -> Tensor:
         terms = [w * loss(scores(a, c, dim)) for w, dim in zip(chosen, dims, strict=True)]
