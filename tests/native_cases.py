@@ -20,13 +20,11 @@ from searchengine.indexer.storage.vectors_file import DTYPES, write_vectors
 _POINTER, _INT, _LONG = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
 _SIGNATURES = {
     "kernel_work": (None, [_POINTER, _POINTER]),
-    "kernel_prefix": (_LONG, [_POINTER, _POINTER, _POINTER]),
     "kernel_score_codes": (None, [_INT, _POINTER, _LONG, _POINTER, _POINTER, _INT, _POINTER]),
     "kernel_score_block": (
         ctypes.c_uint64,
         [_INT, _POINTER, _LONG, _POINTER, _POINTER, _INT, ctypes.c_int32, _POINTER],
     ),
-    "kernel_score_row": (ctypes.c_float, [_INT, _POINTER, _POINTER, _LONG, _INT]),
 }
 """Of functions that only tests call."""
 for name, (result, arguments) in _SIGNATURES.items() if load() else ():

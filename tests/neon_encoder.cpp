@@ -1,5 +1,5 @@
 // Vectors of a random network by every level of instructions, compared with the scalar one:
-// tests/trainer/test_native_runtime.py.
+// tests/indexer/test_native_library.py.
 #include <cstdio>
 #include <cstring>
 #include <deque>

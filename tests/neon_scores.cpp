@@ -1,4 +1,4 @@
-// Compares the scores of the NEON level with those of the scalar one: tests/indexer/test_neon.py.
+// Compares the scores of the NEON level with those of the scalar one: tests/indexer/test_native_library.py.
 #include "prefix.h"
 #include "scores.h"
 

@@ -8,6 +8,8 @@ from tokenizers.models import WordLevel
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
+from searchengine.trainer.training.passes import Passes, View
+
 Loss = Callable[[list[Tensor]], Tensor]
 WIDTH = 24
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
@@ -57,3 +59,15 @@ def assert_same(ours: Loss, theirs: Loss, inputs: Sequence[Tensor]) -> None:
 def theirs(loss: nn.Module, labels: Tensor | None = None) -> Loss:
     """A loss of sentence-transformers as a function of the columns' vectors."""
     return lambda inputs: loss([{"x": x} for x in inputs], labels)
+
+
+def backward(
+    passes: Passes,
+    views: Sequence[View],
+    layers: Sequence[int],
+    loss: Callable[[list[Tensor]], Tensor],
+) -> float:
+    """Add the gradients of `loss` of the views' vectors; returns its value."""
+    value = loss(passes.encode(views, layers, seed=7))
+    value.backward()  # type: ignore[no-untyped-call]
+    return value.item()

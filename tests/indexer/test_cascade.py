@@ -184,15 +184,3 @@ def test_a_funnel_is_numpys(flat: Segment, stages: tuple[tuple[int, int], ...], 
             left = left[np.argsort(-scores, kind="stable")[: max(k, keep)]]
         best = left[np.argsort(-(stored[left] @ query), kind="stable")[:k]]
         assert line.tolist() == best.tolist()
-
-
-def test_a_query_of_nearly_length_one_is_the_same_to_the_kernel_and_to_numpy(
-    tmp_path: Path,
-) -> None:
-    rows = clustered(2000, 0, DIM)
-    settings = {"prefix": 12, "structure": "hnsw", "code": "int8", "shortlist": 40}
-    queries = unit_rows(rows[:50]) * np.float32(1 + 2**-22)
-    with Segment.build(tmp_path / "s", rows, SegmentConfig.from_dict(settings)) as segment:
-        found = segment.search(queries, 10)
-        scores = segment._opened().rerank(unit_rows(queries), found.rows, 10).scores
-        np.testing.assert_array_equal(found.scores, scores)

@@ -1,7 +1,5 @@
 """The shortlist structures against a numpy oracle."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -88,25 +86,6 @@ def test_a_flat_shortlist_is_the_oracles(code: Code) -> None:
 
 
 @pytest.mark.parametrize("code", Code)
-def test_faiss_alone_searches_the_same_lists(tmp_path: Path, code: Code) -> None:
-    index = built(Structure.IVF, code)
-    index.save(tmp_path / "c")
-    alone = faiss.read_index(str(tmp_path / "c"))
-    alone.nprobe = 9
-    for queries in (QUERIES, QUERIES[:1]):
-        found = index.shortlist(queries, 20, effort=9)
-        np.testing.assert_array_equal(alone.search(queries, 20)[1], found)
-
-
-def test_training_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    """faiss warns of few rows on its own, where JSON may be expected."""
-    for code in Code:
-        build(ROWS, Structure.IVF, code)
-        build(ROWS, Structure.FLAT, code)
-    assert capfd.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize("code", Code)
 @pytest.mark.parametrize("size", [1, 30, 99, 100, 400, 1500])
 def test_ties_go_to_the_lower_row_also_at_the_cut(code: Code, size: int) -> None:
     """1600 rows but only 16 different ones: every cut goes through a tie."""
@@ -130,15 +109,3 @@ def test_foreign_files_are_refused(tmp_path: Path) -> None:
         open_coarse(tmp_path / "lsh")
     with pytest.raises(OSError, match="No such file or directory"):
         built(Structure.FLAT, Code.FP16).save(tmp_path / "no" / "folder")
-
-
-def test_without_faiss_the_way_out_is_named() -> None:
-    program = (
-        "import sys; sys.modules['faiss'] = None\n"
-        "try:\n    import searchengine.indexer.search.cascade\n"
-        'except ImportError as error:\n    assert "pip install faiss-cpu" in str(error), error\n'
-        "else:\n    raise SystemExit('imported')\n"
-        "import searchengine.indexer.config, searchengine.indexer.storage.manifest\n"
-        "import searchengine.indexer.storage.vectors_file\n"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True)

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine.indexer.arrays import unit_rows
-from searchengine.indexer.building.coarse import build_coarse
 from searchengine.indexer.errors import SegmentConfigError, SegmentError, VectorError
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import RotationKind, Segment, SegmentConfig, Storage
@@ -108,20 +107,6 @@ def test_what_cannot_be_merged_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SegmentError, match="already exists"):
         Segment.merge(tmp_path / "b", [(first, None)], CONFIG)
     narrow.verify()
-
-
-def test_a_plain_coarse_file_holds_the_prefixes(tmp_path: Path) -> None:
-    """It is written row by row and not by faiss, which reads it all the same."""
-    rows = np.random.default_rng(0).normal(size=(1500, 24)).astype(np.float32)
-    with Segment.build(tmp_path / "s", rows, CONFIG) as segment:
-        prefixes = segment.prefixes(CONFIG)
-        raw = (tmp_path / "s" / "coarse.faiss").read_bytes()
-        stored = np.frombuffer(raw[-1500 * 8 * 2 :], np.float16)
-        whole = np.concatenate([*prefixes.blocks()])
-        assert np.array_equal(stored.reshape(1500, 8), whole.astype(np.float16))
-        queries = unit_rows(rows[:20])
-        expected = build_coarse(prefixes, CONFIG).shortlist(prefixes.of(queries), 50)
-        assert np.array_equal(segment.shortlist(queries, 50), expected)
 
 
 def rotation(segment: Segment) -> np.ndarray:

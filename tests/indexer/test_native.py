@@ -1,9 +1,5 @@
 """The compiled kernel against numpy and faiss: walks, threads, lifetimes, damaged graphs."""
 
-import os
-import subprocess
-import sys
-from itertools import pairwise
 from pathlib import Path
 
 import faiss
@@ -14,9 +10,8 @@ from hypothesis import strategies as st
 from native_cases import Case, clustered, small_segment, work
 
 import searchengine.indexer.threads
-from searchengine.indexer.arrays import address, unit_rows
 from searchengine.indexer.errors import SegmentError
-from searchengine.indexer.native import compiler, library
+from searchengine.indexer.native import library
 from searchengine.indexer.native.hnsw import NativeGraph, NodeFilter
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.native_search import NativeCascade
@@ -108,62 +103,6 @@ def check_reranked(
     assert (np.diff(rows[:kept])[steps == 0] > 0).all()
 
 
-@given(
-    rows=st.integers(1, 300),
-    width=st.integers(1, 40),
-    links=st.sampled_from([2, 4, 8]),
-    share=st.sampled_from([0.0, 0.03, 0.2, 0.5, 0.9, 1.0]),
-    least=st.sampled_from([0.0, 0.0, 0.15, 0.6]),
-    data=st.data(),
-    seed=st.integers(0, 1000),
-)
-def test_a_wide_walk_under_a_filter_finds_what_two_steps_reach(
-    tmp_path_factory: pytest.TempPathFactory,
-    rows: int,
-    width: int,
-    links: int,
-    share: float,
-    least: float,
-    data: st.DataObject,
-    seed: int,
-) -> None:
-    """Where every row is a bridge, it finds what `reachable_within` reaches; else a part of it."""
-    rng = np.random.default_rng(seed)
-    vectors = clustered(rng, rows, 40)
-    case = Case(tmp_path_factory.mktemp("case"), vectors, width, links=links)
-    size = data.draw(st.integers(1, rows), label="shortlist")
-    k = data.draw(st.integers(1, size), label="k")
-    bridges = data.draw(st.sampled_from([0, 1, 2, 5, rows]), label="bridges")
-    mask = rng.random(rows) < share
-    if data.draw(st.booleans(), label="correlated"):
-        nearness = case.stored @ vectors[0]
-        mask = nearness > np.quantile(nearness, 1 - share)
-    queries = np.ascontiguousarray(clustered(rng, data.draw(st.integers(1, 9)), 40))
-    results = []
-    for level in range(len(LEVELS)):
-        graph = case.graph(level)
-        within = NodeFilter(graph.bits(mask), bridges, least)
-        found, scores, short = graph.search(queries, k, size, rows, within)
-        shortlists, _, _ = graph.search(queries, size, size, rows, within, reranked=False)
-        assert short == (found < 0).any()
-        results.append((found, scores, shortlists))
-    for i, query in enumerate(queries):
-        reached, thin = reachable_within(case, query, mask, least)
-        expected = by_numpy(case, query, size, reached)
-        if thin or len(expected) < size:
-            expected = expected[:0]
-        for found, scores, shortlists in results:
-            np.testing.assert_array_equal(shortlists[i], results[0][2][i])
-            np.testing.assert_array_equal(found[i], results[0][0][i])
-            np.testing.assert_array_equal(scores[i], results[0][1][i])
-            some = shortlists[i][shortlists[i] >= 0]
-            assert len(some) in (0, size) and np.isin(some, reached).all()
-            assert not (thin and some.size)
-            if bridges == rows:
-                np.testing.assert_array_equal(some, expected)
-            check_reranked(case, query, some, found[i], scores[i])
-
-
 def check_scan(
     graph: NativeGraph,
     case: Case,
@@ -228,33 +167,6 @@ def reachable(case: Case, query: np.ndarray) -> np.ndarray:
     return links.ids[sorted(seen)]
 
 
-def reachable_within(
-    case: Case, query: np.ndarray, mask: np.ndarray, least: float
-) -> tuple[np.ndarray, bool]:
-    """Rows of a mask in reach of the entries and the seeds by steps over at most one other row.
-
-    And whether fewer than the share `least` of the links of the best entry's neighbours lead to
-    them.
-    """
-    links, allowed = Links(case), mask[faiss.vector_to_array(case.index.id_map)]
-    entries, seen = links.entries(code_scores_of(case, query)), set()
-    around = [allowed[links.of(near)] for near in links.of(entries[0])[:16]]
-    every = np.concatenate([np.zeros(0, np.bool_), *around])
-    thin = bool(np.float32(every.sum()) < np.float32(least) * np.float32(every.size))
-    cuts = [len(allowed) * i // 64 for i in range(65)]
-    for first, last in pairwise(cuts):
-        seen.update((first + np.flatnonzero(allowed[first:last])[:1]).tolist())
-    waiting = [*entries, *seen]
-    while waiting:
-        for near in links.of(waiting.pop()).tolist():
-            for step in [near] if allowed[near] else links.of(near)[allowed[links.of(near)]]:
-                if int(step) not in seen:
-                    seen.add(int(step))
-                    waiting.append(int(step))
-    seen.update(node for node in entries if allowed[node])
-    return links.ids[sorted(seen)], thin
-
-
 ROWS, DIM, WIDTH = 4000, 96, 40
 
 
@@ -265,37 +177,6 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 
 QUERIES = np.ascontiguousarray(clustered(np.random.default_rng(1), 400, DIM, 60))
-
-
-def matrix_of(rng: np.random.Generator, width: int, dim: int) -> np.ndarray:
-    """Orthonormal rows (width, dim)."""
-    columns, _ = np.linalg.qr(rng.standard_normal((dim, width)))
-    return np.ascontiguousarray(columns.T, np.float32)
-
-
-def kernel_prefix(graph: NativeGraph, query: np.ndarray) -> np.ndarray:
-    out = np.empty(graph.width, np.float32)
-    assert library.load().kernel_prefix(graph._handle, address(query), address(out)) == 0
-    return out
-
-
-@pytest.mark.parametrize("largest", [1.0, 500.0])
-@pytest.mark.parametrize(("width", "dim"), [(1, 1), (5, 31), (192, 768)])
-def test_a_prefix_is_rotated_as_by_numpy(
-    tmp_path: Path, width: int, dim: int, largest: float
-) -> None:
-    """Within half a step of the matrix's 8 bits and of the query's 15, at all levels to the bit."""
-    rng = np.random.default_rng(dim)
-    case = Case(tmp_path, clustered(rng, 20, dim), width)
-    matrix, queries = matrix_of(rng, width, dim), rng.standard_normal((5, dim)).astype(np.float32)
-    queries[:, dim // 2] *= largest  # as some encoders have a dimension
-    for query in queries:
-        prefixes = [kernel_prefix(case.graph(at, matrix), query) for at in range(len(LEVELS))]
-        assert all((other == prefixes[0]).all() for other in prefixes)
-        unit = unit_rows(query[None])[0].astype(np.float64)
-        bound = np.abs(matrix).max(axis=1) / 254 * np.abs(unit).sum()
-        bound += np.abs(unit).max() / (2 * 127 * 128) * np.abs(matrix).sum(axis=1) + 1e-6
-        assert (np.abs(prefixes[0] - matrix.astype(np.float64) @ unit) <= bound).all()
 
 
 SETTINGS = "searchengine.indexer.search.native_search."
@@ -335,11 +216,6 @@ def test_a_walk_under_a_filter_leaves_nothing_to_the_next_one(large: Case) -> No
     first = graph.search(QUERIES, 10, 20, 40)[0]
     assert (graph.search(QUERIES, 10, 20, 40, NodeFilter(graph.bits(mask), 2, 0.0))[0] >= 0).any()
     np.testing.assert_array_equal(graph.search(QUERIES, 10, 20, 40)[0], first)
-
-
-def recall(rows: np.ndarray, case: Case, allowed: np.ndarray) -> float:
-    best = allowed[np.argsort(-(QUERIES @ case.stored[allowed].T), axis=1)[:, :10]]
-    return float(np.mean([len({*a} & {*b}) / 10 for a, b in zip(rows, best, strict=True)]))
 
 
 def test_threads_slices_and_orders_change_nothing(
@@ -431,37 +307,3 @@ def test_views_outlive_the_segment_they_came_from(segment_folder: Path) -> None:
     del segment
     for still in (other, view):
         np.testing.assert_array_equal(still.search(queries, 10).rows, expected)
-
-
-SANITIZED = """
-import sys
-from pathlib import Path
-import pytest
-from searchengine.indexer.native import compiler
-compiler.LIBRARY = Path(sys.argv[1])
-from searchengine.indexer.native import library
-assert library.levels(), "the checked library does not load"
-sys.exit(pytest.main(["-q", "-s", "-p", "no:cacheprovider", "-m", "not long", *sys.argv[2:]]))
-"""
-
-
-@pytest.mark.long
-@pytest.mark.skipif(sys.platform != "linux", reason="the checks are preloaded as on Linux")
-def test_nothing_is_read_or_written_out_of_bounds(tmp_path: Path) -> None:
-    """These tests again, by a library that checks its memory accesses and its arithmetic."""
-    target = tmp_path / "kernel.so"
-    problem = compiler.compile_kernel(target, compiler.SANITIZE)
-    assert problem is None, problem
-    command = [*(compiler.compiler() or []), "-print-file-name=libasan.so"]
-    preloaded = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-    environment = os.environ | {
-        "LD_PRELOAD": preloaded,
-        "ASAN_OPTIONS": "detect_leaks=0",
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
-    tested = ("native_library", "native_building", "rotation", "words")
-    names = [f"test_{name}.py" for name in tested]
-    files = [__file__, *(str(Path(__file__).with_name(name)) for name in names)]
-    subprocess.run(
-        [sys.executable, "-c", SANITIZED, str(target), *files], check=True, env=environment
-    )

@@ -118,11 +118,3 @@ def test_few_rows_are_all_found(tmp_path: Path, count: int) -> None:
     case = Case(tmp_path, rows_of(count), WIDTH)
     rows, _, _ = case.graph().search(QUERIES[:5], count, count, max(count, 16))
     np.testing.assert_array_equal(np.sort(rows), np.tile(np.arange(count), (5, 1)))
-
-
-def test_some_rows_only(tmp_path: Path) -> None:
-    kept = np.arange(5, ROWS, 7)
-    case = Case(tmp_path, rows_of(ROWS), WIDTH, kept=kept)
-    rows, _, _ = case.graph().search(QUERIES, 10, 10, 64)
-    assert np.isin(rows, kept).all()
-    assert case.index.ntotal == len(kept)

@@ -1,5 +1,10 @@
 """The library of the kernel: its levels against each other, its choice, and its compilation."""
 
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -71,31 +76,6 @@ def test_levels_score_codes_and_blocks_as_integers(
         assert above == sum(1 << i for i in range(64) if expected[i] > least)
 
 
-@given(
-    dim=st.integers(1, 200) | st.sampled_from([256, 768]),
-    half=st.booleans(),
-    shift=st.integers(0, 3),
-    seed=st.integers(0, 1000),
-)
-def test_levels_score_rows_bit_for_bit(dim: int, half: bool, shift: int, seed: int) -> None:
-    """Rows start at any byte. Small values of float16 are subnormal."""
-    rng = np.random.default_rng(seed)
-    values = rng.standard_normal(dim) * 10.0 ** rng.integers(-7, 1, dim)
-    row = values.astype("f2" if half else "f4")
-    padded = np.zeros(-(-dim // 32) * 32, np.float32)
-    padded[:dim] = rng.standard_normal(dim)
-    raw = np.zeros(shift + row.nbytes, np.uint8)
-    raw[shift:] = row.view(np.uint8)
-    scores = [
-        library.load().kernel_score_row(level, address(raw) + shift, address(padded), dim, half)
-        for level in range(len(LEVELS))
-    ]
-    assert len({*scores}) == 1
-    exact = row.astype(np.float64) @ padded[:dim].astype(np.float64)
-    magnitude = np.abs(row.astype(np.float64)) @ np.abs(padded[:dim]).astype(np.float64)
-    assert abs(scores[0] - exact) <= 1e-6 * magnitude + 1e-12
-
-
 # --- which kernel searches ---------------------------------------------------------------------
 
 
@@ -138,17 +118,8 @@ def test_without_a_library_faiss_searches(
     monkeypatch.setenv("SEARCHENGINE_KERNEL", "scalar")
     with pytest.raises(SegmentConfigError, match=r"not available .* set it to native or faiss"):
         Segment.open(segment_folder)
-
-
-def test_an_unknown_kernel_is_refused(
-    segment_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setenv("SEARCHENGINE_KERNEL", "sse9")
     with pytest.raises(SegmentConfigError, match=r"must be one of native, faiss, .*got 'sse9'"):
-        Segment.open(segment_folder)
-    absent = next(level for level in library.LEVELS if level not in LEVELS)
-    monkeypatch.setenv("SEARCHENGINE_KERNEL", absent)
-    with pytest.raises(SegmentConfigError, match=f"{absent} is not available on this machine"):
         Segment.open(segment_folder)
 
 
@@ -163,3 +134,70 @@ def test_a_failing_compiler_is_reported(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.delenv("CXX")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "no C++ compiler was found" in str(compiler.compile_kernel(target))
+
+
+# --- the compiled code checked by its compiler, and on ARM --------------------------------------
+
+CHECKED = """
+import sys
+from pathlib import Path
+import pytest
+from searchengine.indexer.native import compiler
+compiler.LIBRARY = Path(sys.argv[1])
+from searchengine.indexer.native import library
+from searchengine.trainer.native import library as encoder
+encoder.load = lambda load=encoder.load: load(Path(sys.argv[2]))
+assert library.levels() and encoder.levels(), "the checked libraries do not load"
+sys.exit(pytest.main(["-q", "-s", "-p", "no:cacheprovider", "-m", "not long", *sys.argv[3:]]))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="the checks are preloaded as on Linux")
+def test_nothing_is_read_or_written_out_of_bounds(tmp_path: Path) -> None:
+    """The tests of both kernels, by libraries that check memory accesses and arithmetic."""
+    targets = [tmp_path / name / "kernel.so" for name in ("search", "encoder")]
+    for target in targets:
+        target.parent.mkdir()
+    (tmp_path / "encoder" / "source").symlink_to(compiler.ENCODER.with_name("source"))
+    for target in targets:
+        problem = compiler.compile_kernel(target, (*compiler.SANITIZE, "-DVNNI_BY_AVX512"))
+        assert problem is None, problem
+    asan = [*(compiler.compiler() or []), "-print-file-name=libasan.so"]
+    preloaded = subprocess.run(asan, check=True, capture_output=True, text=True).stdout.strip()
+    checks = {"LD_PRELOAD": preloaded, "ASAN_OPTIONS": "detect_leaks=0"}
+    environment = os.environ | checks | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    tests = Path(__file__).parents[1]
+    names = ("native", "native_building", "rotation", "words")
+    files = [tests / "indexer" / f"test_{name}.py" for name in names]
+    files += [tests / "trainer" / f"test_{name}.py" for name in ("native_runtime",)]
+    command = [sys.executable, "-c", CHECKED, *map(str, (*targets, *files))]
+    subprocess.run(command, check=True, env=environment)
+
+
+ARM, EMULATOR = "aarch64-linux-gnu-g++", shutil.which("qemu-aarch64")
+
+
+@pytest.mark.long
+@pytest.mark.skipif(
+    not (shutil.which(ARM) and EMULATOR),
+    reason=f"needs {ARM} and qemu-aarch64 (Debian: g++-aarch64-linux-gnu, qemu-user)",
+)
+@pytest.mark.parametrize(
+    ("main", "source", "names"),
+    [
+        ("neon_scores.cpp", compiler.SOURCE, ("scores.cpp", "scores_arm.cpp", "prefix.cpp")),
+        ("neon_encoder.cpp", compiler.ENCODER.with_name("source"), ("*.cpp",)),
+    ],
+)
+def test_neon_computes_as_the_scalar_level(
+    tmp_path: Path, main: str, source: Path, names: Sequence[str]
+) -> None:
+    """Compiled for ARM and run by an emulator."""
+    program = tmp_path / "neon"
+    flags = [flag for flag in compiler.FLAGS if flag not in ("-shared", "-fPIC")]
+    sources = [Path(__file__).parents[1] / main, *(p for name in names for p in source.glob(name))]
+    command = [ARM, *flags, "-static", f"-I{source}", *map(str, sources), "-o", str(program)]
+    subprocess.run(command, check=True)
+    done = subprocess.run([str(EMULATOR), str(program)], stdout=subprocess.PIPE, text=True)
+    assert done.returncode == 0 and done.stdout.endswith(" 0 differ\n"), done.stdout

@@ -1,4 +1,4 @@
-"""Exact scores of a shortlist."""
+"""Exact scores of a shortlist; groups of near duplicates against a plain loop over all pairs."""
 
 from dataclasses import replace
 
@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from searchengine.indexer.errors import VectorError
+from searchengine.indexer.search import exact
 from searchengine.indexer.search.cascade import SearchResult, merge, narrow, rerank
+from searchengine.indexer.search.exact import leaders
 
 
 class Store:
@@ -42,15 +44,10 @@ def test_merging_numbers_rows_from_their_bases() -> None:
         both.scores, np.array([[0.9, 0.9, 0.7, 0.5, -np.inf]], np.float32)
     )
     assert merge([second, first], [100, 0], 2).rows.tolist() == [[4, 102]]
+    exact = replace(first, exact=True)
+    assert merge([exact, exact], [0, 10], 1).exact and not merge([exact, second], [0, 10], 1).exact
     with pytest.raises(VectorError, match="1 results with 2 bases"):
         merge([first], [0, 1], 3)
-
-
-def test_a_merged_result_is_exact_if_all_parts_are() -> None:
-    part = SearchResult(np.array([[1], [2]]), np.zeros((2, 1), np.float32))
-    exact = replace(part, exact=True)
-    assert merge([exact, exact], [0, 10], 1).exact
-    assert not merge([exact, part], [0, 10], 1).exact
 
 
 def test_a_stage_of_a_funnel_by_hand() -> None:
@@ -60,3 +57,43 @@ def test_a_stage_of_a_funnel_by_hand() -> None:
     candidates = np.array([[3, 1, 2, 0, 4], [0, -1, 1, 2, -1]])
     assert narrow(store, queries, candidates, 1, 4).tolist() == [[0, 3, 4, 2], [1, 2, 0, -1]]
     assert store.largest == 5  # only the first number of each row is read
+
+
+def plain(vectors: np.ndarray, above: float) -> tuple[list[int], list[float]]:
+    """As `leaders` states it."""
+    leader, cosine = [], []
+    for i, vector in enumerate(vectors):
+        firsts = [j for j in range(i) if leader[j] == j]
+        near = [j for j in firsts if vectors[j] @ vector >= above]
+        leader.append(near[0] if near else i)
+        cosine.append(float(vectors[near[0]] @ vector) if near else 1.0)
+    return leader, cosine
+
+
+def clustered(count: int, dim: int, seed: int = 0) -> np.ndarray:
+    """Unit rows around a few centres, some of them equal, a row of zeros among them."""
+    rng = np.random.default_rng(seed)
+    centres = rng.standard_normal((count // 6, dim))
+    noise = rng.standard_normal((count, dim)) * rng.choice([0, 0.1, 0.3], (count, 1))
+    vectors = centres[rng.integers(0, len(centres), count)] + noise
+    vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    vectors[count // 2] = 0
+    return vectors.astype(np.float32)
+
+
+@pytest.mark.parametrize(("dim", "above"), [(3, 0.93), (66, 0.5), (200, 1 - 1e-6)])
+def test_groups_are_those_of_all_pairs(
+    dim: int, above: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exact, "_FEW", 10)
+    monkeypatch.setattr(exact, "_PAIRS", 7)
+    vectors = clustered(260, dim)
+    expected = plain(vectors, above)
+    for block in (1, 97, 1024):
+        monkeypatch.setattr(exact, "_BLOCK", block)
+        done: list[int] = []
+        leader, cosine = leaders(vectors, above, done.append)
+        assert leader.tolist() == expected[0]
+        assert cosine == pytest.approx(expected[1], abs=1e-5)
+        assert sum(done) == len(vectors) and len(done) == -(-260 // block)
+    assert (leader != np.arange(260)).any() or above > 0.99

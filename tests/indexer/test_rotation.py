@@ -1,12 +1,12 @@
-"""The rotation that a prefix is made with."""
+"""The rotation that a prefix is made with; prefixes: truncated and re-normalised."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from searchengine.indexer.arrays import prefix
-from searchengine.indexer.errors import VectorError
 from searchengine.indexer.storage.rotation import pca, prefixes, rotated
 
 DIM = 48
@@ -42,27 +42,6 @@ def test_directions_are_orthonormal_and_packed_by_energy(
     np.testing.assert_allclose(rotated(rows, matrix), rows @ matrix.T, rtol=1e-4, atol=1e-5)
 
 
-def test_a_known_rotation_is_found() -> None:
-    """Energy 9 along (1, 1)/sqrt 2 and 1 along (1, -1)/sqrt 2, worked out by hand."""
-    s = 1 / np.sqrt(2)
-    rows = np.array([[3 * s, 3 * s], [s, -s]], np.float32)
-    np.testing.assert_allclose(np.abs(rotated(rows, pca([rows], 2))), [[3, 0], [0, 1]], atol=1e-6)
-
-
-def test_no_rows_are_refused() -> None:
-    for blocks in ([], [np.empty((0, 4), np.float32)]):
-        with pytest.raises(VectorError, match="at least one row"):
-            pca(blocks, 2)
-    np.testing.assert_array_equal(
-        pca([np.empty((0, DIM), np.float32), rows_of(3)], 5), pca([rows_of(3)], 5)
-    )
-
-
-def test_the_identity_cuts_and_nothing_else() -> None:
-    rows = low_rank(30, 12, 3)
-    np.testing.assert_array_equal(prefixes(rows, 5, None), prefix(rows, 5))
-
-
 @pytest.mark.parametrize("n", [1, 8, 9, 300])
 def test_prefixes_of_equal_rows_are_equal_bit_for_bit_wherever_they_stand(n: int) -> None:
     """Otherwise equal documents would get different codes."""
@@ -73,3 +52,33 @@ def test_prefixes_of_equal_rows_are_equal_bit_for_bit_wherever_they_stand(n: int
     np.testing.assert_array_equal(found[n // 2 :], np.broadcast_to(found[0], (n - n // 2, 16)))
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
     np.testing.assert_allclose(found, prefix(rows @ matrix.T, 16), atol=1e-5)
+
+
+MATRICES = hnp.arrays(
+    np.float32,
+    st.tuples(st.integers(1, 5), st.integers(4, 12)),
+    elements=st.floats(-(2.0**100), 2.0**100, width=32),
+)
+
+
+def test_prefixes_by_hand() -> None:
+    rows = np.array([[3, 4, 99], [0, -2, 7]], np.float32)
+    assert prefix(rows, 2).tolist() == [[np.float32(0.6), np.float32(0.8)], [0, -1]]
+    assert prefix(rows, 1).tolist() == [[1], [0]]
+
+
+@given(MATRICES, st.integers(1, 4))
+def test_a_prefix_of_a_prefix_is_the_prefix(rows: np.ndarray, p: int) -> None:
+    wider = prefix(rows, 4)
+    # A tail that dwarfs the head may push the head below float32's smallest normal number.
+    heads = np.linalg.norm(wider[:, :p].astype(np.float64), axis=1)
+    kept = heads > 1e-30
+    np.testing.assert_allclose(prefix(wider, p)[kept], prefix(rows, p)[kept], rtol=1e-5, atol=1e-6)
+
+
+@given(MATRICES, st.integers(1, 4))
+def test_rows_have_length_one_or_are_zero(rows: np.ndarray, p: int) -> None:
+    cut = prefix(rows, p)
+    lengths = np.linalg.norm(cut.astype(np.float64), axis=1)
+    assert cut.dtype == np.float32
+    np.testing.assert_allclose(lengths, (rows[:, :p] != 0).any(axis=1).astype(float), atol=1e-6)

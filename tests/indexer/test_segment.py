@@ -12,10 +12,12 @@ from conftest import REPOSITORY, disk_full_at
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchengine.indexer.arrays import prefix, unit_rows
+from searchengine.indexer.arrays import RowNumbers, prefix, unit_rows
 from searchengine.indexer.config import Structure
 from searchengine.indexer.errors import SegmentConfigError, SegmentError, VectorError
+from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Code, RotationKind, Segment, SegmentConfig, Storage
+from searchengine.indexer.storage.passages_file import PASSAGES
 
 DIM = 48
 DOCS = REPOSITORY / "docs" / "format.md"
@@ -62,7 +64,7 @@ def test_two_stages_equal_the_slow_two_stages(segment: Segment) -> None:
     full = np.full(coarse.shape, -np.inf)
     np.put_along_axis(full, short, np.take_along_axis(queries @ stored.T, short, axis=1), axis=1)
     expected = np.argsort(-full, axis=1, kind="stable")[:, :10]
-    found = segment.search(QUERIES, 10)
+    found = segment.search(QUERIES * 1000, 10)  # of any length
     # Codes and graphs move the cut of the shortlist.
     assert overlap(found.rows, expected) >= 0.97
     kind = segment.config
@@ -80,15 +82,6 @@ def test_more_shortlist_never_hurts_when_flat(
     low = flat.search(query, 5, shortlist=small).scores
     high = flat.search(query, 5, shortlist=small + more).scores
     assert (high >= low).all()
-
-
-def test_a_short_shortlist_is_raised_to_k_and_the_length_of_a_query_does_not_matter(
-    segment: Segment,
-) -> None:
-    found = segment.search(QUERIES * 1000, np.int64(20), shortlist=1)  # type: ignore[arg-type]
-    expected = segment.search(QUERIES, 20, shortlist=20)
-    assert (found.rows == expected.rows).mean() > 0.99 and (found.rows >= 0).all()
-    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-6)
 
 
 # --- what the vectors look like ----------------------------------------------------------------
@@ -189,12 +182,9 @@ def test_one_flipped_bit_is_named(victim: Path, name: str, place: float) -> None
             Segment.open(victim)
 
 
-def test_a_folder_that_is_no_segment_is_refused(tmp_path: Path) -> None:
+def test_no_segment_and_a_closed_one_say_so(victim: Path) -> None:
     with pytest.raises(SegmentError, match="is no segment"):
-        Segment.open(tmp_path)
-
-
-def test_a_closed_segment_says_so(victim: Path) -> None:
+        Segment.open(victim.parent)
     segment = Segment.open(victim)
     segment.close()
     segment.close()
@@ -232,14 +222,6 @@ def test_k_and_shortlist_must_be_counts(flat: Segment, bad: int) -> None:
         flat.search(QUERIES, 3, shortlist=bad)
     with pytest.raises(VectorError, match="shortlist must be a whole number"):
         flat.shortlist(unit_rows(QUERIES), bad)
-
-
-def test_rows_outside_the_segment_are_refused(flat: Segment) -> None:
-    for use in (flat.search, flat.exact):
-        with pytest.raises(VectorError, match=r"rise strictly within \[0, 2500\)"):
-            use(QUERIES, 3, allowed=[5, 2500])
-    with pytest.raises(VectorError, match="rise strictly"):
-        flat.vectors([-1])
 
 
 BAD = ROWS[:6000].copy()
@@ -317,3 +299,115 @@ def test_rows_whose_length_float32_rounds_are_stored_and_verified_as_they_are(
     with Segment.build(tmp_path / "s", given, settings) as segment:
         np.testing.assert_array_equal(segment.vectors([0, 1, 2]), given)
         np.testing.assert_array_equal(np.concatenate([*segment.verified()]), given)
+
+
+def test_near_duplicates_are_told_apart(tmp_path: Path) -> None:
+    """Thousands of rows closer than a scan's rounding: the right ones, the lower row first."""
+    noise = np.random.default_rng(5).standard_normal((3000, DIM))
+    rows = unit_rows(ROWS[:1]) + 3e-6 * noise.astype(np.float32)
+    with Segment.build(tmp_path / "s", rows, config()) as segment:
+        found, every = segment.exact(QUERIES, 10), segment.exact(QUERIES, 3000)
+        truth = unit_rows(QUERIES) @ segment.take(np.arange(3000)).T
+        best = np.sort(truth, axis=1)[:, :-11:-1]
+        np.testing.assert_allclose(found.scores, best, rtol=0, atol=1e-6)
+        # By the scores that are returned, which the order follows, and those of all other rows.
+        np.testing.assert_array_equal(found.rows, every.rows[:, :10])
+        order = np.lexsort((every.rows, -every.scores), axis=1)
+        np.testing.assert_array_equal(order, np.broadcast_to(np.arange(3000), order.shape))
+
+
+def test_a_result_too_large_to_hold_is_refused(flat: Segment) -> None:
+    calls = [
+        lambda k: flat.search(QUERIES, k),
+        lambda k: flat.exact(QUERIES, k),
+        lambda k: flat.rerank(QUERIES, np.zeros((30, 1), np.int64), k),
+        lambda k: flat.shortlist(QUERIES, k),
+    ]
+    for call in calls:
+        with pytest.raises(VectorError, match=r"at most 1048576 .* 2500 rows, got 10{12}; ask"):
+            call(10**12)
+    # A shortlist longer than all rows is one of all rows.
+    assert flat.search(QUERIES, 10, shortlist=10**12).exact
+
+
+# --- rows that may be found ---------------------------------------------------------------------
+
+
+def test_allowed_rows_of_another_segment_are_refused(flat: Segment) -> None:
+    for use in (flat.search, flat.exact):
+        with pytest.raises(VectorError, match="of a segment of 2500 rows, got 5 rows"):
+            use(QUERIES, 3, allowed=Allowed.from_rows([1], 5))
+        with pytest.raises(VectorError, match=r"rise strictly within \[0, 2500\)"):
+            use(QUERIES, 3, allowed=[5, 2500])
+
+
+def test_allowed_rows_by_hand() -> None:
+    for some in (Allowed.from_rows([0, 2, 3], 5), Allowed.without([1, 4], 5)):
+        assert (some.size, some.total, some.share) == (3, 5, 0.6)
+        assert some.rows.tolist() == [0, 2, 3] and some.rows.dtype == np.int64
+        assert some.mask.tolist() == [True, False, True, True, False]
+        assert repr(some) == "Allowed(3 of 5 rows)"
+        assert [some.selector.is_member(i) for i in range(5)] == some.mask.tolist()
+        for array in (some.rows, some.mask):
+            with pytest.raises(ValueError, match="read-only"):
+                array[0] = 1
+    assert Allowed.from_rows([], 5).size == 0 and Allowed.without([], 5).size == 5
+    assert Allowed.without([], 5).selector is None  # nothing to ask of every row
+    assert Allowed.without(range(5), 5).rows.tolist() == []
+
+
+@pytest.mark.parametrize(
+    "bad", [[2, 1], [1, 1], [-1, 2], [3, 10], [[1, 2]], [0.5], ["a"], [True, False]]
+)
+def test_allowed_rows_that_do_not_rise_are_refused(bad: list[object]) -> None:
+    for make in (Allowed.from_rows, Allowed.without):
+        with pytest.raises(VectorError, match="allowed rows must"):
+            make(bad, 10)  # type: ignore[arg-type]
+
+
+# --- passages.npy: which passage each row is the vector of ----------------------------------------
+
+
+CONFIG = SegmentConfig.from_dict({"prefix": 2})
+VECTORS = np.eye(5, dtype=np.float32)
+COLUMNS = np.array([[7, 7, 7, 3, 9], [0, 4, 8, 0, 2], [4, 8, 9, 5, 6]])
+
+
+def told(rows: int) -> RowNumbers:
+    return COLUMNS[:, :rows]
+
+
+def test_a_segment_keeps_its_passages(tmp_path: Path) -> None:
+    with (
+        Segment.build(tmp_path / "1", VECTORS, CONFIG, passages=told) as built,
+        Segment.rebuild(tmp_path / "2", built.path, CONFIG) as rebuilt,
+        Segment.merge(tmp_path / "3", [(built, [1, 3])], CONFIG) as bare,
+        Segment.merge(tmp_path / "4", [(built, [1, 3])], CONFIG, passages=told) as merged,
+    ):
+        assert bare.passages is None and merged.passages is not None
+        assert merged.passages.columns.tolist() == COLUMNS[:, :2].tolist()
+        for segment in (built, rebuilt):
+            segment.verify()
+            passages = segment.passages
+            assert passages is not None
+            assert passages.columns.tolist() == COLUMNS.tolist()
+            rows, documents = passages.of_documents(np.array([1, 3, 4]))
+            assert rows.tolist() == [0, 1, 2, 3, 4]
+            assert documents.tolist() == COLUMNS[0].tolist()
+    assert np.load(tmp_path / "1" / PASSAGES).tolist() == COLUMNS.tolist()
+
+
+def test_passages_are_added_to_a_finished_segment(tmp_path: Path) -> None:
+    """Then it is as if it had been built with them."""
+    Segment.build(tmp_path / "1", VECTORS, CONFIG, passages=told).close()
+    with Segment.build(tmp_path / "2", VECTORS, CONFIG) as before:
+        assert before.passages is None
+    Segment.add_passages(tmp_path / "2", told)
+    files = [{f.name: f.read_bytes() for f in (tmp_path / n).iterdir()} for n in ("1", "2")]
+    assert files[0] == files[1]
+
+
+def test_there_is_a_passage_for_each_row(tmp_path: Path) -> None:
+    with pytest.raises(VectorError, match=r"passages must have shape \(3, 5\), got \(3, 4\)"):
+        Segment.build(tmp_path / "1", VECTORS, CONFIG, passages=lambda _: told(4))
+    assert not list(tmp_path.iterdir())

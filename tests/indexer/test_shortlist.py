@@ -80,12 +80,3 @@ def test_a_given_shortlist_is_kept_and_a_view_takes_the_measured_one(
         assert not segment.search(rows[:1], 3).exact
     with pytest.raises(SegmentConfigError, match="stages need a shortlist, got 0"):
         SegmentConfig(prefix=8, shortlist=0, stages=((16, 5),))
-
-
-def test_a_shortlist_is_no_longer_than_what_an_ivf_probes(
-    build: Callable[[SegmentConfig], Segment], large: None
-) -> None:
-    """Most neighbours are in lists that are not probed: a scan of all rows would find them."""
-    values = {"structure": "ivf", "effort": 2}
-    with build(SegmentConfig.from_dict({**OPEN.as_dict(), **values})) as segment:
-        assert 25 <= segment.config.shortlist <= 1100 * 2 // 27

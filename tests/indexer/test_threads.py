@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,43 +16,24 @@ from searchengine.indexer.threads import (
 )
 
 
-class Meter:
-    """Counts what is in use at once."""
-
-    def __init__(self) -> None:
-        self.most = 0
-        self._used = 0
-        self._lock = threading.Lock()
-
-    def use(self, count: int) -> None:
-        with self._lock:
-            self._used += count
-            self.most = max(self.most, self._used)
-        time.sleep(0.001)
-        with self._lock:
-            self._used -= count
-
-
-def started(work: Callable[[], None]) -> threading.Thread:
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    return thread
-
-
 @pytest.mark.parametrize("limit", [1, 3, 7])
 def test_many_callers_never_use_more_than_the_limit(limit: int) -> None:
-    budget, meter = ThreadBudget(limit), Meter()
+    budget, used, lock = ThreadBudget(limit), [0, 0], threading.Lock()  # now, and at most
 
     def call(i: int) -> int:
         with budget.take(1 + i % 5) as taken:
             assert 1 <= taken <= 1 + i % 5
-            meter.use(taken)
+            with lock:
+                used[:] = used[0] + taken, max(used[1], used[0] + taken)
+            time.sleep(0.001)
+            with lock:
+                used[0] -= taken
         return taken
 
     with ThreadPoolExecutor(20) as pool:
         took = [*pool.map(call, range(200))]
     assert len(took) == 200
-    assert meter.most == limit  # never more, and all of them when so many ask
+    assert used == [0, limit]  # never more, and all of them when so many ask
     with budget.take(99) as rest:
         assert rest == limit  # all were given back
 
@@ -65,12 +46,12 @@ def test_single_queries_without_end_do_not_stop_a_batch() -> None:
             with budget.take(1):
                 time.sleep(0.001)
 
-    singles = [started(single) for _ in range(4)]
-    with budget.take(2) as taken:
-        assert taken == 1
-    ended.set()
-    for thread in singles:
-        thread.join(5)
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(4):
+            pool.submit(single)
+        with budget.take(2) as taken:
+            assert taken == 1
+        ended.set()
 
 
 @pytest.fixture

@@ -14,13 +14,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine.indexer.arrays import unit_rows
+from searchengine.indexer.config import Code, SegmentConfig, Structure
 from searchengine.indexer.errors import TuneError
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.cascade import SearchResult
-from searchengine.indexer.segment import Segment, SegmentConfig, Storage
+from searchengine.indexer.segment import Segment, Storage
 from searchengine.indexer.tuning import tune as module
-from searchengine.indexer.tuning.goal import holds, smallest_sample
-from searchengine.indexer.tuning.tune import Goal, Point, choose, recalls, shares, tune
+from searchengine.indexer.tuning.goal import holds
+from searchengine.indexer.tuning.tune import (
+    Goal,
+    Point,
+    choose,
+    cold_row,
+    hot_row,
+    recalls,
+    shares,
+    tune,
+)
 
 DIM = 32
 
@@ -90,18 +100,6 @@ def without(rows: np.ndarray, segments: list[range]) -> list[Allowed]:
         Allowed.from_rows(np.setdiff1d(numbers, rows) - numbers.start, len(numbers))
         for numbers in segments
     ]
-
-
-def test_a_tiny_segment_in_front_does_not_decide(tmp_path: Path) -> None:
-    """It is flat whatever the recipe; the large one behind it is not."""
-    folders = [(tmp_path / "tiny", ROWS[:20]), (tmp_path / "large", ROWS[20:])]
-    segments = [Segment.build(path, part, SegmentConfig(prefix=8)) for path, part in folders]
-    recipe = SegmentConfig.from_dict({"prefix": 16, "structure": "hnsw", "code": "int8"})
-    own = np.arange(30, 3000, 10)
-    others = without(own, [range(20), range(20, 3000)])
-    tuned = tune(segments, ROWS[own], Goal(0.9), searched=others, configs=[recipe])
-    assert {point.config.structure for point in tuned.curve} == {"hnsw"}
-    assert tuned.config.effort >= tuned.config.shortlist
 
 
 def measured(*values: tuple[float, float]) -> list[Point]:
@@ -302,10 +300,19 @@ def test_capital_equals_the_paper_value_by_value(
         assert holds(np.asarray(values), target, confidence) == (capital > goal)
 
 
-@pytest.mark.parametrize("target", [0.5, 0.8, 0.95, 0.99, 0.999])
-@pytest.mark.parametrize("confidence", [0.9, 0.975])
-def test_the_smallest_sample_is_where_ones_begin_to_hold(target: float, confidence: float) -> None:
-    count = smallest_sample(target, confidence)
-    assert holds(np.ones(count), target, confidence)
-    for fewer in (1, 2, 10):
-        assert not holds(np.ones(max(1, count - fewer)), target, confidence)
+# --- what is foretold of a segment's size is what it takes ----------------------------------------
+
+
+@pytest.mark.parametrize("code", Code)
+@pytest.mark.parametrize("structure", Structure)
+def test_the_coarse_file_is_as_large_as_foretold(
+    tmp_path: Path, structure: Structure, code: Code
+) -> None:
+    config = SegmentConfig(prefix=64, structure=structure, code=code)
+    rows = np.random.default_rng(0).standard_normal((4000, 64))
+    with Segment.build(tmp_path / "s", rows, config) as segment:
+        size = (segment.path / "coarse.faiss").stat().st_size
+        cold = (segment.path / "vectors.faiss").stat().st_size
+    # Headers are counted as nothing, and small beside a million rows.
+    assert abs(size - 4000 * hot_row(config, 4000, 64)) < 0.03 * size + 2048
+    assert abs(cold - 4000 * cold_row(config, 64)) < 0.02 * cold + 4096

@@ -287,12 +287,9 @@ def test_a_segment_keeps_its_words(tmp_path: Path) -> None:
         Segment.merge(tmp_path / "4", [(built, [1, 3]), (rebuilt, None)], config) as merged,
         Segment.merge(tmp_path / "5", [(built, None), (bare, None)], config) as without,
         Segment.merge(tmp_path / "6", [(bare, None)], config, words=write) as written,
-        Segment.merge(tmp_path / "7", [(built, [1, 3])], config, words=write) as same,
-        Segment.merge(tmp_path / "8", [(bare, None)], config, words=written_as("new")) as other,
-        Segment.merge(tmp_path / "9", [(other, None)], config, words=write) as again,
+        Segment.merge(tmp_path / "7", [(built, None)], config, words=written_as("new")) as other,
     ):
-        assert same.words is not None and same.words.vocabulary == [b"a", b"b", b"c"]
-        for segment, kind in ((written, "test"), (other, "new"), (again, "test")):
+        for segment, kind in ((written, "test"), (other, "new")):
             assert segment.words is not None and segment.words.notes == {"kind": kind}
         assert bare.words is None and without.words is None
         for segment in (built, rebuilt, written):

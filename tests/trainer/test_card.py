@@ -4,10 +4,8 @@ import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from click.testing import CliRunner
 from tiny_model import WIDTH, write_sentence_transformer
 
@@ -67,34 +65,11 @@ def blocks(text: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)\n```", text, re.DOTALL)
 
 
-def front(model: Model) -> dict[str, Any]:
-    matter: dict[str, Any] = yaml.safe_load(model_card(model).split("---\n", 2)[1])
-    return matter
-
-
 def test_what_a_card_tells(trained: Model, folder: Path) -> None:
     text = (folder / "README.md").read_text(encoding="utf-8")
     assert text == model_card(trained) == model_card(Encoder.load(folder).model)
     assert f"| {WIDTH} | 80.00 | 90.00 |\n| 16 | 50.00 | 75.00 |\n| 8 | 41.24 | 60.00 |\n" in text
     assert "secret" not in text and "own data" not in text
-
-
-@pytest.mark.parametrize(
-    ("base", "name"),
-    [
-        ("starter-768", "sentence-transformers/all-MiniLM-L6-v2"),
-        ("someone/encoder@c0ffee", "someone/encoder"),
-        ("/models/encoder", None),
-        ("there", None),
-    ],
-)
-def test_the_base_is_named_as_on_the_hub(
-    trained: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: str, name: str | None
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "there").mkdir()
-    recipe = RECIPE | {"config": CONFIG | {"base": base}}
-    assert front(replace(trained, recipe=recipe)).get("base_model") == name
 
 
 def test_commands_of_the_card(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

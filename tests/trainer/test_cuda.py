@@ -1,7 +1,9 @@
 """Networks on a CUDA device; without one, the calls of torch that they make."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +18,11 @@ from searchengine.trainer.model.tokens import TokenIds, Tokenization
 from searchengine.trainer.runtimes.runtime_config import Precision
 from searchengine.trainer.runtimes.torch_runtime import TorchRuntime, pick_device
 from searchengine.trainer.sources.source import Source
+from searchengine.trainer.training import processes
+from searchengine.trainer.training.loop import train
+from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import WORDS, write_sentence_transformer
+from tests.trainer.test_train_loop import config  # noqa: F401  (fixtures)
 
 TEXTS = ["the dog sleeps", "a", "two big whales near the sea " * 9, "", "red blue"]
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
@@ -50,7 +56,7 @@ def test_too_little_memory_is_one_error(tiny: Path, monkeypatch: pytest.MonkeyPa
 
 def decoder() -> SentenceModule:
     """A small network with rotary positions, whose frequencies are in no model file."""
-    config = transformers.Qwen3Config(
+    settings = transformers.Qwen3Config(
         vocab_size=60,
         hidden_size=32,
         num_hidden_layers=2,
@@ -61,7 +67,7 @@ def decoder() -> SentenceModule:
         tie_word_embeddings=True,
     )
     torch.manual_seed(0)
-    network = transformers.AutoModel.from_config(config)
+    network = transformers.AutoModel.from_config(settings)
     return SentenceModule(network, Pooling(32, ("mean",)), [Normalize()])
 
 
@@ -116,3 +122,51 @@ def test_bf16_takes_no_float32_weights_to_the_device(tiny: Path) -> None:
     runtime.run([*np.arange(48, dtype=np.int32).reshape(2, 24)])
     assert torch.cuda.max_memory_allocated() - before < 100 * 2**20
     assert {weight.device.type for weight in module.parameters()} == {"cpu"}
+
+
+Trained = tuple[list[float], dict[str, torch.Tensor]]
+
+
+def trained(config: TrainConfig, name: str, **changes: Any) -> Trained:  # noqa: F811
+    """Losses and weights of three updates in float32."""
+    out = config.out.with_name(name)
+    encoder = train(replace(config, out=out, **({"max_steps": 3} | changes)))
+    weights = {key: weight.cpu() for key, weight in encoder.module.state_dict().items()}
+    return encoder.model.history["losses"], weights
+
+
+def assert_equal(found: Trained, expected: Trained, tolerance: float) -> None:
+    close = {"rtol": tolerance, "atol": tolerance}
+    torch.testing.assert_close(found[0], expected[0], **close)
+    for name, weight in expected[1].items():
+        if name.endswith(
+            "key.bias"
+        ):  # softmax ignores it: its gradient is rounding, which Adam scales
+            continue
+        torch.testing.assert_close(found[1][name], weight, **close, msg=name)
+
+
+@needs_cuda
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"gradient_cache": True},
+        {"adapter_rank": 2},
+        {"attention_group": 4, "window": 64, "max_tokens": 64},
+        {"layers_per_step": 1},
+        {"queue_size": 16},
+        {"mlm_weight": 0.1},
+        {"pooling": "cls"},
+    ],
+    ids=str,
+)
+def test_a_gpu_trains_as_a_processor_does(
+    changes: dict[str, Any],
+    config: TrainConfig,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = {"dropout": 0.0} | changes
+    on_gpu = trained(config, "gpu", **known)
+    monkeypatch.setattr(processes, "pick_device", lambda _: torch.device("cpu"))
+    assert_equal(on_gpu, trained(config, "cpu", **known), 1e-3)

@@ -9,13 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from safetensors.numpy import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from transformers import PreTrainedModel
 
 from searchengine import SearchEngine
-from searchengine.cli import cli
 from searchengine.errors import CollectionError
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, ModelError
@@ -126,17 +124,6 @@ def test_a_collection_does_not_remember_that_code_was_trusted(
         pytest.raises(CollectionError, match="needs Python code that came with it"),
     ):
         engine.search("dog")
-
-
-def test_the_command_line_trusts_code_on_request(with_code: Path, tmp_path: Path) -> None:
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "notes" / "a.txt").write_text("a dog")
-    arguments = ["index", str(tmp_path / "notes"), str(tmp_path / "n.index")]
-    arguments += ["--encoder", str(with_code)]
-    refused = CliRunner().invoke(cli, arguments)
-    assert refused.exit_code == 2 and "--runtime trust-remote-code" in refused.output
-    trusted = CliRunner().invoke(cli, [*arguments, "--runtime", "trust-remote-code"])
-    assert trusted.exit_code == 0, trusted.output
 
 
 # ------------------------------------------------------------------ sentence-transformers' settings

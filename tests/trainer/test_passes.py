@@ -19,8 +19,8 @@ from searchengine.trainer.training.passes import Passes, View
 from searchengine.trainer.training.processes import Processes
 from searchengine.trainer.training.train_config import TrainConfig
 from searchengine.trainer.training.training_model import MaskedLanguageModel, TrainingModel
+from tests.reference_losses import backward
 from tests.tiny_model import WORDS
-from tests.trainer.one_step import backward
 from tests.trainer.test_train_loop import config  # noqa: F401  (fixtures)
 
 TEXTS = [" ".join(WORDS[i : i + 1 + 3 * i % 11]) for i in range(12)]

@@ -127,17 +127,13 @@ def config(**values: Any) -> Any:
 
 SPOILT: dict[str, tuple[Any, str]] = {
     "no tokenizer": (remove("tokenizer.json"), "tokenizer.json"),
-    "no weights": (remove("model.safetensors"), "model.safetensors"),
     "tokenizer": (lambda f: write_json(f / "tokenizer.json", {}), "is not a tokenizer"),
     "weights": (lambda f: (f / "model.safetensors").write_bytes(b"x" * 20), "cannot be read"),
     "no table": (tensors(other=np.ones((3, 2))), "no table of token vectors: .* got other"),
-    "one dimension": (tensors(embeddings=np.ones(3)), "no table of token vectors"),
     "few rows": (tensors(embeddings=np.ones((9, 4))), "the table has 9 rows"),
     "NaN": (tensors(embeddings=np.full((200, 4), np.nan)), "NaN"),
     "mapping": (tensors(embeddings=np.ones((9, 4)), mapping=np.full(200, 9)), "damaged"),
-    "factors": (tensors(embeddings=np.ones((200, 4)), weights=np.ones(7)), "damaged"),
     "dense": (dense, "has a Dense behind its StaticEmbedding"),
-    "prompt": (config(default_prompt_name="x"), "the default prompt 'x'"),
     "similarity": (config(similarity_fn_name="manhattan"), "manhattan"),
 }
 

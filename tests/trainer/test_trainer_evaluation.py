@@ -72,12 +72,6 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_files_are_pooled_and_quotes_are_text(tmp_path: Path) -> None:
-    first = write(tmp_path / "a.tsv", 'score\tsentence1\tsentence2\tx\n1.5\t"so\tit goes\ty\n')
-    second = write(tmp_path / "b.tsv", "sentence2\tscore\tsentence1\nb\t4\ta\n")
-    assert read_sts([first, second]) == [(1.5, '"so', "it goes"), (4.0, "a", "b")]
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model and three STS files."""

@@ -1,7 +1,8 @@
-"""What judges a run, and what it keeps: against scipy, scikit-learn, sentences by hand."""
+"""What judges a run, and what it keeps; labels: against scipy, scikit-learn, by hand."""
 
 import itertools
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import cross_val_score
+from sklearn.preprocessing import normalize
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError, DataError, TrainingWarning
 from searchengine.trainer.evaluation.sts import StsTask, sts_tasks
+from searchengine.trainer.model.modules import Classifier
 from searchengine.trainer.training.examples import Row, Split, identity, read_sts
-from searchengine.trainer.training.head import C
+from searchengine.trainer.training.head import CS, C, chosen_c, fit_classifier
 from searchengine.trainer.training.judging import (
     MIN_ITEMS,
     MIN_LABELS,
@@ -26,7 +30,6 @@ from searchengine.trainer.training.judging import (
 from searchengine.trainer.training.loop import Report, train
 from searchengine.trainer.training.result import PRIOR_LABELS
 from searchengine.trainer.training.train_config import TrainConfig
-from tests.trainer.test_classifier import config as labelled_config
 from tests.trainer.test_train_loop import (
     LAYER,
     NOUNS,
@@ -38,7 +41,7 @@ from tests.trainer.test_train_loop import (
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore::searchengine.trainer.errors.TrainingWarning")
-__all__ = ["config", "labelled_config"]  # fixtures
+__all__ = ["config"]  # a fixture
 
 TEXTS = [(f"the {n} {v}", f"{v} the {n} near a house") for n in NOUNS for v in VERBS]
 
@@ -168,9 +171,6 @@ def test_labels_that_nothing_judges_move_the_weights_by_their_number(
     )
 
 
-# --- the figures ---
-
-
 # --- what is held out ---
 
 
@@ -264,3 +264,68 @@ def test_labels_that_win_nothing_give_the_base_with_a_regression(
     right = np.array(found.classify(tested)[0]) == expected
     assert figures["base"]["32"] == pytest.approx(right.mean(), abs=0.001)
     assert np.mean(np.array(found.classify(texts)[0]) == whole.predict(x)) > 0.99
+
+
+# --- classifiers ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def labelled_config(base: Path, tmp_path: Path) -> TrainConfig:
+    """A text with "not" is a no; 240 texts: too few to hold some out."""
+    texts = [f"{a} {n} {v}" for a in ("the", "a", "big", "small") for n in NOUNS for v in VERBS]
+    rows = [(text, "yes") for text in texts] + [(f"{text} not", "no") for text in texts]
+    path = tmp_path / "labelled.tsv"
+    path.write_text("label\ttext\n" + "".join(f"{label}\t{text}\n" for text, label in rows))
+    return TrainConfig(
+        train=(path,),
+        out=tmp_path / "out",
+        base=str(base),
+        objective="classification",  # type: ignore[arg-type]
+        prefixes=(32, 8),
+        batch_size=8,
+        max_steps=40,
+        learning_rate=2e-3,
+        eval_every=10,
+        precision="fp32",  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize("share", [0.0, pytest.param(0.5, marks=pytest.mark.long), 0.9])
+def test_labels_are_learnt_and_saved(labelled_config: TrainConfig, share: float) -> None:
+    train(replace(labelled_config, label_weight=share))
+    again = Encoder.load(labelled_config.out, precision="fp32")
+    assert again.model.classifier is not None and again.model.classifier.labels == ("no", "yes")
+    assert again.classify(["the cat eats not", "the cat eats"]) == [["no", "yes"]]
+    with pytest.raises(ConfigError, match="knows no labels: train it with objective class"):
+        Encoder.load(labelled_config.base).classify(["a"])
+
+
+@pytest.mark.parametrize("names", [("a", "b"), ("a", "b", "c")])
+def test_a_fit_is_the_logistic_regression_of_scikit_learn(base: Path, names: Sequence[str]) -> None:
+    """Two labels have one row of coefficients there; the last label has a single text."""
+    texts = [f"the {n} {v}" for n in NOUNS for v in VERBS]
+    labels = [names[i % (len(names) - 1)] for i, _ in enumerate(texts[1:])] + [names[-1]]
+    encoder, classifier = Encoder.load(base), Classifier((32, 8), names)
+    rows = [Row(text, label=label) for text, label in zip(texts, labels, strict=True)]
+    fit_classifier(encoder, classifier, rows)
+    x = encoder.encode(texts)
+    for dim in (32, 8):  # each prefix has a regression of its own
+        short = x[:, :dim] / np.linalg.norm(x[:, :dim], axis=1, keepdims=True)
+        model = LogisticRegression(C=C, max_iter=2000, tol=1e-8)
+        expected = model.fit(short.astype(np.float64), labels).predict_proba(short)
+        logits = classifier(torch.from_numpy(x), dim)
+        np.testing.assert_allclose(logits.softmax(dim=1).detach(), expected, atol=2e-3)
+    with pytest.raises(ConfigError, match="labels of 4 dimensions: the classifier was trained for"):
+        classifier(torch.from_numpy(x), 4)
+
+
+def test_many_texts_choose_the_penalty() -> None:
+    """A third of the labels are wrong; one label has a single text."""
+    rng = np.random.default_rng(0)
+    x = normalize(rng.normal(size=(600, 50)))
+    labels = ["rare", *np.where((x[1:, 0] > 0) ^ (rng.random(599) < 0.3), "yes", "no")]
+    scores = {
+        c: cross_val_score(LogisticRegression(C=c), x[1:], labels[1:], cv=5).mean() for c in CS
+    }
+    assert chosen_c(x, labels) == max(CS, key=lambda c: scores[c]) != C
+    assert chosen_c(x[:400], labels[:400]) == C

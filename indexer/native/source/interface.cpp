@@ -63,13 +63,6 @@ class Searcher {
         return unusable ? kUnusable : incomplete.load();
     }
 
-    int64_t prefix(const float* query, float* prefix) const {
-        std::vector<float> unit(base_.graph.dim);
-        if (!scale_to_one(query, base_.graph.dim, unit.data())) return kUnusable;
-        base_.rotation.rotate(unit.data(), base_.level, prefix);
-        return 0;
-    }
-
     // For tests: codes scored and nodes whose links were followed, in all searches that have ended.
     void work(int64_t* totals) const {
         totals[0] = compared_;
@@ -286,12 +279,7 @@ int64_t kernel_words_count(const Postings* postings, int64_t term, const uint8_t
     return count_documents(*postings, term, mask);
 }
 
-// For tests: the prefix of a query, as long as the kernel leaves it; -2 as kernel_search.
-int64_t kernel_prefix(void* searcher, const float* query, float* prefix) {
-    return guarded([&] { return static_cast<Searcher*>(searcher)->prefix(query, prefix); });
-}
-
-// For tests: the scores of codes, of a block of them, and of one full-width row, at a level.
+// For tests: the scores of codes, at a level.
 void kernel_score_codes(int level, const uint8_t* codes, int64_t width, const int8_t* query,
                         const int32_t* rows, int count, int32_t* scores) {
     levels()[level].codes(codes, width, query, rows, count, scores);
@@ -303,10 +291,6 @@ uint64_t kernel_score_block(int level, const uint8_t* codes, int64_t width, cons
     std::vector<uint8_t> block(padded(width, kCodeBlock) * kBlockCodes);
     pack_codes(codes, width, rows, count, block.data());
     return levels()[level].block(block.data(), width, query, least, scores);
-}
-
-float kernel_score_row(int level, const uint8_t* row, const float* query, int64_t dim, int half) {
-    return (half ? levels()[level].half : levels()[level].single)(row, query, dim);
 }
 
 } // extern "C"
