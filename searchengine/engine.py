@@ -297,12 +297,8 @@ class SearchEngine:
 
         Raises QueryError for one that is empty or no text."""
         check_questions(questions)
-        return self._encode(self.collection.settings)([*map(normalized, questions)])
-
-    def _encode(self, settings: Mapping[str, Any]) -> tuning.Encode:
-        """What encodes questions in the state of these settings."""
-        held = self._encoder.questions(settings)
-        return tuning.with_map(held.encode, settings, held.encoder.fingerprint, held.encoder.dim)
+        encode = tuning.question_encoder(self._encoder, self.collection.settings)
+        return encode([*map(normalized, questions)])
 
     def encode_documents(self, texts: Sequence[str]) -> npt.NDArray[Any]:
         """Float32 (n, D), as the texts of documents are encoded. Raises QueryError."""
@@ -631,7 +627,7 @@ class SearchEngine:
                     questions = [corrected(snapshot, request, q, self._knows) for q in questions]
                     if not request.by_words:
                         try:
-                            encode = self._encode(settings)
+                            encode = tuning.question_encoder(self._encoder, settings)
                         except EncoderMismatch:
                             if settings["encoder"] == self.collection.settings["encoder"]:
                                 raise

@@ -1,6 +1,5 @@
 """The data of a bench: rows of a collection or of a file, and queries."""
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -10,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from searchengine.corpus.tabular import read_vectors
-from searchengine.engine import Mode, SearchEngine
+from searchengine.engine import Mode, SearchEngine, tuning
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import BLOCK_ROWS, Doubles, Floats, RowNumbers, evenly, unit_rows
 from searchengine.indexer.config import SegmentConfig
@@ -22,7 +21,6 @@ from searchengine.measure.retrieval import read_questions, task
 
 SELF_QUERIES = 500
 """Maximum number of rows used as queries if there are none; at most a tenth of the rows."""
-_TIMED = 100  # questions timed
 _FIRST = 10  # documents that nDCG@10 counts
 
 
@@ -102,21 +100,11 @@ def collection_dataset(
             tuple(snapshot.live[row] for row in snapshot.segments),
             vectors,
             str(engine.folder.path),
-            _encoding(engine, typed),
+            tuning.encoding_ms(engine.encoder, typed),
             None if judged is None else judge,
             () if judged is None else judged.notes,
             mode,
         )
-
-
-def _encoding(engine: SearchEngine, texts: Sequence[str]) -> float:
-    """Median milliseconds to encode a question, as a tuning takes them."""
-    texts, encoder, seconds = texts[:_TIMED], engine.encoder, []
-    for text in (*texts, *texts):  # each is encoded once before it is timed
-        begin = time.perf_counter()
-        encoder.encode([text], role="query")
-        seconds.append(time.perf_counter() - begin)
-    return 1e3 * float(np.median(seconds[len(texts) :]))
 
 
 @contextmanager

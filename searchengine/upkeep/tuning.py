@@ -4,7 +4,7 @@ import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ from searchengine.backends.folder.writer import Measured
 from searchengine.backends.mode import CHOSEN, Mode
 from searchengine.corpus.synonym_groups import SETTING, stored
 from searchengine.encoders.loading import CollectionEncoder
-from searchengine.encoders.protocol import NO_ENCODER
-from searchengine.errors import CollectionError, QueryError
+from searchengine.encoders.protocol import NO_ENCODER, TextEncoder
+from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.config import ALL_ROWS, SegmentConfig
@@ -33,7 +33,6 @@ from searchengine.indexer.tuning.tune import (
     queries_needed,
     tune,
 )
-from searchengine.trainer.errors import TrainerError
 
 QUERY_MAP = "query_map"
 """The setting of a map: its `matrix`, the `dim` and the `fingerprint` of the encoder; DESCRIBED."""
@@ -45,14 +44,9 @@ MAX_QUERIES = 2000
 RESERVE = 3
 """Factor on the queries needed: an index config is accepted if it misses at most half of what it
 may."""
+USUAL_MS = 2.0
+"""Milliseconds to encode a question where none was given to time it with."""
 _TIMED = 100  # questions encoded one by one
-
-# Of the usual lengths, where there are no others.
-_QUESTIONS = (
-    "how do whales sleep",
-    "which settings keep the index small without losing quality",
-    "what happened to the price of bread in the second half of the year, and why",
-)
 
 
 def check_enough(path: Path, rows: int, goal: Goal, questions: Sequence[str] | None) -> None:
@@ -121,16 +115,14 @@ def tune_collection(
         measured, settings = _measured(snapshot), snapshot.settings
     searched = [pair for pair in measured.values() if pair[1] is None or pair[1].size]
     segments, live = [segment for segment, _ in searched], [allowed for _, allowed in searched]
-    others = None
+    others, ms = None, 0.0
     if queries is None:
         vectors, others = queries_of(segments, live, goal)
+        if settings["encoder"]["fingerprint"] != NO_ENCODER:  # else questions are vectors
+            ms = USUAL_MS
     else:
-        held = encoder.questions(settings)
-        encode = with_map(held.encode, settings, held.encoder.fingerprint, held.encoder.dim)
-        vectors = encode(queries)
-    ms = 0.0  # where vectors are asked for
-    if settings["encoder"]["fingerprint"] != NO_ENCODER:
-        ms = _encoding_ms(encoder, queries, on_step or (lambda _: None))
+        vectors = question_encoder(encoder, settings)(queries)
+        ms = encoding_ms(encoder.load(settings), queries)
     tuning = tune(
         segments, vectors, goal, live=live, searched=others, on_step=on_step, question_ms=ms
     )
@@ -155,31 +147,14 @@ def _measured(snapshot: Snapshot) -> Measured:
     return {row: (segment, snapshot.live[row]) for row, segment in snapshot.segments.items()}
 
 
-def _encoding_ms(
-    encoder: CollectionEncoder,
-    queries: Sequence[str] | None,
-    report: Callable[[str], None],
-) -> float:
-    """Milliseconds to encode a question; 0 where the encoder is missing.
-
-    Reported, because it decides which differences of the search count.
-    """
-    questions, seconds = queries or _QUESTIONS, list[float]()
-    parts = [[text] for text in questions[:_TIMED]]
-    try:
-        encode = partial(encoder.load().encode, role="query")
-        for part in parts * 2:  # each is encoded once before it is timed
-            begin = time.perf_counter()
-            encode(part)
-            seconds.append((time.perf_counter() - begin) / len(part))
-    except (CollectionError, TrainerError) as error:
-        if queries is not None:
-            raise
-        report(f"only the search is timed, because questions cannot be encoded: {error}")
-        return 0.0
-    milliseconds = 1e3 * float(np.median(seconds[len(parts) :]))
-    report(f"encoding a question takes {milliseconds:.2g} ms, whatever the index config")
-    return milliseconds
+def encoding_ms(encoder: TextEncoder, questions: Sequence[str]) -> float:
+    """Median milliseconds to encode a question, which decide what differences of searches count."""
+    texts, seconds = questions[:_TIMED], list[float]()
+    for text in (*texts, *texts):  # each is encoded once before it is timed
+        begin = time.perf_counter()
+        encoder.encode([text], role="query")
+        seconds.append(time.perf_counter() - begin)
+    return 1e3 * float(np.median(seconds[len(texts) :]))
 
 
 def set_default(
@@ -225,14 +200,15 @@ def _check_words(collection: Backend, what: str) -> None:
 # ----------------------------------------------------------------- the map of the question's vector
 
 
-def with_map(encode: Encode, settings: Mapping[str, Any], fingerprint: str, dim: int) -> Encode:
-    """What encodes questions by an encoder, and maps them if a map was learnt for it."""
-    learnt = settings.get(QUERY_MAP)
-    if learnt is None or (learnt["fingerprint"], learnt["dim"]) != (fingerprint, dim):
-        return encode
+def question_encoder(encoder: CollectionEncoder, settings: Mapping[str, Any]) -> Encode:
+    """What encodes questions in the state of these settings, and maps them if a map was learnt."""
+    held, learnt = encoder.questions(settings), settings.get(QUERY_MAP)
+    built_by = held.encoder.fingerprint, held.encoder.dim
+    if learnt is None or (learnt["fingerprint"], learnt["dim"]) != built_by:
+        return held.encode
 
     def mapped(questions: Sequence[str]) -> Floats:
-        rows = encode(questions) @ _matrix(learnt["matrix"], dim)
+        rows = held.encode(questions) @ _matrix(learnt["matrix"], learnt["dim"])
         unit: Floats = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
         return unit
 
