@@ -399,11 +399,7 @@ class SearchEngine:
             raise QueryError("delete takes either keys or a filter")
         check_filter(where)
         checked = None if keys is None else checked_keys(keys, "delete")
-        deleted = self.collection.delete(checked, where)
-        if not deleted and where is not None:
-            with self.collection.reading() as snapshot:
-                _warn(listing.unknown_fields(snapshot, where), 4)
-        return deleted
+        return self.collection.delete(checked, where)
 
     def update(self, metadata: Patches) -> None:
         """Merge into the metadata of documents, by key; nothing is encoded.
@@ -543,10 +539,7 @@ class SearchEngine:
         """
         check_filter(where)
         with self.collection.reading() as snapshot:
-            groups = duplicates(snapshot, above, where, progress)
-            if not groups:
-                _warn(listing.unknown_fields(snapshot, where))
-        return groups
+            return duplicates(snapshot, above, where, progress)
 
     def explain(
         self, query: str | npt.ArrayLike, key: Key, k: int = 10, **options: Unpack[Options]
@@ -708,7 +701,7 @@ class SearchEngine:
 
         def read() -> Iterator[str]:
             with self.collection.reading() as snapshot:
-                yield from _or_warn(snapshot, where, listing.keys(snapshot, where))
+                yield from listing.keys(snapshot, where)
 
         return read()
 
@@ -726,8 +719,7 @@ class SearchEngine:
 
         def read() -> Iterator[Document]:
             with self.collection.reading() as snapshot:
-                listed = listing.documents(snapshot, where, offset, limit)
-                yield from _or_warn(snapshot, where, listed)
+                yield from listing.documents(snapshot, where, offset, limit)
 
         return read()
 
@@ -743,10 +735,7 @@ class SearchEngine:
         """Number of documents, or of those that match a filter. Raises FilterError."""
         check_filter(where)
         with self.collection.reading() as snapshot:
-            number = snapshot.count(where)
-            if not number:
-                _warn(listing.unknown_fields(snapshot, where))
-        return number
+            return snapshot.count(where)
 
     def facets(self, *fields: str, where: str | None = None) -> dict[str, listing.Counts]:
         """Field → value → number of documents that match a filter and have it, most frequent first.
@@ -757,11 +746,7 @@ class SearchEngine:
         Query(facets=fields)
         check_filter(where)
         with self.collection.reading() as snapshot:
-            counts = {field: listing.facet(snapshot, field, where) for field in fields}
-            for field, values in counts.items():
-                if not values:
-                    _warn(listing.unknown_fields(snapshot, field))
-        return counts
+            return {field: listing.facet(snapshot, field, where) for field in fields}
 
     def __len__(self) -> int:
         return self.count()
@@ -1032,16 +1017,6 @@ class SearchEngine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _or_warn(snapshot: contract.Snapshot, where: str | None, items: Iterator[D]) -> Iterator[D]:
-    """The items; if there are none, warn of fields of the filter that no document has."""
-    first = next(items, None)
-    if first is not None:
-        yield first
-        yield from items
-    else:
-        _warn(listing.unknown_fields(snapshot, where), 4)
 
 
 def _warn(notes: Iterable[str], depth: int = 3) -> None:

@@ -5,7 +5,6 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-from warnings import catch_warnings
 
 import click
 
@@ -24,9 +23,7 @@ def info(collection: str, as_json: bool) -> None:
 
     with open_engine(collection) as engine:
         stats, more = engine.stats(), {"runtime": engine.runs_on(), "kernel": description()}
-        with catch_warnings(action="ignore"):  # no document has the field
-            lost = engine.count("exists(unreadable)")
-        if lost:
+        if lost := engine.count("exists(unreadable)"):
             beside = counted(lost, "document")
             more["unreadable"] = f"parts of files: list --where 'exists(unreadable)' ({beside})"
         prompts: dict[str, str] = {}

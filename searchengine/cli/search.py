@@ -97,7 +97,7 @@ def search(collection: str, question: str, **options: Any) -> None:
     """Print the documents nearest to QUESTION, best first."""
     shown = {name: options.pop(name) for name in ("no_texts", "as_json")}
     with open_engine(collection, options) as engine:
-        _show(engine, engine.search(question, **options), options, **shown)
+        _show(engine.search(question, **options), **shown)
 
 
 @command(_KEYS, _NO_TEXTS, cls=_asking(*_PAGE), example="similar notes.index whales.txt -k 3")
@@ -105,11 +105,11 @@ def similar(collection: str, keys: tuple[str, ...], **options: Any) -> None:
     """Print the documents nearest to the document KEY, or to several, best first."""
     shown = {name: options.pop(name) for name in ("no_texts", "as_json")}
     with open_engine(collection) as engine:
-        _show(engine, engine.similar(keys, **options), options, **shown)
+        _show(engine.similar(keys, **options), **shown)
 
 
-def _show(engine: Any, hits: Any, options: dict[str, Any], no_texts: bool, as_json: bool) -> None:
-    """Print hits and facets; note why there are none, and fields that may be misspelt."""
+def _show(hits: Any, no_texts: bool, as_json: bool) -> None:
+    """Print hits and facets; note that there are none."""
     if as_json:
         facets = {
             name: [{"value": value, "count": count} for value, count in counts.items()]
@@ -132,12 +132,6 @@ def _show(engine: Any, hits: Any, options: dict[str, Any], no_texts: bool, as_js
         note(f"no document has {word!r}; searched for {new!r} instead (--no-typo-tolerance)")
     if not hits:
         note("no hits")
-    elif fields := [name for name in (options["group_by"], *options.get("facets", ())) if name]:
-        from searchengine.backends.listing import unknown_fields
-
-        with engine.collection.reading() as snapshot:
-            for sentence in (each for field in fields for each in unknown_fields(snapshot, field)):
-                note(sentence)
 
 
 @command(
