@@ -7,12 +7,12 @@ engine.search("how do whales sleep", k=5)
 
 import asyncio
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from time import perf_counter
-from typing import Any, NoReturn, TypeVar, Unpack, overload
+from typing import Any, NoReturn, overload
 
 import numpy.typing as npt
 
@@ -22,7 +22,6 @@ from searchengine.backends.entries import keys_of
 from searchengine.backends.filters.parser import field_name
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.database import inherit
-from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.backends.limits import Deadline
 from searchengine.backends.mode import Mode, weight_of
 from searchengine.backends.opening import (
@@ -47,7 +46,6 @@ from searchengine.corpus.files import Unread
 from searchengine.corpus.normalization import normalized
 from searchengine.corpus.synonym_groups import groups_of
 from searchengine.corpus.text_files import OnBad
-from searchengine.encoders.functions import FunctionEncoder
 from searchengine.encoders.loading import (
     CollectionEncoder,
     EncoderArgument,
@@ -82,7 +80,6 @@ from searchengine.query.page import hits, reranked
 from searchengine.query.ranking import rank, rank_by_weights
 from searchengine.query.request import (
     CANDIDATES,
-    Options,
     Phrases,
     Query,
     Question,
@@ -104,17 +101,11 @@ from searchengine.upkeep.stats import Stats
 __all__ = [
     "AddSummary",
     "Document",
-    "Duplicates",
-    "Explanation",
-    "FunctionEncoder",
     "Hit",
     "Hits",
-    "HitsBatch",
     "Mode",
-    "Options",
     "Question",
     "SearchEngine",
-    "Snapshot",
     "Stats",
     "TextEncoder",
     "contract",
@@ -131,7 +122,6 @@ _MIRRORED = (
     "keep a collection in a folder in step with the files, and copy it after each change: "
     "searchengine copy FOLDER URL --prune"
 )
-D = TypeVar("D")
 
 
 class SearchEngine:
@@ -321,12 +311,6 @@ class SearchEngine:
         """The collection, to maintain it. Raises CollectionError for one on a server."""
         return in_folder(self.collection)
 
-    def reading(self) -> AbstractContextManager[Snapshot]:
-        """The commit shown now, which stays open throughout a block: segments, tables, settings.
-
-        Raises CollectionError for a collection on a server."""
-        return self.folder.reading()
-
     def _settings(self) -> CollectionSettings:
         return CollectionSettings.from_stored(self.collection.settings)
 
@@ -337,7 +321,7 @@ class SearchEngine:
         *,
         passages: Iterable[Mapping[str, Any]] | None = None,
         skip_bad: bool = False,
-        progress: Callable[[int, int], None] | bool | None = None,
+        progress: Callable[[int, int], None] | None = None,
         building: Progress | None = None,
     ) -> AddSummary:
         """Commit documents: Document, mappings with `_id` and `text`, or a table of them.
@@ -357,8 +341,7 @@ class SearchEngine:
             passages: key, start and end of the passage of each row, where documents have several
                 (or no) vectors; the lines of passages.jsonl of an export.
             skip_bad: leave out malformed documents and keys that occur twice.
-            progress: progress callback: documents just read, tokens just encoded. True: a bar in
-                the notebook or on the terminal.
+            progress: progress callback: documents just read, tokens just encoded.
             building: progress callback of the index: step, rows just done, rows in all; also, in
                 another thread, of the passages of a document of more than 524,288 characters.
 
@@ -366,24 +349,7 @@ class SearchEngine:
         process is writing); then nothing has changed since the last commit."""
         if documents is None and vectors is None:
             raise QueryError("add takes documents, vectors or both, got neither")
-        if progress is True:
-            from tqdm.auto import tqdm
-
-            total = len(documents) if isinstance(documents, Sized) else None
-            with tqdm(total=total, unit=" documents") as bar:
-
-                def advance(read: int, _: int) -> None:
-                    bar.update(read)
-
-                return self.add(
-                    documents,
-                    vectors,
-                    passages=passages,
-                    skip_bad=skip_bad,
-                    progress=advance,
-                    building=building,
-                )
-        options = AddOptions(skip_bad, progress or None, building)
+        options = AddOptions(skip_bad, progress, building)
         readers = None
         if vectors is None:
             if passages is not None:
@@ -482,9 +448,7 @@ class SearchEngine:
         _warn(answer.notes, 4)
         return answer
 
-    def search_batch(
-        self, queries: Questions, k: int = 10, **options: Unpack[Options]
-    ) -> HitsBatch:
+    def search_batch(self, queries: Questions, k: int = 10, **options: Any) -> HitsBatch:
         """The hits of many questions, or vectors (q, D), in their order; faster than one by one.
 
         `options` as for `search`."""
@@ -494,13 +458,11 @@ class SearchEngine:
         _warn(answers[0].notes if answers else ())
         return answers
 
-    async def asearch(
-        self, query: str | npt.ArrayLike, k: int = 10, **options: Unpack[Options]
-    ) -> Hits:
+    async def asearch(self, query: str | npt.ArrayLike, k: int = 10, **options: Any) -> Hits:
         """As `search`, in a thread, for asyncio: the event loop goes on meanwhile."""
         return await asyncio.to_thread(self.search, query, k, **options)
 
-    def similar(self, keys: Key | Iterable[Key], k: int = 10, **options: Unpack[Options]) -> Hits:
+    def similar(self, keys: Key | Iterable[Key], k: int = 10, **options: Any) -> Hits:
         """The k documents nearest to a stored one or to several, which are left out.
 
         A document counts as the mean of its passages, several as the mean of the documents.
@@ -542,7 +504,7 @@ class SearchEngine:
             return duplicates(snapshot, above, where, progress)
 
     def explain(
-        self, query: str | npt.ArrayLike, key: Key, k: int = 10, **options: Unpack[Options]
+        self, query: str | npt.ArrayLike, key: Key, k: int = 10, **options: Any
     ) -> Explanation:
         """Why a search finds a document or not: its ranks.
 
@@ -560,17 +522,12 @@ class SearchEngine:
             return explain(snapshot, request, key, questions[0])
 
     @staticmethod
-    def to_encode(questions: Sequence[str], mode: Mode) -> Sequence[str]:
-        """What a search in this mode encodes: no marks around phrases, where words count too."""
-        return Query(mode=mode).to_encode(questions)
-
-    @staticmethod
     def rank(
         snapshot: contract.Snapshot,
         questions: Sequence[str],
         vectors: Floats,
         k: int,
-        **options: Unpack[Options],
+        **options: Any,
     ) -> list[list[str]]:
         """For each question, the keys of the first k documents of a snapshot, as a search ranks.
 
@@ -580,11 +537,6 @@ class SearchEngine:
         asked = [Question(*pair) for pair in zip(questions, rows, strict=True)]
         rankings = rank(snapshot, query, asked)
         return [keys_of(snapshot, ranking.part.documents.tolist()) for ranking in rankings]
-
-    @staticmethod
-    def required_phrases(question: str, phrases: Phrases | str = Phrases.SCORED) -> tuple[str, ...]:
-        """The phrases of a question that documents must contain; none by vectors."""
-        return Query(phrases=phrases).required(question)
 
     def _answer(self, requested: Query, queries: Questions) -> HitsBatch:
         times = [perf_counter()]
@@ -632,15 +584,12 @@ class SearchEngine:
                 yield snapshot, request, questions
                 return
 
-    def read(self, question: str, **options: Unpack[Options]) -> Question:
-        """A question as a search reads it: words that no document has are replaced.
-
-        `options` as for `search`."""
+    def read(self, texts: Iterable[str], mode: Mode) -> tuple[list[Question], Sequence[str]]:
+        """Questions as a search in a mode reads them, and the texts that it encodes."""
+        query = Query(mode=mode)
         with self.collection.reading() as snapshot:
-            encodes = self._encoder.encodes(snapshot.settings)
-            asked = Query.from_options(10, options)
-            request, questions = split([question], asked, snapshot.settings, encodes)
-            return corrected(snapshot, request, questions[0], self._knows)
+            read = [corrected(snapshot, query, Question(text), self._knows) for text in texts]
+        return read, query.to_encode([each.text for each in read])
 
     def _knows(self, word: str) -> bool:
         """Whether the encoder knows a word as a whole; not if it cannot be loaded."""
@@ -652,25 +601,19 @@ class SearchEngine:
     @overload
     def get(self, keys: Key) -> Document | None: ...  # type: ignore[overload-overlap]
     @overload
-    def get(self, keys: Key, default: D) -> Document | D: ...  # type: ignore[overload-overlap]
-    @overload
     def get(self, keys: Iterable[Key]) -> list[Document | None]: ...
-    @overload
-    def get(self, keys: Iterable[Key], default: D) -> list[Document | D]: ...
-    def get(
-        self, keys: Key | Iterable[Key], default: object = None
-    ) -> Document | list[Document] | object:
+    def get(self, keys: Key | Iterable[Key]) -> Document | list[Document | None] | None:
         """The document of a key, or the documents of several keys, in their order.
 
-        As in a dict, an unknown key gives `default`, in a list at its place; `engine[key]` raises
-        UnknownKey. Raises QueryError for a key that is neither a text nor a whole number.
+        None for an unknown key; `engine[key]` raises UnknownKey. Raises QueryError for a key that
+        is neither a text nor a whole number.
         """
         if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
             key = checked_key(keys)
-            return self._stored([key]).get(key, default)
+            return self._stored([key]).get(key)
         order = [checked_key(key) for key in keys]
         documents = self._stored(order)
-        return [documents.get(key, default) for key in order]
+        return [documents.get(key) for key in order]
 
     def __getitem__(self, key: Key) -> Document:
         """The document of a key. Raises UnknownKey, which is a KeyError, and QueryError."""
@@ -994,11 +937,7 @@ class SearchEngine:
             return stats.stats(snapshot, self.collection.path)
 
     def __repr__(self) -> str:
-        try:
-            size = f"{len(self):,} documents"
-        except SearchEngineError:
-            size = "closed"
-        return f"<SearchEngine {self.collection.path}, {size}>"
+        return f"<SearchEngine {self.collection.path}>"
 
     def refresh(self) -> None:
         """Show what other processes have committed, or the collection that replaced this one.

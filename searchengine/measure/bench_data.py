@@ -17,7 +17,7 @@ from searchengine.indexer.errors import VectorError
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment
 from searchengine.measure.judgements import Qrels, ndcg
-from searchengine.measure.retrieval import read_questions, task
+from searchengine.measure.retrieval import task
 
 SELF_QUERIES = 500
 """Maximum number of rows used as queries if there are none; at most a tenth of the rows."""
@@ -80,8 +80,8 @@ def collection_dataset(
     judged = None if qrels is None else task(engine, questions, qrels)
     typed = [*(questions if judged is None else judged.queries).values()]
     mode = Mode.VECTOR if engine.default_mode is Mode.TEXT else engine.default_mode
-    read, texts = read_questions(engine, typed, mode)
-    with engine.reading() as snapshot:
+    read, texts = engine.read(typed, mode)
+    with engine.folder.reading() as snapshot:
         if not snapshot.rows:
             raise QueryError(f"{engine.collection.path} is empty; add documents before measuring")
         vectors = engine.encode_questions(texts)

@@ -26,7 +26,7 @@ from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building.build import Progress, silent
 from searchengine.measure.judgements import Qrels, Task, ndcg
-from searchengine.measure.retrieval import batches, read_questions, task
+from searchengine.measure.retrieval import batches, task
 from searchengine.measure.significance import Comparison, compare
 from searchengine.trainer.evaluation.intervals import Values
 
@@ -162,7 +162,7 @@ def _values(
 ) -> dict[float, Values]:
     """Weight → nDCG@10 (q,), in the order of the questions. 1 reads a question as it is typed."""
     typed = [*judged.queries.values()]
-    read, texts = read_questions(engine, typed, Mode.HYBRID)
+    read, texts = engine.read(typed, Mode.HYBRID)
     vectors = engine.encode_questions(texts)
     alone = vectors if typed == [*texts] else engine.encode_questions(typed)
     return _scores(engine, judged, read, vectors, alone, weights, progress)
@@ -220,7 +220,7 @@ def learn(
     if mode is Mode.TEXT:
         raise QueryError(f"{engine.collection.path} is searched by words (mode text)")
     keys = _judged(queries, qrels)
-    read, encoded = read_questions(engine, [queries[key] for key in keys], mode)
+    read, encoded = engine.read([queries[key] for key in keys], mode)
     texts, parts = [*map(normalized, encoded)], batches(len(keys), "Encoding", progress)
     blocks = [engine.encoder.encode(texts[part], role="query") for part in parts]
     vectors = np.concatenate(blocks, dtype=np.float32)

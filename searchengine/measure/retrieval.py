@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from searchengine.corpus.files import beir_corpus, read_corpus
-from searchengine.engine import Mode, Question, SearchEngine, contract
+from searchengine.engine import Mode, SearchEngine, contract
 from searchengine.errors import CollectionError, CorpusError, QueryError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building.build import Progress, silent
@@ -73,14 +73,6 @@ def task(engine: SearchEngine, queries: Mapping[str, str], qrels: Qrels) -> Task
         count = f"{len(documents):,}"
         notes.append(f"questions that are documents, left out of their own results: {count}")
     return Task(questions, grades, documents, tuple(notes))
-
-
-def read_questions(
-    engine: SearchEngine, texts: Iterable[str], mode: Mode
-) -> tuple[list[Question], Sequence[str]]:
-    """Questions as a search in a mode reads them, and the texts that it encodes."""
-    read = [engine.read(text, mode=mode) for text in texts]
-    return read, engine.to_encode([each.text for each in read], mode)
 
 
 def measure(
@@ -219,7 +211,7 @@ def _by_prefix(
         queries, slack = prefixes.of(vectors), score_slack(dim)
         return scan(shortlist, prefixes, queries, size, available, slack)
 
-    with engine.reading() as snapshot:
+    with engine.folder.reading() as snapshot:
         # One shortlist over all segments: separate ones would depend on their number.
         for vector, rows in zip(vectors, snapshot.search_segments(near, size).rows, strict=True):
             best = snapshot.cosines(vector, rows[rows >= 0])

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
-from typing import Annotated, Any, NamedTuple, Self, TypedDict
+from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -43,24 +43,6 @@ class Phrases(StrEnum):
     REQUIRED = "required"  # only documents that contain all of them are found
 
 
-class Options(TypedDict, total=False):
-    """The keywords of SearchEngine.search."""
-
-    shortlist: int | None
-    where: str | None
-    exact: bool
-    rerank: Rerank | None
-    candidates: int
-    mode: Mode | str
-    group_by: str | None
-    offset: int
-    min_score: float | None
-    facets: Sequence[str]
-    phrases: Phrases | str
-    typo_tolerance: bool
-    timeout: float | None
-
-
 @dataclass(frozen=True)
 class Query:
     """The options of a search, checked: the arguments of SearchEngine.search, described there.
@@ -86,11 +68,11 @@ class Query:
     timeout: Annotated[float | None, "Seconds that the search may take."] = None
 
     @classmethod
-    def from_options(cls, k: int, options: Options) -> Self:
+    def from_options(cls, k: int, options: Mapping[str, Any]) -> Self:
         """The Query for the keywords of a search. Raises QueryError for an unknown keyword."""
-        for name in options.keys() - Options.__annotations__:
-            valid = ", ".join(Options.__annotations__)
-            raise QueryError(f"a search has no option {name!r}; its options are k, {valid}")
+        for name in options.keys() - cls.__dataclass_fields__.keys():
+            valid = ", ".join(cls.__dataclass_fields__)
+            raise QueryError(f"a search has no option {name!r}; its options are {valid}")
         return cls(k, **options)
 
     @property

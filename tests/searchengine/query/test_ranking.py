@@ -26,7 +26,7 @@ from searchengine.backends.mode import weight_of
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.errors import CollectionError, FilterError, QueryError
 from searchengine.query.ranking import MEAN, WINDOW, Fusion
-from searchengine.query.request import Options, Query
+from searchengine.query.request import Query
 
 # ----------------------------------------------------------------------------------------- passages
 
@@ -265,4 +265,3 @@ def test_every_search_takes_the_options_of_a_query() -> None:
     )
     defaults = inspect.signature(SearchEngine.search).parameters
     assert all(defaults[field.name].default == field.default for field in fields(Query))
-    assert sorted(Options.__annotations__) == sorted(set(names) - {"k"})
