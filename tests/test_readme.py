@@ -11,7 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from tiny_model import write_model2vec
 
 from searchengine import SearchEngine
 from searchengine.cli import cli
-from searchengine.cli.demo import sample_folder
 from searchengine.cli.train import read_config
 from searchengine.corpus.files import read_corpus
 from searchengine.trainer.encoder import Encoder
@@ -59,24 +58,15 @@ def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
     return few
 
 
-@pytest.fixture(params=[True, pytest.param(False, marks=pytest.mark.long)])
-def in_this_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether Python code runs here, by the encoder that torch has loaded; or by itself."""
-    here: bool = request.param
-    if here:
-        monkeypatch.setenv("SEARCHENGINE_RUNTIME", "torch")
-        monkeypatch.setattr(Encoder, "load", shared_encoder)
-    return here
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The encoder that torch has loaded, which need not be compiled."""
+    monkeypatch.setenv("SEARCHENGINE_RUNTIME", "torch")
+    monkeypatch.setattr(Encoder, "load", shared_encoder)
 
 
-def run_python(program: str, folder: Path, in_this_process: bool) -> str:
+def run_python(program: str, folder: Path) -> str:
     """What a page's program prints."""
-    if not in_this_process:
-        done = subprocess.run(
-            [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
     output = io.StringIO()
     with (
         contextlib.chdir(folder),
@@ -86,6 +76,14 @@ def run_python(program: str, folder: Path, in_this_process: bool) -> str:
         exec(program, {"__name__": "__main__"})
         gc.collect()  # what an example leaves open is closed by the end of its process
     return output.getvalue()
+
+
+def run_alone(program: str, folder: Path) -> str:
+    """What it prints in a process of its own."""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -129,16 +127,17 @@ def run_console(page: str, folder: Path) -> int:
     return count
 
 
-def test_readme_python(tmp_path: Path, in_this_process: bool) -> None:
+@pytest.mark.parametrize("runs", [run_python, pytest.param(run_alone, marks=pytest.mark.long)])
+@pytest.mark.usefixtures("loaded")
+def test_readme_python(tmp_path: Path, runs: Callable[[str, Path], str]) -> None:
     """It prints what is shown below it, also when it is run again."""
     (program,), (shown,) = blocks(README, "python"), blocks(README, "text")
     for _ in range(2):
-        check_output(shown, run_python(program, tmp_path, in_this_process))
+        check_output(shown, runs(program, tmp_path))
 
 
-def test_readme_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SEARCHENGINE_RUNTIME", "torch")  # one that need not be compiled
-    monkeypatch.setattr("searchengine.trainer.encoder.Encoder.load", shared_encoder)
+@pytest.mark.usefixtures("loaded")
+def test_readme_commands(tmp_path: Path) -> None:
     (tmp_path / "data").symlink_to(REPOSITORY / "data")
     assert run_console(README, tmp_path) == 3
 
@@ -151,11 +150,7 @@ def test_start_page(tmp_path: Path, steps: int | None) -> None:
     (tmp_path / "notes" / "whales.txt").write_text("A whale rests one half of its brain.")
     assert run_commands(page, tmp_path) == 7
     (program,) = blocks(page, "python")
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert re.match(r"0\.\d+ whales.txt A whale rests", done.stdout)
+    assert re.match(r"0\.\d+ whales.txt A whale rests", run_alone(program, tmp_path))
 
 
 PRINTED = (
@@ -212,7 +207,7 @@ def run_line(line: str, folder: Path) -> str:
     """Run a line of the tutorial in the folder; what it prints on a terminal."""
     words = shlex.split(line)
     if words[0] == "python":
-        return run_python((folder / words[1]).read_text(), folder, in_this_process=True)
+        return run_python((folder / words[1]).read_text(), folder)
     if words[0] != "searchengine":
         subprocess.run(line, shell=True, cwd=folder, check=True)
         return ""
@@ -236,7 +231,8 @@ def choose_answer(prompt: str) -> str:
     return answer
 
 
-def test_guides_of_indexing_and_searching(tmp_path: Path, in_this_process: bool) -> None:
+@pytest.mark.usefixtures("loaded")
+def test_guides_of_indexing_and_searching(tmp_path: Path) -> None:
     """Their commands, the one page after the other, then their Python code.
 
     The second program of the page on indexing computes the key that a record gets.
@@ -260,7 +256,7 @@ def test_guides_of_indexing_and_searching(tmp_path: Path, in_this_process: bool)
     with SearchEngine.open(tmp_path / "notes.index") as engine:
         assert {"alice/readme.md", "bob/readme.md"} <= set(engine.keys())
     adding, hashing, passages, vectors, _ = blocks(page, "python")
-    run_python(f"{adding}\n{passages}\n{vectors}", tmp_path, in_this_process)
+    run_python(f"{adding}\n{passages}\n{vectors}", tmp_path)
     names: dict[str, object] = {}
     exec(hashing, names)
     (tmp_path / "c.jsonl").write_text(json.dumps(names["record"]))
@@ -270,7 +266,7 @@ def test_guides_of_indexing_and_searching(tmp_path: Path, in_this_process: bool)
     page = (REPOSITORY / "docs" / "searching.md").read_text()
     assert run_commands(page, tmp_path) == 9
     programs = [block for block in blocks(page, "python") if "rerank" not in block]
-    run_python("\n".join(programs), tmp_path, in_this_process)
+    run_python("\n".join(programs), tmp_path)
 
 
 def test_programs_of_servers_and_upkeep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,8 +308,9 @@ def test_programs_of_servers_and_upkeep(tmp_path: Path, monkeypatch: pytest.Monk
     with SearchEngine.open(tmp_path / "backups" / today) as engine:
         assert len(engine) == 2
     (tmp_path / "workers.py").write_text(workers)
-    command = [sys.executable, "workers.py"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "workers.py"], capture_output=True, text=True, check=True
+    )
     assert done.stdout == "[['whales.txt'], ['birds.txt']]\n"
 
 
@@ -354,19 +351,9 @@ def test_encoding_page(tmp_path: Path) -> None:
     page = (REPOSITORY / "docs" / "encoders.md").read_text()
     assert run_commands(page, tmp_path) == 3
     first, function, last = blocks(page.replace("my-model", "starter"), "python")
-    done = subprocess.run(
-        [sys.executable, "-c", "\n".join((first, function, last))],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.startswith("torch fp32 (1, 384)\n[Hit(")
+    printed = run_alone("\n".join((first, function, last)), tmp_path)
+    assert printed.startswith("torch fp32 (1, 384)\n[Hit(")
     assert Encoder.load(tmp_path / "shallow").layers == 4
-
-
-def test_demo_finds_the_sample_data() -> None:
-    assert sample_folder() == REPOSITORY / "data"
 
 
 def test_the_install_lines_work_in_a_clone() -> None:
