@@ -1,4 +1,4 @@
-"""Processes that write to one collection while another does long work and is killed."""
+"""What happens to a collection while another process or thread works on it."""
 
 import os
 import signal
@@ -15,7 +15,6 @@ from conftest import WordLengths
 from scenarios import document
 
 from searchengine import SearchEngine
-from searchengine.errors import EncoderMismatch
 
 
 def child(work: Callable[[], None]) -> int:
@@ -33,53 +32,33 @@ def child(work: Callable[[], None]) -> int:
         os._exit(1)
 
 
-def write(path: Path, log: Path, seed: int) -> None:
-    """Add and delete documents of this process and write each acknowledged change to a log.
+@contextmanager
+def writer(path: Path, folder: Path) -> Iterator[None]:
+    """Another process adds, deletes and merges during the block, and has begun to."""
+    begun, stop = folder / "begun", folder / "stop"
 
-    Ends when a file `stop` is beside the log, or when the collection has another encoder.
-    """
-    random, first = Random(seed), 60 * seed
-    mine: list[int] = []
-    with SearchEngine.open(path, WordLengths(), wait=60) as engine, log.open("w") as file:
-        while not (log.parent / "stop").exists():
-            time.sleep(0.01)
-            number = random.randrange(first, first + 60)
-            key = f"d{number}"
-            try:
-                if number in mine and random.random() < 0.5:
-                    engine.delete([key])
-                    mine.remove(number)
+    def write() -> None:
+        random = Random(1)
+        with SearchEngine.open(path, WordLengths(), wait=60) as engine:
+            while not stop.exists():
+                number = random.randrange(60)
+                if f"d{number}" in engine and random.random() < 0.5:
+                    engine.delete([f"d{number}"])
                 else:
                     engine.add([document(number, version=random.randrange(3))])
-                    mine = [each for each in mine if each != number] + [number]
-            except EncoderMismatch:
-                break
-            print(*mine, file=file, flush=True)
-    os._exit(0)
+                begun.touch()
+                time.sleep(0.01)
 
-
-@contextmanager
-def writers(path: Path, logs: Path, count: int = 2) -> Iterator[Callable[[], set[str]]]:
-    """Run writers during the block; the result, called after it, is the keys that are stored."""
-    running = [
-        child(lambda seed=seed: write(path, logs / str(seed), seed))  # type: ignore[misc]
-        for seed in range(1, count + 1)
-    ]
-
-    def acknowledged() -> set[str]:
-        keys = set()
-        for log in logs.iterdir():
-            if log.name != "stop" and (lines := log.read_text().splitlines()):
-                keys |= {f"d{number}" for number in lines[-1].split()}
-        assert keys, "nothing was written"
-        return keys
-
+    number, until = child(write), time.monotonic() + 60
     try:
-        yield acknowledged
+        while not begun.exists():
+            assert time.monotonic() < until, "nothing was written"
+            time.sleep(0.01)
+        yield
     finally:
-        (logs / "stop").touch()
-        statuses = [os.waitpid(number, 0)[1] for number in running]
-    assert statuses == [0] * count
+        stop.touch()
+        _, status = os.waitpid(number, 0)
+    assert status == 0
 
 
 def during(

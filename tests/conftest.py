@@ -111,8 +111,12 @@ class WordLengths:
         vectors = np.zeros((len(texts), self.dim), np.float32)
         for row, text in enumerate(texts):
             for word in text.split():
-                vectors[row, min(len(word), self.dim) - 1] += 1
+                vectors[row, self.entry(word)] += 1
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+    def entry(self, word: str) -> int:
+        """The entry that counts a word."""
+        return min(len(word), self.dim) - 1
 
 
 class Remainders(WordLengths):
@@ -124,14 +128,9 @@ class Remainders(WordLengths):
     def __init__(self, dim: int = 16, fingerprint: str = "remainders") -> None:
         super().__init__(dim, fingerprint)
 
-    def encode(self, texts: Sequence[str], *, role: str | None = None) -> npt.NDArray[np.float32]:
-        """Float32 (n, dim) unit rows."""
-        self.calls.append(list(texts))
-        vectors = np.zeros((len(texts), self.dim), np.float32)
-        for row, text in enumerate(texts):
-            for word in text.split():
-                vectors[row, len(word) % 5] += 1
-        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    def entry(self, word: str) -> int:
+        """The entry that counts a word."""
+        return len(word) % 5
 
 
 class Numbers:

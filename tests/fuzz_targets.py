@@ -176,15 +176,6 @@ def _signed_manifest(data: bytes, folder: Path) -> None:
     _open({"manifest.json": data}, folder)
 
 
-def _config(data: bytes, _: Path) -> None:
-    with suppress(ValueError, RecursionError):
-        values = json.loads(data)
-        if isinstance(values, dict):
-            with refused_well():
-                config = SegmentConfig.from_dict(values)
-                assert SegmentConfig.from_dict(config.as_dict()) == config
-
-
 def _open(changed: dict[str, bytes], folder: Path) -> None:
     path = folder / "segment"
     path.mkdir()
@@ -220,13 +211,6 @@ TARGETS: dict[str, Target] = {
     "qrels": Target(_reader("q.tsv", read_qrels), _from(QRELS, TREC)),
     "filter": Target(_filter, _from(*FILTERS)),
     "manifest": Target(_manifest, lambda: [segment()["manifest.json"]]),
-    "config": Target(
-        _config,
-        _from(
-            json.dumps(SegmentConfig().as_dict()).encode(),
-            json.dumps(SegmentConfig(rotation="identity", stages=((65, 9),)).as_dict()).encode(),
-        ),
-    ),
     "rotation": Target(_part("rotation.npy"), lambda: [segment()["rotation.npy"]]),
     "vectors": Target(_part("vectors.faiss"), lambda: [segment()["vectors.faiss"]], native=True),
     "opening": Target(_signed_manifest, lambda: [segment()["manifest.json"]], native=True),

@@ -14,7 +14,6 @@ import searchengine.trainer
 PACKAGES = [searchengine, searchengine.indexer, searchengine.trainer]
 ARROWS, FLOORS = 45, 9
 """At most so many rooms of searchengine import another, and so many stand on each other."""
-LUMBER_ROOMS = {"utils", "helpers", "common", "misc", "core"}
 
 
 def modules(package: object) -> list[Path]:
@@ -65,12 +64,6 @@ def test_nothing_but_backends_asks_which_backend_it_has() -> None:
         assert not (isinstance(node, ast.Attribute) and node.attr == "local"), room
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
             assert not kinds & {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
-
-
-@pytest.mark.parametrize("package", PACKAGES, ids=lambda p: p.__name__)
-def test_no_lumber_rooms(package: object) -> None:
-    for path in modules(package):
-        assert path.stem not in LUMBER_ROOMS
 
 
 def test_exported_names_exist() -> None:

@@ -31,15 +31,15 @@ WORDS = (
     "a the dog cat whale bird man woman child sleeps runs eats sings plays sits near far red blue "
     "green big small old new on in under over sea house tree car music two three slowly fast not"
 ).split()
+_LETTERS = [chr(c) for c in range(ord("a"), ord("z") + 1)]
+PIECES = [*WORDS, *(c for c in _LETTERS if c not in WORDS), *(f"##{c}" for c in _LETTERS)]
 WIDTH = 32
 
 
 def write_plain(folder: Path, seed: int = 0) -> Path:
     """A plain transformers folder: network and tokenizer, no pooling."""
     folder.mkdir(parents=True, exist_ok=True)
-    pieces = [chr(c) for c in range(ord("a"), ord("z") + 1)]
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
-    vocabulary += [p for p in pieces if p not in WORDS] + [f"##{p}" for p in pieces]
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *PIECES]
     (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
     BertTokenizer(str(folder / "vocab.txt"), model_max_length=48).save_pretrained(folder)
     torch.manual_seed(seed)
@@ -70,9 +70,7 @@ def write_sentence_transformer(
 
 def static_tokenizer() -> Tokenizer:
     """Splits into words and characters; its post-processor adds the special tokens of BERT."""
-    pieces = [chr(c) for c in range(ord("a"), ord("z") + 1)]
-    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS]
-    tokens += [p for p in pieces if p not in WORDS] + [f"##{p}" for p in pieces]
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *PIECES]
     tokenizer = Tokenizer(WordPiece({t: i for i, t in enumerate(tokens)}, unk_token="[UNK]"))
     tokenizer.normalizer = BertNormalizer()
     tokenizer.pre_tokenizer = BertPreTokenizer()

@@ -1,7 +1,6 @@
 """Every format that is read: one small file of each, its stored text and a word that finds it."""
 
 import json
-import zipfile
 from collections.abc import Callable, Iterator
 from email.message import EmailMessage
 from pathlib import Path
@@ -11,6 +10,7 @@ import openpyxl
 import pptx
 import pyarrow.parquet
 import pytest
+from document_files import write_epub
 from reportlab.pdfgen.canvas import Canvas
 
 from public.conftest import command
@@ -57,20 +57,7 @@ def workbook(path: Path, word: str) -> None:
 
 
 def book(path: Path, word: str) -> None:
-    container = (
-        '<container xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles>'
-        '<rootfile full-path="book.opf"/></rootfiles></container>'
-    )
-    package = (
-        '<package xmlns="http://www.idpf.org/2007/opf"><metadata '
-        'xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>Tides</dc:title></metadata>'
-        '<manifest><item id="a" href="a.xhtml" media-type="application/xhtml+xml"/></manifest>'
-        '<spine><itemref idref="a"/></spine></package>'
-    )
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("META-INF/container.xml", container)
-        archive.writestr("book.opf", package)
-        archive.writestr("a.xhtml", f"<html><h1>Ebb</h1><p>At ebb we saw a {word}.</p></html>")
+    write_epub(path, "Tides", [f"<h1>Ebb</h1><p>At ebb we saw a {word}.</p>"])
 
 
 def mail(path: Path, word: str) -> None:
@@ -139,7 +126,7 @@ FILES: dict[str, tuple[Callable[[Path, str], object], str, str, str]] = {
     ),
     "a.pptx#slide=1": (slides, "trawler", "a", "Plans\n\nWe will buy a {}"),
     "a.xlsx#sheet=Stock": (workbook, "windlass", "a", "item\tcount\n{}\t7"),
-    "a.epub#a.xhtml": (book, "narwhal", "Tides", "Ebb\n\nAt ebb we saw a {}."),
+    "a.epub#text/c0.xhtml": (book, "narwhal", "Tides", "Ebb\n\nAt ebb we saw a {}."),
     "a.eml": (mail, "oars", "Boats", "Please bring the {}."),
     "a.ipynb": (notebook, "tsunami", "Waves", "# Waves\nAbout the {}.\n\nheight = 2"),
     "a.py": (text(CODE), "logbook", "a", CODE),

@@ -7,9 +7,6 @@ from pathlib import Path
 
 from conftest import REPOSITORY
 
-import searchengine.indexer
-import searchengine.trainer.errors
-
 PROGRAM = """
 import indexer, trainer
 assert indexer.MINE and trainer.MINE
@@ -31,11 +28,6 @@ def test_files_of_the_user_with_the_names_of_our_folders(tmp_path: Path) -> None
         env={"PYTHONPATH": str(REPOSITORY), "PATH": ""},
     )
     assert done.stdout == "searchengine.indexer.segment\n", done.stderr
-
-
-def test_the_packages_are_parts_of_one() -> None:
-    assert searchengine.indexer.__name__ == "searchengine.indexer"
-    assert Path(searchengine.trainer.errors.__file__).parts[-2:] == ("trainer", "errors.py")
 
 
 def test_a_module_has_one_name() -> None:

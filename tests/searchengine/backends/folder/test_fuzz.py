@@ -26,7 +26,6 @@ from hypothesis import strategies as st
 from searchengine.corpus import text_files
 from searchengine.corpus.files import count_records, read_corpus
 from searchengine.errors import CorpusError
-from searchengine.indexer.config import SegmentConfig
 from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.search.segment_files import load_rotation
 from searchengine.indexer.storage.manifest import Manifest
@@ -91,11 +90,6 @@ def test_odd_values_in_a_manifest_are_refused(name: str, tmp_path: Path) -> None
         TARGETS[name].run(signed(values), emptied(tmp_path / "w"))
 
 
-def test_odd_values_in_a_recipe_are_refused(tmp_path: Path) -> None:
-    for values in odd(SegmentConfig().as_dict()):
-        TARGETS["config"].run(json.dumps(values).encode(), tmp_path)
-
-
 HUGE = segment()["rotation.npy"].replace(b"(4, 8), }        ", b"(999999, 999999), }")[:128]
 
 
@@ -104,8 +98,6 @@ HUGE = segment()["rotation.npy"].replace(b"(4, 8), }        ", b"(999999, 999999
     [
         ("manifest", b"[" * 100_000),
         ("manifest", b'{"format": 2, "rows": ' + b"9" * 5000 + b"}"),
-        ("config", b'{"stages": "ab"}'),
-        ("config", json.dumps({"x" * 5000: 1}).encode()),
         ("rotation", b""),
         ("rotation", b"\x93NUMPY\x01\x00\x76\x00{"),
         ("rotation", b"PK\x05\x06" + b"\x00" * 18),  # an empty .npz

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from concurrent_writers import writers
+from concurrent_writers import writer
 from conftest import WordLengths
 from scenarios import document
 
@@ -39,13 +39,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def writing(path: Path, tmp_path: Path) -> Iterator[None]:
     """Another process adds, deletes and merges."""
-    logs = tmp_path / "logs"
-    logs.mkdir()
-    with writers(path, logs, count=1):
-        until = time.monotonic() + 30
-        while not (logs / "1").exists() or not (logs / "1").read_text():
-            assert time.monotonic() < until
-            time.sleep(0.01)
+    with writer(path, tmp_path):
         yield
 
 
