@@ -84,7 +84,11 @@ class Languages:
         message = f"{_in_words(unread)}, which the encoder {name}".rstrip() + " does not read well"
         changes = reader.instead if share > _MOSTLY and multilingual_installed() else None
         if changes is None:
-            message += _advice(None if settings.get(CHOSEN) else default_for(unread))
+            message += (
+                ", so searches by meaning miss much of them; for better results index into a new "
+                f"collection with a multilingual encoder, such as --encoder {MULTILINGUAL}, in "
+                f'Python encoder="{MULTILINGUAL}", or search by words: --mode text'
+            )
         else:
             message += f": encoding by {MULTILINGUAL} instead (--encoder {name} keeps that one)"
         warnings.warn(LanguageWarning(message, share, _in_words(unread)), stacklevel=2)
@@ -228,24 +232,6 @@ def _tokens_per_letter(
 def _is_latin(letter: str) -> bool:
     """Whether a letter is Latin; beyond ASCII, too: Vietnamese has letters at U+1EA0."""
     return letter < "\u0250" or unicodedata.name(letter, "").startswith("LATIN ")
-
-
-# ------------------------------------------------------------------------------------- in words
-
-
-def _advice(default: tuple[Mode, float] | None) -> str:
-    """The end of the warning. `default`: of `default_for`; None: the user has chosen another."""
-    mode, weight = default or (Mode.HYBRID, WEIGHT)
-    effect = ""
-    if mode is Mode.TEXT:
-        effect = ", and the default mode is text, by words alone"
-    elif weight != WEIGHT:
-        effect = f", and the default mode hybrid counts words most (weight {weight} of vectors)"
-    return (
-        f", so searches by meaning miss much of them{effect}; for better results index into a new "
-        f"collection with a multilingual encoder, such as --encoder {MULTILINGUAL}, in "
-        f'Python encoder="{MULTILINGUAL}"{"" if effect else ", or search by words: --mode text"}'
-    )
 
 
 def _in_words(unread: Unread) -> str:

@@ -32,7 +32,6 @@ _MARKUP = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
 _LEFT_OUT = {f"{_W}del", f"{_W}moveFrom", f"{_W}rt", f"{_MARKUP}Fallback"}
 _SIGNS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 _NAME = re.compile(r"heading (\d)|(title)", re.IGNORECASE)
-_BASES = 20  # styles that a style is made from, which may refer to each other in a circle
 _NOTES = ("/footnotes", "/endnotes", "/comments")  # ends of types of parts
 _DEFAULTS = ("Word Document", "PowerPoint Presentation", "python-docx", "python-pptx", "openpyxl")
 _MATH = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
@@ -103,14 +102,15 @@ def _relations(name: str, data: bytes, parts: Container[str], lost: dict[str, st
 def read_docx(path: Path) -> Parts:
     """The text of a Word file, notes and comments at the end.
 
-    Headings are paragraphs of the styles Title and Heading 1 to 9, and of styles made from them.
+    Headings are paragraphs of the styles Title and Heading 1 to 9.
     Raises CorpusError.
     """
     import docx
 
     lost: dict[str, str] = {}
     document = docx.Document(_office_file(path, ".doc", lost))
-    levels = {style.style_id: _style_level(style) for style in document.styles}
+    named = ((style.style_id, _NAME.fullmatch(style.name or "")) for style in document.styles)
+    levels = {style: int(match[1] or 1) for style, match in named if match}
     bodies = [document.element.body]
     for relation in document.part.rels.values():
         if relation.reltype.endswith(_NOTES) and not relation.is_external:
@@ -133,17 +133,6 @@ def _properties(properties: Any, author: str | None) -> tuple[str, dict[str, Any
     values = [value or "" for value in (properties.title, author)]
     title, author = ("" if value in _DEFAULTS else value for value in values)
     return title, {"author": author} if author else {}
-
-
-def _style_level(style: Any) -> int | None:
-    """The level of a style of headings, by name, or of the style it is made from."""
-    for _ in range(_BASES):
-        if style is None:
-            break
-        if match := _NAME.fullmatch(style.name or ""):
-            return int(match[1] or 1)
-        style = getattr(style, "base_style", None)
-    return None
 
 
 def _paragraphs(body: Any) -> list[tuple[Any, str]]:
@@ -231,9 +220,7 @@ def read_xlsx(path: Path) -> Parts:
     Of a formula it is the value that Excel has stored. Raises CorpusError.
     """
     from openpyxl.reader.excel import ExcelReader
-    from openpyxl.worksheet import _reader
 
-    _reader.from_excel = _moment
     lost: dict[str, str] = {}
     with warnings.catch_warnings(action="ignore"):  # about styles and extensions
         reader = ExcelReader(_office_file(path, ".xls", lost), read_only=True, data_only=True)
@@ -255,16 +242,6 @@ def read_xlsx(path: Path) -> Parts:
         elif relation.target in lost:
             yield lost.pop(relation.target)
     yield from lost.values()
-
-
-def _moment(serial: float, epoch: datetime, timedelta: bool = False) -> Any:
-    """As from_excel; a number that is no date stays as it is, which openpyxl makes an error."""
-    from openpyxl.utils.datetime import from_excel
-
-    try:
-        return from_excel(serial, epoch, timedelta)
-    except (OverflowError, ValueError):
-        return serial
 
 
 def _cell(value: Any) -> str:
