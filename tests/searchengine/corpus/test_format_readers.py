@@ -7,7 +7,6 @@ import os
 import re
 import sqlite3
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
 from datetime import date, datetime
 from importlib import import_module
@@ -412,39 +411,22 @@ def test_what_is_skipped_is_counted_by_kind(
 # ----------------------------------------------------------------------------- slides and sheets
 
 
-def write_pptx(path: Path, change: Callable[[Any], None]) -> None:
-    presentation = pptx.Presentation()
-    change(presentation)
-    presentation.save(str(path))
-
-
-def write_xlsx(path: Path, sheets: dict[str, list[list[Any]]]) -> None:
-    book = openpyxl.Workbook()
-    book.remove(book.active)
-    for name, rows in sheets.items():
-        sheet = book.create_sheet(name)
-        for row in rows:
-            sheet.append(row)
-    book.save(path)
-
-
 def test_slides(tmp_path: Path) -> None:
-    def fill(presentation: Any) -> None:
-        presentation.core_properties.title = "Deck"
-        presentation.core_properties.author = "Ann"
-        slide = presentation.slides.add_slide(presentation.slide_layouts[1])
-        slide.shapes.title.text = "Whales"
-        slide.placeholders[1].text = "They sleep\vby halves"
-        group = slide.shapes.add_group_shape()
-        group.shapes.add_textbox(0, 0, 9, 9).text_frame.text = "in a group"
-        table = slide.shapes.add_table(1, 2, 0, 0, 9, 9).table
-        table.cell(0, 0).text, table.cell(0, 1).text = "depth", "300 m"
-        slide.notes_slide.notes_text_frame.text = "say it slowly"
-        presentation.slides.add_slide(presentation.slide_layouts[6])  # nothing on it
-        last = presentation.slides.add_slide(presentation.slide_layouts[6])
-        last.shapes.add_textbox(0, 0, 9, 9).text_frame.text = "Owls"
-
-    write_pptx(tmp_path / "a.pptx", fill)
+    presentation = pptx.Presentation()
+    presentation.core_properties.title = "Deck"
+    presentation.core_properties.author = "Ann"
+    slide = presentation.slides.add_slide(presentation.slide_layouts[1])
+    slide.shapes.title.text = "Whales"
+    slide.placeholders[1].text = "They sleep\vby halves"
+    group = slide.shapes.add_group_shape()
+    group.shapes.add_textbox(0, 0, 9, 9).text_frame.text = "in a group"
+    table = slide.shapes.add_table(1, 2, 0, 0, 9, 9).table
+    table.cell(0, 0).text, table.cell(0, 1).text = "depth", "300 m"
+    slide.notes_slide.notes_text_frame.text = "say it slowly"
+    presentation.slides.add_slide(presentation.slide_layouts[6])  # nothing on it
+    last = presentation.slides.add_slide(presentation.slide_layouts[6])
+    last.shapes.add_textbox(0, 0, 9, 9).text_frame.text = "Owls"
+    presentation.save(str(tmp_path / "a.pptx"))
     first, last = read_corpus(tmp_path)
     assert (first.key, first.title) == ("a.pptx#slide=1", "Deck")
     assert first.text == (
@@ -456,9 +438,13 @@ def test_slides(tmp_path: Path) -> None:
 
 def test_sheets(tmp_path: Path) -> None:
     rows = [["animal", "seen", "at"], ["whale\nblue", 2, datetime(2024, 3, 1)], [], [None, 0.5]]
-    write_xlsx(
-        tmp_path / "a.xlsx", {"Log 1": rows, "empty": [], "다음": [[date(2024, 3, 2), True]]}
-    )
+    book = openpyxl.Workbook()
+    book.remove(book.active)
+    for name, table in {"Log 1": rows, "empty": [], "다음": [[date(2024, 3, 2), True]]}.items():
+        sheet = book.create_sheet(name)
+        for row in table:
+            sheet.append(row)
+    book.save(tmp_path / "a.xlsx")
     first, last = read_corpus(tmp_path)
     assert (first.key, first.title) == ("a.xlsx#sheet=Log 1", "a")
     assert first.text == "animal\tseen\tat\nwhale blue\t2\t2024-03-01\n\t0.5"

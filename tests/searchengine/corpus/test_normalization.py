@@ -106,22 +106,6 @@ def test_the_parts_shown_and_marked_are_those_of_the_stored_text(engine: SearchE
     ]  # fmt: skip
 
 
-def test_words_with_errors_and_synonyms_are_found(tmp_path: Path) -> None:
-    with SearchEngine.create(tmp_path / "c", WordLengths(), passages=False) as engine:
-        text, _ = TEXTS["ligatures"]
-        engine.add(
-            [
-                {"_id": "t", "text": text},
-                *({"_id": f"{i}", "text": f"note {i} on rain"} for i in range(9)),
-            ]
-        )
-        hits = engine.search("efficeincy", k=1, mode="text")
-        assert hits[0].key == "t" and hits.replaced == {"efficeincy": "efficiency"}
-        engine.set_synonyms([["proﬁtability", "efficiency"], ["sieve", "ﬁlter"]])
-        assert engine.search("profitability", k=1, mode="text")[0].key == "t"
-        assert engine.search("sieves", k=1, mode="text")[0].key == "t"
-
-
 def test_the_encoder_reads_normalized_texts(tmp_path: Path) -> None:
     encoder = WordLengths()
     with SearchEngine.create(tmp_path / "c", encoder, passages=False) as engine:

@@ -152,23 +152,6 @@ def test_a_wrong_answer_is_refused(
     assert encoder.encode(["a bee"]).shape == (1, 8)
 
 
-def test_a_failure_changes_nothing(
-    server: EmbeddingServer, encoder: HttpEncoder, tmp_path: Path
-) -> None:
-    with SearchEngine.create(tmp_path / "c", encoder) as engine:
-        engine.add([{"_id": "1", "text": "a bee"}])
-        server.faults.extend([Fault(500)] * 6)
-        with pytest.raises(EndpointError, match=r"answered 500 .*; check that it runs"):
-            engine.add([{"_id": "2", "text": "bees"}])
-        assert list(engine.keys()) == ["1"]
-        engine.add([{"_id": "2", "text": "bees"}])
-        zero = rows([0.0] * 8)
-        server.faults.append(Fault(edit=zero))
-        with pytest.raises(Exception, match="the document '3'"):
-            engine.add([{"_id": "3", "text": "x"}])
-        engine.verify()
-
-
 # --------------------------------------------------------------------------- settings and the key
 
 
@@ -315,5 +298,3 @@ def test_from_the_command_line(server: EmbeddingServer, tmp_path: Path) -> None:
     server.faults.extend([Fault(500)] * 9)
     done = run("search", tmp_path / "c", "a bee")
     assert done.returncode == 2 and "answered 500 (), 6 times" in done.stderr
-    server.faults.extend([Fault(500)] * 9)
-    assert "answered 500" in run("info", tmp_path / "c").stdout

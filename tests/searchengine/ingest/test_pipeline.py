@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from searchengine import SearchEngine
 from searchengine.backends.folder.collection import Collection
-from searchengine.errors import SearchEngineError
 from searchengine.ingest import ingestion, pipeline
 
 EVERY = 600  # documents to a commit
@@ -110,17 +109,6 @@ def test_a_failing_encoder_undoes_the_commit_that_it_failed(
         assert engine.stats().documents == stored(path) == kept
         engine.verify()
         assert len(list((path / "segments").iterdir())) == engine.stats().segments
-
-
-def test_a_key_that_comes_twice_across_commits_is_that_commit_s_fault(path: Path) -> None:
-    documents = [*map(document, range(EVERY + 10)), document(5)]
-    with SearchEngine.create(path, WordLengths(), {"prefix": 4}) as engine:
-        with pytest.raises(SearchEngineError, match=r"^document 611: the key 'k5' occurs twice"):
-            with commits_of(EVERY):
-                engine.add(documents)
-        assert stored(path) == EVERY
-        with commits_of(EVERY):
-            assert engine.add(documents, skip_bad=True).bad.count == 1
 
 
 def test_an_interrupted_add_stops_the_encoder_between_two_batches(
@@ -255,19 +243,6 @@ def test_an_add_of_several_commits_ends_in_one_segment(tmp_path: Path) -> None:
         for i in range(2):  # a segment of another call waits for its tier
             engine.add([{"_id": f"more{i}", "text": "a"}])
         assert engine.stats().segments == 3
-
-
-def test_an_add_that_ends_without_text_is_not_empty(tmp_path: Path) -> None:
-    with SearchEngine.create(tmp_path / "x", WordLengths()) as engine:
-        engine.add([{"_id": "k0", "text": "a", "n": 0}])
-        documents = [
-            {"_id": "k0", "text": "a", "n": 1},
-            {"_id": "k1", "text": "bb"},
-            {"_id": "k2", "text": ""},
-        ]
-        with commits_of(1):
-            summary = engine.add(documents)
-        assert (summary.metadata_updated, summary.added, summary.without_text.count) == (1, 1, 1)
 
 
 @pytest.mark.parametrize(("dim", "prefix"), [(768, 128), (128, 128), (100, 96), (50, 48), (7, 7)])

@@ -138,26 +138,6 @@ def test_a_broken_file_is_named_once(engine: SearchEngine, notes: Path, tmp_path
     assert [bool(each.changes) for each in passes] == [True, False, True]
 
 
-def test_a_collection_that_is_away_is_waited_for(
-    engine: SearchEngine, notes: Path, tmp_path: Path
-) -> None:
-    path = engine.collection.path
-    with watching(engine, notes) as passes:
-        path.rename(tmp_path / "old")
-        write(notes, {"c.txt": "ccc"})
-        until(lambda: "is missing" in passes[-1].problem)
-        time.sleep(10 * folder_sync.RETRY)  # it is said once
-        (tmp_path / "old").rename(path)
-        until(lambda: "c.txt" in keys(engine))
-        until(lambda: passes[-1].changes == {"added": 1})
-        path.rename(tmp_path / "old")
-        write(notes, {"d.txt": "dddd"})
-        until(lambda: passes[-1].problem)
-        assert passes[-1].documents == 3
-    assert [bool(each.problem) for each in passes] == [False, True, False, True]
-    (tmp_path / "old").rename(path)
-
-
 @pytest.mark.parametrize(
     ("place", "error", "message"),
     [
