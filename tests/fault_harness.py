@@ -35,9 +35,8 @@ from unittest import mock
 import numpy as np
 from conftest import Remainders, WordLengths, commits_of
 from faults import Action, Library, Record, in_child, records, under_faults
-from pending import leave_pending
 from powercut import Disk
-from scenarios import answers_as_brute_force, document, stored, strays
+from scenarios import answers_as_brute_force, document, leave_pending, stored, strays
 
 from searchengine import SearchEngine
 from searchengine.backends.folder import merging

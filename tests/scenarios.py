@@ -6,11 +6,14 @@ import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 from conftest import WordLengths
 
 from searchengine import Document, SearchEngine
+from searchengine.upkeep.reindex import Reindexing
 
 Model = Mapping[str, Document]
 _CLOSE = 2e-3  # what float16 loses of a cosine
@@ -74,3 +77,14 @@ def strays(path: Path) -> list[str]:
         files = {"manifest.json", *json.loads((folder / "manifest.json").read_text())["files"]}
         extra += [str(f.relative_to(path)) for f in folder.iterdir() if f.name not in files]
     return extra
+
+
+def leave_pending(engine: SearchEngine, encoder: Any) -> None:
+    """Reindex by another encoder, and leave the swap to the next reindex."""
+
+    def interrupted(_: Reindexing) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Reindexing, "swap", interrupted)
+        engine.reindex(encoder)

@@ -21,7 +21,6 @@ FIGURES = Path(__file__).with_name("figures.json")
 RECORDS = bool(os.environ.get("RECORD_FIGURES"))
 NATIVE = {"SEARCHENGINE_RUNTIME": "native"}
 """What a user of the base install gets: encoders run without torch."""
-TOKEN = "0123456789abcdef-writes"
 
 
 class Figures:

@@ -1,15 +1,14 @@
 """The options of a search, each through SearchEngine, and a table over all three front doors."""
 
-import json
-import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from server_process import running
 
-from public.conftest import TOKEN, command, start
+from public.conftest import NATIVE, command
 from searchengine import Encoder, Goal, SearchEngine
 
 ANIMALS: list[dict[str, Any]] = [
@@ -207,30 +206,16 @@ def call(
 ) -> Iterator[Call]:
     """Calls a real server of the sample collection and of an empty one: path, body → JSON."""
     folder = tmp_path_factory.mktemp("server")
-    (folder / "tokens").write_text(f"writer write {TOKEN}\n")
-    (folder / "tokens").chmod(0o600)
-    with SearchEngine.create(folder / "notes.index", sample.encoder):
-        pass
-    server = start(
-        "serve", shared_folder / "sample.index", folder / "notes.index",
-        "--port", 0, "--tokens", folder / "tokens",
-    )  # fmt: skip
-    assert server.stdout is not None
-    try:
-        url = server.stdout.readline().split(" at ")[1].strip()
+    SearchEngine.create(folder / "notes.index", sample.encoder).close()
+    collections = shared_folder / "sample.index", folder / "notes.index"
+    with running(folder, collections, **NATIVE) as server, server.client() as client:
 
         def request(path: str, body: Any = None, method: str | None = None) -> Any:
-            data = None if body is None else json.dumps(body).encode()
-            headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
-            asked = urllib.request.Request(url + path, data, headers, method=method)
-            with urllib.request.urlopen(asked, timeout=60) as response:
-                content = response.read()
-                return json.loads(content) if content else None
+            method = method or ("GET" if body is None else "POST")
+            response = client.request(method, path, json=body).raise_for_status()
+            return response.json() if response.content else None
 
         yield request
-    finally:
-        server.terminate()
-        server.communicate(timeout=60)
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda r: " ".join(map(str, r.values())))

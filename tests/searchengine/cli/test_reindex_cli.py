@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from command_line import run, run_json
-from pending import leave_pending
+from scenarios import leave_pending
 from tiny_model import WIDTH, write_sentence_transformer
 
 from searchengine import SearchEngine

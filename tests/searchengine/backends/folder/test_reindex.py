@@ -12,8 +12,7 @@ from concurrent_writers import during
 from conftest import WordLengths
 from cut_documents import Words
 from faults import in_child
-from pending import leave_pending
-from scenarios import document, stored, strays
+from scenarios import document, leave_pending, stored, strays
 
 from searchengine import Document, SearchEngine
 from searchengine.backends.folder.collection import Collection

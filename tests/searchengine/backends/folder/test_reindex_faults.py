@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import WordLengths
-from pending import leave_pending
-from scenarios import document
+from scenarios import document, leave_pending
 
 from searchengine import SearchEngine
 from searchengine.backends.folder.folders import Owner
