@@ -29,6 +29,8 @@ from typing import Any
 import click
 from record import DATA, record, run_json
 
+from searchengine.measure.judgements import plain_or_gzipped
+
 Rows = list[dict[str, Any]]
 ENGLISH = ("scifact", "nfcorpus", "cranfield")
 LANGUAGES = ("ar", "es", "ru", "th", "tr", "vi")
@@ -93,7 +95,10 @@ def index(folder: Path, collection: Path, *how: str) -> Path:
 
 
 def evaluated(collection: Path, folder: Path, *how: str) -> Rows:
-    rows: Rows = run_json("evaluate", "retrieval", collection, "--beir", folder, *how)
+    files = (folder / "queries.jsonl", folder / "qrels" / "test.tsv")
+    queries, qrels = (plain_or_gzipped(file) or file for file in files)
+    judged = ("--queries", queries, "--qrels", qrels)
+    rows: Rows = run_json("evaluate", "retrieval", collection, *judged, *how)
     return rows
 
 

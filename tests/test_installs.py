@@ -84,6 +84,7 @@ def _write_inputs(folder: Path) -> None:
     write_model2vec(folder / "static")
     rows = np.random.default_rng(0).standard_normal((1000, 16)).astype(np.float32)
     np.save(folder / "v.npy", rows)
+    (folder / "keys.jsonl").write_text("".join(f'{{"_id": "{i}"}}\n' for i in range(1000)))
     subjects = "dog cat whale bird man woman child".split()
     verbs = "sleeps runs eats sings plays sits".split()
     sentences = [f"the {a} {b} near the {c}" for a in subjects for b in verbs for c in subjects]
@@ -175,7 +176,7 @@ def runs(lines: str) -> Check:
 
 
 VECTORS = runs("""
-index v.npy v.index
+index keys.jsonl v.index --vectors v.npy
 tune v.index --target-recall 0.9
 delete v.index 3
 optimize v.index

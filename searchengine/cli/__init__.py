@@ -2,7 +2,6 @@
 
 import errno
 import logging
-import os
 import signal
 import sys
 import warnings
@@ -61,8 +60,6 @@ def _reason(error: OSError) -> str:
         return "too many files are open: raise the limit, for example with: ulimit -n 1024"
     space = "; free some space, or write to another disk" if error.errno == errno.ENOSPC else ""
     place = "" if error.filename is None else f"{error.filename}: "
-    if not place and not os.path.exists("."):
-        return "the current folder was removed; change to one that is there"
     return f"{place}{error.strerror or error}{space}"
 
 

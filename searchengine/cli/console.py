@@ -60,27 +60,32 @@ def steps() -> Iterator[Report]:
     On a terminal a bar for each step; elsewhere a line a minute, for cron would send the bars.
     """
     from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield Pulse()
-        return
     from rich.markup import escape
     from rich.progress import MofNCompleteColumn, Progress
 
+    console = Console(stderr=True)
     columns = *Progress.get_default_columns(), MofNCompleteColumn()
-    with Progress(*columns, console=console, speed_estimate_period=_SPEED_WINDOW) as bar:
-        tasks: dict[str, Any] = {}
+    bar = Progress(*columns, console=console, speed_estimate_period=_SPEED_WINDOW)
+    tasks: dict[str, Any] = {}
+    noted = time.monotonic()
 
-        def report(step: str, done: int, total: int | None, rate: str = "") -> None:
-            if step not in tasks:
-                tasks[step] = bar.add_task("", total=total)
-            task = bar.tasks[tasks[step]]
-            if done and total is not None and task.total is not None and task.finished:
-                bar.update(task.id, total=task.total + total)  # the step of the next commit
-            text = escape(printable(f"{step}  {rate}".rstrip()))
-            bar.update(task.id, advance=done, description=text)
+    def report(step: str, done: int, total: int | None, rate: str = "") -> None:
+        nonlocal noted
+        if step not in tasks:
+            tasks[step] = bar.add_task("", total=total)
+        task = bar.tasks[tasks[step]]
+        if done and total is not None and task.total is not None and task.finished:
+            bar.update(task.id, total=task.total + total)  # the step of the next commit
+        text = printable(f"{step}  {rate}".rstrip())
+        bar.update(task.id, advance=done, description=escape(text), text=text)
+        if not console.is_terminal and time.monotonic() - noted >= _PULSE:
+            noted = time.monotonic()
+            note("; ".join(_progress_line(task) for task in bar.tasks if not task.finished))
 
+    if not console.is_terminal:
+        yield report
+        return
+    with bar:
         try:
             yield report
         except Exception:
@@ -91,36 +96,12 @@ def steps() -> Iterator[Report]:
             bar.update(task.id, total=task.completed)  # the total may have been a guess
 
 
-class Pulse:
-    """Progress where there is no terminal for a bar: a line a minute, and none before.
-
-    A log then shows that a run goes on and how far it is, and stays short.
-    """
-
-    def __init__(self) -> None:
-        self._last = time.monotonic()
-        self._begun: dict[str, tuple[float, int, int]] = {}  # start, items then, items now
-        self._lines: dict[str, str] = {}  # of the steps that go on
-
-    def __call__(self, step: str, done: int, total: int | None, rate: str = "") -> None:
-        """Count the items done of a step; print all steps that go on, if the minute is over."""
-        now = time.monotonic()
-        start, first, count = self._begun.get(step, (now, done, 0))
-        if done and total is not None and count >= total:  # the step of the next commit
-            start, first, count = now, done, 0
-        count += done
-        self._begun[step], of, left = (start, first, count), "", ""
-        if total is not None:
-            of = f" of {total:,}"
-            if first < count < total:
-                speed = (count - first) / (now - start)
-                left = f", {speed:,.1f}/s, {(total - count) / speed / 60:.0f} min left"
-        self._lines[step] = f"{step}: {count:,}{of}{rate and f', {rate}'}{left}"
-        if now - self._last >= _PULSE:
-            self._last = now
-            note("; ".join(self._lines.values()))
-        if total is not None and count >= total:
-            del self._lines[step]
+def _progress_line(task: Any) -> str:
+    """A step in a log: its items, in all, a second, and the minutes left."""
+    of = "" if task.total is None else f" of {task.total:,}"
+    speed = f", {task.speed:,.1f}/s" if task.speed else ""
+    left = f", {task.time_remaining / 60:.0f} min left" if task.time_remaining else ""
+    return f"{task.fields['text']}: {task.completed:,}{of}{speed}{left}"
 
 
 def show_rows(rows: Sequence[Mapping[str, Any]], title: str = "") -> None:
@@ -195,12 +176,6 @@ def say(text: str = "", *, bold: bool = False) -> None:
 
 class Terminated(SystemExit):
     """A signal ended the command. Its code is 128 + the signal's number, as shells report it."""
-
-
-def stopped(stop: BaseException, message: str) -> click.exceptions.Exit:
-    """The end of a command after Ctrl-C or a signal, with a message."""
-    note(message)
-    return click.exceptions.Exit(getattr(stop, "code", INTERRUPTED))
 
 
 @contextmanager

@@ -32,18 +32,16 @@ def sample_folder() -> Path:
     json=False,
 )
 def demo(folder: Path) -> None:
-    """Train, index, search and measure on the sample data, and keep the result in FOLDER.
-
-    A model or collection that is already there is used again.
-    """
+    """Train, index, search and measure on the sample data, and keep the result in a new FOLDER."""
     from searchengine.trainer.sources.source import starter_folder
 
     sample = sample_folder()
     model, collection = folder / "model", folder / "demo.index"
-    trained = (model / "modules.json").is_file()
-    if not trained:  # refused before the seconds that torch takes to start
-        require("starter,train", "the demo trains a model, which", *TRAINING)
-        starter_folder()
+    if folder.exists():
+        raise CorpusError(f"{folder} exists; remove it, or name a new folder: demo FOLDER")
+    # Refused before the seconds that torch takes to start.
+    require("starter,train", "the demo trains a model, which", *TRAINING)
+    starter_folder()
     from searchengine.cli.train import train_with_progress
     from searchengine.corpus.files import read_corpus
     from searchengine.engine import SearchEngine
@@ -51,19 +49,14 @@ def demo(folder: Path) -> None:
     from searchengine.measure.bench_data import collection_dataset
     from searchengine.measure.judgements import read_queries
     from searchengine.measure.points import bench
+    from searchengine.trainer.training.train_config import TrainConfig
 
-    if trained:
-        note(f"The encoder in {model} is there already; remove {folder} to train again")
-    else:
-        from searchengine.trainer.training.train_config import TrainConfig
-
-        note(f"Fine-tuning the starter encoder, widened to 768, on {sample / 'pairs.tsv'}")
-        train_with_progress(TrainConfig(train=(sample / "pairs.tsv",), out=model))
-    with SearchEngine.open_or_create(collection, model) as engine:
-        if not len(engine):
-            documents = list(read_corpus(sample))
-            with progress("Indexing", len(documents)) as advance:
-                engine.add(documents, progress=lambda done, _: advance(done))
+    note(f"Fine-tuning the starter encoder, widened to 768, on {sample / 'pairs.tsv'}")
+    train_with_progress(TrainConfig(train=(sample / "pairs.tsv",), out=model))
+    with SearchEngine.create(collection, model) as engine:
+        documents = list(read_corpus(sample))
+        with progress("Indexing", len(documents)) as advance:
+            engine.add(documents, progress=lambda done, _: advance(done))
         for question in QUESTIONS:
             say(f"\n{question}", bold=True)
             for hit in engine.search(question, k=3):

@@ -1,16 +1,15 @@
 """Fill a collection: searchengine index."""
 
 import time
-from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from searchengine.backends.mode import Mode
 from searchengine.cli import options as opt
-from searchengine.cli.console import Pulse, Terminated, counted, note, show_json, steps, stopped
+from searchengine.cli.console import INTERRUPTED, Terminated, counted, note, show_json, steps
 from searchengine.cli.options import command
 from searchengine.corpus.documents import LeftOut
 from searchengine.errors import (
@@ -23,21 +22,16 @@ from searchengine.errors import (
 )
 
 if TYPE_CHECKING:
-    from searchengine.corpus.documents import Document
     from searchengine.corpus.files import Unread
     from searchengine.ingest.folder_sync import MirrorOptions
-
-PATIENCE = 60.0
-"""Seconds to wait for another writer while a folder is watched, unless --wait says more."""
-
-
-_MODES = click.Choice([*map(str, Mode)][1:])
 
 
 @command(
     click.argument("corpus", type=opt.PATH),
     opt.COLLECTION,
-    click.option("--key-prefix", metavar="TEXT", help="Text to put before generated keys."),
+    click.option(
+        "--key-prefix", default="", metavar="TEXT", help="Text to put before generated keys."
+    ),
     click.option("--text-field", metavar="NAME", help="Name of the text field [default: text]."),
     click.option("--title-field", metavar="NAME", help="Name of the title field [default: title]."),
     click.option("--id-field", metavar="NAME", help="Name of the key field [default: _id or id]."),
@@ -49,20 +43,17 @@ _MODES = click.Choice([*map(str, Mode)][1:])
     opt.file("--passages-from", "Passages of the rows (.jsonl, as `export` has it)."),
     opt.PASSAGES,
     click.option("--tokenizer", help="unicode, stem, stem:de,ru or none [default: by language]."),
-    click.option("--mode", type=_MODES, help="Mode of searches [default: as stored, or hybrid]."),
-    opt.file("--synonyms", "Synonyms to store, a group on each line: car, auto."),
-    opt.INDEXED,
+    click.option(
+        "--field", "fields", multiple=True, help="Metadata field to index for filters; repeatable."
+    ),
     opt.encoder(
         "Model folder, hub name, name in docs/encoders.md, or URL#MODEL [default: starter if it is "
         "installed, else leaf; multilingual if it is, and the other does not read most documents]."
     ),
-    click.option("--prefix", type=int, help="Dimensions of the prefix [default: 128]."),
-    opt.assignments("Field of the index config: structure=hnsw, stages=[[256,50]]; repeatable."),
-    opt.WAIT,
+    opt.assignments("Field of the index config: prefix=64, structure=hnsw; repeatable."),
     example=(
         "index notes/ notes.index",
         "index notes/ notes.index --watch",
-        "index notes/ notes.index --prune",
         "index papers.csv papers.index --text-field abstract",
         'index "sqlite:///app.db?table=posts" posts.index --text-field body',
         "index papers.jsonl papers.index --vectors vectors.npy",
@@ -73,19 +64,16 @@ def index(corpus: str, collection: str, as_json: bool, **options: Any) -> None:
     """Add the documents of CORPUS to COLLECTION, which is created if needed.
 
     CORPUS is a folder or a file: text, source, Markdown, HTML, PDF, .docx, .pptx, .xlsx, .epub,
-    .eml or .ipynb; records in .jsonl, .json, .csv, .tsv or .parquet; or a .npy file of vectors.
-    "sqlite:///FILE?table=NAME" reads a table, "-" JSON Lines from standard input. Fields of
-    records: _id, title, text; all others become metadata to filter by. The key of a file is its
-    path below CORPUS; the key of a record without _id is a hash of its content (docs/indexing.md);
-    the key of a vector without a document is its row number, and --key-prefix keeps a second file
-    of vectors apart. A document replaces the stored one with the same key, and is encoded only if
-    its text differs. After an interruption, the same command continues from the last commit.
-    --prune removes documents of deleted files, --watch keeps the collection in step with it. An
-    empty file of --synonyms removes those that are stored.
+    .eml or .ipynb; or records in .jsonl, .json, .csv, .tsv or .parquet. "sqlite:///FILE?table=NAME"
+    reads a table, "-" JSON Lines from standard input. Fields of records: _id, title, text; all
+    others become metadata to filter by. The key of a file is its path below CORPUS; the key of a
+    record without _id is a hash of its content (docs/indexing.md). A document replaces the stored
+    one with the same key, and is encoded only if its text differs. After an interruption, the same
+    command continues from the last commit. --prune removes documents of deleted files, --watch
+    keeps the collection in step with it.
     """
     from searchengine.backends.opening import is_url
     from searchengine.corpus.files import Unread, check_corpus, count_records, read_corpus
-    from searchengine.corpus.synonym_groups import read_synonyms
     from searchengine.engine import SearchEngine
     from searchengine.ingest.folder_sync import MirrorOptions
 
@@ -93,23 +81,21 @@ def index(corpus: str, collection: str, as_json: bool, **options: Any) -> None:
     if (prune or watch) and (options["vectors"] or not Path(corpus).is_dir()):
         name = "--watch" if watch else "--prune"
         raise click.UsageError(f"{name} needs a folder of files, got {corpus}; leave {name} out")
-    is_array = Path(corpus).suffix == ".npy"
-    rows, passages = _supplied(corpus, is_array, options["vectors"], options["passages_from"])
+    rows, passages = _supplied(options["vectors"], options["passages_from"])
     reading = _reading(options, needs_text=rows is None)
-    synonyms = None if options["synonyms"] is None else read_synonyms(options["synonyms"])
     malformed, unread = LeftOut(), Unread()
     on_bad = malformed.add if skip_bad else None
     check_corpus(corpus)  # before a collection is made
     is_new = not is_url(collection) and not Path(collection).exists()
     config = dict(options["assignments"])
-    config |= {} if options["prefix"] is None else {"prefix": options["prefix"]}
     settings = {name: options[name] for name in ("tokenizer", "runtime")}
     settings["passages"] = opt.passages_of(options["passages"])
     settings["dim"] = None if rows is None else rows.shape[1]
-    settings["wait"], started = max(options["wait"], watch * PATIENCE), time.monotonic()
+    settings["wait"], started = opt.WAIT, time.monotonic()
     with SearchEngine.open_or_create(collection, options["encoder"], config, **settings) as engine:
         try:
-            _configure(engine, synonyms, options)
+            if options["fields"]:
+                engine.index_fields(*options["fields"])
             if (stored := len(engine)) and not as_json:
                 note(f"{counted(stored, 'document')} stored already; unchanged ones are skipped")
             if watch:
@@ -126,13 +112,10 @@ def index(corpus: str, collection: str, as_json: bool, **options: Any) -> None:
                     mirroring = MirrorOptions(**add, **reading)
                     summary = engine.mirror(corpus, mirroring, unread=unread, on_bad=on_bad)
                 else:
-                    if is_array:
-                        documents = _numbered(engine, corpus, rows, options["key_prefix"])
-                    else:
-                        documents = read_corpus(corpus, on_bad, unread=unread, **reading)
+                    documents = read_corpus(corpus, on_bad, unread=unread, **reading)
                     summary = engine.add(documents, rows, passages=passages, **add)
         except BaseException as error:
-            _clean_up(engine, collection, error, is_new, corpus if watch else "")
+            _clean_up(engine, collection, error, is_new)
             if isinstance(error, CorpusError | DuplicateKey):
                 may_skip = rows is None and not skip_bad
                 raise _explained(error, malformed, unread, may_skip) from None
@@ -142,19 +125,17 @@ def index(corpus: str, collection: str, as_json: bool, **options: Any) -> None:
     show_json(outcome) if as_json else _show(outcome, unread.sentence())
 
 
-def _supplied(corpus: str, is_array: bool, vectors: Any, passages: Any) -> tuple[Any, Any]:
-    """Return an array of vectors and their passages; None without. `is_array`: of the corpus."""
+def _supplied(vectors: Path | None, passages: Path | None) -> tuple[Any, Any]:
+    """Return an array of vectors and their passages; None without."""
     from searchengine.corpus.tabular import read_vectors
     from searchengine.corpus.text_files import read_jsonl
 
-    if is_array and vectors is not None:
-        raise click.UsageError(f"{corpus} holds vectors; leave --vectors out")
-    if passages is not None and vectors is None:
-        raise click.UsageError("--passages-from needs documents and --vectors FILE.npy")
-    if not (is_array or vectors):
+    if vectors is None:
+        if passages is not None:
+            raise click.UsageError("--passages-from needs --vectors FILE.npy")
         return None, None
     # The export of a collection without vectors has passages, and no rows.
-    rows = read_vectors(vectors or Path(corpus), may_be_empty=passages is not None)
+    rows = read_vectors(vectors, may_be_empty=passages is not None)
     return rows, None if passages is None else (line for _, line in read_jsonl(passages))
 
 
@@ -166,37 +147,12 @@ def _reading(options: dict[str, Any], *, needs_text: bool) -> dict[str, Any]:
     return {
         "columns": Columns(**names, needs_text=needs_text),
         "gitignore": not options["no_gitignore"],
-        "key_prefix": options["key_prefix"] or "",
+        "key_prefix": options["key_prefix"],
     }
 
 
-def _configure(engine: Any, synonyms: Any, options: dict[str, Any]) -> None:
-    """Set the default mode, store synonyms, and index fields."""
-    if options["mode"] is not None:
-        engine.set_default(options["mode"])
-    if synonyms is not None:
-        engine.set_synonyms(synonyms)
-    if options["fields"]:
-        engine.index_fields(*options["fields"])
-
-
-def _numbered(engine: Any, corpus: str, rows: Any, key_prefix: str | None) -> Iterator["Document"]:
-    """A document without text for each row of a file of vectors."""
-    from searchengine.corpus.documents import Document
-    from searchengine.ingest.supplied import check_numbers
-
-    if key_prefix is None:
-        check_numbers(engine.collection, rows, corpus)
-    return (Document(f"{key_prefix or ''}{i}", "") for i in range(len(rows)))
-
-
-def _clean_up(
-    engine: Any, collection: str, error: BaseException, is_new: bool, watched: str
-) -> None:
-    """Remove a new collection without documents. Raise Exit after Ctrl-C or a signal.
-
-    `watched`: the folder that was watched, or "".
-    """
+def _clean_up(engine: Any, collection: str, error: BaseException, is_new: bool) -> None:
+    """Remove a new collection without documents. Raise Exit after Ctrl-C or a signal."""
     is_stop = isinstance(error, KeyboardInterrupt | Terminated)
     committed = len(engine) if is_stop else 0
     if is_new:
@@ -205,9 +161,9 @@ def _clean_up(
         message = "Interrupted before the first commit; nothing was changed"
         if committed:
             stored = f"{opt.named(collection)} has {counted(committed, 'document')}"
-            begin = f"Stopped watching {watched}" if watched else "Interrupted"
-            message = f"{begin}; {stored}, the same command continues from there"
-        raise stopped(error, message) from None
+            message = f"Interrupted; {stored}, the same command continues from there"
+        note(message)
+        raise click.exceptions.Exit(getattr(error, "code", INTERRUPTED)) from None
 
 
 def _explained(
@@ -247,18 +203,15 @@ def _outcome(
     return result | {"encodings": dict(unread.encodings), "seconds": None, "problem": None} | more
 
 
-def _show(outcome: dict[str, Any], skipped: str, folder: str = "") -> None:
-    """Print how many documents were added and left out, with the first messages.
-
-    `folder`: the one that is watched.
-    """
-    most, names = 10, _COUNTS[:-1] if folder else _COUNTS  # a watcher reads what changed
+def _show(outcome: dict[str, Any], skipped: str) -> None:
+    """Print how many documents were added and left out, with the first messages."""
+    most, seconds = 10, outcome["seconds"]
     changes = ", ".join(
-        f"{outcome[name]} {name.replace('_', ' ')}" for name in names if outcome[name]
+        f"{outcome[name]} {name.replace('_', ' ')}" for name in _COUNTS if outcome[name]
     )
-    end = f"watching {folder}, Ctrl-C ends" if folder else f"in {outcome['seconds']} s"
+    end = "" if seconds is None else f", in {seconds} s"
     total = counted(outcome["documents"], "document")
-    note(f"{changes or '0 added'} in {outcome['collection']}, {total} now, {end}")
+    note(f"{changes or '0 added'} in {outcome['collection']}, {total} now{end}")
     for name in ("without_text", "repeated", "bad", "unreadable"):
         count, lines = outcome[name]["count"], outcome[name]["first"][:most]
         if count > most:
@@ -275,21 +228,17 @@ def _watch(
     engine: Any, collection: str, folder: str, options: "MirrorOptions", as_json: bool
 ) -> None:
     """Keep a collection equal to a folder, and print each pass, until Ctrl-C or SIGTERM."""
-    documents, shown, first = 0, "", Pulse()
-
-    def on_read(count: int, _: int) -> None:
-        if not documents:  # the first pass may take long
-            first("Indexing", count, None)
-
-    for update in engine.watch(folder, replace(options, progress=on_read)):
-        documents, problem, unread = update.documents, update.problem, update.unread
-        more = {"documents": documents, "problem": problem or None}
-        outcome = _outcome(collection, update.summary, update.malformed, unread, **more)
-        if as_json:
-            show_json(outcome, indent=None)
-        elif problem:
-            note(f"{problem}; trying again")
-        else:
-            skipped = unread.sentence()
-            _show(outcome, "" if skipped == shown else skipped, folder)
-            shown = skipped or shown
+    note(f"Watching {folder}, Ctrl-C ends")
+    with ExitStack() as first:
+        report = first.enter_context(steps())  # the first pass may take long
+        options = replace(options, progress=lambda count, _: report("Indexing", count, None))
+        for update in engine.watch(folder, options):
+            first.close()
+            more = {"documents": update.documents, "problem": update.problem or None}
+            outcome = _outcome(collection, update.summary, update.malformed, update.unread, **more)
+            if as_json:
+                show_json(outcome, indent=None)
+            elif update.problem:
+                note(f"{update.problem}; trying again")
+            else:
+                _show(outcome, update.unread.sentence())

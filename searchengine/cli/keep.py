@@ -1,7 +1,5 @@
 """Keep a collection: searchengine info, verify, repair, backup, copy and export."""
 
-import json
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,6 @@ import click
 from searchengine.cli import options as opt
 from searchengine.cli.console import counted, say, show_json, show_result, steps
 from searchengine.cli.options import command, named, open_engine
-from searchengine.errors import SearchEngineError
 
 _NEW_FOLDER = click.argument("folder", type=opt.FILE)
 
@@ -26,15 +23,9 @@ def info(collection: str, as_json: bool) -> None:
         if lost := engine.count("exists(unreadable)"):
             beside = counted(lost, "document")
             more["unreadable"] = f"parts of files: list --where 'exists(unreadable)' ({beside})"
-        prompts: dict[str, str] = {}
-        with suppress(SearchEngineError):  # which `runtime` tells
-            stated = getattr(engine.encoder, "prompts", {})  # which only a model folder names
-            prompts = {name: prompt for name, prompt in stated.items() if prompt}
     if as_json:
-        show_json(asdict(stats) | more | {"prompts": prompts})
+        show_json(asdict(stats) | more)
         return
-    if prompts:
-        more["prompts"] = json.dumps(prompts, ensure_ascii=False)[1:-1]
     for name, value in (stats.described() | more).items():
         say(f"{name:12} {value}")
 
@@ -51,7 +42,7 @@ def verify(collection: str, as_json: bool) -> None:
     show_json({"collection": name, "whole": True}) if as_json else say(f"{name} is whole")
 
 
-@command(opt.ENCODER, opt.WAIT, example="repair notes.index")
+@command(opt.ENCODER, example="repair notes.index")
 def repair(collection: str, as_json: bool, **options: Any) -> None:
     """Repair a damaged collection from the texts it stores.
 
@@ -64,13 +55,9 @@ def repair(collection: str, as_json: bool, **options: Any) -> None:
     from searchengine.engine import SearchEngine
 
     if is_url(collection):
-        raise folders_only(
-            name_of(collection),
-            "searchengine verify URL checks the tables; restore the database from a backup, or "
-            "copy the documents to it again: searchengine copy FOLDER URL",
-        )
+        raise folders_only(name_of(collection), "restore the database from a backup")
     with steps() as report:
-        result = SearchEngine.repair(collection, progress=report, **options)
+        result = SearchEngine.repair(collection, progress=report, wait=opt.WAIT, **options)
     if as_json:
         show_json(asdict(result) | {"whole": result.whole})
     else:

@@ -1,7 +1,5 @@
 """Measure and tune: searchengine evaluate, bench, tune and learn."""
 
-import os
-import re
 import tempfile
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -12,7 +10,6 @@ from typing import Any
 import click
 
 from searchengine.backends.mode import Mode
-from searchengine.cli import console
 from searchengine.cli import options as opt
 from searchengine.cli.console import counted, note, progress, say, show_json, show_rows, steps
 from searchengine.cli.options import alone, command, named, open_engine
@@ -22,7 +19,7 @@ QUERIES = opt.file("--queries", "File of questions: .jsonl or .txt.")
 QRELS = opt.file("--qrels", "File of judgements of the --queries: TSV.")
 TARGET = click.option("--target-recall", default=0.95, help="Minimum recall to guarantee, 0–1.")
 NEIGHBOURS = click.option("-k", default=10, help="Number of nearest neighbours that recall counts.")
-MODES = opt.separated(Mode, f"one or more of {', '.join(Mode)}")
+MODES = opt.separated(click.Choice([*map(str, Mode)]))
 
 
 @click.group()
@@ -31,26 +28,25 @@ def evaluate() -> None:
 
 
 @command(
-    click.argument("files", nargs=-1, required=True, type=opt.PATH, metavar="[NAME=]FILE..."),
+    click.argument("files", nargs=-1, required=True, type=opt.FILE),
     opt.encoder("Model to compare; repeatable.", "encoders", multiple=True, default=("starter",)),
     opt.PREFIXES,
-    click.option("--layers", type=opt.NUMBERS, help="Numbers of layers to run: 6,3."),
-    example="evaluate sts sts12.tsv stsb_test.tsv sick=train.tsv sick=test.tsv",
+    example="evaluate sts sts12.tsv stsb_test.tsv",
     collection=False,
 )
-def sts(files: Any, encoders: Any, prefixes: Any, layers: Any, runtime: Any, as_json: bool) -> None:
+def sts(files: Any, encoders: Any, prefixes: Any, runtime: Any, as_json: bool) -> None:
     """Measure Spearman correlation with human similarity scores, and the vectors' geometry.
 
     Prints one row per task and prefix length, with 95 % intervals; alignment, uniformity and
     effective rank show how the vectors are spread. Each FILE is a task, with the columns score,
-    sentence1 and sentence2. Files with the same NAME are pooled.
+    sentence1 and sentence2.
     """
     from searchengine.trainer.encoder import Encoder
-    from searchengine.trainer.evaluation.sts import averages, sentences, sts_tasks
+    from searchengine.trainer.evaluation.sts import StsTask, averages, sentences, sts_tasks
+    from searchengine.trainer.training.examples import read_sts
 
-    tasks = _sts_tasks(files)
-    load, pairs = Encoder.load, [(name, n) for name in encoders for n in layers or (None,)]
-    models = [(name, load(name, **asdict(runtime), layers=n)) for name, n in pairs]
+    tasks = [StsTask(file.name.split(".")[0], read_sts([file])) for file in files]
+    models = [(name, Encoder.load(name, **asdict(runtime))) for name in encoders]
     dicts: list[dict[str, Any]] = []
     with progress("Encoding", len(sentences(tasks)) * len(models)) as advance:
         for name, model in models:
@@ -59,22 +55,6 @@ def sts(files: Any, encoders: Any, prefixes: Any, layers: Any, runtime: Any, as_
             dicts += [{"encoder": name, "layers": model.layers} | asdict(row) for row in rows]
     title = counted(sum(len(task.pairs) for task in tasks), "pair")
     show_json(dicts) if as_json else show_rows(dicts, title)
-
-
-def _sts_tasks(files: tuple[str, ...]) -> list[Any]:
-    """Read one task per name: by default the file's, up to its first dot, which may hold a "="."""
-    from searchengine.trainer.evaluation.sts import StsTask
-    from searchengine.trainer.training.examples import read_sts
-
-    named: dict[str, list[Path]] = {}
-    for text in files:
-        name, sign, path = text.partition("=")
-        if not sign or Path(text).exists():
-            name, sign, path = Path(text).name.split(".")[0], "", text
-        if not sign and name in named:
-            raise click.UsageError(f"two tasks are called {name}; name one: NAME={path}")
-        named.setdefault(name, []).append(Path(path))
-    return [StsTask(name, read_sts(paths)) for name, paths in named.items()]
 
 
 @command(
@@ -88,7 +68,8 @@ def labels(files: Any, encoder: str, prefixes: Any, runtime: Any, as_json: bool)
     """Measure how accurately a model labels texts, one row per prefix length.
 
     An accuracy has its 95 % interval. FILES are CSV, TSV or JSONL with the columns text and label,
-    pooled. The model must be trained with the objective classification (docs/training.md).
+    pooled; labels that the model was not trained on count as wrong. The model must be trained with
+    the objective classification (docs/training.md).
     """
     require("train", "evaluating labels", *TRAINING)
     from searchengine.trainer.encoder import Encoder
@@ -100,10 +81,6 @@ def labels(files: Any, encoder: str, prefixes: Any, runtime: Any, as_json: bool)
     dims = model.matryoshka_dims if prefixes is None else prefixes
     with progress("Encoding", len(texts)) as advance:
         predicted = model.classify(texts, dims, on_batch=advance)
-    known = () if model.model.classifier is None else model.model.classifier.labels
-    if unknown := [label for label in expected if label not in known]:
-        count = f"{counted(len(unknown), 'text')} with labels that the model was not trained on"
-        note(f"Note: {count}, such as {unknown[0]!r}, which count as wrong")
     rows, n = [], len(texts)
     for dim, found in zip(dims, predicted, strict=True):
         right = sum(a == b for a, b in zip(found, expected, strict=True))
@@ -124,8 +101,6 @@ def mteb(names: Any, encoder: str, prefixes: Any, runtime: Any, as_json: bool) -
 
     It downloads their data. Prefixes are scaled to length one; every text is encoded once.
     """
-    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")  # datasets reads it on import
-
     from searchengine.engine import SearchEngine
     from searchengine.trainer.evaluation.mteb import evaluate, load_task
 
@@ -139,8 +114,6 @@ def mteb(names: Any, encoder: str, prefixes: Any, runtime: Any, as_json: bool) -
 @command(
     QUERIES,
     QRELS,
-    opt.file("--beir", "Folder with queries.jsonl and qrels/SPLIT.tsv."),
-    click.option("--split", default="test", help="Split of the BEIR folder."),
     click.option("--mode", "modes", type=MODES, help="Modes to compare [default: auto,vector]."),
     opt.PREFIXES,
     click.option("--baseline", metavar="ROW", help="Row to compare with [default: exact]."),
@@ -148,7 +121,7 @@ def mteb(names: Any, encoder: str, prefixes: Any, runtime: Any, as_json: bool) -
     opt.ENCODER,
     example=(
         "evaluate retrieval my.index --queries q.jsonl --qrels test.tsv",
-        "evaluate retrieval my.index --beir scifact --mode vector,text,hybrid",
+        "evaluate retrieval my.index --queries q.jsonl --qrels test.tsv --mode text,hybrid",
     ),
 )
 def retrieval(collection: str, run_out: Path | None, as_json: bool, **options: Any) -> None:
@@ -160,7 +133,7 @@ def retrieval(collection: str, run_out: Path | None, as_json: bool, **options: A
     row each. docs/measuring.md explains intervals and p-values; --json has all measures.
     """
     from searchengine.measure import retrieval as evaluation
-    from searchengine.measure.judgements import check_names, write_run
+    from searchengine.measure.judgements import write_run
     from searchengine.measure.significance import cells, position, table
 
     modes, dims, baseline = (options.pop(name) for name in ("modes", "prefixes", "baseline"))
@@ -168,8 +141,6 @@ def retrieval(collection: str, run_out: Path | None, as_json: bool, **options: A
         questions, judgements = _judged(**options)
         position(evaluation.names(engine, dims, modes), baseline)  # refused before measuring
         task = evaluation.task(engine, questions, judgements)
-        if run_out is not None:  # refuse what a run file cannot hold before measuring
-            check_names(run_out, question=task.queries, document=engine.keys())
         for sentence in task.notes:
             note(f"Note: {sentence}")
         with steps() as report:
@@ -183,15 +154,10 @@ def retrieval(collection: str, run_out: Path | None, as_json: bool, **options: A
         note(f"Written: {counted(len(settings), 'run')} in {run_out}")
 
 
-def _judged(
-    queries: Path | None, qrels: Path | None, beir: Path | None = None, split: str = ""
-) -> tuple[dict[str, str], Any]:
-    """Read questions and judgements from two files, or from a folder."""
-    from searchengine.measure.judgements import read_beir, read_qrels, read_queries
+def _judged(queries: Path | None, qrels: Path | None) -> tuple[dict[str, str], Any]:
+    """Read questions and judgements."""
+    from searchengine.measure.judgements import read_qrels, read_queries
 
-    if beir is not None:
-        alone("--beir", "queries", "qrels")
-        return read_beir(beir, split)
     if queries is None or qrels is None:
         raise click.UsageError("questions and judgements are needed: --queries and --qrels")
     return read_queries(queries), read_qrels(qrels)
@@ -274,19 +240,10 @@ def _dataset(stack: ExitStack, collection: Any, vectors: Any, **options: Any) ->
     return stack.enter_context(collection_dataset(engine, questions, qrels))
 
 
-def _bytes(value: str) -> int:
-    """A number of bytes: 500000000, 500MB, 2GiB; kB to TB are powers of 1000."""
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?(?:([kmgt])(i?))?b?", value.lower())
-    if match is None:
-        raise click.BadParameter(f"expected bytes, such as 500MB or 2GiB, got {value!r}")
-    number, unit, binary = match.groups()
-    return int(float(number) * (1024 if binary else 1000) ** " kmgt".index(unit or " "))
-
-
 @command(
     TARGET,
     NEIGHBOURS,
-    click.option("--max-ram", type=_bytes, metavar="BYTES", help="Limit, such as 500MB or 2GiB."),
+    click.option("--max-ram", type=float, metavar="MIB", help="Maximum hot memory in MiB."),
     opt.file("--queries", "Typical questions [default: from documents]."),
     opt.file("--qrels", "Judgements of --queries: choose mode and weight."),
     click.option("--apply", "point", metavar="FILE#NAME", help="Point of a bench to apply."),
@@ -343,7 +300,8 @@ def _tune_index(engine: Any, queries: Path | None, goal: dict[str, Any], report:
     from searchengine.indexer.tuning.goal import Goal
     from searchengine.measure.judgements import read_queries
 
-    goal["recall"] = goal.pop("target_recall")
+    limit = goal.pop("max_ram")
+    goal |= {"recall": goal.pop("target_recall"), "max_ram": limit and int(limit * 2**20)}
     questions = None if queries is None else [*read_queries(queries).values()]
     tuning = engine.tune(questions, Goal(**goal), on_step=note, building=report)
     stats, points = engine.stats().described(), sorted(tuning.curve, key=lambda each: each.ms)
@@ -375,16 +333,9 @@ def _tune_fusion(engine: Any, judged: tuple[Any, Any], report: Any) -> Any:
 
 def _apply(engine: Any, address: str, report: Any) -> Any:
     """Rebuild a collection with an operating point of a bench."""
-    from searchengine.errors import QueryError
     from searchengine.measure.results import point_at
 
-    row, subject = point_at(address)
-    dim = engine.collection.settings["encoder"]["dim"]
-    if subject["dim"] != dim:
-        raise QueryError(
-            f"{address} was measured on vectors of {subject['dim']} dimensions, and "
-            f"{engine.collection.path} has {dim}; bench this collection"
-        )
+    row = point_at(address)
     engine.apply(row.config, building=report)
     stats = engine.stats()
     values = {"name": row.name, "config": dict(stats.index_config)}
@@ -394,37 +345,21 @@ def _apply(engine: Any, address: str, report: Any) -> Any:
 
 @command(
     QUERIES,
-    opt.file("--qrels", "Judgements (TSV), or clicks: question, tab, key."),
-    opt.flag("--forget", "Remove the map that is stored."),
+    QRELS,
     opt.ENCODER,
-    example=(
-        "learn my.index --queries q.jsonl --qrels train.tsv",
-        "learn my.index --qrels clicks.tsv",
-        "learn my.index --forget",
-    ),
+    example="learn my.index --queries q.jsonl --qrels train.tsv",
 )
-def learn(
-    collection: str, queries: Any, qrels: Any, forget: bool, as_json: bool, **options: Any
-) -> None:
+def learn(collection: str, queries: Any, qrels: Any, as_json: bool, **options: Any) -> None:
     """Learn from judged questions a map of the question's vector, and search by it.
 
-    --qrels has judgements of the --queries, or without these clicks. No document is encoded again.
-    In mode hybrid the weight of the vectors is chosen with the map. Both are stored if held-out
-    questions find more, beyond doubt, in the default mode; docs/measuring.md shows what to expect.
+    No document is encoded again. In mode hybrid the weight of the vectors is chosen with the map.
+    Both are stored if held-out questions find more, beyond doubt, in the default mode;
+    docs/measuring.md shows what to expect.
     """
     from searchengine.measure import learning
-    from searchengine.measure.judgements import read_clicks
 
-    if not forget and qrels is None:
-        raise click.UsageError("learn needs judgements; add --qrels FILE, or --forget")
+    judged, name = _judged(queries, qrels), named(collection)
     with open_engine(collection, options) as engine, steps() as report:
-        name = named(collection)
-        if forget:
-            removed = learning.forget(engine)
-            text = f"{name}: {'the' if removed else 'no'} map of questions was removed"
-            console.show_result({"collection": name, "removed": removed}, text, as_json)
-            return
-        judged = _judged(queries, qrels) if queries else read_clicks(str(qrels))
         learnt = learning.learn(engine, *judged, progress=report)
     rows = [{"held-out questions": part, **means} for part, means in learnt.figures.items()]
     outcome = "searches by the map from now on" if learnt.stored else "was not changed"

@@ -16,33 +16,24 @@ if TYPE_CHECKING:
     from searchengine.engine import SearchEngine
 
 Decorator = Callable[[Any], Any]
-RUNTIME_WORDS = {
-    "runtime": "|".join(RuntimeKind),
-    "precision": "|".join(Precision),
-    "device": "cpu|mps|(cuda|xpu)(:[0-9]+)?",
-    "trust_remote_code": "trust-remote-code",
+WAIT = 60.0
+"""Seconds that a command waits for another writer."""
+_WORDS: dict[str, str] = {
+    **dict.fromkeys(Precision, "precision"),
+    **dict.fromkeys(RuntimeKind, "runtime"),
+    "trust-remote-code": "trust_remote_code",
 }
-"""Field of RuntimeConfig → what the words of --runtime that set it look like."""
+"""Word of --runtime → the field of RuntimeConfig that it sets."""
 
 
-def separated(parse: Callable[[str], Any], expected: str) -> Callable[[str], tuple[Any, ...]]:
-    """Read values separated by commas, without repeats; `parse` raises ValueError."""
+def separated(parse: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
+    """Read values separated by commas, without repeats; `parse`: a type of click, or a function."""
 
     def read(text: str) -> tuple[Any, ...]:
-        try:
-            return tuple(dict.fromkeys(parse(part.strip()) for part in text.split(",")))
-        except ValueError:
-            message = f"expected {expected} separated by commas, got {text!r}"
-            raise click.BadParameter(message) from None
+        return tuple(dict.fromkeys(parse(part.strip()) for part in text.split(",")))
 
     read.__name__ = "a,b,…"  # shown in help texts
     return read
-
-
-def _positive(text: str) -> int:
-    if (number := int(text)) < 1:
-        raise ValueError(text)
-    return number
 
 
 def assignment(text: str) -> tuple[str, Any]:
@@ -60,7 +51,8 @@ def _runtime(text: str) -> RuntimeConfig:
     """A runtime, a precision, a device, a permission; each at most once. Raises ModelError."""
     config: dict[str, Any] = {}
     for word in text.split(","):
-        name = next((n for n, words in RUNTIME_WORDS.items() if re.fullmatch(words, word)), "")
+        is_device = re.fullmatch("cpu|mps|(cuda|xpu)(:[0-9]+)?", word)
+        name = "device" if is_device else _WORDS.get(word, "")
         if not name or name in config:
             raise click.BadParameter(
                 "expected auto, native or torch; fp32, bf16 or fp16; cpu, cuda, cuda:1 or mps; "
@@ -71,7 +63,7 @@ def _runtime(text: str) -> RuntimeConfig:
 
 
 PATH = click.Path()
-FILE = click.Path(path_type=Path)
+FILE, PRESENT = click.Path(path_type=Path), click.Path(exists=True, path_type=Path)
 
 
 def flag(name: str, help: str) -> Decorator:
@@ -86,23 +78,13 @@ def file(name: str, help: str, **settings: Any) -> Decorator:
 
 COLLECTION = click.argument("collection", type=PATH)
 WHERE = click.option("--where", help="Metadata filter: year >= 2015 and lang in ('en', 'ko')")
-DRY_RUN = flag("--dry-run", "Report what would be done, and do nothing.")
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
-NUMBERS = separated(_positive, "whole numbers of 1 or more")
+NUMBERS = separated(click.IntRange(1))
 PREFIXES = click.option("--prefixes", type=NUMBERS, help="Prefix lengths [default: the model's].")
-INDEXED = click.option(
-    "--field", "fields", multiple=True, help="Metadata field to index for filters; repeatable."
-)
 PASSAGES = click.option(
     "--passages",
     type=click.IntRange(0),
     help="Maximum tokens per passage; 0 keeps documents whole [default: as stored, or as fit].",
-)
-WAIT = click.option(
-    "--wait",
-    type=click.FloatRange(0, 86400),
-    default=0,
-    help="Seconds to wait for another writer.",
 )
 RUNTIME = click.option(
     "--runtime",
@@ -182,13 +164,13 @@ def named(collection: Path | str) -> str:
 def open_engine(collection: str, options: dict[str, Any] | None = None) -> "SearchEngine":
     """SearchEngine.open, imported here because that takes too long for --help.
 
-    It takes --encoder, --runtime and --wait from the options of the command.
+    It takes --encoder and --runtime from the options of the command.
     """
     from searchengine.engine import SearchEngine
 
     options = options or {}
-    names = [name for name in ("encoder", "runtime", "wait") if name in options]
-    return SearchEngine.open(collection, **{name: options.pop(name) for name in names})
+    names = [name for name in ("encoder", "runtime") if name in options]
+    return SearchEngine.open(collection, wait=WAIT, **{name: options.pop(name) for name in names})
 
 
 def passages_of(tokens: int | None) -> Any:

@@ -45,7 +45,7 @@ def _query_option(name: str) -> click.Option:
 
 
 class _Asking(click.Command):
-    """A command with options of a search, and with errors that say how to ask "-x".
+    """A command with options of a search.
 
     Attributes:
         fields: those of Query; their options need numpy, so they are made when they are needed.
@@ -63,18 +63,11 @@ class _Asking(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments. Raises UsageError."""
-        asked = any(word.startswith("-") and " " in word for word in args)
         try:
             return super().parse_args(ctx, args)
-        except click.UsageError as error:
-            unknown = isinstance(error, click.NoSuchOption) and not error.possibilities
-            if not (asked or unknown):
-                raise
-            way = "to ask a question that begins with -, put -- before it, behind all options"
-            rest = " KEY" if ctx.info_name == "explain" else ""
-            example = f"{ctx.command_path} COLLECTION -- QUESTION{rest}"
-            message = f"{error.format_message().rstrip('.')}; {way}: {example}"
-            raise click.UsageError(message, ctx) from error
+        except click.NoSuchOption as error:
+            way = "before a question that begins with -, and behind all options, put --"
+            raise click.UsageError(f"{error.format_message().rstrip('.?')}; {way}", ctx) from error
 
 
 def _asking(*fields: str) -> type[_Asking]:

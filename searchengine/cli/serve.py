@@ -2,7 +2,7 @@
 
 import re
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ _NAME = re.compile(r"[\w][\w.-]{0,63}", re.ASCII)
     click.option("--root-path", default="", help="Prefix of all addresses, such as /search."),
     click.option("--trust-proxy", multiple=True, help="Address of a proxy to trust; repeatable."),
     opt.file("--tokens", "File of tokens, a line NAME SCOPE TOKEN each."),
-    opt.encoder("Encoder of a collection, [NAME=]PATH; repeatable.", "encoders", multiple=True),
+    opt.encoder("Encoder of the collection, if only one is served [default: its own]."),
     click.option("--workers", type=click.IntRange(1, 64), default=1, help="Number of processes."),
     click.option(
         "--timeout", type=click.FloatRange(0.1, 3600), default=30, help="Seconds of a request."
@@ -35,7 +35,7 @@ _NAME = re.compile(r"[\w][\w.-]{0,63}", re.ASCII)
     collection=False,
     json=False,
 )
-def serve(collections: tuple[str, ...], tokens: Path | None, encoders: Any, **options: Any) -> None:
+def serve(collections: tuple[str, ...], tokens: Path | None, **options: Any) -> None:
     """Answer searches over HTTP.
 
     COLLECTION is a folder, or NAME=FOLDER; or the URL of one on PostgreSQL, which several servers
@@ -48,12 +48,8 @@ def serve(collections: tuple[str, ...], tokens: Path | None, encoders: Any, **op
     from searchengine.server.server_settings import ServerSettings
 
     named = named_collections(collections)
-    settings = ServerSettings(
-        collections=named,
-        tokens=None if tokens is None else tokens.absolute(),
-        encoders=of_collections(encoders, named),
-        **options,
-    )
+    path = None if tokens is None else tokens.absolute()
+    settings = ServerSettings(named, tokens=path, **options)
     run(settings, lambda url: say(f"Serving {', '.join(named)} at {url}"))
 
 
@@ -84,7 +80,7 @@ def named_collections(arguments: Iterable[str]) -> dict[str, Path | str]:
     named: dict[str, Path | str] = {}
     for argument in arguments:
         name, equals, path = argument.partition("=")
-        if not equals or not _NAME.fullmatch(name) or Path(argument).exists():
+        if not equals or not _NAME.fullmatch(name):
             path, name = argument, Path(argument).absolute().name.removesuffix(".index")
             name = split_url(path)[1] if is_url(path) else name
         if not _NAME.fullmatch(name) or name in named:
@@ -94,24 +90,6 @@ def named_collections(arguments: Iterable[str]) -> dict[str, Path | str]:
             )
         named[name] = path if is_url(path) else Path(path)
     return named
-
-
-def of_collections(
-    arguments: Iterable[str], collections: Mapping[str, Path | str]
-) -> dict[str, str]:
-    """Collection → encoder, from NAME=PATH; the only collection needs no name."""
-    values: dict[str, str] = {}
-    for argument in arguments:
-        name, equals, value = argument.partition("=")
-        if (not equals or Path(argument).exists()) and len(collections) == 1:
-            name, value = next(iter(collections)), argument
-        if name not in collections:
-            raise QueryError(
-                f"--encoder {argument}: name its collection, one of {', '.join(collections)}: "
-                f"--encoder NAME={argument}"
-            )
-        values[name] = value
-    return values
 
 
 COMMANDS = (serve, mcp)

@@ -41,7 +41,7 @@ _LOGGED = click.Choice(["wandb", "mlflow", "tensorboard"])
     click.option("--base", help="Model to start from [default: starter]."),
     opt.file("--dev", "File to choose the best step by.", multiple=True),
     opt.file("--exclude", "Texts to leave out of training.", multiple=True),
-    click.option("--config", type=click.Path(exists=True), help="JSON file of training settings."),
+    click.option("--config", type=opt.PRESENT, help="JSON file of training settings."),
     opt.assignments("Setting, the value in JSON: epochs=1, prefixes=[384,64]; repeatable."),
     opt.flag("--resume", "Resume from the last checkpoint in --out."),
     click.option(
@@ -75,11 +75,9 @@ def train(
         overrides["train"] = files
     elif config is None:
         raise click.UsageError("Missing argument 'FILES...': name them, or a --config with them.")
-    settings = read_config(config and Path(config), overrides, preset, assignments)
+    settings = read_config(config, overrides, preset, assignments)
     if not resume:  # a missing base is refused before torch is loaded
-        tuned = (Source.find(settings.base).folder / "modules.json").exists()
-        if tuned and preset and (harm := PRESETS[preset].harm):
-            note(f"Preset {preset} {harm}; take `pairs`, or a base without a head for sentences")
+        Source.find(settings.base)
     train_with_progress(settings, resume=resume, logs=logs)
 
 
@@ -112,6 +110,7 @@ def train_with_progress(
     """
     from searchengine.measure.retrieval import is_judged, retrieval
     from searchengine.trainer.training import loop
+    from searchengine.trainer.training.checkpoint import saved_step
     from searchengine.trainer.training.processes import launched_rank
 
     folders = [path for path in config.dev if is_judged(path)]
@@ -124,7 +123,6 @@ def train_with_progress(
     if (config.out / "modules.json").exists():
         note(f"{config.out} holds a model, which this training will replace when it ends")
     with ExitStack() as stack:
-        stack.enter_context(resumable(config))
         callbacks = [stack.enter_context(display(resume))]
         callbacks += [stack.enter_context(log_to(name, config)) for name in logs]
 
@@ -132,28 +130,18 @@ def train_with_progress(
             for callback in callbacks:
                 callback(report)
 
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", TrainingWarning)  # the line below has the same text
-            encoder = loop.train(config, on_report, resume, measure)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", TrainingWarning)  # the line below has the same text
+                encoder = loop.train(config, on_report, resume, measure)
+        except (KeyboardInterrupt, Terminated):
+            step = saved_step(config.out)
+            how = "no checkpoint was written: begin again"
+            how = how if step is None else f"with --resume the same command goes on from {step}"
+            note(f"Training was interrupted; {how}")
+            raise
     note(f"The model is in {config.out}. {encoder.recipe['verdict']}")
     return encoder
-
-
-@contextmanager
-def resumable(config: "TrainConfig") -> Iterator[None]:
-    """Where a run is interrupted, say how it goes on."""
-    from searchengine.trainer.training.checkpoint import saved_step
-
-    try:
-        yield
-    except (KeyboardInterrupt, Terminated):
-        advice = "no checkpoint was written yet: begin again"
-        if (step := saved_step(config.out)) is not None:
-            advice = f"the same command with --resume goes on from update {step}"
-        elif (config.out / "modules.json").exists():
-            advice = f"{config.out} holds a model all the same"
-        note(f"Training was interrupted; {advice}")
-        raise
 
 
 @contextmanager
@@ -235,7 +223,6 @@ def log_to(service: str, config: "TrainConfig") -> "Iterator[OnReport]":
     opt.file("--out", "New .jsonl file.", required=True),
     opt.MODEL,
     opt.file("--corpus", "Corpus of further candidates, as for index."),
-    click.option("--text-field", metavar="NAME", help="Text field of the corpus [default: text]."),
     click.option("--negatives", default=1, help="Number of negatives per anchor."),
     click.option("--relative-margin", default=0.95, help="Maximum score, of the positive's 1."),
     example="mine data/pairs.tsv --out triplets.jsonl",
@@ -251,16 +238,14 @@ def mine(
     docs/training.md has the details.
     """
     from searchengine.corpus.files import read_corpus
-    from searchengine.corpus.tabular import Columns
     from searchengine.measure import mining
 
     mining.check_output(out)  # before seconds of loading
-    columns = Columns(text=options.pop("text_field"))
     config = mining.MiningConfig(**options)
     from searchengine.trainer.encoder import Encoder
 
     started = time.monotonic()
-    documents = read_corpus(corpus, columns=columns) if corpus else ()
+    documents = read_corpus(corpus) if corpus else ()
     loaded = Encoder.load(encoder, **asdict(runtime))
     examples = mining.read_pairs(pairs)
     texts = mining.candidates(examples, (document.full_text for document in documents))
@@ -270,9 +255,8 @@ def mine(
     full = counted(config.negatives, "negative")
     show_result(
         {"out": str(out), **asdict(summary), "seconds": seconds},
-        f"{summary.pairs} pairs and {summary.candidates} candidates in {seconds} s: {out}\n"
-        f"{summary.complete} pairs with {full}, {summary.fewer} with fewer, {summary.none} with "
-        f"none; {summary.dropped_by_margin} candidates left out by the margin",
+        f"{summary.complete} of {summary.pairs} pairs with {full}, {summary.none} with none, of "
+        f"{summary.candidates} candidates in {seconds} s: {out}",
         as_json,
     )
 

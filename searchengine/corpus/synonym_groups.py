@@ -1,17 +1,13 @@
 """Synonyms: groups of words and short texts that a search by words takes for each other.
 
-    groups = read_synonyms("synonyms.txt")        # (("heart attack", "myocardial infarction"), …)
-
-A file has one group a line, separated by commas; so has the setting of a collection.
+The setting of a collection has one group a line, separated by commas.
 """
 
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from searchengine.corpus.analyzer import runs
-from searchengine.corpus.text_files import bad, read_lines
 from searchengine.errors import QueryError
 
 SETTING = "synonyms"
@@ -21,21 +17,6 @@ MAX_GROUPS, MAX_SYNONYMS, MAX_WORDS, MAX_LETTERS = 10_000, 50, 8, 200
 _FORBIDDEN = re.compile("[\ud800-\udfff]|,|=>")
 
 Groups = tuple[tuple[str, ...], ...]
-
-
-def read_synonyms(path: str | Path) -> Groups:
-    """The groups of a file: one a line, separated by commas; "#" begins a line of comment.
-
-    Raises CorpusError, with the line.
-    """
-    groups = []
-    for number, line in read_lines(Path(path)):
-        if line.strip() and not line.lstrip().startswith("#"):
-            try:
-                groups.append(_checked(line.rstrip().split(",")))
-            except QueryError as error:
-                raise bad(f"{path}:{number}", str(error)) from error
-    return tuple(groups)
 
 
 def stored(groups: Iterable[Iterable[str]]) -> str:

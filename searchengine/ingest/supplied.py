@@ -8,22 +8,19 @@ the array itself.
 import hashlib
 from array import array
 from collections.abc import Container, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from searchengine.backends.contract import Backend, Span
-from searchengine.backends.entries import known
 from searchengine.corpus.documents import Document, checked_key
 from searchengine.encoders.protocol import Vectors
 from searchengine.errors import CorpusError, QueryError
-from searchengine.indexer.arrays import BLOCK_ROWS, evenly, unusable
+from searchengine.indexer.arrays import BLOCK_ROWS, unusable
 
 VectorsArgument = npt.ArrayLike | Sequence[npt.ArrayLike | None]
 _LONGEST = 1 << 40  # characters of a text
-_SAMPLE = 100  # rows that tell one file from another
 
 
 Supplied = tuple[Sequence[Span], npt.NDArray[Any], bytes]
@@ -141,25 +138,6 @@ class SuppliedVectors:
                 "only zeros; correct it, or leave it out with its document"
             )
         return single
-
-
-def check_numbers(backend: Backend, vectors: npt.NDArray[Any], source: str) -> None:
-    """Raise QueryError if a file's row numbers are the keys of other vectors: of another file.
-
-    It is the same file, in part or edited, if one of a hundred rows is as it is stored.
-    """
-    supplied = SuppliedVectors(backend, vectors)
-    sample = {str(row): int(row) for row in evenly(supplied.documents, _SAMPLE)}
-    stored = known(backend, sample)
-    checksums = supplied.checksums([(sample[key], [(0, 0)]) for key in stored])
-    states = zip(stored.values(), checksums, strict=True)
-    if stored and not any(state.vectors == checksum for state, checksum in states):
-        name = Path(source).stem
-        raise QueryError(
-            f"the row numbers of {source} are keys of other documents in {backend.path}; give its "
-            f"rows keys of their own: --key-prefix {name}/, or replace those documents: "
-            "--key-prefix ''"
-        )
 
 
 class _Passages:

@@ -145,24 +145,6 @@ def read_qrels(path: str | Path) -> Qrels:
     return qrels
 
 
-def read_clicks(path: str | Path) -> tuple[dict[str, str], Qrels]:
-    """Read lines of a question, a tab, and the key of a document that was chosen for it.
-
-    Questions become their own keys, and clicks judgements of grade 1.
-    """
-    path = Path(path)
-    qrels: Qrels = {}
-    for number, line in read_lines(path):
-        question, tab, key = line.strip().partition("\t")
-        if not question.strip() or not tab or not key.strip() or "\t" in key:
-            expected = "expected a question, a tab and the key of a document"
-            raise bad(f"{path}:{number}", f"{expected}, got {line.strip()[:200]!r}")
-        qrels.setdefault(question.strip(), {})[key.strip()] = 1
-    if not qrels:
-        raise bad(path, "the file has no judgements")
-    return {question: question for question in qrels}, qrels
-
-
 def per_question(run: Run, keys: Sequence[str], qrels: Qrels) -> dict[str, Values]:
     """Metric → float64 (q,), one value for each of the judged questions `keys`.
 

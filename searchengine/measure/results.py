@@ -156,14 +156,13 @@ class Results:
             raise QueryError(f"{path} is damaged: {error!r}; measure again") from error
 
 
-def point_at(address: str) -> tuple[Row, Mapping[str, Any]]:
-    """The row of FILE#NAME, and `Results.subject`: what it was measured on.
+def point_at(address: str) -> Row:
+    """The row of FILE#NAME.
 
     FILE is a results.json or its folder, NAME as in `Results.point`. Raises QueryError.
     """
     path, _, name = address.partition("#")
-    results = Results.read(Path(path))
-    return results.point(name or RECOMMENDED), results.subject
+    return Results.read(Path(path)).point(name or RECOMMENDED)
 
 
 def short(value: float) -> str:

@@ -124,8 +124,8 @@ class Served:
             self._writer.submit(self._former.pop(0)[1].close)
 
     def _open(self) -> SearchEngine:
-        encoder = self._settings.encoders.get(self.name)
-        return SearchEngine.open(self.path, encoder, wait=WAIT, runtime=self._settings.runtime)
+        encoder, runtime = self._settings.encoder, self._settings.runtime
+        return SearchEngine.open(self.path, encoder, wait=WAIT, runtime=runtime)
 
     async def search(
         self, query: Any, options: dict[str, Any], show: Show, timeout: float | None = None

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from ipaddress import ip_network
 from pathlib import Path
 
@@ -36,7 +36,7 @@ class ServerSettings:
         workers: processes that answer.
         timeout: seconds that a request may take.
         runtime: runs the encoders.
-        encoders: collection → its encoder, where that is not the one that the collection names.
+        encoder: of the only collection, in place of the one that it names.
 
     Raises QueryError.
     """
@@ -50,9 +50,11 @@ class ServerSettings:
     workers: int = 1
     timeout: float = 30.0
     runtime: RuntimeConfig | None = None
-    encoders: Mapping[str, str] = field(default_factory=dict)
+    encoder: str | None = None
 
     def __post_init__(self) -> None:
+        if self.encoder is not None and len(self.collections) > 1:
+            raise QueryError("--encoder is for one collection; serve the others by another process")
         if self.tokens is None and self.host not in ("localhost", "127.0.0.1", "::1"):
             raise QueryError(
                 f"{self.host} can be reached from other machines, so a token is required; "

@@ -365,7 +365,7 @@ class Database:
             if "locked" in str(error):
                 raise CollectionBusy(
                     f"{self.path.parent} is being written to by another process; "
-                    "try again when it has finished, or wait for it: --wait SECONDS, open(…, wait=)"
+                    "try again when it has finished, or wait longer: SearchEngine.open(…, wait=)"
                 ) from error
             if str(error).startswith(("malformed JSON", "no such table", "Could not decode")):
                 raise self.damaged(str(error)) from error

@@ -175,7 +175,7 @@ class Merging:
             if others and monotonic() > until:
                 raise CollectionBusy(
                     f"the segments of {self.view.path} are being merged by another process; "
-                    "try again when it has finished, or wait for it: --wait SECONDS, open(…, wait=)"
+                    "try again when it has finished, or wait longer: SearchEngine.open(…, wait=)"
                 )
             sleep(_POLL)
 

@@ -135,7 +135,7 @@ def test_commands_take_urls(tmp_path: Path, url: str) -> None:
     secret = url.replace("postgres:@", "postgres:secret@")
     indexed = run_json("index", corpus, secret, "--vectors", tmp_path / "v.npy")
     assert indexed["added"] == indexed["documents"] == 5 and "secret" not in str(indexed)
-    other = run("index", corpus, secret, "--vectors", tmp_path / "v.npy", "--prefix", "4")
+    other = run("index", corpus, secret, "--vectors", tmp_path / "v.npy", "--set", "prefix=4")
     assert "has prefix 8, got 4" in other.stderr and "secret" not in other.stderr
     assert run_json("search", url, "note 3", "--mode", "text")["hits"][0]["key"] == "k3"
     stats = run_json("info", url)

@@ -10,6 +10,7 @@ import pytrec_eval
 from command_line import run, run_json
 from tiny_model import WORDS, write_sentence_transformer
 
+from searchengine import SearchEngine
 from searchengine.measure.results import Results
 
 # Which config is chosen does not matter here: test_tune.py has the whole grid.
@@ -58,8 +59,8 @@ def judged(folder: Path) -> tuple[str | Path, ...]:
     ("command", "message"),
     [
         ("tune c --target-recall 2", "recall must lie between 0 and 1, at least 0.0001 from both"),
-        ("tune c --max-ram lots", "expected bytes, such as 500MB or 2GiB, got 'lots'"),
-        ("tune c --target-recall 0.8 --max-ram 1kB", "no config for 480 rows fits"),
+        ("tune c --max-ram lots", "'lots' is not a valid float"),
+        ("tune c --target-recall 0.8 --max-ram 0.001", "no config for 480 rows fits"),
         ("tune c --queries gone.txt", "gone.txt"),
         ("tune c", "to show recall@10 above 0.95"),
         ("tune c --qrels few.tsv", "questions and judgements are needed: --queries and --qrels"),
@@ -84,14 +85,12 @@ def judged(folder: Path) -> tuple[str | Path, ...]:
         ("bench c --queries queries.jsonl --qrels few.tsv -k 5", "--qrels needs -k 10 or more"),
         ("bench c --queries queries.jsonl --out queries.jsonl/report", "ot a directory"),
         ("evaluate retrieval c --queries q.jsonl", "are needed: --queries and --qrels"),
-        ("evaluate retrieval c --beir . --qrels t", "--qrels does not go with --beir"),
-        ("evaluate retrieval c --beir gone", "gone: the folder has no queries.jsonl"),
+        ("evaluate retrieval c --mode vector,words", "'words' is not one of 'auto', 'vector', "),
         (
-            "evaluate retrieval c --beir . --mode vector,words",
-            "one or more of auto, vector, text, hybrid separated by commas, got 'vector,words'",
+            "evaluate retrieval c --queries queries.jsonl --qrels few.tsv --mode text --baseline 1",
+            "no row is called '1'",
         ),
-        ("evaluate retrieval c --beir . --mode text --baseline 128", "no row is called '128'"),
-        ("learn c", "learn needs judgements; add --qrels FILE, or --forget"),
+        ("learn c", "questions and judgements are needed: --queries and --qrels"),
         ("learn c --queries queries.jsonl --qrels few.tsv", "judged questions: 1;"),
     ],
 )
@@ -107,7 +106,7 @@ def test_what_is_refused(folder: Path, command: str, message: str) -> None:
 
 def test_tune_and_info(collection: Path) -> None:
     assert "tuning       none; searchengine tune" in run("info", collection).stdout
-    done = run("tune", collection, "--target-recall", "0.8", "-k", "5", "--max-ram", "1GiB")
+    done = run("tune", collection, "--target-recall", "0.8", "-k", "5", "--max-ram", "1024")
     assert done.returncode == 0, done.stderr
     assert "exact search of 100 queries over 480 rows" in done.stderr
     assert "effort" in done.stdout and "recall@5" in done.stdout
@@ -133,8 +132,13 @@ def test_tune_with_questions_as_json(folder: Path, collection: Path) -> None:
     assert found["config"] == run_json("info", collection)["index_config"]
 
 
+def set_mode(collection: Path, mode: str) -> None:
+    with SearchEngine.open(collection) as engine:
+        engine.set_default(mode)
+
+
 def test_tune_by_judgements(folder: Path, collection: Path) -> None:
-    run_json("index", folder / "corpus.jsonl", collection, "--mode", "vector")
+    set_mode(collection, "vector")
     report = run_json("tune", collection, *judged(folder))
     assert report["operating_point"] is None
     chosen = report["fusion"]
@@ -145,7 +149,7 @@ def test_tune_by_judgements(folder: Path, collection: Path) -> None:
     assert run_json("info", collection)["mode"] == chosen["mode"] != "vector"
     again = run("tune", collection, *judged(folder)).stdout
     assert "chosen" in again and "stays as it is" in again.splitlines()[-1]
-    run_json("index", folder / "corpus.jsonl", collection, "--mode", "vector")
+    set_mode(collection, "vector")
     last = run("tune", collection, *judged(folder)).stdout.splitlines()[-1]
     assert "from now on; nDCG@10 of 60 held-out questions: difference +0." in last
 
@@ -176,9 +180,7 @@ def test_a_report_of_a_collection(reported: Path) -> None:
     assert results["subject"]["mode"] == "hybrid"
 
 
-def test_a_point_of_the_report_is_applied(
-    folder: Path, collection: Path, reported: Path, tmp_path: Path
-) -> None:
+def test_a_point_of_the_report_is_applied(folder: Path, collection: Path, reported: Path) -> None:
     recommended = Results.read(reported).recommended
     for name in ("recommended", "exact"):
         done = run("tune", collection, "--apply", f"{reported / 'results.json'}#{name}")
@@ -194,10 +196,6 @@ def test_a_point_of_the_report_is_applied(
     assert found["name"] == "exact"
     other = run("tune", collection, "--apply", f"{reported}#nobody")
     assert "the bench has no point 'nobody'; its points are recommended, exact" in other.stderr
-    np.save(tmp_path / "rows.npy", np.eye(8, dtype=np.float32))
-    run("index", tmp_path / "rows.npy", tmp_path / "rows.index")
-    other = run("tune", tmp_path / "rows.index", "--apply", f"{reported}#exact")
-    assert other.returncode == 2 and "has 8; bench this collection" in other.stderr
 
 
 def test_a_bench_of_vectors_as_json(folder: Path) -> None:
@@ -216,7 +214,7 @@ def test_a_bench_of_vectors_as_json(folder: Path) -> None:
 def test_retrieval_and_its_runs(folder: Path, tmp_path: Path) -> None:
     """Every mode in one table; and trec_eval measures its run files alike."""
     rows = run_json(
-        *("evaluate", "retrieval", folder / "c", "--beir", folder, "--run-out", tmp_path / "runs"),
+        *("evaluate", "retrieval", folder / "c", *judged(folder), "--run-out", tmp_path / "runs"),
         *("--mode", "vector, text, hybrid", "--prefixes", "32,16"),
     )
     names = ["exact", "16", "configured", "text", "hybrid"]
@@ -237,7 +235,7 @@ def test_retrieval_and_its_runs(folder: Path, tmp_path: Path) -> None:
 
 def test_the_first_row_is_what_users_get(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A search without --mode; the table fits in 80 columns, and progress counts questions."""
-    command = ("evaluate", "retrieval", folder / "c", "--beir", folder)
+    command = ("evaluate", "retrieval", folder / "c", *judged(folder))
     monkeypatch.setenv("FORCE_COLOR", "1")  # bars, as on a terminal
     shown = run(*command, "--prefixes", "16").stderr
     for step in ("Evaluating hybrid", "Encoding", "Evaluating exact", "Evaluating 16"):
@@ -259,7 +257,7 @@ def test_the_first_row_is_what_users_get(folder: Path, monkeypatch: pytest.Monke
     [
         ("--set structure=hnsw --set effort=8", {"structure": "hnsw", "effort": 8}),
         ("--set code=int8 --set rotation=identity", {"code": "int8", "rotation": "identity"}),
-        ("--prefix 8 --set stages=[[16,40],[24,20]]", {"stages": [[16, 40], [24, 20]]}),
+        ("--set prefix=8 --set stages=[[16,40],[24,20]]", {"stages": [[16, 40], [24, 20]]}),
     ],
 )
 def test_recipes_of_index(folder: Path, tmp_path: Path, options: str, recipe: object) -> None:

@@ -50,15 +50,10 @@ def test_preset_settings_pictures_and_logs(folder: Path) -> None:
     assert config["learning_rate"] == 3e-5
     assert list((folder / "m" / "runs").glob("events.out.tfevents.*"))
     assert "base as shipped" in done.stderr
-    layers = run(
-        folder,
-        *("evaluate", "sts", "dev.tsv", "--encoder", "base", "--encoder", "m", "--json"),
-        *("--layers", "2,1", "--prefixes", "32,8"),
-    )
-    rows = json.loads(layers.stdout)
-    assert [(r["encoder"], r["layers"], r["dim"]) for r in rows] == [
-        (name, n, dim) for name in ("base", "m") for n in (2, 1) for dim in (32, 8)
-    ]
+    both = "evaluate sts dev.tsv --encoder base --encoder m --prefixes 32,8 --json"
+    rows = json.loads(run(folder, *both.split()).stdout)
+    names = [(name, 2, dim) for name in ("base", "m") for dim in (32, 8)]
+    assert [(row["encoder"], row["layers"], row["dim"]) for row in rows] == names
 
 
 def test_labels(folder: Path) -> None:
@@ -90,7 +85,6 @@ def test_labels(folder: Path) -> None:
     assert row["n"] == 60 and row["accuracy"] > 0.9
     (folder / "odd.tsv").write_text("text\tlabel\nthe cat\todd\n")
     odd = run(folder, *"evaluate labels odd.tsv --encoder m".split())
-    assert "1 text with labels that the model was not trained on, such as 'odd'" in odd.stderr
     assert "0.793" in odd.stdout
     without = run(folder, *"evaluate labels labelled.tsv --encoder base".split())
     assert without.returncode == 2 and "knows no labels" in without.stderr

@@ -28,38 +28,20 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_from_vectors_to_a_tuned_collection_in_two_commands(folder: Path) -> None:
-    done = run("index", folder / "vectors.npy", folder / "c")
-    assert done.returncode == 0, done.stderr
-    assert "900 added in" in done.stderr
+    keys = "".join(f'{{"_id": "{i}"}}\n' for i in range(900))
+    (folder / "keys.jsonl").write_text(keys)
+    index = ("index", folder / "keys.jsonl", folder / "c", "--vectors", folder / "vectors.npy")
+    assert run_json(*index)["added"] == 900
     assert run_json("tune", folder / "c")["operating_point"]["recall"] > 0.95
     assert run_json("info", folder / "c")["documents"] == 900
     assert run_json("similar", folder / "c", "17", "-k", "1")["hits"][0]["text"] == ""
-    assert run_json("index", folder / "vectors.npy", folder / "c")["unchanged"] == 900
+    assert run_json(*index)["unchanged"] == 900
     info = run("info", folder / "c").stdout
     assert "encoder      none; documents come with their vectors" in info
     assert "(as they come with the vectors)" in info
     assert run("verify", folder / "c").returncode == 0
     done = run("search", folder / "c", "bees", "--mode", "vector")
     assert done.returncode == 2 and "has no encoder: search with a vector of 8" in done.stderr
-
-
-def test_a_second_file_of_vectors_does_not_replace_the_first(folder: Path) -> None:
-    first, second = folder / "vectors.npy", folder / "second.npy"
-    np.save(second, RNG.standard_normal((40, 8)).astype(np.float32))
-    assert run_json("index", first, folder / "c")["added"] == 900
-    done = run("index", second, folder / "c")
-    assert done.returncode == 2 and "are keys of other documents in" in done.stderr
-    assert "--key-prefix second/, or replace those documents: --key-prefix ''" in done.stderr
-    assert run_json("index", first, folder / "c")["unchanged"] == 900
-    apart = ("index", second, folder / "c", "--key-prefix", "second/")
-    assert run_json(*apart)["added"] == 40
-    assert run_json(*apart)["unchanged"] == 40
-    edited = np.load(first)
-    edited[:300] *= -1
-    np.save(first, np.concatenate([edited, edited[:7] + 1]))
-    done = run_json("index", first, folder / "c")  # the same file, edited
-    assert (done["changed"], done["unchanged"], done["added"]) == (300, 600, 7)
-    assert run_json("index", second, folder / "c", "--key-prefix", "")["changed"] == 40
 
 
 def test_documents_and_vectors(folder: Path) -> None:
@@ -71,8 +53,6 @@ def test_documents_and_vectors(folder: Path) -> None:
     assert done.returncode == 2
     assert "has no encoder; pass the vectors of the documents: " in done.stderr
     assert run_json("info", folder / "c")["documents"] == 900
-    prefixed = [folder / "vectors.npy", folder / "c", "--key-prefix", "v"]
-    assert run_json("index", *prefixed)["documents"] == 1800
 
 
 @pytest.mark.parametrize("config", [["--set", "rotation=identity"], []])
@@ -141,15 +121,13 @@ def test_files_that_are_no_vectors(folder: Path, kind: str) -> None:
 def test_options_that_do_not_fit(folder: Path) -> None:
     vectors, documents = folder / "vectors.npy", folder / "documents.jsonl"
     for arguments, message in (
-        ([vectors, folder / "c", "--vectors", vectors], "leave --vectors out"),
-        ([documents, folder / "c", "--passages-from", documents], "needs documents and --vectors"),
-        ([vectors, folder / "c", "--passages-from", documents], "needs documents and --vectors"),
+        ([documents, folder / "c", "--passages-from", documents], "needs --vectors"),
         (
             [documents, folder / "c", "--vectors", vectors, "--passages-from", documents],
             "passage 1: expected key, start and end",
         ),
         (
-            [documents, folder / "c", "--vectors", vectors, "--prefix", "9"],
+            [documents, folder / "c", "--vectors", vectors, "--set", "prefix=9"],
             "is wider than the vectors",
         ),
     ):

@@ -297,9 +297,9 @@ def test_the_command_takes_the_encoder_that_reads_most_documents(
         assert chosen == "starter" and said.count("such as --encoder multilingual") == 1
     assert indexed("english", [ENGLISH])[0] == "starter"
     # Options of the new collection are those that were asked for.
-    options = "--prefix 8 --mode text --passages 16 --tokenizer stem:ko".split()
+    options = "--set prefix=8 --passages 16 --tokenizer stem:ko".split()
     assert indexed("options", MOST, *options)[0] == "multilingual"
     with SearchEngine.open(tmp_path / "options.index") as engine:
         stats, settings = engine.stats(), engine.collection.settings
-        assert (stats.mode, stats.tokenizer) == ("text", "stem:ko")
+        assert stats.tokenizer == "stem:ko"
         assert (settings["index"]["prefix"], settings["passages"]["tokens"]) == (8, 16)

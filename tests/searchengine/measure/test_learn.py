@@ -210,7 +210,6 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = [(key, name) for key, names in qrels.items() for name in names]
     judgements = [f"{key}\t{name}\t1" for key, name in pairs]
     (tmp_path / "train.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *judgements]))
-    (tmp_path / "clicks.tsv").write_text("".join(f"{key}\t{name}\n" for key, name in pairs))
     monkeypatch.setattr(
         "searchengine.encoders.loading.load_built_by", lambda *_: WrappedEncoder(Rotated())
     )
@@ -220,13 +219,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert learnt["stored"] and learnt["questions"] == 2 * COUNT and learnt["mode"] == "vector"
     assert run_json("info", place)["query_map"]["figures"] == learnt["figures"]
-    assert run_json("learn", place, "--forget")["removed"] is True
-    clicked = run_json("learn", place, "--qrels", tmp_path / "clicks.tsv")
-    assert clicked["figures"] == learnt["figures"]
-    shown = run("learn", place, "--qrels", tmp_path / "clicks.tsv")
-    assert shown.returncode == 0 and "vector" in shown.stdout
-    (tmp_path / "bad.tsv").write_text("a question\n")
-    for words in ([], ["--qrels", tmp_path / "bad.tsv"], ["--queries", tmp_path / "q.jsonl"]):
+    for words in ([], ["--queries", tmp_path / "q.jsonl"]):
         assert run("learn", place, *words).returncode == 2
 
 

@@ -1,6 +1,5 @@
 """mteb on data of our own: its figures are those of other libraries."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -25,14 +24,6 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
         tmp_path_factory.mktemp("model") / "tiny", prompts=PROMPTS, default_prompt_name=None
     )
     return Encoder.load(folder, precision="fp32")
-
-
-@pytest.fixture(autouse=True)
-def environment() -> Iterator[None]:
-    """What the command sets is set for this test alone."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
-        yield
 
 
 def texts(count: int, seed: int) -> list[str]:

@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import run_json
 from conftest import WordLengths
 
 from searchengine import SearchEngine
 from searchengine.backends.synonyms import MAX_ADDED, added
-from searchengine.corpus.synonym_groups import read_synonyms, stored
-from searchengine.errors import CorpusError, QueryError
+from searchengine.corpus.synonym_groups import stored
+from searchengine.errors import QueryError
 
 GROUPS = [["car", "automobile", "motor vehicle"], ["heart attack", "myocardial infarction", "MI"]]
 TEXTS = {
@@ -121,48 +120,17 @@ def test_few_words_are_added() -> None:
     assert len(of("w0 w1 w2", groups)) == MAX_ADDED
 
 
-FILE = "# cars\ncar, automobile\n\n  heart attack ,  myocardial\tinfarction,MI\n"
-BAD = [
-    ("car\n", "1: a group must have 2 to 50 different synonyms, got 1: 'car'"),
-    ("car, Car\n", "1: a group must have 2 to 50 different synonyms, got 1"),
-    ("\ncar, ,auto\n", "without commas and =>, got ' '"),
-    (
-        "car => auto, wagon\n",
-        "without commas and =>, got 'car => auto'",
-    ),
-    (f"car, {'a ' * 9}\n", "1: a synonym must be text of 1 to 8 words"),
-    (
-        "car, auto,\n",
-        "without commas and =>, got ''",
-    ),
-]
-
-
-def test_files(tmp_path: Path) -> None:
-    path = tmp_path / "synonyms.txt"
-    path.write_text(FILE)
-    groups = (("car", "automobile"), ("heart attack", "myocardial infarction", "MI"))
-    assert read_synonyms(path) == groups
-    assert stored(groups) == "car, automobile\nheart attack, myocardial infarction, MI"
-    path.write_text("")
-    assert read_synonyms(path) == ()
-
-
-@pytest.mark.parametrize(("text", "message"), BAD)
-def test_bad_files(tmp_path: Path, text: str, message: str) -> None:
-    path = tmp_path / "synonyms.txt"
-    path.write_text(text)
-    with pytest.raises(CorpusError) as error:
-        read_synonyms(path)
-    assert message in str(error.value)
-
-
 def test_bad_groups(engine: SearchEngine, tmp_path: Path) -> None:
     for groups, message in (
         ("car, auto", "synonyms must be a list of groups, got 'car, auto'"),
         (None, "synonyms must be a list of groups, got None"),
         ([7], "a group of synonyms must be a list of texts, got 7"),
         (["car, auto"], "a group of synonyms must be a list of texts, got 'car, auto'"),
+        ([["car"]], "a group must have 2 to 50 different synonyms, got 1: 'car'"),
+        ([["car", "Car "]], "a group must have 2 to 50 different synonyms, got 1"),
+        ([["car", " "]], "without commas and =>, got ' '"),
+        ([["car => auto", "wagon"]], "without commas and =>, got 'car => auto'"),
+        ([["car", "a " * 9]], "a synonym must be text of 1 to 8 words"),
         ([["car", 7]], "without commas and =>, got 7"),
         ([["car", "a\ud800"]], "characters in UTF-8, without commas and =>, got 'a\\ud800'"),
         ([["a", "b"]] * 10_001, "synonyms must be at most 10,000 groups, got 10,001"),
@@ -175,18 +143,3 @@ def test_bad_groups(engine: SearchEngine, tmp_path: Path) -> None:
         pytest.raises(QueryError, match="no index of words, which a group of synonyms needs"),
     ):
         other.set_synonyms(GROUPS)
-
-
-def test_the_command_line(tmp_path: Path) -> None:
-    texts, path, file = tmp_path / "texts", str(tmp_path / "c"), tmp_path / "synonyms.txt"
-    texts.mkdir()
-    for key, text in TEXTS.items():
-        (texts / f"{key}.txt").write_text(text)
-    file.write_text(FILE)
-    run_json("index", str(texts), path, "--synonyms", str(file))
-    assert run_json("info", path)["synonyms"] == 2
-    hits = run_json("search", path, "car", "--mode", "text")
-    assert {hit["key"] for hit in hits["hits"]} == {"car.txt", "automobiles.txt"}
-    file.write_text("")
-    run_json("index", str(texts), path, "--synonyms", str(file))
-    assert run_json("info", path)["synonyms"] == 0

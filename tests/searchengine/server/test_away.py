@@ -104,7 +104,7 @@ def test_questions_are_encoded_by_the_encoder_that_is_named(serve: Serve, tmp_pa
     with SearchEngine.open(path) as engine:
         dim = engine.stats().dim
     model = write_model2vec(tmp_path / "model", embeddings=static_table(dim))
-    client = serve(collections={"vectors": path}, encoders={"vectors": str(model)})
+    client = serve(collections={"vectors": path}, encoder=str(model))
     search = {"collection": "vectors", "query": "a whale", "mode": "vector", "k": 1}
     assert len(client.post("/v1/search", json=search).json()["hits"]) == 1
 

@@ -23,7 +23,7 @@ def test_a_second_writer_waits_if_asked(tmp_path: Path) -> None:
         writer = clean.Process(target=_write_slowly, args=(path, begun))
         writer.start()
         assert begun.wait(60)
-        with pytest.raises(CollectionBusy, match="wait for it: --wait SECONDS"):
+        with pytest.raises(CollectionBusy, match="try again when it has finished"):
             hasty.add([{"_id": "4", "text": "aaaa"}])
         patient.add([{"_id": "3", "text": "aaa"}])
         writer.join(60)
