@@ -29,8 +29,6 @@ from typing import Any
 import click
 from record import DATA, record, run_json
 
-from searchengine.measure.judgements import plain_or_gzipped
-
 Rows = list[dict[str, Any]]
 ENGLISH = ("scifact", "nfcorpus", "cranfield")
 LANGUAGES = ("ar", "es", "ru", "th", "tr", "vi")
@@ -95,11 +93,9 @@ def index(folder: Path, collection: Path, *how: str) -> Path:
 
 
 def evaluated(collection: Path, folder: Path, *how: str) -> Rows:
-    files = (folder / "queries.jsonl", folder / "qrels" / "test.tsv")
-    queries, qrels = (plain_or_gzipped(file) or file for file in files)
-    judged = ("--queries", queries, "--qrels", qrels)
-    rows: Rows = run_json("evaluate", "retrieval", collection, *judged, *how)
-    return rows
+    q, judged = *folder.glob("queries.jsonl*"), *folder.glob("qrels/test.tsv*")
+    command = ("evaluate", "retrieval", collection, "--queries", q, "--qrels", judged)
+    return run_json(*command, *how)  # type: ignore[no-any-return]
 
 
 def write_prefixed(source: Path, folder: Path, prefix: str) -> None:

@@ -15,8 +15,8 @@ from server_process import TOKEN, TOKENS
 from starlette.testclient import TestClient
 
 from searchengine import SearchEngine
+from searchengine.server import ServerSettings
 from searchengine.server.app import create, listen
-from searchengine.server.server_settings import ServerSettings
 
 DOCUMENTS = [
     {"_id": "bee", "text": "a bee", "year": 2016, "lang": "en"},

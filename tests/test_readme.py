@@ -241,13 +241,14 @@ def test_guides_of_indexing_and_searching(tmp_path: Path) -> None:
         ("notes/whales.txt", "A whale rests one half of its brain."),
         ("alice/readme.md", "About alice."),
         ("bob/readme.md", "About bob."),
-        ("synonyms.txt", "car, automobile"),
         ("src/lines.py", "def lines(path):\n    return open(path).readlines()\n"),
         ("papers.csv", "DOI,Heading,Abstract,year\n10/1,Whales,They sleep.,2016\n"),
     ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     np.save(tmp_path / "vectors.npy", np.random.default_rng(0).standard_normal((1000, 16)))
+    keys = "".join(f'{{"_id": "{i}"}}\n' for i in range(1000))
+    (tmp_path / "keys.jsonl").write_text(keys)
     with closing(sqlite3.connect(tmp_path / "app.db")) as database, database:
         database.execute("CREATE TABLE posts (id INTEGER, body TEXT)")
         database.execute("INSERT INTO posts VALUES (1, 'Owls hunt by night.')")
@@ -264,7 +265,7 @@ def test_guides_of_indexing_and_searching(tmp_path: Path) -> None:
     assert names["key"] == document.key
     assert f"{json.dumps(names['record'])}`: `{document.key}" in page
     page = (REPOSITORY / "docs" / "searching.md").read_text()
-    assert run_commands(page, tmp_path) == 9
+    assert run_commands(page, tmp_path) == 8
     programs = [block for block in blocks(page, "python") if "rerank" not in block]
     run_python("\n".join(programs), tmp_path)
 

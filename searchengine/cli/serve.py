@@ -44,8 +44,8 @@ def serve(collections: tuple[str, ...], tokens: Path | None, **options: Any) -> 
     network whose X-Forwarded-For and -Proto are believed; it may take the --root-path off, or not.
     """
     require("serve", "serve", "fastapi", "httptools", "prometheus_client", "uvicorn", "uvloop")
+    from searchengine.server import ServerSettings
     from searchengine.server.app import serve as run
-    from searchengine.server.server_settings import ServerSettings
 
     named = named_collections(collections)
     path = None if tokens is None else tokens.absolute()

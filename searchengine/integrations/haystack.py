@@ -10,7 +10,7 @@ from typing import Any, Self, cast
 from haystack import Document, component, default_from_dict, default_to_dict
 
 from searchengine.engine import Hit, SearchEngine
-from searchengine.integrations.conversion import make_document, text_and_metadata
+from searchengine.integrations import make_document, text_and_metadata
 
 
 class _Component:

@@ -12,7 +12,7 @@ from langchain_core.retrievers import BaseRetriever
 from pydantic import ConfigDict
 
 from searchengine.engine import AddSummary, Hit, SearchEngine
-from searchengine.integrations.conversion import make_document, text_and_metadata
+from searchengine.integrations import make_document, text_and_metadata
 
 
 def add_documents(

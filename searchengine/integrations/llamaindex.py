@@ -11,7 +11,7 @@ from llama_index.core.retrievers import BaseRetriever
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, QueryBundle, TextNode
 
 from searchengine.engine import AddSummary, Document, Hit, SearchEngine
-from searchengine.integrations.conversion import make_document, text_and_metadata
+from searchengine.integrations import make_document, text_and_metadata
 
 _SOURCE = "ref_doc_id"
 """The metadata field with the id of the document that a node is a part of, for filters."""

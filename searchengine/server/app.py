@@ -25,6 +25,7 @@ from uvicorn.supervisors import Multiprocess
 from searchengine.engine import SearchEngine
 from searchengine.errors import CollectionError, FieldWarning, QueryError
 from searchengine.server import (
+    ServerSettings,
     document_routes,
     embedding_routes,
     page_routes,
@@ -35,7 +36,6 @@ from searchengine.server.auth import Access, read_tokens
 from searchengine.server.guard import Guard
 from searchengine.server.responses import HANDLERS, known_parameters
 from searchengine.server.served import REFRESH, Served
-from searchengine.server.server_settings import ServerSettings
 
 GRACE, CLOSING = 30, 4.0
 """Seconds that requests under way have to end, and then threads; the process ends after that."""

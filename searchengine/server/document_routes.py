@@ -12,9 +12,9 @@ from searchengine.engine import SearchEngine
 from searchengine.errors import QueryError, UnknownKey
 from searchengine.indexer.arrays import Floats
 from searchengine.query.request import check_vectors
+from searchengine.server import MAX_KEY, MAX_OFFSET, MAX_PAGE
 from searchengine.server.responses import json_list, respond
 from searchengine.server.served import Collection
-from searchengine.server.server_settings import MAX_KEY, MAX_OFFSET, MAX_PAGE
 
 
 class _AnyKey(PathConvertor):

@@ -15,9 +15,9 @@ from itertools import count
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from searchengine.server import MAX_BODY, MAX_REQUESTS, ServerSettings
 from searchengine.server.auth import Access
 from searchengine.server.responses import INTERNAL, RETRY, Refused, refuse
-from searchengine.server.server_settings import MAX_BODY, MAX_REQUESTS, ServerSettings
 from searchengine.server.status_routes import REQUESTS, SECONDS
 
 POLICY = (

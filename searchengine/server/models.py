@@ -6,8 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 
+from searchengine import server as most
 from searchengine.query.request import Query
-from searchengine.server import server_settings as most
 
 
 def _whole(value: Any) -> Any:

@@ -14,11 +14,11 @@ from starlette.staticfiles import StaticFiles
 
 from searchengine.engine import SearchEngine, contract, entries, field_name
 from searchengine.indexer.arrays import Floats
+from searchengine.server import MAX_FACETS
 from searchengine.server.guard import POLICY
 from searchengine.server.models import MapRequest
 from searchengine.server.responses import respond
 from searchengine.server.served import Collection
-from searchengine.server.server_settings import MAX_FACETS
 
 _SAMPLE, _MAP = 200, 500  # documents that are read for their fields, and documents on a map
 _CHARACTERS = 4 << 20  # of documents that are read for their fields

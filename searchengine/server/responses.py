@@ -17,7 +17,7 @@ from starlette.routing import compile_path
 from searchengine import errors
 from searchengine.engine import limits
 from searchengine.indexer.errors import IndexerError
-from searchengine.server.server_settings import MAX_RESPONSE
+from searchengine.server import MAX_RESPONSE
 from searchengine.trainer.errors import TrainerError
 
 INTERNAL = "internal error; the log of the server has it by this id"

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from searchengine.engine import SearchEngine
 from searchengine.errors import QueryError
 from searchengine.query.hits import STAGES, Hits
+from searchengine.server import MAX_HITS
 from searchengine.server.models import (
     OPTIONS,
     BatchRequest,
@@ -19,7 +20,6 @@ from searchengine.server.models import (
 )
 from searchengine.server.responses import facet_lists, json_list, json_object, respond
 from searchengine.server.served import collection_of
-from searchengine.server.server_settings import MAX_HITS
 
 router = APIRouter(tags=["search"], prefix="/v1/search")
 

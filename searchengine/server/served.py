@@ -17,8 +17,8 @@ from searchengine.engine import SearchEngine, limits, name_of
 from searchengine.errors import EncoderMismatch, SearchEngineError
 from searchengine.query.hits import Hits
 from searchengine.query.request import Query
+from searchengine.server import MAX_TEXT, WAIT, ServerSettings
 from searchengine.server.responses import RETRY, Refused
-from searchengine.server.server_settings import MAX_TEXT, WAIT, ServerSettings
 
 Result = TypeVar("Result")
 Show = Callable[[Hits], bytes]

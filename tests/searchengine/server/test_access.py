@@ -10,10 +10,9 @@ from starlette.testclient import TestClient
 
 from searchengine.cli.serve import named_collections
 from searchengine.errors import QueryError
-from searchengine.server import app
+from searchengine.server import MAX_BODY, ServerSettings, app
 from searchengine.server.auth import Access, read_tokens
 from searchengine.server.responses import Refused
-from searchengine.server.server_settings import MAX_BODY, ServerSettings
 
 Serve = Callable[..., TestClient]
 SEARCH = {"query": "a bee"}

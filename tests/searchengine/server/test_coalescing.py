@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from searchengine.query.hits import Hits
+from searchengine.server import ServerSettings
 from searchengine.server.served import MAX_BATCH, Served
-from searchengine.server.server_settings import ServerSettings
 
 
 class Engine:

@@ -14,9 +14,8 @@ from starlette.testclient import TestClient
 from tiny_model import write_model2vec
 
 from searchengine import SearchEngine
-from searchengine.server import served
+from searchengine.server import MAX_REQUESTS, served
 from searchengine.server.guard import Guard
-from searchengine.server.server_settings import MAX_REQUESTS
 
 Serve = Callable[..., TestClient]
 AT = "/v1/collections/words/documents"
