@@ -22,7 +22,6 @@ from searchengine.trainer.errors import (
     pip_line,
     require,
 )
-from searchengine.trainer.files import read_object
 from searchengine.trainer.training.train_config import PRESETS, preset
 
 if TYPE_CHECKING:
@@ -91,6 +90,7 @@ def read_config(
 
     Labels have the preset of their name, if none is given.
     """
+    from searchengine.trainer.files import read_object  # which imports numpy
     from searchengine.trainer.training.train_config import Objective, TrainConfig
 
     settings = {} if path is None else read_object(path)
