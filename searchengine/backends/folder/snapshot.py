@@ -71,7 +71,6 @@ class Snapshot(contract.Snapshot):
         self.path = path
         self.readers = 0
         self._words: WordIndex | None = None  # not opened yet
-        self._before = before._words if before is not None else None
         self._speller: Speller | None = None
         self.store = Store(path / DATABASE, readers=READERS)
         try:
@@ -248,8 +247,7 @@ class Snapshot(contract.Snapshot):
             used = Analyzer.parse(self.settings["tokenizer"])
             if used.tokenizer is Tokenizer.NONE:
                 raise QueryError(lexical.MISSING)
-            self._words = WordIndex(self.store, self.segments, self.live, used, self._before)
-            self._before = None
+            self._words = WordIndex(self.store, self.segments, self.live, used)
         return self._words
 
     def by_words(
@@ -264,7 +262,7 @@ class Snapshot(contract.Snapshot):
         first: dict[int, int] = {}
         words, synonyms = self.words, added(question, self.settings)
 
-        allowed = self._matching_words(where, required)
+        allowed = self._matching(where, required)
         ranker = partial(words.best, allowed=allowed, first=first)
         scored = lexical.search(words, ranker, question, words.analyzers, k, synonyms)
         scored.first = first
@@ -279,7 +277,8 @@ class Snapshot(contract.Snapshot):
         """What is wrong with the totals of the index of words; None: nothing is known."""
         if self.settings["tokenizer"] == Tokenizer.NONE:
             return None
-        counted, stored = self.words.documents, self.store.count()
+        counted = self.words.documents
+        ((stored,),) = self.store.scan("SELECT count(DISTINCT document) FROM passages")
         return None if counted == stored else f"its words are of {counted} documents, not {stored}"
 
     def _have_phrases(self, where: str | None, phrases: tuple[str, ...]) -> Ids:
@@ -313,26 +312,14 @@ class Snapshot(contract.Snapshot):
                 found.append(ids[place])
         return np.array(found, np.int64)
 
-    def _matching_words(
-        self, where: str | None, phrases: tuple[str, ...]
-    ) -> Mapping[SegmentRow, Allowed] | None:
-        """As `_matching`, with the documents without a passage."""
-        matching = self._matching(where, phrases)
-        if matching is None or not self.words.alone.size:
-            return matching
-        return {**matching, **self.words.allowing(self._documents(where, phrases))}
-
-    def _documents(self, where: str | None, phrases: tuple[str, ...]) -> Ids:
-        """The documents that match a filter and contain phrases, ascending."""
-        return self._having_phrases(where, phrases) if phrases else self.store.matching(where)
-
     def _match(
         self, where: str | None, phrases: tuple[str, ...]
     ) -> Mapping[SegmentRow, Allowed] | None:
         """The rows of each segment with matching documents; None for all."""
         if where is None and not phrases:
             return None
-        documents, rows = self._documents(where, phrases), dict[SegmentRow, Allowed]()
+        documents = self._having_phrases(where, phrases) if phrases else self.store.matching(where)
+        rows = dict[SegmentRow, Allowed]()
         matches = np.zeros(documents.max(initial=0) + 2, bool)  # the last one: of larger ids
         matches[documents] = True
         for row, file in self._files:

@@ -4,8 +4,6 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -19,14 +17,13 @@ from searchengine.indexer.arrays import Doubles, RowNumbers
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.bm25 import Words
 from searchengine.indexer.segment import Segment
-from searchengine.indexer.storage.words_file import Postings, WriteWords
+from searchengine.indexer.storage.words_file import WriteWords
 
 Read = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 TIED = 10_000
 """Maximum documents of one score whose keys are read, to find the first ones."""
 _KEPT = 1 << 16  # terms and words of questions that are remembered
 _IDS = 500  # documents read by a statement
-_BASE = 1 << 62  # of the rows of documents without a passage
 _TESTED = 16  # parts of a phrase that are looked for before a text is cut
 _PIECE, _BREAK = 1 << 16, re.compile(r"[\s。、，！？]")  # characters of a text; where it is cut
 _CHANGING = {"ga", "id", "nl", "tr"}  # languages whose stems may begin with another letter
@@ -37,11 +34,10 @@ class WordIndex:
     """All words of a snapshot. Safe to use from several threads.
 
     Attributes:
-        parts: the segments, and the documents without a passage; the largest first.
+        parts: the segments, the largest first.
         documents: number of documents.
         average: their mean length, in words.
         analyzers: how texts became terms: one, until old segments are merged.
-        alone: the documents without a passage, ascending.
         store: the tables of the snapshot.
     """
 
@@ -51,29 +47,13 @@ class WordIndex:
         segments: Mapping[SegmentRow, Segment],
         live: Mapping[SegmentRow, Allowed | None],
         used: Analyzer,
-        before: "WordIndex | None",
     ) -> None:
-        """The index of one commit; `before`: of an earlier one. `used`: of new documents.
-
-        Documents without a passage are in no segment; their words are counted here. All searches
-        wait for it, so it waits for no long statement.
-        """
+        """The index of one commit, of the documents that have passages. `used`: of new ones."""
         files = {row: segment.words for row, segment in segments.items()}
         parts = {row: Words(file, live[row]) for row, file in files.items() if file is not None}
         noted = (part.postings.notes["terms"].partition(" ")[0] for part in parts.values())
         analyzers = dict.fromkeys([used, *map(Analyzer.parse, noted)])
-        alone: list[tuple[int, bytes]] = []
-        if sum(part.documents for part in parts.values()) != store.count():
-            sql = "SELECT id, digest FROM documents WHERE id NOT IN "
-            alone = store.read(f"{sql}(SELECT document FROM passages) ORDER BY id")
-        self.store, self.alone = store, np.array([i for i, _ in alone], np.int64)
-        self._state = (used.label, *alone)  # equal for equal words of these
-        if alone:
-            row = SegmentRow(-1, _BASE, len(alone), "")
-            if before is None or before._state != self._state:
-                parts[row] = _in_memory(store, self.alone.tolist(), used)
-            else:
-                parts[row] = before.parts[row]
+        self.store = store
         self.parts: Mapping[SegmentRow, Words] = dict(
             sorted(parts.items(), key=lambda item: -item[1].documents)
         )
@@ -81,13 +61,8 @@ class WordIndex:
         tokens = sum(part.tokens for part in parts.values())
         self.average = tokens / max(1, self.documents) or 1.0
         self.analyzers = tuple(analyzers)
-        self._files = {row: segment.passages for row, segment in segments.items()}
+        self._files = {row: file for row, s in segments.items() if (file := s.passages) is not None}
         self._counts: dict[Term, int] = {}
-
-    def allowing(self, documents: Ids) -> Mapping[SegmentRow, Allowed]:
-        """Those of `alone`, which has some, that are among these documents."""
-        row = next(row for row in self.parts if row.base == _BASE)
-        return {row: Allowed.from_rows(np.flatnonzero(np.isin(self.alone, documents)), row.rows)}
 
     def count(self, term: Term) -> int:
         """How many documents have a term."""
@@ -130,16 +105,15 @@ class WordIndex:
             weights: by term; see `lexical.Best`.
             k: number of documents.
             allowed: the rows that may be found; None for all.
-            first: gets the first passage of each of them; −1 without any.
+            first: gets the first passage of each of them.
         """
         passages, scores = self._best(weights, k + 1, allowed)
         if scores.size > k > 0 and scores[k] == scores[k - 1]:
             passages, scores = self._best(weights, self.documents, allowed, float(scores[k]))
         documents = self.documents_of(passages)
         order = best_by_key(documents, scores, k, self.store.keys_of)
-        chosen, places = documents[order].tolist(), passages[order]
-        places[places >= _BASE] = -1
-        first.update(zip(chosen, places.tolist(), strict=True))
+        chosen = documents[order].tolist()
+        first.update(zip(chosen, passages[order].tolist(), strict=True))
         return [*zip(chosen, scores[order].tolist(), strict=True)]
 
     def _best(
@@ -180,8 +154,7 @@ class WordIndex:
         documents = np.empty(passages.size, np.int64)
         for row in self.parts:
             inside = (passages >= row.base) & (passages < row.base + row.rows)
-            file, rows = self._files.get(row), passages[inside] - row.base
-            documents[inside] = self.alone[rows] if file is None else file.columns[0, rows]
+            documents[inside] = self._files[row].columns[0, passages[inside] - row.base]
         return documents
 
 
@@ -295,13 +268,3 @@ def texts_of(read: Read, ids: Sequence[int]) -> Iterator[tuple[int, Text]]:
             if document in rows:
                 title, text, key = rows[document]
                 yield place, Text(title, text, terms.file_name(key))
-
-
-def _in_memory(store: Store, documents: Sequence[int], used: Analyzer) -> Words:
-    """The words of documents, as of a segment that has a row for each."""
-    write = terms.writer(used, lambda: (len(documents), texts_of(store.read, documents)))
-    assert write is not None
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "words"
-        write.write(path)
-        return Words(Postings.open(path, len(documents)), None)

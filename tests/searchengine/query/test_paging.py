@@ -1,6 +1,5 @@
 """Pages: however an answer is cut, each document comes once, and where it came."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -108,19 +107,3 @@ def test_pages_with_options(engine: SearchEngine, mode: str, options: dict[str, 
     facets = engine.search(QUESTION, 1, mode=mode, facets=["n"], **options).facets
     deep = engine.search(QUESTION, 5, mode=mode, facets=["n"], offset=200, **options)
     assert deep.facets == facets and facets["n"][-1] == 7
-
-
-@pytest.mark.parametrize("with_vectors", [3, 60, 200])
-def test_documents_without_a_vector_come_on_some_page(tmp_path: Path, with_vectors: int) -> None:
-    """Words find more of them than are fused."""
-    records = documents()[:400]
-    rows: list[Any] = [None] * 400
-    rows[:with_vectors] = Row().encode([each["text"] for each in records[:with_vectors]])
-    with SearchEngine.create(tmp_path / "c", Row()) as engine:  # type: ignore[arg-type]
-        engine.add(records, rows)
-        found = {key for key, _ in whole(engine, 400, mode="text")}
-        hits = whole(engine, 400, mode="hybrid")
-        assert {key for key, _ in hits} == found | {str(i) for i in range(with_vectors)}
-        assert pages(engine, 400, 10, mode="hybrid") == hits
-        groups = whole(engine, 400, mode="hybrid", group_by="g")
-        assert sorted(groups) == sorted(hits)

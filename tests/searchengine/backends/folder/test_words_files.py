@@ -118,25 +118,3 @@ def test_windows_are_left_out_without_a_loss(
 
 def keys_of(engine: SearchEngine, question: str) -> list[str]:
     return [hit.key for hit in engine.search(question, mode="text")]
-
-
-def test_a_document_without_a_vector_is_ranked_as_others(tmp_path: Path) -> None:
-    """It has no row. Filters, changes and other processes see it too."""
-    path, vectors = tmp_path / "c", np.eye(2, dtype=np.float32)
-    with SearchEngine.create(path, None, dim=2) as engine:
-        assert keys_of(engine, "whale") == []
-        engine.add([{"_id": "a", "text": "whale"}, {"_id": "b", "text": "a whale"}], vectors)
-        assert keys_of(engine, "whale") == ["a", "b"]
-        engine.add([{"_id": "c", "text": "the whale sleeps", "n": 1}], [None])
-        assert keys_of(engine, "whale") == ["a", "b", "c"]
-        agree(engine, "sleeping whale", 3)
-        assert [hit.key for hit in engine.search("whale", mode="text", where="n = 1")] == ["c"]
-        assert [hit.key for hit in engine.search('+"whale sleeps"', mode="text")] == ["c"]
-        assert engine.search("wahle", mode="text").replaced == {"wahle": "whale"}
-        with SearchEngine.open(path) as other:
-            engine.add([{"_id": "c", "text": "owls"}], [None])
-            assert keys_of(other, "sleeps") == ["c"] and keys_of(engine, "sleeps") == []
-            assert keys_of(engine, "owls") == ["c"]
-        engine.verify()
-        engine.delete(["c"])
-        assert keys_of(engine, "owls") == [] and keys_of(engine, "whale") == ["a", "b"]
