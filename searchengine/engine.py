@@ -16,7 +16,7 @@ from typing import Any, NoReturn, overload
 
 import numpy.typing as npt
 
-from searchengine.backends import contract, entries, limits, listing
+from searchengine.backends import contract, entries, limits
 from searchengine.backends.contract import Backend
 from searchengine.backends.entries import keys_of
 from searchengine.backends.filters.parser import field_name
@@ -479,7 +479,7 @@ class SearchEngine:
                 rankings = rank(snapshot, request.before_rerank, questions, without=frozenset(ids))
                 (answer,) = hits(snapshot, request, questions, rankings)
                 if not answer:
-                    answer.notes = tuple(listing.unknown_fields(snapshot, request.where))
+                    answer.notes = tuple(entries.unknown_fields(snapshot, request.where))
             answer = reranked(answer, "", request)
         _warn(answer.notes)
         return answer
@@ -547,7 +547,7 @@ class SearchEngine:
             rankings = rank(snapshot, request.before_rerank, questions)
             times.append(perf_counter())
             answers = hits(snapshot, request, questions, rankings)
-            notes = () if any(answers) else tuple(listing.unknown_fields(snapshot, request.where))
+            notes = () if any(answers) else tuple(entries.unknown_fields(snapshot, request.where))
         for i, (answer, question) in enumerate(zip(answers, questions, strict=True)):
             answer.notes, answer.replaced = notes, question.replaced
             answers[i] = reranked(answer, question.text, request)
@@ -644,7 +644,7 @@ class SearchEngine:
 
         def read() -> Iterator[str]:
             with self.collection.reading() as snapshot:
-                yield from listing.keys(snapshot, where)
+                yield from entries.keys(snapshot, where)
 
         return read()
 
@@ -662,7 +662,7 @@ class SearchEngine:
 
         def read() -> Iterator[Document]:
             with self.collection.reading() as snapshot:
-                yield from listing.documents(snapshot, where, offset, limit)
+                yield from entries.documents(snapshot, where, offset, limit)
 
         return read()
 
@@ -680,7 +680,7 @@ class SearchEngine:
         with self.collection.reading() as snapshot:
             return snapshot.count(where)
 
-    def facets(self, *fields: str, where: str | None = None) -> dict[str, listing.Counts]:
+    def facets(self, *fields: str, where: str | None = None) -> dict[str, entries.Counts]:
         """Field → value → number of documents that match a filter and have it, most frequent first.
 
         Of a list each element counts. Reads the metadata of all documents, but for fields that
@@ -689,7 +689,7 @@ class SearchEngine:
         Query(facets=fields)
         check_filter(where)
         with self.collection.reading() as snapshot:
-            return {field: listing.facet(snapshot, field, where) for field in fields}
+            return {field: entries.facet(snapshot, field, where) for field in fields}
 
     def __len__(self) -> int:
         return self.count()

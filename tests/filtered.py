@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
-from searchengine.backends.filters import fields
+from searchengine.backends.filters import sqlite as fields
 from searchengine.backends.filters.parser import parse
 from searchengine.backends.filters.sqlite import compile_sql
 

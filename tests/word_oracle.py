@@ -8,7 +8,7 @@ import pytest
 
 from searchengine import SearchEngine
 from searchengine.backends import terms
-from searchengine.backends.quotes import phrases
+from searchengine.backends.synonyms import phrases
 from searchengine.corpus.analyzer import Analyzer
 
 TITLE = 2.0  # the weight of a title's word (docs/searching.md)

@@ -18,7 +18,7 @@ Rules, which tests/searchengine/backends checks on every backend:
 * A part of the data that cannot be read raises an error. A search never returns less because of it.
 
 What only a folder can do (segments, tuning, repair, backup) is asked of what `opening.in_folder`
-returns. What can be written with these members is a function: entries.py, listing.py.
+returns. What can be written with these members is a function in entries.py.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -37,14 +37,14 @@ from searchengine.backends.mode import Mode
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionError, CorpusError, EncoderMismatch
-from searchengine.indexer.arrays import Floats
+from searchengine.indexer.arrays import Floats, RowNumbers
 from searchengine.indexer.config import SegmentConfig
 from searchengine.indexer.errors import SegmentConfigError
 
 if TYPE_CHECKING:
-    from searchengine.backends.unrelated import Unrelated
     from searchengine.indexer.building.build import Progress
     from searchengine.indexer.search.cascade import SearchResult
+
 
 Ids = npt.NDArray[np.int64]
 Span = tuple[int, int]
@@ -147,6 +147,54 @@ class WordScores(list[tuple[int, float]]):
         self.scale, self.first = scale, first or {}
 
 
+SAMPLE = 128
+"""Passages in the sample."""
+MAX_UNRELATED = 0.9
+"""Maximum of the mean: among nearly equal texts, cosines would count without limit. That of E5 is
+0.84 at most."""
+PASSAGES = 0.35
+"""Weight of the cosine between passages; that between question and passages has the rest."""
+
+
+def spread(count: int, size: int = SAMPLE) -> RowNumbers:
+    """At most `size` of the numbers below `count`, evenly spread, rising, always the same ones."""
+    return np.unique(np.linspace(0, max(count - 1, 0), size).astype(np.int64))[:count]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unrelated:
+    """A sample of passages: it tells the cosine that counts as 0 in a fusion.
+
+    It is that of passages that have nothing in common. Those that are similar have a high one with
+    each other, and often a lower one with a question, so that it depends on both. Chosen in
+    docs/results.md.
+
+    Attributes:
+        mean: the mean cosine of two of them, 0–0.9.
+        center: the mean of their vectors, (D,) float32; None: there are fewer than two.
+    """
+
+    mean: float = 0.0
+    center: Floats | None = None
+
+    @classmethod
+    def of(cls, vectors: Floats) -> Self:
+        """`vectors`: unit rows of the sample, (n, D)."""
+        if len(vectors) < 2:
+            return cls()
+        total, count = vectors.sum(axis=0, dtype=np.float64), len(vectors)
+        squares = float(np.square(vectors, dtype=np.float64).sum())
+        mean = (float(total @ total) - squares) / (count * (count - 1))
+        return cls(min(max(mean, 0.0), MAX_UNRELATED), (total / count).astype(np.float32))
+
+    def cosine(self, question: Floats) -> float:
+        """The cosine that counts as 0 for the vector of a question (D,): 0–0.9."""
+        if self.center is None:
+            return self.mean
+        mean = float(self.center @ question) / float(np.linalg.norm(question))
+        return max(0.0, min(self.mean, PASSAGES * self.mean + (1 - PASSAGES) * mean))
+
+
 class Snapshot(Protocol):
     """One commit of a collection, as a query reads it: nothing in it changes.
 
@@ -164,7 +212,7 @@ class Snapshot(Protocol):
         """How many passages are scored at full width unless a query says more."""
 
     @property
-    def unrelated(self) -> "Unrelated":
+    def unrelated(self) -> Unrelated:
         """A sample of passages of different documents: which cosines count as 0."""
 
     def search(

@@ -1,19 +1,22 @@
-"""The words that synonyms add to a question.
+"""The phrases in quotation marks of a question, and the words that synonyms add to it.
 
+    phrases('+"heart attack" risk')                     # (Phrase("heart attack", True),)
     added("heart attack symptoms", settings)            # {"myocardial": 1.0, …}
 
 Words are compared as the tokenizer of the collection cuts them: a group with "car" holds for "cars"
 too.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from functools import lru_cache
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
-from searchengine.backends.quotes import phrases
 from searchengine.corpus.analyzer import Analyzer, runs
+from searchengine.corpus.language_traits import UNSPACED_OR_KOREAN
+from searchengine.corpus.normalization import normalized
 from searchengine.corpus.synonym_groups import SETTING
 
 MAX_ADDED = 64
@@ -76,3 +79,41 @@ def _groups(text: str, used: Analyzer) -> _Groups:
 def _terms(text: str, used: Analyzer) -> _Terms:
     """The terms of a text, in order."""
     return tuple(term for cut in used.cuts(text) for term in cut.asked)
+
+
+PHRASES = 16
+"""Maximum phrases of a question; of further ones only the words count."""
+
+_MARKS = str.maketrans(dict.fromkeys('"“„”', " "))
+# A letter or a mark of one, next to which a word ends or begins; in scripts without spaces none.
+_LETTER = f"(?:[^\\W_{UNSPACED_OR_KOREAN}]|[\u0300-\u036f\u0591-\u05bd\u064b-\u065f\u0900-\u0dff])"
+_PHRASE = re.compile(
+    rf'((?<!\S)\+)?(?:[“„]|(?<!{_LETTER})")(.*?)([”“]|"(?!{_LETTER})|\Z)', re.DOTALL
+)
+
+
+class Phrase(NamedTuple):
+    """A text between quotation marks; `required`: with a plus sign before it."""
+
+    text: str
+    required: bool = False
+
+
+@lru_cache(256)
+def phrases(question: str) -> tuple[Phrase, ...]:
+    """The distinct texts between pairs of quotation marks that have words, at most PHRASES.
+
+    A straight mark opens a phrase where no word ends, and closes one where none begins: those of
+    7" and 12" are inches. A mark without a second one has no meaning.
+    """
+    required: dict[str, bool] = {}
+    for plus, between, end in _PHRASE.findall(normalized(question)):
+        text = " ".join(between.split())
+        if end and runs(text):
+            required[text] = required.get(text, False) or bool(plus)
+    return tuple(Phrase(*pair) for pair in required.items())[:PHRASES]
+
+
+def unquoted(question: str) -> str:
+    """The question, normalized, with spaces in place of the marks around phrases."""
+    return normalized(question).replace('+"', '"').translate(_MARKS).strip()

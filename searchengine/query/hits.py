@@ -5,7 +5,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn, Self, SupportsIndex, overload
 
-from searchengine.backends.listing import Counts
+from searchengine.backends.entries import Counts
 from searchengine.corpus.formats.kinds import heading_at, headings_of
 from searchengine.query.snippets import heaviest, matched_words, snippet
 

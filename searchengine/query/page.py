@@ -9,7 +9,7 @@ import numpy as np
 
 from searchengine.backends import limits
 from searchengine.backends.contract import Snapshot, Span
-from searchengine.backends.listing import facet
+from searchengine.backends.entries import facet
 from searchengine.backends.mode import Mode
 from searchengine.backends.synonyms import with_added
 from searchengine.errors import QueryError

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from searchengine.backends.contract import Snapshot
 from searchengine.backends.filters.parser import field_named, parse
 from searchengine.backends.mode import Mode
-from searchengine.backends.quotes import phrases, unquoted
+from searchengine.backends.synonyms import phrases, unquoted
 from searchengine.corpus.normalization import normalized
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats, unusable

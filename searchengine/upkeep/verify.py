@@ -9,7 +9,7 @@ import numpy as np
 
 from searchengine.backends.contract import Backend, Entry, Snapshot
 from searchengine.backends.entries import all_entries
-from searchengine.backends.filters import fields
+from searchengine.backends.filters import sqlite as fields
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.folders import reading_errors
 from searchengine.backends.folder.schema import BEHIND, CATCH_UP

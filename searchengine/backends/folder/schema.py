@@ -13,7 +13,7 @@ pending       work that outlives a commit (store.Work)
 ids           the next id of each kind, which is a table: an id is never used again, whatever was
               deleted
 settings      name → JSON value: the encoder, the index config and other settings
-fields, field_values    metadata that is indexed on request (filters.fields)
+fields, field_values    metadata that is indexed on request (filters.sqlite)
 
 sqlite-utils makes and migrates the tables. Statements that a search or a commit runs are SQL: to
 import sqlite-utils takes longer than a search (0.06 s; 1.6 s where pandas is installed), a query by
@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from searchengine.backends.filters import fields
+from searchengine.backends.filters import sqlite as fields
 from searchengine.errors import CollectionError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from searchengine.backends import contract, lexical, limits
-from searchengine.backends.contract import Ids, Known, Passages, WordScores
+from searchengine.backends.contract import Ids, Known, Passages, Unrelated, WordScores, spread
 from searchengine.backends.folder.folders import DATABASE, stored_bytes
 from searchengine.backends.folder.spelling import Speller
 from searchengine.backends.folder.store import SegmentRow, Store
@@ -22,7 +22,6 @@ from searchengine.backends.folder.words import (
     texts_of,
 )
 from searchengine.backends.synonyms import added, known
-from searchengine.backends.unrelated import Unrelated, spread
 from searchengine.corpus.analyzer import Analyzer, Tokenizer, runs
 from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionError, QueryError

@@ -14,7 +14,7 @@ from functools import cache, lru_cache, partial
 
 from searchengine.backends import limits
 from searchengine.backends.folder.words import WordIndex, texts_of
-from searchengine.backends.quotes import phrases
+from searchengine.backends.synonyms import phrases
 from searchengine.backends.terms import Term, functions_of
 from searchengine.corpus.analyzer import folded, runs, stems, unaccented
 from searchengine.corpus.language_traits import UNSPACED_OR_KOREAN

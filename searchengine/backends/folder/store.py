@@ -16,7 +16,7 @@ import numpy as np
 
 from searchengine.backends import limits
 from searchengine.backends.contract import Entry, Ids, Known, Passages, Span, as_json
-from searchengine.backends.filters import fields
+from searchengine.backends.filters import sqlite as fields
 from searchengine.backends.filters.parser import field_name, field_named, parse
 from searchengine.backends.filters.sqlite import compile_sql, json_path
 from searchengine.backends.filters.tree import Condition

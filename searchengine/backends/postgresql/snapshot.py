@@ -19,14 +19,23 @@ import numpy as np
 from pgvector import HalfVector, Vector
 
 from searchengine.backends import lexical
-from searchengine.backends.contract import Ids, Known, Passages, Snapshot, WordScores, has_words
+from searchengine.backends.contract import (
+    SAMPLE,
+    Ids,
+    Known,
+    Passages,
+    Snapshot,
+    Unrelated,
+    WordScores,
+    has_words,
+    spread,
+)
 from searchengine.backends.filters.parser import field_named
 from searchengine.backends.postgresql import schema, words
 from searchengine.backends.postgresql.connections import Connection, Rows, Statement, run
 from searchengine.backends.postgresql.filters import condition
 from searchengine.backends.postgresql.schema import State
 from searchengine.backends.synonyms import added as synonyms_of
-from searchengine.backends.unrelated import SAMPLE, Unrelated, spread
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionError, QueryError

@@ -9,7 +9,7 @@ from filtered import collection, matching
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchengine.backends.filters import fields
+from searchengine.backends.filters import sqlite as fields
 from searchengine.backends.filters.parser import parse
 from searchengine.backends.filters.sqlite import compile_sql
 
