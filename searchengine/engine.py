@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
-from time import perf_counter
 from typing import Any, NoReturn, overload
 
 import numpy.typing as npt
@@ -75,7 +74,7 @@ from searchengine.ingest.settings import CollectionSettings
 from searchengine.ingest.supplied import VectorsArgument
 from searchengine.query.duplicates import Duplicates, duplicates, mean_of
 from searchengine.query.explanation import Explanation, explain
-from searchengine.query.hits import Hit, Hits, HitsBatch, timed
+from searchengine.query.hits import Hit, Hits
 from searchengine.query.page import hits, reranked
 from searchengine.query.ranking import rank, rank_by_weights
 from searchengine.query.request import (
@@ -448,7 +447,7 @@ class SearchEngine:
         _warn(answer.notes, 4)
         return answer
 
-    def search_batch(self, queries: Questions, k: int = 10, **options: Any) -> HitsBatch:
+    def search_batch(self, queries: Questions, k: int = 10, **options: Any) -> list[Hits]:
         """The hits of many questions, or vectors (q, D), in their order; faster than one by one.
 
         `options` as for `search`."""
@@ -538,21 +537,17 @@ class SearchEngine:
         rankings = rank(snapshot, query, asked)
         return [keys_of(snapshot, ranking.part.documents.tolist()) for ranking in rankings]
 
-    def _answer(self, requested: Query, queries: Questions) -> HitsBatch:
-        times = [perf_counter()]
+    def _answer(self, requested: Query, queries: Questions) -> list[Hits]:
         with self._reading(requested, queries) as (snapshot, request, questions):
             if not questions:
-                return HitsBatch()
-            times.append(perf_counter())
+                return []
             rankings = rank(snapshot, request.before_rerank, questions)
-            times.append(perf_counter())
             answers = hits(snapshot, request, questions, rankings)
             notes = () if any(answers) else tuple(entries.unknown_fields(snapshot, request.where))
         for i, (answer, question) in enumerate(zip(answers, questions, strict=True)):
             answer.notes, answer.replaced = notes, question.replaced
             answers[i] = reranked(answer, question.text, request)
-        times.append(perf_counter())
-        return timed(answers, times)
+        return answers
 
     @contextmanager
     def _reading(

@@ -1,9 +1,9 @@
-"""The result of a search: Hit, Hits of one question, HitsBatch of many."""
+"""The result of a search: Hit, and Hits of one question."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, NoReturn, Self, SupportsIndex, overload
+from typing import Any, Self, SupportsIndex, overload
 
 from searchengine.backends.entries import Counts
 from searchengine.corpus.formats.kinds import heading_at, headings_of
@@ -34,9 +34,6 @@ class Hit:
     end: int
     question: str = field(default="", repr=False)
     scores: Mapping[str, float] = field(default_factory=dict)
-
-    def __getitem__(self, name: object) -> NoReturn:
-        raise TypeError("a Hit has attributes: hit.key, hit.text; hit.as_dict() is a dict of them")
 
     @property
     def passage(self) -> str:
@@ -92,26 +89,6 @@ class Hit:
         return f"{_shown(self.score)}  {self.key}{title}\n       {snippet}"
 
 
-class Timing(NamedTuple):
-    """Wall seconds of the call that answered a question, by stage.
-
-    Attributes:
-        encode: from questions to vectors, and the nearest words for those that no document has.
-        search: ranking, by vectors and words.
-        fetch: reading the documents of the hits, and their order by `rerank`.
-        questions: how many questions the call answered together; they share its time.
-    """
-
-    encode: float
-    search: float
-    fetch: float
-    questions: int
-
-
-STAGES = ("encode", "search", "fetch")
-"""The fields of Timing that are seconds, in order of time."""
-
-
 class Hits(list[Hit]):
     """The hits of one question, best first.
 
@@ -119,13 +96,11 @@ class Hits(list[Hit]):
         exact: whether these are certainly the true nearest documents.
         facets: field → value → number of documents that match the filter, most frequent first,
             for the fields in the option `facets`. Of a list each element counts.
-        timing: how long the search took; None for results of other calls than a search, such as
-            `similar`.
         notes: sentences on why there are no hits: fields of the filter that no document has.
         replaced: unknown words of the question → the words searched for instead.
     """
 
-    __slots__ = ("exact", "facets", "notes", "replaced", "timing")
+    __slots__ = ("exact", "facets", "notes", "replaced")
 
     def __init__(
         self,
@@ -137,7 +112,6 @@ class Hits(list[Hit]):
         super().__init__(hits)
         self.exact = exact
         self.facets = {} if facets is None else facets
-        self.timing: Timing | None = None
         self.notes: tuple[str, ...] = ()
         self.replaced: Mapping[str, str] = {}
 
@@ -156,25 +130,6 @@ class Hits(list[Hit]):
     def to_dicts(self) -> list[dict[str, Any]]:
         """One dict for each hit, as `Hit.as_dict`."""
         return [hit.as_dict() for hit in self]
-
-
-class HitsBatch(list[Hits]):
-    """The hits of many questions, in the order of the questions."""
-
-    __slots__ = ()
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """One dict for each hit of each question; `query` is the number of its question, from 0."""
-        return [{"query": i} | hit.as_dict() for i, hits in enumerate(self) for hit in hits]
-
-
-def timed(batch: Sequence[Hits], times: Sequence[float]) -> HitsBatch:
-    """The hits of one call. `times`: its start, and the end of each stage."""
-    start, encoded, ranked, fetched = times
-    timing = Timing(encoded - start, ranked - encoded, fetched - ranked, len(batch))
-    for hits in batch:
-        hits.timing = timing
-    return HitsBatch(batch)
 
 
 def _shown(score: float) -> str:

@@ -1,6 +1,5 @@
 """Routes that answer questions."""
 
-import time
 from functools import partial
 from typing import Any
 
@@ -9,7 +8,7 @@ from starlette.responses import Response
 
 from searchengine.engine import SearchEngine
 from searchengine.errors import QueryError
-from searchengine.query.hits import STAGES, Hits
+from searchengine.query.hits import Hits
 from searchengine.server import MAX_HITS
 from searchengine.server.models import (
     OPTIONS,
@@ -28,26 +27,22 @@ router = APIRouter(tags=["search"], prefix="/v1/search")
 async def search(body: SearchRequest, request: Request) -> Response:
     """The documents nearest to a question or a vector, best first."""
     served = await collection_of(request, body.collection)
-    start = time.perf_counter()
     question: Any = body.query if body.query is not None else body.vector
     show = _SHOW[body.texts]
-    hits, shown = await served.search(question, _options(body), show, body.timeout)
-    timing = json_object({"collection": served.name, "timing": _milliseconds(hits, start)})
-    return respond(timing[:-1] + b"," + shown[1:])
+    _, shown = await served.search(question, _options(body), show, body.timeout)
+    return respond(json_object({"collection": served.name})[:-1] + b"," + shown[1:])
 
 
 @router.post("/batch")
 async def search_batch(body: BatchRequest, request: Request) -> Response:
     """The hits of many questions as `results`, in their order; faster than one by one."""
     served = await collection_of(request, body.collection)
-    start = time.perf_counter()
     questions = (body.queries if body.queries is not None else body.vectors) or []
     options = _options(body, len(questions))
 
     def work(engine: SearchEngine) -> bytes:
         batch = engine.search_batch(questions, **options)
-        about = {"collection": served.name, "timing": _milliseconds(batch[0], start)}
-        return json_list(_shown(hits, body.texts, **about) for hits in batch)
+        return json_list(_shown(hits, body.texts, collection=served.name) for hits in batch)
 
     results = await served.read(work, body.timeout)
     return respond({"collection": served.name, "results": results})
@@ -62,7 +57,7 @@ async def similar(body: SimilarRequest, request: Request) -> Response:
 
     def work(engine: SearchEngine) -> bytes:
         hits = engine.similar(keys, **options)
-        return _shown(hits, body.texts, collection=served.name, timing=None)
+        return _shown(hits, body.texts, collection=served.name)
 
     return respond(await served.read(work, body.timeout))
 
@@ -76,15 +71,6 @@ def _options(body: SearchOptions, questions: int = 1) -> dict[str, Any]:
         )
     options: dict[str, Any] = body.model_dump(include={*OPTIONS} - {"timeout"})
     return options
-
-
-def _milliseconds(hits: Hits, start: float) -> dict[str, float] | None:
-    """The stages of a search, and the `total` since the request came to the server."""
-    if hits.timing is None:
-        return None
-    stages = {name: round(1e3 * getattr(hits.timing, name), 3) for name in STAGES}
-    total = round(1e3 * (time.perf_counter() - start), 3)
-    return stages | {"total": total, "questions": hits.timing.questions}
 
 
 def _shown(hits: Hits, texts: bool, **about: Any) -> bytes:

@@ -25,9 +25,6 @@ def test_a_search_returns_what_the_engine_does(client: TestClient, words: Path) 
     assert result["hits"] == hits.to_dicts() and result["hits"][0]["key"] == "bee"
     assert result["collection"] == "words" and result["exact"] is hits.exact
     assert result["facets"] == {"lang": [{"value": "en", "count": 3}, {"value": "ko", "count": 1}]}
-    timing = result["timing"]
-    assert timing["questions"] == 1
-    assert 0 < sum(timing[name] for name in ("encode", "search", "fetch")) <= timing["total"]
 
 
 def test_a_question_may_be_a_vector_and_hits_without_texts(client: TestClient) -> None:
@@ -57,7 +54,6 @@ def test_a_batch_is_in_the_order_of_its_questions(client: TestClient) -> None:
     for questions in ({"queries": ["the cat sat", "a bee"]}, {"vectors": vectors}):
         results = client.post("/v1/search/batch", json={**questions, "k": 1}).json()["results"]
         assert [result["hits"][0]["key"] for result in results] == ["cat", "bee"]
-        assert results[0]["timing"]["questions"] == 2
 
 
 def test_similar(client: TestClient) -> None:

@@ -50,7 +50,7 @@ def test_curl_and_python(tmp_path: Path) -> None:
     found = json.loads(answers[0])
     (shown,) = (json.loads(block) for block in blocks("json") if "collection" in block)
     assert set(found) == set(shown) and set(found["hits"][0]) == set(shown["hits"][0])
-    assert set(found["timing"]) == set(shown["timing"]) and found["hits"][0]["key"] == "whales"
+    assert found["hits"][0]["key"] == "whales"
     assert json.loads(answers[1]) == {"key": "owls", "result": "added"} and "whales" in answers[2]
 
 
