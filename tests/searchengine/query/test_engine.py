@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import WordLengths
-from hypothesis import strategies as st
 
 from searchengine import Hit, SearchEngine
 from searchengine.backends.folder.store import Changes, Store
@@ -130,23 +129,18 @@ def test_unusable_vectors_are_refused_by_document(engine: SearchEngine, value: f
         ("dog", {"k": 0}, "k must be a whole number of at least 1, got 0"),
         ("dog", {"k": "5"}, "k must be a whole number of at least 1, got '5'"),
         ("dog", {"k": True}, "k must be a whole number of at least 1, got True"),
-        ("dog", {"k": np.bool_(True)}, "k must be a whole number of at least 1, got .*True"),
-        ("dog", {"k": None}, "k must be a whole number of at least 1, got None"),
         ("dog", {"shortlist": 0}, "shortlist must be a whole number of at least 1, got 0"),
         ("dog", {"shortlist": np.float64(3)}, "shortlist must be a whole number .* got .*3.0"),
         ("dog", {"mode": "x"}, "one of auto, vector, text, hybrid, got 'x'"),
-        ("dog", {"mode": None}, "got None"),
         ("dog", {"exact": True, "mode": "text"}, "exact search needs the mode vector"),
         ("dog", {"phrases": "all"}, "phrases must be one of scored, required, got 'all'"),
         ("dog", {"where": 5}, "where must be a text or None; .*, got 5"),
         ("dog", {"where": "year >"}, "expected a value"),
-        ("dog", {"where": "a = '\ud800'"}, "U.D800"),
         ("dog", {"where": "a = 'x\0y'"}, r"U\+0000, which no metadata contains"),
         ("dog", {"group_by": ["n"]}, r"group_by must be a text or None, got \['n'\]"),
         ("dog", {"offset": -1}, "offset must be a whole number of at least 0, got -1"),
         ("dog", {"min_score": float("nan")}, "min_score must be a number or None, got nan"),
         ("dog", {"facets": "year"}, "facets must be a list of field names, got 'year'"),
-        ("dog", {"facets": ["year >"]}, "expected"),
     ],
 )
 def test_what_a_search_refuses(
@@ -252,6 +246,3 @@ def test_a_closed_engine_says_so_and_writes_nothing(engine: SearchEngine, path: 
             use()
     with SearchEngine.open(path, WordLengths()) as again:
         assert again.stats().documents == 3
-
-
-words = st.lists(st.integers(1, 16).map(lambda n: "a" * n), min_size=1, max_size=6).map(" ".join)

@@ -8,7 +8,6 @@ import pytest
 
 from searchengine import SearchEngine
 from searchengine.backends.contract import EXPECTED
-from searchengine.backends.folder.store import Store
 from searchengine.backends.mode import WEIGHT
 from searchengine.query.ranking import WINDOW, Fusion
 
@@ -40,13 +39,6 @@ def filled(path: Path, base: float, count: int, **config: Any) -> SearchEngine:
     engine = SearchEngine.create(path, Narrow(base), config, tokenizer="stem:en")  # type: ignore[arg-type]
     engine.add({"_id": str(i), "text": text} for i, text in enumerate(texts(count)))
     return engine
-
-
-def store_weight(path: Path, weight: float) -> None:
-    with Store(path / "documents.db") as store, store.transaction():
-        sql = "INSERT OR REPLACE INTO settings (name, value) VALUES ('weight', ?)"
-        with store.writing() as connection:
-            connection.execute(sql, (str(weight),))
 
 
 # ---------------------------------------------------------------------------------------- cosines
@@ -127,31 +119,19 @@ def test_the_only_document_with_a_word_comes_first_among_similar_ones(
 # ----------------------------------------------------------------------------------- one order
 
 
-@pytest.fixture(scope="module")
-def collections(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Collections of both ends of the weight and each base: the shortlist misses many nearest."""
-    engines = {}
-    for weight in (0.0, 1.0):
-        for base in (0.0, 0.8):
-            path = tmp_path_factory.mktemp("weights") / "c"
-            filled(path, base, 700, prefix=4, shortlist=15).close()
-            store_weight(path, weight)
-            engine = SearchEngine.open(path, Narrow(base))
-            engine.add([{"_id": f"twin{i}", "text": text} for i, text in enumerate(texts(60))])
-            assert engine.stats().weight == weight
-            engines[weight, base] = engine
-    yield engines
-    for engine in engines.values():
-        engine.close()
-
-
 @pytest.mark.parametrize("base", [0.0, 0.8])
-def test_the_ends_of_the_weight_are_the_modes(collections: Any, base: float) -> None:
+def test_the_ends_of_the_weight_are_the_modes(tmp_path: Path, base: float) -> None:
     question = "whale sleep krill"
-    options: dict[str, Any] = {"k": 760, "shortlist": 10_000}
-    both = collections[1.0, base].search(question, mode="hybrid", **options)
-    alone = collections[1.0, base].search(question, mode="vector", **options)
-    assert [hit.key for hit in both] == [hit.key for hit in alone]
-    words = collections[0.0, base].search(question, WINDOW, mode="text")
-    first = collections[0.0, base].search(question, WINDOW, mode="hybrid")
-    assert [hit.scores["text"] for hit in first] == [hit.score for hit in words]
+    with filled(tmp_path / "c", base, 700, prefix=4, shortlist=15) as engine:
+        engine.add([{"_id": f"twin{i}", "text": text} for i, text in enumerate(texts(60))])
+        for weight, mode, options in (
+            (1.0, "vector", {"k": 760, "shortlist": 10_000}),
+            (0.0, "text", {"k": WINDOW}),
+        ):
+            engine.set_default(weight=weight)
+            both = engine.search(question, mode="hybrid", **options)  # type: ignore[arg-type]
+            alone = engine.search(question, mode=mode, **options)  # type: ignore[arg-type]
+            name = "vector" if weight else "text"
+            assert [hit.scores[name] for hit in both] == pytest.approx(
+                [hit.score for hit in alone], abs=1e-6
+            )

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine import SearchEngine
-from searchengine.backends.contract import WordScores
 from searchengine.query.ranking import Fusion
 
 TEXTS = [
@@ -146,13 +145,3 @@ def test_fusion_is_a_weighted_sum() -> None:
     half = Fusion(40.0, unrelated=0.5, weight=0.5)
     assert half.score(cosines, bm25) == pytest.approx([0.25, 0, 0.25, 0, 0.125])
     assert half.score(1.0, 40.0) == 1.0
-
-
-@given(st.floats(-1, 1), st.floats(0, 40), st.floats(0, 0.9), st.floats(0, 1))
-def test_fusion_gives_zero_to_one_and_rises_with_both_parts(
-    cosine: float, bm25: float, unrelated: float, weight: float
-) -> None:
-    fusion = Fusion(WordScores([(0, 40.0)], 90.0).scale, unrelated, weight)
-    assert 0 <= fusion.score(cosine, bm25) <= 1
-    assert fusion.score(cosine, bm25) <= fusion.score(1.0, bm25)
-    assert fusion.score(cosine, bm25) <= fusion.score(cosine, bm25 + 1)

@@ -1,4 +1,4 @@
-"""A search ends when its time is over, and reads no more text than it may."""
+"""A search in asyncio, with a time limit, and with one of the text that it reads."""
 
 import asyncio
 import time
@@ -50,6 +50,18 @@ def test_every_kind_of_search_has_a_time_limit(engine: SearchEngine, mode: str) 
         engine.similar("1", timeout=1e-9)
     with pytest.raises(SearchTimeout):
         engine.search(np.ones(engine.encoder.dim), timeout=1e-9)
+
+
+def test_asearch_is_search_in_a_thread(engine: SearchEngine) -> None:
+    async def ask() -> None:
+        for options in ({}, {"mode": "text"}, {"where": "n < 9", "facets": ["n"]}, {"offset": 2}):
+            expected = engine.search("a bee", 4, **options)  # type: ignore[arg-type]
+            hits = await engine.asearch("a bee", 4, **options)
+            assert hits == expected and hits.facets == expected.facets
+        vector = WordLengths().encode(["a bee"])[0]
+        assert await engine.asearch(vector, 3) == engine.search(vector, 3)
+
+    asyncio.run(ask())
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), "5", True])

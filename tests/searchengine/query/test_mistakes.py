@@ -77,7 +77,6 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "exists": (lambda e: e.count("year exists"), "write exists(year)"),
     "&&": (lambda e: e.count("year > 1 && year < 3"), "write and"),
     "facet of a title": (lambda e: e.search("cat", facets=["title"]), "take metadata fields"),
-    # Hits.
 }
 
 

@@ -88,22 +88,3 @@ def test_pages_are_the_parts_of_one_answer(
         assert {key for key, _ in whole(engine, 5000, mode=mode, where=where)} == {*matching}
     for k in (1, 3, 10, 11, 100, 101, 333):
         assert whole(engine, k, mode=mode, where=where) == hits[:k]
-
-
-@pytest.mark.parametrize("mode", ["vector", "text", "hybrid"])
-@pytest.mark.parametrize(
-    "options",
-    [{"group_by": "g"}, {"shortlist": 3}],
-)
-def test_pages_with_options(engine: SearchEngine, mode: str, options: dict[str, Any]) -> None:
-    hits = whole(engine, 300, mode=mode, **options)
-    assert len({key for key, _ in hits}) == len(hits) >= 200
-    assert pages(engine, 300, 70, mode=mode, **options) == hits
-    least = hits[97][1]
-    above = whole(engine, 1000, mode=mode, min_score=least, **options)
-    further = len(above) + 80  # two pages behind the last one
-    assert pages(engine, further, 40, mode=mode, min_score=least, **options) == above
-    assert all(score >= least for _, score in above)
-    facets = engine.search(QUESTION, 1, mode=mode, facets=["n"], **options).facets
-    deep = engine.search(QUESTION, 5, mode=mode, facets=["n"], offset=200, **options)
-    assert deep.facets == facets and facets["n"][-1] == 7

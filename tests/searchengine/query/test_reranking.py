@@ -1,6 +1,5 @@
 """`rerank`: a function of the caller orders the best hits; on both backends."""
 
-import asyncio
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -127,7 +126,7 @@ def test_one_order_however_it_is_cut(many: SearchEngine, data: st.DataObject) ->
     assert page.facets == many.search(QUESTION, 1, facets=["g"], **options).facets
 
 
-def test_of_a_batch_each_question_and_in_asyncio(many: SearchEngine) -> None:
+def test_of_a_batch_each_question(many: SearchEngine) -> None:
     asked = []
 
     def rerank(question: str, hits: Sequence[Hit]) -> Any:
@@ -139,14 +138,6 @@ def test_of_a_batch_each_question_and_in_asyncio(many: SearchEngine) -> None:
     assert asked == questions
     assert batch == [many.search(each, 7, rerank=by_n, candidates=20) for each in questions]
     assert batch[0] != many.search(QUESTION, 7)
-
-    async def both() -> list[Any]:
-        ways = (by_n, lambda question, hits: [-each for each in by_n(question, hits)])
-        return await asyncio.gather(*(many.asearch(QUESTION, 60, rerank=way) for way in ways))
-
-    one, other = asyncio.run(both())
-    assert one[0].metadata["n"] % 5 == 4 and other[0].metadata["n"] % 5 == 0
-    assert one == many.search(QUESTION, 60, rerank=by_n)
 
 
 @pytest.mark.parametrize(
