@@ -116,7 +116,7 @@ MUTANTS = [
         "indexer/arrays.py",
         "head /= norms[:, None]",
         "pass",
-        ["tests/indexer/test_rotation.py"],
+        ["tests/indexer/test_vectors.py"],
     ),
     Mutant(
         "wrong segment base",

@@ -168,7 +168,7 @@ def test_nothing_is_read_or_written_out_of_bounds(tmp_path: Path) -> None:
     checks = {"LD_PRELOAD": preloaded, "ASAN_OPTIONS": "detect_leaks=0"}
     environment = os.environ | checks | {"PYTHONPATH": os.pathsep.join(sys.path)}
     tests = Path(__file__).parents[1]
-    names = ("native", "native_building", "rotation", "words")
+    names = ("native", "native_building", "words")
     files = [tests / "indexer" / f"test_{name}.py" for name in names]
     files += [tests / "trainer" / f"test_{name}.py" for name in ("native_runtime",)]
     command = [sys.executable, "-c", CHECKED, *map(str, (*targets, *files))]

@@ -144,12 +144,13 @@ def test_opening_gives_what_was_built(segment: Segment) -> None:
             np.testing.assert_array_equal(found.scores, first.scores)
 
 
-FILES = ["manifest.json", "vectors.faiss", "rotation.npy", "coarse.faiss"]
+FILES = ["manifest.json", "vectors.faiss", "rotation.npy", "coarse.faiss", "passages.npy"]
 
 
 @pytest.fixture
 def victim(tmp_path: Path) -> Path:
-    Segment.build(tmp_path / "s", ROWS[:200], config()).close()
+    passages = np.arange(600).reshape(3, 200)
+    Segment.build(tmp_path / "s", ROWS[:200], config(), passages=lambda _: passages).close()
     return tmp_path / "s"
 
 

@@ -102,6 +102,21 @@ def without(rows: np.ndarray, segments: list[range]) -> list[Allowed]:
     ]
 
 
+@pytest.mark.parametrize("structure", ["flat", "hnsw", "ivf"])
+def test_a_trial_finds_its_own_rows_alone(segments: list[Segment], structure: str) -> None:
+    """With a shortlist of all of them, and under a filter."""
+    segment, even = segments[0], np.arange(0, 1800, 2)
+    config = SegmentConfig.from_dict({"prefix": 8, "structure": structure, "shortlist": 1800})
+    truth, trial = segment.exact(FRESH[:20], 10, even).rows, segment.over(config, even)
+    for view in (trial, trial.over(replace(config, shortlist=1000))):
+        for found in (view.search(FRESH[:20], 10), view.exact(FRESH[:20], 10)):
+            np.testing.assert_array_equal(found.rows, truth)
+        for allowed in (np.arange(1790), np.arange(1, 1800, 2)):
+            both = [-1, *np.intersect1d(allowed, even)]
+            assert np.isin(view.search(FRESH[:20], 10, 5, allowed).rows, both).all()
+            assert np.isin(view.exact(FRESH[:20], 10, allowed).rows, both).all()
+
+
 def measured(*values: tuple[float, float]) -> list[Point]:
     """Points of these recalls and milliseconds."""
     return [

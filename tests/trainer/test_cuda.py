@@ -1,6 +1,5 @@
 """Networks on a CUDA device; without one, the calls of torch that they make."""
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from searchengine.trainer.sources.source import Source
 from searchengine.trainer.training import processes
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.train_config import TrainConfig
-from tests.tiny_model import WORDS, write_sentence_transformer
+from tests.tiny_model import write_sentence_transformer
 from tests.trainer.test_train_loop import config  # noqa: F401  (fixtures)
 
 TEXTS = ["the dog sleeps", "a", "two big whales near the sea " * 9, "", "red blue"]
@@ -100,15 +99,6 @@ def test_cuda_gives_what_the_processor_gives(tiny: Path, precision: str) -> None
     assert (fast.runtime, fast.precision) == ("torch", precision)
     cosines = (fast.encode(TEXTS) * on_cpu(tiny).encode(TEXTS)).sum(axis=1)
     assert cosines.min() > 0.998
-
-
-@needs_cuda
-def test_threads_share_a_device(tiny: Path) -> None:
-    encoder = Encoder.load(tiny, device="cuda", precision="fp32")
-    questions = [" ".join(WORDS[i : i + 1 + i % 9]) for i in range(24)]
-    with ThreadPoolExecutor(8) as callers:
-        single = np.concatenate([*callers.map(lambda text: encoder.encode([text]), questions)])
-    np.testing.assert_allclose(single, on_cpu(tiny).encode(questions), atol=1e-3)
 
 
 @needs_cuda
