@@ -67,43 +67,30 @@ def test_tasks_that_cannot_be_correlated_are_named() -> None:
         sts_tasks(encoder, [StsTask("t", same)])
 
 
-def write(path: Path, text: str) -> Path:
-    path.write_text(text, encoding="utf-8")
-    return path
+def test_command_gives_a_row_a_task_and_an_average(tmp_path: Path) -> None:
+    header, model = "score\tsentence1\tsentence2\n", tmp_path / "model"
+    write_sentence_transformer(model)
+    first, two = tmp_path / "a.b.tsv", tmp_path / "two.tsv"
+    first.write_text(header + "5\ta dog\ta dog runs\n1\ta dog\tthe sea\n2\tred\tblue\n")
+    two.write_text(header + "0\ta cat\ta car\n3\ta house\ta tree\n")
 
+    def evaluate(*arguments: object) -> list[dict[str, object]]:
+        # The precision that auto measures to be fastest may differ from run to run.
+        command = ["evaluate", "sts", "--encoder", model, "--runtime", "fp32", "--json", *arguments]
+        done = CliRunner().invoke(cli, [*map(str, command)])
+        assert done.exit_code == 0, done.output
+        rows: list[dict[str, object]] = json.loads(done.stdout)
+        return rows
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model and three STS files."""
-    folder = tmp_path_factory.mktemp("sts")
-    write_sentence_transformer(folder / "model")
-    header = "score\tsentence1\tsentence2\n"
-    write(folder / "a.b.tsv", header + "5\ta dog\ta dog runs\n1\ta dog\tthe sea\n2\tred\tblue\n")
-    write(folder / "two.tsv", header + "0\ta cat\ta car\n3\ta house\ta tree\n")
-    return folder
-
-
-def evaluate_sts(folder: Path, *arguments: str) -> list[dict[str, object]]:
-    # The precision that auto measures to be fastest may differ from run to run.
-    model = ["--encoder", str(folder / "model"), "--runtime", "fp32"]
-    command = ["evaluate", "sts", *model, "--json", *arguments]
-    done = CliRunner().invoke(cli, command)
-    assert done.exit_code == 0, done.output
-    rows: list[dict[str, object]] = json.loads(done.stdout)
-    return rows
-
-
-def test_command_gives_a_row_a_task_and_an_average(folder: Path) -> None:
-    two = str(folder / "two.tsv")
-    rows = evaluate_sts(folder, str(folder / "a.b.tsv"), two, "--prefixes", "32,8")
+    rows = evaluate(first, two, "--prefixes", "32,8")
     assert [(row["task"], row["dim"], row["n"]) for row in rows] == [
         *(("a", 32, 3), ("a", 8, 3), ("two", 32, 2), ("two", 8, 2)),
         *(("average", 32, 5), ("average", 8, 5)),
     ]
-    encoder = Encoder.load(folder / "model", precision="fp32")
-    (expected,) = sts_tasks(encoder, [StsTask("", read_sts([folder / "two.tsv"]))], [8])
+    encoder = Encoder.load(model, precision="fp32")
+    (expected,) = sts_tasks(encoder, [StsTask("", read_sts([two]))], [8])
     assert rows[3]["spearman"] == pytest.approx(expected.spearman)
-    (alone,) = evaluate_sts(folder, two)  # no average of one task
+    (alone,) = evaluate(two)  # no average of one task
     assert (alone["task"], alone["n"], alone["layers"]) == ("two", 2, 2)
 
 
