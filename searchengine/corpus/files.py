@@ -22,7 +22,7 @@ from urllib.parse import unquote, unquote_plus
 from pathspec import GitIgnoreSpec
 
 from searchengine.corpus.documents import Document, LeftOut
-from searchengine.corpus.formats.kinds import (
+from searchengine.corpus.formats import (
     KINDS,
     LINES,
     SQLITE,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self, SupportsIndex, overload
 
 from searchengine.backends.entries import Counts
-from searchengine.corpus.formats.kinds import heading_at, headings_of
+from searchengine.corpus.formats import heading_at, headings_of
 from searchengine.query.snippets import heaviest, matched_words, snippet
 
 

@@ -1,1 +1,145 @@
-"""Readers of formats, one a file; reading_process.py runs them in a process of their own."""
+"""The formats of files: the reader of each, what it needs; which file has which.
+
+Readers are in a file a kind; reading_process.py runs them in a process of their own.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from searchengine.corpus.text_files import Heading, Parts, kind
+from searchengine.trainer.errors import install_line
+
+LONGEST_HEADING = 200
+"""Characters of a heading that are kept."""
+_HERE, _TABULAR = __name__, "searchengine.corpus.tabular"
+
+
+def headings_of(metadata: Mapping[str, Any]) -> list[Heading]:
+    """The headings in a document's metadata, as readers of files write them; [] without."""
+    headings, stored = [], metadata.get("headings")
+    for fields in stored if isinstance(stored, list) else ():
+        match fields:
+            case {"start": int(start), "level": int(level), "title": str(title)}:
+                headings.append(Heading(start, level, title))
+            case _:
+                return []  # a field of the user's, which has the same name
+    return headings
+
+
+def heading_at(headings: Iterable[Heading], offset: int) -> str:
+    """The headings around an offset of the text, the highest first, with " > " between; or ""."""
+    above: list[Heading] = []
+    for heading in headings:
+        if heading.start <= offset:
+            above = [*(each for each in above if each.level < heading.level), heading]
+    return " > ".join(heading.title for heading in above if heading.title)
+
+
+def joined(pieces: Iterable[tuple[str, Iterable[Heading]]]) -> tuple[str, tuple[Heading, ...]]:
+    """The pieces that have text, a blank line between them, and the headings in all of them."""
+    texts: list[str] = []
+    headings: list[Heading] = []
+    length = 0
+    for text, inside in pieces:
+        if text:
+            headings += [replace(heading, start=heading.start + length) for heading in inside]
+            texts.append(text)
+            length += len(text) + 2
+    return "\n\n".join(texts), tuple(headings)
+
+
+def attempt(name: str, parts: Parts) -> Parts:
+    """A page, chapter or the like; a sentence instead of what cannot be read of it."""
+    try:
+        yield from parts
+    except MemoryError:
+        raise
+    except Exception as error:  # whatever a library raises on a damaged part
+        yield f"{name} cannot be read ({' '.join(str(error).split())})"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A format.
+
+    Attributes:
+        name: for messages.
+        reader: "module:function": (path) → Parts, or (path, table) → place ("file:line") and
+            record of each; it raises CorpusError. "": read without a process of its own.
+        records: whether it holds records, not texts.
+        rows: whether all records have all fields, None where a value is missing.
+        needs: the module it needs that may not be installed.
+        empty: of a file that may be several documents, such as pages, the message without text.
+    """
+
+    name: str
+    reader: str
+    records: bool = False
+    rows: bool = False
+    needs: str = ""
+    empty: str = ""
+
+    @property
+    def missing(self) -> str:
+        """How to install what the reader needs; "" if it is there."""
+        return install_line("formats") if self.needs and find_spec(self.needs) is None else ""
+
+
+LINES = Kind("JSON Lines", "", records=True)
+TABLE = Kind("CSV", "", records=True)
+TEXT = Kind("text", f"{_HERE}.markup:read_text")
+"""Plain text, which needs no parser if it is UTF-8."""
+_MARKDOWN = Kind("Markdown", f"{_HERE}.markup:read_markdown")
+_HTML = Kind("HTML", f"{_HERE}.markup:read_html")
+_SCAN = "has no text; if it is a scan, run OCR first, for example ocrmypdf"
+_PICTURES = "has no text; if its slides are pictures, run OCR first"
+
+_TEXTS = (
+    # prose, markup and logs
+    ".txt .text .rst .adoc .asciidoc .org .tex .log .srt .vtt "
+    # settings
+    ".yaml .yml .toml .ini .cfg .conf .properties .xml "
+    # source
+    ".py .pyi .sh .bash .c .h .cs .cc .cpp .cxx .hh .hpp .hxx .cu .cuh .go .java .js .mjs .cjs "
+    ".jsx .kt .kts .lua .php .rb .rs .scala .sc .swift .ts .mts .cts .tsx "
+    ".zsh .sql .r .jl .pl .pm .ps1 .bat .vim .el .clj .hs .ml .mli .ex .exs .erl .dart .groovy "
+    ".gradle .proto .graphql .cmake .mk .tf .zig .nim .m .mm .vue .svelte .css .scss .less .f90 "
+    ".pas .asm .s"
+).split()
+
+KINDS = {
+    **dict.fromkeys(_TEXTS, TEXT),
+    **dict.fromkeys((".md", ".markdown"), _MARKDOWN),
+    **dict.fromkeys((".html", ".htm", ".xhtml"), _HTML),
+    ".pdf": Kind("PDF", f"{_HERE}.pdf:read_pdf", needs="pypdfium2", empty=_SCAN),
+    ".docx": Kind("Word", f"{_HERE}.office:read_docx", needs="docx"),
+    ".pptx": Kind("PowerPoint", f"{_HERE}.office:read_pptx", needs="pptx", empty=_PICTURES),
+    ".xlsx": Kind(
+        "Excel", f"{_HERE}.office:read_xlsx", needs="openpyxl", empty="all its sheets are empty"
+    ),
+    ".eml": Kind("email", f"{_HERE}.mail:read_eml"),
+    ".ipynb": Kind("Jupyter", f"{_HERE}.markup:read_ipynb"),
+    ".epub": Kind("EPUB", f"{_HERE}.markup:read_epub", empty="holds no text"),
+    **dict.fromkeys((".jsonl", ".ndjson"), LINES),
+    **dict.fromkeys((".csv", ".tsv"), TABLE),
+    ".json": Kind("JSON", f"{_TABULAR}:read_json", records=True),
+    ".parquet": Kind(
+        "Parquet", f"{_TABULAR}:read_parquet", records=True, rows=True, needs="pyarrow"
+    ),
+}
+"""Suffix → format. LINES, TABLE and TEXT in UTF-8 need no process of their own."""
+
+SQLITE = Kind("SQLite", f"{_TABULAR}:read_sqlite", records=True, rows=True)
+_SQLITE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
+
+
+def kind_of(path: Path) -> Kind | None:
+    """The format of a file by its suffix; None: a format that is not read."""
+    if kind(path) in _SQLITE_SUFFIXES:
+        return SQLITE
+    format_ = KINDS.get(kind(path))
+    packable = format_ is not None and not (format_.needs or format_.empty)
+    return format_ if packable or path.suffix != ".gz" else None

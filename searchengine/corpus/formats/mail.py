@@ -9,7 +9,7 @@ from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
 
-from searchengine.corpus.formats.pages import parse
+from searchengine.corpus.formats.markup import parse
 from searchengine.corpus.text_files import Parts, Text, bad, decode, read_bytes
 from searchengine.errors import CorpusError
 

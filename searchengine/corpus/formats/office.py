@@ -19,7 +19,7 @@ from xml.parsers.expat import ExpatError, ParserCreate
 
 from lxml import etree
 
-from searchengine.corpus.formats.kinds import LONGEST_HEADING, attempt, joined
+from searchengine.corpus.formats import LONGEST_HEADING, attempt, joined
 from searchengine.corpus.text_files import Heading, Parts, Text, bad
 
 _OLE = bytes.fromhex("d0cf11e0")  # begins old files of Office and encrypted new ones

@@ -13,7 +13,7 @@ from pathlib import Path
 import pypdfium2
 import pypdfium2.raw as raw
 
-from searchengine.corpus.formats.kinds import attempt
+from searchengine.corpus.formats import attempt
 from searchengine.corpus.text_files import Parts, Text, bad
 from searchengine.errors import CorpusError
 

@@ -25,7 +25,7 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
-from searchengine.corpus.formats.kinds import Kind
+from searchengine.corpus.formats import Kind
 from searchengine.corpus.text_files import LONGEST, Heading, Text, bad, too_long
 from searchengine.errors import CorpusError, UnreadableFile
 

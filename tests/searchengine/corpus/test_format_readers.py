@@ -29,7 +29,7 @@ from reportlab.pdfgen.canvas import Canvas
 
 from searchengine.corpus.documents import Document
 from searchengine.corpus.files import Unread, read_corpus
-from searchengine.corpus.formats.kinds import KINDS, heading_at, headings_of
+from searchengine.corpus.formats import KINDS, heading_at, headings_of
 from searchengine.corpus.tabular import Columns
 from searchengine.corpus.text_files import Heading, Text
 from searchengine.errors import CorpusError

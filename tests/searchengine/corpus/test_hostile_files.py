@@ -14,7 +14,7 @@ from reportlab.lib.pdfencrypt import StandardEncryption
 from reportlab.pdfgen.canvas import Canvas
 
 from searchengine.corpus.files import Unread, read_corpus
-from searchengine.corpus.formats.kinds import KINDS, Kind
+from searchengine.corpus.formats import KINDS, Kind
 from searchengine.corpus.formats.reading_process import Parser
 from searchengine.errors import UnreadableFile
 
