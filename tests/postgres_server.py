@@ -126,13 +126,6 @@ class Node:
         if self._user is not None:
             shutil.chown(self.folder, self._user)
 
-    def create(self) -> None:
-        """Make its data: a new primary."""
-        self._run("initdb", "-D", self._data, "-U", "postgres", "-A", "trust", "--no-sync")
-        with (self._data / "postgresql.conf").open("a") as file:
-            file.write("synchronous_commit = remote_apply\nfsync = on\n")
-        self.start()
-
     def follow(self, primary: Path) -> None:
         """Become a replica of the server at another socket, with all that it has."""
         shutil.rmtree(self._data, ignore_errors=True)
@@ -149,40 +142,6 @@ class Node:
         with suppress(subprocess.SubprocessError):
             self._run("pg_ctl", "-D", self._data, "-m", "immediate", "-w", "stop")
         shutil.rmtree(self.folder, ignore_errors=True)
-
-    def kill(self) -> None:
-        """Kill it as a power cut would: nothing is flushed."""
-        import psutil
-
-        _kill(psutil.Process(int((self._data / "postmaster.pid").read_text().split()[0])))
-
-    def promote(self) -> None:
-        """Let it take writes, without waiting for a replica of its own."""
-        self.sql("ALTER SYSTEM SET synchronous_standby_names = ''")
-        self.sql("SELECT pg_reload_conf()")
-        self.sql("SELECT pg_promote(true)")
-
-    def wait_for_replica(self) -> None:
-        """From now on, each commit waits until the replica shows it."""
-        self.sql("ALTER SYSTEM SET synchronous_standby_names = '*'")
-        self.sql("SELECT pg_reload_conf()")
-        deadline = time.monotonic() + DEADLINE
-        sql = (
-            "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync' "
-            "AND replay_lsn >= pg_current_wal_lsn()"
-        )
-        while self.sql(sql) != [(1,)]:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-
-    def sql(self, statement: str) -> list[tuple[Any, ...]]:
-        import psycopg
-
-        with psycopg.connect(
-            host=str(self.folder), user="postgres", dbname="postgres", autocommit=True
-        ) as connection:
-            cursor = connection.execute(statement)
-            return cursor.fetchall() if cursor.description else []
 
     def _run(self, name: str, *arguments: object) -> None:
         command = [self._programs / name, *map(str, arguments)]
@@ -201,19 +160,3 @@ def replica(server: Any) -> Iterator[str]:
         yield str(node.folder)
     finally:
         node.stop()
-
-
-@contextmanager
-def pair() -> Iterator[tuple[Node, Node, str]]:
-    """A primary and its replica, and the URL of a collection on both; skips without PostgreSQL."""
-    name = new_url().partition("#")[2]
-    nodes = Node(), Node()
-    try:
-        nodes[0].create()
-        nodes[1].follow(nodes[0].folder)
-        nodes[0].wait_for_replica()
-        hosts = ",".join(str(node.folder) for node in nodes)
-        yield *nodes, f"postgresql://postgres@/postgres?host={hosts}#{name}"
-    finally:
-        for node in nodes:
-            node.stop()

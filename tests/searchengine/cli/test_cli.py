@@ -15,13 +15,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-import click
 import pytest
 from command_line import COMMAND, run, run_json
 from tiny_model import static_table, write_model2vec
 
 from searchengine import __version__
-from searchengine.cli import cli
 
 CORPUS = """\
 {"_id": "whale", "title": "Whales", "text": "A whale rests one half of its brain.", "year": 2016}
@@ -245,20 +243,6 @@ def interrupted(
     return stderr.strip().splitlines()[-1]
 
 
-def commands(group: click.Group, prefix: str = "") -> Iterator[tuple[str, click.Command]]:
-    for name, command in group.commands.items():
-        if isinstance(command, click.Group):
-            yield from commands(command, f"{prefix}{name} ")
-        else:
-            yield prefix + name, command
-
-
-def test_every_command_has_help_with_an_example() -> None:
-    for name, command in commands(cli):
-        assert command.help, name
-        assert f"searchengine {name}" in command.help, name
-
-
 def test_help_and_import_load_nothing_heavy() -> None:
     heavy = ("torch", "faiss", "transformers", "numpy", "sqlite_utils", "rich")
     program = f"import sys\n{{}}\nprint([name for name in {heavy} if name in sys.modules])\n"
@@ -382,10 +366,6 @@ def test_the_package_runs_as_a_module() -> None:
     command = [sys.executable, "-m", "searchengine", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == f"searchengine, version {__version__}\n"
-
-
-def test_a_misspelt_command_is_answered_by_the_nearest() -> None:
-    assert "Did you mean 'search'?" in run("serach", "notes", "x").stderr.splitlines()[-1]
 
 
 def test_another_encoder_is_told_to_reindex(tmp_path: Path) -> None:

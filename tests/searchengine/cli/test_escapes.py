@@ -1,6 +1,5 @@
 """Nothing that a document, a question or a file name holds reaches the terminal as it is."""
 
-import ast
 import json
 import os
 import re
@@ -12,7 +11,6 @@ import command_line
 import pytest
 from conftest import WordLengths
 
-import searchengine
 from searchengine import SearchEngine
 from searchengine.cli import console
 
@@ -117,14 +115,6 @@ def test_errors_escape_quoted_values(folder: Path, arguments: tuple[str, ...]) -
     assert r"\x1b]0;owned\x07" in done.stderr
 
 
-def test_bad_lines_are_named_escaped(folder: Path, tmp_path: Path) -> None:
-    bad = tmp_path / f"{EVIL}.jsonl"
-    bad.write_text(json.dumps({"_id": "a", "text": "b"}) + "\n" + json.dumps({"_id": EVIL, "x": 1}))
-    done = run("index", bad, tmp_path / "n", "--skip-bad")
-    assert done.returncode == 0, done.stderr
-    assert r"\x1b]0;owned\x07" in done.stderr
-
-
 def test_a_terminal_that_cannot_encode_a_text_shows_it_escaped(tmp_path: Path) -> None:
     with SearchEngine.create(tmp_path / "c", WordLengths()) as engine:
         engine.add([{"_id": "고래", "text": "👩 é"}])
@@ -162,31 +152,3 @@ def test_log_messages_are_escaped() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program, EVIL], capture_output=True)
     assert SHOWN in done.stderr.decode() and b"\x1b" not in done.stderr
-
-
-def prints(tree: ast.AST) -> list[int]:
-    """Lines that print past console.py: click's and Python's own ways, and rich's console."""
-    lines = []
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
-            continue
-        called = ast.unparse(node.func)
-        to_file = any(keyword.arg == "file" for keyword in node.keywords)
-        if (
-            called in ("click.echo", "click.secho", "Console", "sys.stdout.write")
-            or (called == "print" and not to_file)
-            or called.lower().endswith("console.print")
-        ):
-            lines.append(node.lineno)
-    return lines
-
-
-def test_everything_is_printed_by_one_module() -> None:
-    assert prints(ast.parse("import click\nclick.echo(x)\nself._console.print(y)")) == [2, 3]
-    root, *_ = searchengine.__path__
-    found = {
-        str(path.relative_to(root)): lines
-        for path in Path(root).rglob("*.py")
-        if path.name != "console.py" and (lines := prints(ast.parse(path.read_text())))
-    }
-    assert found == {}

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import pytrec_eval
 from command_line import run, run_json
 from tiny_model import WORDS, write_sentence_transformer
 
@@ -37,7 +36,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "few.tsv").write_text("q1\td1\t1\n")
     rows = rng.standard_normal((1200, 32)).astype(np.float32)
     np.save(folder / "rows.npy", rows / np.arange(1, 33))
-    (folder / "empty.jsonl").write_text("")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FORCE_COLOR", "1")  # bars, as on a terminal
         done = run("index", folder / "corpus.jsonl", folder / "c", "--encoder", folder / "model")
@@ -74,11 +72,8 @@ def judged(folder: Path) -> tuple[str | Path, ...]:
         ("tune c --apply x --queries q.txt", "--queries does not go with --apply; leave one out"),
         ("bench", "name either a collection, or a file of rows"),
         ("bench c", "needs a file of questions"),
-        ("bench c --vectors rows.npy", "name either a collection"),
         ("bench none --queries queries.jsonl", "none"),
-        ("bench c --queries queries.jsonl --target-recall 1.5", "recall must lie between 0 and 1"),
         ("bench c --queries queries.jsonl --qrels queries.jsonl", "expected query-id, corpus-id"),
-        ("bench c --queries empty.jsonl", "the file has no questions"),
         ("bench --vectors queries.jsonl", "cannot be read as a .npy file"),
         ("bench --vectors rows.npy --queries queries.jsonl", "--queries does not go with"),
         ("bench c --queries queries.jsonl --query-vectors rows.npy", "--query-vectors does not go"),
@@ -212,7 +207,6 @@ def test_a_bench_of_vectors_as_json(folder: Path) -> None:
 
 
 def test_retrieval_and_its_runs(folder: Path, tmp_path: Path) -> None:
-    """Every mode in one table; and trec_eval measures its run files alike."""
     rows = run_json(
         *("evaluate", "retrieval", folder / "c", *judged(folder), "--run-out", tmp_path / "runs"),
         *("--mode", "vector, text, hybrid", "--prefixes", "32,16"),
@@ -223,14 +217,6 @@ def test_retrieval_and_its_runs(folder: Path, tmp_path: Path) -> None:
     assert [row["baseline"] for row in rows] == [None] + ["exact"] * 4
     assert [row["default"] for row in rows] == [False] * 4 + [True]
     assert sorted(path.stem for path in (tmp_path / "runs").iterdir()) == sorted(names)
-    measures = {"ndcg_cut_10": "ndcg@10", "recall_100": "recall@100", "map": "map"}
-    qrels = {f"q{i}": {f"d{i}": 1} for i in range(120)}
-    evaluator = pytrec_eval.RelevanceEvaluator(qrels, set(measures))
-    for row in rows:
-        with open(tmp_path / "runs" / f"{row['setting']}.run") as file:
-            found = evaluator.evaluate(pytrec_eval.parse_run(file)).values()
-        for theirs, ours in measures.items():
-            assert row[ours] == pytest.approx(np.mean([each[theirs] for each in found]), abs=1e-5)
 
 
 def test_the_first_row_is_what_users_get(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,10 +264,6 @@ def test_recipes_of_index(folder: Path, tmp_path: Path, options: str, recipe: ob
     ("collection", "options", "message"),
     [
         ("new", "code=pq", "code must be one of fp16, int8, got 'pq'"),
-        ("new", "stages=[[16,50]]", "stages must be wider than the prefix of 32"),
-        ("new", "stages=16:50", "stages must be (width, rows to keep) pairs, got '16:50'"),
-        ("new", "stages=[[64,50]]", "stages 64 is wider than the vectors (32); set it to 32"),
-        ("new", "shortlist=x", "shortlist must be a whole number of at least 0, got 'x'"),
         ("new", "links=8", "'links' is no field of an index config; they are prefix, structure"),
         ("c", "stages=[[16,40]]", "has stages [], got [[16, 40]]; leave the option out, or index"),
         (

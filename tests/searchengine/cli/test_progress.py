@@ -3,8 +3,6 @@
 import subprocess
 import sys
 
-import pytest
-
 PROGRAM = """
 import time
 from types import SimpleNamespace
@@ -21,29 +19,13 @@ def indexes():
         time.sleep(0.3)  # drawn several times
         raise QueryError("it broke")
 
-@cli.command()
-def trains():
-    from searchengine.cli.train import display
-    with display(resume=True) as on_report:
-        on_report(SimpleNamespace(
-            step=2, steps=5, loss=0.5, examples=9, excluded=0, scores=None, base={},
-            unjudged="",
-        ))
-        time.sleep(0.3)
-        raise QueryError("it broke")
 
 cli()
 """
-COMMANDS = {
-    "indexes": ["a remark", "Error: it broke"],
-    "trains": ["9 examples", "Error: it broke"],
-}
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_an_error_leaves_no_bar_in_a_file(command: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, command], capture_output=True, text=True, check=False
-    )
+def test_an_error_leaves_no_bar_in_a_file() -> None:
+    command = [sys.executable, "-c", PROGRAM, "indexes"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr.splitlines() == COMMANDS[command]
+    assert done.stderr.splitlines() == ["a remark", "Error: it broke"]

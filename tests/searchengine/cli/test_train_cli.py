@@ -101,16 +101,8 @@ def test_scores(folder: Path) -> None:
     "options, message",
     [
         (["pairs.tsv", "--set", "nested=false"], "unknown in a training configuration: nested"),
-        (["pairs.tsv", "--set", 'prompts={"question": 1}'], "expected query: text, document: text"),
         (["pairs.tsv", "--set", "temprature=1"], "temprature; did you mean temperature?"),
         (["pairs.tsv", "--set", "temperature"], "expected NAME=VALUE, got 'temperature'"),
-        (
-            ["pairs.tsv", "--set", "pooling=median"],
-            "pooling is 'median': expected `base`, `cls`",
-        ),
-        (["pairs.tsv", "--set", "prefixes=[64,32]"], "prefixes begins with 64: expected 32"),
-        (["pairs.tsv", "--set", "prefixes=[32,32]"], "expected different lengths"),
-        (["pairs.tsv", "--set", "batch_size=1"], "batch_size is 1: expected whole number ≥ 2"),
         (["missing.tsv"], "missing.tsv: no such file"),
         (["pairs.tsv", "--dev", "missing.tsv"], "missing.tsv: no such file"),
         (["pairs.tsv", "--resume"], "no checkpoint in"),

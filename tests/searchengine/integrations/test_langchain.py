@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 from conftest import WordLengths
 
-from searchengine import FunctionEncoder, SearchEngine
+from searchengine import SearchEngine
 
 pytest.importorskip("langchain_tests", reason="langchain-tests is not installed")
 from langchain_core.documents import Document
-from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.retrievers import BaseRetriever
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 
@@ -56,14 +55,3 @@ def test_options_of_a_call_come_first(engine: SearchEngine) -> None:
     assert found == {3, 4}
     (document,) = retriever.invoke("text", k=1, where="year < 1", mode="text")
     assert document.metadata["year"] == 0
-
-
-def test_an_embedding_model_as_encoder(tmp_path: Path) -> None:
-    embeddings = DeterministicFakeEmbedding(size=8)
-    encoder = FunctionEncoder(embeddings.embed_documents, "fake")
-    with SearchEngine.create(tmp_path / "c", encoder=encoder) as engine:
-        add_documents(engine, [Document("a bee"), Document("whales")])
-        retriever = SearchEngineRetriever(engine=engine, k=1, mode="vector")
-        (document,) = retriever.invoke("whales")
-    assert document.page_content == "whales"
-    assert document.metadata["relevance_score"] == pytest.approx(1, abs=1e-3)

@@ -209,12 +209,6 @@ def test_subjects_that_cannot_be(engine: SearchEngine, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("array", "message"),
     [
-        (None, "No such file"),
-        (b"no array", "cannot be read as a .npy file"),
-        (np.zeros(3, np.float32), "numbers of shape"),
-        (np.zeros((3, 2), bool), "numbers of shape"),
-        (np.zeros((0, 2), np.float32), "holds no vectors"),
-        (np.array([[{}]], object), "cannot be read as a .npy file"),
         (np.ones((5, 2), np.float32), "10 or more, but .* has 5"),
         (np.full((50, 2), np.nan, np.float32), "not finite|NaN"),
         (np.zeros((50, 2), np.float32), "zero"),
@@ -222,10 +216,7 @@ def test_subjects_that_cannot_be(engine: SearchEngine, tmp_path: Path) -> None:
 )
 def test_files_of_vectors_that_cannot_be(tmp_path: Path, array: Any, message: str) -> None:
     path = tmp_path / "rows.npy"
-    if isinstance(array, bytes):
-        path.write_bytes(array)
-    elif array is not None:
-        np.save(path, array, allow_pickle=True)
+    np.save(path, array)
     with (
         pytest.raises(ValueError, match=message),
         vectors_dataset(path, None, SegmentConfig(prefix=2), tmp_path),

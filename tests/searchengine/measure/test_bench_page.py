@@ -5,13 +5,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from bench_results import ROWS, SCAN, graph, results
+from bench_results import ROWS, SCAN, results
 
 pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
 
 from searchengine.errors import QueryError
 from searchengine.measure.page import write
-from searchengine.measure.results import Results, Row, point_at
+from searchengine.measure.results import point_at
 
 EVIL = '<script>alert("1")</script> & | `x` **b** [a](http://evil.example)'
 
@@ -39,29 +39,11 @@ class Page(HTMLParser):
         self.words.append(data)
 
 
-@pytest.mark.parametrize("rows", [(SCAN,), (SCAN, graph(20, 0.2, 0.0))])
-def test_few_rows(rows: tuple[Row, ...], tmp_path: Path) -> None:
-    few = replace(results(SCAN), rows=rows, complete=False, recommended=None, curve=())
-    written = write(few, tmp_path)
-    words = " ".join(Page(written[1].read_text(encoding="utf-8")).words)
-    assert few.why in words and "interrupted" in words and Results.read(tmp_path) == few
-
-
 def test_names_are_escaped(tmp_path: Path) -> None:
     evil = results(SCAN, *(replace(row, name=EVIL) for row in ROWS[1:2]))
     about, machine = {**evil.subject, "name": EVIL}, {**evil.machine, "processor": EVIL}
     write(replace(evil, subject=about, machine=machine, why=EVIL), tmp_path)
     assert EVIL in "".join(Page((tmp_path / "report.html").read_text(encoding="utf-8")).words)
-
-
-def test_the_recommended_point_comes_first_and_the_mode_of_ndcg_is_named() -> None:
-    lines = results().table()
-    assert [line[""] for line in lines] == ["recommended", "now", "", ""]
-    assert [line["point"] for line in lines[:3]] == [ROWS[3].name, ROWS[1].name, "exact"]
-    assert lines[1]["nDCG@10, hybrid"] == "0.650" and lines[0]["search, ms"] == "0.300"
-    unjudged = results().subject | {"judged": 0}
-    assert "nDCG@10, hybrid" not in results(subject=unjudged).table()[0]
-    assert lines[0]["recall@10"] == "0.972 (0.962–0.982)"
 
 
 def test_a_point_is_found_by_its_name(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import pytest
 from command_line import run
 from tiny_model import write_sentence_transformer
 
-from searchengine.errors import QueryError
 from searchengine.measure.mining import (
     Mined,
     MiningConfig,
@@ -151,20 +150,6 @@ def test_files(count: int, tmp_path: Path) -> None:
     assert read_pairs([out]) == PAIRS
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"negatives": 0}, "negatives must be from 1 to 100, got 0"),
-        ({"negatives": 101}, "negatives must be from 1 to 100, got 101"),
-        ({"relative_margin": 0.0}, "relative margin must be above 0, got 0.0"),
-        ({"relative_margin": float("nan")}, "relative margin must be above 0, got nan"),
-    ],
-)
-def test_settings_are_checked(config: dict[str, Any], message: str) -> None:
-    with pytest.raises(QueryError, match=message):
-        MiningConfig(**config)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("mine")
@@ -192,6 +177,7 @@ def test_command(folder: Path) -> None:
     texts = {positive for _, positive in pairs} | {"red a red car"}
     for row in read:
         assert row.positive not in row.negatives and set(row.negatives) <= texts
+    assert run("mine", "x.tsv", "--out", "y.jsonl", "--negatives", "0").returncode == 2
     again = run("mine", folder / "pairs.tsv", "--out", out, *options)
     assert again.returncode == 2
     assert again.stderr.strip() == f"Error: {out} exists; name a new file, or remove this one"

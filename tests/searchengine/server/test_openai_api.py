@@ -1,4 +1,4 @@
-"""Models and embeddings as OpenAI's API has them, asked by its own client and by LangChain's."""
+"""Models and embeddings as OpenAI's API has them, asked by its own client."""
 
 import base64
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from server_process import TOKEN
 from starlette.testclient import TestClient
 
 Serve = Callable[..., TestClient]
-openai, langchain = Lazy("openai"), Lazy("langchain_openai")
+openai = Lazy("openai")
 AT = "/v1/embeddings"
 
 
@@ -91,14 +91,3 @@ def test_the_client_of_openai(client: TestClient) -> None:
     assert error.value.param == "input" and error.value.type == "invalid"
     with pytest.raises(openai.NotFoundError, match="no collection 'ada'"):
         ours.embeddings.create(model="ada", input="a bee")
-
-
-@needs("langchain_openai", "dev")
-def test_langchain_sends_texts(client: TestClient) -> None:
-    options: dict[str, Any] = {"http_client": client, "api_key": TOKEN, "model": "words"}
-    options |= {"base_url": "http://localhost/v1", "check_embedding_ctx_length": False}
-    ours = langchain.OpenAIEmbeddings(**options)
-    assert np.allclose(ours.embed_query("a bee"), WordLengths().encode(["a bee"])[0])
-    texts = ["a bee", "the cat sat", "bee " * 9000]
-    found = ours.embed_documents(texts)
-    assert np.allclose(found, WordLengths().encode(texts), atol=1e-3)

@@ -9,7 +9,6 @@ from typing import Any, NoReturn
 
 import pytest
 from server_process import TOKEN, Server, running
-from tiny_model import write_model2vec
 
 from searchengine import SearchEngine
 
@@ -50,12 +49,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     for name, documents in (("sea", DOCUMENTS), ("long", LONG)):
         with SearchEngine.create(folder / f"{name}.index", None, dim=4) as engine:
             engine.add(documents, [[1, i / 10, (i % 5) / 5, 1] for i in range(len(documents))])
-    model = write_model2vec(folder / "model")
-    with SearchEngine.create(folder / "words.index", model) as engine:
-        engine.add(DOCUMENTS)
-    paths = [folder / f"{name}.index" for name in ("sea", "long", "words")]
+    paths = [folder / f"{name}.index" for name in ("sea", "long")]
     with running(folder, paths) as server:
-        server.folder = folder  # type: ignore[attr-defined]
         yield server
 
 
@@ -251,44 +246,6 @@ def test_keyboard_map_details_and_theme(page: Any) -> None:
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
     page.keyboard.press("Alt+3")
     assert page.is_checked("input[value=hybrid]")
-
-
-def test_modes_and_documents_like_one(page: Any, server: Server) -> None:
-    """Both are kept in the address; an example takes the place of the question, and goes."""
-    page.select_option("#collection", "words")
-    ask(page, "whale sea ")
-    assert page.is_checked("input[value=hybrid]") and "mode" not in page.url
-    folder: Path = server.folder  # type: ignore[attr-defined]
-    with SearchEngine.open(folder / "words.index") as engine:
-        assert titles(page) == [hit.title for hit in engine.search("whale sea", 10)]
-        liked = titles(page)[4]
-        similar = [hit.title for hit in engine.similar(f"d{liked.split()[1]}", 20)]
-    with page.expect_response("**/v1/search/similar"):
-        page.click("#hits .like >> nth=4")
-    settle(page)
-    assert page.locator("#chips button").all_inner_texts() == [f"Like: {liked} ×"]
-    assert titles(page) == similar[:10] and page.input_value("#query") == ""
-    page.click("#more")
-    page.wait_for_function("() => document.querySelectorAll('#hits > li').length === 20")
-    assert titles(page) == similar
-    page.reload()  # the address holds it
-    page.wait_for_selector("#hits > li")
-    settle(page)
-    assert titles(page) == similar[:10]
-    page.go_back()
-    page.wait_for_function("() => !document.querySelector('#chips li')")
-    settle(page)
-    assert page.input_value("#query") == "whale sea" and "like" not in page.url
-    page.go_forward()
-    page.wait_for_function("() => document.querySelectorAll('#chips li').length === 1")
-    page.click("#chips button >> nth=0")
-    page.wait_for_function("() => !document.querySelector('#hits > li')")
-    assert page.locator("#chips li").count() == 0 and "like" not in page.url
-    page.check("input[value=vector]")
-    page.wait_for_function("() => location.hash.includes('mode=vector')")
-    page.reload()
-    page.wait_for_selector("#map svg")
-    assert page.is_checked("input[value=vector]")
 
 
 def check_access(page: Any) -> None:

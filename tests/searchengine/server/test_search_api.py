@@ -36,19 +36,6 @@ def test_a_question_may_be_a_vector_and_hits_without_texts(client: TestClient) -
     assert hit["key"] == "bee" and "text" not in hit and not hit["metadata"]
 
 
-def test_words_that_no_document_has_are_replaced(client: TestClient) -> None:
-    word, wrong = "eeeee", "eexeee"
-    asked: dict[str, Any] = {"mode": "text", "k": 3}
-    result = client.post("/v1/search", json={"query": wrong, **asked}).json()
-    right = client.post("/v1/search", json={"query": word, **asked}).json()
-    assert result["replaced"] == {wrong: word} and right["replaced"] == {}
-    assert result["hits"] and result["hits"] == right["hits"]
-    batch = client.post("/v1/search/batch", json={"queries": [word, wrong], **asked}).json()
-    assert [each["replaced"] for each in batch["results"]] == [{}, {wrong: word}]
-    off = client.post("/v1/search", json={"query": wrong, "typo_tolerance": False, **asked}).json()
-    assert off["replaced"] == {} and off["hits"] == []
-
-
 def test_a_batch_is_in_the_order_of_its_questions(client: TestClient) -> None:
     vectors = WordLengths().encode(["the cat sat", "a bee"]).tolist()
     for questions in ({"queries": ["the cat sat", "a bee"]}, {"vectors": vectors}):
@@ -72,26 +59,17 @@ def test_similar(client: TestClient) -> None:
 HOSTILE: list[tuple[bytes, int, str]] = [
     (b'{"query": "%s"}' % (b"x" * 100_000), 422, "query: String should have at most 10000"),
     (b'{"query": "x", "where": "%s"}' % (b"(" * 60 + b"a" + b")" * 60), 422, "50 levels"),
-    (b'{"query": "x", "where": "%s"}' % (b"a" * 10_001), 422, "where: String should have at most"),
     (b'{"query": "\xff"}', 400, "not JSON"),
     (b'{"query": "\\ud800"}', 422, "unicode"),
-    (b'{"query": "x", "k": 1000000000}', 422, "k: Input should be less than or equal to 1000"),
     (b'{"query": "x", "k": ' + b"9" * 5000 + b"}", 400, "not JSON"),
-    (b'{"query": "x", "k": 1001}', 422, "k: Input should be less than or equal to 1000"),
-    (b'{"query": "x", "offset": 10001}', 422, "offset: Input should be less than or equal to"),
-    (b'{"query": "x", "shortlist": 100001}', 422, "shortlist: Input should be less than or"),
-    (b'{"query": "x", "facets": [%s]}' % b",".join([b'"a"'] * 21), 422, "facets: List should have"),
     (b'{"query": "x", "k": "5"}', 422, "k: Input should be a valid integer"),
     (b'{"vector": [1, 2]}', 422, "numbers of shape (q, 16)"),
     (b'{"vector": [NaN]}', 422, "finite number"),
-    (b'{"vector": [1e999]}', 422, "finite number"),
     (b'{"vector": [0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0]}', 422, "not all zeros"),
     (b'{"query": " "}', 422, "query: String should match pattern"),
     (b'{"query": "x", "vector": [1]}', 422, "either query or vector"),
-    (b'{"query": "x", "sise": 1}', 422, "sise: no such field"),
     (b'{"query": "x", "top_k": 1}', 422, "top_k: no such field"),
     (b'{"q": "x"}', 422, "q: no such field; did you mean query?"),
-    (b'{"query": "x", "typo_tolerence": true}', 422, "did you mean typo_tolerance?"),
     (b'{"query": "x", "where": "year >"}', 422, "in the filter"),
     (b'{"query": "x", "exact": true, "shortlist": 3}', 422, "takes no shortlist"),
     (b'{"query": "x", "facets": ["a b"]}', 422, "the name of a field"),
@@ -147,23 +125,6 @@ def test_several_collections(serve: Serve, words: Path, tmp_path: Path) -> None:
     refused = client.post("/v1/embeddings", json={"model": "other", "input": "x"})
     assert refused.status_code == 422 and "no encoder" in refused.json()["error"]["message"]
     assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["words"]
-
-
-def test_openapi_has_an_example_of_every_request(client: TestClient) -> None:
-    schema = client.get("/openapi.json").json()
-    bodies = 0
-    for path, operations in schema["paths"].items():
-        for operation in operations.values():
-            needed = [] if path in ("/healthz", "/readyz") else [{"token": []}]
-            assert operation.get("security", []) == needed
-            for content in operation.get("requestBody", {}).get("content", {}).values():
-                name = content["schema"].get("$ref", "").rsplit("/", 1)[-1]
-                model = schema["components"]["schemas"].get(name, content["schema"])
-                assert model.get("examples"), path
-                bodies += 1
-    assert bodies == 8
-    example = schema["components"]["schemas"]["SearchRequest"]["examples"][0]
-    assert client.post("/v1/search", json=example).status_code == 200
 
 
 def test_commits_of_others_are_seen_within_a_second(client: TestClient, words: Path) -> None:

@@ -1,7 +1,5 @@
 """Servers of a collection on PostgreSQL: several over one, and a database that goes away."""
 
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -11,7 +9,6 @@ import httpx2
 import numpy as np
 import postgres_server
 import psycopg
-import pytest
 from click.testing import CliRunner
 from postgres_server import new_url
 from server_process import DIM, Server, running
@@ -21,7 +18,6 @@ from searchengine import SearchEngine
 from searchengine.cli import cli
 
 AT = "/v1/collections/notes/documents"
-SECONDS = 5  # until writes are acknowledged again
 
 
 @contextmanager
@@ -103,96 +99,3 @@ def test_two_servers_read_from_a_replica_that_takes_over(tmp_path: Path) -> None
             for client in clients:
                 wait_until(lambda: client.get("/readyz").status_code == 200)  # noqa: B023
                 client.close()
-
-
-class Load:
-    """Readers and a writer over several servers, until `done`.
-
-    Attributes:
-        acknowledged: vectors of the documents that a server has acknowledged, in their order.
-        safe: so many of them must be found by any reader.
-        wrong: what no answer may be.
-    """
-
-    def __init__(self, servers: list[Server], readers: int) -> None:
-        self.acknowledged: list[Any] = []
-        self.safe = self.answers = 0
-        self.wrong: list[Any] = []
-        self.done, self._servers = threading.Event(), servers
-        self.threads = [
-            threading.Thread(target=self._repeat, args=(i,)) for i in range(readers + 1)
-        ]
-        for thread in self.threads:
-            thread.start()
-
-    def _repeat(self, i: int) -> None:
-        rng = np.random.default_rng(i)
-        clients = [server.client() for server in self._servers]
-        try:
-            while not self.done.is_set():
-                if i == 0:  # the writer changes its server each time, a reader keeps it
-                    number = len(self.acknowledged)
-                    vector = rng.standard_normal(DIM)
-                    if self._sent(put(clients[number % 2], f"d{number}", vector)):
-                        self.acknowledged.append(vector)
-                elif self.safe:
-                    number = int(rng.integers(self.safe))
-                    answer = self._sent(search(clients[i % 2], self.acknowledged[number]))
-                    if answer and [hit["key"] for hit in answer["hits"]] != [f"d{number}"]:
-                        self.wrong.append((number, answer))
-                    self.answers += bool(answer)
-        except BaseException as error:
-            self.wrong.append(error)
-        for client in clients:
-            client.close()
-
-    @staticmethod
-    def _sent(response: httpx2.Response) -> Any:
-        """The answer; None: the database is away."""
-        if response.status_code == 503:
-            time.sleep(0.02)
-            return None
-        return response.raise_for_status().json()
-
-    def wait_for(self, writes: int) -> None:
-        target = len(self.acknowledged) + writes
-        wait_until(lambda: len(self.acknowledged) >= target or self.wrong)
-
-
-@pytest.mark.parametrize(
-    ("readers", "kills"), [(2, 1), pytest.param(8, 20, marks=pytest.mark.long)]
-)
-def test_a_replica_takes_the_place_of_a_killed_primary(
-    tmp_path: Path, readers: int, kills: int
-) -> None:
-    """With synchronous commit: nothing acknowledged is lost, no answer is wrong."""
-    times = []
-    with postgres_server.pair() as (primary, replica, url):
-        SearchEngine.create(url, None, dim=DIM).close()
-        with two_servers(tmp_path, url) as servers:
-            load = Load(servers, readers)
-            try:
-                for _ in range(kills):
-                    load.wait_for(20)
-                    load.safe = len(load.acknowledged)
-                    load.wait_for(20)
-                    start = time.monotonic()
-                    primary.kill()
-                    replica.promote()
-                    load.wait_for(2)  # one may have been under way
-                    times.append(time.monotonic() - start)
-                    primary, replica = replica, primary
-                    replica.follow(primary.folder)
-                    primary.wait_for_replica()
-                load.wait_for(20)
-            finally:
-                load.done.set()
-                for thread in load.threads:
-                    thread.join(postgres_server.DEADLINE)
-        with SearchEngine.open(url) as engine:
-            assert {*engine.keys()} >= {f"d{i}" for i in range(len(load.acknowledged))}
-    print(  # the figures of docs/operating.md
-        f"{kills} kills: {len(load.acknowledged)} acknowledged, {load.answers} answers, writes "
-        f"back after {np.median(times):.2f} s (median), {max(times):.2f} s (at most)"
-    )
-    assert load.wrong == [] and max(times) < SECONDS

@@ -11,7 +11,6 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
-import yaml
 from conftest import REPOSITORY
 from server_process import TOKEN, running
 from tiny_model import write_model2vec
@@ -78,24 +77,3 @@ def test_the_image_has_what_it_installs_and_nothing_else() -> None:
     assert re.findall(r"^COPY (.*)", DOCKERFILE, re.MULTILINE) == [". ."]
     left_out = [line.removeprefix("**/") for line in lines if not line.startswith("!")]
     assert any(fnmatch("__pycache__", pattern) for pattern in left_out)
-
-
-def test_the_container_may_read_its_tokens() -> None:
-    """Docker mounts a file with its owner and mode: 600 is for its owner alone."""
-    (compose,) = (yaml.safe_load(block) for block in blocks("yaml"))
-    (service,) = compose["services"].values()
-    assert re.fullmatch(r"\d+:\d+", service["user"])
-    assert f"/run/secrets/{service['secrets'][0]}" in DOCKERFILE
-    (cache,) = (volume.split(":")[1] for volume in service["volumes"] if volume.startswith("cache"))
-    assert f"install -d -m 1777 {cache}" in DOCKERFILE and f"HOME={cache}" in DOCKERFILE
-
-
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd")
-def test_systemd_takes_the_unit(tmp_path: Path) -> None:
-    (unit,) = blocks("ini")
-    command = "/srv/search/.venv/bin/searchengine"
-    assert command in unit
-    path = tmp_path / "searchengine.service"
-    path.write_text(unit.replace(command, sys.executable))  # it must exist
-    verify = ["systemd-analyze", "verify", path]
-    assert subprocess.run(verify, capture_output=True, text=True, check=True).stderr == ""
