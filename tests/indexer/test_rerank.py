@@ -7,21 +7,18 @@ import pytest
 
 from searchengine.indexer.errors import VectorError
 from searchengine.indexer.search import exact
-from searchengine.indexer.search.cascade import SearchResult, merge, narrow, rerank
+from searchengine.indexer.search.cascade import SearchResult, merge, rerank
 from searchengine.indexer.search.exact import leaders
 
 
 class Store:
-    """Rows in memory; remembers the most numbers it had to hand out at a time."""
+    """Rows in memory."""
 
     def __init__(self, rows: np.ndarray) -> None:
-        self.rows = rows.astype(np.float32)
-        self.dim = rows.shape[1]
-        self.largest = 0
+        self.rows, self.dim = rows.astype(np.float32), rows.shape[1]
 
-    def take(self, rows: np.ndarray, width: int | None = None) -> np.ndarray:
-        self.largest = max(self.largest, rows.size * (width or self.dim))
-        return self.rows[rows][..., :width]
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        return self.rows[rows]
 
 
 def test_by_hand() -> None:
@@ -48,15 +45,6 @@ def test_merging_numbers_rows_from_their_bases() -> None:
     assert merge([exact, exact], [0, 10], 1).exact and not merge([exact, second], [0, 10], 1).exact
     with pytest.raises(VectorError, match="1 results with 2 bases"):
         merge([first], [0, 1], 3)
-
-
-def test_a_stage_of_a_funnel_by_hand() -> None:
-    """By the first number of two, re-normalised: 1 and -1, and 0 where it is 0."""
-    store = Store(np.array([[0.6, 0.8], [-0.6, 0.8], [0, 1], [0.01, 1], [5, 0]]))
-    queries = np.array([[0.5, 9], [-0.5, 9]], np.float32)
-    candidates = np.array([[3, 1, 2, 0, 4], [0, -1, 1, 2, -1]])
-    assert narrow(store, queries, candidates, 1, 4).tolist() == [[0, 3, 4, 2], [1, 2, 0, -1]]
-    assert store.largest == 5  # only the first number of each row is read
 
 
 def plain(vectors: np.ndarray, above: float) -> tuple[list[int], list[float]]:

@@ -96,11 +96,6 @@ def test_what_is_no_matrix_of_numbers_is_refused(rows: object, message: str) -> 
         unit_rows(rows)  # type: ignore[arg-type]
 
 
-def test_a_file_without_rows_is_not_written(tmp_path: Path) -> None:
-    with pytest.raises(VectorError, match="at least one vector"):
-        write_vectors(tmp_path / "v", 3, Storage.FLOAT16, [])
-
-
 @pytest.mark.parametrize("storage", Storage)
 def test_rows_are_verified_as_they_are_read(tmp_path: Path, storage: Storage) -> None:
     file = write(tmp_path / "v", some(5000, 6), storage)

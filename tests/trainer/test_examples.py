@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchengine.trainer.errors import ConfigError, DataError
+from searchengine.trainer.errors import DataError
 from searchengine.trainer.training.batches import BatchPlan, augmented
 from searchengine.trainer.training.examples import (
     Batch,
@@ -297,12 +297,6 @@ def test_plan_by_hand() -> None:
     assert rates == pytest.approx([1, 1, 8 / 9, 7 / 9, 6 / 9, 5 / 9, 4 / 9, 3 / 9, 2 / 9, 1 / 9])
     steps = [batch for step in (0, 1) for batch in plan.at(step)]
     assert steps == epoch_batches(pairs(20), 4)[:4]
-
-
-@pytest.mark.parametrize("count, accumulation", [(1, 1), (9, 2)])
-def test_too_few_examples_are_refused(count: int, accumulation: int) -> None:
-    with pytest.raises(ConfigError, match=f"^{count} examples give . batches, expected"):
-        BatchPlan(batched(batch_size=8, accumulation=accumulation), pairs(count))
 
 
 def test_a_sentence_has_another_view_in_each_epoch() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_model import WORDS, write_json, write_plain, write_sentence_transformer
+from tiny_model import WORDS, write_json, write_sentence_transformer
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.sources.source import published_prompts
@@ -79,15 +79,6 @@ def test_a_folder_that_names_prompts_or_was_trained_here_keeps_its_own(
     path = folder / "config_sentence_transformers.json"
     write_json(path, json.loads(path.read_text()) | {"prompts": {}} | config)
     assert Encoder.load(folder).prompts == expected
-
-
-def test_they_are_applied(tmp_path: Path) -> None:
-    folder = write_plain(tmp_path / "multilingual-e5-small")
-    encoder = Encoder.load(folder, precision="fp32")
-    plain = Encoder.load(write_plain(tmp_path / "other"), precision="fp32")
-    for role, prompt in (("query", "query: "), ("document", "passage: ")):
-        found = encoder.encode(["a whale sings"], role=role)  # type: ignore[arg-type]
-        np.testing.assert_array_equal(found, plain.encode([f"{prompt}a whale sings"]))
 
 
 def test_prompts_are_trained_and_stored(tmp_path: Path) -> None:
