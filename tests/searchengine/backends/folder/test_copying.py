@@ -238,6 +238,3 @@ def test_a_backup_checks_the_pages_of_its_copy(
     ):
         again.backup(tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
-
-
-# ------------------------------------------------------------------------------------------ macOS

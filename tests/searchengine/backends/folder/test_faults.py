@@ -124,21 +124,3 @@ def test_unsynced_writes_are_lost(root: Path, tmp_path: Path) -> None:
     disk.apply(call("S", root, "sub"))
     disk.apply(call("S", root, ""))
     assert after_cut(disk, tmp_path / "3") == {"old": b"old", "sub/new": b"\0\0new"}
-
-
-def test_a_rename_is_whole_or_not_at_all(root: Path, tmp_path: Path) -> None:
-    disk = Disk(root)
-    disk.apply(call("c", root, "new"))
-    disk.apply(call("S", root, ""))
-    disk.apply(call("r", root, "new", "old"))
-    assert after_cut(disk, tmp_path / "all") == {"old": b"old", "new": b""}
-    some = [after_cut(disk, tmp_path / str(seed), seed) for seed in range(20)]
-    assert {len(files) for files in some} == {1, 2} and {"old": b""} in some
-
-
-def test_a_write_is_torn_between_sectors(root: Path, tmp_path: Path) -> None:
-    disk = Disk(root)
-    disk.apply(call("w", root, "old", at=500, data=b"x" * 1036))  # ends at the third sector's end
-    some = [after_cut(disk, tmp_path / str(seed), seed)["old"] for seed in range(60)]
-    kept = {tuple(part[-1:] == b"x" for part in (c[:512], c[512:1024], c[1024:])) for c in some}
-    assert len(kept) == 8  # of three sectors each subset, once in 60 tries

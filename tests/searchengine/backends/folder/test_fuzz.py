@@ -198,25 +198,6 @@ def test_folders_that_loop_and_what_is_no_file(tmp_path: Path) -> None:
     assert count_records(tmp_path) == 2
 
 
-def test_a_folder_deeper_than_python_recurses(tmp_path: Path) -> None:
-    # Removed by the same process: shutil.rmtree, which pytest cleans up with, recurses as well.
-    script = (
-        "import os, sys; from searchengine.corpus.files import read_corpus\n"
-        "for _ in range(1200): os.mkdir('d'); os.chdir('d')\n"
-        "open('a.txt', 'w').write('deep')\n"
-        "home = os.open(sys.argv[1], os.O_RDONLY); here = os.open('.', os.O_RDONLY)\n"
-        "os.chdir(home)\n"
-        "try: print(len(next(read_corpus('.')).key))\n"
-        "finally:\n"
-        "    os.chdir(here); os.remove('a.txt')\n"
-        "    for _ in range(1200): os.chdir('..'); os.rmdir('d')"
-    )
-    command = [sys.executable, "-W", "ignore", "-c", script, str(tmp_path)]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert ended.stdout.strip() == str(2 * 1200 + len("a.txt"))
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_named_pipe_is_read_as_it_fills(tmp_path: Path) -> None:
     path = tmp_path / "c.jsonl"
     os.mkfifo(path)

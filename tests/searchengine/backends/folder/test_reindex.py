@@ -259,7 +259,7 @@ def test_vectors_without_text_are_refused_by_key(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     with SearchEngine.create(path, None, dim=12) as engine:
         engine.add([document(1), Document("bare", "\n\t\u3000")], rng.standard_normal((2, 12)))
-        engine.add([document(2)], [None])
+        engine.add([document(2)], rng.standard_normal((1, 12)))
         with pytest.raises(CollectionError, match="the document 'bare' came with vectors and"):
             engine.reindex(other())
         assert works(path) == []

@@ -6,9 +6,8 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from conftest import REPOSITORY, WordLengths
 from faults import in_child
 
 from searchengine import Document, SearchEngine
-from searchengine.backends.folder.database import turn
 from searchengine.backends.folder.store import Store
 from searchengine.errors import (
     CollectionError,
@@ -205,33 +203,6 @@ def test_native_calls_end_in_a_child(tmp_path: Path) -> None:
         assert (ended.problem, ended.said) == (None, [True, 4500])
 
 
-@FORKS
-def test_a_child_waits_for_no_thread_of_its_parent(path: Path) -> None:
-    """Another thread had the turn to write, and has it for ever in the child's memory."""
-    with SearchEngine.open(path, WordLengths()) as engine:
-        begun, end = threading.Event(), threading.Event()
-
-        def hold() -> None:
-            with turn(engine.collection.identity):
-                begun.set()
-                end.wait(60)
-
-        thread = threading.Thread(target=hold)
-        thread.start()
-        assert begun.wait(20)
-        try:
-            ended = in_child(lambda say: say(_opened_and_added(path, range(40, 45))))
-        finally:
-            end.set()
-            thread.join()
-        assert (ended.problem, ended.said) == (None, [5])
-
-
-def _opened_and_added(path: Path, numbers: range) -> int:
-    with SearchEngine.open(path, WordLengths()) as engine:
-        return engine.add(documents(numbers)).added
-
-
 # --- a folder that is replaced --------------------------------------------------------------------
 
 
@@ -344,31 +315,6 @@ def test_a_collection_that_another_process_fills_is_not_removed(tmp_path: Path) 
     assert not (tmp_path / "empty.index").exists()
 
 
-def test_two_processes_with_a_file_of_one_name(path: Path, tmp_path: Path) -> None:
-    """The other commits its file after this one has compared its own, and before it commits."""
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "readme.md").write_text(f"of {name}")
-
-    def readme(name: str) -> Document:
-        root = tmp_path / name
-        return Document("readme.md", f"of {name}", origin=str(root / "readme.md"), root=str(root))
-
-    class Late(WordLengths):
-        def encode(self, texts: Sequence[str], *, role: str | None = None) -> Any:
-            with SearchEngine.open(path, WordLengths()) as other:
-                other.add([readme("one")])
-            return super().encode(texts, role=role)
-
-    with SearchEngine.open(path, Late()) as engine:
-        with pytest.raises(DuplicateKey, match=r"is that of a file of .*one"):
-            engine.add([readme("two")])
-        engine.refresh()
-        with pytest.raises(DuplicateKey):  # nobody can tell whether the first file has moved
-            engine.add([Document("readme.md", "2", root=str(tmp_path / "two"), file="x" * 300)])
-        assert engine.get("readme.md").text == "of one"
-
-
 def test_a_replaced_folder_of_another_encoder_is_refused(path: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     with SearchEngine.create(other, WordLengths(fingerprint="another"), FLAT) as engine:
@@ -443,35 +389,6 @@ def test_connections_of_one_snapshot_show_one_commit(path: Path) -> None:
             counts = {store.counts()[0] for _ in range(10)}
             assert counts == {50}
             assert len(store.connections) == 3
-
-
-def test_metadata_set_by_hand_survive_another_index(path: Path) -> None:
-    with SearchEngine.open(path, WordLengths()) as engine:
-        nested = {"_id": "d", "text": "a bb", "year": 1990, "by": {"name": "x", "place": "y"}}
-        engine.add([nested])
-        engine.update({"d": {"year": 2001, "seen": True, "by": {"name": "hand"}}})
-
-        def stored() -> dict[str, Any]:
-            with engine.collection.reading() as snapshot:
-                ids = snapshot.store.ids_of(["d"])
-                return dict(snapshot.store.documents(ids.values())[0].metadata)
-
-        assert engine.add([nested]).unchanged == 1
-        assert stored() == {"year": 2001, "seen": True, "by": {"name": "hand", "place": "y"}}
-        # The source says something new of one field: that counts, and all others stay.
-        newer = {**nested, "by": {"name": "x", "place": "z"}}
-        assert engine.add([newer]).metadata_updated == 1
-        assert stored() == {"year": 2001, "seen": True, "by": {"name": "hand", "place": "z"}}
-        # A new text does not lose them either.
-        assert engine.add([{**newer, "text": "ccc"}]).changed == 1
-        assert stored()["seen"] is True
-        # A field that the source changes or drops is the source's again.
-        without = {name: value for name, value in newer.items() if name != "year"}
-        engine.add([without])
-        assert "year" not in stored()
-        engine.delete(["d"])
-        engine.add([nested])
-        assert stored() == {"year": 1990, "by": {"name": "x", "place": "y"}}
 
 
 def test_two_folders_with_a_file_of_one_name(path: Path, tmp_path: Path) -> None:

@@ -1,12 +1,10 @@
 """One committed state: how many rows it gives, and when it is let go of."""
 
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from conftest import WordLengths
-from scenarios import open_files
 
 from searchengine import SearchEngine
 from searchengine.backends.folder.store import Changes, Store
@@ -67,36 +65,3 @@ def test_a_filter_finds_no_former_passage_of_a_document(engine: SearchEngine) ->
         for options in ({}, {"phrases": ("text",)}):
             rows = snapshot.search(query, 9, where="_id = 'a'", **options).rows
             assert snapshot.passages(rows[rows >= 0]).documents.tolist() == [0]
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        ("DELETE FROM settings WHERE name = 'index'", "index: is missing"),
-        (
-            "UPDATE settings SET value = json_set(value, '$.prefix', 0) WHERE name = 'index'",
-            "prefix",
-        ),
-        ("UPDATE settings SET value = '\"x\"' WHERE name = 'commit'", "must be a whole number"),
-        ("DELETE FROM settings WHERE name = 'encoder'", "encoder: is missing"),
-        (
-            "UPDATE settings SET value = json_remove(value, '$.source') WHERE name = 'encoder'",
-            "encoder",
-        ),
-        (
-            "UPDATE settings SET value = json_set(value, '$.dim', '16') WHERE name = 'encoder'",
-            "encoder",
-        ),
-    ],
-)
-def test_damaged_settings_are_refused_and_the_file_is_closed(
-    engine: SearchEngine, damage: str, message: str
-) -> None:
-    engine.close()
-    path = engine.collection.path
-    with sqlite3.connect(path / "documents.db") as db:
-        db.execute(damage)
-    db.close()
-    with pytest.raises(CollectionError, match=rf"is damaged \(in its settings: .*{message}"):
-        SearchEngine.open(path, WordLengths())
-    assert str(path / "documents.db") not in open_files()

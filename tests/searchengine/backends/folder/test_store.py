@@ -15,7 +15,7 @@ from searchengine.backends.contract import Entry
 from searchengine.backends.folder import schema
 from searchengine.backends.folder.store import Changes, SegmentRow, Store
 from searchengine.corpus.documents import Document
-from searchengine.errors import CollectionError, FilterError
+from searchengine.errors import CollectionError
 
 NONE = np.empty((0, 0), np.float32)
 DOCUMENTS = [
@@ -70,13 +70,6 @@ def test_a_held_connection_sees_one_moment(store: Store) -> None:
         assert reader.ids_of(["k0", "new"]) == {"new": 8}
 
 
-def test_no_text_is_spliced_into_sql(store: Store) -> None:
-    assert store.matching("n = '1; DROP TABLE documents'").tolist() == []
-    with pytest.raises(FilterError):
-        store.matching("n) OR (1=1")
-    assert store.counts() == (8, 8)
-
-
 @pytest.mark.parametrize("readers", [0, 2])
 def test_a_file_without_the_last_migration_is_upgraded_once(
     store: Store, readers: int, monkeypatch: pytest.MonkeyPatch
@@ -95,12 +88,6 @@ def test_a_file_without_the_last_migration_is_upgraded_once(
             assert again.read("SELECT count(*) FROM more") == [(0,)]
             assert again.documents([0]) == DOCUMENTS[:1]
     assert len(applied) == 1
-
-
-def test_an_error_that_ended_the_transaction_is_the_one_that_is_raised(store: Store) -> None:
-    with pytest.raises(ZeroDivisionError), store.transaction():
-        store.execute("ROLLBACK")  # as SQLite may by itself where the disk is full
-        raise ZeroDivisionError
 
 
 def test_a_change_is_not_committed_to_a_file_that_was_replaced(store: Store) -> None:
