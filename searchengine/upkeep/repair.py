@@ -24,9 +24,8 @@ import numpy as np
 from searchengine.backends.contract import Ids, setting_faults
 from searchengine.backends.entries import keys_of
 from searchengine.backends.folder.collection import Collection
-from searchengine.backends.folder.database import connect, exhausted
+from searchengine.backends.folder.database import connect, exhausted, outdated
 from searchengine.backends.folder.folders import check_name, folder_of, remove_unnamed
-from searchengine.backends.folder.schema import outdated
 from searchengine.backends.folder.store import WORK, Changes, Kind, SegmentRow, Store
 from searchengine.backends.folder.view import has_vectors, open_committed
 from searchengine.backends.folder.writer import writing

@@ -273,7 +273,7 @@ class Database:
             raise self.replaced()
         if not self._read_only and self._frozen is None:
             self.connection.written = self.identity
-        is_outdated = create or schema.outdated(self.connection, self.path)
+        is_outdated = create or outdated(self.connection, self.path)
         if self._frozen is None:
             self._keep_log(create)
         if is_outdated:
@@ -565,6 +565,26 @@ class Database:
                 f"{self.path} was changed since it was opened, in a folder that cannot be written "
                 "from here; refresh, or open it again"
             )
+
+
+def outdated(connection: sqlite3.Connection, path: Path) -> bool:
+    """Whether migrations are pending. CollectionError for a file of another kind or version."""
+    sql = "SELECT name FROM sqlite_master WHERE name IN ('documents', '_sqlite_migrations')"
+    tables = {str(row[0]) for row in connection.execute(sql)}
+    if "documents" not in tables:
+        raise CollectionError(
+            f"{path} has no table of documents, so {path.parent} is not a collection"
+        )
+    applied: set[str] = set()
+    if len(tables) > 1:
+        sql = "SELECT name FROM _sqlite_migrations WHERE migration_set = 'searchengine'"
+        applied = {str(row[0]) for row in connection.execute(sql)}
+    if unknown := sorted(applied - schema.MIGRATIONS.keys()):
+        raise CollectionError(
+            f"{path} was written by another version of searchengine (its format has "
+            f"{', '.join(unknown)}); open it with that version, or index the documents again"
+        )
+    return applied != schema.MIGRATIONS.keys()
 
 
 @contextmanager

@@ -22,11 +22,9 @@ it 24 µs instead of 2, and a row stored by it three times as long.
 
 import sqlite3
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from searchengine.backends.filters import sqlite as fields
-from searchengine.errors import CollectionError
 
 if TYPE_CHECKING:
     import sqlite_utils
@@ -86,26 +84,6 @@ def _create(
 
 MIGRATIONS = {each.__name__: each for each in (m001_collection,)}
 """Name → migration, in the order in which they are applied."""
-
-
-def outdated(connection: sqlite3.Connection, path: Path) -> bool:
-    """Whether migrations are pending. CollectionError for a file of another kind or version."""
-    sql = "SELECT name FROM sqlite_master WHERE name IN ('documents', '_sqlite_migrations')"
-    tables = {str(row[0]) for row in connection.execute(sql)}
-    if "documents" not in tables:
-        raise CollectionError(
-            f"{path} has no table of documents, so {path.parent} is not a collection"
-        )
-    applied: set[str] = set()
-    if len(tables) > 1:
-        sql = "SELECT name FROM _sqlite_migrations WHERE migration_set = 'searchengine'"
-        applied = {str(row[0]) for row in connection.execute(sql)}
-    if unknown := sorted(applied - MIGRATIONS.keys()):
-        raise CollectionError(
-            f"{path} was written by another version of searchengine (its format has "
-            f"{', '.join(unknown)}); open it with that version, or index the documents again"
-        )
-    return applied != MIGRATIONS.keys()
 
 
 def upgrade(connection: sqlite3.Connection) -> None:
