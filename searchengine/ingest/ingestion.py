@@ -24,7 +24,6 @@ import numpy.typing as npt
 
 from searchengine.backends import entries
 from searchengine.backends.contract import Backend, Changed, Entry, Known, Span, as_json
-from searchengine.backends.opening import is_url
 from searchengine.corpus.documents import DataFrame, Document, LeftOut, as_documents
 from searchengine.encoders.loading import CollectionEncoder
 from searchengine.encoders.protocol import NO_ENCODER
@@ -229,7 +228,8 @@ class Ingestion:
         self._settings = backend.settings if reader is None else reader.settings
         self._pipeline = None if reader is None else Pipeline(reader, options.building)
         self._languages = None
-        if not is_url(backend.path) and "mode" in backend.settings and self._is_empty(newest=False):
+        chooses = isinstance(backend.path, Path) and "mode" in backend.settings
+        if chooses and self._is_empty(newest=False):
             self._languages = Languages(reader)  # no mode: of a reindex, which chooses at its end
         self.seen: set[str] = set()
         self._counts: Counter[str] = Counter()
