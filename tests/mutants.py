@@ -144,7 +144,7 @@ MUTANTS = [
         "searchengine/corpus/text_files.py",
         "text = data.decode(name)",
         'text = data.decode("latin-1")',
-        ["tests/searchengine/corpus/test_format_readers.py"],
+        ["tests/searchengine/corpus/test_encodings.py"],
     ),
     Mutant(
         "unchecked checksum",
