@@ -31,7 +31,7 @@ from searchengine.backends.opening import (
     name_of,
     open_backend,
 )
-from searchengine.corpus.analyzer import Tokenizer
+from searchengine.corpus.analyzer import Tokenizer, normalized
 from searchengine.corpus.documents import (
     DataFrame,
     Document,
@@ -42,7 +42,6 @@ from searchengine.corpus.documents import (
     checked_patches,
 )
 from searchengine.corpus.files import Unread
-from searchengine.corpus.normalization import normalized
 from searchengine.corpus.synonym_groups import groups_of
 from searchengine.corpus.text_files import OnBad
 from searchengine.encoders.loading import (

@@ -14,9 +14,8 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
 
-from searchengine.corpus.analyzer import Analyzer, runs
+from searchengine.corpus.analyzer import Analyzer, normalized, runs
 from searchengine.corpus.language_traits import UNSPACED_OR_KOREAN
-from searchengine.corpus.normalization import normalized
 from searchengine.corpus.synonym_groups import SETTING
 
 MAX_ADDED = 64

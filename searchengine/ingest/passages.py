@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from searchengine.backends.contract import Span
+from searchengine.corpus.analyzer import aligned, normalized
 from searchengine.corpus.documents import Document
-from searchengine.corpus.normalization import aligned, normalized
 from searchengine.corpus.sentences import UNSPACED, sentence_ends
 from searchengine.encoders.protocol import TextEncoder, Vectors
 from searchengine.errors import CollectionError

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from searchengine.corpus.normalization import normalized
+from searchengine.corpus.analyzer import normalized
 from searchengine.engine import Mode, Question, SearchEngine, contract, rank_by_weights, tuning
 from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.arrays import Floats

@@ -13,7 +13,7 @@ from searchengine.backends.contract import Snapshot
 from searchengine.backends.filters.parser import field_named, parse
 from searchengine.backends.mode import Mode
 from searchengine.backends.synonyms import phrases, unquoted
-from searchengine.corpus.normalization import normalized
+from searchengine.corpus.analyzer import normalized
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats, unusable
 from searchengine.indexer.config import integer

@@ -16,9 +16,8 @@ from searchengine.backends import limits
 from searchengine.backends.folder.words import WordIndex, texts_of
 from searchengine.backends.synonyms import phrases
 from searchengine.backends.terms import Term, functions_of
-from searchengine.corpus.analyzer import folded, runs, stems, unaccented
+from searchengine.corpus.analyzer import folded, normalized, runs, stems, unaccented
 from searchengine.corpus.language_traits import UNSPACED_OR_KOREAN
-from searchengine.corpus.normalization import normalized
 
 _LIMIT = 20.0  # how likely an error must be; chosen with the weights on nine collections
 _WORD = re.compile(r"[^\W\d_]+(?:[^\W\d_]|[\u0300-\u036f])*")

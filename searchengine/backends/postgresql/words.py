@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from searchengine.backends.contract import Scored
 from searchengine.backends.postgresql.connections import Rows, Statement
 from searchengine.backends.terms import Term, file_name
-from searchengine.corpus.analyzer import Analyzer, Tokenizer, cutter, names
+from searchengine.corpus.analyzer import Analyzer, Tokenizer, cutter, names, normalized
 from searchengine.corpus.documents import Document
-from searchengine.corpus.normalization import normalized
 from searchengine.indexer.storage.words_file import K1, B
 
 _LONGEST, _MOST, _BYTES = 2046, 255, 1_000_000

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from postgres_server import new_url
 
 from searchengine import SearchEngine
-from searchengine.corpus.analyzer import runs
-from searchengine.corpus.normalization import aligned, normalized
+from searchengine.corpus.analyzer import aligned, normalized, runs
 
 HARD = "ﬁﬃ２ﾊﾟａ²½™㎏①Ⅳ´…⽇ﷺ본é \u0301\u1161\u0300"
 TEXTS = {  # key: a text with such characters, and a question in plain letters
