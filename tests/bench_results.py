@@ -4,7 +4,8 @@ from typing import Any
 
 from searchengine.indexer.config import ALL_ROWS, SegmentConfig
 from searchengine.measure.points import point_name
-from searchengine.measure.results import EXACT, Results, Row
+from searchengine.measure.results import Results, Row
+from searchengine.measure.significance import EXACT
 
 
 def row(config: SegmentConfig, ms: float, recall: float, **fields: Any) -> Row:

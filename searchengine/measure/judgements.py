@@ -51,6 +51,11 @@ class Task:
     notes: tuple[str, ...] = ()
 
     @property
+    def depth(self) -> int:
+        """The ranks of a search that nDCG@10 needs: one is left out, the question itself."""
+        return 10 + bool(self.documents)
+
+    @property
     def keys(self) -> list[str]:
         """The keys of the questions."""
         return list(self.queries)

@@ -45,7 +45,6 @@ MIN_JUDGED = 20
 ALL_WEIGHTS = tuple(step / 20 for step in range(21))
 """Weights to try without a map: 0 ranks by words only, 1 by vectors only."""
 _BATCH = 256  # questions compared at a time
-_FIRST = 10  # documents that nDCG@10 counts
 Places = NDArray[np.int64]
 Table = dict[tuple[int, float], Values]
 """Steps and weight of the cosine → nDCG@10 of each question, (q,)."""
@@ -183,7 +182,7 @@ def _scores(
     `alone`, (q, D). The others take the words that are `read` and `vectors`, (q, D).
     """
     ranked: dict[float, list[list[str]]] = {weight: [] for weight in weights}
-    mixed, depth = [each for each in weights if each < 1], _FIRST + bool(judged.documents)
+    mixed, depth = [each for each in weights if each < 1], judged.depth
     for part in batches(len(read), "Ranking", progress):
         asked = [q._replace(vector=v) for q, v in zip(read[part], vectors[part], strict=True)]
         with engine.collection.reading() as snapshot:

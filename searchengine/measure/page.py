@@ -1,14 +1,25 @@
-"""A bench as a sentence, a table, and one self-contained HTML page without scripts."""
+"""A bench as a sentence, a table, and one self-contained HTML page without scripts.
 
+Its two plots are SVG: equal results give equal files.
+"""
+
+import io
 import shlex
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from searchengine.measure.plots import plots
+import numpy as np
+
 from searchengine.measure.results import RECOMMENDED, RESULTS, Results, short
+from searchengine.measure.significance import EXACT
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 PAGE = "report.html"
 
@@ -110,3 +121,131 @@ def _table(lines: list[dict[str, str]]) -> Iterable[str]:
         values = "".join(f"<td>{cell}</td>" for cell in cells)
         yield f'<tr{state}><th scope="row">{name}{note}</th>{values}</tr>'
     yield "</tbody></table></div>"
+
+
+# Okabe and Ito's palette (https://jfly.uni-koeln.de/color/), which colour-blind readers can
+# distinguish; the marks distinguish the same series in print.
+LOOKS = {"flat": ("#0072B2", "o"), "hnsw": ("#D55E00", "s"), "ivf": ("#009E73", "D")}
+INK = "#333333"
+STYLE: dict[Any, Any] = {
+    "svg.hashsalt": "searchengine",  # without it, ids are random
+    "font.family": "DejaVu Sans",  # part of matplotlib: equal on every machine
+    "font.size": 9.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "grid.color": "#E4E4E4",
+    "legend.frameon": False,
+}
+TICKS = (0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 1)
+FLOOR = 1e-3  # added to 1 − recall, so that a recall of 1 has a position
+
+
+def plots(results: Results) -> dict[str, tuple[str, str]]:
+    """Name of a file → its SVG and what to see on it: recall against time, and by shortlist."""
+    from matplotlib import rc_context
+
+    with rc_context(STYLE):
+        return {
+            "recall-latency": (
+                _svg(recall_latency(results)),
+                "Every mark is a point; lower and further right is better. Bars: 95 % interval of "
+                "recall. Small marks: only tuned with. Ring: recommended. Dashed line: the target.",
+            ),
+            "recall-shortlist": (
+                _svg(recall_shortlist(results)),
+                "The best recall of each prefix length by its shortlist; dark is wide.",
+            ),
+        }
+
+
+def recall_latency(results: Results) -> "Figure":
+    """Recall against the milliseconds of a search; results of at least one row."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    figure, (axes,) = _figure(1, 4.6)
+    target = results.settings["recall"]
+    _recall_scale(axes, "x", [target, *(row.recall_low for row in results.rows)])
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    axes.yaxis.set_minor_locator(NullLocator())
+    for point in results.curve:
+        colour, marker = LOOKS[point["structure"]]
+        axes.plot(point["recall"], point["ms"], marker, color=colour, markersize=2.5, alpha=0.35)
+    for row in results.rows:
+        name = EXACT if row.name == EXACT else str(row.config.structure)
+        colour, marker = ("#000000", "X") if name == EXACT else LOOKS[name]
+        axes.plot([row.recall_low, row.recall_high], [row.ms] * 2, color=colour, linewidth=0.8)
+        label = None if name in axes.get_legend_handles_labels()[1] else name
+        axes.plot(row.recall, row.ms, marker, color=colour, label=label)
+    axes.axvline(target, color=INK, linewidth=1, linestyle=(0, (4, 3)))
+    axes.set_xlabel(f"recall@{results.subject['k']}")
+    axes.set_ylabel("one query alone, median ms")
+    axes.set_title("Recall against latency; lower right is better", loc="left")
+    chosen = results.named(results.recommended)
+    if chosen is not None:
+        place = chosen.recall, chosen.ms
+        axes.plot(*place, "o", color=INK, markersize=13, markerfacecolor="none")
+        axes.set_title(f"{chosen.name}: {short(chosen.ms)} ms", loc="left")
+    figure.legend(loc="outside lower center", ncols=4)
+    return figure
+
+
+def recall_shortlist(results: Results) -> "Figure":
+    """The best recall of a prefix by the length of its shortlist: a panel for each structure."""
+    from matplotlib import colormaps
+
+    best: dict[tuple[str, int], dict[int, float]] = {}
+    shown = [{**row.config.as_dict(), "recall": row.recall} for row in results.rows]
+    for point in results.curve or shown:  # without a tuning, the rows
+        if point["shortlist"] < results.subject["rows"]:
+            sizes = best.setdefault((point["structure"], point["prefix"]), {})
+            sizes[point["shortlist"]] = max(point["recall"], sizes.get(point["shortlist"], 0.0))
+    structures = [name for name in LOOKS if any(name == each for each, _ in best)] or ["flat"]
+    figure, panels = _figure(len(structures), 1.0 + 2.6 * len(structures))
+    widths = sorted({prefix for _, prefix in best}, reverse=True)
+    shades = colormaps["viridis"](np.linspace(0.05, 0.85, len(widths)))
+    for axes, structure in zip(panels, structures, strict=True):
+        series = [sorted(best.get((structure, prefix), {}).items()) for prefix in widths]
+        for line, shade in zip(series, shades, strict=True):
+            axes.plot([x for x, _ in line], [y for _, y in line], "o-", color=shade)
+        _recall_scale(axes, "y", [recall for line in series for _, recall in line] or [0.9])
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+        axes.set_ylabel(f"recall@{results.subject['k']}")
+        axes.set_title(f"{structure}: recall by shortlist, a line for each prefix", loc="left")
+    panels[-1].set_xlabel("shortlist: rows reranked at full width")
+    lines = panels[0].get_lines()
+    figure.legend(lines, map(str, widths), title="prefix", loc="outside right center")
+    return figure
+
+
+def _figure(panels: int, height: float) -> "tuple[Figure, list[Axes]]":
+    from matplotlib.figure import Figure  # not pyplot, so there is no global state
+
+    figure = Figure(figsize=(7, height), layout="constrained")
+    return figure, list(figure.subplots(panels, sharex=True, squeeze=False)[:, 0])
+
+
+def _recall_scale(axes: "Axes", which: str, values: Iterable[float]) -> None:
+    """Scale an axis logarithmically in 1 − recall: 0.9 to 0.99 is about as long as 0.99 to 1."""
+
+    def missed(recall: Any) -> Any:
+        return -np.log10(np.maximum(1 + FLOOR - np.asarray(recall), 1e-9))
+
+    def found(place: Any) -> Any:
+        return 1 + FLOOR - 10.0 ** -np.asarray(place)
+
+    low, high = found(missed(np.array([max(0.0, min(values)), 1.0])) + np.array([-0.1, 0.1]))
+    ticks = [tick for tick in TICKS if low <= tick <= high]
+    getattr(axes, f"set_{which}scale")("function", functions=(missed, found))
+    getattr(axes, f"set_{which}lim")(low, high)
+    getattr(axes, f"{which}axis").set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+
+
+def _svg(figure: "Figure") -> str:
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""The points of a bench, measured in turns, round after round.
+"""The points of a bench over rows of a collection or of a file, measured in turns.
 
 A tuning finds them and chooses the one to use (searchengine.indexer.tuning.tune), so `bench` names
 the point that `tune` applies. The bench adds exact search and what the collection does now, and
@@ -6,17 +6,23 @@ measures what a tuning does not: the slowest queries, nDCG.
 """
 
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 
-from searchengine.indexer.arrays import Doubles
+from searchengine.corpus.tabular import read_vectors
+from searchengine.engine import Mode, SearchEngine, tuning
+from searchengine.errors import QueryError
+from searchengine.indexer.arrays import BLOCK_ROWS, Doubles, Floats, RowNumbers, evenly, unit_rows
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.config import ALL_ROWS, RotationKind, SegmentConfig, Structure
-from searchengine.indexer.errors import TuneError
+from searchengine.indexer.errors import TuneError, VectorError
+from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.threads import available_cores, threads
 from searchengine.indexer.tuning.tune import (
@@ -31,14 +37,140 @@ from searchengine.indexer.tuning.tune import (
     recalls,
     tune,
 )
-from searchengine.measure.bench_data import Dataset
-from searchengine.measure.results import EXACT, Results, Row
-from searchengine.measure.significance import intervals
+from searchengine.measure.judgements import Qrels, ndcg
+from searchengine.measure.results import Results, Row
+from searchengine.measure.retrieval import task
+from searchengine.measure.significance import EXACT, intervals
 
+SELF_QUERIES = 500
+"""Maximum number of rows used as queries if there are none; at most a tenth of the rows."""
 TIMED = 100
 """Queries timed one at a time in a round."""
 PREFIXES, SHORTLISTS = (64, 128, 256), (2, 5, 10, 20, 50)
 """Measured where too few queries are there for a tuning; SHORTLISTS in multiples of k."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """Segments that are searched together, and the queries.
+
+    Attributes:
+        name: name of the collection or file.
+        segments: the segments to search.
+        live: per segment the rows that may be returned; None: all.
+        queries: float32 (q, D).
+        path: the collection, as it was opened; None for bare vectors.
+        encoding_ms: milliseconds to encode a question; None for bare vectors.
+        judge: function from views of the segments to the nDCG@10 of every query, by documents, in
+            the mode `mode`. None without judgements.
+        notes: sentences about questions that were left out, and the like.
+        mode: the mode of nDCG: that of a search of the collection that names none, but vector where
+            that is text, which no operating point matters to. None for bare vectors.
+    """
+
+    name: str
+    segments: tuple[Segment, ...]
+    live: tuple[Allowed | None, ...]
+    queries: Floats
+    path: str | None = None
+    encoding_ms: float | None = None
+    judge: Callable[[Sequence[Segment]], Doubles] | None = None
+    notes: tuple[str, ...] = ()
+    mode: Mode | None = None
+
+    @property
+    def config(self) -> SegmentConfig:
+        """The config of the largest segment."""
+        return max(self.segments, key=lambda segment: segment.rows).config
+
+    @property
+    def sizes(self) -> list[int]:
+        """Number of rows of each segment that may be returned."""
+        pairs = zip(self.segments, self.live, strict=True)
+        return [segment.rows if live is None else live.size for segment, live in pairs]
+
+    @property
+    def rows(self) -> int:
+        """Number of rows that may be returned."""
+        return sum(self.sizes)
+
+
+@contextmanager
+def collection_dataset(
+    engine: SearchEngine, questions: Mapping[str, str], qrels: Qrels | None = None
+) -> Iterator[Dataset]:
+    """The rows of a collection, open for a block. With `qrels`, only judged questions are queries.
+
+    Raises QueryError if the collection is empty, CorpusError if no question is judged.
+    """
+    judged = None if qrels is None else task(engine, questions, qrels)
+    typed = [*(questions if judged is None else judged.queries).values()]
+    mode = Mode.VECTOR if engine.default_mode is Mode.TEXT else engine.default_mode
+    read, texts = engine.read(typed, mode)
+    with engine.folder.reading() as snapshot:
+        if not snapshot.rows:
+            raise QueryError(f"{engine.collection.path} is empty; add documents before measuring")
+        vectors = engine.encode_questions(texts)
+        _ = snapshot.words, snapshot.unrelated  # computed here once, for all views
+
+        def judge(segments: Sequence[Segment]) -> Doubles:
+            assert judged is not None
+            view, depth = copy(snapshot), judged.depth
+            view.segments = dict(zip(snapshot.segments, segments, strict=True))
+            names = [each.text for each in read]
+            return ndcg(judged, engine.rank(view, names, vectors, depth, mode=mode))
+
+        yield Dataset(
+            engine.folder.path.name,
+            tuple(snapshot.segments.values()),
+            tuple(snapshot.live[row] for row in snapshot.segments),
+            vectors,
+            str(engine.folder.path),
+            tuning.encoding_ms(engine.encoder, typed),
+            None if judged is None else judge,
+            () if judged is None else judged.notes,
+            mode,
+        )
+
+
+@contextmanager
+def vectors_dataset(
+    vectors: Path, queries: Path | None, config: SegmentConfig, scratch: Path
+) -> Iterator[Dataset]:
+    """Vectors (n, D) of a .npy file, built into a segment in `scratch`, open for a block.
+
+    Without queries (q, D), a sample of the rows is used as queries and not indexed. A prefix wider
+    than the vectors is shortened. Raises QueryError.
+    """
+    rows = read_vectors(vectors)
+    source, array = (vectors, rows) if queries is None else (queries, read_vectors(queries))
+    taken = evenly(len(array), len(array) if queries else min(SELF_QUERIES, len(rows) // 10))
+    if not taken.size:
+        raise QueryError(
+            f"rows can be queries if there are 10 or more, but {vectors} has {len(rows)}; "
+            "name a file of queries: --query-vectors"
+        )
+    indexed = np.setdiff1d(np.arange(len(rows)), [] if queries else taken)
+    dim = rows.shape[1]
+
+    def blocks() -> Iterator[Floats]:
+        for start in range(0, len(indexed), BLOCK_ROWS):
+            yield _checked(vectors, rows, indexed[start : start + BLOCK_ROWS], dim)
+
+    query_rows = _checked(source, array, taken, dim)
+    config = replace(config, prefix=min(config.prefix, dim))
+    with Segment.build(scratch / "rows", blocks(), config) as segment:
+        yield Dataset(vectors.name, (segment,), (None,), query_rows)
+
+
+def _checked(path: Path, array: Floats, numbers: RowNumbers, dim: int) -> Floats:
+    """Read rows of a file as float32. Raises QueryError for another width, or no direction."""
+    rows = np.asarray(array[numbers], np.float32)
+    try:
+        unit_rows(rows, dim=dim, numbers=numbers)
+    except VectorError as error:
+        raise QueryError(f"{path}: {error}") from error
+    return rows
 
 
 @dataclass(eq=False, slots=True)
@@ -185,13 +317,14 @@ def _views(
 def _measure_recall(dataset: Dataset, entries: Sequence[_Entry], progress: Progress) -> None:
     """Measure recall and nDCG of every point; the first one is exact search."""
     queries, judge = dataset.queries, dataset.judge
-    exact, shares = entries[0].point.search(queries).rows, []
+    found = []
     for entry in entries:
-        shares.append(recalls(entry.point.search(queries).rows, exact))
+        found.append(entry.point.search(queries).rows)
         entry.ndcg = None if judge is None else float(judge(entry.point.segments).mean())
         progress("measuring recall", 1, len(entries))
-    for entry, found, (low, high) in zip(entries, shares, intervals(shares), strict=True):
-        entry.recall = float(found.mean()), low, high
+    shares = [recalls(rows, found[0]) for rows in found]
+    for entry, share, (low, high) in zip(entries, shares, intervals(shares), strict=True):
+        entry.recall = float(share.mean()), low, high
 
 
 def _name(dataset: Dataset, config: SegmentConfig) -> str:

@@ -8,13 +8,12 @@ from typing import Any
 
 from searchengine.errors import QueryError
 from searchengine.indexer.config import SegmentConfig
+from searchengine.measure.significance import EXACT
 from searchengine.trainer.files import write_json
 
 FORMAT = 7
 MIB = 2**20
 RESULTS = "results.json"
-EXACT = "exact"
-"""Name of the row of exact search."""
 RECOMMENDED = "recommended"
 """Name, after a path and #, of the row that is recommended."""
 

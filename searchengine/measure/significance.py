@@ -25,7 +25,7 @@ from searchengine.trainer.evaluation.intervals import RESAMPLES, Interval, Value
 MIN_QUESTIONS = 10
 """Questions that an interval needs: of one it has no width, of a few it is too narrow."""
 EXACT = "exact"
-"""Name of the setting exact search."""
+"""Name of exact search, as a setting and as a point of a bench."""
 _BATCH = 1 << 22  # numbers resampled at a time, which bounds memory
 
 

@@ -16,8 +16,7 @@ from searchengine.indexer.config import ALL_ROWS, SegmentConfig
 from searchengine.indexer.errors import SegmentConfigError
 from searchengine.indexer.tuning.tune import OperatingPoint, recalls, tune
 from searchengine.ingest.passages import PassageConfig
-from searchengine.measure.bench_data import Dataset, collection_dataset, vectors_dataset
-from searchengine.measure.points import bench
+from searchengine.measure.points import Dataset, bench, collection_dataset, vectors_dataset
 from searchengine.measure.results import Results
 from searchengine.measure.retrieval import measure, task
 
