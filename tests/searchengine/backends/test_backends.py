@@ -14,7 +14,7 @@ from postgres_server import new_cluster_url, new_url
 
 from searchengine import Document, SearchEngine
 from searchengine.backends.contract import Changed, Entry
-from searchengine.backends.entries import all_entries, ids_of, keys_of
+from searchengine.backends.entries import all_entries, ids_of
 from searchengine.backends.entries import entries as stored_entries
 from searchengine.backends.entries import known as stored_states
 from searchengine.backends.mode import WEIGHT
@@ -97,22 +97,6 @@ def test_settings_are_stored_and_seen_by_others(engine: SearchEngine, where: str
         engine.refresh()
         assert not {"weight", "extra", "never"} & {*engine.collection.settings}
         assert engine.stats().weight == WEIGHT
-
-
-def test_names_and_the_default_of_a_backend(engine: SearchEngine) -> None:
-    engine.set_default("hybrid", 0.2)
-    engine.collection.upsert(entries())
-    with engine.collection.reading() as snapshot:
-        assert 0 <= snapshot.unrelated.mean <= 0.9
-        assert snapshot.by_words("title 7", 5).scale > 0
-        ids = [ids_of(snapshot, [key])[key] for key in ("k7", "k2", "k7")]
-        assert keys_of(snapshot, ids) == ["k7", "k2", "k7"]
-        named = snapshot.documents(ids[:2], texts=False)
-        assert named == [Document("k7", "", "title 7"), Document("k2", "", "title 2")]
-    engine.set_default("text")
-    assert (engine.stats().mode, engine.stats().weight) == ("text", 0.2)
-    engine.set_default("vector")
-    assert engine.stats().mode == "vector"
 
 
 # --- searching ------------------------------------------------------------------------------------

@@ -184,15 +184,6 @@ def test_fields_that_may_hold_long_values_are_not_indexed(engine: SearchEngine) 
         engine.collection.upsert([Entry(late, (), units(0))])
 
 
-def test_fields_with_long_names_have_an_index_each(engine: SearchEngine) -> None:
-    names = ("long_" * 20 + "a", "long_" * 20 + "b", "\u00e9" * 40)
-    engine.index_fields(*names)
-    assert engine.stats().fields == names
-    sql = "SELECT 1 FROM pg_indexes WHERE schemaname = current_schema() AND indexname ^@ 'field '"
-    with engine.collection._connections.borrow() as connection:
-        assert connection.execute(sql).rowcount == 3
-
-
 # --- errors ---------------------------------------------------------------------------------------
 
 
@@ -588,33 +579,3 @@ def test_passages_are_on_all_nodes(spread: SearchEngine) -> None:
     assert "Custom Scan (Citus Adaptive)" in planned and "Could not" not in planned
     exact = [hit.key for hit in spread.search(query, 10, exact=True)]
     assert [hit.key for hit in spread.search(query, 10, shortlist=1500)] == exact
-
-
-@pytest.mark.cluster
-def test_keys_stay_unique_on_a_cluster(spread: SearchEngine) -> None:
-    """Writers that add the same documents at once, and remove them."""
-    stored = entries(40)
-    errors: list[BaseException] = []
-
-    def add(seed: int) -> None:
-        try:
-            for i in np.random.default_rng(seed).permutation(40):
-                spread.collection.upsert([stored[i], stored[(i + 7) % 40]])
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=add, args=(seed,)) for seed in range(4)]
-    [thread.start() for thread in threads]
-    [thread.join(4 * DEADLINE) for thread in threads]
-    assert errors == [] and sorted(spread.keys()) == sorted(e.document.key for e in stored)
-    text = [hit.key for hit in spread.search("text 7", 40, mode="text")]
-    assert len(text) == 40 and text[0] == "k7"
-    assert spread.delete(["k7", "nobody"]) == 1 and spread.delete(where="n >= 30") == 10
-    spread.collection.upsert(stored[30:])
-    assert len(spread) == 39
-    with spread.collection._connections.borrow() as connection:
-        for table in ("documents", "passages"):
-            row = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
-            assert row == (39,), table
-        sql = "SELECT sum(documents), sum(tokens) FROM word_totals"
-        assert connection.execute(sql).fetchone() == (39, 78)

@@ -15,7 +15,6 @@ from conftest import WordLengths
 from scenarios import document
 
 from searchengine import SearchEngine
-from searchengine.errors import CollectionError
 from searchengine.indexer.segment import Segment
 from searchengine.upkeep.copies import copy
 
@@ -80,13 +79,3 @@ def test_another_process_merges_meanwhile(
             assert {f"d{number}" for number in range(1000, 1007)} <= set(copied.keys())
     elif name == "export":
         assert len(np.load(target / "vectors.npy")) >= 7
-
-
-def test_a_backup_lacks_a_file_that_is_lost(path: Path, tmp_path: Path) -> None:
-    with SearchEngine.open(path, WordLengths()) as engine:
-        lost = next((path / "segments").glob("*/coarse.faiss"))
-        lost.unlink()
-        for act in (lambda: engine.backup(tmp_path / "copy"), engine.verify):
-            with pytest.raises(CollectionError, match=r"coarse\.faiss is missing; .* the texts"):
-                act()
-    assert not (tmp_path / "copy").exists()

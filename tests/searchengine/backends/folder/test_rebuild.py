@@ -105,12 +105,3 @@ def test_a_full_disk_leaves_no_folder_and_the_first_segment_whole(
         Segment.rebuild(tmp_path / "b", segment.path, replace(CONFIG, prefix=12))
     assert [*tmp_path.iterdir()] == []
     segment.verify()
-
-
-def test_a_small_segment_stays_flat(tmp_path: Path) -> None:
-    first = Segment.build(tmp_path / "a", rows(999, 0), replace(CONFIG, structure=Structure.IVF))
-    assert first.config.structure is Structure.FLAT
-    rebuilt = Segment.rebuild(
-        tmp_path / "b", first.path, replace(CONFIG, structure=Structure.HNSW, effort=9)
-    )
-    assert rebuilt.config == CONFIG == first.over(replace(CONFIG, structure=Structure.IVF)).config

@@ -72,11 +72,3 @@ def test_a_damaged_file_of_a_pending_reindex_is_named(engine: SearchEngine, name
     assert engine.discard_reindex()
     engine.reindex(other())
     engine.verify()
-
-
-def test_an_error_of_the_encoder_names_the_reindex(engine: SearchEngine) -> None:
-    def zeros(texts: Sequence[str]) -> np.ndarray:
-        return lengths(texts) * [["x" not in text] for text in texts]
-
-    with pytest.raises(CollectionError, match=r"^reindex: the encoder returned NaN"):
-        engine.reindex(FunctionEncoder(zeros))

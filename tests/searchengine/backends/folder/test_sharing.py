@@ -24,9 +24,7 @@ from searchengine.errors import (
     CollectionError,
     DuplicateKey,
     EncoderMismatch,
-    QueryError,
 )
-from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.faiss_calls import faiss
 from searchengine.indexer.tuning.tune import Goal
 
@@ -418,14 +416,6 @@ def test_two_folders_with_a_file_of_one_name(path: Path, tmp_path: Path) -> None
             engine.add([readme("two")])
         (tmp_path / "moved" / "readme.md").unlink()  # nothing is left that it could be mistaken for
         assert engine.add([readme("two")]).changed == 1
-
-
-def test_what_can_scan_is_said_before_anything_is_opened(path: Path) -> None:
-    with pytest.raises(QueryError, match="device must be one of cpu, gpu, got 'tpu'"):
-        SearchEngine.open(path, WordLengths(), device="tpu")
-    if not faiss.get_num_gpus():
-        with pytest.raises(SegmentError, match=r"GPU.*(leave out the device|search on the CPU)"):
-            SearchEngine.open(path, WordLengths(), device="gpu")
 
 
 @pytest.mark.skipif(not faiss.get_num_gpus(), reason="faiss sees no GPU here")

@@ -52,14 +52,6 @@ def test_phrases(engine: SearchEngine, phrase: str, keys: list[str]) -> None:
     assert [hit.key for hit in hits] == keys
 
 
-def test_languages_are_chosen_by_the_documents(tmp_path: Path) -> None:
-    with collection(tmp_path / "c", "stem") as engine:
-        name, _, languages = engine.stats().tokenizer.partition(":")
-        assert name == "stem" and {"de", "ru"} <= set(languages.split(","))
-        engine.optimize()  # asked for: it stays, whatever the documents are
-        assert engine.stats().tokenizer == f"{name}:{languages}"
-
-
 def test_optimize_brings_stems_to_a_collection_that_has_grown(tmp_path: Path) -> None:
     """Until then each segment is searched by the stems that it was written with."""
     path = tmp_path / "c"
