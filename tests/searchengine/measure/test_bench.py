@@ -11,7 +11,7 @@ from conftest import WordLengths
 from cut_documents import Words
 
 from searchengine import Goal, SearchEngine
-from searchengine.errors import CorpusError, QueryError
+from searchengine.errors import QueryError
 from searchengine.indexer.config import ALL_ROWS, SegmentConfig
 from searchengine.indexer.errors import SegmentConfigError
 from searchengine.indexer.tuning.tune import OperatingPoint, recalls, tune
@@ -114,16 +114,6 @@ def test_other_files_are_refused(tmp_path: Path, text: str, message: str) -> Non
         Results.read(tmp_path)
 
 
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[SearchEngine]:
-    """Two segments and a deleted document; "bb" is nearest to itself."""
-    with SearchEngine.create(tmp_path / "c", WordLengths(), SegmentConfig(prefix=4)) as engine:
-        engine.add([{"_id": f"a{i}", "text": " ".join(["a"] * (i + 1))} for i in range(20)])
-        engine.add([{"_id": f"b{i}", "text": "a bb" + " ccc" * i} for i in range(20)])
-        engine.delete(["b0"])
-        yield engine
-
-
 def test_ndcg_is_that_of_the_evaluation(tmp_path: Path) -> None:
     """By documents: ten passages are of fewer; without those that the questions are."""
     rng = np.random.default_rng(0)
@@ -189,20 +179,6 @@ def test_every_point_can_be_applied(tmp_path: Path) -> None:
     with SearchEngine.open(path, WordLengths()) as engine:
         engine.verify()
         assert len(engine) == 1298
-
-
-def test_subjects_that_cannot_be(engine: SearchEngine, tmp_path: Path) -> None:
-    with (
-        pytest.raises(CorpusError, match="no question has a judgement"),
-        collection_dataset(engine, {"q": "a"}, {"other": {"b5": 1}}),
-    ):
-        pass
-    with (
-        SearchEngine.create(tmp_path / "empty", WordLengths()) as empty,
-        pytest.raises(QueryError, match="is empty"),
-        collection_dataset(empty, {"q": "a"}),
-    ):
-        pass
 
 
 @pytest.mark.parametrize(

@@ -151,14 +151,6 @@ def test_the_weight_is_learnt_with_the_map(tmp_path: Path) -> None:
         assert forget(engine) and engine.default_weight == before
 
 
-@pytest.mark.parametrize("count", [100, 20])
-def test_few_questions_are_refused_by_their_number(tmp_path: Path, count: int) -> None:
-    queries, qrels = judged()
-    with create(tmp_path / "c", tokenizer="none") as engine:
-        with pytest.raises(QueryError, match=f"judged questions: {count};"):
-            learn(engine, queries, dict(list(qrels.items())[:count]))
-
-
 def test_words_alone_and_unknown_documents_are_refused(tmp_path: Path) -> None:
     queries, qrels = judged()
     with create(tmp_path / "c", tokenizer="unicode") as engine:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from searchengine.measure.significance import compare, holm, intervals
+from searchengine.measure.significance import compare, holm
 from searchengine.trainer.evaluation.intervals import RESAMPLES, wilson
 
 # Eighths add up without rounding.
@@ -23,11 +23,6 @@ def every_assignment(ours: list[float], theirs: list[float]) -> float:
     sums = signs @ differences
     greater, less = (sums >= differences.sum()).mean(), (sums <= differences.sum()).mean()
     return float(min(1, 2 * min(greater, less)))
-
-
-def test_interval_of_two_values_is_both() -> None:
-    """The resampled mean is 0, 1/2 or 1, with chances 1/4, 1/2 and 1/4."""
-    assert intervals([[0, 1]])[0] == (0, 1)
 
 
 @pytest.mark.parametrize("n", [12, 40])
@@ -60,18 +55,6 @@ def test_scipy_finds_the_same_with_the_same_samples(n: int) -> None:
 def test_the_interval_of_a_share_is_scipys(right: int, n: int) -> None:
     ends = stats.binomtest(right, n).proportion_ci(method="wilson")
     assert wilson(right, n) == pytest.approx((ends.low, ends.high), abs=1e-12)
-
-
-def test_comparison_by_hand() -> None:
-    """Three differences of one sign: all as they are, or all swapped, out of eight ways.
-
-    Of the 4⁴ ways to draw the questions again, 5 have a mean below 0.0625 and 15 have not more: the
-    2.5th percentile lies between. So do 5 above 0.40625, and 9 not below it.
-    """
-    found = compare([1, 0.5, 1, 0.25], [0.5, 0.25, 0.875, 0.25])
-    assert found.difference == 0.21875
-    assert found.p == 0.25
-    assert (found.low, found.high) == (0.0625, 0.40625)
 
 
 @given(pairs)
