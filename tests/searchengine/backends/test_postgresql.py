@@ -241,7 +241,7 @@ def test_servers_that_cannot_be_reached_or_entered(url: str) -> None:
     [
         ("mode", '"nomode"', "settings: mode: must be one of .*, got 'nomode'.; restore"),
         ("tokenizer", "5", "settings: tokenizer: "),
-        ("encoder", "{}", "settings: encoder: lacks dim, fingerprint, source"),
+        ("encoder", "{}", "settings: encoder: must name the fingerprint"),
         ("version", "99", "version 99.*upgrade searchengine if that is older; else index .* again"),
     ],
 )

@@ -65,7 +65,7 @@ def engine(path: Path) -> Iterator[SearchEngine]:
         (f"{_SET} ('weight', '\"much\"')", "in its settings: weight: must be"),
         (f"{_SET} ('weight', 'NaN')", "in its settings: weight: must be a number"),
         (f"{_SET} ('passages', '{{\"tokens\": -1}}')", "in its settings: passages: must be"),
-        (f"{_SET} ('query_map', '{{}}')", "in its settings: query_map: lacks dim, fingerprint"),
+        (f"{_SET} ('query_map', '{{}}')", "in its settings: query_map: must have the dim"),
         (f"{_SET} ('synonyms', '[]')", "in its settings: synonyms: must be text"),
         ("DELETE FROM settings WHERE name = 'tokenizer'", "in its settings: tokenizer: is missing"),
         (f"{_WORK} 'dream', 'f', '{{}}')", _NO_WORK),
