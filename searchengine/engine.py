@@ -896,7 +896,7 @@ class SearchEngine:
 
     def reindex(
         self,
-        encoder: EncoderArgument | None = None,
+        encoder: EncoderArgument,
         *,
         passages: PassageConfig | bool | None = None,
         runtime: RuntimeConfig | None = None,
@@ -910,7 +910,7 @@ class SearchEngine:
         tuned keeps its structure and loses its operating point: tune it again.
 
         Args:
-            encoder: as for `create`; None: that of the pending reindex.
+            encoder: as for `create`.
             passages: as for `create`; None: as they are.
             runtime: runs the encoder.
             progress: progress callback: step, documents or rows just done, total.

@@ -48,7 +48,7 @@ def delete(collection: str, keys: Any, where: str | None, as_json: bool) -> None
 
 
 @command(
-    opt.encoder("Model folder or hub name to change to [default: the pending reindex's]."),
+    opt.encoder("Model folder or hub name to change to."),
     opt.flag("--discard", "Drop a pending reindex and what it has encoded."),
     opt.PASSAGES,
     example="reindex notes.index --encoder new-model",
@@ -68,6 +68,8 @@ def reindex(
             opt.alone("--discard", "encoder", "passages", "runtime")
             discarded = engine.discard_reindex()
             text = f"{name}: {'the pending' if discarded else 'no'} reindex was discarded"
+        elif options["encoder"] is None:
+            raise click.UsageError("name the encoder to change to: --encoder PATH")
         else:
             with steps() as progress:
                 engine.reindex(passages=opt.passages_of(passages), progress=progress, **options)

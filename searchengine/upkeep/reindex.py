@@ -40,7 +40,6 @@ from searchengine.encoders.loading import (
     CollectionEncoder,
     EncoderArgument,
     has_built,
-    load_built_by,
     load_given,
     title,
 )
@@ -50,7 +49,6 @@ from searchengine.errors import (
     CollectionError,
     EmptyCorpus,
     EncoderMismatch,
-    QueryError,
 )
 from searchengine.indexer.building.build import Progress
 from searchengine.ingest.ingestion import AddOptions, add
@@ -78,7 +76,7 @@ Finish = Callable[[], Mapping[str, Any]]
 def reindex(
     collection: Backend,
     present: CollectionEncoder,
-    encoder: EncoderArgument | None,
+    encoder: EncoderArgument,
     passages: PassageConfig | bool | None,
     runtime: RuntimeConfig | None,
     progress: Progress | None,
@@ -87,7 +85,7 @@ def reindex(
 
     `present`: the encoder of the collection, which becomes the other one."""
     place, path = place_of(collection), collection.path
-    chosen = _chosen(path, place.pending(), encoder, runtime)
+    chosen = load_given(encoder, runtime)
     with collection.reading(newest=True) as snapshot:
         settings = settings_for(chosen, snapshot.settings, passages).as_stored(chosen)
     del settings["mode"]  # chosen at the swap, by the texts
@@ -185,12 +183,6 @@ class FolderPlace:
     def __init__(self, collection: Collection) -> None:
         self._collection = collection
         self._owner: Owner | None = None  # of the folder of the new collection
-
-    def pending(self) -> Mapping[str, Any] | None:
-        """The settings of the pending reindex; None: there is none."""
-        with self._collection.open_store() as store:
-            work = _pending(store)
-        return None if work is None else work.details["settings"]
 
     @contextmanager
     def beside(self, settings: Mapping[str, Any]) -> Iterator[Collection]:
@@ -419,20 +411,3 @@ def _check_same(
             f"a reindex of {path} by {title(planned['encoder'])} is pending, got {how}; finish "
             f"that one, or {_DROP.format(path)}"
         )
-
-
-def _chosen(
-    path: Path | str,
-    planned: Mapping[str, Any] | None,
-    encoder: EncoderArgument | None,
-    runtime: RuntimeConfig | None,
-) -> TextEncoder:
-    """The encoder to change to; None: that of the pending reindex, whose settings are `planned`."""
-    if encoder is not None:
-        return load_given(encoder, runtime)
-    if planned is None:
-        raise QueryError(
-            f"no reindex of {path} is pending; name the encoder to change to: "
-            "--encoder PATH or encoder=…"
-        )
-    return load_built_by(planned["encoder"], f"the pending reindex of {path}", runtime)
