@@ -17,12 +17,11 @@ import numpy.typing as npt
 
 from searchengine.backends import contract, entries, limits
 from searchengine.backends.contract import Backend
-from searchengine.backends.entries import keys_of
 from searchengine.backends.filters.parser import field_name
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.database import inherit
 from searchengine.backends.limits import Deadline
-from searchengine.backends.mode import Mode, weight_of
+from searchengine.backends.mode import Mode
 from searchengine.backends.opening import (
     create_backend,
     exists,
@@ -51,7 +50,7 @@ from searchengine.encoders.loading import (
     load_given,
     load_new,
 )
-from searchengine.encoders.protocol import NoEncoder, TextEncoder
+from searchengine.encoders.protocol import NoEncoder, Role, TextEncoder
 from searchengine.errors import (
     CollectionError,
     EncoderMismatch,
@@ -75,7 +74,7 @@ from searchengine.query.duplicates import Duplicates, duplicates, mean_of
 from searchengine.query.explanation import Explanation, explain
 from searchengine.query.hits import Hit, Hits
 from searchengine.query.page import hits, reranked
-from searchengine.query.ranking import rank, rank_by_weights
+from searchengine.query.ranking import rank, rank_by_weights, rank_keys
 from searchengine.query.request import (
     CANDIDATES,
     Phrases,
@@ -112,6 +111,7 @@ __all__ = [
     "limits",
     "name_of",
     "rank_by_weights",
+    "rank_keys",
     "tuning",
 ]
 
@@ -280,29 +280,21 @@ class SearchEngine:
         except SearchEngineError as error:
             return str(error)
 
-    def encode_questions(self, questions: Sequence[str]) -> npt.NDArray[Any]:
-        """Float32 (q, D), as a search encodes them; the last ones come from a cache.
+    def encode(self, texts: Sequence[str], role: Role = "query") -> npt.NDArray[Any]:
+        """Float32 (n, D), as a search encodes questions or an `add` the texts of documents.
 
-        Raises QueryError for one that is empty or no text."""
-        check_questions(questions)
-        encode = tuning.question_encoder(self._encoder, self.collection.settings)
-        return encode([*map(normalized, questions)])
-
-    def encode_documents(self, texts: Sequence[str]) -> npt.NDArray[Any]:
-        """Float32 (n, D), as the texts of documents are encoded. Raises QueryError."""
+        The last questions come from a cache. Raises QueryError for an empty text, or none."""
         check_questions(texts)
-        return encoded(self._encoder.load(), [*map(normalized, texts)], "document")
+        normal = [*map(normalized, texts)]
+        if role == "document":
+            return encoded(self._encoder.load(), normal, role)
+        return tuning.question_encoder(self._encoder, self.collection.settings)(normal)
 
     @property
     def default_mode(self) -> Mode:
         """The mode of a search for a text that names none."""
         settings = self.collection.settings
         return Mode(split((), Query(), settings, self._encoder.encodes(settings))[0].mode)
-
-    @property
-    def default_weight(self) -> float:
-        """The weight of the cosine in the mode hybrid; BM25 has the rest."""
-        return weight_of(self.collection.settings)
 
     @property
     def folder(self) -> Collection:
@@ -518,23 +510,6 @@ class SearchEngine:
             self._reading(requested, queries) as (snapshot, request, questions),
         ):
             return explain(snapshot, request, key, questions[0])
-
-    @staticmethod
-    def rank(
-        snapshot: contract.Snapshot,
-        questions: Sequence[str],
-        vectors: Floats,
-        k: int,
-        **options: Any,
-    ) -> list[list[str]]:
-        """For each question, the keys of the first k documents of a snapshot, as a search ranks.
-
-        `vectors`: of the questions, (q, D). Raises QueryError and FilterError."""
-        query = Query.from_options(k, options)
-        rows = vectors if len(vectors) else [None] * len(questions)  # by words alone
-        asked = [Question(*pair) for pair in zip(questions, rows, strict=True)]
-        rankings = rank(snapshot, query, asked)
-        return [keys_of(snapshot, ranking.part.documents.tolist()) for ranking in rankings]
 
     def _answer(self, requested: Query, queries: Questions) -> list[Hits]:
         with self._reading(requested, queries) as (snapshot, request, questions):

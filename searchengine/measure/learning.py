@@ -21,7 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from searchengine.corpus.analyzer import normalized
-from searchengine.engine import Mode, Question, SearchEngine, contract, rank_by_weights, tuning
+from searchengine.engine import (
+    Mode,
+    Question,
+    SearchEngine,
+    contract,
+    rank_by_weights,
+    rank_keys,
+    tuning,
+)
 from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building.build import Progress, silent
@@ -135,7 +143,7 @@ def tune_fusion(
             f"at least {MIN_JUDGED} questions must have judgements to choose a weight, got "
             f"{len(judged.keys)}; judge more, or set it: engine.set_default(weight=…)"
         )
-    mode, weight = engine.default_mode, engine.default_weight
+    mode, weight = engine.default_mode, engine.stats().weight
     before = {Mode.TEXT: 0.0, Mode.VECTOR: 1.0}.get(mode, weight)
     values = _values(engine, judged, sorted({*ALL_WEIGHTS, before}), progress)
     order = np.random.default_rng(0).permutation(np.argsort(judged.keys, kind="stable"))
@@ -162,8 +170,8 @@ def _values(
     """Weight → nDCG@10 (q,), in the order of the questions. 1 reads a question as it is typed."""
     typed = [*judged.queries.values()]
     read, texts = engine.read(typed, Mode.HYBRID)
-    vectors = engine.encode_questions(texts)
-    alone = vectors if typed == [*texts] else engine.encode_questions(typed)
+    vectors = engine.encode(texts)
+    alone = vectors if typed == [*texts] else engine.encode(typed)
     return _scores(engine, judged, read, vectors, alone, weights, progress)
 
 
@@ -191,7 +199,7 @@ def _scores(
                     ranked[weight].append(names)
             if 1 in weights:
                 texts = [each.text for each in asked]
-                ranked[1.0] += engine.rank(snapshot, texts, alone[part], depth, mode=Mode.VECTOR)
+                ranked[1.0] += rank_keys(snapshot, texts, alone[part], depth, Mode.VECTOR)
     return {weight: ndcg(judged, rankings) for weight, rankings in ranked.items()}
 
 
@@ -249,14 +257,14 @@ def forget(engine: SearchEngine) -> bool:
     """Remove a map, and the weight that was learnt with it; False if there is no map."""
     engine.refresh()
     is_stored, weight = tuning.QUERY_MAP in engine.collection.settings, _former_weight(engine)
-    moved = {} if weight == engine.default_weight else {"weight": weight}
+    moved = {} if weight == engine.stats().weight else {"weight": weight}
     engine.collection.configure({tuning.QUERY_MAP: None} | moved)
     return is_stored
 
 
 def _former_weight(engine: SearchEngine) -> float:
     """The weight of the cosine before a map was learnt, unless another was set since."""
-    stored, now = engine.collection.settings.get(tuning.QUERY_MAP), engine.default_weight
+    stored, now = engine.collection.settings.get(tuning.QUERY_MAP), engine.stats().weight
     return stored["weight"]["before"] if stored and stored["weight"]["after"] == now else now
 
 

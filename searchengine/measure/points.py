@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from searchengine.corpus.tabular import read_vectors
-from searchengine.engine import Mode, SearchEngine, tuning
+from searchengine.engine import Mode, SearchEngine, rank_keys, tuning
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import BLOCK_ROWS, Doubles, Floats, RowNumbers, evenly, unit_rows
 from searchengine.indexer.building.build import Progress
@@ -110,7 +110,7 @@ def collection_dataset(
     with engine.folder.reading() as snapshot:
         if not snapshot.rows:
             raise QueryError(f"{engine.collection.path} is empty; add documents before measuring")
-        vectors = engine.encode_questions(texts)
+        vectors = engine.encode(texts)
         _ = snapshot.words, snapshot.unrelated  # computed here once, for all views
 
         def judge(segments: Sequence[Segment]) -> Doubles:
@@ -118,7 +118,7 @@ def collection_dataset(
             view, depth = copy(snapshot), judged.depth
             view.segments = dict(zip(snapshot.segments, segments, strict=True))
             names = [each.text for each in read]
-            return ndcg(judged, engine.rank(view, names, vectors, depth, mode=mode))
+            return ndcg(judged, rank_keys(view, names, vectors, depth, mode))
 
         yield Dataset(
             engine.folder.path.name,

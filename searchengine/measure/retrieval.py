@@ -106,7 +106,7 @@ def measure(
         mode = Mode(name) if name in (Mode.TEXT, Mode.HYBRID) else Mode.VECTOR
         if mode is Mode.VECTOR and vectors is None:
             parts = batches(len(texts), "Encoding", progress)
-            vectors = np.concatenate([engine.encode_questions(texts[part]) for part in parts])
+            vectors = np.concatenate([engine.encode(texts[part]) for part in parts])
         asked: Any = vectors if mode is Mode.VECTOR else texts
         dim = engine.encoder.dim if name == EXACT else int(name) if name.isdecimal() else None
         kept = shortlist if name.isdecimal() else None

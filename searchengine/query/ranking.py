@@ -169,6 +169,16 @@ def rank_by_weights(
     return ranked
 
 
+def rank_keys(
+    snapshot: Snapshot, questions: Sequence[str], vectors: Any, depth: int, mode: Mode
+) -> list[list[str]]:
+    """For each question, the keys of its first `depth` documents. `vectors`: (q, D)."""
+    rows = vectors if len(vectors) else [None] * len(questions)  # by words alone
+    asked = [Question(*pair) for pair in zip(questions, rows, strict=True)]
+    rankings = rank(snapshot, Query(depth, mode=mode), asked)
+    return [keys_of(snapshot, ranking.part.documents.tolist()) for ranking in rankings]
+
+
 def nearest(
     snapshot: Snapshot, query: Query, questions: Sequence[Question], number: int
 ) -> list[Near]:

@@ -65,10 +65,9 @@ async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
 
 def _rows(engine: SearchEngine, body: EmbeddingsRequest) -> Iterator[Any]:
     """Unit rows as numbers or base64. Raises QueryError, SearchTimeout."""
-    encode = engine.encode_questions if body.input_type == "query" else engine.encode_documents
     for start in range(0, len(body.input), _BLOCK):
         limits.check()
-        vectors: Floats = encode(body.input[start : start + _BLOCK])
+        vectors: Floats = engine.encode(body.input[start : start + _BLOCK], body.input_type)
         if body.dimensions is not None:
             vectors = vectors[:, : body.dimensions]
             lengths = np.linalg.norm(vectors, axis=1, keepdims=True)

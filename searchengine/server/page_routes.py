@@ -144,7 +144,7 @@ async def show_map(served: Collection, body: MapRequest) -> Response:
     """
 
     def work(engine: SearchEngine) -> dict[str, Any]:
-        vectors = None if body.query is None else engine.encode_questions([body.query])
+        vectors = None if body.query is None else engine.encode([body.query])
         with engine.collection.reading() as snapshot:
             # A commit has an id; a server, which has none, is known by its number of documents.
             version = str(snapshot.settings.get("commit_id") or snapshot.count())

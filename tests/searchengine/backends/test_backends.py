@@ -17,9 +17,10 @@ from searchengine.backends.contract import Changed, Entry
 from searchengine.backends.entries import all_entries, ids_of
 from searchengine.backends.entries import entries as stored_entries
 from searchengine.backends.entries import known as stored_states
-from searchengine.backends.mode import WEIGHT
+from searchengine.backends.mode import WEIGHT, Mode
 from searchengine.errors import CorpusError, EncoderMismatch, FilterError, QueryError, UnknownKey
 from searchengine.indexer.arrays import unit_rows
+from searchengine.query.ranking import rank_keys
 
 DIM = 16
 NEAR = 2e-3  # float16
@@ -182,7 +183,7 @@ def test_equal_scores_come_in_the_order_of_keys(engine: SearchEngine, mode: str)
     with engine.collection.reading() as snapshot:
         vectors = np.repeat(vector, 2, axis=0)
         for k in (5, 30):
-            ranked = engine.rank(snapshot, ["bread"] * 2, vectors, k, mode=mode)
+            ranked = rank_keys(snapshot, ["bread"] * 2, vectors, k, Mode(mode))
             assert ranked == [sorted(keys)[:k]] * 2
 
 
@@ -190,7 +191,7 @@ def test_texts_are_cut_encoded_and_found(where: str) -> None:
     with SearchEngine.create(where, Words(), {"prefix": 4}) as engine:
         engine.add(DOCUMENTS)
         for question in ("bb ccc", "a a a", "dddd"):
-            vector = engine.encode_questions([question])[0]
+            vector = engine.encode([question])[0]
             scores = brute_force(DOCUMENTS, vector)
             hits = engine.search(question, 5, mode="vector")
             best = {key: max(each.values()) for key, each in scores.items()}

@@ -112,7 +112,7 @@ def test_the_encoder_reads_normalized_texts(tmp_path: Path) -> None:
             [{"_id": "1", "title": "ﬁne", "text": "Ｆｕｌｌ ¼"}, {"_id": "2", "text": "plain"}]
         )
         engine.search("ﬁne", mode="vector")
-        engine.encode_documents(["x²"])
+        engine.encode(["x²"], "document")
     read = {text for call in encoder.calls for text in call}
     assert {"fine Full 1⁄4", "plain", "fine", "x2"} <= read
     assert all(unicodedata.is_normalized("NFKC", text) for text in read)

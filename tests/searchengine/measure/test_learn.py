@@ -96,7 +96,7 @@ def test_a_known_rotation_is_found_and_applied_to_questions_only(where: Any) -> 
     with create(where, tokenizer="unicode") as engine, SearchEngine.open(where, Rotated()) as other:
         engine.set_default("vector")
         before, alike = answers(engine), [hit.key for hit in engine.similar("d3", 5)]
-        vector = engine.encode_questions(["n3 3"])[0]
+        vector = engine.encode(["n3 3"])[0]
         assert answers(other) == before
         learning = learn(engine, *judged(), progress=lambda step, done, total: steps.append(step))
         assert learning.stored and learning.comparison.p < 0.001
@@ -113,7 +113,7 @@ def test_a_known_rotation_is_found_and_applied_to_questions_only(where: Any) -> 
         assert [hit.key for hit in engine.similar("d3", 5)] == alike
         (first,) = engine.search(vector, 1)  # as it came: it may be a document's
         assert first.key == before[3] and right(answers(engine, "hybrid")) > right(before)
-        turned = engine.encode_questions(["n3 3"])[0]
+        turned = engine.encode(["n3 3"])[0]
         assert np.linalg.norm(turned) == pytest.approx(1) and turned @ vector < 0.9999
         stored = engine.stats().query_map
         assert stored is not None and stored["questions"] == 2 * COUNT
@@ -141,14 +141,14 @@ def test_the_weight_is_learnt_with_the_map(tmp_path: Path) -> None:
     ) as engine:
         engine.add({"_id": f"d{i}", "text": f"nn{word[i]} {i + 210}"} for i in range(COUNT))
         engine.set_default("hybrid", 0.3)
-        before = engine.default_weight
+        before = engine.stats().weight
         for _ in range(2):  # with a map and without, what it is compared with is the same
             learning = learn(engine, *questions)
             assert learning.stored and learning.weight["before"] == before
-            assert engine.default_weight == learning.weight["after"] > before
+            assert engine.stats().weight == learning.weight["after"] > before
             assert {*learning.figures} == {"vector", "hybrid", "unseen"}
             assert learning.figures["hybrid"]["before"] < learning.figures["hybrid"]["after"]
-        assert forget(engine) and engine.default_weight == before
+        assert forget(engine) and engine.stats().weight == before
 
 
 def test_words_alone_and_unknown_documents_are_refused(tmp_path: Path) -> None:
@@ -186,11 +186,11 @@ def test_a_map_is_for_the_encoder_that_it_was_learnt_with(tmp_path: Path) -> Non
         documents = [{"_id": f"d{i}", "text": name} for i, name in enumerate(names)]
         engine.add(documents, encoder.encode(names))
     with SearchEngine.open(tmp_path / "c", encoder) as engine:
-        plain = engine.encode_questions(["n3 3"])
+        plain = engine.encode(["n3 3"])
         assert learn(engine, *judged()).stored
-        assert not np.allclose(engine.encode_questions(["n3 3"]), plain)
+        assert not np.allclose(engine.encode(["n3 3"]), plain)
     with SearchEngine.open(tmp_path / "c", Another()) as engine:
-        np.testing.assert_allclose(engine.encode_questions(["n3 3"]), plain, atol=1e-6)
+        np.testing.assert_allclose(engine.encode(["n3 3"]), plain, atol=1e-6)
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,7 +101,7 @@ def test_any_search_and_any_document(engine: SearchEngine) -> None:
 
 
 def test_a_question_as_a_vector(engine: SearchEngine) -> None:
-    vector = engine.encode_questions([QUESTION])[0]
+    vector = engine.encode([QUESTION])[0]
     assert engine.explain(vector, "d3") == engine.explain(QUESTION, "d3", mode="vector")
     assert engine.explain(vector, "d3", 10**20).found
     with pytest.raises(QueryError, match="no document has the key 'none'"):

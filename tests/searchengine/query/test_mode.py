@@ -31,7 +31,7 @@ def test_new_collections_rank_by_both(tmp_path: Path) -> None:
 
 def test_by_vectors_where_words_cannot_help(tmp_path: Path) -> None:
     with collection(tmp_path / "c") as engine:
-        vector = np.asarray(engine.encode_questions(["aa bb"])[0])
+        vector = np.asarray(engine.encode(["aa bb"])[0])
         by_vector = engine.search("aa bb", mode="vector")
         assert [hit.key for hit in engine.search(vector)] == [hit.key for hit in by_vector]
         exact = engine.search("aa bb", exact=True)

@@ -119,7 +119,7 @@ def test_a_forked_child_cannot_use_what_its_parent_opened(path: Path) -> None:
             lambda: asyncio.run(engine.asearch("a bee")),
             lambda: engine.add(documents(range(40, 50))),
             lambda: engine.delete(["k1"]),
-            lambda: engine.encode_questions(["a bee"]),
+            lambda: engine.encode(["a bee"]),
             engine.stats,
             engine.refresh,
         ]
