@@ -146,6 +146,8 @@ def test_a_walk_that_strands_is_completed(folder: Path, structure: str) -> None:
 def exact_below(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small segments reach walks and scans under a filter only if few rows are not just scored."""
     monkeypatch.setattr("searchengine.indexer.search.segment_files.EXACT_ALLOWED", request.param)
+    if not request.param:
+        monkeypatch.setattr("searchengine.indexer.search.native_search.SCANNED_PER_CANDIDATE", 0)
 
 
 @pytest.mark.parametrize("share", [0.5, 0.1, 0.01, 0.001])
