@@ -309,7 +309,7 @@ BASE: list[Check] = [
 LONGER: dict[str, list[Check]] = {
     "train": [LABELS, DEMO],
     "serve": [serves],
-    "all": [serves],
+    "all": [searches_with_the_starter, trains, serves],
 }
 """What is checked where pip has installed a line, and not in a view."""
 EXTRAS: dict[str, list[Check]] = {
@@ -327,7 +327,7 @@ EXTRAS: dict[str, list[Check]] = {
     "llamaindex": [imports("searchengine.integrations.llamaindex")],
     "haystack": [imports("searchengine.integrations.haystack")],
 }
-IN_ALL = ("starter", "train", "plots", "formats", "mcp", "postgresql")
+IN_ALL = ("plots", "formats", "mcp", "postgresql")  # no main line has fewer extras
 EXTRAS["all"] = [check for extra in IN_ALL for check in EXTRAS[extra]]
 
 # What is refused without an extra: the extra, the command.
