@@ -168,6 +168,10 @@ class SegmentConfig:
         self.check_width(dim)
         return self if rows >= FLAT_BELOW else self.scanned()
 
+    def exact_from(self, rows: int) -> "SegmentConfig":
+        """This config; with a shortlist of at least `rows`, one of all, however many will come."""
+        return replace(self, shortlist=ALL_ROWS, stages=()) if self.shortlist >= rows else self
+
     def scanned(self) -> "SegmentConfig":
         """The config of a flat structure that needs no training, over the same prefix."""
         if self.structure is Structure.FLAT and self.code is Code.FP16:

@@ -6,7 +6,7 @@ likely to meet the target, and longer ones are measured up to one that finds cle
 turns, those that none beats in both time and recall form a ladder.
 
 The other half decides: each candidate of the ladder, the most careful first, is tested for a true
-mean recall above the target (goal.lower_bound), until one fails; the cheapest that passed is
+mean recall above the target (goal.holds), until one fails; the cheapest that passed is
 chosen. Up to MAX_FLAT_ROWS a scan of all rows is a candidate, so that every tuning has a result.
 
 Graphs and lists may miss more rows under a filter. They must hold without a filter and under each
@@ -300,7 +300,7 @@ class _Tuner:
         self.curve: dict[SegmentConfig, Point] = {}
         self.searches: dict[SegmentConfig, OperatingPoint] = {}
         self.dim, rng = vectors.shape[1], np.random.default_rng(0)
-        # The order of the held-out queries must not depend on them either: confidence.holds.
+        # The order of the held-out queries must not depend on them either: goal.holds.
         self.halves = [vectors[half] for half in np.array_split(rng.permutation(len(vectors)), 2)]
         self.timed = self.halves[0][:_TIMED]
         self.filters: list[tuple[Allowed | None, ...]] = [exact.live]
@@ -346,7 +346,7 @@ class _Tuner:
             if ms > 1.2 * best_ms:
                 break
             best_ms = min(best_ms, ms)
-        every_row = replace(self.usual(min(widths))[0], shortlist=max(self.rows))
+        every_row = self.usual(min(widths))[0].exact_from(0)
         if not configs and every_row.structure is Structure.FLAT and self.fits(every_row):
             self.likely(self.views(every_row), every_row)
         if not self.curve:
@@ -389,6 +389,7 @@ class _Tuner:
             efforts = [int(ratio * size if graph else lists // ratio) for size in sizes]
             pairs = zip(sizes, efforts, strict=True)
             steps = [replace(config, stages=(), shortlist=s, effort=effort) for s, effort in pairs]
+            steps = [step.exact_from(max(self.rows)) for step in steps]
             for step in steps[bisect_left(steps, True, key=partial(self.likely, views)) :]:
                 if self.likely(views, step) and self.curve[step].lowest >= self.enough:
                     break

@@ -306,7 +306,9 @@ def _tune_index(engine: Any, queries: Path | None, goal: dict[str, Any], report:
     tuning = engine.tune(questions, Goal(**goal), on_step=note, building=report)
     stats, points = engine.stats().described(), sorted(tuning.curve, key=lambda each: each.ms)
     rows = [
-        point.as_dict() | {"chosen": "yes" if point.config == tuning.config else ""}
+        point.as_dict()
+        | {"shortlist": min(point.config.shortlist, tuning.rows)}  # of all rows: their number
+        | {"chosen": "yes" if point.config == tuning.config else ""}
         for point in points
         if point.config.coarse_stage() == tuning.config.coarse_stage()
     ]

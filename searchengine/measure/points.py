@@ -20,7 +20,7 @@ from searchengine.engine import Mode, SearchEngine, rank_keys, tuning
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import BLOCK_ROWS, Doubles, Floats, RowNumbers, evenly, unit_rows
 from searchengine.indexer.building.build import Progress
-from searchengine.indexer.config import ALL_ROWS, RotationKind, SegmentConfig, Structure
+from searchengine.indexer.config import RotationKind, SegmentConfig, Structure
 from searchengine.indexer.errors import TuneError, VectorError
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment
@@ -287,9 +287,9 @@ def _configs(dataset: Dataset, k: int, tuning: Tuning | TuneError) -> Iterator[S
 def _present(dataset: Dataset, k: int) -> list[_Entry]:
     """Exact search, and the point of the collection unless that is exact search."""
     config, segments = dataset.config, dataset.segments
-    every = replace(config.scanned(), shortlist=ALL_ROWS, stages=())
-    views = tuple(s.over(replace(s.config, shortlist=ALL_ROWS, stages=())) for s in segments)
-    exact = _Entry(EXACT, every, OperatingPoint(views, dataset.live, k, None))
+    views = tuple(segment.over(segment.config.exact_from(0)) for segment in segments)
+    point = OperatingPoint(views, dataset.live, k, None)
+    exact = _Entry(EXACT, config.scanned().exact_from(0), point)
     sizes = [max(segment.config.shortlist, k) for segment in segments]
     if all(size >= rows for size, rows in zip(sizes, dataset.sizes, strict=True)):
         return [exact]

@@ -22,7 +22,7 @@ from searchengine.encoders.protocol import NO_ENCODER, TextEncoder
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building.build import Progress
-from searchengine.indexer.config import ALL_ROWS, SegmentConfig
+from searchengine.indexer.config import SegmentConfig
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.tuning.tune import (
@@ -126,10 +126,6 @@ def tune_collection(
     tuning = tune(
         segments, vectors, goal, live=live, searched=others, on_step=on_step, question_ms=ms
     )
-    sizes = [each.rows if only is None else only.size for each, only in searched]
-    if tuning.config.shortlist >= max(sizes):  # exact search: also when the collection has grown
-        exact = replace(tuning.config, shortlist=ALL_ROWS, stages=())
-        tuning = replace(tuning, config=exact)
     collection.rebuild(measured, tuning.config, tuning.as_dict(), building)
     return tuning
 

@@ -105,6 +105,7 @@ def test_tune_and_info(collection: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "exact search of 100 queries over 480 rows" in done.stderr
     assert "effort" in done.stdout and "recall@5" in done.stdout
+    assert done.stdout.count("│ yes ") == 1  # the chosen row
     sentence = done.stdout.splitlines()[-1]
     shown = "recall@5 above 0.8 with 95 % confidence on 50 held-out documents taken as queries"
     assert sentence.startswith(f"{collection}: {shown}")
