@@ -421,14 +421,9 @@ class Segment:
         config, parts = config.fitting(self.rows, self.dim), self._opened()
         config = replace(config, shortlist=config.shortlist or self._config.shortlist)
         if kept is not None or config.coarse_stage() != self._config.coarse_stage():
-            rows = parts.searched(parts.restricted(kept))
-            numbers = None if rows is None else rows.rows
-            prefixes = self.prefixes(config)
-            coarse = build_coarse(prefixes, config, kept=numbers)
+            rows, prefixes = parts.searched(parts.restricted(kept)), self.prefixes(config)
+            coarse = build_coarse(prefixes, config, kept=None if rows is None else rows.rows)
             parts = parts.with_coarse(prefixes, coarse, rows)
-        return self._view(config, parts)
-
-    def _view(self, config: SegmentConfig, parts: Parts) -> "Segment":
         view = copy(self)  # shares the maps; closing one leaves the other open
         view._config, view._parts = config, parts
         return view

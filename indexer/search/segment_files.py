@@ -85,13 +85,12 @@ class Parts(NamedTuple):
             )
         file = VectorFile(folder / VECTORS, manifest.rows, manifest.dim, manifest.config.storage)
         prefixes = Prefixes(file, width, load_rotation(folder, manifest))
-        words = Postings.open(folder / WORDS, manifest.rows) if WORDS in needed else None
-        passages = None
+        parts = cls.of(prefixes, coarse, str(folder / COARSE))
+        if WORDS in needed:
+            parts = parts._replace(words=Postings.open(folder / WORDS, manifest.rows))
         if PASSAGES in needed:
             passages = RowPassages.open(folder / PASSAGES, manifest.rows)
-        parts = cls.of(prefixes, coarse, str(folder / COARSE))._replace(
-            words=words, passages=passages
-        )
+            parts = parts._replace(passages=passages)
         return parts.on_gpu() if device is Device.GPU else parts
 
     @classmethod
