@@ -69,7 +69,6 @@ from searchengine.ingest.ingestion import AddOptions, AddSummary, add, passage_r
 from searchengine.ingest.languages import choose_again
 from searchengine.ingest.passages import PassageConfig, PassageReader
 from searchengine.ingest.settings import CollectionSettings
-from searchengine.ingest.supplied import VectorsArgument
 from searchengine.query.duplicates import Duplicates, duplicates, mean_of
 from searchengine.query.explanation import Explanation, explain
 from searchengine.query.hits import Hit, Hits
@@ -307,7 +306,7 @@ class SearchEngine:
     def add(
         self,
         documents: Iterable[Document | Mapping[str, Any]] | DataFrame | None = None,
-        vectors: VectorsArgument | None = None,
+        vectors: npt.ArrayLike | None = None,
         *,
         passages: Iterable[Mapping[str, Any]] | None = None,
         skip_bad: bool = False,
@@ -327,7 +326,7 @@ class SearchEngine:
                 have a vector. None, with vectors: documents without text; their keys are numbers
                 that follow the highest stored one.
             vectors: an array (n, D), row i for document i, of any length but 0; may be mapped from
-                a file. None in a list: a document without a vector, which is found by its words.
+                a file.
             passages: key, start and end of the passage of each row, where documents have several
                 (or no) vectors; the lines of passages.jsonl of an export.
             skip_bad: leave out malformed documents and keys that occur twice.

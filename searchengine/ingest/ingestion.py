@@ -39,7 +39,7 @@ from searchengine.ingest import pipeline
 from searchengine.ingest.languages import Languages
 from searchengine.ingest.passages import PassageReader
 from searchengine.ingest.pipeline import Block, Pipeline, in_batches
-from searchengine.ingest.supplied import SuppliedVectors, VectorsArgument
+from searchengine.ingest.supplied import SuppliedVectors
 
 Documents = Iterable[Document | Mapping[str, Any]] | DataFrame
 Readers = Callable[[], PassageReader]
@@ -103,7 +103,7 @@ def add(
     options: AddOptions,
     *,
     readers: Readers | None = None,
-    vectors: VectorsArgument | None = None,
+    vectors: npt.ArrayLike | None = None,
     passages: Iterable[Mapping[str, Any]] | None = None,
 ) -> AddSummary:
     """Commit documents, which replace stored ones of the same keys; see SearchEngine.add.
@@ -131,7 +131,7 @@ def passage_reader(backend: Backend, encoder: CollectionEncoder) -> PassageReade
     if stored["encoder"]["fingerprint"] == NO_ENCODER:
         raise QueryError(
             f"{backend.path} has no encoder; pass the vectors of the documents: "
-            "add(documents, vectors), or --vectors FILE.npy"
+            "add(documents, vectors), --vectors FILE.npy, or _vector over HTTP"
         )
     try:
         return PassageReader(encoder.load(stored), stored)

@@ -19,7 +19,6 @@ from searchengine.encoders.protocol import Vectors
 from searchengine.errors import CorpusError, QueryError
 from searchengine.indexer.arrays import BLOCK_ROWS, unusable
 
-VectorsArgument = npt.ArrayLike | Sequence[npt.ArrayLike | None]
 _LONGEST = 1 << 40  # characters of a text
 
 
@@ -33,7 +32,7 @@ class SuppliedVectors:
     def __init__(
         self,
         backend: Backend,
-        vectors: VectorsArgument,
+        vectors: npt.ArrayLike,
         passages: Iterable[Mapping[str, Any]] | None = None,
         *,
         skip_bad: bool = False,
@@ -45,11 +44,6 @@ class SuppliedVectors:
                 "their order; leave skip_bad out, or pass passages, which name the key of each row"
             )
         dim = backend.settings["encoder"]["dim"]
-        self._row_of: npt.NDArray[np.int64] | None = None  # of each document, −1: none
-        if isinstance(vectors, Sequence) and any(row is None for row in vectors):
-            there = np.array([row is not None for row in vectors])
-            self._row_of = np.where(there, np.cumsum(there) - 1, -1).astype(np.int64)
-            vectors = [row for row in vectors if row is not None] or np.empty((0, dim), np.float32)
         try:
             self._array = np.asarray(vectors)
         except (TypeError, ValueError) as error:
@@ -71,7 +65,7 @@ class SuppliedVectors:
     @property
     def documents(self) -> int:
         """How many documents there must be, if each has its row."""
-        return len(self._array if self._row_of is None else self._row_of)
+        return len(self._array)
 
     def next_for(self, documents: Sequence[Document]) -> dict[str, Supplied]:
         """Key → vectors of documents just read."""
@@ -91,9 +85,7 @@ class SuppliedVectors:
             return self._table.passages_of(document)
         if self._position > self.documents:
             raise self._other_number(f"more than {self.documents}")
-        row = self._position - 1
-        row = row if self._row_of is None else int(self._row_of[row])
-        return row, [(0, len(document.text))] if row >= 0 else []
+        return self._position - 1, [(0, len(document.text))]
 
     def check_end(self, seen: Container[str]) -> None:
         """Raise QueryError if rows are left when all documents were read; `seen`: their keys."""

@@ -2,8 +2,7 @@
 
 The order of a question is made of parts of fixed sizes, whatever k and offset are: so pages are one
 answer, cut. The first part is the pool: the best by vectors and the best by words, fused. Most
-searches need no other. What follows is by vectors alone, each part eight times the one before it,
-and at last what has no vector.
+searches need no other. What follows is by vectors alone, each part eight times the one before it.
 """
 
 from collections.abc import Hashable, Iterator, Sequence, Set
@@ -241,8 +240,6 @@ def _parts(
             yield Ranking(near.part, near.exact)
         else:
             yield Ranking(_fused(near.part._replace(bm25=0 * near.part.cosines), fusion))
-    if len(words) == count:  # others have words, and no vector
-        yield Ranking(_fused(_by_bm25(_by_words(snapshot, query, question, MAX_DEPTH)), fusion))
 
 
 def _ranking(

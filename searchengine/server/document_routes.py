@@ -80,9 +80,7 @@ async def put_document(served: Collection, key: Key, new: Record) -> Response:
     document, vector = _checked(new, key, dim)
 
     def work(engine: SearchEngine) -> str:
-        # In a collection without an encoder, a document without a vector is found by its words.
-        encoded = engine.encodes and vector is None
-        summary = engine.add([document], None if encoded else [vector])
+        summary = engine.add([document], None if vector is None else [vector])
         results = ("added", "changed", "metadata_updated", "unchanged")
         return next(result for result in results if getattr(summary, result))
 
