@@ -294,16 +294,6 @@ def test_scripts_without_spaces_have_words(url: str) -> None:
         assert [hit.key for hit in engine.search('+"鯨は眠る"', mode="text")] == ["a"]
 
 
-def test_phrases(engine: SearchEngine) -> None:
-    texts = {"a": "whales sleep deep", "b": "sleep deep, whales", "c": "whales that sleep"}
-    engine.collection.upsert(
-        [Entry(Document(key, text), ((0, 6),), units(1)) for key, text in texts.items()]
-    )
-    for question, expected in (('"whales sleep"', "a"), ('deep "sleep deep"', "ab")):
-        hits = engine.search(question, mode="text", phrases="required")
-        assert {hit.key for hit in hits} == {*expected}
-
-
 def test_words_rank_as_in_a_folder(engine: SearchEngine, tmp_path: Path) -> None:
     """The same scores, after documents were replaced and deleted."""
     rng = np.random.default_rng(0)

@@ -17,9 +17,6 @@ from typing import Any, TextIO
 
 import pytest
 from command_line import COMMAND, run, run_json
-from tiny_model import static_table, write_model2vec
-
-from searchengine import __version__
 
 CORPUS = """\
 {"_id": "whale", "title": "Whales", "text": "A whale rests one half of its brain.", "year": 2016}
@@ -315,13 +312,6 @@ def test_demo_leaves_a_model_and_a_collection(tmp_path: Path) -> None:
     assert "demo exists; remove it" in one_sentence(run("demo", cwd=tmp_path))
 
 
-def test_a_question_that_begins_with_a_dash(folder: Path) -> None:
-    done = run("search", folder / "c.index", "-dolphins")
-    assert done.returncode == 2 and "No such option '-d'" in done.stderr.splitlines()[-1]
-    assert "put --" in done.stderr
-    assert run("search", folder / "c.index", "--mode", "text", "--", "-dolphins").returncode == 0
-
-
 def test_a_folder_of_files(tmp_path: Path) -> None:
     folder, index = tmp_path / "notes", tmp_path / "n.index"
     folder.mkdir()
@@ -359,20 +349,3 @@ def test_standard_input_and_a_table(tmp_path: Path) -> None:
     done = run("index", f"sqlite:///{tmp_path}/app.db?table=posts", index, "--text-field", "body")
     assert done.returncode == 0, done.stderr
     assert [document["text"] for document in run_json("list", index)] == ["whales", "bread"]
-
-
-def test_the_package_runs_as_a_module() -> None:
-    """python -m searchengine --version"""
-    command = [sys.executable, "-m", "searchengine", "--version"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == f"searchengine, version {__version__}\n"
-
-
-def test_another_encoder_is_told_to_reindex(tmp_path: Path) -> None:
-    first = write_model2vec(tmp_path / "a")
-    second = write_model2vec(tmp_path / "b", embeddings=static_table()[:, :4].copy())
-    corpus = tmp_path / "corpus.jsonl"
-    corpus.write_text('{"_id": "1", "text": "whale"}\n')
-    run("index", corpus, tmp_path / "c.index", "--encoder", first)
-    done = run("index", corpus, tmp_path / "c.index", "--encoder", second)
-    assert f"searchengine reindex {tmp_path / 'c.index'} --encoder {second}" in one_sentence(done)

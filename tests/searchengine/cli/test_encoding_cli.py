@@ -64,12 +64,6 @@ def test_any_runtime_asks_what_another_indexed(collection: Path) -> None:
         assert one["score"] == pytest.approx(other["score"], abs=0.02)
 
 
-def test_info_names_the_runtime(collection: Path) -> None:
-    chosen = f"native int8 (a BERT network on a processor, by {levels()[0]})"
-    assert json_of("info", collection)["runtime"] == chosen
-    assert f"\nruntime      {chosen}\n" in run("info", collection).stdout
-
-
 def test_info_where_the_model_is_gone(notes: Path, tmp_path: Path) -> None:
     model = write_bert(tmp_path / "model")
     run("index", notes, tmp_path / "c", "--encoder", model, "--runtime", "torch")

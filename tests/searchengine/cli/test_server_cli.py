@@ -1,9 +1,6 @@
 """Commands on the URL of a collection: what they do there, and what they say instead."""
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psycopg
@@ -11,7 +8,6 @@ import pytest
 from command_line import run, run_json
 from cut_documents import DOCUMENTS, Words
 from postgres_server import new_url
-from tiny_model import static_table, write_model2vec
 
 from searchengine import SearchEngine
 from searchengine.errors import CollectionError
@@ -50,21 +46,6 @@ def test_an_export_equals_that_of_the_folder(folder: Path, url: str, tmp_path: P
     assert vectors[0].dtype == vectors[1].dtype == np.float32
     np.testing.assert_allclose(*vectors, atol=2e-3)
     assert run("export", url, tmp_path / "b").returncode == 2  # the folder exists
-
-
-def test_reindex_changes_the_encoder(tmp_path: Path) -> None:
-    first = write_model2vec(tmp_path / "first")
-    second = write_model2vec(tmp_path / "second", embeddings=static_table()[:, ::-1].copy())
-    url = new_url()
-    with SearchEngine.create(url, first) as engine:
-        engine.add([{"_id": "w", "text": "a whale rests", "n": 1}, {"_id": "o", "text": "an owl"}])
-        assert run("reindex", url).returncode == 2  # without an encoder
-        assert run_json("reindex", url, "--discard")["discarded"] is False
-        before = engine.stats().fingerprint
-        done = run_json("reindex", url, "--encoder", second)
-        assert done["fingerprint"] != before and done["documents"] == 2
-    with SearchEngine.open(url, second) as engine:
-        assert engine["w"].metadata["n"] == 1 and engine.search("whale", 1)[0].key == "w"
 
 
 @pytest.mark.parametrize(
@@ -124,32 +105,3 @@ def test_what_makes_no_sense_there_says_what_to_do(
     sentence = done.stderr.strip().splitlines()[-1]
     assert "is on a server, and this works on folders only" in sentence and way_out in sentence
     assert "secret" not in done.stderr
-
-
-@pytest.fixture
-def guarded(url: str) -> Iterator[str]:
-    """The URL with a password, which the server does not ask for."""
-    yield url.replace("postgres:@", "postgres:secret@")
-
-
-def test_no_command_shows_the_password(guarded: str, tmp_path: Path) -> None:
-    for words in (
-        ["verify", guarded],
-        ["export", guarded, tmp_path / "e"],
-        ["info", guarded],
-        ["list", guarded],
-        ["get", guarded, "k1"],
-        ["delete", guarded, "k1"],
-        ["update", guarded, "k2", "x=1"],
-        ["duplicates", guarded],
-    ):
-        for extra in ([], ["--json"]) if "export" not in words else ([],):
-            done = run(*words, *extra)
-            assert done.returncode in (0, 1), done.stderr
-            assert "secret" not in done.stdout + done.stderr, words
-    exported: Any = [
-        json.loads(line) for line in (tmp_path / "e" / "documents.jsonl").read_text().splitlines()
-    ]
-    assert {"_id": "k2", "text": "aaa b", "x": 2}.items() <= {d["_id"]: d for d in exported}[
-        "k2"
-    ].items()

@@ -3,14 +3,11 @@
 import json
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import command_line
 import pytest
 
-from searchengine.cli.train import log_to
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import WORDS, write_sentence_transformer
 
 NOUNS, VERBS = WORDS[2:8], WORDS[8:13]
@@ -155,20 +152,3 @@ def test_services_have_settings_and_numbers(folder: Path, monkeypatch: pytest.Mo
     assert logged(folder, "wandb").returncode == 0
     (file,) = folder.glob("wandb/offline-run-*/run-*.wandb")
     assert all(name in file.read_bytes() for name in (b"batch_size", b"learning_rate", b"loss"))
-
-
-def test_tensorboard_reads_its_files_back(tmp_path: Path) -> None:
-    """Interrupted after step 2, resumed from the checkpoint of step 1."""
-    reading = "tensorboard.backend.event_processing.event_accumulator"
-    reader = pytest.importorskip(reading, reason="the extra `tensorboard` is not installed")
-    config = TrainConfig(train=(tmp_path / "pairs.tsv",), out=tmp_path)
-    first = [(0, {"learning_rate": 0.5}), (1, {"loss": 2.0}), (2, {"loss": 1.5})]
-    for updates in (first, [(2, {"loss": 1.25}), (3, {"loss": 1.0})]):
-        with pytest.raises(KeyboardInterrupt), log_to("tensorboard", config) as report:
-            for step, values in updates:
-                report(SimpleNamespace(step=step, values=values.copy))  # type: ignore[arg-type]
-            raise KeyboardInterrupt
-    events = reader.EventAccumulator(str(tmp_path / "runs")).Reload()
-    found = [(event.step, event.value) for event in events.Scalars("loss")]
-    assert found == [(1, 2.0), (2, 1.25), (3, 1.0)]
-    assert [event.value for event in events.Scalars("learning_rate")] == [0.5]

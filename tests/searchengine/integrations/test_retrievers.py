@@ -13,7 +13,6 @@ from cut_documents import Words
 
 from searchengine import SearchEngine
 from searchengine.engine import AddSummary
-from searchengine.errors import CorpusError
 
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
 Added = tuple[str, str, dict[str, Any]]
@@ -175,20 +174,3 @@ def test_passages_come_with_their_offsets(framework: Framework, engine: SearchEn
         (hit,) = engine.search("flies night", 1, mode=mode)
         assert hit.start == 153 and len(hit.passage.split()) == 4
         assert (framework.start(found), found[1]) == (hit.start, hit.passage)
-
-
-REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"text": "x"}, "'text' is a field of the document"),
-    ({"_id": 1}, "'_id' is a field of the document"),
-    ({"title": 3}, "title must be text, got int"),
-    ({"x": {"y": {1, 2}}}, "x"),
-]
-
-
-@pytest.mark.parametrize(("metadata", "message"), REFUSED)
-def test_metadata_that_cannot_be_stored(
-    framework: Framework, engine: SearchEngine, metadata: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(CorpusError, match=message):
-        framework.add(engine, [("a", "a bee", metadata)])
-    assert len(engine) == 0

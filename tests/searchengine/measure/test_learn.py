@@ -16,7 +16,7 @@ from postgres_server import new_url
 from searchengine import SearchEngine
 from searchengine.encoders.protocol import WrappedEncoder
 from searchengine.errors import QueryError
-from searchengine.measure.learning import TEMPERATURE, directions, folds, forget, learn
+from searchengine.measure.learning import TEMPERATURE, directions, forget, learn
 from searchengine.upkeep.copies import copy
 
 DIM, COUNT = 16, 150
@@ -234,9 +234,3 @@ def test_moves_are_negative_gradients_by_finite_differences(seed: int) -> None:
             step[i, d] = 1e-5
             up, down = (judge(questions + s * step)[1][i] for s in (1, -1))
             assert moves[i, d] == pytest.approx(-TEMPERATURE * (up - down) / 2e-5, abs=1e-6)
-
-
-def test_folds_keep_documents_together_and_deal_out_a_group_of_most_questions() -> None:
-    chain, pairs = [{i, i + 1} for i in range(20)], [{-1 - i // 2} for i in range(10)]
-    fold = folds([{str(n) for n in numbers} for numbers in chain + pairs], 3)
-    assert {*fold[:20].tolist()} == {0, 1, 2} and (fold[20::2] == fold[21::2]).all()

@@ -112,7 +112,8 @@ def test_questions_are_encoded_by_the_encoder_that_is_named(serve: Serve, tmp_pa
 def test_a_former_engine_is_closed(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a reindex its encoder takes no memory, once requests that use it have ended."""
+    """After a reindex by another, answers are by the new encoder, without a pause; the former one
+    takes no memory, once requests that use it have ended."""
     monkeypatch.setattr(served, "LATE", 0.0)
     path = tmp_path / "c.index"
     with SearchEngine.create(path, write_model2vec(tmp_path / "first")) as engine:
@@ -122,6 +123,7 @@ def test_a_former_engine_is_closed(
     former = collection.engine
     with SearchEngine.open(path) as other:
         other.reindex(write_model2vec(tmp_path / "second", embeddings=static_table(4)))
+        expected = other.search("a whale", 1)[0].score
 
     def closed() -> bool:
         assert client.post("/v1/search", json={"query": "a whale"}).status_code == 200
@@ -133,3 +135,6 @@ def test_a_former_engine_is_closed(
 
     wait_until(closed)
     assert collection.engine is not former
+    (hit,) = client.post("/v1/search", json={"query": "a whale"}).json()["hits"]
+    assert hit["score"] == pytest.approx(expected, abs=1e-6)
+    assert client.put(f"{AT.replace('vectors', 'words')}/x", json={"text": "a dog"}).is_success

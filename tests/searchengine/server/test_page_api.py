@@ -12,8 +12,7 @@ from conftest import WordLengths
 from server_process import READER
 from starlette.testclient import TestClient
 
-from searchengine import Document, SearchEngine
-from searchengine.backends.contract import Entry
+from searchengine import SearchEngine
 
 Serve = Callable[..., TestClient]
 FOLDER = files("searchengine.server") / "page"
@@ -86,18 +85,3 @@ def test_a_map_of_nothing(serve: Serve, tmp_path: Path) -> None:
     failed = client.post(f"{AT}/map", json={"query": "x"})
     assert failed.status_code == 422 and "words has no encoder" in failed.text
     assert str(tmp_path) not in failed.text
-
-
-def test_a_long_document_is_on_the_map_by_its_first_passages(serve: Serve, tmp_path: Path) -> None:
-    with SearchEngine.create(tmp_path / "long.index", None, dim=3) as engine:
-        documents = [{"_id": key, "title": key.upper(), "text": "x" * 400} for key in "abc"]
-        engine.add(documents, np.eye(3))
-        spans = tuple((i, i + 1) for i in range(400))
-        rows = np.repeat(np.eye(3, dtype=np.float32)[:2], 200, axis=0)
-        engine.collection.upsert([Entry(Document("long", "y" * 400), spans, rows)])
-    client = serve(collections={"words": tmp_path / "long.index"})
-    answer = client.post(f"{AT}/map", json={"keys": ["long", "gone", "b"]}).json()
-    points = {point["key"]: (point["x"], point["y"]) for point in answer["points"]}
-    assert {point["title"] for point in answer["points"]} == {"A", "B", "C", ""}
-    assert points["long"] == pytest.approx(points["a"], abs=0.02)
-    assert {(hit["key"], hit["title"]) for hit in answer["hits"]} == {("long", ""), ("b", "B")}

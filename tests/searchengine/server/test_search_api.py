@@ -15,18 +15,6 @@ from searchengine import SearchEngine
 Serve = Callable[..., TestClient]
 
 
-def test_a_search_returns_what_the_engine_does(client: TestClient, words: Path) -> None:
-    asked = {"query": "a bee", "k": 2, "where": "year > 2000", "facets": ["lang"]}
-    response = client.post("/v1/search", json=asked)
-    assert response.status_code == 200
-    with SearchEngine.open(words) as engine:
-        hits = engine.search("a bee", 2, where="year > 2000", facets=["lang"])
-    result = response.json()
-    assert result["hits"] == hits.to_dicts() and result["hits"][0]["key"] == "bee"
-    assert result["collection"] == "words" and result["exact"] is hits.exact
-    assert result["facets"] == {"lang": [{"value": "en", "count": 3}, {"value": "ko", "count": 1}]}
-
-
 def test_a_question_may_be_a_vector_and_hits_without_texts(client: TestClient) -> None:
     vector = WordLengths().encode(["a bee"])[0].tolist()
     headings = {"headings": [[0, "Bees"]], "sections": [0]}

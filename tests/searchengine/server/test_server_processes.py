@@ -14,7 +14,6 @@ import pytest
 from click.testing import CliRunner
 from server_process import DIM, READER, TOKEN, TOKENS, Server, running, vectors_collection
 from test_load import start, wait_until
-from tiny_model import static_table, write_model2vec
 
 from searchengine import SearchEngine
 from searchengine.cli import cli
@@ -135,30 +134,6 @@ def test_it_does_not_start(
     result = CliRunner().invoke(cli, ["serve", *(each.format(vectors) for each in arguments)])
     assert result.exit_code == 2 and message in result.output
     assert len(result.output.splitlines()) <= 4
-
-
-def test_another_encoder_is_loaded(tmp_path: Path) -> None:
-    """After a reindex by another process the server answers by the new encoder, without a pause."""
-    path = tmp_path / "words.index"
-    with SearchEngine.create(path, write_model2vec(tmp_path / "first")) as engine:
-        engine.add([{"_id": "whale", "text": "the whale sleeps"}, {"_id": "cat", "text": "a cat"}])
-        table = np.random.default_rng(1).normal(size=static_table().shape).astype(np.float32)
-        second = write_model2vec(tmp_path / "second", embeddings=table)
-        with running(tmp_path, [path]) as server, server.client() as client:
-            engine.reindex(str(second))
-            expected = engine.search("whale", 1)[0].score
-
-            def is_new() -> bool:
-                response = client.post("/v1/search", json={"query": "whale", "k": 1})
-                assert response.status_code == client.get("/readyz").status_code == 200
-                return bool(
-                    response.json()["hits"][0]["score"] == pytest.approx(expected, abs=1e-6)
-                )
-
-            wait_until(is_new)
-            at = "/v1/collections/words/documents/x"
-            assert client.put(at, json={"text": "a dog"}).is_success
-        assert any("another encoder" in line for line in server.log)
 
 
 STUCK = """

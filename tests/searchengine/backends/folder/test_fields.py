@@ -34,16 +34,6 @@ def put(db: sqlite3.Connection, number: int, metadata: dict[str, Any]) -> None:
     )
 
 
-def test_fields_come_and_go() -> None:
-    db = collection([{"x": 1, "a": {"b": 2}, "two words": 3}])
-    for _ in range(2):
-        for name in ("x", "a.b", "`two words`"):
-            fields.index_field(db, name)
-    assert fields.indexed(db) == {("x",): 1, ("a", "b"): 2, ("two words",): 3}
-    assert len(kept(db)) == 3
-    db.close()
-
-
 @given(st.integers(0, 2**32))
 def test_any_history_ends_in_the_right_index(seed: int) -> None:
     rng = random.Random(seed)

@@ -7,14 +7,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager
 from pathlib import Path
-from threading import Thread
 
 import pytest
 from conftest import REPOSITORY, WordLengths
 from faults import in_mounts
 
 from searchengine import SearchEngine
-from searchengine.cli.console import Terminated, orderly_exit
 from searchengine.errors import CollectionError
 
 # Stops in the midst of a backup or of creating a collection, and says so.
@@ -111,26 +109,6 @@ def test_folders_of_a_live_process_are_not_removed(engine: SearchEngine, copies:
         assert (living / "segments").is_dir()
     engine.backup(copies / "after")
     assert names(copies) == ["after", "export", "new", "quick"]
-
-
-def test_an_ignored_signal_stays_ignored_and_handlers_are_put_back() -> None:
-    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGHUP)
-    try:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        with orderly_exit():
-            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-            with pytest.raises(Terminated) as end:
-                signal.raise_signal(signal.SIGTERM)
-            assert end.value.code == 143
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-        worker = Thread(target=lambda: orderly_exit().__enter__())
-        worker.start()
-        worker.join()
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    finally:
-        signal.signal(signal.SIGTERM, before[0])
-        signal.signal(signal.SIGHUP, before[1])
 
 
 def create(path: Path) -> None:

@@ -8,7 +8,6 @@ from conftest import WordLengths
 
 from searchengine import SearchEngine
 from searchengine.backends.folder.store import Changes, Store
-from searchengine.errors import CollectionError
 
 
 @pytest.fixture
@@ -40,21 +39,6 @@ def test_results_are_no_wider_than_the_rows_that_are_there(
         assert snapshot.rows == 0 and len(snapshot.segments) == 1
         assert snapshot.search(query, 9, exact=exact).rows.tolist() == [[-1]]
     assert engine.search("ccc", 9, exact=exact) == []
-
-
-def test_a_state_is_closed_when_another_is_shown_and_nobody_reads_it(engine: SearchEngine) -> None:
-    with engine.collection.reading() as read, engine.collection.reading() as twice:
-        assert read is twice and read.readers == 2
-        engine.add([{"_id": "more", "text": "more"}])
-        assert read.store.counts() == (4, 4)
-    with pytest.raises(CollectionError, match="is closed"):
-        read.store.counts()
-    with engine.collection.reading() as idle:
-        pass
-    assert idle.readers == 0 and idle.store.counts() == (5, 5)
-    engine.delete(["more"])
-    with pytest.raises(CollectionError, match="is closed"):
-        idle.store.counts()
 
 
 def test_a_filter_finds_no_former_passage_of_a_document(engine: SearchEngine) -> None:

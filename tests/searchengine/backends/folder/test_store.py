@@ -57,19 +57,6 @@ def test_rank_order_is_kept(
     store.close()
 
 
-def test_a_held_connection_sees_one_moment(store: Store) -> None:
-    with Store(store.path) as reader:
-        reader.hold()
-        with store.transaction():
-            insert(store, [Document("new", "x")])
-            Changes(store).remove([0])
-        assert reader.counts() == (8, 8)
-        assert reader.documents([0]) == DOCUMENTS[:1]
-    with Store(store.path) as reader:
-        assert reader.counts() == (8, 8)
-        assert reader.ids_of(["k0", "new"]) == {"new": 8}
-
-
 @pytest.mark.parametrize("readers", [0, 2])
 def test_a_file_without_the_last_migration_is_upgraded_once(
     store: Store, readers: int, monkeypatch: pytest.MonkeyPatch
