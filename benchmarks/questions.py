@@ -201,7 +201,7 @@ def encoded(texts: list[str]) -> Any:
 def searchengine(path: Path) -> Callable[[list[str]], Any]:
     """A function from questions to keys and texts of their hits."""
     engine = SearchEngine.open(path)
-    engine.warm()  # the others hold all in memory
+    engine.encode(["warm"])  # the others hold all in memory
 
     def ask(asked: list[str]) -> Any:
         found = engine.search_batch(asked, K, mode="vector")

@@ -18,7 +18,6 @@ import numpy.typing as npt
 from searchengine.backends import contract, entries, limits
 from searchengine.backends.contract import Backend
 from searchengine.backends.filters.parser import field_name
-from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.database import inherit
 from searchengine.backends.limits import Deadline
 from searchengine.backends.mode import Mode
@@ -41,7 +40,6 @@ from searchengine.corpus.documents import (
     checked_patches,
 )
 from searchengine.corpus.files import Unread
-from searchengine.corpus.synonym_groups import groups_of
 from searchengine.corpus.text_files import OnBad
 from searchengine.encoders.loading import (
     CollectionEncoder,
@@ -50,13 +48,12 @@ from searchengine.encoders.loading import (
     load_given,
     load_new,
 )
-from searchengine.encoders.protocol import NoEncoder, Role, TextEncoder
+from searchengine.encoders.protocol import Role, TextEncoder
 from searchengine.errors import (
     CollectionError,
     EncoderMismatch,
     FieldWarning,
     QueryError,
-    SearchEngineError,
     UnknownKey,
 )
 from searchengine.indexer.arrays import Floats
@@ -105,12 +102,16 @@ __all__ = [
     "Stats",
     "TextEncoder",
     "contract",
+    "default_mode",
+    "encodes",
     "entries",
     "field_name",
+    "in_folder",
     "limits",
     "name_of",
     "rank_by_weights",
     "rank_keys",
+    "read_questions",
     "tuning",
 ]
 
@@ -267,18 +268,6 @@ class SearchEngine:
         """The encoder, loaded when first needed. Raises EncoderMismatch if it has changed."""
         return self._encoder.load()
 
-    @property
-    def encodes(self) -> bool:
-        """Whether documents are encoded: not if they must come with vectors."""
-        return self._encoder.encodes(self.collection.settings)
-
-    def runs_on(self) -> str:
-        """The runtime of the encoder, or the reason why it cannot run."""
-        try:
-            return self.encoder.runs_on
-        except SearchEngineError as error:
-            return str(error)
-
     def encode(self, texts: Sequence[str], role: Role = "query") -> npt.NDArray[Any]:
         """Float32 (n, D), as a search encodes questions or an `add` the texts of documents.
 
@@ -288,17 +277,6 @@ class SearchEngine:
         if role == "document":
             return encoded(self._encoder.load(), normal, role)
         return tuning.question_encoder(self._encoder, self.collection.settings)(normal)
-
-    @property
-    def default_mode(self) -> Mode:
-        """The mode of a search for a text that names none."""
-        settings = self.collection.settings
-        return Mode(split((), Query(), settings, self._encoder.encodes(settings))[0].mode)
-
-    @property
-    def folder(self) -> Collection:
-        """The collection, to maintain it. Raises CollectionError for one on a server."""
-        return in_folder(self.collection)
 
     def _settings(self) -> CollectionSettings:
         return CollectionSettings.from_stored(self.collection.settings)
@@ -552,13 +530,6 @@ class SearchEngine:
                 yield snapshot, request, questions
                 return
 
-    def read(self, texts: Iterable[str], mode: Mode) -> tuple[list[Question], Sequence[str]]:
-        """Questions as a search in a mode reads them, and the texts that it encodes."""
-        query = Query(mode=mode)
-        with self.collection.reading() as snapshot:
-            read = [corrected(snapshot, query, Question(text), self._knows) for text in texts]
-        return read, query.to_encode([each.text for each in read])
-
     def _knows(self, word: str) -> bool:
         """Whether the encoder knows a word as a whole; not if it cannot be loaded."""
         try:
@@ -764,13 +735,6 @@ class SearchEngine:
         Raises QueryError (a bad value; no index of words), CollectionBusy."""
         tuning.set_default(self.collection, mode, weight, chosen=chosen)
 
-    def synonyms(self) -> list[list[str]]:
-        """The groups of synonyms that searches by words use: see `set_synonyms`.
-
-        Of a collection on a server, those of the last search or `refresh`.
-        """
-        return [list(group) for group in groups_of(self.collection.settings)]
-
     def set_synonyms(self, groups: Iterable[Iterable[str]]) -> None:
         """Replace the synonyms of the collection: words and short texts that mean the same.
 
@@ -787,11 +751,11 @@ class SearchEngine:
 
         Where the first documents chose the tokenizer, the present ones choose it again. Readers go
         on meanwhile. `progress` as `building` of `add`."""
-        in_folder(
+        folder = in_folder(
             self.collection, "the server maintains its tables by itself, so there is nothing to do"
         )
-        choose_again(self.folder)
-        self.folder.optimize(progress)
+        choose_again(folder)
+        folder.optimize(progress)
 
     def tune(
         self,
@@ -817,9 +781,10 @@ class SearchEngine:
         if isinstance(queries, str):
             raise QueryError("tune takes a list of questions, got one text")
         check_questions(() if queries is None else queries)
-        self.folder.refresh()
+        folder = in_folder(self.collection)
+        folder.refresh()
         encoder = self._encoder
-        return tuning.tune_collection(self.folder, encoder, queries, goal, on_step, building)
+        return tuning.tune_collection(folder, encoder, queries, goal, on_step, building)
 
     def apply(
         self, config: SegmentConfig | Mapping[str, Any], *, building: Progress | None = None
@@ -833,13 +798,9 @@ class SearchEngine:
         another process meanwhile)."""
         if not isinstance(config, SegmentConfig):
             config = SegmentConfig.from_dict(config)
-        self.folder.refresh()
-        tuning.apply(self.folder, config, building)
-
-    def warm(self) -> None:
-        """Load what encodes questions, so that the first search does not wait for it."""
-        if not isinstance(encoder := self._encoder.load(), NoEncoder):
-            encoder.encode(["warm"], role="query")
+        folder = in_folder(self.collection)
+        folder.refresh()
+        tuning.apply(folder, config, building)
 
     def verify(self) -> None:
         """Check files, checksums and tables. Raises CollectionError on the first error.
@@ -924,6 +885,27 @@ class SearchEngine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def encodes(engine: SearchEngine) -> bool:
+    """Whether documents are encoded: not if they must come with vectors."""
+    return engine._encoder.encodes(engine.collection.settings)
+
+
+def default_mode(engine: SearchEngine) -> Mode:
+    """The mode of a search for a text that names none."""
+    settings = engine.collection.settings
+    return Mode(split((), Query(), settings, encodes(engine))[0].mode)
+
+
+def read_questions(
+    engine: SearchEngine, texts: Iterable[str], mode: Mode
+) -> tuple[list[Question], Sequence[str]]:
+    """Questions as a search in a mode reads them, and the texts that it encodes."""
+    query = Query(mode=mode)
+    with engine.collection.reading() as snapshot:
+        read = [corrected(snapshot, query, Question(text), engine._knows) for text in texts]
+    return read, query.to_encode([each.text for each in read])
 
 
 def _warn(notes: Iterable[str], depth: int = 3) -> None:

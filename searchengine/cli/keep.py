@@ -9,6 +9,7 @@ import click
 from searchengine.cli import options as opt
 from searchengine.cli.console import counted, say, show_json, show_result, steps
 from searchengine.cli.options import command, named, open_engine
+from searchengine.errors import SearchEngineError
 
 _NEW_FOLDER = click.argument("folder", type=opt.FILE)
 
@@ -19,7 +20,11 @@ def info(collection: str, as_json: bool) -> None:
     from searchengine.indexer.native.library import description
 
     with open_engine(collection) as engine:
-        stats, more = engine.stats(), {"runtime": engine.runs_on(), "kernel": description()}
+        try:
+            runtime = engine.encoder.runs_on
+        except SearchEngineError as error:  # why it cannot run
+            runtime = str(error)
+        stats, more = engine.stats(), {"runtime": runtime, "kernel": description()}
         if lost := engine.count("exists(unreadable)"):
             beside = counted(lost, "document")
             more["unreadable"] = f"parts of files: list --where 'exists(unreadable)' ({beside})"

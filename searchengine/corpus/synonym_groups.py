@@ -4,7 +4,7 @@ The setting of a collection has one group a line, separated by commas.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from searchengine.corpus.analyzer import runs
@@ -16,8 +16,6 @@ MAX_GROUPS, MAX_SYNONYMS, MAX_WORDS, MAX_LETTERS = 10_000, 50, 8, 200
 """Maximum groups, synonyms of a group, and words and characters of a synonym."""
 _FORBIDDEN = re.compile("[\ud800-\udfff]|,|=>")
 
-Groups = tuple[tuple[str, ...], ...]
-
 
 def stored(groups: Iterable[Iterable[str]]) -> str:
     """Groups as the setting of a collection. Raises QueryError."""
@@ -25,12 +23,6 @@ def stored(groups: Iterable[Iterable[str]]) -> str:
     if len(checked) > MAX_GROUPS:
         raise QueryError(f"synonyms must be at most {MAX_GROUPS:,} groups, got {len(checked):,}")
     return "\n".join(", ".join(group) for group in checked)
-
-
-def groups_of(settings: Mapping[str, Any]) -> Groups:
-    """The groups that a collection stores."""
-    lines = settings.get(SETTING, "").splitlines()
-    return tuple(tuple(line.split(", ")) for line in lines)
 
 
 def _listed(values: Any, rule: str) -> Iterable[Any]:

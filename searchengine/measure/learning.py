@@ -26,8 +26,10 @@ from searchengine.engine import (
     Question,
     SearchEngine,
     contract,
+    default_mode,
     rank_by_weights,
     rank_keys,
+    read_questions,
     tuning,
 )
 from searchengine.errors import CollectionError, QueryError
@@ -143,7 +145,7 @@ def tune_fusion(
             f"at least {MIN_JUDGED} questions must have judgements to choose a weight, got "
             f"{len(judged.keys)}; judge more, or set it: engine.set_default(weight=…)"
         )
-    mode, weight = engine.default_mode, engine.stats().weight
+    mode, weight = default_mode(engine), engine.stats().weight
     before = {Mode.TEXT: 0.0, Mode.VECTOR: 1.0}.get(mode, weight)
     values = _values(engine, judged, sorted({*ALL_WEIGHTS, before}), progress)
     order = np.random.default_rng(0).permutation(np.argsort(judged.keys, kind="stable"))
@@ -169,7 +171,7 @@ def _values(
 ) -> dict[float, Values]:
     """Weight → nDCG@10 (q,), in the order of the questions. 1 reads a question as it is typed."""
     typed = [*judged.queries.values()]
-    read, texts = engine.read(typed, Mode.HYBRID)
+    read, texts = read_questions(engine, typed, Mode.HYBRID)
     vectors = engine.encode(texts)
     alone = vectors if typed == [*texts] else engine.encode(typed)
     return _scores(engine, judged, read, vectors, alone, weights, progress)
@@ -222,12 +224,12 @@ def learn(
 
     Raises QueryError (too few questions; the mode is text; no relevant document is stored)."""
     engine.refresh()
-    mode = engine.default_mode
+    mode = default_mode(engine)
     identity = engine.collection.settings["encoder"]
     if mode is Mode.TEXT:
         raise QueryError(f"{engine.collection.path} is searched by words (mode text)")
     keys = _judged(queries, qrels)
-    read, encoded = engine.read([queries[key] for key in keys], mode)
+    read, encoded = read_questions(engine, [queries[key] for key in keys], mode)
     texts, parts = [*map(normalized, encoded)], batches(len(keys), "Encoding", progress)
     blocks = [engine.encoder.encode(texts[part], role="query") for part in parts]
     vectors = np.concatenate(blocks, dtype=np.float32)

@@ -16,7 +16,15 @@ from pathlib import Path
 import numpy as np
 
 from searchengine.corpus.tabular import read_vectors
-from searchengine.engine import Mode, SearchEngine, rank_keys, tuning
+from searchengine.engine import (
+    Mode,
+    SearchEngine,
+    default_mode,
+    in_folder,
+    rank_keys,
+    read_questions,
+    tuning,
+)
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import BLOCK_ROWS, Doubles, Floats, RowNumbers, evenly, unit_rows
 from searchengine.indexer.building.build import Progress
@@ -105,9 +113,10 @@ def collection_dataset(
     """
     judged = None if qrels is None else task(engine, questions, qrels)
     typed = [*(questions if judged is None else judged.queries).values()]
-    mode = Mode.VECTOR if engine.default_mode is Mode.TEXT else engine.default_mode
-    read, texts = engine.read(typed, mode)
-    with engine.folder.reading() as snapshot:
+    mode = Mode.VECTOR if default_mode(engine) is Mode.TEXT else default_mode(engine)
+    read, texts = read_questions(engine, typed, mode)
+    folder = in_folder(engine.collection)
+    with folder.reading() as snapshot:
         if not snapshot.rows:
             raise QueryError(f"{engine.collection.path} is empty; add documents before measuring")
         vectors = engine.encode(texts)
@@ -121,11 +130,11 @@ def collection_dataset(
             return ndcg(judged, rank_keys(view, names, vectors, depth, mode))
 
         yield Dataset(
-            engine.folder.path.name,
+            folder.path.name,
             tuple(snapshot.segments.values()),
             tuple(snapshot.live[row] for row in snapshot.segments),
             vectors,
-            str(engine.folder.path),
+            str(folder.path),
             tuning.encoding_ms(engine.encoder, typed),
             None if judged is None else judge,
             () if judged is None else judged.notes,

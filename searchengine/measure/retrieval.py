@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from searchengine.corpus.files import beir_corpus, read_corpus
-from searchengine.engine import Mode, SearchEngine, contract
+from searchengine.engine import Mode, SearchEngine, contract, default_mode, in_folder
 from searchengine.errors import CollectionError, CorpusError, QueryError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building.build import Progress, silent
@@ -123,7 +123,7 @@ def measure(
             for key, results in zip(task.keys[part], found, strict=True):
                 best = ranked(pair for pair in results if not task.is_self(key, pair[0]))
                 run[key] = dict(islice(best.items(), DEPTH))
-        scores, default = per_question(run, task.keys, task.qrels), _name(engine.default_mode)
+        scores, default = per_question(run, task.keys, task.qrels), _name(default_mode(engine))
         yield Setting(name, run, scores, dim, kept, mode, name == default)
 
 
@@ -135,7 +135,7 @@ def names(
     """The names of the settings that `measure` yields, in their order. Raises QueryError."""
     full = engine.collection.settings["encoder"]["dim"]
     if modes is None:
-        by_words = engine.default_mode is Mode.TEXT and not dims
+        by_words = default_mode(engine) is Mode.TEXT and not dims
         modes = (Mode.AUTO,) if by_words else (Mode.AUTO, Mode.VECTOR)
     if dims is None:  # the rows on a server cannot be ranked by another prefix
         here = Mode.VECTOR in modes and "://" not in str(engine.collection.path)
@@ -150,7 +150,7 @@ def names(
         if mode == Mode.VECTOR:
             settings += [EXACT, *(str(dim) for dim in dims if dim != full), CONFIGURED]
         else:
-            settings.append(_name(engine.default_mode if mode == Mode.AUTO else Mode(mode)))
+            settings.append(_name(default_mode(engine) if mode == Mode.AUTO else Mode(mode)))
     return list(dict.fromkeys(settings))
 
 
@@ -211,7 +211,7 @@ def _by_prefix(
         queries, slack = prefixes.of(vectors), score_slack(dim)
         return scan(shortlist, prefixes, queries, size, available, slack)
 
-    with engine.folder.reading() as snapshot:
+    with in_folder(engine.collection).reading() as snapshot:
         # One shortlist over all segments: separate ones would depend on their number.
         for vector, rows in zip(vectors, snapshot.search_segments(near, size).rows, strict=True):
             best = snapshot.cosines(vector, rows[rows >= 0])

@@ -8,7 +8,7 @@ import numpy as np
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from searchengine.engine import SearchEngine, limits
+from searchengine.engine import SearchEngine, encodes, limits
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats
 from searchengine.server.models import EmbeddingsRequest
@@ -24,7 +24,7 @@ async def models(request: Request) -> Response:
     """What an embeddings request may name as `model`: the collections that have an encoder."""
     model = {"object": "model", "created": 0, "owned_by": "searchengine"}
     served = request.app.state.collections.items()
-    names = [name for name, each in served if each.away is None and each.engine.encodes]
+    names = [name for name, each in served if each.away is None and encodes(each.engine)]
     return respond({"object": "list", "data": [{"id": name} | model for name in names]})
 
 
@@ -39,7 +39,7 @@ async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
     served = await collection_of(request, body.model)
 
     def work(engine: SearchEngine) -> dict[str, Any]:
-        if not engine.encodes:
+        if not encodes(engine):
             raise QueryError("the collection has no encoder; its documents come with vectors")
         encoder = engine.encoder
         if body.dimensions is not None and body.dimensions > encoder.dim:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar
 import fastapi
 from fastapi import Depends, Request
 
-from searchengine.engine import SearchEngine, limits, name_of
+from searchengine.engine import SearchEngine, encodes, limits, name_of
 from searchengine.errors import EncoderMismatch, SearchEngineError
 from searchengine.query.hits import Hits
 from searchengine.query.request import Query
@@ -79,7 +79,7 @@ class Served:
             await self.show()
             if self.problem is not None and self._engine is not None:
                 try:
-                    await _run(self._keeper, self._engine.warm)
+                    await _run(self._keeper, partial(_warm, self._engine))
                     self.problem = None
                     gc.collect()
                     gc.freeze()  # full passes of the garbage collector block the loop
@@ -112,7 +112,7 @@ class Served:
         except EncoderMismatch:
             fresh = self._open()
             try:
-                fresh.warm()
+                _warm(fresh)
             except BaseException:
                 fresh.close()
                 raise
@@ -215,6 +215,12 @@ class Served:
         for engine in (*(former for _, former in self._former), self._engine):
             if engine is not None:
                 await asyncio.to_thread(engine.close)
+
+
+def _warm(engine: SearchEngine) -> None:
+    """Load what encodes questions, so that the first search does not wait for it."""
+    if encodes(engine):
+        engine.encode(["warm"])
 
 
 def _run(threads: ThreadPoolExecutor, call: Callable[[], Result]) -> Awaitable[Result]:

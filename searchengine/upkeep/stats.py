@@ -8,7 +8,7 @@ from typing import Any
 from searchengine.backends.contract import Snapshot
 from searchengine.backends.folder.writer import TUNED
 from searchengine.backends.mode import Mode, weight_of
-from searchengine.corpus.synonym_groups import groups_of
+from searchengine.corpus.synonym_groups import SETTING
 from searchengine.encoders.protocol import NO_ENCODER
 from searchengine.indexer.config import ALL_ROWS, SegmentConfig, Structure
 from searchengine.upkeep.tuning import describe, description
@@ -138,7 +138,7 @@ def stats(snapshot: Snapshot, path: Path | str) -> Stats:
         tokenizer=settings["tokenizer"],
         mode=settings.get("mode", Mode.VECTOR),
         weight=weight_of(settings),
-        synonyms=len(groups_of(settings)),
+        synonyms=len(settings.get(SETTING, "").splitlines()),
         query_map=description(settings),
         dim=encoder["dim"],
         index_config=SegmentConfig.from_dict(settings["index"]).as_dict(),

@@ -144,7 +144,7 @@ def test_a_file_that_another_process_has_added_meanwhile_stays(
     write(notes, {"a.txt": "a"} | ({"b.txt": "bb"} if was_there else {}))
     engine.mirror(notes)
     (notes / "b.txt").unlink(missing_ok=True)
-    sync = FolderSync(engine.folder, engine._reader, notes, MirrorOptions())
+    sync = FolderSync(engine.collection, engine._reader, notes, MirrorOptions())
     sync.look(Unread())
     write(notes, {"b.txt": "bb a"})
     with SearchEngine.open(engine.collection.path, Words()) as other:
@@ -192,7 +192,7 @@ def test_only_folders_are_mirrored(engine: SearchEngine, notes: Path) -> None:
 
 
 def state_of(engine: SearchEngine, notes: Path) -> FolderSync:
-    return FolderSync(engine.folder, engine._reader, notes, MirrorOptions())
+    return FolderSync(engine.collection, engine._reader, notes, MirrorOptions())
 
 
 def test_a_file_with_another_content_of_the_same_size_and_time(

@@ -51,7 +51,7 @@ def test_another_process_merges_meanwhile(
     calls = Counter[object]()
 
     with SearchEngine.open(path, WordLengths()) as engine:
-        first = [segment.path for segment in engine.folder.segments.values()]
+        first = [segment.path for segment in engine.collection.segments.values()]
 
         def read_after_a_merge(*arguments: Any, **named: Any) -> Any:
             what = arguments[0]  # a path, an open file, or a segment
@@ -70,7 +70,7 @@ def test_another_process_merges_meanwhile(
                 engine.verify()
             else:
                 getattr(engine, name)(target)
-        removed = [s.path for s in engine.folder.segments.values() if not s.path.exists()]
+        removed = [s.path for s in engine.collection.segments.values() if not s.path.exists()]
     once = 2 if name in ("verify", "copy") else 1  # times that one pass reads a file
     assert removed and 0 < max(calls.values()) <= once  # it did not begin again
     if name in ("backup", "copy"):

@@ -94,6 +94,6 @@ def test_nobody_writes_while_the_log_is_folded(path: Path, monkeypatch: pytest.M
     with SearchEngine.open(path, WordLengths()) as engine:
         grow(engine, path, units=4)
         engine.optimize()
-        with engine.folder.open_store() as store:
+        with engine.collection.open_store() as store:
             assert store.read("PRAGMA wal_autocheckpoint") == [(0,)]
     assert folded

@@ -59,6 +59,6 @@ def test_files_agree_with_tables(
                 engine.delete([str(change)])
             else:
                 add(engine, *change, suffix=" again" * number)
-            with engine.folder.reading() as snapshot:
+            with engine.collection.reading() as snapshot:
                 agree(snapshot)
         engine.verify()

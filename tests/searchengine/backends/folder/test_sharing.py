@@ -80,7 +80,7 @@ from searchengine import SearchEngine
 from searchengine.cli import cli
 path = Path(sys.argv[1])
 with SearchEngine.open(path, WordLengths()) as engine:
-    engine.warm()
+    engine.encode(["warm"])
     engine.add([{"_id": "x", "text": "x"}])
     engine.update({"x": {"n": 1}})
     engine.search("x", mode="hybrid", where="n = 1")
