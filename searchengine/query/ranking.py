@@ -7,7 +7,7 @@ searches need no other. What follows is by vectors alone, each part eight times 
 
 from collections.abc import Hashable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise, repeat
+from itertools import pairwise, repeat
 from math import inf
 from typing import Any, NamedTuple
 
@@ -312,15 +312,8 @@ def _pool(
     share = MEAN * np.maximum(0.0, 1 - 2 / counts)
     mixed = nearest + share * (np.bincount(of, cosines) / counts - nearest)
     lower = fusion.score(nearest, 0.0) - fusion.score(mixed, 0.0)
-    alone = np.array([*bm25.keys() - names.tolist()], np.int64)  # without a vector
-    none = np.full(alone.size, -inf)
-    part = Part(
-        documents=np.concatenate([names, alone]),
-        passages=np.concatenate([rows[best], np.full(alone.size, -1)]),
-        scores=np.concatenate([mixed, none]),
-        cosines=np.concatenate([nearest, none]),
-        bm25=np.array([*map(bm25.get, chain(names.tolist(), alone.tolist()), repeat(0.0))]),
-    )
+    scores = np.array([*map(bm25.get, names.tolist(), repeat(0.0))])
+    part = Part(names, rows[best], mixed, nearest, scores)
     return part, Shares(rows, owners, fusion.score(cosines, 0.0) - lower[of])
 
 
