@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from typing import Any, TextIO
 
 import pytest
 from command_line import COMMAND, run, run_json
+from tiny_model import write_model2vec
 
 CORPUS = """\
 {"_id": "whale", "title": "Whales", "text": "A whale rests one half of its brain.", "year": 2016}
@@ -240,19 +240,6 @@ def interrupted(
     return stderr.strip().splitlines()[-1]
 
 
-def test_help_and_import_load_nothing_heavy() -> None:
-    heavy = ("torch", "faiss", "transformers", "numpy", "sqlite_utils", "rich")
-    program = f"import sys\n{{}}\nprint([name for name in {heavy} if name in sys.modules])\n"
-    for action in (
-        "import searchengine",
-        "from searchengine.cli import cli; cli(['--help'], standalone_mode=False)",
-    ):
-        done = subprocess.run(
-            [sys.executable, "-c", program.format(action)], capture_output=True, text=True
-        )
-        assert done.stdout.splitlines()[-1] == "[]", action
-
-
 def by_shell(script: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """What a shell script prints that calls the command, $1."""
     command = ["bash", "-c", script, "bash", COMMAND, *map(str, arguments)]
@@ -286,16 +273,6 @@ def test_a_path_that_is_not_utf_8_is_refused(folder: Path, tmp_path: Path) -> No
     shutil.copytree(folder / "c.index", path)
     done = by_shell('"$1" info "$2"', path)
     assert "the name of a collection must be UTF-8" in one_sentence(done)
-
-
-def test_without_faiss_one_sentence_names_the_package(folder: Path) -> None:
-    program = (
-        "import sys; sys.modules['faiss'] = None\n"
-        "from searchengine.cli import cli\n"
-        f"cli(['info', {str(folder / 'c.index')!r}])\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert "pip install faiss-cpu" in one_sentence(done)
 
 
 @pytest.mark.long
@@ -338,14 +315,29 @@ def test_a_folder_of_files(tmp_path: Path) -> None:
     assert done.returncode == 2 and "--skip-bad" not in done.stderr
 
 
-def test_standard_input_and_a_table(tmp_path: Path) -> None:
-    index = tmp_path / "c.index"
-    done = run("index", "-", index, input='{"_id": "a", "text": "whales"}\n')
+def test_standard_input(tmp_path: Path) -> None:
+    done = run("index", "-", tmp_path / "c", input='{"_id": "a", "text": "whales"}\n')
     assert done.returncode == 0 and "1 added in" in done.stderr
-    with sqlite3.connect(tmp_path / "app.db") as database:
-        database.execute("CREATE TABLE posts (id INTEGER PRIMARY KEY, body TEXT)")
-        database.execute("INSERT INTO posts VALUES (7, 'bread')")
-    database.close()
-    done = run("index", f"sqlite:///{tmp_path}/app.db?table=posts", index, "--text-field", "body")
-    assert done.returncode == 0, done.stderr
-    assert [document["text"] for document in run_json("list", index)] == ["whales", "bread"]
+    assert [document["text"] for document in run_json("list", tmp_path / "c")] == ["whales"]
+
+
+def test_json_has_the_same_keys_whatever_the_options(tmp_path: Path) -> None:
+    """Lists of an answer may be empty; its names are the same."""
+    encoder, path = write_model2vec(tmp_path / "static"), tmp_path / "c"
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.txt").write_text("whales sleep")
+    (tmp_path / "notes" / "b.png").write_bytes(b"")
+    search = ("search", path, "whales")
+    rounds: list[tuple[tuple[str | Path, ...], tuple[tuple[str | Path, ...], ...]]] = [
+        (
+            ("index", tmp_path / "notes", path, "--encoder", encoder),
+            ((), ("--prune",), ("--skip-bad",)),
+        ),
+        (search, ((), ("--facet", "path"), ("--exact",), ("--where", "size > 1000"))),
+        (("reindex", path), (("--encoder", encoder), ("--discard",))),
+        (("delete", path), (("x",), ("--where", "size = 0"))),
+    ]
+    for command, options in rounds:
+        assert len({tuple(sorted(run_json(*command, *more))) for more in options}) == 1, command
+    nothing: dict[str, Any] = {"hits": [], "facets": {}, "replaced": {}, "notes": []}
+    assert run_json(*search, "--where", "size > 1000") == nothing | {"exact": False}

@@ -2,10 +2,9 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
-import command_line
 import pytest
+from command_line import run, run_json
 from tiny_model import write_bert
 
 from searchengine.trainer.native.library import levels
@@ -18,16 +17,6 @@ pytestmark = pytest.mark.skipif(not levels(), reason="the kernel is not compiled
 def as_users_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SEARCHENGINE_RUNTIME")
     monkeypatch.setattr(runtime_config, "has_gpu", lambda: False)
-
-
-def run(*arguments: str | Path, code: int = 0) -> command_line.Done:
-    done = command_line.run(*arguments)
-    assert done.returncode == code, done.stderr
-    return done
-
-
-def json_of(*arguments: str | Path) -> Any:
-    return json.loads(run(*arguments, "--json").stdout)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +45,7 @@ def collection(model: Path, notes: Path, tmp_path_factory: pytest.TempPathFactor
 def test_any_runtime_asks_what_another_indexed(collection: Path) -> None:
     question = ("search", collection, "a whale sings", "-k", "4")
     by_kernel, by_torch = (
-        json_of(*question, *more)["hits"] for more in ((), ("--runtime", "torch"))
+        run_json(*question, *more)["hits"] for more in ((), ("--runtime", "torch"))
     )
     assert [hit["key"] for hit in by_kernel] == [hit["key"] for hit in by_torch]
     assert by_kernel[0]["key"] == "1" and by_kernel[0]["scores"]["vector"] > 0.99
@@ -68,10 +57,10 @@ def test_info_where_the_model_is_gone(notes: Path, tmp_path: Path) -> None:
     model = write_bert(tmp_path / "model")
     run("index", notes, tmp_path / "c", "--encoder", model, "--runtime", "torch")
     model.rename(tmp_path / "moved")
-    info = json_of("info", tmp_path / "c")
+    info = run_json("info", tmp_path / "c")
     assert info["documents"] == 4 and "cannot be loaded" in info["runtime"]
     moved = ("search", tmp_path / "c", "a whale sings", "--encoder", tmp_path / "moved")
-    assert json_of(*moved)["hits"][0]["key"] == "1"
+    assert run_json(*moved)["hits"][0]["key"] == "1"
 
 
 def test_what_cannot_be_is_one_sentence(collection: Path) -> None:
@@ -82,5 +71,5 @@ def test_what_cannot_be_is_one_sentence(collection: Path) -> None:
         (("--runtime", "abacus"), "cpu, cuda, cuda:1 or mps"),
         (("--runtime", "fp32,bf16"), "each kind once"),
     ):
-        done = run(*question, *options, code=2)
-        assert message in done.stderr and "Traceback" not in done.stderr
+        done = run(*question, *options)
+        assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr

@@ -88,6 +88,22 @@ def judged(folder: Path) -> tuple[str | Path, ...]:
         ),
         ("learn c", "questions and judgements are needed: --queries and --qrels"),
         ("learn c --queries queries.jsonl --qrels few.tsv", "judged questions: 1;"),
+        (
+            "index corpus.jsonl new --set code=pq",
+            "code must be one of fp16, int8, got 'pq'",
+        ),
+        (
+            "index corpus.jsonl new --set links=8",
+            "'links' is no field of an index config; they are prefix",
+        ),
+        (
+            "index corpus.jsonl c --set stages=[[16,40]]",
+            "has stages [], got [[16, 40]]; leave the option",
+        ),
+        (
+            "index corpus.jsonl c --set structure=hnsw",
+            "has structure flat, got hnsw; leave the option out",
+        ),
     ],
 )
 def test_what_is_refused(folder: Path, command: str, message: str) -> None:
@@ -95,6 +111,7 @@ def test_what_is_refused(folder: Path, command: str, message: str) -> None:
     assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr
     assert message in done.stderr.strip().splitlines()[-1]
     assert run_json("info", folder / "c")["tuning"] is None
+    assert not (folder / "new").exists()
 
 
 # --------------------------------------------------------------------------------------------- tune
@@ -254,24 +271,3 @@ def test_recipes_of_index(folder: Path, tmp_path: Path, options: str, recipe: ob
     )
     assert near == exact
     assert run_json(*index)["unchanged"] == 480
-
-
-@pytest.mark.parametrize(
-    ("collection", "options", "message"),
-    [
-        ("new", "code=pq", "code must be one of fp16, int8, got 'pq'"),
-        ("new", "links=8", "'links' is no field of an index config; they are prefix, structure"),
-        ("c", "stages=[[16,40]]", "has stages [], got [[16, 40]]; leave the option out, or index"),
-        (
-            "c",
-            "structure=hnsw",
-            "has structure flat, got hnsw; leave the option out, or index into",
-        ),
-    ],
-)
-def test_recipes_refused(folder: Path, collection: str, options: str, message: str) -> None:
-    done = run(
-        "index", "corpus.jsonl", collection, "--encoder", "model", "--set", options, cwd=folder
-    )
-    assert done.returncode == 2 and message in done.stderr, done.stderr
-    assert not (folder / "new").exists()

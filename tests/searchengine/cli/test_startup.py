@@ -51,16 +51,19 @@ with SearchEngine.open(sys.argv[1]) as engine:
     assert not packages & {*HEAVY, "click"}
 
 
-@pytest.mark.parametrize("options", [(), ("--json",)])
-def test_nor_does_the_command(path: Path, options: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("arguments", [
+    ("search", "PATH", "cat", "--mode", "text"),
+    ("search", "PATH", "cat", "--mode", "text", "--json"),
+    ("--help",),
+])  # fmt: skip
+def test_nor_does_the_command(path: Path, arguments: tuple[str, ...]) -> None:
     program = """
 import sys
 from searchengine.cli import cli
-cli(["search", *sys.argv[1:]], standalone_mode=False)
+cli(sys.argv[1:], standalone_mode=False)
 """
-    packages = loaded(program, path, "cat", "--mode", "text", *options)
-    assert "faiss" in packages
-    assert not packages & HEAVY
+    packages = loaded(program, *(path if word == "PATH" else word for word in arguments))
+    assert not packages & (HEAVY if "search" in arguments else {*HEAVY, "faiss", "numpy"})
 
 
 @pytest.mark.parametrize(
