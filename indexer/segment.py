@@ -29,12 +29,12 @@ from searchengine.indexer.building.build import (
     Passages,
     Progress,
     add_passages,
+    build_coarse,
     given_blocks,
     merged_blocks,
     merged_words,
     write_segment,
 )
-from searchengine.indexer.building.coarse import build_coarse
 from searchengine.indexer.config import (
     Code,
     Device,
@@ -48,9 +48,8 @@ from searchengine.indexer.search.cascade import SearchResult, narrow
 from searchengine.indexer.search.segment_files import Parts, read_manifest
 from searchengine.indexer.storage.durable import Checksum, sha256
 from searchengine.indexer.storage.manifest import MANIFEST, VECTORS, Manifest
-from searchengine.indexer.storage.passages_file import PASSAGES, RowPassages
 from searchengine.indexer.storage.rotation import ROTATION_SAMPLE, Prefixes, pca
-from searchengine.indexer.storage.vectors_file import VectorFile
+from searchengine.indexer.storage.vectors_file import PASSAGES, RowPassages, VectorFile
 from searchengine.indexer.storage.words_file import WORDS, Postings, WriteWords
 
 __all__ = ["Code", "Device", "RotationKind", "SearchResult", "Segment", "SegmentConfig", "Storage"]

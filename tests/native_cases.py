@@ -9,7 +9,7 @@ import numpy as np
 from searchengine.indexer import config
 from searchengine.indexer.arrays import address, unit_rows
 from searchengine.indexer.building import coarse
-from searchengine.indexer.building.coarse import build_coarse
+from searchengine.indexer.building.build import build_coarse
 from searchengine.indexer.config import SegmentConfig, Storage
 from searchengine.indexer.native.hnsw import NativeGraph
 from searchengine.indexer.native.library import load

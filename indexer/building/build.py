@@ -1,6 +1,7 @@
 """Writing a segment: its vectors, what is made from them, and the manifest last.
 
-In a merge, rows are copied byte for byte; the rest is made from them.
+In a merge, rows are copied byte for byte; the rest is made from them. The coarse stage is what is
+searched first, over re-normalised prefixes.
 
 With shortlist 0 in its config, the shortlist of a segment is measured: a sample of the rows is used
 as queries, and the shortest of a ladder is taken that finds enough of their true neighbours, or of
@@ -21,10 +22,27 @@ from uuid import uuid4
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.indexer.arrays import BLOCK_ROWS, RowNumbers, evenly, float_rows, unit_rows
-from searchengine.indexer.building.coarse import build_coarse
-from searchengine.indexer.config import Code, RotationKind, SegmentConfig, Storage, Structure
+from searchengine.indexer.arrays import (
+    BLOCK_ROWS,
+    RowNumbers,
+    evenly,
+    float_rows,
+    locality,
+    unit_rows,
+)
+from searchengine.indexer.config import (
+    CANDIDATES,
+    Code,
+    RotationKind,
+    SegmentConfig,
+    Storage,
+    Structure,
+)
 from searchengine.indexer.errors import SegmentError, VectorError
+from searchengine.indexer.faiss_calls import faiss
+from searchengine.indexer.native.hnsw import build_graph
+from searchengine.indexer.native.library import chosen_level
+from searchengine.indexer.search.cascade import CoarseIndex
 from searchengine.indexer.search.segment_files import Parts, open_coarse
 from searchengine.indexer.storage.durable import (
     FileEntry,
@@ -33,9 +51,14 @@ from searchengine.indexer.storage.durable import (
     sync_folder,
 )
 from searchengine.indexer.storage.manifest import COARSE, MANIFEST, ROTATION, VECTORS, Manifest
-from searchengine.indexer.storage.passages_file import PASSAGES, write_passages
 from searchengine.indexer.storage.rotation import ROTATION_SAMPLE, Prefixes, pca, shared
-from searchengine.indexer.storage.vectors_file import DTYPES, VectorFile, write_vectors
+from searchengine.indexer.storage.vectors_file import (
+    DTYPES,
+    PASSAGES,
+    VectorFile,
+    write_passages,
+    write_vectors,
+)
 from searchengine.indexer.storage.words_file import (
     WORDS,
     Moved,
@@ -304,3 +327,67 @@ def measured_shortlist(parts: Parts, config: SegmentConfig) -> int:
         if size == most:
             return next(s for s, recall in recalls.items() if recall >= recalls[most] - _LOSS)
     raise AssertionError("a shortlist of all rows finds all neighbours")
+
+
+TRAIN_ROWS = 50_000
+"""Rows that the ranges of a code are fitted on; k-means takes 40 per list."""
+
+Built = Callable[[int], None]
+
+
+def build_coarse(
+    prefixes: Prefixes,
+    config: SegmentConfig,
+    progress: Built | None = None,
+    kept: RowNumbers | None = None,
+) -> CoarseIndex:
+    """Index the prefixes of all rows, or of the rows `kept`.
+
+    A graph is stored in the order of `locality`: neighbours are stored close together, and a walk
+    touches fewer pages (12 to 17 % more queries per second, 200k real sentences, two cores).
+
+    Memory: the finished index, its training sample, 10 bytes per row and one block.
+
+    Args:
+        prefixes: re-normalised prefixes of all rows.
+        config: the index config.
+        progress: called with the number of rows just added.
+        kept: rising row numbers; None for all.
+    """
+    rows = prefixes.rows if kept is None else kept.size
+    index = empty(config, rows)
+    if not index.is_trained:
+        index.train(prefixes.sample(max(TRAIN_ROWS, 40 * getattr(index, "nlist", 0))))
+    order = kept
+    if config.structure is Structure.HNSW:
+        order = locality(prefixes.blocks(kept), prefixes.sample(TRAIN_ROWS))
+        order = order if kept is None else kept[order]
+        level = chosen_level()
+        if config.code is Code.INT8 and level is not None:
+            report = progress or (lambda _: None)
+            graph = build_graph(index, prefixes.blocks(order), order, level, report)
+            return CoarseIndex(graph)
+    if order is not None and config.structure is not Structure.IVF:
+        inner, index = index, faiss.IndexIDMap(index)
+        inner.this.disown()
+        index.own_fields = True
+    done = 0
+    for block in prefixes.blocks(order):
+        if order is None:
+            index.add(block)
+        else:
+            index.add_with_ids(block, order[done : done + len(block)])
+        done += len(block)
+        if progress is not None:
+            progress(len(block))
+    return CoarseIndex(index)
+
+
+def empty(config: SegmentConfig, rows: int) -> Any:
+    """An empty, untrained faiss index for the coarse stage of `rows` rows."""
+    index = faiss.index_factory(config.prefix, config.factory(rows), faiss.METRIC_INNER_PRODUCT)
+    if isinstance(index, faiss.IndexHNSW):
+        index.hnsw.efConstruction = CANDIDATES
+    elif isinstance(index, faiss.IndexIVF):
+        index.cp.min_points_per_centroid = 1  # faiss prints a warning of fewer than 39
+    return index

@@ -30,9 +30,8 @@ from searchengine.indexer.search.native_search import (
 )
 from searchengine.indexer.storage.durable import Checksum
 from searchengine.indexer.storage.manifest import COARSE, MANIFEST, ROTATION, VECTORS, Manifest
-from searchengine.indexer.storage.passages_file import PASSAGES, RowPassages, npy_start
 from searchengine.indexer.storage.rotation import Prefixes
-from searchengine.indexer.storage.vectors_file import VectorFile
+from searchengine.indexer.storage.vectors_file import PASSAGES, RowPassages, VectorFile, npy_start
 from searchengine.indexer.storage.words_file import WORDS, Postings
 
 GPU_MAX_SIZE = 2048

@@ -4,19 +4,19 @@
     added("heart attack symptoms", settings)            # {"myocardial": 1.0, …}
 
 Words are compared as the tokenizer of the collection cuts them: a group with "car" holds for "cars"
-too.
+too. The setting of a collection has one group of synonyms a line, separated by commas.
 """
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
 
 from searchengine.corpus.analyzer import Analyzer, normalized, runs
 from searchengine.corpus.language_traits import UNSPACED_OR_KOREAN
-from searchengine.corpus.synonym_groups import SETTING
+from searchengine.errors import QueryError
 
 MAX_ADDED = 64
 """Maximum words that are added to a question."""
@@ -116,3 +116,41 @@ def phrases(question: str) -> tuple[Phrase, ...]:
 def unquoted(question: str) -> str:
     """The question, normalized, with spaces in place of the marks around phrases."""
     return normalized(question).replace('+"', '"').translate(_MARKS).strip()
+
+
+SETTING = "synonyms"
+"""The setting of a collection, a text as `stored` writes it."""
+MAX_GROUPS, MAX_SYNONYMS, MAX_WORDS, MAX_LETTERS = 10_000, 50, 8, 200
+"""Maximum groups, synonyms of a group, and words and characters of a synonym."""
+_FORBIDDEN = re.compile("[\ud800-\udfff]|,|=>")
+
+
+def stored(groups: Iterable[Iterable[str]]) -> str:
+    """Groups as the setting of a collection. Raises QueryError."""
+    checked = [*map(_checked, _listed(groups, "synonyms must be a list of groups"))]
+    if len(checked) > MAX_GROUPS:
+        raise QueryError(f"synonyms must be at most {MAX_GROUPS:,} groups, got {len(checked):,}")
+    return "\n".join(", ".join(group) for group in checked)
+
+
+def _listed(values: Any, rule: str) -> Iterable[Any]:
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise QueryError(f"{rule}, got {values!r:.80}")
+    return values
+
+
+def _checked(group: Iterable[str]) -> tuple[str, ...]:
+    synonyms: dict[str, str] = {}
+    for synonym in _listed(group, "a group of synonyms must be a list of texts"):
+        text = " ".join(synonym.split()) if isinstance(synonym, str) else ""
+        fits = 1 <= len(runs(text)) <= MAX_WORDS and len(text) <= MAX_LETTERS
+        if not fits or _FORBIDDEN.search(text):  # all of a group stand for each other: no =>
+            raise QueryError(
+                f"a synonym must be text of 1 to {MAX_WORDS} words and at most {MAX_LETTERS} "
+                f"characters in UTF-8, without commas and =>, got {synonym!r:.80}"
+            )
+        synonyms.setdefault(text.casefold(), text)
+    if not 2 <= len(synonyms) <= MAX_SYNONYMS:
+        listed = f"{len(synonyms)}: {', '.join(synonyms.values())!r:.80}"
+        raise QueryError(f"a group must have 2 to {MAX_SYNONYMS} different synonyms, got {listed}")
+    return tuple(synonyms.values())

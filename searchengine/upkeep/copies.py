@@ -21,14 +21,14 @@ from searchengine.backends.folder.snapshot import Snapshot as FolderSnapshot
 from searchengine.backends.folder.store import SegmentRow, Store
 from searchengine.backends.mode import CHOSEN, Mode
 from searchengine.backends.opening import create_backend, exists, is_url, open_backend
+from searchengine.backends.synonyms import SETTING
 from searchengine.corpus.analyzer import Analyzer
-from searchengine.corpus.synonym_groups import SETTING
 from searchengine.errors import CollectionError, EncoderMismatch
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.storage.durable import FileEntry, link_verified, sync_file, sync_folder
 from searchengine.indexer.storage.manifest import MANIFEST
-from searchengine.indexer.storage.passages_file import PASSAGES
+from searchengine.indexer.storage.vectors_file import PASSAGES
 from searchengine.upkeep.tuning import QUERY_MAP
 from searchengine.upkeep.verify import check_pages, check_tables, settled
 

@@ -43,7 +43,7 @@ from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.errors import SegmentError, SegmentFormatError
 from searchengine.indexer.search.segment_files import read_manifest
-from searchengine.indexer.storage.passages_file import PASSAGES, RowPassages
+from searchengine.indexer.storage.vectors_file import PASSAGES, RowPassages
 from searchengine.ingest.ingestion import passage_reader
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.upkeep.reindex import encode_stored

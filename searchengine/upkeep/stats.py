@@ -8,7 +8,7 @@ from typing import Any
 from searchengine.backends.contract import Snapshot
 from searchengine.backends.folder.writer import TUNED
 from searchengine.backends.mode import Mode, weight_of
-from searchengine.corpus.synonym_groups import SETTING
+from searchengine.backends.synonyms import SETTING
 from searchengine.encoders.protocol import NO_ENCODER
 from searchengine.indexer.config import ALL_ROWS, SegmentConfig, Structure
 from searchengine.upkeep.tuning import describe, description

@@ -16,7 +16,7 @@ from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.backends.folder.writer import Measured
 from searchengine.backends.mode import CHOSEN, Mode
-from searchengine.corpus.synonym_groups import SETTING, stored
+from searchengine.backends.synonyms import SETTING, stored
 from searchengine.encoders.loading import CollectionEncoder
 from searchengine.encoders.protocol import NO_ENCODER, TextEncoder
 from searchengine.errors import QueryError

@@ -19,7 +19,7 @@ from searchengine.backends.folder.view import open_committed
 from searchengine.backends.opening import in_folder, is_url
 from searchengine.errors import CollectionError
 from searchengine.indexer.segment import Segment
-from searchengine.indexer.storage.passages_file import PASSAGES
+from searchengine.indexer.storage.vectors_file import PASSAGES
 
 _UNIT = 5e-3  # distance of a stored vector's length from 1: it is rounded to float16
 _TRIES = 20  # segments may be replaced between the opening of a commit and that of its files

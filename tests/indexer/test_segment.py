@@ -17,7 +17,7 @@ from searchengine.indexer.config import Structure
 from searchengine.indexer.errors import SegmentConfigError, SegmentError, VectorError
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Code, RotationKind, Segment, SegmentConfig, Storage
-from searchengine.indexer.storage.passages_file import PASSAGES
+from searchengine.indexer.storage.vectors_file import PASSAGES
 
 DIM = 48
 DOCS = REPOSITORY / "docs" / "format.md"

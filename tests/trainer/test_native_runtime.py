@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.model.tokens import TokenIds, Tokenization
 from searchengine.trainer.native import library, weights
-from searchengine.trainer.native.wordpiece import FEW, FastTokenIds
+from searchengine.trainer.native.library import FEW, FastTokenIds
 
 LENGTHS = (1, 2, 3, 5, 16, 47, 48, 63, 64, 65, 130)
 WIDTH, HEADS, INNER, TOKENS = 96, 2, 208, 50

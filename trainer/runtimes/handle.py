@@ -14,8 +14,7 @@ from searchengine.trainer.errors import ModelError, require
 from searchengine.trainer.model.bert import Bert, OtherModelError, read_bert
 from searchengine.trainer.model.layout import as_damage
 from searchengine.trainer.model.tokens import TokenIds
-from searchengine.trainer.native.library import kernel
-from searchengine.trainer.native.wordpiece import FastTokenIds
+from searchengine.trainer.native.library import FastTokenIds, kernel
 from searchengine.trainer.runtimes import native_runtime
 from searchengine.trainer.runtimes.runtime_config import (
     Choice,

@@ -35,7 +35,7 @@ from searchengine.trainer.model.tokens import (
     Tokenization,
     Vectors,
 )
-from searchengine.trainer.native.wordpiece import FastTokenIds
+from searchengine.trainer.native.library import FastTokenIds
 from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig
 from searchengine.trainer.sources.source import Source
 

@@ -27,10 +27,10 @@ import unicodedata
 from contextlib import suppress
 from typing import NamedTuple
 
-from searchengine.backends.filters.dates import Date
 from searchengine.backends.filters.tree import (
     COLUMNS,
     Check,
+    Date,
     Field,
     Filter,
     Group,

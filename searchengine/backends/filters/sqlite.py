@@ -21,7 +21,6 @@ import sqlite3
 from collections.abc import Mapping
 from functools import partial
 
-from searchengine.backends.filters.dates import moment_sql
 from searchengine.backends.filters.parser import field_named
 from searchengine.backends.filters.tree import (
     COLUMNS,
@@ -33,6 +32,7 @@ from searchengine.backends.filters.tree import (
     Value,
     condition_of,
     like_pattern,
+    moment_sql,
 )
 
 _TYPES = {

@@ -19,12 +19,12 @@ import json
 import re
 from typing import Any
 
-from searchengine.backends.filters.dates import Date
 from searchengine.backends.filters.parser import parse
 from searchengine.backends.filters.tree import (
     COLUMNS,
     Check,
     Condition,
+    Date,
     Field,
     Predicate,
     condition_of,

@@ -8,8 +8,7 @@ import pytest
 from conftest import WordLengths
 
 from searchengine import SearchEngine
-from searchengine.backends.synonyms import MAX_ADDED, added
-from searchengine.corpus.synonym_groups import stored
+from searchengine.backends.synonyms import MAX_ADDED, added, stored
 from searchengine.errors import QueryError
 
 GROUPS = [["car", "automobile", "motor vehicle"], ["heart attack", "myocardial infarction", "MI"]]
