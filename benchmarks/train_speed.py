@@ -107,8 +107,7 @@ def train_ours(data: Path, steps: int, batch: int, nested: bool, **more: Any) ->
 
 def same_rows(data: Path, steps: int, batch: int) -> list[dict[str, str]]:
     """The triplets that ours trains on, in its order."""
-    from searchengine.trainer.training.batches import BatchPlan
-    from searchengine.trainer.training.examples import read_examples
+    from searchengine.trainer.training.examples import BatchPlan, read_examples
 
     with tempfile.TemporaryDirectory() as scratch:
         config = configure(data, Path(scratch), steps, batch, nested=False)

@@ -67,9 +67,8 @@ from searchengine.ingest.languages import choose_again
 from searchengine.ingest.passages import PassageConfig, PassageReader
 from searchengine.ingest.settings import CollectionSettings
 from searchengine.query.duplicates import Duplicates, duplicates, mean_of
-from searchengine.query.explanation import Explanation, explain
 from searchengine.query.hits import Hit, Hits
-from searchengine.query.page import hits, reranked
+from searchengine.query.page import Explanation, explain, hits, reranked
 from searchengine.query.ranking import rank, rank_by_weights, rank_keys
 from searchengine.query.request import (
     CANDIDATES,

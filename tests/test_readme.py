@@ -54,7 +54,7 @@ def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
             return read_config(path, small, *settings)
 
         monkeypatch.setattr("searchengine.cli.train.read_config", few_steps)
-        monkeypatch.setattr("searchengine.trainer.training.head.ROTATION_TEXTS", 200)
+        monkeypatch.setattr("searchengine.trainer.training.training_model.ROTATION_TEXTS", 200)
     return few
 
 

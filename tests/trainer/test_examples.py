@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine.trainer.errors import DataError
-from searchengine.trainer.training.batches import BatchPlan, augmented
 from searchengine.trainer.training.examples import (
     Batch,
+    BatchPlan,
     Row,
+    augmented,
     read_dev,
     read_examples,
 )

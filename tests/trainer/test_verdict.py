@@ -21,7 +21,6 @@ from searchengine.trainer.errors import ConfigError, DataError, TrainingWarning
 from searchengine.trainer.evaluation.sts import StsTask, sts_tasks
 from searchengine.trainer.model.modules import Classifier
 from searchengine.trainer.training.examples import Row, Split, identity, read_sts
-from searchengine.trainer.training.head import CS, C, chosen_c, fit_classifier
 from searchengine.trainer.training.judging import (
     MIN_ITEMS,
     MIN_LABELS,
@@ -30,6 +29,7 @@ from searchengine.trainer.training.judging import (
 from searchengine.trainer.training.loop import Report, train
 from searchengine.trainer.training.result import PRIOR_LABELS
 from searchengine.trainer.training.train_config import TrainConfig
+from searchengine.trainer.training.training_model import CS, C, chosen_c, fit_classifier
 from tests.trainer.test_train_loop import (
     LAYER,
     NOUNS,

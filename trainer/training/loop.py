@@ -27,13 +27,17 @@ from searchengine.trainer.files import remove_folder
 from searchengine.trainer.runtimes.torch_runtime import ran_out_of_memory
 from searchengine.trainer.training import checkpoint
 from searchengine.trainer.training.examples import Batch
-from searchengine.trainer.training.head import CLASSIFIER_TEXTS, fit_classifier, rotate_head
 from searchengine.trainer.training.judging import Measure, Scores, mean, unjudged
 from searchengine.trainer.training.processes import launched_rank
 from searchengine.trainer.training.result import finish, judge_base
 from searchengine.trainer.training.run import Run, copy_weights, make_run
 from searchengine.trainer.training.train_config import TrainConfig
-from searchengine.trainer.training.training_model import text_ids
+from searchengine.trainer.training.training_model import (
+    CLASSIFIER_TEXTS,
+    fit_classifier,
+    rotate_head,
+    text_ids,
+)
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CHECKPOINT_SECONDS = 300

@@ -12,11 +12,11 @@ from typing import Any
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import TrainingWarning
 from searchengine.trainer.model.modules import Classifier
-from searchengine.trainer.training.head import CLASSIFIER_TEXTS, fit_classifier
 from searchengine.trainer.training.judging import MIN_ITEMS, Verdict, unjudged
 from searchengine.trainer.training.longlora import restore_network
 from searchengine.trainer.training.run import Run, copy_weights
 from searchengine.trainer.training.train_config import Objective, TrainConfig
+from searchengine.trainer.training.training_model import CLASSIFIER_TEXTS, fit_classifier
 
 PRIOR_LABELS = 20
 """As many labels must be learnt for the trained weights to count as much as those of step 0."""

@@ -15,9 +15,7 @@ from searchengine.trainer.model.layout import remote_code
 from searchengine.trainer.model.model_folder import Model, describe, read
 from searchengine.trainer.model.modules import Classifier, Dense
 from searchengine.trainer.sources.source import Source
-from searchengine.trainer.training.batches import BatchPlan
-from searchengine.trainer.training.examples import Batch, Split, digest, read_examples
-from searchengine.trainer.training.head import with_linear_head
+from searchengine.trainer.training.examples import Batch, BatchPlan, Split, digest, read_examples
 from searchengine.trainer.training.judging import Measure, Scores, make_measures
 from searchengine.trainer.training.longlora import lengthened, prepare_network
 from searchengine.trainer.training.objectives import OBJECTIVES, PrefixObjective
@@ -27,6 +25,7 @@ from searchengine.trainer.training.train_config import Augment, Objective, Poole
 from searchengine.trainer.training.training_model import (
     TrainingModel,
     set_dropout,
+    with_linear_head,
     with_pooling,
 )
 
