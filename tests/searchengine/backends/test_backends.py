@@ -249,19 +249,6 @@ def test_near_duplicates_are_grouped(engine: SearchEngine) -> None:
         engine.duplicates(0)
 
 
-def test_words(engine: SearchEngine) -> None:
-    engine.collection.upsert(
-        [
-            Entry(Document("a", "whales sleep in the deep sea"), ((0, 5),), units(1)),
-            Entry(Document("b", "a sparrow", "Sleeping birds"), ((0, 5),), units(1)),
-            Entry(Document("c", "a stone"), ((0, 5),), units(1)),
-        ]
-    )
-    hits = engine.search("sleeping whale", mode="text")
-    assert hits[0].key == "a" and {hit.key for hit in hits} == {"a", "b"}
-    assert engine.search("nothing of it", mode="text") == []
-
-
 # --- changing -------------------------------------------------------------------------------------
 
 

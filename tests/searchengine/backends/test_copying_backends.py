@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,8 @@ def test_differences_are_mended_and_others_named(source: Path, url: str) -> None
             connection.execute("UPDATE documents SET title = 'other' WHERE id = 8")
         assert (copy(source, url).written, copy(source, url).written) == (1, 0)
         entry = stored_entries(engine.collection, ["k1"])[0]
-        engine.collection.upsert([_renamed(entry)])
+        renamed = replace(entry.document, key="renamed")
+        engine.collection.upsert([replace(entry, document=renamed)])
     with pytest.raises(CollectionError, match=r"1 documents that .* not have, such as 'renamed'"):
         copy(source, url)
 
@@ -98,12 +100,6 @@ def test_what_the_source_deleted_is_named_and_pruned(source: Path, url: str) -> 
     assert (pruned.written, pruned.removed) == (0, 2)  # the new one was copied before the refusal
     assert sorted(contents(url)) == sorted(contents(source))
     assert copy(source, url).removed == 0
-
-
-def _renamed(entry: Any) -> Any:
-    from dataclasses import replace
-
-    return replace(entry, document=replace(entry.document, key="renamed"))
 
 
 def test_another_encoder_or_other_passages_are_refused(

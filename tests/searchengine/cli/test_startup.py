@@ -66,6 +66,13 @@ cli(sys.argv[1:], standalone_mode=False)
     assert not packages & (HEAVY if "search" in arguments else {*HEAVY, "faiss", "numpy"})
 
 
+def test_a_missing_faiss_is_named(path: Path) -> None:
+    program = "import sys; sys.modules['faiss'] = None; from searchengine.cli import cli; cli()"
+    command = [sys.executable, "-c", program, "info", path]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and "pip install faiss-cpu" in done.stderr
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

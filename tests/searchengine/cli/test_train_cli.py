@@ -87,13 +87,6 @@ def test_labels(folder: Path) -> None:
     assert without.returncode == 2 and "knows no labels" in without.stderr
 
 
-def test_scores(folder: Path) -> None:
-    common = "--base base --set max_steps=2".split()
-    scores = run(folder, *"train dev.tsv --preset scored-pairs --out scores".split(), *common)
-    assert scores.returncode == 0, scores.stderr
-    assert "Not compared with the base" in scores.stderr  # 30 pairs: too few to hold some out
-
-
 @pytest.mark.parametrize(
     "options, message",
     [

@@ -49,25 +49,14 @@ def test_read_qrels(tmp_path: Path) -> None:
             '{"_id": "a", "text": "b"}\n' * 2,
             r"q\.jsonl:2: keys of questions must be unique, got 'a' twice",
         ),
+        ("qrels.tsv", "", "the file has no judgements"),
+        ("qrels.tsv", "query-id\tcorpus-id\tscore\n", "the file has no judgements"),
+        ("qrels.tsv", "query-id\tcorpus-id\tscore\nq\td\thigh\n", ":2: expected query-id"),
+        ("qrels.tsv", "q\td\t1\nq d\n", ":2: expected query-id"),
+        ("qrels.tsv", "q\td\t1.0\n", ":1: expected query-id"),
     ],
 )
-def test_bad_queries(tmp_path: Path, name: str, content: str, message: str) -> None:
+def test_bad_queries_and_qrels(tmp_path: Path, name: str, content: str, message: str) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(CorpusError, match=message):
-        read_queries(tmp_path / name)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("", "the file has no judgements"),
-        ("query-id\tcorpus-id\tscore\n", "the file has no judgements"),
-        ("query-id\tcorpus-id\tscore\nq\td\thigh\n", ":2: expected query-id"),
-        ("q\td\t1\nq d\n", ":2: expected query-id"),
-        ("q\td\t1.0\n", ":1: expected query-id"),
-    ],
-)
-def test_bad_qrels(tmp_path: Path, content: str, message: str) -> None:
-    (tmp_path / "qrels.tsv").write_text(content)
-    with pytest.raises(CorpusError, match=message):
-        read_qrels(tmp_path / "qrels.tsv")
+        (read_queries if name.startswith("q.") else read_qrels)(tmp_path / name)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import run, run_json
+from command_line import run_json
 from hypothesis import given
 from hypothesis import strategies as st
 from postgres_server import new_url
@@ -211,8 +211,6 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert learnt["stored"] and learnt["questions"] == 2 * COUNT and learnt["mode"] == "vector"
     assert run_json("info", place)["query_map"]["figures"] == learnt["figures"]
-    for words in ([], ["--queries", tmp_path / "q.jsonl"]):
-        assert run("learn", place, *words).returncode == 2
 
 
 @given(st.integers(0, 10**6))

@@ -68,15 +68,8 @@ def test_metrics_of_a_written_run_are_the_reference_tools(tmp_path: Path) -> Non
     assert values["map"][list(qrels).index("unanswered")] == 0
 
 
-@pytest.mark.parametrize(
-    ("run", "tag", "message"),
-    [
-        ({"q": {"a b": 1.0}}, "x", "the document must not contain white space, .* got 'a b'"),
-        ({"q\t1": {"a": 1.0}}, "x", r"the question must not contain white space, .* got 'q\\t1'"),
-        ({"q": {"a": 1.0}}, "my tag", "the tag must not contain white space, .* got 'my tag'"),
-    ],
-)
-def test_names_that_no_run_file_holds(tmp_path: Path, run: Run, tag: str, message: str) -> None:
-    with pytest.raises(CorpusError, match=message):
-        write_run(tmp_path / "a.run", run, tag)
-    assert not (tmp_path / "a.run").exists()
+def test_names_that_no_run_file_holds(tmp_path: Path) -> None:
+    for run, tag in (({"q": {"a b": 1.0}}, "x"), ({"q\t1": {"a": 1.0}}, "x"), ({}, "my tag")):
+        with pytest.raises(CorpusError, match="must not contain white space"):
+            write_run(tmp_path / "a.run", run, tag)
+        assert not (tmp_path / "a.run").exists()

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -56,24 +55,14 @@ def test_curl_and_python(tmp_path: Path) -> None:
 def test_the_image_has_what_it_installs_and_nothing_else() -> None:
     """Not the tests, and above all no tokens or collections that are stored in the checkout."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
-    (extras,) = re.findall(r'"\.\[(.*)\]"', DOCKERFILE)
-    assert set(extras.split(",")) <= set(project["project"]["optional-dependencies"])
     known = {name for parameter in cli.commands["serve"].params for name in parameter.opts}
     started = DOCKERFILE.split("ENTRYPOINT")[1] + re.findall("ExecStart=.*", PAGE)[0]
     assert set(re.findall(r"--[a-z-]+", started)) <= known
-    everything, *lines = [
-        line
-        for line in (REPOSITORY / ".dockerignore").read_text().splitlines()
-        if not line.startswith("#")
-    ]
-    assert everything == "*"
-    copied = {line[1:] for line in lines if line.startswith("!")}
-    assert all((REPOSITORY / name).exists() for name in copied)
+    rules = (REPOSITORY / ".dockerignore").read_text().splitlines()
+    everything, *lines = [line for line in rules if not line.startswith("#")]
+    assert everything == "*" and "**/__pycache__" in lines
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
     needed = {"pyproject.toml", project["project"]["readme"], *wheel["packages"]}
     needed |= {"indexer", "trainer"}  # where the links in searchengine lead
     needed |= {*wheel["force-include"], "constraints.txt", "LICENSE"}
-    assert copied == needed and not {"tests", "tokens.txt"} & copied
-    assert re.findall(r"^COPY (.*)", DOCKERFILE, re.MULTILINE) == [". ."]
-    left_out = [line.removeprefix("**/") for line in lines if not line.startswith("!")]
-    assert any(fnmatch("__pycache__", pattern) for pattern in left_out)
+    assert {line[1:] for line in lines if line.startswith("!")} == needed

@@ -1,19 +1,16 @@
 """Verify, info, backup, export, and what older versions have written."""
 
 import errno
-import json
 import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from conftest import WordLengths
 
 from searchengine import SearchEngine
-from searchengine.corpus.files import read_corpus
 from searchengine.errors import CollectionError
 
 DOCUMENTS: list[dict[str, Any]] = [
@@ -171,25 +168,3 @@ def test_a_backup_links_segments_or_copies_them(
         restored.verify()
         restored.optimize()
     engine.verify()
-
-
-def test_an_export_can_be_indexed_and_computed_with(engine: SearchEngine, tmp_path: Path) -> None:
-    folder = tmp_path / "export"
-    assert engine.export(folder) == 3
-    lines = (folder / "documents.jsonl").read_text().splitlines()
-    assert [json.loads(line) for line in lines] == DOCUMENTS
-    assert '"ü"' in lines[0]  # as it is read, not as an escape
-    passages = [json.loads(line) for line in (folder / "passages.jsonl").read_text().splitlines()]
-    assert passages == [
-        {"key": "threes", "start": 0, "end": 11},
-        {"key": "mixed", "start": 0, "end": 13},
-        {"key": "fives", "start": 0, "end": 5},
-    ]
-    vectors = np.load(folder / "vectors.npy")
-    expected = WordLengths().encode(["the cat sat", "the cat slept", "whale sleep"])
-    assert vectors.dtype == np.float32
-    assert vectors == pytest.approx(expected, abs=1e-3)
-    with SearchEngine.create(tmp_path / "again", WordLengths()) as again:
-        assert again.add(read_corpus(folder / "documents.jsonl")).added == 3
-        keys = [[hit.key for hit in each.search("one dog")] for each in (again, engine)]
-        assert keys[0] == keys[1]

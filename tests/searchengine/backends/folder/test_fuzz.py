@@ -3,8 +3,6 @@
 import gzip
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -196,13 +194,3 @@ def test_folders_that_loop_and_what_is_no_file(tmp_path: Path) -> None:
     (tmp_path / "folder.txt").mkdir()
     assert [d.key for d in read_corpus(tmp_path)] == ["a.txt", "linked.md"]
     assert count_records(tmp_path) == 2
-
-
-def test_a_named_pipe_is_read_as_it_fills(tmp_path: Path) -> None:
-    path = tmp_path / "c.jsonl"
-    os.mkfifo(path)
-    assert count_records(path) is None
-    script = "import sys; open(sys.argv[1], 'w').write('{\"text\": \"a\"}\\n' * 3)"
-    with subprocess.Popen([sys.executable, "-c", script, str(path)]):
-        texts = [d.text for d in read_corpus(path)]
-        assert texts == ["a", "a", "a"]

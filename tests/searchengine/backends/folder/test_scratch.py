@@ -134,14 +134,6 @@ def test_an_empty_folder_stays_and_is_filled(tmp_path: Path) -> None:
         create(path)
 
 
-def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "c" / "segments").mkdir(parents=True)
-    (tmp_path / "c" / "segments" / "notes.txt").touch()
-    with pytest.raises(CollectionError, match="exists already"):
-        create(tmp_path / "c")
-    assert (tmp_path / "c" / "segments" / "notes.txt").exists()
-
-
 def test_a_mount_point(tmp_path: Path) -> None:
     """A file system of its own, as the volume of a container: it cannot be renamed or replaced."""
     script = """

@@ -47,15 +47,6 @@ def test_a_long_add_ends_in_one_segment(
     assert to_merge(segments, written=(), finished=10**7) == expected
 
 
-def test_a_call_merges_the_tiers_that_it_has_filled() -> None:
-    segments = [(5000, 5000)] * 4 + [(1, 1)] * 4
-    assert to_merge(segments, written=[]) == []
-    assert to_merge(segments, written=[7]) == [4, 5, 6, 7]
-    assert to_merge(segments, written=[3]) == [*range(8)]
-    assert to_merge(segments, written=[3, 7]) == [4, 5, 6, 7]
-    assert to_merge([*segments, (10, 20)], written=[]) == [8]
-
-
 @given(batches=st.lists(st.integers(1, 3000), max_size=400))
 def test_segments_stay_few_and_rows_are_copied_seldom(batches: list[int]) -> None:
     segments: list[int] = []
