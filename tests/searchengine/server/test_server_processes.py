@@ -66,7 +66,8 @@ def test_workers_are_one_server(tmp_path: Path, vectors: Path) -> None:
         wait_until(lambda: len(workers_of(server)) == 2)
         for i in range(6):  # every client opens a connection, which any of the workers accepts
             with server.client() as client:
-                assert client.put(f"{AT}/k{i}", json={"text": "x", "n": i}).status_code == 200
+                body = {"text": "x", "n": i, "_vector": np.eye(DIM)[0].tolist()}
+                assert client.put(f"{AT}/k{i}", json=body).status_code == 200
                 assert client.get(f"{AT}/k{i}").json()["n"] == i  # the same worker
         (tmp_path / "tokens.txt").write_text(TOKENS.replace(READER, "0123456789abcdef-other"))
         time.sleep(1.5)
