@@ -127,6 +127,14 @@ def test_interrupted_index_goes_on_after_its_last_commit(tmp_path: Path) -> None
     whole.write_text("".join(lines))
     os.mkfifo(fifo)
     encoder = write_model2vec(tmp_path / "static")
+    process = indexing(fifo, collection, "--encoder", encoder)
+    with feeding(fifo, process) as stream:
+        stream.write(lines[0])
+        stream.flush()
+        wait_until(lambda: (collection / "segments").exists())
+        last = interrupted(process, signal.SIGTERM, 143)
+    assert last.startswith("Interrupted before the first commit; nothing was changed")
+    assert not collection.exists()
     often = "ingestion.SECONDS = 0; pipeline.LARGEST_BLOCK = 20, 1 << 19; pipeline.AHEAD = 1"
     process = indexing(fifo, collection, "--encoder", encoder, before=often)
     with feeding(fifo, process) as stream:
@@ -139,20 +147,6 @@ def test_interrupted_index_goes_on_after_its_last_commit(tmp_path: Path) -> None
     report = run_json("index", whole, collection)
     assert (report["added"], report["unchanged"], report["documents"]) == (10, 20, 30)
     assert run("verify", collection).returncode == 0
-
-
-def test_interrupted_before_the_first_commit_nothing_is_left(tmp_path: Path) -> None:
-    collection, fifo = tmp_path / "c", tmp_path / "slow.jsonl"
-    os.mkfifo(fifo)
-    encoder = write_model2vec(tmp_path / "static")
-    process = indexing(fifo, collection, "--encoder", encoder)
-    with feeding(fifo, process) as stream:
-        stream.write('{"_id": "a", "text": "one"}\n')
-        stream.flush()
-        wait_until(lambda: (collection / "segments").exists())
-        last = interrupted(process, signal.SIGTERM, 143)
-    assert last.startswith("Interrupted before the first commit; nothing was changed")
-    assert not collection.exists()
 
 
 def test_a_second_writer_is_refused_or_waits(

@@ -122,9 +122,7 @@ def test_fields_and_keys_of_a_table(tmp_path: Path) -> None:
     collection = tmp_path / "c.index"
     refused = one_sentence(run("index", tmp_path / "c.csv", collection))
     assert "no field 'text' (fields: 'title', 'Body')" in refused
-    assert "--text-field body" in refused
-    assert "--skip-bad" not in refused  # which goes on past records, not past a whole file
-    assert not collection.exists()
+    assert "--text-field body" in refused and not collection.exists()
     options = ("--text-field", "body", "--key-prefix", "papers:")
     assert run_json("index", tmp_path / "c.csv", collection, *options)["added"] == 1
     (tmp_path / "c.csv").write_text("title,Body\nBread,It rises.\nWhales,They sleep by halves.\n")
@@ -133,8 +131,6 @@ def test_fields_and_keys_of_a_table(tmp_path: Path) -> None:
     (hit,) = run_json("search", collection, "Whales", "-k", "1")["hits"]
     assert re.fullmatch(r"papers:[0-9a-f]{32}", hit["key"])
     assert (hit["title"], hit["text"]) == ("Whales", "They sleep by halves.")
-    doubled = run("index", tmp_path / "c.csv", collection, "--text-field", "a", "--id-field", "A")
-    assert "must name different fields" in one_sentence(doubled)
 
 
 def test_a_shell_sees_streams_and_exit_codes(folder: Path) -> None:
@@ -311,8 +307,6 @@ def test_a_folder_of_files(tmp_path: Path) -> None:
     assert (hit["key"], hit["title"], hit["heading"]) == ("n/a.md", "Whales", "Whales > Sleep")
     keys = [document["_id"] for document in run_json("list", index)]
     assert keys == ["n/a.md", "n/b.html", "n/c.json#1", "n/e.txt"]
-    done = run("index", folder / "broken.pdf", index)
-    assert done.returncode == 2 and "--skip-bad" not in done.stderr
 
 
 def test_standard_input(tmp_path: Path) -> None:

@@ -20,11 +20,6 @@ def as_users_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_bert(tmp_path_factory.mktemp("m") / "tiny")
-
-
-@pytest.fixture(scope="module")
 def notes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("notes") / "notes.jsonl"
     texts = ["the dog sleeps", "a whale sings", "two cars near the house", "red music"]
@@ -34,9 +29,10 @@ def notes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def collection(model: Path, notes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def collection(notes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Indexed by the native kernel."""
     path = tmp_path_factory.mktemp("c") / "c"
+    model = write_bert(path.with_name("tiny"))
     done = run("index", notes, path, "--encoder", model, "--runtime", "native")
     assert "Rounding the encoder to 8 bits, once" in done.stderr
     return path

@@ -1,7 +1,6 @@
 """What Haystack alone has: pipelines as texts, components that run others."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +19,14 @@ from searchengine.integrations.haystack import SearchEngineRetriever, SearchEngi
 MODULES = ["searchengine.integrations.haystack"]
 
 
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[SearchEngine]:
-    """Its encoder is a folder, so that a pipeline can open it again."""
-    with SearchEngine.create(tmp_path / "c", write_model2vec(tmp_path / "model")) as engine:
-        yield engine
-
-
 def again(pipeline: Pipeline, name: str) -> Any:
     """A component of the pipeline that is written as a text and read again."""
     return Pipeline.loads(pipeline.dumps(), allowed_modules=MODULES).get_component(name)
 
 
-def test_pipelines_are_written_and_read(engine: SearchEngine) -> None:
+def test_pipelines_are_written_and_read(tmp_path: Path) -> None:
+    """The encoder is a folder, so that a pipeline can open the collection again."""
+    engine = SearchEngine.create(tmp_path / "c", write_model2vec(tmp_path / "model"))
     indexing = Pipeline()
     indexing.add_component("splitter", DocumentSplitter(split_by="word", split_length=3))
     indexing.add_component("writer", SearchEngineWriter(engine, skip_bad=True))
@@ -56,5 +50,5 @@ def test_pipelines_are_written_and_read(engine: SearchEngine) -> None:
         assert retriever.to_dict() == query.get_component("retriever").to_dict()
         assert writer.options == {"skip_bad": True}
     finally:
-        retriever.engine.close()
-        writer.engine.close()
+        for each in (retriever.engine, writer.engine, engine):
+            each.close()

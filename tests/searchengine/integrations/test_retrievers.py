@@ -28,24 +28,12 @@ STORED = {key: {**metadata} for key, _, metadata in DOCUMENTS}
 STORED["a"]["seen"] = "2020-03-01T00:00:00"
 
 
-class Framework:
-    """Adds documents to a collection and finds them, as a program of the framework does."""
-
-    package: str
-
-    def add(self, engine: SearchEngine, documents: list[Added]) -> int:
-        """Returns how many were written."""
-        raise NotImplementedError
-
-    def find(self, engine: SearchEngine, query: str, k: int, **options: Any) -> list[Found]:
-        raise NotImplementedError
-
-    def start(self, found: Found) -> Any:
-        """The offset of a passage, which leaves the metadata."""
-        raise NotImplementedError
+Framework = Any
+"""`add` returns how many documents were written; `find` gives hits; `start` takes a passage's
+offset out of the metadata."""
 
 
-class LangChain(Framework):
+class LangChain:
     package = "langchain_core"
 
     def __init__(self) -> None:
@@ -70,7 +58,7 @@ class LangChain(Framework):
         return found[2].pop("start_index")
 
 
-class LlamaIndex(Framework):
+class LlamaIndex:
     package = "llama_index"
 
     def __init__(self) -> None:
@@ -96,7 +84,7 @@ class LlamaIndex(Framework):
         return self.starts[found[0]]
 
 
-class Haystack(Framework):
+class Haystack:
     package = "haystack"
 
     def __init__(self) -> None:
@@ -130,8 +118,7 @@ def written(summary: AddSummary) -> int:
 @pytest.fixture(params=[LangChain, LlamaIndex, Haystack])
 def framework(request: pytest.FixtureRequest) -> Framework:
     pytest.importorskip(request.param.package, reason="the framework is not installed")
-    framework: Framework = request.param()
-    return framework
+    return request.param()
 
 
 @pytest.fixture

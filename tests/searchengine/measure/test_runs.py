@@ -10,11 +10,6 @@ from searchengine.errors import CorpusError
 from searchengine.measure.judgements import Run, per_question, ranked, write_run
 
 
-def written(path: Path, run: Run) -> Path:
-    write_run(path, run, "tag")
-    return path
-
-
 def made(questions: int = 12, seed: int = 0) -> tuple[Run, dict[str, dict[str, int]]]:
     """Rankings of 120 documents with many equal scores, and grades from −1 to 3."""
     rng = np.random.default_rng(seed)
@@ -42,13 +37,15 @@ def test_scores_fall_strictly_in_the_given_order() -> None:
 
 
 def test_a_line(tmp_path: Path) -> None:
-    path = written(tmp_path / "new" / "a.run", {"q1": ranked([("d2", 0.25), ("d1", 0.1)])})
+    path = tmp_path / "new" / "a.run"
+    write_run(path, {"q1": ranked([("d2", 0.25), ("d1", 0.1)])}, "tag")
     assert path.read_text() == "q1 Q0 d2 1 0.25 tag\nq1 Q0 d1 2 0.100000001 tag\n"
 
 
 def test_metrics_of_a_written_run_are_the_reference_tools(tmp_path: Path) -> None:
     run, qrels = made()
-    path = written(tmp_path / "a.run", run)
+    path = tmp_path / "a.run"
+    write_run(path, run, "tag")
     measures = {"ndcg_cut_10", "recall_100", "recip_rank", "success_1", "map"}
     with open(path) as file:
         reference = pytrec_eval.RelevanceEvaluator(qrels, measures).evaluate(

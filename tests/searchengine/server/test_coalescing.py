@@ -24,16 +24,9 @@ class Engine:
         return [Hits([question, k]) for question in questions]  # type: ignore[list-item]
 
 
-async def beat(pauses: list[float]) -> None:
-    while True:
-        before = time.perf_counter()
-        await asyncio.sleep(0.001)
-        pauses.append(time.perf_counter() - before)
-
-
 def test_600_at_once_a_third_cancelled() -> None:
-    """Each gets its own answer or error, and the loop keeps its beat."""
-    engine, pauses = Engine(), list[float]()
+    """Each gets its own answer or error."""
+    engine = Engine()
 
     def show(hits: Hits) -> bytes:
         return b"%s %d" % (hits[0].encode(), hits[1])  # type: ignore[attr-defined]
@@ -41,7 +34,6 @@ def test_600_at_once_a_third_cancelled() -> None:
     async def ask() -> None:
         served: Any = Served("c", Path("c"), ServerSettings({}))
         served._engine = engine
-        pulse = asyncio.create_task(beat(pauses))
         for moment in (0.0, 0.01):
             questions = (served.search(str(i), {"k": i % 2 + 1}, show) for i in range(600))
             tasks = [asyncio.create_task(question) for question in questions]
@@ -53,9 +45,8 @@ def test_600_at_once_a_third_cancelled() -> None:
             assert repr(results[77]) == "ValueError('77')"
             answered = [i for i in range(600) if i % 3 and i != 77]
             assert all(results[i][1] == b"%d %d" % (i, i % 2 + 1) for i in answered)
-        pulse.cancel()
         await asyncio.sleep(0.1)
-        assert not served._waiting and not served._tasks and max(pauses) < 5  # machines are busy
+        assert not served._waiting and not served._tasks
         served._engine = None
         await served.close()
 

@@ -131,11 +131,10 @@ def test_options_of_a_search_reach_the_collection(tmp_path: Path) -> None:
     with SearchEngine.create(path, str(write_model2vec(tmp_path / "model"))) as engine:
         texts = [*["the whale sleeps"] * 2, "the dog runs", "a bird sings far", "a car"]
         engine.add({"_id": str(i), "text": text, "year": i} for i, text in enumerate(texts))
-    options = {"where": "year < 3", "offset": 1}
+    options: dict[str, Any] = {"where": "year < 3", "offset": 1}
     with ExitStack() as engines, SearchEngine.open(path) as engine:
         tools = ours.Tools(engines, path)
         for found, expected in (
-            (tools.search("the whale"), engine.search("the whale")),
             (tools.search("the whale", **options), engine.search("the whale", **options)),
             (tools.search("whalle", mode="text"), engine.search("whale", mode="text")),
             (tools.similar("2", where="year < 4"), engine.similar("2", where="year < 4")),

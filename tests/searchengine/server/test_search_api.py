@@ -94,11 +94,8 @@ def test_a_misspelt_parameter_is_named(client: TestClient, path: str, message: s
     response = client.get(f"/v1/collections/words/{path}")
     assert response.status_code == 422 and response.json()["error"]["message"] == message
     assert response.json()["error"]["param"] == message.split(":")[0]
-
-
-def test_a_misspelt_field_is_named(client: TestClient) -> None:
-    response = client.post("/v1/search", json={"query": "bee", "where": "yeer = 1"}).json()
-    assert response["hits"] == [] and "no document has a field yeer" in response["notes"][0]
+    response = client.post("/v1/search", json={"query": "bee", "where": "yeer = 1"})
+    assert "no document has a field yeer" in response.json()["notes"][0]
 
 
 def test_several_collections(serve: Serve, words: Path, tmp_path: Path) -> None:
