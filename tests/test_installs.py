@@ -454,6 +454,7 @@ def test_main_lines(line: str, check: Check, view: ViewOf, at: Path) -> None:
     check(view(line), at)
 
 
+@pytest.mark.long
 def test_the_wheel_holds_the_files_of_the_packages(wheel: Path) -> None:
     folders = ("searchengine", "indexer", "trainer")
     listed = subprocess.check_output(["git", "ls-files", *folders], cwd=REPOSITORY, text=True)

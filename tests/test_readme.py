@@ -162,6 +162,7 @@ PRINTED = (
 """What the tutorial shows, and prints of few pages too, with other numbers."""
 
 
+@pytest.mark.long
 def test_tutorial(tmp_path: Path, steps: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its commands and programs as written, in order: each prints the rows that the page shows.
 

@@ -103,6 +103,7 @@ loop.add_gradients = add_gradients
 """
 
 
+@pytest.mark.long
 def test_a_signal_in_one_process_stops_both_after_an_update(
     config: TrainConfig,  # noqa: F811
     tmp_path: Path,

@@ -98,6 +98,7 @@ def test_the_index_serves_and_agrees_with_exact_search(url: str) -> None:
             assert len(engine.search(queries[0], 10, where=where)) == count
 
 
+@pytest.mark.long
 def test_filters_that_many_documents_match_use_the_index(url: str) -> None:
     """Nothing is forced: the planner must expect what these filters match."""
     rows = 30_000

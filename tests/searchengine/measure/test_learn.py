@@ -131,6 +131,7 @@ def test_what_is_not_better_is_not_stored(where: Any) -> None:
         assert answers(engine) == before
 
 
+@pytest.mark.long
 def test_the_weight_is_learnt_with_the_map(tmp_path: Path) -> None:
     """Where words mislead, vectors come to weigh more; without the map, as before."""
     word = [str(i).translate(_LETTERS) for i in range(COUNT)]  # numbers are found by themselves

@@ -142,6 +142,7 @@ def test_the_words_that_the_server_lists_are_marked(page: Any) -> None:
         assert found == marked
 
 
+@pytest.mark.long
 def test_five_tasks(page: Any) -> None:
     """Find; filter by two values; open; find similar; understand why there is nothing."""
     page.click("#facets label:has-text('land')")
@@ -190,6 +191,7 @@ def test_five_tasks(page: Any) -> None:
     wait_for_status(page, "The best 10")
 
 
+@pytest.mark.long
 def test_long_documents_come_as_snippets(page: Any, server: Server) -> None:
     """Their texts only when they are opened; list fields are filtered by elements."""
     page.goto(f"{server.url}/#in=long")
@@ -207,6 +209,7 @@ def test_long_documents_come_as_snippets(page: Any, server: Server) -> None:
     assert page.locator("#hits .passage").inner_text().startswith("𝄞 whale")
 
 
+@pytest.mark.long
 def test_a_collection_that_cannot_be_opened(page: Any) -> None:
     """Its error stands alone; nothing is left of the collection before, and others open."""
     ask(page, "whale")
@@ -259,6 +262,7 @@ def check_access(page: Any) -> None:
     assert [(each["id"], each["nodes"][0]["html"]) for each in result["violations"]] == []
 
 
+@pytest.mark.long
 def test_without_a_token(browser: Any, server: Server) -> None:
     """The page asks for one. /docs loads nothing from elsewhere, and can send a request."""
     context = browser.new_context()

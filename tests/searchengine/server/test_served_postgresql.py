@@ -9,6 +9,7 @@ import httpx2
 import numpy as np
 import postgres_server
 import psycopg
+import pytest
 from postgres_server import new_url
 from server_process import DIM, Server, running
 from test_load import wait_until
@@ -48,6 +49,7 @@ def create(url: str) -> None:
         engine.add([{"_id": str(i), "text": f"t{i}"} for i in range(DIM)], np.eye(DIM))
 
 
+@pytest.mark.long
 def test_two_servers_share_a_collection_and_follow_the_database(tmp_path: Path) -> None:
     create(url := new_url())
     with two_servers(tmp_path, url) as servers:
@@ -68,6 +70,7 @@ def test_two_servers_share_a_collection_and_follow_the_database(tmp_path: Path) 
         writer.close(), reader.close()
 
 
+@pytest.mark.long
 def test_two_servers_read_from_a_replica_that_takes_over(tmp_path: Path) -> None:
     server = postgres_server.start()  # another one: it is not started again
     uri = server.get_uri()

@@ -92,6 +92,7 @@ def test_workers_are_one_server(tmp_path: Path, vectors: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.long
 def test_a_server_that_stops_refuses_connections(
     tmp_path: Path, vectors: Path, workers: int, number: int
 ) -> None:

@@ -23,6 +23,7 @@ from searchengine.errors import CollectionError
 @pytest.mark.parametrize(
     "options", [["--points", "1"], pytest.param([], marks=pytest.mark.long, id="all")]
 )
+@pytest.mark.long
 def test_a_disturbed_command_happens_whole_or_not_at_all(options: list[str]) -> None:
     program = [sys.executable, "tests/fault_harness.py", *options]
     ended = subprocess.run(

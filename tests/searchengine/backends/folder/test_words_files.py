@@ -104,14 +104,14 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
         yield engine
 
 
-@pytest.mark.parametrize("k", [1, 10, 100, 20_000])
+@pytest.mark.parametrize("k", [10, 20_000])
 @pytest.mark.parametrize("level", ["native", "faiss"])
 def test_windows_are_left_out_without_a_loss(
     large: SearchEngine, monkeypatch: pytest.MonkeyPatch, k: int, level: str
 ) -> None:
     monkeypatch.setenv("SEARCHENGINE_KERNEL", level)
     with SearchEngine.open(large.collection.path) as engine:
-        for words in ([3], [1, 2, 5, 300], [390, 20, 7], [398, 2], range(2, 64)):
+        for words in ([1, 2, 5, 300], [398, 2], range(2, 64)):
             question = " ".join(f"w{word}" for word in words)
             agree(engine, question, k)
 
