@@ -68,7 +68,6 @@ def judged(folder: Path) -> tuple[str | Path, ...]:
         ),
         ("tune c --apply gone.json#exact", "gone.json: no such file; searchengine bench --out DIR"),
         ("tune c --apply x --target-recall 0.9", "--target-recall does not go with --apply"),
-        ("tune c --apply x --queries q.txt", "--queries does not go with --apply; leave one out"),
         ("bench", "name either a collection, or a file of rows"),
         ("bench c", "needs a file of questions"),
         ("bench c --queries queries.jsonl --qrels queries.jsonl", "expected query-id, corpus-id"),
@@ -76,7 +75,6 @@ def judged(folder: Path) -> tuple[str | Path, ...]:
         ("bench --vectors rows.npy --queries queries.jsonl", "--queries does not go with"),
         ("bench c --queries queries.jsonl --query-vectors rows.npy", "--query-vectors does not go"),
         ("bench c --queries queries.jsonl --qrels few.tsv -k 5", "--qrels needs -k 10 or more"),
-        ("bench c --queries queries.jsonl --out queries.jsonl/report", "ot a directory"),
         ("evaluate retrieval c --queries q.jsonl", "are needed: --queries and --qrels"),
         ("evaluate retrieval c --mode vector,words", "'words' is not one of 'auto', 'vector', "),
         (
