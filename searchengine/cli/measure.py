@@ -337,7 +337,7 @@ def _apply(engine: Any, address: str, report: Any) -> Any:
     """Rebuild a collection with an operating point of a bench."""
     from searchengine.measure.results import point_at
 
-    row = point_at(address)
+    row = point_at(address, engine)
     engine.apply(row.config, building=report)
     stats = engine.stats()
     values = {"name": row.name, "config": dict(stats.index_config)}

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from searchengine.engine import SearchEngine
 from searchengine.errors import QueryError
 from searchengine.indexer.config import SegmentConfig
 from searchengine.measure.significance import EXACT
@@ -155,13 +156,19 @@ class Results:
             raise QueryError(f"{path} is damaged: {error!r}; measure again") from error
 
 
-def point_at(address: str) -> Row:
-    """The row of FILE#NAME.
+def point_at(address: str, engine: SearchEngine) -> Row:
+    """The row of FILE#NAME, measured on vectors as wide as those of a collection.
 
     FILE is a results.json or its folder, NAME as in `Results.point`. Raises QueryError.
     """
     path, _, name = address.partition("#")
-    return Results.read(Path(path)).point(name or RECOMMENDED)
+    results, collection = Results.read(Path(path)), engine.collection
+    if (measured := results.subject["dim"]) != (dim := collection.settings["encoder"]["dim"]):
+        raise QueryError(
+            f"{address} was measured on vectors of {measured} dimensions, and {collection.path} "
+            f"has {dim}; bench this collection"
+        )
+    return results.point(name or RECOMMENDED)
 
 
 def short(value: float) -> str:

@@ -200,6 +200,12 @@ def test_a_point_of_the_report_is_applied(folder: Path, collection: Path, report
     assert found["name"] == recommended
     other = run("tune", collection, "--apply", f"{reported}#nobody")
     assert "the bench has no point 'nobody'; its points are recommended, exact" in other.stderr
+    results = json.loads((reported / "results.json").read_text())
+    results["subject"]["dim"] = 16
+    (collection / "narrow.json").write_text(json.dumps(results))
+    other = run("tune", collection, "--apply", collection / "narrow.json")
+    assert "was measured on vectors of 16 dimensions, and" in other.stderr
+    assert f"{collection} has 32; bench this collection" in other.stderr
 
 
 def test_a_bench_of_vectors_as_json(folder: Path) -> None:
