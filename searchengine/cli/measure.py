@@ -243,7 +243,7 @@ def _dataset(stack: ExitStack, collection: Any, vectors: Any, **options: Any) ->
 @command(
     TARGET,
     NEIGHBOURS,
-    click.option("--max-ram", type=float, metavar="MIB", help="Maximum hot memory in MiB."),
+    click.option("--max-ram", type=click.IntRange(1), metavar="MIB", help="Maximum hot memory."),
     opt.file("--queries", "Typical questions [default: from documents]."),
     opt.file("--qrels", "Judgements of --queries: choose mode and weight."),
     click.option("--apply", "point", metavar="FILE#NAME", help="Point of a bench to apply."),
@@ -301,7 +301,7 @@ def _tune_index(engine: Any, queries: Path | None, goal: dict[str, Any], report:
     from searchengine.measure.judgements import read_queries
 
     limit = goal.pop("max_ram")
-    goal |= {"recall": goal.pop("target_recall"), "max_ram": limit and int(limit * 2**20)}
+    goal |= {"recall": goal.pop("target_recall"), "max_ram": limit and limit * 2**20}
     questions = None if queries is None else [*read_queries(queries).values()]
     tuning = engine.tune(questions, Goal(**goal), on_step=note, building=report)
     stats, points = engine.stats().described(), sorted(tuning.curve, key=lambda each: each.ms)
