@@ -8,7 +8,7 @@ import numpy as np
 
 from searchengine.indexer import config
 from searchengine.indexer.arrays import address, unit_rows
-from searchengine.indexer.building import coarse
+from searchengine.indexer.building import build
 from searchengine.indexer.building.build import build_coarse
 from searchengine.indexer.config import SegmentConfig, Storage
 from searchengine.indexer.native.hnsw import NativeGraph
@@ -54,7 +54,7 @@ class Case:
         )
         with (
             patch.object(config, "LINKS", links),
-            patch.object(coarse, "CANDIDATES", candidates),
+            patch.object(build, "CANDIDATES", candidates),
         ):
             self.coarse = build_coarse(Prefixes(self.file, width), self.config, kept=kept)
         self.index = self.coarse.index
