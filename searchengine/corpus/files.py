@@ -98,7 +98,8 @@ def _sources(corpus: str | Path, unread: "Unread", gitignore: bool) -> list[_Sou
         return _with_kinds(folder_files(path, unread, gitignore))
     format_ = LINES if path == STDIN else SQLITE if table else kind_of(path)
     if format_ is None:
-        raise bad(path, f"expected {_READABLE}")
+        hint = "; vectors come with documents: --vectors FILE.npy" * (path.suffix == ".npy")
+        raise bad(path, f"expected {_READABLE}{hint}")
     return [_Source(path, format_, table)]
 
 

@@ -270,6 +270,7 @@ def test_bad_line_is_named_or_skipped(
         ("gone.pdf", None, "no such file or folder"),
         ("c.xls", b"PK", "expected a .jsonl, .json, .csv, .tsv, .parquet, .txt, .md"),
         ("c.pdf.gz", b"%PDF", "expected a .jsonl, .json, .csv"),
+        ("v.npy", b"", "such files; vectors come with documents: --vectors FILE.npy"),
         ("c.csv", "_id,text,text\n1,a,b\n", "a column name occurs twice"),
         ("dir", "folder", "no files to read in this folder; expected a .jsonl"),
     ],
