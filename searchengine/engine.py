@@ -301,7 +301,7 @@ class SearchEngine:
         Args:
             documents: read as a stream. Those with neither text nor title are left out, unless they
                 have a vector. None, with vectors: documents without text; their keys are numbers
-                that follow the highest stored one.
+                in a row that no document has.
             vectors: an array (n, D), row i for document i, of any length but 0; may be mapped from
                 a file.
             passages: key, start and end of the passage of each row, where documents have several

@@ -87,8 +87,10 @@ class Languages:
             message += (
                 ", so searches by meaning miss much of them; for better results index into a new "
                 f"collection with a multilingual encoder, such as --encoder {MULTILINGUAL}, in "
-                f'Python encoder="{MULTILINGUAL}", or search by words: --mode text'
+                f'Python encoder="{MULTILINGUAL}"'
             )
+            if {**settings, **self.choose(settings)}.get("mode") != Mode.TEXT:
+                message += ", or search by words: search --mode text"
         else:
             message += f": encoding by {MULTILINGUAL} instead (--encoder {name} keeps that one)"
         warnings.warn(LanguageWarning(message, share, _in_words(unread)), stacklevel=2)

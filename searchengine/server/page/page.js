@@ -479,7 +479,7 @@ async function reasons(result, signal) {
   if (words && !others && query) {
     sentences.push(/^[\p{L}\p{N}]+$/u.test(query) ? `No document has the word ${query}.` : "No document has a word of this question.");
   }
-  if (query.includes('+"')) sentences.push("Without the + before it, a phrase only adds to the score.");
+  if (query.includes('+"')) sentences.push("Without the + before it, the words of a phrase count one by one.");
   if (filter && others !== 0) ways.push(["Remove all filters", clearFilters]);
   if (words && filtered !== 0 && state.stats.encoder !== null) ways.push(["Search by meaning, too", () => check("hybrid")]);
   if (!result.notes.length && !ways.length) sentences.push("Try other words.");
