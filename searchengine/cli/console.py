@@ -78,12 +78,14 @@ def steps() -> Iterator[Report]:
             bar.update(task.id, total=task.total + total)  # the step of the next commit
         text = printable(f"{step}  {rate}".rstrip())
         bar.update(task.id, advance=done, description=escape(text), text=text)
-        if not console.is_terminal and time.monotonic() - noted >= _PULSE:
+        running = [task for task in bar.tasks if not task.finished]
+        if running and not console.is_terminal and time.monotonic() - noted >= _PULSE:
             noted = time.monotonic()
-            note("; ".join(_progress_line(task) for task in bar.tasks if not task.finished))
+            note("; ".join(map(_progress_line, running)))
 
     if not console.is_terminal:
         yield report
+        noted = float("inf")  # the passes of --watch go on reporting, and each prints what it did
         return
     with bar:
         try:

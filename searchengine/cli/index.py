@@ -229,6 +229,7 @@ def _watch(
 ) -> None:
     """Keep a collection equal to a folder, and print each pass, until Ctrl-C or SIGTERM."""
     note(f"Watching {folder}, Ctrl-C ends")
+    shown = ""  # of the files without documents
     with ExitStack() as first:
         report = first.enter_context(steps())  # the first pass may take long
         options = replace(options, progress=lambda count, _: report("Indexing", count, None))
@@ -241,4 +242,6 @@ def _watch(
             elif update.problem:
                 note(f"{update.problem}; trying again")
             else:
-                _show(outcome, update.unread.sentence())
+                skipped = update.unread.sentence()
+                _show(outcome, "" if skipped == shown else skipped)
+                shown = skipped

@@ -198,20 +198,20 @@ def test_a_killed_command_goes_on(tmp_path: Path, notes: Path) -> None:
     with started("2 added in") as process:
         assert process.stderr is not None
         assert process.stderr.readline() == skipped
-        write(notes, {"c.txt": "ccc"})
-        assert "1 added in" in process.stderr.readline()  # what was skipped is named once
+        for name in ("c.txt", "d.txt"):
+            write(notes, {name: name})
+            assert "1 added" in process.stderr.readline()  # what was skipped is named once
         process.kill()
     shutil.rmtree(notes / "one")
-    with started("1 removed in") as process:
+    with started("1 removed") as process:
         assert process.stderr is not None
         assert process.stderr.readline() == skipped
         process.send_signal(signal.SIGINT)
         _, rest = process.communicate(timeout=DEADLINE)
         assert rest.splitlines() == [
-            f"Stopped watching {notes}; {index} has 2 documents, the same command continues from "
-            "there"
+            f"Interrupted; {index} has 3 documents, the same command continues from there"
         ]
         assert process.returncode == 130
     with SearchEngine.open(index) as engine:
-        assert keys(engine) == {"a.txt", "c.txt"}
+        assert keys(engine) == {"a.txt", "c.txt", "d.txt"}
         engine.verify()
