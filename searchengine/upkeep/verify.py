@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -135,10 +135,11 @@ def verify(collection: Backend) -> None:
                 raise CollectionError(
                     f"{path} is damaged ({fault}); {restore} delete the document and add it again"
                 )
-        if lost := snapshot.sizes()["passages"] - passages:
+        lost, server = snapshot.sizes()["passages"] - passages, cast(Any, snapshot)
+        if fault := f"{lost} passages belong to no document" if lost else server.fault():
             raise CollectionError(
-                f"{path} is damaged ({lost} passages belong to no document); {restore} copy the "
-                "collection to another name, which writes its tables again: searchengine copy"
+                f"{path} is damaged ({fault}); {restore} copy the collection to another name, "
+                "which writes its tables again: searchengine copy"
             )
 
 
