@@ -340,8 +340,8 @@ class PostgresCollection(Backend):
         if self._state.fitted:
             return
         sql = (
-            "SELECT count(*) >= %s AND (SELECT pg_has_role(relowner, 'USAGE') FROM pg_class "
-            "WHERE oid = 'passages'::regclass) FROM passages"
+            "SELECT count(*) >= %s FROM passages WHERE (SELECT pg_has_role(relowner, 'USAGE') "
+            "FROM pg_class WHERE oid = 'passages'::regclass)"  # else nothing is counted
         )
         with self._connections.borrow() as connection:
             if connection.execute(sql, (least,)).fetchone() != (True,):
