@@ -100,7 +100,7 @@ class Segment:
             provenance: text pairs kept in the manifest, e.g. the encoder's fingerprint.
             progress: called with the step, the rows just done and the total.
             words: writes the words file (indexer.storage.words_file), if there is to be one.
-            passages: returns the passage of each row (indexer.storage.passages_file), if the
+            passages: returns the passage of each row (indexer.storage.vectors_file), if the
                 segment is to tell them; called when the vectors are written.
 
         Raises:
