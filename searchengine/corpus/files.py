@@ -165,12 +165,15 @@ class Unread:
         return "; ".join(texts)
 
 
-def folder_files(folder: Path, unread: Unread, gitignore: bool = True) -> list[Path]:
+def folder_files(
+    folder: Path, unread: Unread, gitignore: bool = True, needs_reader: bool = True
+) -> list[Path]:
     """The files of a folder that are read, sorted; others are counted in `unread`.
 
     Hidden files and folders (.git, .trash, …) and collections are left out, what a .gitignore
     names, and linked folders: they may loop. A folder below it that this user may not read is named
-    in `unread`. Raises OSError if another one cannot be read, and CorpusError for a folder in
+    in `unread`. Files of a format whose reader is not installed are listed only without
+    `needs_reader`. Raises OSError if another folder cannot be read, and CorpusError for one in
     BEIR's format.
     """
     if beir := beir_corpus(folder):
@@ -183,7 +186,7 @@ def folder_files(folder: Path, unread: Unread, gitignore: bool = True) -> list[P
             unread.kinds["linked folder" if path.is_dir() else "broken link or device"] += 1
         elif format_ is None or format_ is SQLITE:
             unread.kinds[path.suffix.lower() or "without a suffix"] += 1
-        elif missing[format_]:
+        elif needs_reader and missing[format_]:
             unread.kinds[kind(path)] += 1
         else:
             files.append(path)

@@ -7,10 +7,10 @@ other folders, and those without a folder, are never removed.
 """
 
 import time
-from collections.abc import Container, Hashable, Iterator
+from collections.abc import Callable, Container, Hashable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from threading import Event
 
@@ -123,9 +123,9 @@ class FolderSync:
         self.unsettled = {path for path, written in times.items() if abs(now - written) < RECENT}
         return is_other or bool(self.changed) or self.files.keys() != self._read.keys()
 
-    def _list(self, unread: Unread) -> list[str]:
+    def _list(self, unread: Unread, needs_reader: bool = True) -> list[str]:
         """The paths of the files that are there now. Raises CorpusError."""
-        files = folder_files(self.folder, unread, self._options.gitignore)
+        files = folder_files(self.folder, unread, self._options.gitignore, needs_reader)
         if unread.failed.count:  # nobody can tell which files of that folder are gone
             raise CorpusError(unread.failed.first[0])
         return [path.relative_to(self.folder).as_posix() for path in files]
@@ -155,7 +155,10 @@ class FolderSync:
         ingestion = Ingestion(self._collection, documents, options, readers=self._readers)
         summary = ingestion.run(may_be_empty=True)
         keys = self._keys()
-        gone = [key for key in keys if key not in ingestion.seen and self._is_gone(key, ())]
+        # A file whose reader is not installed here is still there.
+        listing = partial(cache, lambda: {*self._list(Unread(), needs_reader=False)})
+        is_gone = partial(self._is_gone, there=listing())
+        gone = [key for key in keys if key not in ingestion.seen and is_gone(key)]
         if not keys:
             ingestion.check_not_empty()
         if gone and len(gone) == len(keys):
@@ -170,8 +173,7 @@ class FolderSync:
         if not gone:
             return summary
         # Another process may have added a file that was not there when the folder was listed.
-        there = cache(lambda: {*self._list(Unread())})
-        removed = self._collection.delete(gone, None, lambda key: self._is_gone(key, there()))
+        removed = self._collection.delete(gone, None, partial(self._is_gone, there=listing()))
         return replace(summary, removed=removed)
 
     def _keys(self) -> list[str]:
@@ -180,12 +182,12 @@ class FolderSync:
             below = snapshot.store.keys_below(str(self.folder), self._options.key_prefix)
             return [key for _, key in below]
 
-    def _is_gone(self, key: str, there: Container[str]) -> bool:
+    def _is_gone(self, key: str, there: Callable[[], Container[str]]) -> bool:
         """Whether a document not read in this pass is no longer in the folder, or `there`."""
         paths = [*self._paths(key)]
         if file := next((path for path in paths if path in self.files), None):
             return file in self.changed and file not in self.unsettled
-        return not any(path in there for path in paths)
+        return not any(path in there() for path in paths)
 
     def _paths(self, key: str) -> Iterator[str]:
         """The paths of the files that a document with this key may come from."""

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine import SearchEngine
+from searchengine.corpus.documents import Document
 from searchengine.corpus.files import Unread, read_corpus
 from searchengine.errors import CorpusError, EmptyCorpus
 from searchengine.ingest import folder_sync
@@ -120,6 +122,19 @@ def test_files_that_cannot_be_read_any_more_are_removed(engine: SearchEngine, no
 
 
 # ----------------------------------------------------------------------------- what is not touched
+
+
+def test_documents_whose_reader_is_not_installed_stay(
+    engine: SearchEngine, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(notes, {"a.txt": "a", "b.docx": ""})
+    engine.add([Document("b.docx", "bb", root=str(notes), file="b.docx")])
+    monkeypatch.setitem(sys.modules, "docx", None)
+    for _ in ("beside another file", "alone"):
+        engine.mirror(notes, unread=(unread := Unread()))
+        assert "b.docx" in engine and unread.kinds == {".docx": 1}
+        (notes / "a.txt").unlink(missing_ok=True)
+    assert [*engine.keys()] == ["b.docx"]
 
 
 def test_documents_from_elsewhere_stay(engine: SearchEngine, notes: Path, tmp_path: Path) -> None:
