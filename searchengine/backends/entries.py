@@ -1,6 +1,7 @@
 """What any backend does by its contract: stored documents as entries and lists, and updates."""
 
 import json
+import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +16,7 @@ from searchengine.backends.contract import Backend, Changed, Entry, Ids, Known, 
 from searchengine.backends.filters.parser import field_name, parse
 from searchengine.backends.filters.tree import COLUMNS, fields_of
 from searchengine.corpus.documents import Document
-from searchengine.errors import QueryError
+from searchengine.errors import CollectionError, QueryError
 
 _IDS = 50_000  # read at a time: a filter on an indexed field is evaluated again for each block
 
@@ -76,7 +77,13 @@ def update(backend: Backend, patches: Mapping[str, Mapping[str, Any]]) -> None:
             )
         patched = []
         for key, patch in patches.items():
-            metadata = _merge_patch(json.loads(states[key].metadata), patch)
+            try:
+                metadata = _merge_patch(json.loads(states[key].metadata), patch)
+            except ValueError as error:
+                raise CollectionError(
+                    f"{backend.path} is damaged (the metadata of {key!r:.80} are no JSON); repair "
+                    f"it: searchengine repair {shlex.quote(str(backend.path))}"
+                ) from error
             document = Document(key, "", "", metadata, root=states[key].root or "")
             patched.append(Entry(document, (), np.empty((0, 0), np.float32), states[key].added))
         with suppress(Changed):

@@ -39,7 +39,7 @@ from searchengine.encoders.loading import (
     load_built_by,
     load_given,
 )
-from searchengine.errors import CollectionBusy, CollectionError
+from searchengine.errors import CollectionBusy, CollectionError, CorpusError
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.errors import SegmentError, SegmentFormatError
 from searchengine.indexer.search.segment_files import read_manifest
@@ -257,7 +257,13 @@ class _Tables:
         after, altered = -1, set[int]()
         while rows := self._store.read(f"{sql} LIMIT {_BATCH}", (after,)):
             for number, key, title, text, digest, vectors in rows:
-                document = Document(key, text, title)
+                try:
+                    document = Document(key, text, title)
+                except CorpusError as error:
+                    raise CollectionError(
+                        f"{self._store.path} is damaged ({error}), and nothing was changed; "
+                        "restore the folder from a backup"
+                    ) from error
                 if document.digest != digest:
                     altered.add(number)
                     self.documents |= {number} if vectors is None else set()

@@ -41,7 +41,14 @@ class Rule(NamedTuple):
     mend: tuple[str, ...] = ()
 
 
-_NO_JSON = "NOT json_valid(metadata) OR NOT json_valid(ifnull(source, '{}'))"
+def _is_object(column: str) -> str:
+    json = f"typeof({column}) = 'text' AND json_valid({column})"
+    return f"(iif({json}, json_type({column}), '') = 'object')"
+
+
+_METADATA, _SOURCE = _is_object("metadata"), _is_object("source")
+_NO_OBJECT = f"NOT {_METADATA} OR source NOT NULL AND NOT {_SOURCE}"
+_NO_TEXT = "typeof(title) || typeof(text) <> 'texttext'"
 _ROW = "EXISTS (SELECT 1 FROM segments WHERE {} BETWEEN base AND base + rows - 1)"
 _DELETE = "DELETE FROM passages WHERE id IN (SELECT passage FROM tombstones)"
 _OUTSIDE = (
@@ -58,13 +65,21 @@ COLUMN_RULES = {
         ("DELETE FROM settings WHERE NOT json_valid(value)",),
     ),
     "next ids that are used already": Rule(BEHIND, "they are larger than all now", CATCH_UP),
-    "documents with metadata that are no JSON": Rule(
-        f"SELECT id FROM documents WHERE {_NO_JSON}",
+    "documents with metadata that are no JSON object": Rule(
+        f"SELECT id FROM documents WHERE {_NO_OBJECT}",
         "those last added are taken, else none",
         (
-            "UPDATE documents SET metadata = CASE WHEN json_valid(metadata) THEN metadata "
-            "WHEN json_valid(source) THEN source ELSE '{}' END, source = "
-            f"iif(json_valid(metadata) AND json_valid(source), source, NULL) WHERE {_NO_JSON}",
+            f"UPDATE documents SET metadata = CASE WHEN {_METADATA} THEN metadata "
+            f"WHEN {_SOURCE} THEN source ELSE '{{}}' END, "
+            f"source = iif({_METADATA} AND {_SOURCE}, source, NULL) WHERE {_NO_OBJECT}",
+        ),
+    ),
+    "documents with a title or text that is not text": Rule(
+        f"SELECT id FROM documents WHERE {_NO_TEXT}",
+        "read as text",
+        (
+            "UPDATE documents SET title = CAST(title AS TEXT), text = CAST(text AS TEXT) "
+            f"WHERE {_NO_TEXT}",
         ),
     ),
     "documents with other values in the index of metadata fields": Rule(

@@ -20,7 +20,7 @@ DOCUMENTS: list[dict[str, Any]] = [
 ]
 
 
-_NO_OBJECT = "1 documents with metadata that are no JSON"
+_NO_OBJECT = "1 documents with metadata that are no JSON object"
 _SET = "INSERT OR REPLACE INTO settings VALUES"
 _WORK, _BY = "INSERT INTO pending VALUES (7,", '{"by": "me", "started": "today"'
 _NO_WORK = "pending work 7 must be a merge of segments or a reindex"
@@ -56,6 +56,7 @@ def engine(path: Path) -> Iterator[SearchEngine]:
         ("UPDATE documents SET text = 'the cat slipt' WHERE key = 'mixed'", "'mixed' differs from"),
         ("UPDATE documents SET digest = x'00' WHERE key = 'mixed'", "'mixed' differs from what"),
         ("UPDATE documents SET metadata = '{\"a\": ' WHERE key = 'mixed'", _NO_OBJECT),
+        ("UPDATE documents SET metadata = '[1]' WHERE key = 'mixed'", _NO_OBJECT),
         (f"{_SET} ('mode', '\"nearly\"')", "in its settings: mode: must be one of"),
         (f"{_SET} ('tokenizer', '\"x\"')", "in its settings: tokenizer: must be one of"),
         (f"{_SET} ('tokenizer', '7')", "in its settings: tokenizer: must be"),

@@ -197,6 +197,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], int]] = {
     "segments not named": (sql("DELETE FROM segments"), 88),
     "a mode that is none": (setting("mode", '"nearly"'), 0),
     "settings that are no JSON": (setting("mode", "{"), 0),
+    "a text of bytes": (sql("UPDATE documents SET text = CAST(text AS BLOB) WHERE id < 9"), 0),
     "pending work of an unknown kind": (pending("dream", "{}"), 0),
     "pending work without details": (pending("merge", "[]"), 0),
     "pending work beyond the next id": (pending("merge", WHOLE), 0),
@@ -294,10 +295,14 @@ def test_metadata_that_are_no_json_are_reported_as_lost(path: Path) -> None:
         triggers = dict(db.execute(stored))
     sql(*(f"DROP TRIGGER {name}" for name in triggers))(path)
     sql("UPDATE documents SET metadata = '{\"year' WHERE key IN ('d7', 'd8')")(path)
+    with SearchEngine.open(path, WordLengths()) as engine:
+        with pytest.raises(CollectionError, match=r"of 'd7' are no JSON.*searchengine repair"):
+            engine.update({"d7": {"seen": True}})
+    sql("UPDATE documents SET metadata = '[1]' WHERE key = 'd8'")(path)
     sql("UPDATE documents SET source = '{\"year' WHERE key = 'd6'", *triggers.values())(path)
     done = repair(path, WordLengths())
     assert done.whole and done.encoded == 0
-    assert done.damage[0].startswith("3 documents with metadata that are no JSON →")
+    assert done.damage[0].startswith("3 documents with metadata that are no JSON object →")
     with SearchEngine.open(path, WordLengths()) as engine:
         assert engine["d6"].metadata == kept
         assert engine["d7"].metadata == {} and engine["d8"].metadata == {"year": 1998}
@@ -421,8 +426,9 @@ def test_who_may_not_repair(path: Path, tmp_path: Path) -> None:
     setting("encoder", '{"dim": 16}'),
     setting("encoder", "{"),
     setting("passages", '{"tokens": -1}'),
+    sql("UPDATE documents SET key = x'ff41' WHERE key = 'd7'"),
 ])  # fmt: skip
-def test_settings_without_a_default_are_named(path: Path, act: Callable[[Path], object]) -> None:
+def test_damage_without_a_mend_is_named(path: Path, act: Callable[[Path], object]) -> None:
     act(path)
     before = contents(path)
     with pytest.raises(CollectionError, match="nothing was changed; restore the folder from a"):
