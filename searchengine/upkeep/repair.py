@@ -249,12 +249,12 @@ class _Tables:
             self._changes.set("mode", Mode.HYBRID if words else Mode.VECTOR)
 
     def _mend_texts(self) -> None:
-        """Have digests follow the texts that are stored.
+        """Have digests follow the texts that are stored, and delete documents without any.
 
         A text that is no UTF-8 is read with replacement characters, and kept so.
         """
         sql = "SELECT id, key, title, text, digest, vectors FROM documents WHERE id > ? ORDER BY id"
-        after, altered = -1, set[int]()
+        after, altered, empty = -1, set[int](), set[int]()
         while rows := self._store.read(f"{sql} LIMIT {_BATCH}", (after,)):
             for number, key, title, text, digest, vectors in rows:
                 try:
@@ -264,7 +264,9 @@ class _Tables:
                         f"{self._store.path} is damaged ({error}), and nothing was changed; "
                         "restore the folder from a backup"
                     ) from error
-                if document.digest != digest:
+                if not document.full_text and vectors is None:
+                    empty.add(number)
+                elif document.digest != digest:
                     altered.add(number)
                     self.documents |= {number} if vectors is None else set()
                     self._change(
@@ -275,6 +277,10 @@ class _Tables:
         if altered:
             what = f"another text than was stored, or none encoded yet: {self._keys(altered)}"
             self._note(what, f"kept, and {ENCODED}")
+        if empty:
+            self.lost.append(f"the text of documents {self._keys(empty)}")
+            self._note(f"no text: {self._keys(empty)}", "deleted")
+            self._changes.remove(sorted(empty))
 
     def _mend_segments(self) -> None:
         """Verify every segment; those without vectors go, and passages follow the others' files."""

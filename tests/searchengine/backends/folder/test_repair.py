@@ -265,6 +265,9 @@ def test_a_text_that_was_changed_is_kept_and_encoded(path: Path) -> None:
     done = repair(path, WordLengths())
     assert done.whole
     assert "'d7' → kept, and encoded again" in done.damage[0]
+    sql("UPDATE documents SET text = '', title = '' WHERE key = 'd8'")(path)
+    done = repair(path)
+    assert (done.whole, done.encoded, done.lost) == (True, 0, ("the text of documents 'd8'",))
     with SearchEngine.open(path, WordLengths()) as engine:
         assert engine.search("z" * 14 + " t7", k=1)[0].key == "d7"
         assert engine.search("z" * 14, k=1, mode="text")[0].key == "d7"
