@@ -203,12 +203,12 @@ class _Tables:
         self._store.connection.text_factory = _as_text
         with self._store.named_errors():
             self._mend(COLUMN_RULES)
-            self._end_works()
             self._mend_settings()
             self._mend_texts()
             self._mend_segments()
             self._mend(PASSAGE_RULES)
             self._forget()
+            self._end_works()
 
     def _mend(self, rules: Mapping[str, Rule]) -> None:
         """Mend what breaks the rules, in their order."""
@@ -222,14 +222,18 @@ class _Tables:
                 self.documents |= {*rows} if rule.action == ENCODED else set()
 
     def _end_works(self) -> None:
-        """Drop pending work, but for a reindex, which is a collection of its own."""
+        """Drop pending work that makes no sense, and after any damage all but a reindex.
+
+        A living process may be merging segments that are whole, without the lock.
+        """
         for row in self._store.read(f"SELECT {WORK} FROM pending"):
             try:
-                if self._store.work_of(row).kind is Kind.REINDEX:
-                    continue
+                is_kept = self._store.work_of(row).kind is Kind.REINDEX or not self.damage
             except CollectionError:
+                is_kept = False
                 self._note(f"pending work {row[0]} makes no sense", "dropped")
-            self._change("DELETE FROM pending WHERE id = ?", row[:1])
+            if not is_kept:
+                self._change("DELETE FROM pending WHERE id = ?", row[:1])
 
     def _mend_settings(self) -> None:
         """Remove settings that make no sense. Raises CollectionError for those that are needed."""

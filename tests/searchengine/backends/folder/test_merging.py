@@ -198,6 +198,7 @@ def test_an_optimize_waits_for_another_process(
     monkeypatch.setattr(merging, "IN_ONE", 0)
     with pytest.raises(CollectionBusy, match="being merged by another process"):
         engine.optimize()
+    assert SearchEngine.repair(path).damage == () and len(works(path)) == 1
     owner.release()
     engine.optimize()
     assert engine.stats().segments == 1
