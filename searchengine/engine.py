@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
-from typing import Any, NoReturn, overload
+from typing import Any, NoReturn, get_args, overload
 
 import numpy.typing as npt
 
@@ -272,6 +272,10 @@ class SearchEngine:
 
         The last questions come from a cache. Raises QueryError for an empty text, or none."""
         check_questions(texts)
+        if not len(texts):
+            raise QueryError("there are no texts to encode, got an empty list")
+        if role not in (roles := get_args(Role)):
+            raise QueryError(f"role must be one of {', '.join(roles)}, got {role!r}")
         normal = [*map(normalized, texts)]
         if role == "document":
             return encoded(self._encoder.load(), normal, role)

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,6 +69,18 @@ def test_asearch_is_search_in_a_thread(engine: SearchEngine) -> None:
 def test_a_timeout_is_a_number_of_seconds(engine: SearchEngine, timeout: object) -> None:
     with pytest.raises(QueryError, match="timeout must be a number of seconds above 0, or None"):
         engine.search("a bee", timeout=timeout)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("texts", "role", "message"),
+    [
+        (["a"], "foo", "role must be one of query, document, got 'foo'"),
+        ([], "query", "no texts to encode"),
+    ],
+)
+def test_what_encode_refuses(engine: SearchEngine, texts: Any, role: Any, message: str) -> None:
+    with pytest.raises(QueryError, match=message):
+        engine.encode(texts, role)
 
 
 def test_text_is_counted_while_it_is_read(engine: SearchEngine) -> None:
