@@ -309,8 +309,9 @@ class SearchEngine:
             vectors: an array (n, D), row i for document i, of any length but 0; may be mapped from
                 a file.
             passages: key, start and end of the passage of each row, where documents have several
-                (or no) vectors; the lines of passages.jsonl of an export.
-            skip_bad: leave out malformed documents and keys that occur twice.
+                vectors; the lines of passages.jsonl of an export.
+            skip_bad: leave out malformed documents, keys that occur twice, and documents that
+                `passages` do not name.
             progress: progress callback: documents just read, tokens just encoded.
             building: progress callback of the index: step, rows just done, rows in all; also, in
                 another thread, of the passages of a document of more than 524,288 characters.

@@ -29,10 +29,12 @@ from searchengine.encoders.loading import CollectionEncoder
 from searchengine.encoders.protocol import NO_ENCODER
 from searchengine.errors import (
     CollectionBusy,
+    CorpusError,
     DuplicateKey,
     EmptyCorpus,
     EncoderMismatch,
     QueryError,
+    SearchEngineError,
 )
 from searchengine.indexer.building.build import Progress
 from searchengine.ingest import pipeline
@@ -318,6 +320,13 @@ class Ingestion:
             vectors = supplied.get(document.key, ())
             if not document.full_text and not (vectors and vectors[0]):
                 self._without_text.add(document.key)
+            elif vectors and not vectors[0]:
+                self._refuse(
+                    document,
+                    "has no passage, so that no search would find it; give it one, or leave it "
+                    "out: --skip-bad",
+                    CorpusError,
+                )
             elif document.key not in self.seen:
                 self.seen.add(document.key)
                 items.append(Item(document, *vectors))
@@ -368,11 +377,13 @@ class Ingestion:
                 kept.append(item)
         return kept
 
-    def _refuse(self, document: Document, why: str) -> None:
-        """Count a document that skip_bad leaves out; else raise DuplicateKey."""
+    def _refuse(
+        self, document: Document, why: str, error: type[SearchEngineError] = DuplicateKey
+    ) -> None:
+        """Count a document that skip_bad leaves out; else raise `error`."""
         message = f"{document.origin or 'add'}: the key {document.key!r} {why}"
         if not self._options.skip_bad:
-            raise DuplicateKey(message)
+            raise error(message)
         self._bad.add(message)
 
     def _is_empty(self, *, newest: bool = True) -> bool:
