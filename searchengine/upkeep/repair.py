@@ -11,7 +11,7 @@ program recovers rows.
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -218,8 +218,8 @@ class _Tables:
             for statement in rule.mend:
                 self._change(statement)
             if rows:
-                self._note(f"{len(rows)} {what}", rule.action)
-                self.documents |= {*rows} if rule.action == ENCODED else set()
+                is_lost = rule.action == ENCODED
+                self._note(f"{len(rows)} {what}", self._lose(rows) if is_lost else rule.action)
 
     def _end_works(self) -> None:
         """Drop pending work that makes no sense, and after any damage all but a reindex.
@@ -280,7 +280,8 @@ class _Tables:
             after = rows[-1][0]
         if altered:
             what = f"another text than was stored, or none encoded yet: {self._keys(altered)}"
-            self._note(what, f"kept, and {ENCODED}")
+            rest = "" if altered <= self.documents else " but for those with vectors of their own"
+            self._note(what, f"kept, and {ENCODED}{rest}")
         if empty:
             self.lost.append(f"the text of documents {self._keys(empty)}")
             self._note(f"no text: {self._keys(empty)}", "deleted")
@@ -302,11 +303,10 @@ class _Tables:
                     self._mend_rows(row, passages)
                 continue
             sql = "SELECT DISTINCT document FROM passages WHERE id BETWEEN ? AND ?"
-            documents = self._ids(sql, row.ends)
-            self.documents |= documents
+            action = self._lose(self._ids(sql, row.ends))
             self._change("DELETE FROM passages WHERE id BETWEEN ? AND ?", row.ends)
             self._changes.remove_segments([row])
-            self._note(fault, f"{len(documents)} documents {ENCODED}")
+            self._note(fault, action)
 
     def _mend_rows(self, row: SegmentRow, file: Ids) -> None:
         """Have the passages of a segment follow its file, which has a checksum."""
@@ -325,8 +325,10 @@ class _Tables:
         self.documents &= self._ids("SELECT id FROM documents")
         supplied = self.documents & self._ids("SELECT id FROM documents WHERE vectors NOT NULL")
         if supplied:  # they are kept, with the vectors that are left
-            which = f"{self._keys(supplied)}, which came with them; add them again with vectors"
-            self.lost.append(f"vectors of documents {which}")
+            self.lost.append(
+                f"vectors of documents {self._keys(supplied)}, which came with them; they are "
+                "listed, but searches miss them until they are added again with vectors"
+            )
         # Another checksum than that of any vectors: if they come again, they are written.
         sql = (
             "UPDATE documents SET vectors = iif(id IN (SELECT document FROM passages), "
@@ -335,6 +337,15 @@ class _Tables:
         self._store.connection.executemany(sql, ((number,) for number in supplied))
         self.documents -= supplied
         self._changes.forget(sorted(self.documents))
+
+    def _lose(self, ids: Iterable[int]) -> str:
+        """Have documents that lack vectors encoded, or named as lost; what is done, for a note."""
+        lost = {*ids}
+        supplied = lost & self._ids("SELECT id FROM documents WHERE vectors NOT NULL")
+        self.documents |= lost
+        counts = {f"documents {ENCODED}": lost - supplied, "documents lose vectors": supplied}
+        parts = (f"{len(which)} {what}" for what, which in counts.items() if which)
+        return ", ".join(parts) or "removed"
 
     def _note(self, damage: object, action: str) -> None:
         self.damage.append(f"{damage} → {action}")
