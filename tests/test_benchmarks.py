@@ -114,6 +114,7 @@ def test_every_side_finds_the_neighbors(tmp_path: Path, name: str) -> None:
         assert side.ask(do="alone", setting=chosen["setting"], count=5) > 0
 
 
+@pytest.mark.long
 def test_a_file_in_figures_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours by both kernels, and faiss, from end to end."""
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))

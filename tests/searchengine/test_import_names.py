@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from conftest import REPOSITORY
 
 PROGRAM = """
@@ -17,6 +18,7 @@ print(Segment.__module__)
 """
 
 
+@pytest.mark.long
 def test_files_of_the_user_with_the_names_of_our_folders(tmp_path: Path) -> None:
     for name in ("indexer", "trainer"):
         (tmp_path / f"{name}.py").write_text("MINE = True\n")

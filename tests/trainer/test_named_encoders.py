@@ -102,6 +102,7 @@ def test_what_the_hub_refuses_is_one_sentence_and_nothing_is_stored(
         Encoder.load("my model")  # which no hub takes
 
 
+@pytest.mark.long
 def test_a_broken_download_is_continued(hub: HubEndpoint, notes: Path) -> None:
     collection = notes.with_name("c.index")
     hub.cut.add("model.safetensors")
@@ -155,7 +156,9 @@ TEXTS = [
 
 
 @starter_installed
-@pytest.mark.parametrize("name", [*STARTERS, pytest.param("multilingual", marks=installed)])
+@pytest.mark.parametrize(
+    "name", [*STARTERS, pytest.param("multilingual", marks=(installed, pytest.mark.long))]
+)
 def test_it_is_read_as_by_torch(name: str) -> None:
     source = Source.find(name)
     model = read(source)

@@ -85,6 +85,7 @@ def test_every_level_gives_the_bits_of_the_scalar_one(level: str, bits: int, lar
     assert vectors(arrays, texts, levels.index(level), bits) == exact
 
 
+@pytest.mark.long
 def test_the_starter_is_near_float32() -> None:
     """The mean error of questions is 2.9e-4; 3.8e-4 with one digit for inputs of attention."""
     asked = ("how do {} sleep", "why are {} so large", "who wrote about {}", "{} in winter")

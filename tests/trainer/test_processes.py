@@ -39,7 +39,7 @@ no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no C
 @pytest.mark.parametrize(
     ("cases", "devices"),
     [
-        pytest.param(OFTEN, "", id="often"),
+        pytest.param(OFTEN, "", id="often", marks=pytest.mark.long),
         pytest.param(CASES.keys() - OFTEN, "", id="others", marks=pytest.mark.long),
         pytest.param({"cached", "left over"}, "0", id="one GPU", marks=no_gpu),
     ],

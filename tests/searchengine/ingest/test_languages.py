@@ -278,6 +278,7 @@ def encoder_of(path: Path, documents: int) -> str:
     return source
 
 
+@pytest.mark.long
 def test_the_command_takes_the_encoder_that_reads_most_documents(
     tmp_path: Path, multilingual: Path
 ) -> None:

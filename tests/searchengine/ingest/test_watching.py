@@ -123,6 +123,7 @@ def test_a_folder_that_is_gone_is_waited_for(
     check(engine, notes)
 
 
+@pytest.mark.long
 def test_a_broken_file_is_named_once(engine: SearchEngine, notes: Path, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("[")
     with watching(engine, notes) as passes:

@@ -9,7 +9,7 @@ from conftest import REPOSITORY
 
 
 @pytest.mark.parametrize(
-    ("seeds", "steps"), [("0:1", 400), pytest.param("1:6", 4000, marks=pytest.mark.long)]
+    ("seeds", "steps"), [("0:1", 200), pytest.param("1:6", 4000, marks=pytest.mark.long)]
 )
 def test_processes_and_threads_lose_nothing(seeds: str, steps: int) -> None:
     program = [sys.executable, "tests/model.py", "--seeds", seeds, "--steps", str(steps)]
