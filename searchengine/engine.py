@@ -763,7 +763,7 @@ class SearchEngine:
 
     def tune(
         self,
-        queries: Sequence[str] | None = None,
+        queries: Sequence[str] | Floats | None = None,
         goal: Goal | None = None,
         *,
         on_step: Callable[[str], None] | None = None,
@@ -774,7 +774,7 @@ class SearchEngine:
         All segments are replaced in one commit, or nothing changes; later ones use it too.
 
         Args:
-            queries: a random sample of the queries to expect, at least
+            queries: a random sample of the queries to expect, texts or vectors (q, D), at least
                 searchengine.indexer.tuning.tune.queries_needed; None takes documents as queries.
             goal: the recall target, and what to minimize; see searchengine.indexer.tuning.tune.
             on_step: progress callback: a message for each step.
@@ -784,11 +784,10 @@ class SearchEngine:
         target that cannot be shown), CollectionError (changed by another process meanwhile)."""
         if isinstance(queries, str):
             raise QueryError("tune takes a list of questions, got one text")
-        check_questions(() if queries is None else queries)
+        check_questions(queries if isinstance(queries, Sequence) else ())
         folder = in_folder(self.collection)
         folder.refresh()
-        encoder = self._encoder
-        return tuning.tune_collection(folder, encoder, queries, goal, on_step, building)
+        return tuning.tune_collection(folder, self._encoder, queries, goal, on_step, building)
 
     def apply(
         self, config: SegmentConfig | Mapping[str, Any], *, building: Progress | None = None

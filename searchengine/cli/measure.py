@@ -245,6 +245,7 @@ def _dataset(stack: ExitStack, collection: Any, vectors: Any, **options: Any) ->
     NEIGHBOURS,
     click.option("--max-ram", type=click.IntRange(1), metavar="MIB", help="Maximum hot memory."),
     opt.file("--queries", "Typical questions [default: from documents]."),
+    opt.file("--query-vectors", "Typical questions as vectors, a .npy file."),
     opt.file("--qrels", "Judgements of --queries: choose mode and weight."),
     click.option("--apply", "point", metavar="FILE#NAME", help="Point of a bench to apply."),
     opt.ENCODER,
@@ -297,12 +298,15 @@ def _print(value: dict[str, Any], rows: Any, text: str, as_json: bool) -> None:
 
 def _tune_index(engine: Any, queries: Path | None, goal: dict[str, Any], report: Any) -> Any:
     """Find and apply an index config. The table has the points of its coarse stage."""
+    from searchengine.corpus.tabular import read_vectors
     from searchengine.indexer.tuning.goal import Goal
     from searchengine.measure.judgements import read_queries
 
-    limit = goal.pop("max_ram")
-    goal |= {"recall": goal.pop("target_recall"), "max_ram": limit and limit * 2**20}
-    questions = None if queries is None else [*read_queries(queries).values()]
+    goal |= {"recall": goal.pop("target_recall"), "max_ram": (goal["max_ram"] or 0) << 20 or None}
+    questions: Any = None if queries is None else [*read_queries(queries).values()]
+    if vectors := goal.pop("query_vectors"):
+        alone("--query-vectors", "queries")
+        questions = read_vectors(vectors)
     tuning = engine.tune(questions, Goal(**goal), on_step=note, building=report)
     stats, points = engine.stats().described(), sorted(tuning.curve, key=lambda each: each.ms)
     rows = [
@@ -312,9 +316,8 @@ def _tune_index(engine: Any, queries: Path | None, goal: dict[str, Any], report:
         for point in points
         if point.config.coarse_stage() == tuning.config.coarse_stage()
     ]
-    values = {"config": tuning.config.as_dict()} | tuning.as_dict()
     text = f"{stats['tuning']}: {stats['index config']}; {tuning.ms:.2g} ms per query"
-    return {"operating_point": values}, rows, text
+    return {"operating_point": {"config": tuning.config.as_dict()} | tuning.as_dict()}, rows, text
 
 
 def _tune_fusion(engine: Any, judged: tuple[Any, Any], report: Any) -> Any:

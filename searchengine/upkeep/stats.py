@@ -72,11 +72,9 @@ class Stats:
             encoder = "none; documents come with their vectors"
             cut = cut if self.cut is None else "as they come with the vectors"
         elif self.cut is not None:
-            size = self.cut["tokens"] or "as many tokens as fit"
-            cut = f"of {size}, overlapping by an eighth"
+            cut = f"of {self.cut['tokens'] or 'as many tokens as fit'}, overlapping by an eighth"
         search = f"by prefix, a shortlist of up to {self.shortlist} rows a segment at full width"
         parts = f" ({self.weight:g} of vectors, {1 - self.weight:.2g} of words)"
-        groups = "1 group" if self.synonyms == 1 else f"{self.synonyms:,} groups"
         advice = "; searchengine optimize removes them"
         lines: dict[str, Any] = {
             "path": self.path,
@@ -88,7 +86,7 @@ class Stats:
             "index config": self._index_config(),
             "search": "exact: every row is scored at full width" if self.exact else search,
             "mode": self.mode + (parts if self.mode == Mode.HYBRID else ""),
-            "words": self.tokenizer + (f", {groups} of synonyms" if self.synonyms else ""),
+            "words": self.tokenizer + (f", synonyms: {self.synonyms:,}" if self.synonyms else ""),
             "fields": ", ".join(self.fields) or "none indexed",
             "questions": self.query_map and describe(self.query_map),
             "pending": "; ".join(self.pending),

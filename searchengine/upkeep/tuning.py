@@ -49,7 +49,7 @@ USUAL_MS = 2.0
 _TIMED = 100  # questions encoded one by one
 
 
-def check_enough(path: Path, rows: int, goal: Goal, questions: Sequence[str] | None) -> None:
+def check_enough(path: Path, rows: int, goal: Goal, questions: Any) -> None:
     """Raise if there are too few rows or queries for the goal, before measuring.
 
     Raises QueryError (too few passages) or TuneError (too few questions).
@@ -99,7 +99,7 @@ def queries_of(
 def tune_collection(
     collection: Collection,
     encoder: CollectionEncoder,
-    queries: Sequence[str] | None,
+    queries: Sequence[str] | Floats | None,
     goal: Goal | None,
     on_step: Callable[[str], None] | None,
     building: Progress | None,
@@ -120,6 +120,8 @@ def tune_collection(
         vectors, others = queries_of(segments, live, goal)
         if settings["encoder"]["fingerprint"] != NO_ENCODER:  # else questions are vectors
             ms = USUAL_MS
+    elif isinstance(queries, np.ndarray):
+        vectors = queries
     else:
         vectors = question_encoder(encoder, settings)(queries)
         ms = encoding_ms(encoder.load(settings), queries)

@@ -241,9 +241,6 @@ class PostgresSnapshot(Snapshot):
             raise QueryError(lexical.MISSING)
         return Analyzer.parse(self.settings["tokenizer"])
 
-    def _phrase(self, phrase: str) -> str:
-        return words.phrase_query(words.storable(phrase), self._analyzer)
-
     def _matches(self, where: str | None, phrases: tuple[str, ...]) -> _Matches:
         """The condition that a filter and phrases set."""
         if where is None and not phrases:
@@ -251,7 +248,8 @@ class PostgresSnapshot(Snapshot):
         holds, values = condition(where)
         holds = " AND ".join([holds, *["words @@ %s::tsquery"] * len(phrases)])
         join = " JOIN documents ON documents.id = document"
-        return join, holds, (*values, *map(self._phrase, phrases))
+        asked = [words.phrase_query(words.storable(each), self._analyzer) for each in phrases]
+        return join, holds, (*values, *asked)
 
     # ----------------------------------------------------------------------------------- the rows
 

@@ -61,6 +61,7 @@ def judged(folder: Path) -> tuple[str | Path, ...]:
         ("tune c --max-ram inf", "'inf' is not a valid integer"),
         ("tune c --max-ram 0", "0 is not in the range x>=1"),
         ("tune c", "to show recall@10 above 0.95"),
+        ("tune c --queries queries.jsonl --query-vectors rows.npy", "--queries does not go with"),
         ("tune c --qrels few.tsv", "questions and judgements are needed: --queries and --qrels"),
         ("tune c --queries queries.jsonl --qrels few.tsv", "at least 20 questions must have"),
         (
