@@ -35,10 +35,8 @@ def test_from_vectors_to_a_tuned_collection_in_two_commands(folder: Path) -> Non
     assert run_json("tune", folder / "c")["operating_point"]["recall"] > 0.95
     np.save(folder / "queries.npy", RNG.standard_normal((300, 8)).astype(np.float32))
     tuned = run_json("tune", folder / "c", "--query-vectors", folder / "queries.npy")
-    assert (tuned["operating_point"]["source"], tuned["operating_point"]["queries"]) == (
-        "given",
-        300,
-    )
+    point = tuned["operating_point"]
+    assert (point["source"], point["queries"]) == ("given", 300)
     assert run_json("info", folder / "c")["documents"] == 900
     assert run_json("similar", folder / "c", "17", "-k", "1")["hits"][0]["text"] == ""
     assert run_json(*index)["unchanged"] == 900

@@ -191,8 +191,11 @@ def test_a_killed_command_goes_on(tmp_path: Path, notes: Path) -> None:
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
             assert process.stderr is not None
             lines = iter(process.stderr.readline, "")
-            assert any(first in line for line in lines)
-            yield process
+            try:
+                assert any(first in line for line in lines)
+                yield process
+            finally:
+                process.kill()  # else leaving the block waits for it
 
     write(notes, {"x.png": ""})
     skipped = "1 entry of other kinds skipped: 1 .png\n"

@@ -37,6 +37,7 @@ def test_a_question_finds_documents_with_synonyms(engine: SearchEngine) -> None:
     before = engine.search("car", mode="text")
     assert [hit.key for hit in before] == ["car"] and engine.stats().synonyms == 0
     engine.set_synonyms(GROUPS)
+    assert engine.collection.settings["synonyms"] == "\n".join(map(", ".join, GROUPS))
     assert engine.stats().synonyms == 2
     cars = {"car", "vehicle"} | (
         {"automobiles"} if "unicode" not in engine.stats().tokenizer else set()

@@ -104,13 +104,20 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
         yield engine
 
 
-@pytest.mark.parametrize(("k", "level"), [(10, "native"), (10, "faiss"), (20_000, "native")])
+OFTEN = [(10, "native"), (20_000, "faiss")]
+EVERY = [(k, level) for k in (1, 10, 100, 20_000) for level in ("native", "faiss")]
+
+
+@pytest.mark.parametrize(
+    ("k", "level"),
+    [each if each in OFTEN else pytest.param(*each, marks=pytest.mark.long) for each in EVERY],
+)
 def test_windows_are_left_out_without_a_loss(
     large: SearchEngine, monkeypatch: pytest.MonkeyPatch, k: int, level: str
 ) -> None:
     monkeypatch.setenv("SEARCHENGINE_KERNEL", level)
     with SearchEngine.open(large.collection.path) as engine:
-        for words in ([1, 2, 5, 300], [398, 2], range(2, 64)):
+        for words in ([3], [1, 2, 5, 300], [390, 20, 7], [398, 2], range(2, 64)):
             question = " ".join(f"w{word}" for word in words)
             agree(engine, question, k)
 
