@@ -130,6 +130,10 @@ class FolderSync:
             raise CorpusError(unread.failed.first[0])
         return [path.relative_to(self.folder).as_posix() for path in files]
 
+    def _there(self) -> set[str]:
+        """The paths of all files, also where the reader of a format is not installed."""
+        return {*self._list(Unread(), needs_reader=False)}
+
     def settle(self) -> bool:
         """Note that the changed files were read; True if nobody was writing to them."""
         written = {p for p in self.changed if _stamp(self.folder / p) != self.files[p]}
@@ -155,9 +159,7 @@ class FolderSync:
         ingestion = Ingestion(self._collection, documents, options, readers=self._readers)
         summary = ingestion.run(may_be_empty=True)
         keys = self._keys()
-        # A file whose reader is not installed here is still there.
-        listing = partial(cache, lambda: {*self._list(Unread(), needs_reader=False)})
-        is_gone = partial(self._is_gone, there=listing())
+        is_gone = partial(self._is_gone, there=cache(self._there))
         gone = [key for key in keys if key not in ingestion.seen and is_gone(key)]
         if not keys:
             ingestion.check_not_empty()
@@ -173,7 +175,8 @@ class FolderSync:
         if not gone:
             return summary
         # Another process may have added a file that was not there when the folder was listed.
-        removed = self._collection.delete(gone, None, partial(self._is_gone, there=listing()))
+        is_gone = partial(self._is_gone, there=cache(self._there))
+        removed = self._collection.delete(gone, None, is_gone)
         return replace(summary, removed=removed)
 
     def _keys(self) -> list[str]:

@@ -321,12 +321,8 @@ class Ingestion:
             if not document.full_text and not (vectors and vectors[0]):
                 self._without_text.add(document.key)
             elif vectors and not vectors[0]:
-                self._refuse(
-                    document,
-                    "has no passage, so that no search would find it; give it one, or leave it "
-                    "out: --skip-bad",
-                    CorpusError,
-                )
+                why = "has no passage, so no search finds it; add one, or leave it out: --skip-bad"
+                self._refuse(document, why, CorpusError)
             elif document.key not in self.seen:
                 self.seen.add(document.key)
                 items.append(Item(document, *vectors))

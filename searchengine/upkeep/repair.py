@@ -134,8 +134,7 @@ def repair(
     except CollectionError as error:
         if isinstance(error, CollectionBusy) or exhausted(error):
             raise
-        way_out = "restore the folder from a backup"
-        complaint = f"{str(error).partition('; repair it')[0]}; {way_out}"
+        complaint = f"{str(error).partition('; repair it')[0]}; restore the folder from a backup"
     return Repair(tuple(tables.damage), tuple(tables.lost), len(tables.documents), complaint)
 
 

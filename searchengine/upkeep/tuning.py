@@ -2,7 +2,7 @@
 
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import replace
 from functools import lru_cache
 from numbers import Real
@@ -49,7 +49,7 @@ USUAL_MS = 2.0
 _TIMED = 100  # questions encoded one by one
 
 
-def check_enough(path: Path, rows: int, goal: Goal, questions: Any) -> None:
+def check_enough(path: Path, rows: int, goal: Goal, questions: Sized | None) -> None:
     """Raise if there are too few rows or queries for the goal, before measuring.
 
     Raises QueryError (too few passages) or TuneError (too few questions).
