@@ -340,8 +340,8 @@ def _accents() -> dict[int, str | None]:
 #     normalized("the eﬃciency of 5㎡ of Python™")     # "the efficiency of 5 m2 of Python TM"
 #
 # PDF readers and many corpora keep ligatures, full-width letters, superscripts and circled digits
-# as the characters that they are. Words, phrases and the texts for an encoder are read through
-# `normalized`, of documents and of questions; what is stored and shown stays as it was given.
+# as the characters that they are. Words, phrases and the texts for an encoder are `normalized`
+# first, in documents and in questions. The text that is stored and shown does not change.
 
 NORMALIZATION = 1
 """Version of the rules below, on which the terms of an index of words depend."""

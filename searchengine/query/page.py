@@ -179,7 +179,7 @@ def explain(snapshot: Snapshot, query: Query, key: str, question: Question) -> E
     """Where a document ranks in a search. `query`: with the mode to use. Raises QueryError."""
     where = query.where
     if (document := ids_of(snapshot, [key]).get(key)) is None:
-        raise QueryError(f"no document has the key {key!r:.80}; refresh shows what was added since")
+        raise QueryError(f"no document has the key {key!r:.80}; refresh shows newer documents")
     if where is not None and document not in snapshot.ids_after(document - 1, where, 1):
         return Explanation(key, matches=False)
 

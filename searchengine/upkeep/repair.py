@@ -59,7 +59,7 @@ class Repair:
     """The report of a repair.
 
     Attributes:
-        damage: what was wrong → what was done.
+        damage: each fault → how it was mended.
         lost: messages on lost data.
         encoded: number of documents encoded again.
         complaint: the error of `verify`; None if it passes.
@@ -185,7 +185,7 @@ class _Tables:
 
     Attributes:
         damage, lost: messages.
-        restored: segments with intact vectors, of which all else is to be made of these again.
+        restored: segments whose vectors are intact; their other files are built again from these.
         documents: ids of the documents to encode again.
         settings: the collection settings.
     """
@@ -338,7 +338,7 @@ class _Tables:
         self._changes.forget(sorted(self.documents))
 
     def _lose(self, ids: Iterable[int]) -> str:
-        """Have documents that lack vectors encoded, or named as lost; what is done, for a note."""
+        """Mark documents without vectors as to be encoded, or as lost; returns this in words."""
         lost = {*ids}
         supplied = lost & self._ids("SELECT id FROM documents WHERE vectors NOT NULL")
         self.documents |= lost

@@ -190,7 +190,7 @@ def test_a_funnel_is_numpys(flat: Segment, stages: tuple[tuple[int, int], ...], 
         assert line.tolist() == best.tolist()
 
 
-# --- on a GPU: the same results, and a plain refusal where there is none --------------------------
+# --- on a GPU, and the error without one ----------------------------------------------------------
 
 
 GPU_ROWS = np.random.default_rng(0).standard_normal((3000, 32)).astype(np.float32)

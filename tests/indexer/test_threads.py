@@ -33,7 +33,7 @@ def test_many_callers_never_use_more_than_the_limit(limit: int) -> None:
     with ThreadPoolExecutor(20) as pool:
         took = [*pool.map(call, range(200))]
     assert len(took) == 200
-    assert used == [0, limit]  # never more, and all of them when so many ask
+    assert used == [0, limit]  # all of the limit, and never more
     with budget.take(99) as rest:
         assert rest == limit  # all were given back
 

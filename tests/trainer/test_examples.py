@@ -1,4 +1,4 @@
-"""Files of examples: what is read, and what is refused; the batches of each update."""
+"""Files of examples, the errors that they raise, and the batches of each update."""
 
 import gzip
 import json

@@ -7,7 +7,7 @@ Where a field is indexed on request, rows of a table are read in place of the JS
     field_contents  a view of the documents: the rows that field_values must hold
 
 The kind is SQLite's json_type. A text that is a date has a second row of the kind `date`; its
-value is the microsecond that filters.dates computes. An element of an array has a row of the kind
+value is the microsecond that filters.tree computes. An element of an array has a row of the kind
 `item text` and so on, besides the row of the array (kind `array`, value 0; objects have such a row
 too).
 

@@ -1,7 +1,7 @@
 """Filters as conditions of PostgreSQL, over the JSONB columns `fields` and `dates`.
 
 `fields` is the metadata. `dates` is its shadow: in place of every text that is a date, the
-microsecond that it begins with (filters.dates), and nothing else. So dates are read by one
+microsecond that it begins with (filters.tree), and nothing else. So dates are read by one
 function, in Python, when a document is stored.
 
 Tests for equality and `contains` are written with @>, which the GIN index of `fields` answers.

@@ -204,7 +204,7 @@ def test_a_killed_command_goes_on(tmp_path: Path, notes: Path) -> None:
         assert process.stderr.readline() == skipped
         for name in ("c.txt", "d.txt"):
             write(notes, {name: name})
-            assert "1 added" in process.stderr.readline()  # what was skipped is named once
+            assert "1 added" in process.stderr.readline()  # skipped files are named once
         process.kill()
     shutil.rmtree(notes / "one")
     with started("1 removed") as process:

@@ -1,4 +1,4 @@
-// What trainer/native/wordpiece.py gives wordpiece.cpp.
+// What trainer/native/library.py gives wordpiece.cpp.
 #pragma once
 
 #include <cstdint>
