@@ -22,6 +22,8 @@ from transformers import (
     BertForSequenceClassification,
     BertModel,
     BertTokenizer,
+    Qwen3Config,
+    Qwen3Model,
 )
 
 # Two layers of 32 gain nothing from threads, and lose much to them on a busy machine.
@@ -34,6 +36,22 @@ WORDS = (
 _LETTERS = [chr(c) for c in range(ord("a"), ord("z") + 1)]
 PIECES = [*WORDS, *(c for c in _LETTERS if c not in WORDS), *(f"##{c}" for c in _LETTERS)]
 WIDTH = 32
+
+
+def small_decoder(**changes: Any) -> Any:
+    """A random network of the shape of Qwen3-Embedding, with rotary positions."""
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=120,
+        hidden_size=WIDTH,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        **changes,
+    )
+    return Qwen3Model(config)
 
 
 def write_plain(folder: Path, seed: int = 0) -> Path:

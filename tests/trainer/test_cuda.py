@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ModelError
@@ -20,7 +19,7 @@ from searchengine.trainer.sources.source import Source
 from searchengine.trainer.training import processes
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.train_config import TrainConfig
-from tests.tiny_model import write_sentence_transformer
+from tests.tiny_model import small_decoder, write_sentence_transformer
 from tests.trainer.test_train_loop import config  # noqa: F401  (fixtures)
 
 TEXTS = ["the dog sleeps", "a", "two big whales near the sea " * 9, "", "red blue"]
@@ -55,19 +54,7 @@ def test_too_little_memory_is_one_error(tiny: Path, monkeypatch: pytest.MonkeyPa
 
 def decoder() -> SentenceModule:
     """A small network with rotary positions, whose frequencies are in no model file."""
-    settings = transformers.Qwen3Config(
-        vocab_size=60,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        intermediate_size=48,
-        tie_word_embeddings=True,
-    )
-    torch.manual_seed(0)
-    network = transformers.AutoModel.from_config(settings)
-    return SentenceModule(network, Pooling(32, ("mean",)), [Normalize()])
+    return SentenceModule(small_decoder(), Pooling(32, ("mean",)), [Normalize()])
 
 
 def test_a_copy_in_bf16_leaves_the_weights_and_keeps_the_frequencies_of_positions() -> None:

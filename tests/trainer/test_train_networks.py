@@ -10,8 +10,6 @@ import torch
 from transformers import (
     ModernBertConfig,
     ModernBertModel,
-    Qwen3Config,
-    Qwen3Model,
     T5Config,
     T5EncoderModel,
 )
@@ -20,7 +18,7 @@ from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.train_config import TrainConfig
-from tests.tiny_model import WIDTH, WORDS, write_plain, write_sentence_transformer
+from tests.tiny_model import WIDTH, WORDS, small_decoder, write_plain, write_sentence_transformer
 
 SIZE = {"vocab_size": 120, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 
@@ -93,20 +91,8 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"word_embedding_dimension": WIDTH, "pooling_mode_lasttoken": True},
         prompts={"query": PROMPT, "document": ""},
     )
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=120,
-        hidden_size=WIDTH,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        max_position_embeddings=48,
-        initializer_range=0.3,
-        pad_token_id=0,
-    )
-    Qwen3Model(config).save_pretrained(folder)
+    network = small_decoder(max_position_embeddings=48, initializer_range=0.3, pad_token_id=0)
+    network.save_pretrained(folder)
     return folder
 
 
