@@ -224,13 +224,11 @@ class Snapshot(Protocol):
         where: str | None = None,
         phrases: tuple[str, ...] = (),
         exact: bool = False,
-        shown: int = 0,
     ) -> "SearchResult":
         """Passage ids (as `rows`) and full-width cosines, both (q, at most k), by (−score, id).
 
         If a query has fewer than another, the rest is −1 and −inf. `queries`: (q, D).
-        `phrases`: texts that the documents must contain, a filter too. `shown`: the documents of so
-        many of the first rows will be read next.
+        `phrases`: texts that the documents must contain, a filter too.
         """
 
     def prefix_ranks(

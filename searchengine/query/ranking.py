@@ -191,7 +191,6 @@ def nearest(
         where=query.where,
         phrases=query.required(questions[0].text),
         exact=query.exact,
-        shown=query.depth,
     )
     # Stored rows are rounded, so a computed cosine can exceed 1 slightly. The order stays that of
     # the computed scores.

@@ -117,14 +117,12 @@ class Snapshot(contract.Snapshot):
         where: str | None = None,
         phrases: tuple[str, ...] = (),
         exact: bool = False,
-        shown: int = 0,
     ) -> SearchResult:
         """Passage ids (as `rows`) and full-width cosines, both (q, k), by (−score, id).
 
         k is at most the number of rows; if fewer match, the rest is −1 and −inf. The filter applies
         before the shortlist is counted; each segment has a shortlist. `phrases`: texts that the
         documents must contain, a filter too. `exact` returns the true best and needs no shortlist.
-        `shown` changes nothing: documents are read when they are needed.
         """
         if not self.segments:
             none = np.zeros((len(queries), 0))
