@@ -323,13 +323,6 @@ class PostgresSnapshot(Snapshot):
             "pending": () if self._state.indexed else (waiting,),
         }
 
-    def fault(self) -> str:
-        """What a search by prefixes would miss; "" if nothing."""
-        joined = "ON passage = passages.id AND prefixes.document = passages.document"
-        sql = f"SELECT count(*) FROM passages LEFT JOIN prefixes {joined} WHERE passage IS NULL"
-        missing = self.read(sql)[0][0] if self._state.fitted else 0
-        return f"passages without a prefix: {missing}" if missing else ""
-
     def _in_order(self, stored: Mapping[int, Any], order: Sequence[int], what: str) -> list[Any]:
         for i in order:
             if i not in stored:
