@@ -1,6 +1,6 @@
 """Reading a collection in a folder: a Snapshot is one commit."""
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from time import monotonic
@@ -230,9 +230,6 @@ class Snapshot(contract.Snapshot):
 
     def count(self, where: str | None = None) -> int:
         return self.store.count(where)
-
-    def values(self, documents: Iterable[int], name: str) -> dict[int, Hashable]:
-        return self.store.values(documents, name)
 
     def value_counts(self, name: str, where: str | None) -> Sequence[tuple[str, Any, int]]:
         return self.store.value_counts(name, where)

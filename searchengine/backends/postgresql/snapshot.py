@@ -11,7 +11,7 @@ the shortlist, all rows that match are compared at full width instead. So `short
 bound, and a filter never under-fills.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -274,21 +274,6 @@ class PostgresSnapshot(Snapshot):
         matches, parameters = condition(where)
         sql = f"SELECT count(*) FROM documents WHERE {matches}"
         return int(self.read(sql, parameters)[0][0])
-
-    def values(self, documents: Iterable[int], name: str) -> dict[int, Hashable]:
-        field = field_named(name)
-        at = f"(fields{' -> %s::text' * len(field)})"
-        sql = (
-            f"SELECT id, jsonb_typeof(value), value::text, value FROM (SELECT id, {at} AS value "
-            "FROM documents WHERE id = ANY(%s)) AS chosen"
-        )
-        rows = self.read(sql, (*field, [int(i) for i in documents]))
-        return {
-            i: ("missing", i)
-            if kind is None
-            else (kind, text if kind in ("array", "object") else value)
-            for i, kind, text, value in rows
-        }
 
     def value_counts(self, name: str, where: str | None) -> Sequence[tuple[str, Any, int]]:
         matches, parameters = condition(where)
