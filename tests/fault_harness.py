@@ -30,7 +30,6 @@ from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
-from unittest import mock
 
 import numpy as np
 from conftest import Remainders, WordLengths, commits_of
@@ -39,7 +38,6 @@ from powercut import Disk
 from scenarios import answers_as_brute_force, document, leave_pending, stored, strays
 
 from searchengine import SearchEngine
-from searchengine.backends.folder import merging
 from searchengine.errors import CollectionError, SearchEngineError
 from searchengine.indexer.segment import SegmentConfig
 from searchengine.ingest.folder_sync import MirrorOptions
@@ -80,12 +78,6 @@ def add(*numbers: int, version: int = 0) -> Act:
 def add_by_two(engine: SearchEngine) -> None:
     with commits_of(2):
         add(6, 7, 8, 9, 10)(engine)
-
-
-def optimize_long(engine: SearchEngine) -> None:
-    """As if it took long: named in `pending` first."""
-    with mock.patch.object(merging, "IN_ONE", 0):
-        engine.optimize()
 
 
 def mirror(engine: SearchEngine) -> None:
@@ -168,7 +160,6 @@ COMMANDS = {
     "set_synonyms": Command(lambda engine: engine.set_synonyms([["x", "xx"]])),
     "set_default": Command(lambda engine: engine.set_default(mode="vector")),
     "optimize": Command(lambda engine: engine.optimize()),
-    "optimize long": Command(optimize_long),
     "merge": Command(add(9), prepare=lambda engine: [add(n)(engine) for n in (6, 7, 8)]),
     "reindex": Command(lambda engine: engine.reindex(Remainders())),
     "reindex again": Command(

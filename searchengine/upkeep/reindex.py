@@ -30,7 +30,7 @@ from searchengine.backends.folder.folders import (
     segment_errors,
     segments_folder,
 )
-from searchengine.backends.folder.store import Changes, Kind, SegmentRow, Store, Work
+from searchengine.backends.folder.store import Changes, SegmentRow, Store, Work
 from searchengine.backends.folder.writer import TUNED, Writer
 from searchengine.backends.mode import CHOSEN, WEIGHT
 from searchengine.backends.opening import in_folder, is_url
@@ -197,7 +197,7 @@ class FolderPlace:
                 if (work := _pending(store)) is None:
                     self._owner = owner = Owner.new(path)
                     stack.callback(owner.release)
-                    Changes(store).start_work(Kind.REINDEX, owner.name, {"settings": settings})
+                    Changes(store).start_work(owner.name, settings)
                 else:
                     self._owner = owner = _taken(path, work)
                     stack.callback(owner.release)
@@ -313,7 +313,7 @@ class FolderPlace:
 
 def _pending(store: Store) -> Work | None:
     """The pending reindex of a folder, or None."""
-    return next((work for work in store.works() if work.kind is Kind.REINDEX), None)
+    return next(iter(store.works()), None)
 
 
 def _taken(path: Path, work: Work) -> Owner:

@@ -26,7 +26,7 @@ from searchengine.backends.entries import keys_of
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.database import connect, exhausted, outdated
 from searchengine.backends.folder.folders import check_name, folder_of, remove_unnamed
-from searchengine.backends.folder.store import WORK, Changes, Kind, SegmentRow, Store
+from searchengine.backends.folder.store import WORK, Changes, SegmentRow, Store
 from searchengine.backends.folder.view import has_vectors, open_committed
 from searchengine.backends.folder.writer import writing
 from searchengine.backends.mode import Mode
@@ -221,18 +221,13 @@ class _Tables:
                 self._note(f"{len(rows)} {what}", self._lose(rows) if is_lost else rule.action)
 
     def _end_works(self) -> None:
-        """Drop pending work that makes no sense, and after any damage all but a reindex.
-
-        A living process may be merging segments that are whole, without the lock.
-        """
+        """Drop pending work that makes no sense."""
         for row in self._store.read(f"SELECT {WORK} FROM pending"):
             try:
-                is_kept = self._store.work_of(row).kind is Kind.REINDEX or not self.damage
+                self._store.work_of(row)
             except CollectionError:
-                is_kept = False
-                self._note(f"pending work {row[0]} makes no sense", "dropped")
-            if not is_kept:
                 self._change("DELETE FROM pending WHERE id = ?", row[:1])
+                self._note(f"pending work {row[0]} makes no sense", "dropped")
 
     def _mend_settings(self) -> None:
         """Remove settings that make no sense. Raises CollectionError for those that are needed."""

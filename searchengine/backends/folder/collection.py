@@ -20,12 +20,12 @@ from searchengine.backends.folder.folders import (
     is_free,
     new_folder,
 )
-from searchengine.backends.folder.merging import Merging
-from searchengine.backends.folder.store import Changes, Store
+from searchengine.backends.folder.merging import to_merge
+from searchengine.backends.folder.store import Changes, SegmentRow, Store
 from searchengine.backends.folder.view import View
 from searchengine.backends.folder.writer import Measured
 from searchengine.corpus.analyzer import DEFAULT, Analyzer
-from searchengine.errors import CollectionError
+from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.segment import SegmentConfig
@@ -96,9 +96,7 @@ class Collection(View):
                     writer.changes.set_metadata(metadata, before)
                     if rows:
                         writer.append(_blocks(entries), progress, rows)
-                self.written.intersection_update(self.segments)  # others were merged
-                self.written.update(writer.opened)
-            Merging(self, store, progress).merge_due(finished or 0)
+            self._merge_due(store, finished or 0, progress)
 
     def delete(
         self,
@@ -115,7 +113,7 @@ class Collection(View):
                     stored = store.ids_of(keys or ())
                     documents = [number for key, number in stored.items() if still(key)]
                 writer.changes.remove(documents)
-            Merging(self, store).merge_due()
+            self._merge_due(store)
         return len(documents)
 
     def configure(self, values: Mapping[str, Any], *, fields: Iterable[str] = ()) -> None:
@@ -127,15 +125,38 @@ class Collection(View):
     def optimize(self, progress: Progress | None = None) -> None:
         """Merge all segments into one without deleted rows.
 
-        Documents added meanwhile stay in separate segments. Raises CollectionBusy if another
-        process is merging segments, or writing, for longer than `wait`.
+        Raises CollectionBusy if another process is writing for longer than `wait`.
         """
         with self.open_store() as store:
-            Merging(self, store, progress).merge_all()
+            if store.segments():
+                with self.writing(store) as writer:
+                    writer.merge(store.segments(), progress=progress)
             try:
                 store.tidy()
             except CollectionError as error:  # the merge is committed
                 _log.warning("free space was not returned to the disk: %s", error)
+
+    def _merge_due(self, store: Store, finished: int = 0, progress: Progress | None = None) -> None:
+        """Merge segments while there are too many; each merge is a commit, behind a change.
+
+        `finished`: as for to_merge.
+        """
+
+        def due() -> list[SegmentRow]:
+            rows = store.segments()
+            sizes = [(row.rows - store.dead_count(row), row.rows) for row in rows]
+            return [rows[i] for i in to_merge(sizes, finished)]
+
+        try:
+            while due():
+                with self.writing(store) as writer:
+                    writer.merge(due(), progress=progress)  # none if others have merged meanwhile
+        except CollectionBusy:
+            pass  # the last process to write merges
+        except CollectionError as error:  # the change before is committed
+            _log.warning(
+                "segments were not merged, which the next change will try again: %s", error
+            )
 
     def rebuild(
         self,

@@ -124,14 +124,15 @@ def segment_folders(folder: int) -> set[str]:
 
 
 def remove_unnamed(path: Path, store: Store, before: set[str]) -> None:
-    """Remove the folders of `before` that no commit names.
+    """Remove the folders of `before` that no commit names, and those of a reindex that is over.
 
     Call it after a commit, with the folders that were there when it began: it removes what the
     commit replaced and what a killed writer left. It must not run sooner: a writer that is killed
     while SQLite syncs its commit leaves that commit undecided. No reader sees it, but the next
     process that recovers SQLite's log may find it; only a later commit writes over it.
     """
-    if not before - {folder_of(path, row.id).name for row in store.segments()}:
+    replaced = before - {folder_of(path, row.id).name for row in store.segments()}
+    if not replaced and not any((path / "pending").glob("*")):
         return
     with (
         store.transaction(queue=False),
@@ -141,6 +142,8 @@ def remove_unnamed(path: Path, store: Store, before: set[str]) -> None:
         named = {folder_of(path, row.id).name for row in store.segments()}
         for name in before & segment_folders(folder) - named:
             shutil.rmtree(name, dir_fd=folder)
+        kept = {name for (name,) in store.read("SELECT folder FROM pending")}
+        remove_dead_scratch(path / "pending", kept, own=True)
 
 
 @contextmanager

@@ -3,11 +3,10 @@
 import json
 import os
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 from math import inf
 from typing import Any
 from uuid import uuid4
@@ -24,6 +23,7 @@ from searchengine.backends.folder.database import Database
 from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionError
 
+_COMPARED = {"integer": "number", "real": "number"}  # 1 and 1.0 are the same
 _KEYS = 50_000  # keys of a folder read at a time
 _CHUNK = 10_000  # ids a statement, under SQLite's limit of 32,766 bound parameters
 _TEXTS = 16  # documents a statement, where their text is counted
@@ -49,48 +49,23 @@ class SegmentRow:
         return passages[low:high] - self.base
 
 
-class Kind(StrEnum):
-    """The kinds of unfinished work."""
-
-    MERGE = "merge"
-    """Segments become one."""
-    REINDEX = "reindex"
-    """All documents are encoded by another encoder."""
-
-
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A row of the table `pending`: work that outlives a commit.
+    """A row of the table `pending`: a reindex, which outlives a commit.
 
     Attributes:
         id: its number.
-        kind: what is being done.
         folder: its folder below `pending`.
-        details: what it needs to go on, and who started it when.
+        details: the settings of the new collection, and who started it when.
     """
 
     id: int
-    kind: Kind
     folder: str
     details: Mapping[str, Any]
 
-    @property
-    def inputs(self) -> list[SegmentRow]:
-        """The segments that are merged."""
-        return [SegmentRow(*row) for row in self.details["inputs"]]
 
-    @property
-    def makes_sense(self) -> bool:
-        """Whether everything that is read of it is there. Raises as a look-up of it does."""
-        texts = [self.folder, self.details["by"], self.details["started"]]
-        if self.kind is Kind.MERGE:
-            kinds = [tuple(map(type, row)) for row in self.details["inputs"]]
-            return {*map(type, texts)} == {str} and {*kinds} <= {(int, int, int, str)}
-        encoder = self.details["settings"]["encoder"]
-        texts += [encoder["fingerprint"], encoder["source"] or "", encoder.get("name") or ""]
-        return {*map(type, texts)} == {str} and type(encoder["dim"]) is int
-
-
+REINDEX = "reindex"
+"""The kind of work that may be pending."""
 WORK = "id, kind, folder, details"
 """The columns of a work."""
 
@@ -177,6 +152,18 @@ class Store(Database):
                     return
                 yield number, key
             compared, after = ">", rows[-1][1]
+
+    def values(self, documents: Iterable[int], name: str) -> dict[int, Hashable]:
+        path = json_path(field_named(name))
+        sql = (
+            "SELECT id, json_type(metadata, ?), json_extract(metadata, ?) "
+            "FROM documents WHERE id IN ({})"
+        )
+        rows = self._rows(sql, list(documents), (path, path))
+        return {
+            i: ("missing", i) if kind is None else (_COMPARED.get(kind, kind), value)
+            for i, kind, value in rows
+        }
 
     def condition(self, where: str | None) -> Condition:
         """A filter as an SQL condition over `documents`, and its parameters."""
@@ -271,26 +258,27 @@ class Store(Database):
 
     def work_of(self, row: tuple[Any, ...]) -> Work:
         """The work of the columns WORK. Raises CollectionError for one that makes no sense."""
-        number, kind, folder, details = row
+        number, kind, folder, stored = row
         with suppress(AttributeError, LookupError, TypeError, ValueError):
-            work = Work(number, Kind(kind), folder, json.loads(details))
-            if work.makes_sense:
-                return work
+            details = json.loads(stored)
+            encoder = details["settings"]["encoder"]
+            texts = [folder, details["by"], details["started"], encoder["fingerprint"]]
+            texts += [encoder["source"] or "", encoder.get("name") or ""]
+            fits = {*map(type, texts)} == {str} and type(encoder["dim"]) is int
+            if kind == REINDEX and fits:
+                return Work(number, folder, details)
         raise self.damaged(
-            f"pending work {number} must be a merge of segments or a reindex by an encoder, with "
-            "who started it and when"
+            f"pending work {number} must be a reindex by an encoder, with who started it and when"
         )
 
     def describe(self, work: Work) -> str:
-        """A sentence about a work: its kind, its progress, and the process that does it."""
-        by = f"started {work.details['started']} by {work.details['by']}"
-        if work.kind is Kind.MERGE:
-            return f"merge of {len(work.inputs)} segments; {by}"
+        """A sentence about a reindex: its progress, and the process that does it."""
         encoder, encoded = work.details["settings"]["encoder"], 0
         tables = self.path.parent / "pending" / work.folder / self.path.name
         with suppress(CollectionError), Store(tables, readers=1) as store:
             encoded = store.counts()[1]
         name = encoder["source"] or encoder.get("name") or encoder["fingerprint"][:12]
+        by = f"started {work.details['started']} by {work.details['by']}"
         return f"reindex by {name}: {encoded} passages encoded; {by}"
 
     def settings(self) -> dict[str, Any]:
@@ -408,12 +396,7 @@ class Changes:
         self._many("DELETE FROM documents WHERE id = ?", ((i,) for i in documents))
 
     def move_passages(self, ids: Ids, first: int) -> None:
-        """Give passages, ids (n,) ascending, new ids from `first` on, which is beyond all in use.
-
-        Those that are not stored become tombstones.
-        """
-        if not ids.size:
-            return
+        """Give passages, ids (n,) ascending, new ids from `first` on, beyond all in use."""
         starts = np.flatnonzero(np.diff(ids, prepend=ids[:1] - 2) != 1)  # of consecutive ids
         lows, highs = ids[starts].tolist(), ids[np.append(starts[1:], ids.size) - 1].tolist()
         further = (first + starts - ids[starts]).tolist()
@@ -421,14 +404,9 @@ class Changes:
             "INSERT INTO passages (id, document, start, end) SELECT id + ?, document, start, end "
             "FROM passages WHERE id BETWEEN ? AND ? ORDER BY id"
         )
-        moved = self._many(sql, zip(further, lows, highs, strict=True))
+        self._many(sql, zip(further, lows, highs, strict=True))
         sql = "DELETE FROM passages WHERE id BETWEEN ? AND ?"
         self._many(sql, zip(lows, highs, strict=True))
-        if moved < ids.size:
-            new = np.arange(first, first + ids.size)
-            sql = "SELECT id FROM passages WHERE id >= ?"
-            dead = np.setdiff1d(new, self.store.numbers(sql, (first,)))
-            self._many("INSERT INTO tombstones (passage) VALUES (?)", ((i,) for i in dead.tolist()))
 
     def add_segment(self, segment: SegmentRow) -> None:
         """Record a segment whose files are complete and synced."""
@@ -465,16 +443,15 @@ class Changes:
         """Note of every document that its vectors come from the encoder."""
         self._many("UPDATE documents SET vectors = NULL WHERE vectors NOT NULL", [()])
 
-    def start_work(self, kind: Kind, folder: str, details: Mapping[str, Any]) -> Work:
-        """Name work of this process in the table `pending`."""
-        work = Work(self.take("pending"), kind, folder, {**details, **this_process()})
+    def start_work(self, folder: str, settings: Mapping[str, Any]) -> None:
+        """Name a reindex by this process, to these settings, in the table `pending`."""
+        details = json.dumps({"settings": settings, **this_process()})
         sql = "INSERT INTO pending (id, kind, folder, details) VALUES (?, ?, ?, ?)"
-        self.store.execute(sql, (work.id, kind, folder, json.dumps(work.details)))
-        return work
+        self.store.execute(sql, (self.take("pending"), REINDEX, folder, details))
 
-    def continue_work(self, work: Work, **details: Any) -> None:
-        """Note that this process does a work now, and further details of it."""
-        changed = json.dumps({**work.details, **details, **this_process()})
+    def continue_work(self, work: Work) -> None:
+        """Note that this process does a work now."""
+        changed = json.dumps({**work.details, **this_process()})
         self.store.execute("UPDATE pending SET details = ? WHERE id = ?", (changed, work.id))
 
     def end_work(self, work: Work) -> None:
@@ -510,7 +487,7 @@ class Changes:
         self._many("DELETE FROM passages WHERE document = ?", rows)
         self.set("tombstones_id", uuid4().hex)
 
-    def _many(self, sql: str, parameters: Iterable[Sequence[Any]]) -> int:
-        """Run a statement for each; returns the number of rows changed."""
+    def _many(self, sql: str, parameters: Iterable[Sequence[Any]]) -> None:
+        """Run a statement for each."""
         with self.store.writing() as connection:
-            return connection.executemany(sql, parameters).rowcount
+            connection.executemany(sql, parameters)

@@ -63,7 +63,6 @@ class View(Backend):
         wait: seconds to wait for a writer of another process before CollectionBusy.
         device: where segments are scanned.
         accepts: called with the settings of a commit before it is shown; may raise to refuse it.
-        written: the segments that were added by this view, which it merges.
     """
 
     path: Path
@@ -87,7 +86,6 @@ class View(Backend):
         self._changing, self._advancing = Lock(), RLock()
         self._interrupted = False  # Ctrl-C may have come between a commit and showing it
         self._log_left = 0  # bytes of the log when readers were last waited for in vain
-        self.written: set[SegmentRow] = set()
         self._shown: Snapshot | None = None
         self._shown = self._newest({})
 

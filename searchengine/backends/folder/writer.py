@@ -1,14 +1,12 @@
 """The road of a commit: tables and segments change together, in one transaction, or not at all.
 
-    build       a merge that takes long is built in a scratch folder, without the write lock
     write       one transaction changes the tables and names segments, whose files are complete and
                 synced; until then a segment's folder is garbage, which another commit removes
     show        the commit is shown, also after Ctrl-C
     clear away  the folders that no commit names any more are removed
 
 So at every instant a reader sees all of a commit or nothing of it, and a killed process leaves
-nothing but garbage. Should another writer change what a merged segment depends on, it is dropped,
-and the merge is left to the next change.
+nothing but garbage.
 """
 
 import shutil
@@ -16,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,8 +28,7 @@ from searchengine.backends.folder.folders import (
     segments_folder,
 )
 from searchengine.backends.folder.store import Changes, SegmentRow, Store
-from searchengine.backends.folder.words import analyzer, writer
-from searchengine.corpus.analyzer import Analyzer
+from searchengine.backends.folder.words import writer
 from searchengine.errors import CollectionError
 from searchengine.indexer.building.build import Blocks, Passages, Progress
 from searchengine.indexer.search.allowed import Allowed
@@ -46,32 +43,6 @@ Measured = Mapping[SegmentRow, tuple[Segment, Allowed | None]]
 SCANNED = 1 << 13  # rows that are scanned in about 0.1 ms (192 dimensions); a graph saves half
 TUNED = "tuned"
 """The setting of the last tuning: `tuning` is its record (Tuning.as_dict)."""
-
-
-class BuildPlan(NamedTuple):
-    """The inputs of a new segment, apart from its rows."""
-
-    config: SegmentConfig
-    provenance: Mapping[str, str]
-    analyzer: Analyzer
-
-
-class BuiltSegment(NamedTuple):
-    """A merged segment that was built before the transaction that adds it.
-
-    `merged`: the passages of its rows, ascending, which get new ids.
-    """
-
-    path: Path
-    plan: BuildPlan
-    merged: Ids
-
-    @classmethod
-    def checked(cls, collection: Path, path: Path, plan: BuildPlan, merged: Ids) -> Self:
-        """With its checksums computed and remembered now, not while others wait."""
-        with os_errors(collection):
-            Segment.open(path, checksum=checksum).close()
-        return cls(path, plan, merged)
 
 
 class Writer:
@@ -106,17 +77,20 @@ class Writer:
     ) -> None:
         """Add a segment of vectors (n, D), of passages `changes.next_passage` and on.
 
-        `rows`: n, if known.
+        `rows`: n, if known. Beside a larger segment, a few thousand rows get no graph or lists
+        until they are merged: building those would take most of the time of a commit.
         """
         base = self.changes.next_passage()
-        plan = build_plan(self.store, rows)
         largest = max(self.store.segments(), key=lambda row: row.rows, default=None)
+        config, provenance = self._plan()
+        if largest is not None and rows is not None and rows <= min(SCANNED, largest.rows):
+            config = config.scanned()
         build = partial(
             Segment.build,
             vectors=vectors,
-            config=plan.config,
+            config=config,
             like=None if largest is None else self._open_segment(largest),
-            provenance=plan.provenance,
+            provenance=provenance,
             progress=progress,
             words=self._words(base),
             passages=self._passages(base),
@@ -129,25 +103,36 @@ class Writer:
         *,
         tuning: Mapping[str, Any] | None = None,
         progress: Progress | None = None,
-        ahead: BuiltSegment | None = None,
     ) -> None:
         """Merge segments into one, without deleted rows; its passages get new ids.
 
-        `tuning`: for the manifest; None keeps that of the first segment that has one. `ahead`: the
-        merged segment. Passages that were deleted since it was built become tombstones of it.
+        `tuning`: for the manifest; None keeps that of the first segment that has one.
         """
-        base = self.changes.next_passage()
-        ids = live_passages(self.store, segments) if ahead is None else ahead.merged
-        self.changes.move_passages(ids, base)
+        base, segments = self.changes.next_passage(), sorted(segments, key=lambda row: row.base)
+        live = [self._live(row) for row in segments]
+        ids = [row.base + rows for row, rows in zip(segments, live, strict=True) if rows.size]
         self.changes.remove_segments(segments)
-        if ahead is not None:
-            self.adopt(ahead.path, base)
-        elif ids.size:
-            parts = {row: self._open_segment(row) for row in segments}
-            plan, words = build_plan(self.store, None), self._words(base)
-            passages = self._passages(base)
-            build = partial(build_merged, parts, ids, plan, words, passages, tuning, progress)
-            self._add(base, build)
+        if not ids:
+            return
+        self.changes.move_passages(np.concatenate(ids), base)
+        parts = list[tuple[Segment, Allowed | None]]()
+        for row, rows in zip(segments, live, strict=True):
+            segment = self._open_segment(row)
+            tuning = tuning or segment.manifest.tuning
+            whole = rows.size == row.rows
+            parts.append((segment, None if whole else Allowed.from_rows(rows, row.rows)))
+        config, provenance = self._plan()
+        build = partial(
+            Segment.merge,
+            parts=parts,
+            config=config,
+            provenance=provenance,
+            tuning=tuning,
+            progress=progress,
+            words=self._words(base),
+            passages=self._passages(base),
+        )
+        self._add(base, build)
 
     def rebuild(
         self,
@@ -203,10 +188,6 @@ class Writer:
         base = self.changes.next_passage()
         with os_errors(self.path):
             Segment.add_passages(built, self._passages(base))
-        self.adopt(built, base)
-
-    def adopt(self, built: Path, base: int) -> None:
-        """Take a segment that was built in another folder of the collection, and record it."""
 
         def build(target: Path) -> Segment:
             built.rename(target)
@@ -235,68 +216,25 @@ class Writer:
         documents = partial(self.store.numbers, sql, (base,))
         return writer(self.store, documents)
 
+    def _plan(self) -> tuple[SegmentConfig, dict[str, str]]:
+        """How a segment is built, and its provenance."""
+        settings = self.store.settings()
+        encoder = settings["encoder"]
+        provenance = {"encoder": encoder["fingerprint"]}
+        if encoder["source"] is not None:  # for a repair
+            provenance["source"] = encoder["source"]
+        return SegmentConfig.from_dict(settings["index"]), provenance
 
-def build_plan(store: Store, rows: int | None) -> BuildPlan:
-    """How a segment of new rows is built, if their number is known.
-
-    Beside a larger segment, a few thousand rows get no graph or lists until they are merged:
-    building those would take most of the time of a commit.
-    """
-    largest = max((row.rows for row in store.segments()), default=0)
-    settings = store.settings()
-    config = SegmentConfig.from_dict(settings["index"])
-    if rows is not None and rows <= min(SCANNED, largest):
-        config = config.scanned()
-    encoder = settings["encoder"]
-    provenance = {"encoder": encoder["fingerprint"]}
-    if encoder["source"] is not None:  # for a repair
-        provenance["source"] = encoder["source"]
-    return BuildPlan(config, provenance, analyzer(store))
-
-
-def live_passages(store: Store, segments: Sequence[SegmentRow]) -> Ids:
-    """The ids of segments' passages, ascending. CollectionError if they do not match their rows."""
-    ids = [np.empty(0, np.int64)]
-    for row in sorted(segments, key=lambda row: row.base):
-        live = np.setdiff1d(np.arange(row.rows), store.dead(row), assume_unique=True) + row.base
+    def _live(self, row: SegmentRow) -> Ids:
+        """The rows of a segment's passages, ascending. CollectionError if they do not match."""
+        live = np.setdiff1d(np.arange(row.rows), self.store.dead(row), assume_unique=True)
         sql = "SELECT count(*) FROM passages WHERE id BETWEEN ? AND ?"
-        passages = store.read(sql, row.ends)[0][0]
+        ((passages,),) = self.store.read(sql, row.ends)
         if passages != live.size:
-            raise store.damaged(
+            raise self.store.damaged(
                 f"segment {row.id} has {live.size} live rows and {passages} passages"
             )
-        ids.append(live)
-    return np.concatenate(ids)
-
-
-def build_merged(
-    parts: Mapping[SegmentRow, Segment],
-    ids: Ids,
-    plan: BuildPlan,
-    words: WriteWords | None,
-    passages: Passages,
-    tuning: Mapping[str, Any] | None,
-    progress: Progress | None,
-    path: Path,
-) -> Segment:
-    """Build a segment of the rows of the passages `ids`, ascending. Raises as Segment.merge."""
-    chosen: list[tuple[Segment, Allowed | None]] = []
-    for row, segment in sorted(parts.items(), key=lambda part: part[0].base):
-        tuning = tuning or segment.manifest.tuning
-        live = row.part_of(ids)
-        if live.size:
-            allowed = None if live.size == row.rows else Allowed.from_rows(live, row.rows)
-            chosen.append((segment, allowed))
-    return Segment.merge(
-        path,
-        chosen,
-        plan.config,
-        provenance=plan.provenance,
-        tuning=tuning,
-        progress=progress,
-        words=words,
-        passages=passages,
-    )
+        return live
 
 
 @contextmanager

@@ -23,7 +23,7 @@ DOCUMENTS: list[dict[str, Any]] = [
 _NO_OBJECT = "1 documents with metadata that are no JSON object"
 _SET = "INSERT OR REPLACE INTO settings VALUES"
 _WORK, _BY = "INSERT INTO pending VALUES (7,", '{"by": "me", "started": "today"'
-_NO_WORK = "pending work 7 must be a merge of segments or a reindex"
+_NO_WORK = "pending work 7 must be a reindex by an encoder"
 
 
 @pytest.fixture

@@ -1,63 +1,41 @@
-"""Merges that are built without the write lock: what others do meanwhile, where they are killed."""
+"""Merges, each a transaction: what others see and do meanwhile, where they fail and are killed."""
 
-from collections.abc import Callable, Iterator
+import errno
+import logging
+import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from concurrent_writers import during
 from conftest import WordLengths
+from faults import in_child
 from scenarios import answers_as_brute_force, document, stored, strays
 
 from searchengine import SearchEngine
-from searchengine.backends.folder import merging
-from searchengine.backends.folder import store as store_module
-from searchengine.backends.folder.folders import Owner
-from searchengine.backends.folder.merging import Merging
-from searchengine.backends.folder.store import Changes, Kind, Store, Work
+from searchengine.backends.folder.store import Store
+from searchengine.backends.folder.view import View
 from searchengine.errors import CollectionBusy
-from searchengine.indexer.segment import SegmentConfig
+from searchengine.indexer.segment import Segment, SegmentConfig
 
 CONFIG = SegmentConfig(prefix=8)
-
-
-@pytest.fixture(autouse=True)
-def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every merge counts as a large one."""
-    monkeypatch.setattr(merging, "IN_ONE", 0)
+KEYS = {f"d{i}" for i in range(15)}
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[SearchEngine]:
-    with SearchEngine.create(tmp_path / "c", WordLengths(), CONFIG) as engine:
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "c"
+
+
+@pytest.fixture
+def engine(path: Path) -> Iterator[SearchEngine]:
+    with SearchEngine.create(path, WordLengths(), CONFIG) as engine:
         for first in (0, 5, 10):
             engine.add([document(i) for i in range(first, first + 5)])
         yield engine
-
-
-def during(
-    monkeypatch: pytest.MonkeyPatch, moment: str, act: Callable[[], object], owner: type = Merging
-) -> None:
-    """Call `act` once before a method, or after it."""
-    when, step = moment.split()
-    original, done = getattr(owner, step), list[bool]()
-
-    def stepped(self: Any, *arguments: Any) -> Any:
-        first = not done
-        done.append(True)
-        if first and when == "before":
-            act()
-        result = original(self, *arguments)
-        if first and when == "after":
-            act()
-        return result
-
-    monkeypatch.setattr(owner, step, stepped)
-
-
-def works(path: Path) -> list[Work]:
-    with Store(path / "documents.db", readers=1) as store:
-        return store.works()
 
 
 def check(path: Path, keys: set[str]) -> None:
@@ -67,14 +45,10 @@ def check(path: Path, keys: set[str]) -> None:
         assert set(held) == keys
         engine.verify()
         answers_as_brute_force(engine, held)
-    assert works(path) == []
     assert strays(path) == []
 
 
-KEYS = {f"d{i}" for i in range(15)}
-
-
-def test_a_large_merge_keeps_documents_and_order(engine: SearchEngine) -> None:
+def test_a_merge_keeps_documents_and_order(engine: SearchEngine, path: Path) -> None:
     engine.delete(["d3", "d11"])
     engine.optimize()
     assert engine.stats().segments == 1 and engine.stats().tombstones == 0
@@ -82,127 +56,89 @@ def test_a_large_merge_keeps_documents_and_order(engine: SearchEngine) -> None:
         assert snapshot.store.keys_of(snapshot.documents_of(np.arange(15, 28))) == [
             f"d{i}" for i in range(15) if i not in (3, 11)
         ]
-    check(engine.collection.path, KEYS - {"d3", "d11"})
+    check(path, KEYS - {"d3", "d11"})
 
 
-MOMENTS = ["before _claim", "before _built", "after _built"]
-"""When others act: what is to be merged is chosen, claimed, and built."""
-
-
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_others_change_what_is_being_merged(
-    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, moment: str
+def test_others_read_during_a_merge_and_write_after_it(
+    engine: SearchEngine, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = engine.collection.path
-
     def act() -> None:
         with SearchEngine.open(path, WordLengths()) as other:
-            answers_as_brute_force(other, stored(path))
-            other.delete(["d0", "d7"])
-            other.add([document(20), document(1, version=1)])
-            other.update({"d2": {"seen": True}})
-            answers_as_brute_force(other, stored(path))
+            for reader in (engine, other):
+                assert reader.stats().segments == 3
+                answers_as_brute_force(reader, stored(path))
             other.verify()
+            with pytest.raises(CollectionBusy, match="is being written to by another process"):
+                other.delete(["d0"])
 
-    with monkeypatch.context() as patch:
-        during(patch, moment, act)
+    with monkeypatch.context() as patch, SearchEngine.open(path, WordLengths()) as reader:
+        during(patch, Segment, "open", act)  # when it is built
         engine.optimize()
-    engine.refresh()
-    assert engine.stats().segments == (1 if moment == "before _claim" else 2)
-    engine.add([document(21)])
-    check(path, (KEYS - {"d0", "d7"}) | {"d20", "d21"})
+        assert (engine.stats().segments, reader.stats().segments) == (1, 3)
+        answers_as_brute_force(reader, stored(path))
+        reader.delete(["d0"])
+    check(path, KEYS - {"d0"})
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("replace", ["optimize", "tune"])
-def test_a_merge_whose_segments_were_replaced_is_dropped(
-    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, moment: str, replace: str
-) -> None:
-    path = engine.collection.path
-
-    def act() -> None:
-        with (
-            SearchEngine.open(path, WordLengths()) as other,
-            other.collection.open_store() as store,
-            other.collection.writing(store) as writer,
-        ):
-            if replace == "optimize":
-                writer.merge(store.segments()[:2])
-                return
-            segments = other.collection.segments
-            measured = {row: (segment, None) for row, segment in segments.items()}
-            writer.rebuild(measured, SegmentConfig(prefix=12), {"goal": {"recall": 0.9}})
-
-    with monkeypatch.context() as patch:
-        during(patch, moment, act)
-        engine.optimize()
-    assert engine.stats().segments == 1
+def test_a_merge_waits_for_another_writer(engine: SearchEngine, path: Path) -> None:
+    with Store(path / "documents.db") as store, store.transaction():
+        with pytest.raises(CollectionBusy, match="is being written to by another process"):
+            engine.optimize()
+    engine.optimize()
     check(path, KEYS)
 
 
-def test_a_segment_that_is_gone_before_it_is_opened_drops_the_merge(
-    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+def test_segments_are_merged_once(
+    engine: SearchEngine, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The segment of another engine, which this one does not show and so has not open."""
-    path = engine.collection.path
-    engine.optimize()
-    with SearchEngine.open(path, WordLengths()) as other:
-        other.add([document(15)])
+    """Another writer merges what was to be merged, before this one has the lock."""
 
-        def act() -> None:
-            with (
-                other.collection.open_store() as store,
-                other.collection.writing(store) as writer,
-            ):
-                writer.merge(store.segments())
+    def act() -> None:
+        with SearchEngine.open(path, WordLengths()) as other:
+            other.update({"d2": {"seen": True}})
+            assert other.stats().segments == 1
 
-        with monkeypatch.context() as patch:
-            during(patch, "before _built", act)
-            engine.optimize()
+    with monkeypatch.context() as patch:
+        during(patch, View, "writing", act, 2)
+        engine.add([document(20)])
+    (row,) = engine.collection.segments
+    assert row.id == 5
+    check(path, KEYS | {"d20"})
+
+
+@pytest.mark.parametrize("moment", ["merge", "open"], ids=["before", "built"])
+def test_a_process_killed_in_a_merge_leaves_nothing(
+    engine: SearchEngine, path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    def optimize(_: Any) -> None:
+        with SearchEngine.open(path, WordLengths()) as other:
+            during(monkeypatch, Segment, moment, lambda: os.kill(os.getpid(), signal.SIGKILL))
+            other.optimize()
+
+    assert in_child(optimize).signal == signal.SIGKILL
+    engine.add([document(15)])  # merges as well
     assert engine.stats().segments == 1
     check(path, KEYS | {"d15"})
 
 
-def test_segments_of_a_living_merge_are_left_alone(
-    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+def test_a_full_disk_leaves_a_merge_to_the_next_change(
+    engine: SearchEngine,
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Others merge what is not taken, and an optimize waits."""
-    path = engine.collection.path
-    merged: list[int] = []
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def act() -> None:
-        with SearchEngine.open(path, WordLengths()) as other:
-            for i in range(20, 28):
-                other.add([document(i)])
-            merged.append(other.stats().segments)
-
-    with monkeypatch.context() as patch:
-        during(patch, "before _built", act)
-        engine.optimize()
-    assert merged == [3 + 2]  # three taken ones, and eight added ones merged by fours
-    check(path, KEYS | {f"d{i}" for i in range(20, 28)})
-
-
-def test_an_optimize_waits_for_another_process(
-    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = engine.collection.path
-    monkeypatch.setattr(
-        store_module, "this_process", lambda: {"by": "elsewhere:1", "started": "then"}
-    )
-    owner = Owner.new(path)
-    with engine.collection.open_store() as store, store.transaction():
-        rows = [[r.id, r.base, r.rows, r.manifest_sha256] for r in store.segments()]
-        Changes(store).start_work(Kind.MERGE, owner.name, {"inputs": rows[:2]})
-    monkeypatch.undo()
-    monkeypatch.setattr(merging, "IN_ONE", 0)
-    with pytest.raises(CollectionBusy, match="being merged by another process"):
-        engine.optimize()
-    assert SearchEngine.repair(path).damage == () and len(works(path)) == 1
-    owner.release()
-    engine.optimize()
-    assert engine.stats().segments == 1
-    check(path, KEYS)
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+        patch.setattr(Segment, "merge", full)
+        engine.add([document(15)])
+    assert "segments were not merged" in caplog.text and "No space left" in caplog.text
+    assert engine.stats().segments == 4
+    with SearchEngine.open(path, WordLengths()) as other:
+        other.delete(["d3"])
+        assert other.stats().segments == 1
+    check(path, (KEYS | {"d15"}) - {"d3"})
 
 
 def test_a_small_commit_takes_the_rotation_of_the_largest_segment_if_it_suits(

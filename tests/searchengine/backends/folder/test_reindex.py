@@ -154,7 +154,7 @@ def test_others_read_and_write_meanwhile(
 
 @pytest.mark.parametrize(
     ("owner", "step", "when"),
-    [*MOMENTS, (FolderPlace, "_adopt", 1), (Writer, "adopt", 1)],
+    [*MOMENTS, (FolderPlace, "_adopt", 1), (Writer, "append_built", 1)],
 )
 def test_a_killed_reindex_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type, step: str, when: int

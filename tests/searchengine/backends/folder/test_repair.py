@@ -149,7 +149,10 @@ def keep_vectors_only(folder: Path) -> None:
             file.unlink()
 
 
-WHOLE = '{"by": "me", "started": "today", "inputs": []}'
+WHOLE = (
+    '{"by": "me", "started": "today", '
+    '"settings": {"encoder": {"fingerprint": "f", "source": null, "dim": 3}}}'
+)
 DAMAGE: dict[str, tuple[Callable[[Path], object], int]] = {
     "vectors flipped": (in_segment(0, "vectors.faiss", flip), 39),
     "coarse flipped": (in_segment(1, "coarse.faiss", flip), 0),
@@ -199,8 +202,9 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], int]] = {
     "settings that are no JSON": (setting("mode", "{"), 0),
     "a text of bytes": (sql("UPDATE documents SET text = CAST(text AS BLOB) WHERE id < 9"), 0),
     "pending work of an unknown kind": (pending("dream", "{}"), 0),
-    "pending work without details": (pending("merge", "[]"), 0),
-    "pending work beyond the next id": (pending("merge", WHOLE), 0),
+    "pending work without details": (pending("reindex", "[]"), 0),
+    "a merge that an older version began": (pending("merge", WHOLE), 0),
+    "pending work beyond the next id": (pending("reindex", WHOLE), 0),
 }
 
 

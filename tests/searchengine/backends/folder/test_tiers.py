@@ -22,7 +22,7 @@ from searchengine.backends.folder.merging import FAN, FLOOR, tier, to_merge
     ],
 )
 def test_the_merges_that_are_due(segments: list[tuple[int, int]], expected: list[int]) -> None:
-    assert to_merge(segments, written=range(len(segments))) == expected
+    assert to_merge(segments) == expected
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_the_merges_that_are_due(segments: list[tuple[int, int]], expected: list
 def test_a_long_add_ends_in_one_segment(
     segments: list[tuple[int, int]], expected: list[int]
 ) -> None:
-    assert to_merge(segments, written=(), finished=10**7) == expected
+    assert to_merge(segments, finished=10**7) == expected
 
 
 @given(batches=st.lists(st.integers(1, 3000), max_size=400))
@@ -53,7 +53,7 @@ def test_segments_stay_few_and_rows_are_copied_seldom(batches: list[int]) -> Non
     copied = 0
     for batch in batches:
         segments.append(batch)
-        while chosen := to_merge([(n, n) for n in segments], written=[len(segments) - 1]):
+        while chosen := to_merge([(n, n) for n in segments]):
             merged = sum(segments[i] for i in chosen)
             copied += merged
             segments = [rows for i, rows in enumerate(segments) if i not in chosen] + [merged]
