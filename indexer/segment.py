@@ -272,7 +272,7 @@ class Segment:
 
     @property
     def words(self) -> Postings | None:
-        """Which documents have which terms; None if the segment was built without."""
+        """Which documents have which terms; None: the segment has no words file."""
         return self._opened().words
 
     @property
@@ -320,7 +320,7 @@ class Segment:
         shortlist: int | None = None,
         allowed: Allowed | npt.ArrayLike | None = None,
     ) -> SearchResult:
-        """The best k rows (q, k) by (-full-width cosine, row): rerank ∘ shortlist.
+        """The best k rows (q, k) by (−full-width cosine, row): a shortlist, reranked.
 
         Where the shortlist would hold all allowed rows, or few are allowed, the search is `exact`.
 

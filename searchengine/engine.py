@@ -324,7 +324,7 @@ class SearchEngine:
         readers = None
         if vectors is None:
             if passages is not None:
-                raise QueryError("passages describe an array; pass vectors too, or leave them out")
+                raise QueryError("passages need vectors; pass vectors too, or leave passages out")
             readers = self._reader
         return add(
             self.collection, documents, options, readers=readers, vectors=vectors, passages=passages
@@ -688,14 +688,14 @@ class SearchEngine:
     ) -> Iterator[Pass]:
         """As `mirror`, again after each change of the folder, until `stop` is set.
 
-        Each look at the folder, some twice a second, shows the newest commit too.
+        The folder is looked at about twice a second, which shows the newest commit too.
 
         Yields the first pass, and then each one that has changed something, left out a file or
         record, or failed. A pass that fails is tried again until it succeeds, whether the folder
         or the collection is away, empty, busy, damaged, full or not writable, or the encoder's
         endpoint fails. Malformed records are left out.
 
-        Raises EncoderMismatch and EncoderMissing, which waiting does not mend, and CollectionError
+        Raises EncoderMismatch and EncoderMissing, which waiting cannot mend, and CollectionError
         for a collection that is closed or on a server.
         """
         options = MirrorOptions() if options is None else options

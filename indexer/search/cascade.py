@@ -108,7 +108,7 @@ class CoarseIndex:
         return min(int((effort or -(-self.lists // 16)) / self.share(allowed)), self.lists)
 
     def share(self, allowed: Allowed | None) -> float:
-        """Allowed rows as a fraction of those that it holds: in a trial, fewer than the segment."""
+        """Allowed rows as a fraction of those in this index: in a trial, fewer than the segment."""
         return 1.0 if allowed is None else allowed.size / self.rows
 
     def shortlist(

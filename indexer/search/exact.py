@@ -46,8 +46,8 @@ def scan(
 ) -> SearchResult:
     """The best k of `available` rows, from a scan with scores that may be off by `slack`.
 
-    A row that the scan did not return can be among the best k only while the k-th exact score and
-    the last differ by less than both errors at both ends. For such queries more rows are scanned.
+    A row that the scan did not return can be among the best k only if the k-th exact score and the
+    last one differ by less than the errors of both. For such queries more rows are scanned.
 
     Args:
         shortlist: queries and a size to rows (q, size), by a scan of all available rows.

@@ -115,7 +115,7 @@ def prefixes(rows: Floats, width: int, matrix: Floats | None) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Prefixes:
-    """`prefixes` of the rows of a file: what a coarse stage is built from."""
+    """The prefixes of the rows of a file, from which a coarse stage is built."""
 
     file: VectorFile
     width: int

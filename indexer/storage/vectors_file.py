@@ -197,7 +197,7 @@ class VectorFile:
             raise altered(self.path)
 
     def check_unit(self, rows: Floats, numbers: RowNumbers) -> None:
-        """Raise SegmentError if one of these rows (n, D) is not a unit vector, naming it.
+        """Raise SegmentError, naming the row, if one of these (n, D) is not a unit vector.
 
         Rounding to the storage changes a norm by at most half a unit in the last place of a value,
         and summing D squares in float32 by at most D units in the last place of float32; what

@@ -231,7 +231,7 @@ class Postings:
         windows, entries = -(-self.documents // WINDOW), self.entry_windows.size
         sizes = (self.lengths.size, self.frequencies.size, self.codes.size, self.entry_bounds.size)
         if left or sizes != (windows * WINDOW, 256**self.codes.itemsize, self.lows.size, entries):
-            raise ValueError("an array has another length")
+            raise ValueError("an array has a wrong length")
         if not (0 < self.average < np.inf and (self.frequencies >= 0).all()):
             raise ValueError("a frequency is not a positive number")
         for starts, count, end in (

@@ -291,7 +291,7 @@ class Snapshot(Protocol):
         """The first ids above `after` of documents that match a filter, ascending, (n,) int64."""
 
     def count(self, where: str | None = None) -> int:
-        """The number of documents that match a filter; None: of all."""
+        """The number of documents that match a filter; None: all documents."""
 
     def values(self, documents: Iterable[int], name: str) -> dict[int, Hashable]:
         """Document id → its value of a metadata field, to group by; missing values differ."""

@@ -63,8 +63,8 @@ def search(
     """The k best documents that share a word with the question: (id, BM25), by (−score, id).
 
     `question` is text and never syntax: a document needs one of its words. Scores are positive, and
-    comparable within one result only. A question without words has no results. `analyzers`: of the
-    documents. `synonyms`: other words to search for, see `synonyms`.
+    comparable within one result only. A question without words has no results. `analyzers`: by
+    which documents became terms. `synonyms`: other words to search for, see `synonyms`.
     """
     functions, orders = functions_of(analyzers), orders_of(question, analyzers)
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     opt.flag("--no-gitignore", "Read what a .gitignore names too."),
     opt.flag("--prune", "Remove documents of files that CORPUS, a folder, lost."),
     opt.flag("--watch", "--prune again whenever the folder changes, until Ctrl-C."),
-    opt.file("--vectors", "Vectors of the documents, a .npy file: a row for each."),
+    opt.file("--vectors", "Vectors of the documents: a .npy file, one row per document."),
     opt.file("--passages-from", "Passages of the rows (.jsonl, as `export` has it)."),
     opt.PASSAGES,
     click.option("--tokenizer", help="unicode, stem, stem:de,ru or none [default: by language]."),
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     ),
     opt.encoder(
         "Model folder, hub name, name in docs/encoders.md, or URL#MODEL [default: starter if it is "
-        "installed, else leaf; multilingual if it is, and the other does not read most documents]."
+        "installed, else leaf; multilingual, if installed, where that reads few of the documents]."
     ),
     opt.assignments("Field of the index config: prefix=64, structure=hnsw; repeatable."),
     example=(

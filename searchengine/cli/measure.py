@@ -16,7 +16,7 @@ from searchengine.cli.options import alone, command, named, open_engine
 from searchengine.trainer.errors import TRAINING, install_line, require
 
 QUERIES = opt.file("--queries", "File of questions: .jsonl or .txt.")
-QRELS = opt.file("--qrels", "File of judgements of the --queries: TSV.")
+QRELS = opt.file("--qrels", "TSV file of judgements for the questions of --queries.")
 TARGET = click.option("--target-recall", default=0.95, help="Minimum recall to guarantee, 0–1.")
 NEIGHBOURS = click.option("-k", default=10, help="Number of nearest neighbours that recall counts.")
 MODES = opt.separated(click.Choice([*map(str, Mode)]))
@@ -90,7 +90,7 @@ def labels(files: Any, encoder: str, prefixes: Any, runtime: Any, as_json: bool)
 
 
 @command(
-    click.option("--task", "names", required=True, multiple=True, help="Task; repeatable."),
+    click.option("--task", "names", required=True, multiple=True, help="mteb task; repeatable."),
     opt.MODEL,
     opt.PREFIXES,
     example="evaluate mteb --task SciFact --task STSBenchmark --prefixes 384,64",
@@ -99,7 +99,7 @@ def labels(files: Any, encoder: str, prefixes: Any, runtime: Any, as_json: bool)
 def mteb(names: Any, encoder: str, prefixes: Any, runtime: Any, as_json: bool) -> None:
     """Measure an encoder with tasks of mteb, one row per task and prefix length.
 
-    It downloads their data. Prefixes are scaled to length one; every text is encoded once.
+    Their data is downloaded. Prefixes are scaled to length one; every text is encoded once.
     """
     from searchengine.engine import SearchEngine
     from searchengine.trainer.evaluation.mteb import evaluate, load_task
@@ -116,7 +116,7 @@ def mteb(names: Any, encoder: str, prefixes: Any, runtime: Any, as_json: bool) -
     QRELS,
     click.option("--mode", "modes", type=MODES, help="Modes to compare [default: auto,vector]."),
     opt.PREFIXES,
-    click.option("--baseline", metavar="ROW", help="Row to compare with [default: exact]."),
+    click.option("--baseline", metavar="ROW", help="Row to compare others with [default: exact]."),
     opt.file("--run-out", "Folder for a TREC run file per row.", metavar="DIR"),
     opt.ENCODER,
     example=(

@@ -80,7 +80,7 @@ COLLECTION = click.argument("collection", type=PATH)
 WHERE = click.option("--where", help="Metadata filter: year >= 2015 and lang in ('en', 'ko')")
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 NUMBERS = separated(click.IntRange(1))
-PREFIXES = click.option("--prefixes", type=NUMBERS, help="Prefix lengths [default: the model's].")
+PREFIXES = click.option("--prefixes", type=NUMBERS, help="Prefix lengths [default: as trained].")
 PASSAGES = click.option(
     "--passages",
     type=click.IntRange(0),
@@ -91,8 +91,8 @@ RUNTIME = click.option(
     type=_runtime,
     default="auto",
     metavar="WORD,…",
-    help="What runs the encoder: native or torch; of torch, fp32, bf16 or fp16, and cpu, cuda or "
-    "mps. trust-remote-code runs Python code that comes with a model. Several with commas.",
+    help="Runtime of the encoder: native or torch; with torch also fp32, bf16 or fp16, and cpu, "
+    "cuda or mps, with commas. trust-remote-code runs Python code that comes with a model.",
 )
 
 

@@ -197,8 +197,8 @@ def list_documents(collection: str, where: str | None, as_json: bool, **options:
 def duplicates(collection: str, above: float, where: str | None, as_json: bool) -> None:
     """Print groups of documents that are nearly the same.
 
-    The first of each group is the one that was added first. Deleting the others leaves no two
-    documents that are nearer than the cosine of --above.
+    The first of each group is the one that was added first. After deleting the others,
+    no two documents have a cosine of --above or more.
     """
     with open_engine(collection) as engine, steps() as step:
         groups = engine.duplicates(

@@ -243,7 +243,7 @@ def checked_keys(keys: object, call: str) -> list[str]:
 def checked_patches(metadata: Patches) -> dict[str, dict[str, Any]]:
     """Key → metadata to merge, as JSON holds it. Raises QueryError and CorpusError."""
     if not isinstance(metadata, Mapping):
-        raise QueryError(f"update takes a mapping of keys, got {type(metadata).__name__}")
+        raise QueryError(f"update takes metadata by key, got {type(metadata).__name__}")
     patches = {}
     for key, patch in metadata.items():
         place = f"update of {key!r}"

@@ -287,8 +287,8 @@ def _broken_places(text: str, error: UnicodeDecodeError) -> int:
 def detected(data: bytes) -> str:
     """The likeliest encoding of a text in another encoding than UTF-8; "" if none is likely.
 
-    Signs alone, as of 25° and £5, are Windows-1252. A text with more ASCII letters than others is
-    in Latin letters: that takes Italian for no Macedonian.
+    A text whose only other characters are signs, as in 25° or £5, is Windows-1252. With more ASCII
+    letters than others it is in Latin letters: so Italian is not read as Macedonian.
     """
     if (name := _marked(data)) not in ("", "utf-8-sig"):
         return name

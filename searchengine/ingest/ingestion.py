@@ -243,7 +243,7 @@ class Ingestion:
         self._committed = monotonic()
 
     def run(self, *, may_be_empty: bool = False) -> AddSummary:
-        """Commit until the documents end. The second thread has ended when this returns.
+        """Read, encode and commit all documents. The second thread has ended when this returns.
 
         Raises DuplicateKey, EmptyCorpus, and whatever the stream or the encoder raises.
         """

@@ -58,7 +58,7 @@ class MiningConfig:
         if not 1 <= self.negatives <= DEPTH:
             raise QueryError(f"negatives must be from 1 to {DEPTH}, got {self.negatives}")
         if not self.relative_margin > 0:
-            raise QueryError(f"relative margin must be above 0, got {self.relative_margin}")
+            raise QueryError(f"relative_margin must be above 0, got {self.relative_margin}")
 
 
 class Mined(NamedTuple):

@@ -247,7 +247,7 @@ def retrieval(path: str | Path) -> "Measure":
             )
     corpus = beir_corpus(folder)
     if corpus is None:
-        raise CorpusError(f"{folder}: the folder has no corpus.jsonl (.gz too)")
+        raise CorpusError(f"{folder} must have corpus.jsonl or corpus.jsonl.gz")
     queries, qrels = read_beir(folder, split)
     judged(queries, qrels)  # at least one question has judgements
 

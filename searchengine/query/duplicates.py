@@ -92,5 +92,5 @@ def mean_of(snapshot: Snapshot, keys: Sequence[str], path: object) -> tuple[list
             )
     mean: Floats = vectors.mean(axis=0, keepdims=True)
     if np.linalg.norm(mean) < _CANCELLED:
-        raise QueryError("the documents have opposite vectors; name others")
+        raise QueryError("the vectors of these documents cancel each other; name others")
     return ids, mean

@@ -217,7 +217,7 @@ def check_filter(where: str | None) -> None:
 
 
 def check_count(name: str, value: object, least: int = 0) -> int:
-    """The whole number. Raises QueryError for what is none, or below `least`."""
+    """The value as an int. Raises QueryError unless it is a whole number from `least` on."""
     if (number := integer(value)) is None or number < least:
         raise QueryError(f"{name} must be a whole number of at least {least}, got {value!r}")
     return number

@@ -40,7 +40,7 @@ async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
 
     def work(engine: SearchEngine) -> dict[str, Any]:
         if not encodes(engine):
-            raise QueryError("the collection has no encoder; its documents come with vectors")
+            raise QueryError("the collection has no encoder; start the server with --encoder")
         encoder = engine.encoder
         if body.dimensions is not None and body.dimensions > encoder.dim:
             raise QueryError(f"dimensions must be at most {encoder.dim}, got {body.dimensions}")

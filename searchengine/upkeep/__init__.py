@@ -1,1 +1,1 @@
-"""An existing collection: check, copies, repair, statistics and tuning."""
+"""An existing collection: reindex, check, repair, copies, statistics and tuning."""

@@ -174,7 +174,7 @@ class Reindexing:
 
 
 class FolderPlace:
-    """Where the new collection of one in a folder is, and how it takes the place of that one.
+    """Where a reindex keeps the new collection of a folder, and how that replaces the present one.
 
     Segments are linked into the collection, so the new one stays whole until the commit. Documents
     keep their ids and metadata; the swap replaces passages, segments and settings.
@@ -321,7 +321,7 @@ def _taken(path: Path, work: Work) -> Owner:
     if not owner.take():
         raise CollectionBusy(
             f"{path} is being reindexed by another process ({work.details['by']}); "
-            "wait until it has finished, or end it"
+            "wait until it has finished, or stop that process"
         )
     return owner
 

@@ -91,7 +91,7 @@ def test_what_cannot_be_is_refused(values: dict[str, Any], message: str) -> None
 
 
 def test_train_and_out_are_required() -> None:
-    with pytest.raises(ConfigError, match="lacks out"):
+    with pytest.raises(ConfigError, match="must set out"):
         TrainConfig.from_dict({"train": ["a"]})
 
 

@@ -1,1 +1,1 @@
-"""How good vectors and rankings are: similarity, geometry, labels, mteb, metrics, significance."""
+"""How good vectors are: similarity of sentences, geometry, labels, mteb; intervals."""

@@ -46,7 +46,7 @@ def bootstrap(n: int, statistic: Statistic, width: int = 1, resamples: int = RES
 
 
 def wilson(right: int, n: int) -> Interval:
-    """The ends of the 95 % interval of a share, `right` of n.
+    """The ends of the 95 % confidence interval of the share `right` / n.
 
     Wilson ("Probable Inference, the Law of Succession, and Statistical Inference", 1927).
     """

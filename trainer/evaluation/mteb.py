@@ -62,9 +62,9 @@ def evaluate(
     dims: Sequence[int] | None = None,
     on_batch: OnBatch | None = None,
 ) -> Iterator[MtebRow]:
-    """One row a task and prefix length, as soon as it is known.
+    """Yield one row per task and prefix length, as soon as it is measured.
 
-    tasks: of mteb, such as those of `load_task`; every text of one is encoded once. dims: prefix
+    tasks: mteb tasks, as `load_task` returns them; every text of one is encoded once. dims: prefix
     lengths; by default the encoder's `matryoshka_dims`. Raises ConfigError for a length the vectors
     do not have.
     """

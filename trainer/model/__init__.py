@@ -1,1 +1,1 @@
-"""Model folders read and written: network, pooling, tokenizer, fingerprint, card."""
+"""Model folders read and written: network, pooling and dense modules, tokenizer."""

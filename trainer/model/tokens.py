@@ -66,7 +66,7 @@ def _encode(encode: Callable[..., list[Any]], texts: Sequence[str], **options: b
 class Tokenization:
     """How a model splits texts into tokens.
 
-    state: the tokenizer as JSON, by `tokenizers`.
+    state: the tokenizer, as JSON of the package `tokenizers`.
     """
 
     state: str

@@ -141,8 +141,8 @@ def load(run: Run) -> None:
     run.state = State(**saved["state"])
     if run.plan.steps < run.state.step:
         raise ConfigError(
-            f"the checkpoint in {file.parent} has done {run.state.step} updates: expected at least "
-            f"as many, got {run.plan.steps}; raise max_steps or epochs"
+            f"the checkpoint in {file.parent} is at update {run.state.step}, and this run has only "
+            f"{run.plan.steps}; raise max_steps or epochs"
         )
     parts: dict[str, Weights] = {}
     for key, tensor in load_file(file).items():

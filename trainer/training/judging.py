@@ -169,8 +169,8 @@ def measure_of(rows: Batch, examples: Batch, seed: int, where: str) -> Measure:
     own = dict.fromkeys(row.positive for row in rows)
     if len(own) < MIN_ITEMS:
         raise DataError(
-            f"different positives in the dev files: {len(own)}; expected {MIN_ITEMS} or more, "
-            "as fewer would choose a step by chance"
+            f"the dev files must have {MIN_ITEMS} different positives or more, got {len(own)}; "
+            "fewer would choose a step by chance"
         )
     sample = random.Random(f"corpus {seed}").sample(examples, min(CORPUS, len(examples)))
     corpus = [*(own | dict.fromkeys(row.positive for row in sample))][: max(CORPUS, len(own))]

@@ -257,7 +257,7 @@ class TrainConfig:
                 + (f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}")
             )
         if missing := [name for name in ("train", "out") if name not in values]:
-            raise ConfigError(f"the training configuration lacks {', '.join(missing)}")
+            raise ConfigError(f"the training configuration must set {', '.join(missing)}")
         return cls(**values)
 
 

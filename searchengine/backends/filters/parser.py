@@ -199,7 +199,7 @@ class _Parser:
     def _operand(self, holds: bool) -> Filter:
         self.depth += 1
         if self.depth > _MAX_DEPTH:
-            raise self.error(f"more than {_MAX_DEPTH} levels of parentheses")
+            raise self.error(f"parentheses may be nested {_MAX_DEPTH} deep at most")
         if self.skip("not"):
             node = self._operand(not holds)
         elif self.skip("("):

@@ -236,7 +236,7 @@ def test_bad_vectors_are_refused(
     ("arguments", "message"),
     [
         ({}, "add takes documents, vectors or both, got neither"),
-        ({"documents": texts(2), "passages": []}, "an array; pass vectors too"),
+        ({"documents": texts(2), "passages": []}, "passages need vectors"),
         ({"vectors": random(2), "passages": []}, "passages need documents"),
         ({"documents": texts(2), "vectors": random(2), "skip_bad": True}, "skip_bad would shift"),
     ],
