@@ -24,7 +24,7 @@ returns. What can be written with these members is a function in entries.py.
 import hashlib
 import json
 import shlex
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -224,13 +224,11 @@ class Snapshot(Protocol):
         where: str | None = None,
         phrases: tuple[str, ...] = (),
         exact: bool = False,
-        shown: int = 0,
     ) -> "SearchResult":
         """Passage ids (as `rows`) and full-width cosines, both (q, at most k), by (−score, id).
 
         If a query has fewer than another, the rest is −1 and −inf. `queries`: (q, D).
-        `phrases`: texts that the documents must contain, a filter too. `shown`: the documents of so
-        many of the first rows will be read next.
+        `phrases`: texts that the documents must contain, a filter too.
         """
 
     def prefix_ranks(
@@ -292,9 +290,6 @@ class Snapshot(Protocol):
 
     def count(self, where: str | None = None) -> int:
         """The number of documents that match a filter; None: all documents."""
-
-    def values(self, documents: Iterable[int], name: str) -> dict[int, Hashable]:
-        """Document id → its value of a metadata field, to group by; missing values differ."""
 
     def value_counts(self, name: str, where: str | None) -> Sequence[tuple[str, Any, int]]:
         """Kind, value and number of documents that match a filter, for each value of a field.

@@ -1,9 +1,8 @@
 """What any backend does by its contract: stored documents as entries and lists, and updates."""
 
 import json
-import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from searchengine.backends.contract import Backend, Changed, Entry, Ids, Known, Snapshot
-from searchengine.backends.filters.parser import field_name, parse
+from searchengine.backends.filters.parser import field_name, field_named, parse
 from searchengine.backends.filters.tree import COLUMNS, fields_of
 from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionError, QueryError
@@ -77,18 +76,23 @@ def update(backend: Backend, patches: Mapping[str, Mapping[str, Any]]) -> None:
             )
         patched = []
         for key, patch in patches.items():
-            try:
-                metadata = _merge_patch(json.loads(states[key].metadata), patch)
-            except ValueError as error:
-                raise CollectionError(
-                    f"{backend.path} is damaged (the metadata of {key!r:.80} are no JSON); repair "
-                    f"it: searchengine repair {shlex.quote(str(backend.path))}"
-                ) from error
+            metadata = _merge_patch(_parsed(key, states[key]), patch)
             document = Document(key, "", "", metadata, root=states[key].root or "")
             patched.append(Entry(document, (), np.empty((0, 0), np.float32), states[key].added))
         with suppress(Changed):
             backend.upsert((), states, metadata=patched)
             return
+
+
+def _parsed(key: str, state: Known) -> Any:
+    """The stored metadata of a document."""
+    try:
+        return json.loads(state.metadata)
+    except ValueError as error:
+        raise CollectionError(
+            f"the collection is damaged (the metadata of {key!r:.80} are no JSON); repair it: "
+            "searchengine repair FOLDER"
+        ) from error
 
 
 def _merge_patch(metadata: Any, patch: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,6 +159,20 @@ def keys(snapshot: Snapshot, where: str | None = None) -> Iterator[str]:
     """Keys of the documents that match a filter, in the order first added."""
     for block in ids(snapshot, where):
         yield from keys_of(snapshot, block)
+
+
+def values(snapshot: Snapshot, documents: Iterable[int], name: str) -> list[Hashable]:
+    """The values of a metadata field, to group by: 1 and 1.0 are one, and missing values differ."""
+    field, read = field_named(name), list[Hashable]()
+    names = keys_of(snapshot, documents)
+    states = snapshot.known(names)
+    for key in names:
+        value = _parsed(key, states[key])
+        for part in field:
+            value = value.get(part, object()) if isinstance(value, dict) else object()
+        is_json, kind = isinstance(value, dict | list), type(value)
+        read.append((float if kind is int else kind, json.dumps(value) if is_json else value))
+    return read
 
 
 def facet(snapshot: Snapshot, name: str, where: str | None = None) -> Counts:

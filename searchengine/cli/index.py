@@ -55,7 +55,6 @@ if TYPE_CHECKING:
         "index notes/ notes.index",
         "index notes/ notes.index --watch",
         "index papers.csv papers.index --text-field abstract",
-        'index "sqlite:///app.db?table=posts" posts.index --text-field body',
         "index papers.jsonl papers.index --vectors vectors.npy",
     ),
     collection=False,
@@ -64,13 +63,13 @@ def index(corpus: str, collection: str, as_json: bool, **options: Any) -> None:
     """Add the documents of CORPUS to COLLECTION, which is created if needed.
 
     CORPUS is a folder or a file: text, source, Markdown, HTML, PDF, .docx, .pptx, .xlsx, .epub,
-    .eml or .ipynb; or records in .jsonl, .json, .csv, .tsv or .parquet. "sqlite:///FILE?table=NAME"
-    reads a table, "-" JSON Lines from standard input. Fields of records: _id, title, text; all
-    others become metadata to filter by. The key of a file is its path below CORPUS; the key of a
-    record without _id is a hash of its content (docs/indexing.md). A document replaces the stored
-    one with the same key, and is encoded only if its text differs. After an interruption, the same
-    command continues from the last commit. --prune removes documents of deleted files, --watch
-    keeps the collection in step with it.
+    .eml or .ipynb; or records in .jsonl, .json, .csv, .tsv or .parquet. "-" reads JSON Lines from
+    standard input. Fields of records: _id, title, text; all others become metadata to filter by.
+    The key of a file is its path below CORPUS; the key of a record without _id is a hash of its
+    content (docs/indexing.md). A document replaces the stored one with the same key, and is encoded
+    only if its text differs. After an interruption, the same command continues from the last
+    commit. --prune removes documents of deleted files, --watch keeps the collection in step with
+    it.
     """
     from searchengine.backends.opening import is_url
     from searchengine.corpus.files import Unread, check_corpus, count_records, read_corpus

@@ -1,4 +1,4 @@
-"""Files, folders, database tables and standard input → a stream of documents.
+"""Files, folders and standard input → a stream of documents.
 
 Which formats there are, which fields hold what and how keys are chosen: docs/indexing.md.
 
@@ -17,7 +17,6 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import unquote, unquote_plus
 
 from pathspec import GitIgnoreSpec
 
@@ -25,7 +24,6 @@ from searchengine.corpus.documents import Document, LeftOut
 from searchengine.corpus.formats import (
     KINDS,
     LINES,
-    SQLITE,
     TABLE,
     TEXT,
     Kind,
@@ -53,21 +51,23 @@ _READABLE = (
     "a .jsonl, .json, .csv, .tsv, .parquet, .txt, .md, .html, .docx, .pptx, .xlsx, .eml, "
     ".epub or .pdf file, a source file, or a folder of such files"
 )
+_SQLITE = "; of a database pipe the rows: sqlite-utils rows FILE TABLE --nl | searchengine index -"
+_HINTS = {".npy": "; vectors come with documents: --vectors FILE.npy"}
+_HINTS |= dict.fromkeys((".db", ".sqlite", ".sqlite3"), _SQLITE)
 _DATABASE = "documents.db"  # a folder that holds it is a collection
 _Rules = tuple[tuple[Path, GitIgnoreSpec], ...]  # folders with a .gitignore, from above
 
 
 class _Source(NamedTuple):
-    """A file, what it is read as, and the table of a database."""
+    """A file, and what it is read as."""
 
     path: Path
     kind: Kind
-    table: str = ""
 
 
 def check_corpus(corpus: str | Path) -> Path:
     """The path of an existing corpus, "-" for standard input. Raises CorpusError."""
-    path, _ = _path_and_table(corpus)
+    path = Path(corpus)
     try:
         if path != STDIN and not path.exists():
             raise bad(path, "no such file or folder")
@@ -76,31 +76,18 @@ def check_corpus(corpus: str | Path) -> Path:
     return path
 
 
-def _path_and_table(corpus: str | Path) -> tuple[Path, str]:
-    """Of a path, "-", or "sqlite:///FILE?table=NAME": an absolute FILE comes after four slashes."""
-    if isinstance(corpus, Path) or not corpus.startswith("sqlite:"):
-        return Path(corpus), ""
-    match = re.fullmatch(r"sqlite:///([^?]+)\?table=([^&]+)", corpus)
-    if match is None:
-        what = "expected sqlite:///FILE?table=NAME, with four slashes for an absolute path"
-        raise bad(corpus, what)
-    return Path(unquote(match[1])), unquote_plus(match[2])
-
-
-def _sources(corpus: str | Path, unread: "Unread", gitignore: bool) -> list[_Source]:
+def _sources(path: Path, unread: "Unread", gitignore: bool) -> list[_Source]:
     """What a corpus consists of. Raises OSError, and CorpusError for a file of another kind."""
-    path, table = _path_and_table(corpus)
     if beir := beir_corpus(path):
         return [_Source(beir, LINES)]
     if (path / _DATABASE).is_file():
         raise bad(path, "is a collection; searchengine copy writes one to another folder or server")
     if path.is_dir():
         return _with_kinds(folder_files(path, unread, gitignore))
-    format_ = LINES if path == STDIN else SQLITE if table else kind_of(path)
+    format_ = LINES if path == STDIN else kind_of(path)
     if format_ is None:
-        hint = "; vectors come with documents: --vectors FILE.npy" * (path.suffix == ".npy")
-        raise bad(path, f"expected {_READABLE}{hint}")
-    return [_Source(path, format_, table)]
+        raise bad(path, f"expected {_READABLE}{_HINTS.get(path.suffix, '')}")
+    return [_Source(path, format_)]
 
 
 def _with_kinds(files: Sequence[Path]) -> list[_Source]:
@@ -120,7 +107,7 @@ def count_records(corpus: str | Path, gitignore: bool = True) -> int | None:
     """
     total = 0
     with suppress(OSError, CorpusError):  # reading it reports the error
-        for path, format_, _ in _sources(corpus, Unread(), gitignore):
+        for path, format_ in _sources(Path(corpus), Unread(), gitignore):
             if format_ in (LINES, TABLE) and path.suffix != ".gz" and path.is_file():
                 with open(path, "rb") as file:
                     total += sum(1 for _ in file)
@@ -184,7 +171,7 @@ def folder_files(
         format_ = kind_of(path)
         if not path.is_file():
             unread.kinds["linked folder" if path.is_dir() else "broken link or device"] += 1
-        elif format_ is None or format_ is SQLITE:
+        elif format_ is None:
             unread.kinds[path.suffix.lower() or "without a suffix"] += 1
         elif needs_reader and missing[format_]:
             unread.kinds[kind(path)] += 1
@@ -261,7 +248,7 @@ def read_corpus(
     a folder and `unread` is there to take its message. A named pipe is read as it fills.
 
     Args:
-        corpus: a file or folder; "sqlite:///FILE?table=NAME"; "-", JSON Lines from standard input.
+        corpus: a file or folder; "-", JSON Lines from standard input.
         on_bad: called with the error of every malformed record.
         key_prefix: text put before the keys of files and of records without an id (their key is a
             hash of the record).
@@ -275,7 +262,7 @@ def read_corpus(
     path, listed = check_corpus(corpus), Unread() if unread is None else unread
     try:
         if files is None:
-            sources = _sources(corpus, listed, gitignore)
+            sources = _sources(path, listed, gitignore)
         else:
             sources = _with_kinds(files)
         is_folder = files is not None or (path.is_dir() and not beir_corpus(path))
@@ -307,7 +294,7 @@ class _Reader:
     unread: Unread | None
 
     def read(self, sources: Sequence[_Source]) -> Iterator[Document]:
-        """The documents of files or tables, in order."""
+        """The documents of files, in order."""
         if self.is_folder:
             _check_utf8(self.root, "folder")
         with Parser() as parser:
@@ -342,12 +329,12 @@ class _Reader:
         The key of a record without an id is a hash of its content; in a folder the path of the file
         and "#" come before a key.
         """
-        path, format_, table = source
+        path, format_ = source
         if format_ is TABLE:
             records = read_table(path, self._leave, self.columns)
         else:
             lines = format_ is LINES
-            parsed = read_jsonl(path, self._leave) if lines else parser.read(path, format_, table)
+            parsed = read_jsonl(path, self._leave) if lines else parser.read(path, format_)
             records = named_records(parsed, self._leave, self.columns, format_.rows)
         root = self.root if self.is_folder else ""
         file = path.relative_to(self.base).as_posix() if self.is_folder else ""
@@ -381,7 +368,7 @@ class _Reader:
         of the same name in the file replaces them. The field `unreadable` names what could not be
         read. The title is what the file names, or else the file's name. Raises CorpusError.
         """
-        path, format_, _ = source
+        path, format_ = source
         file, encoding = path.relative_to(self.base).as_posix(), ""
         name = Path(path.stem).stem if path.suffix == ".gz" else path.stem
         fields = {"path": file, **_stat(path)}

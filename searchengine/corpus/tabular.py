@@ -1,4 +1,4 @@
-"""Files of records: CSV, TSV, JSON, Parquet, tables of SQLite; their fields; files of vectors.
+"""Files of records: CSV, TSV, JSON, Parquet; their fields; files of vectors.
 
 A file without its text field is refused: otherwise its titles alone would be indexed. A CSV cell
 that reads like a number (12, -3.50; not 007 or 1e3) or true and false becomes one.
@@ -6,16 +6,12 @@ that reads like a number (12, -3.50; not 007 or 1e3) or true and false becomes o
 
 import csv
 import re
-import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from searchengine.corpus.documents import plain_record
 from searchengine.corpus.text_files import (
@@ -255,27 +251,6 @@ def read_json(path: Path) -> Iterator[tuple[str, Any]]:
     content = parse_json(text, str(path))
     for number, value in enumerate(content if isinstance(content, list) else [content], start=1):
         yield f"{path}:{number}", value
-
-
-def read_sqlite(path: Path, table: str = "") -> Records:
-    """Place ("file:table:row") and record of every row; binary values are left out.
-
-    The database is opened for reading only. Raises CorpusError.
-    """
-    if not table:
-        raise bad(path, f"is a database; name one of its tables: sqlite:///{path}?table=NAME")
-    try:
-        address = f"file:{quote(str(path))}?mode=ro"
-        with closing(sqlite3.connect(address, uri=True)) as connection:
-            connection.execute("PRAGMA trusted_schema = OFF")
-            connection.text_factory = partial(str, encoding="utf-8", errors="replace")
-            cursor = connection.execute('SELECT * FROM "{}"'.format(table.replace('"', '""')))
-            names = [column[0] for column in cursor.description]
-            for number, row in enumerate(cursor, start=1):
-                values = (None if isinstance(value, bytes) else value for value in row)
-                yield f"{path}:{table}:{number}", dict(zip(names, values, strict=True))
-    except sqlite3.Error as error:
-        raise bad(path, f"cannot be read as a SQLite database ({error})") from error
 
 
 def read_parquet(path: Path) -> Records:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from searchengine.backends import limits
 from searchengine.backends.contract import Snapshot, WordScores
-from searchengine.backends.entries import keys_of
+from searchengine.backends.entries import keys_of, values
 from searchengine.backends.mode import WEIGHT, Mode, weight_of
 from searchengine.query.request import Query, Question
 
@@ -191,7 +191,6 @@ def nearest(
         where=query.where,
         phrases=query.required(questions[0].text),
         exact=query.exact,
-        shown=query.depth,
     )
     # Stored rows are rounded, so a computed cosine can exceed 1 slightly. The order stays that of
     # the computed scores.
@@ -263,8 +262,7 @@ def _ranking(
         order = Part(*map(np.concatenate, zip(order, part, strict=True))) if seen.size else part
         if query.group_by is not None:
             documents = order.documents.tolist()
-            values = snapshot.values(documents, query.group_by)
-            order = order.take(_firsts([values[i] for i in documents]))
+            order = order.take(_firsts(values(snapshot, documents, query.group_by)))
         if ended or len(order.documents) >= query.depth:
             break
         seen = np.concatenate([seen, found])

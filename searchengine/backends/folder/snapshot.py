@@ -1,6 +1,6 @@
 """Reading a collection in a folder: a Snapshot is one commit."""
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from time import monotonic
@@ -117,14 +117,12 @@ class Snapshot(contract.Snapshot):
         where: str | None = None,
         phrases: tuple[str, ...] = (),
         exact: bool = False,
-        shown: int = 0,
     ) -> SearchResult:
         """Passage ids (as `rows`) and full-width cosines, both (q, k), by (−score, id).
 
         k is at most the number of rows; if fewer match, the rest is −1 and −inf. The filter applies
         before the shortlist is counted; each segment has a shortlist. `phrases`: texts that the
         documents must contain, a filter too. `exact` returns the true best and needs no shortlist.
-        `shown` changes nothing: documents are read when they are needed.
         """
         if not self.segments:
             none = np.zeros((len(queries), 0))
@@ -232,9 +230,6 @@ class Snapshot(contract.Snapshot):
 
     def count(self, where: str | None = None) -> int:
         return self.store.count(where)
-
-    def values(self, documents: Iterable[int], name: str) -> dict[int, Hashable]:
-        return self.store.values(documents, name)
 
     def value_counts(self, name: str, where: str | None) -> Sequence[tuple[str, Any, int]]:
         return self.store.value_counts(name, where)

@@ -3,7 +3,7 @@
 import json
 import os
 import socket
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,7 +23,6 @@ from searchengine.backends.folder.database import Database
 from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionError
 
-_COMPARED = {"integer": "number", "real": "number"}  # 1 and 1.0 are the same
 _KEYS = 50_000  # keys of a folder read at a time
 _CHUNK = 10_000  # ids a statement, under SQLite's limit of 32,766 bound parameters
 _TEXTS = 16  # documents a statement, where their text is counted
@@ -152,18 +151,6 @@ class Store(Database):
                     return
                 yield number, key
             compared, after = ">", rows[-1][1]
-
-    def values(self, documents: Iterable[int], name: str) -> dict[int, Hashable]:
-        path = json_path(field_named(name))
-        sql = (
-            "SELECT id, json_type(metadata, ?), json_extract(metadata, ?) "
-            "FROM documents WHERE id IN ({})"
-        )
-        rows = self._rows(sql, list(documents), (path, path))
-        return {
-            i: ("missing", i) if kind is None else (_COMPARED.get(kind, kind), value)
-            for i, kind, value in rows
-        }
 
     def condition(self, where: str | None) -> Condition:
         """A filter as an SQL condition over `documents`, and its parameters."""

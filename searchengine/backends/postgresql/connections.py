@@ -10,7 +10,7 @@ import re
 import select
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from math import inf
 from typing import Any, TypeVar
 
@@ -28,6 +28,8 @@ from searchengine.errors import BackendUnavailable, CollectionBusy, CollectionEr
 
 Statement = tuple[str, Sequence[Any]]
 Rows = list[tuple[Any, ...]]
+Connection = psycopg.Connection[tuple[Any, ...]]
+"""A connection in autocommit."""
 _LIMIT = (
     "SELECT set_config('statement_timeout', least({}, nullif(setting::int, 0))::text, true) "
     "FROM pg_settings WHERE name = 'statement_timeout'; "
@@ -57,10 +59,8 @@ _SERVER = re.compile(r".*connection to server (at|on) .*? failed: ")
 _CONFLICTS = errors.SerializationFailure, errors.DeadlockDetected, errors.UniqueViolation
 _OPEN = TransactionStatus.INTRANS, TransactionStatus.INERROR
 T = TypeVar("T")
-
-
-class Connection(psycopg.Connection[tuple[Any, ...]]):
-    """A connection in autocommit. In the log of the pool, its name tells it from others."""
+# Of an error that a call raises, psycopg need not write to the terminal too.
+logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
 
 def run(connection: Connection, *statements: Statement) -> list[Rows]:
@@ -68,18 +68,8 @@ def run(connection: Connection, *statements: Statement) -> list[Rows]:
     limits.check()
     if not statements:
         return []
-    if len(statements) == 1:
-        cursor = connection.execute(statements[0][0], statements[0][1] or None)
-        return [cursor.fetchall() if cursor.description else []]
-    pipeline = connection.pipeline()
-    pipeline.__enter__()
-    try:
+    with connection.pipeline() if len(statements) > 1 else nullcontext():
         cursors = [connection.execute(sql, values or None) for sql, values in statements]
-    except BaseException:
-        with suppress(psycopg.Error):  # of the same cause; if it knew, psycopg would log it
-            pipeline.__exit__(None, None, None)
-        raise
-    pipeline.__exit__(None, None, None)
     return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
 
 
@@ -106,8 +96,6 @@ class Connections:
         self._options["options"] = f"{_OPTIONS} {self._options.get('options', '')}"
         several = "," in f"{self._options.get('host', '')}{self._options.get('hostaddr', '')}"
         several &= "target_session_attrs" not in self._options
-        # Its messages tell what the calls that wait for a connection raise.
-        logging.getLogger("psycopg.pool").addFilter(_is_of_others)
         self._primary = {"target_session_attrs": "read-write"} if several else {}
         self._pool = self._replicas = self._new_pool(self._primary)
         if several:
@@ -294,11 +282,6 @@ def _check(connection: Connection) -> None:
         connection.pgconn.consume_input()
         if connection.pgconn.status != ConnStatus.OK:
             raise psycopg.OperationalError("closed")
-
-
-def _is_of_others(record: logging.LogRecord) -> bool:
-    """Whether a message of psycopg's pools is not about one of ours."""
-    return __name__ not in record.getMessage()
 
 
 def _reason(error: Exception) -> str:

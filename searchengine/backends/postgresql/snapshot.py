@@ -2,7 +2,7 @@
 
     inner   the rows that match, by the cosine of the prefix, up to the shortlist: an HNSW index,
             in an iterative scan, which goes on until enough rows match
-    outer   those by the full-width cosine, and the documents of the first ones
+    outer   those by the full-width cosine
 
 Without an index, all rows that match are compared at full width.
 
@@ -11,7 +11,7 @@ the shortlist, all rows that match are compared at full width instead. So `short
 bound, and a filter never under-fills.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -56,7 +56,6 @@ to a twentieth of 60,000: 30 ms, where the graph takes 99, because it must pass 
 _MAX_EF = 1000  # the limit of pgvector
 _MAX_ROWS = (1 << 63) - 1  # the limit of LIMIT
 _ASKED = 8 * SAMPLE  # ids looked up for a sample of passages; some may be deleted
-_BROUGHT = 100  # documents that a search brings along at most
 Measured = dict[tuple[str, int], Unrelated]
 """The last sample, by the settings and the number of documents that it is of."""
 _Matches = tuple[str, str, tuple[Any, ...]]  # a join with documents, condition, its parameters
@@ -65,7 +64,7 @@ _Matches = tuple[str, str, tuple[Any, ...]]  # a join with documents, condition,
 class PostgresSnapshot(Snapshot):
     """One commit. Members: see backends.contract.Snapshot.
 
-    Rows that a search has brought along are not read again.
+    Passages that a search has found are not read again.
     """
 
     def __init__(self, connection: Connection, name: str, state: State, measured: Measured) -> None:
@@ -75,7 +74,6 @@ class PostgresSnapshot(Snapshot):
         self._measured = measured
         self._dim = int(state.settings["encoder"]["dim"])
         self._passages: dict[int, tuple[int, ...]] = {}
-        self._documents: dict[int, Document] = {}
         self._count: int | None = None  # of documents, if it is known
 
     def read(self, sql: str, parameters: Sequence[Any] = ()) -> Rows:
@@ -117,18 +115,17 @@ class PostgresSnapshot(Snapshot):
         where: str | None = None,
         phrases: tuple[str, ...] = (),
         exact: bool = False,
-        shown: int = 0,
     ) -> SearchResult:
         k = min(k, _MAX_ROWS)
         size = min(max(k, shortlist or self.shortlist), _MAX_ROWS)
         walks = self._state.indexed and not exact and size < ALL_ROWS
         unit, matches = unit_rows(queries, dim=self._dim), self._matches(where, phrases)
         before, near = [self._parameters(size)] if walks else [], size if walks else None
-        chosen = [self._nearest(query, k, near, matches, shown) for query in unit]
+        chosen = [self._nearest(query, k, near, matches) for query in unit]
         results = self._run(*before, *chosen)[len(before) :]
         if walks:  # the graph may have missed rows
             few = [i for i, rows in enumerate(results) if not rows or rows[0][2] < size]
-            again = [self._nearest(unit[i], k, None, matches, shown) for i in few]
+            again = [self._nearest(unit[i], k, None, matches) for i in few]
             for i, best in zip(few, self._run(*again), strict=True):
                 results[i] = best
         widest = max(map(len, results), default=0)
@@ -138,8 +135,6 @@ class PostgresSnapshot(Snapshot):
             rows[i, : len(best)] = [row[0] for row in best]
             scores[i, : len(best)] = [row[1] for row in best]
             self._passages.update((row[0], (row[0], *row[3:6])) for row in best)
-            brought = (row for row in best if row[6] is not None)
-            self._documents.update((row[3], Document.stored(*row[6:])) for row in brought)
         return SearchResult(rows, scores, not walks)
 
     def _parameters(self, size: int) -> Statement:
@@ -151,14 +146,11 @@ class PostgresSnapshot(Snapshot):
         )
         return sql, (min(effort, _MAX_EF),)
 
-    def _nearest(
-        self, query: Floats, k: int, size: int | None, matches: _Matches, shown: int = 0
-    ) -> Statement:
+    def _nearest(self, query: Floats, k: int, size: int | None, matches: _Matches) -> Statement:
         """The k best rows for a unit query (D,), which is not rounded to float16.
 
         `size`: of the shortlist by the prefix; None: all rows that match. Rows: id, full-width
-        cosine, number of rows that were scored; document, offsets; and key, text, title and
-        metadata of the first `shown` documents.
+        cosine, number of rows that were scored; document, offsets.
         """
         join, holds, values = matches
         source, scored = f"passages{join} WHERE {holds}", "0"
@@ -171,18 +163,11 @@ class PostgresSnapshot(Snapshot):
                 "%s::halfvec LIMIT %s) AS near JOIN passages ON passages.id = passage"
             )
             values = *values, self._prefix(query), size
-        nearest = (
-            f"SELECT passages.id, -(vector::vector({self._dim}) <#> %s::vector) AS score, "
-            f"document, first, last, {scored} AS scored FROM {source} ORDER BY 2 DESC, 1 LIMIT %s"
-        )
         sql = (
-            "SELECT best.id, score, scored, document, first, last, key, text, title, metadata FROM "
-            "(SELECT *, row_number() OVER (ORDER BY score DESC, id) AS place, row_number() OVER "
-            f"(PARTITION BY document ORDER BY score DESC, id) AS of_document FROM ({nearest}) AS "
-            "nearest) AS best LEFT JOIN documents ON documents.id = CASE WHEN place <= %s AND "
-            "of_document = 1 THEN document END ORDER BY score DESC, best.id"
+            f"SELECT passages.id, -(vector::vector({self._dim}) <#> %s::vector) AS score, "
+            f"{scored}, document, first, last FROM {source} ORDER BY 2 DESC, 1 LIMIT %s"
         )
-        return sql, (Vector(query), *values, k, min(shown, _BROUGHT))
+        return sql, (Vector(query), *values, k)
 
     def _prefix(self, query: Floats) -> HalfVector:
         """The prefix of a unit query (D,)."""
@@ -271,12 +256,10 @@ class PostgresSnapshot(Snapshot):
 
     def documents(self, ids: Iterable[int], *, texts: bool = True) -> list[Document]:
         order = [int(i) for i in ids]
-        kept = dict(self._documents) if texts else {}
-        if missing := [i for i in order if i not in kept]:
-            columns = "text, title, metadata" if texts else "'', title, '{}'::json"
-            sql = f"SELECT id, key, {columns} FROM documents WHERE id = ANY(%s)"
-            kept |= {row[0]: Document.stored(*row[1:]) for row in self.read(sql, (missing,))}
-        return self._in_order(kept, order, "document")
+        columns = "text, title, metadata" if texts else "'', title, '{}'::json"
+        sql = f"SELECT id, key, {columns} FROM documents WHERE id = ANY(%s)"
+        stored = {row[0]: Document.stored(*row[1:]) for row in self.read(sql, (order,))}
+        return self._in_order(stored, order, "document")
 
     def known(self, keys: Iterable[str]) -> dict[str, Known]:
         return {row[0]: Known(*row[1:]) for row in self.read(*known_of(keys))}
@@ -291,21 +274,6 @@ class PostgresSnapshot(Snapshot):
         matches, parameters = condition(where)
         sql = f"SELECT count(*) FROM documents WHERE {matches}"
         return int(self.read(sql, parameters)[0][0])
-
-    def values(self, documents: Iterable[int], name: str) -> dict[int, Hashable]:
-        field = field_named(name)
-        at = f"(fields{' -> %s::text' * len(field)})"
-        sql = (
-            f"SELECT id, jsonb_typeof(value), value::text, value FROM (SELECT id, {at} AS value "
-            "FROM documents WHERE id = ANY(%s)) AS chosen"
-        )
-        rows = self.read(sql, (*field, [int(i) for i in documents]))
-        return {
-            i: ("missing", i)
-            if kind is None
-            else (kind, text if kind in ("array", "object") else value)
-            for i, kind, text, value in rows
-        }
 
     def value_counts(self, name: str, where: str | None) -> Sequence[tuple[str, Any, int]]:
         matches, parameters = condition(where)
@@ -339,13 +307,6 @@ class PostgresSnapshot(Snapshot):
             "bytes": total,
             "pending": () if self._state.indexed else (waiting,),
         }
-
-    def fault(self) -> str:
-        """What a search by prefixes would miss; "" if nothing."""
-        joined = "ON passage = passages.id AND prefixes.document = passages.document"
-        sql = f"SELECT count(*) FROM passages LEFT JOIN prefixes {joined} WHERE passage IS NULL"
-        missing = self.read(sql)[0][0] if self._state.fitted else 0
-        return f"passages without a prefix: {missing}" if missing else ""
 
     def _in_order(self, stored: Mapping[int, Any], order: Sequence[int], what: str) -> list[Any]:
         for i in order:

@@ -67,8 +67,8 @@ class Kind:
 
     Attributes:
         name: for messages.
-        reader: "module:function": (path) → Parts, or (path, table) → place ("file:line") and
-            record of each; it raises CorpusError. "": read without a process of its own.
+        reader: "module:function": (path) → Parts, or place ("file:line") and record of each; it
+            raises CorpusError. "": read without a process of its own.
         records: whether it holds records, not texts.
         rows: whether all records have all fields, None where a value is missing.
         needs: the module it needs that may not be installed.
@@ -132,14 +132,9 @@ KINDS = {
 }
 """Suffix → format. LINES, TABLE and TEXT in UTF-8 need no process of their own."""
 
-SQLITE = Kind("SQLite", f"{_TABULAR}:read_sqlite", records=True, rows=True)
-_SQLITE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
-
 
 def kind_of(path: Path) -> Kind | None:
     """The format of a file by its suffix; None: a format that is not read."""
-    if kind(path) in _SQLITE_SUFFIXES:
-        return SQLITE
     format_ = KINDS.get(kind(path))
     packable = format_ is not None and not (format_.needs or format_.empty)
     return format_ if packable or path.suffix != ".gz" else None

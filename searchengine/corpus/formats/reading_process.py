@@ -6,8 +6,8 @@ ended and replaced, and its file is refused. It runs this module, as
     python -m searchengine.corpus.formats.reading_process FD MEMORY SECONDS
 
 Requests and answers are JSON, over the connection that the descriptor FD is one end of. A request
-is [reader, path, table]. The answers to it are the fields of a Text, a list of records ([place,
-record]) or a sentence on what is lost, and at last {"end": why the file cannot be read, or ""}.
+is [reader, path]. The answers to it are the fields of a Text, a list of records ([place, record])
+or a sentence on what is lost, and at last {"end": why the file cannot be read, or ""}.
 """
 
 import json
@@ -62,7 +62,7 @@ class Parser(AbstractContextManager["Parser"]):
             self._process.wait()
         self._process = None
 
-    def read(self, path: Path, kind: Kind, table: str = "") -> Iterator[Any]:
+    def read(self, path: Path, kind: Kind) -> Iterator[Any]:
         """The Parts of a file, or place and record of each object or row. Raises UnreadableFile."""
         if kind.missing:
             what = f"to read {kind.name} files, install the extra formats: {kind.missing}"
@@ -73,7 +73,7 @@ class Parser(AbstractContextManager["Parser"]):
             if self._process is None:
                 self._start()
             self._answering = True
-            self._connection.send_bytes(json.dumps([kind.reader, str(path), table]).encode())
+            self._connection.send_bytes(json.dumps([kind.reader, str(path)]).encode())
             while self._connection.poll(self._waiting):
                 answer = json.loads(self._connection.recv_bytes())
                 if isinstance(answer, list):
@@ -153,11 +153,11 @@ def _limit(what: int, value: int) -> None:
     resource.setrlimit(what, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 
 
-def _answers(reader: str, path: str, table: str) -> Iterator[Any]:
+def _answers(reader: str, path: str) -> Iterator[Any]:
     """The answers to one request."""
     try:
         module, function = reader.split(":")
-        read = getattr(import_module(module), function)(Path(path), *filter(None, [table]))
+        read = getattr(import_module(module), function)(Path(path))
         for first in read:
             if isinstance(first, tuple):
                 yield [first, *islice(read, _RECORDS - 1)]
