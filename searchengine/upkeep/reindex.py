@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from searchengine.backends.contract import Backend, has_words
-from searchengine.backends.entries import entries, ids
+from searchengine.backends.entries import ids
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.folders import (
     Owner,
@@ -140,7 +140,7 @@ class Reindexing:
             mode, weight = default_of(self.reader.encoder, snapshot)
 
         def finish() -> Mapping[str, Any]:
-            for _ in range(3):  # encodes the rest, and writes what was set by hand
+            for _ in range(3):  # encodes the rest
                 if not self.follow():
                     break
             else:  # nobody else writes now
@@ -160,16 +160,10 @@ class Reindexing:
     def follow(self) -> int:
         """Encode documents that are new or changed, and drop deleted ones; returns how many."""
         differing = self.place.differing(self.target)
-        gone = [key for key, is_stored, _ in differing if not is_stored]
-        changed = [key for key, is_stored, has_changed in differing if is_stored and has_changed]
-        others = [key for key, is_stored, has_changed in differing if is_stored and not has_changed]
-        if gone:
+        if gone := [key for key, is_stored in differing if not is_stored]:
             self.target.delete(gone, None)
+        changed = [key for key, is_stored in differing if is_stored]
         encode_stored(self.source, changed, self.target, lambda: self.reader, self.progress)
-        for keys in in_batches(others, _READ):  # metadata as stored, with those last added
-            stored = entries(self.source, keys)
-            patches = [replace(each, spans=(), vectors=each.vectors[:0]) for each in stored]
-            self.target.upsert((), metadata=patches)
         return len(differing)
 
 
@@ -222,19 +216,19 @@ class FolderPlace:
                 f"the pending reindex of {path} is damaged ({error}); {_DROP.format(path)}"
             ) from error
 
-    def differing(self, target: Collection) -> list[tuple[str, bool, bool]]:
-        """The documents that the new collection lacks, has too many or otherwise.
+    def differing(self, target: Collection) -> list[tuple[str, bool]]:
+        """The documents that the new collection lacks, has too many or with another text.
 
-        Key, whether it is stored in the present one, and whether its text differs.
+        Key, and whether it is stored in the present one.
         """
         sql = (
-            "SELECT stored.key, 1, 1, stored.id FROM stored.documents AS stored "
+            "SELECT stored.key, 1, stored.id FROM stored.documents AS stored "
             "LEFT JOIN documents USING (key) WHERE documents.digest IS NOT stored.digest UNION ALL "
-            "SELECT key, 0, 1, id FROM documents "
-            "WHERE key NOT IN (SELECT key FROM stored.documents) ORDER BY 4"
+            "SELECT key, 0, id FROM documents "
+            "WHERE key NOT IN (SELECT key FROM stored.documents) ORDER BY 3"
         )
         with self._both(target) as tables:
-            return [row[:3] for row in tables.scan(sql)]
+            return [row[:2] for row in tables.scan(sql)]
 
     def replace_by(self, target: Collection, finish: Finish) -> None:
         """Put the new collection in the place of the present one, in one commit.

@@ -283,19 +283,16 @@ class PostgresCollection(Backend):
         """The URL of the collection that a reindex builds."""
         return f"{self._url.partition('#')[0]}#{reindexed(self._connections.schema)}"
 
-    def differing(self, other: "PostgresCollection") -> list[tuple[str, bool, bool]]:
-        """The documents that a collection beside this one lacks, has too many or otherwise.
+    def differing(self, other: "PostgresCollection") -> list[tuple[str, bool]]:
+        """The documents that a collection beside this one lacks, has too many or with another text.
 
-        Key, whether it is stored here, and whether its text differs; as they were first added.
+        Key, and whether it is stored here; as they were first added.
         """
-        columns = "{0}.digest, {0}.metadata::text, {0}.source::text, {0}.root"
-        here, there = columns.format("here"), columns.format("there")
         with self.reading(newest=True) as snapshot:
             return snapshot.read(
-                "SELECT coalesce(here.key, there.key), here.id IS NOT NULL, here.digest IS "
-                "DISTINCT FROM there.digest FROM documents AS here FULL JOIN "
-                f'"{other._connections.schema}".documents AS there ON here.key = there.key '
-                f"WHERE ({here}) IS DISTINCT FROM ({there}) ORDER BY here.id"
+                "SELECT key, here.id IS NOT NULL FROM documents AS here "
+                f'FULL JOIN "{other._connections.schema}".documents AS there USING (key) '
+                "WHERE here.digest IS DISTINCT FROM there.digest ORDER BY here.id"
             )
 
     def replace_by(

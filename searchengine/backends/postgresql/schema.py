@@ -80,6 +80,12 @@ _CLUSTER = (
     "SELECT create_distributed_table('passages', 'id')",
     "SELECT create_distributed_table('prefixes', 'passage', colocate_with => 'passages')",
 )
+_METADATA = """
+    UPDATE "{other}".documents AS there SET (metadata, fields, dates, source, root, words)
+        = (here.metadata, here.fields, here.dates, here.source, here.root, here.words)
+    FROM documents AS here WHERE here.key = there.key AND (here.metadata::text, here.source::text,
+    here.root) IS DISTINCT FROM (there.metadata::text, there.source::text, there.root)"""
+"""Those as stored, which an update may have changed since they were last added."""
 _REFERENCE = "ALTER TABLE prefixes ADD FOREIGN KEY (passage) REFERENCES passages ON DELETE CASCADE"
 """On a cluster of Citus each node has some of the passages, with a graph of them."""
 _RIGHTS = """
@@ -283,8 +289,10 @@ def _check_extension(connection: Connection, name: str) -> None:
 def replace(connection: Connection, schema: str, other: str) -> None:
     """Put the tables of another schema in the place of those of this one, with their rights.
 
-    In a transaction in which nobody writes. Raises LockNotAvailable if others read on and on.
+    They have the same texts. In a transaction in which nobody writes. Raises LockNotAvailable if
+    others read on and on.
     """
+    connection.execute(_METADATA.format(other=other))
     connection.execute(f"SET LOCAL lock_timeout = '{_PATIENCE}'")
     connection.execute("LOCK TABLE settings IN ACCESS EXCLUSIVE MODE")  # each reader locks it too
     rights = connection.execute(_RIGHTS, {"from": schema, "to": other}).fetchall()
