@@ -6,15 +6,17 @@ from urllib.parse import unquote
 from searchengine.errors import CollectionError
 
 _DEFAULT = "searchengine"
-_NAME = re.compile(r"[^\W\d]\w*")
-_LONGEST = 63  # bytes of a name; PostgreSQL cuts what is longer
+BESIDE = "-reindex"
+"""The end of the name of a collection that a reindex builds beside another. No word has it."""
+_NAME = re.compile(rf"[^\W\d]\w*({BESIDE})?")
+_LONGEST = 63 - len(BESIDE)  # bytes of a name; PostgreSQL cuts what is longer
 
 
 def split_url(url: str) -> tuple[str, str]:
     """The connection URI and the schema of a collection's URL. Raises CollectionError."""
     uri, _, name = url.partition("#")
     schema = unquote(name) or _DEFAULT
-    fits = len(schema.encode("utf-8", "replace")) <= _LONGEST
+    fits = len(schema.removesuffix(BESIDE).encode("utf-8", "replace")) <= _LONGEST
     if not fits or _NAME.fullmatch(schema) is None or schema.startswith("pg_"):
         raise CollectionError(
             f"{shown(url)}: the name of a collection, after the first #, must be a word of at most "
@@ -22,12 +24,6 @@ def split_url(url: str) -> tuple[str, str]:
             "%23"
         )
     return uri, schema
-
-
-def reindexed(schema: str) -> str:
-    """The schema of the collection that a reindex builds, beside that of the collection."""
-    end = "_reindex"
-    return schema.encode()[: _LONGEST - len(end)].decode(errors="ignore") + end
 
 
 def shown(url: str) -> str:

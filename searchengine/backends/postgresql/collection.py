@@ -20,7 +20,7 @@ from searchengine.backends.contract import (
     checked,
 )
 from searchengine.backends.mode import Mode
-from searchengine.backends.postgresql import reindexed, split_url
+from searchengine.backends.postgresql import BESIDE
 from searchengine.backends.postgresql import schema as tables
 from searchengine.backends.postgresql.connections import (
     Connection,
@@ -57,8 +57,6 @@ _PREFIX = {"passage": "int8", "document": "int8", "prefix": "halfvec"}
 """Columns that a writer fills, and their types."""
 _SAMPLE = 20_000  # rows that a rotation is fitted on
 _BLOCK = 1_000  # documents, or prefixes, that one statement writes
-_TARGET = "takes_place_of"
-"""The setting of a collection that a reindex builds: the schema of the other one."""
 _SUM_UP: Statement = (
     "WITH gone AS (DELETE FROM word_totals WHERE (SELECT count(*) FROM word_totals) > 500 "
     "RETURNING documents, tokens) INSERT INTO word_totals "
@@ -241,32 +239,18 @@ class PostgresCollection(Backend):
         One process at a time has it. Raises CollectionBusy.
         """
         with self._reindexing():
-            if self.pending() is None:
+            if not self.exists(self._beside):
                 analyzer = Analyzer.parse(self.settings["tokenizer"])
-                chosen = {**settings, SHORTLIST: None, _TARGET: self._connections.schema}
-                self.create(self._beside, chosen, analyzer).close()
+                self.create(self._beside, {**settings, SHORTLIST: None}, analyzer).close()
             with closing(type(self)(self._beside)) as other:
                 yield other
-
-    def pending(self) -> Mapping[str, Any] | None:
-        """The settings of a pending reindex; None: there is none."""
-        if not self.exists(self._beside):
-            return None
-        with closing(type(self)(self._beside)) as other:
-            if other.settings.get(_TARGET) != self._connections.schema:
-                raise CollectionError(
-                    f"a reindex needs {other.path}, which is another collection; copy "
-                    "that one to another name, and drop it"
-                )
-            return other.settings
 
     def discard(self) -> bool:
         """Drop the pending reindex; whether there was one. Raises CollectionBusy."""
         with self._reindexing() as connection:
-            if self.pending() is None:
-                return False
-            connection.execute(f'DROP SCHEMA "{split_url(self._beside)[1]}" CASCADE')
-            return True
+            if is_pending := self.exists(self._beside):
+                connection.execute(f'DROP SCHEMA "{self._connections.schema}{BESIDE}" CASCADE')
+            return is_pending
 
     @contextmanager
     def _reindexing(self) -> Iterator[Connection]:
@@ -281,7 +265,7 @@ class PostgresCollection(Backend):
     @property
     def _beside(self) -> str:
         """The URL of the collection that a reindex builds."""
-        return f"{self._url.partition('#')[0]}#{reindexed(self._connections.schema)}"
+        return f"{self._url.partition('#')[0]}#{self._connections.schema}{BESIDE}"
 
     def differing(self, other: "PostgresCollection") -> list[tuple[str, bool]]:
         """The documents that a collection beside this one lacks, has too many or with another text.
@@ -311,7 +295,6 @@ class PostgresCollection(Backend):
             values, kept = finish(), self._current(connection, revision).settings
             other.configure({**kept, **values, SHORTLIST: None})
             tables.replace(connection, self._connections.schema, other._connections.schema)
-            set_value(connection, _TARGET, None)
 
         self._connections.write(work, alone=True)
         self.refresh()

@@ -10,7 +10,7 @@ from postgres_server import new_url
 
 from searchengine import SearchEngine
 from searchengine.backends.entries import known
-from searchengine.backends.postgresql import reindexed, schema
+from searchengine.backends.postgresql import schema
 from searchengine.backends.postgresql.collection import PostgresCollection
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch
 
@@ -106,11 +106,6 @@ def test_an_interrupted_one_goes_on_or_is_dropped(
     encoder = Remainders()
     engine.reindex(encoder)
     assert encoder.calls == [] and len(engine) == 9  # all were encoded before
-    assert reindexed("\u00e4" * 31) == "\u00e4" * 27 + "_reindex"  # 62 bytes
-    with SearchEngine.create(f"{url}_reindex", None, dim=3) as other:
-        with pytest.raises(CollectionError, match="which is another collection"):
-            engine.reindex(WordLengths())
-        assert len(other) == 0
 
 
 def test_a_reader_keeps_its_commit(
