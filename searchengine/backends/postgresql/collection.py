@@ -218,7 +218,6 @@ class PostgresCollection(Backend):
             return
         with self._connections.borrow(limited=False) as connection:
             if tables.lock(connection, self._connections.schema, 1):
-                tables.index_frequent_fields(connection)
                 tables.build_graph(connection)
         self.refresh()
 

@@ -14,7 +14,6 @@ prefixes    a row for each passage, once the rotation M was fitted: normalise(M 
 """
 
 import base64
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ import numpy as np
 from psycopg import sql
 
 from searchengine.backends.contract import setting_faults
-from searchengine.backends.filters.parser import field_name, field_named
+from searchengine.backends.filters.parser import field_named
 from searchengine.backends.postgresql.connections import Connection, Connections
 from searchengine.errors import CollectionError
 from searchengine.indexer.arrays import Floats
@@ -38,8 +37,6 @@ GRAPH = "prefixes_graph"
 _OLDEST = (0, 8)  # of pgvector: iterative scans, without which filters under-fill
 _ROTATION = "prefix_rotation"
 _PATIENCE = "2s"  # that readers which come wait for one that lasts
-_FIELDS = 16  # indexed by themselves
-_SAMPLED = 1000  # documents
 _CREATE = (
     "CREATE TABLE settings (name text PRIMARY KEY, value json NOT NULL)",
     """CREATE TABLE documents (
@@ -208,48 +205,27 @@ def set_value(connection: Connection, name: str, value: Any) -> None:
         connection.execute("DELETE FROM settings WHERE name = %s", (name,))
 
 
-def index_field(connection: Connection, name: str, column: str = "fields") -> None:
-    """Index a metadata field for comparisons, named as in filters; in `dates`: those of dates.
+def index_field(connection: Connection, name: str) -> None:
+    """Index the values of a metadata field, named as in filters, and its dates, for comparisons.
 
     In autocommit: others write meanwhile.
     """
-    kind = {"fields": "field", "dates": "date"}[column]
-    index = f"{kind} {name}"
-    if len(index.encode()) > 63:  # PostgreSQL truncates names to 63 bytes
-        index = f"{kind} {hashlib.sha256(name.encode()).hexdigest()[:32]}"
     steps = sql.SQL(" -> ").join(map(sql.Literal, field_named(name)))
     create = "CREATE INDEX CONCURRENTLY IF NOT EXISTS {} ON documents (({} -> {}))"
-    named = sql.Identifier(index)
-    connection.execute(sql.SQL(create).format(named, sql.Identifier(column), steps))
-    connection.execute(sql.SQL("COMMENT ON INDEX {} IS {}").format(named, sql.Literal(name)))
-
-
-def index_frequent_fields(connection: Connection) -> None:
-    """Index the most frequent fields of numbers, and of dates, and collect all statistics.
-
-    A filter that few documents match is answered by its index, and the planner knows how many they
-    are. Texts may be longer than an index can hold.
-    """
-    query = (
-        "SELECT name FROM (SELECT {column} AS of FROM documents WHERE {column} IS NOT NULL "
-        f"LIMIT {_SAMPLED}) AS sample, jsonb_each(CASE jsonb_typeof(of) WHEN 'object' THEN of END) "
-        "AS each (name, value) GROUP BY name HAVING bool_and(jsonb_typeof(value) IN "
-        f"('number', 'boolean', 'null')) ORDER BY count(*) DESC, name LIMIT {_FIELDS}"
-    )
-    for column in ("fields", "dates"):
-        for (name,) in connection.execute(query.format(column=column)).fetchall():
-            index_field(connection, field_name((name,)), column)
-    connection.execute("ANALYZE documents, passages, prefixes")
+    for kind, column in (("field", "fields"), ("date", "dates")):
+        index = sql.Identifier(f"{kind} {name}")
+        connection.execute(sql.SQL(create).format(index, sql.Identifier(column), steps))
+        connection.execute(sql.SQL("COMMENT ON INDEX {} IS {}").format(index, sql.Literal(name)))
 
 
 def indexed_fields(connection: Connection) -> tuple[str, ...]:
     """The metadata fields that are indexed for comparisons, as filters name them."""
     rows = connection.execute(
         "SELECT obj_description(oid, 'pg_class') FROM pg_class WHERE relkind = 'i' "
-        "AND (starts_with(relname, 'field ') OR starts_with(relname, 'date ')) "
+        "AND starts_with(relname, 'field ') "
         "AND relnamespace = current_schema()::regnamespace ORDER BY oid"
     ).fetchall()
-    return tuple(dict.fromkeys(name for (name,) in rows if name))
+    return tuple(name for (name,) in rows)
 
 
 def build_graph(connection: Connection) -> None:
@@ -257,6 +233,7 @@ def build_graph(connection: Connection) -> None:
 
     In autocommit: others write meanwhile.
     """
+    connection.execute("ANALYZE documents, passages, prefixes")
     # The graph should fit into memory while it is built. A server that says how much may be
     # used is obeyed; only the value that PostgreSQL has from the start is raised.
     connection.execute(
