@@ -6,10 +6,8 @@ a scratch folder there, or commits, takes the lock and removes the folder. A loc
 Linux, macOS and NFS; one on the folder itself would not on NFS. It is beside the folder because the
 folder that is renamed must contain only its own files.
 
-New folders are whole or not at all: a scratch folder in the parent is filled and renamed. One that
-is there already, and empty, is filled in itself and stays: it may be a mount point, or somebody's
-working directory, and its owner and mode were chosen. What is in its scratch folder then moves up,
-under a lock.
+New folders are whole or not at all: a scratch folder in the parent is filled and renamed, also over
+an empty folder, whose owner and mode were chosen and stay.
 """
 
 import json
@@ -25,7 +23,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from searchengine.backends.folder.database import exhausted
+from searchengine.backends.folder.database import accessible, exhausted
 from searchengine.backends.folder.store import Store
 from searchengine.errors import FORBIDDEN, CollectionBusy, CollectionError
 from searchengine.indexer.errors import SegmentError, SegmentFormatError
@@ -189,9 +187,6 @@ def reading_errors(path: Path) -> Iterator[None]:
         raise
 
 
-# What an empty folder may hold: the folder that a file system makes, and that of no segments, which
-# a process left that was killed while it moved them up.
-_EMPTY = ("lost+found", "segments")
 _LOCK = re.compile(r"((?:\..+\.)?[0-9a-f]{32}(?:\.new)?)\.lock", re.DOTALL)
 
 
@@ -291,51 +286,48 @@ def new_folder(path: Path) -> Iterator[Path]:
 
     Raises:
         CollectionBusy: another process created `path` meanwhile.
-        CollectionError: the disk is full, or the folder cannot be written.
+        CollectionError: the disk is full, or the folder cannot be written or replaced.
     """
-    present = path.is_dir()
-    home = path if present else path.parent
-    meanwhile = CollectionBusy(
-        f"{path} was created by another process just now; "
-        "run this again to add to it, or choose another folder"
-    )
+    path = path.resolve()
     with os_errors(path):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except FileExistsError as error:
             raise NotADirectoryError(ENOTDIR, f"{path.parent} is a file") from error
-        remove_dead_scratch(home)
-        # One process at a time fills an empty folder; others are renamed, and the first one counts.
-        scratch = Scratch(home, f".{path.name}.{'0' * 32 if present else uuid4().hex}.new")
+        present = path.stat() if path.is_dir() else None
+        is_held = present and (path.is_mount() or path.samefile(os.curdir))
+        if is_held or (present and not accessible(path.parent, os.W_OK)):
+            raise CollectionError(
+                f"{path} cannot be replaced by a collection, because it is a mount point, the "
+                "current folder, or in a folder that cannot be written; name a folder inside it"
+            )
+        remove_dead_scratch(path.parent)
+        scratch = Scratch(path.parent, f".{path.name}.{uuid4().hex}.new")
         folder = scratch.make()
         try:
-            if present and not is_free(path):
-                raise meanwhile
+            if present:  # first: the database takes over the mode
+                with suppress(PermissionError):  # of another user
+                    os.chown(folder, present.st_uid, present.st_gid)
+                folder.chmod(stat.S_IMODE(present.st_mode))
             yield folder
             sync_folder(folder)
-            if present:  # the database last
-                for entry in sorted(folder.iterdir(), key=lambda entry: entry.name == DATABASE):
-                    entry.replace(path / entry.name)
-            else:
-                try:
-                    folder.rename(path)
-                except OSError as error:
-                    raise meanwhile if path.exists() else error from error
-            sync_folder(home)
+            try:
+                folder.rename(path)
+            except OSError as error:
+                if is_free(path):
+                    raise
+                raise CollectionBusy(
+                    f"{path} was created by another process just now; "
+                    "run this again to add to it, or choose another folder"
+                ) from error
+            sync_folder(path.parent)
         finally:
             scratch.clear()
 
 
 def is_free(path: Path) -> bool:
     """Whether a new folder can be created at a path: nothing is there, or an empty folder."""
-    if not path.is_dir():
-        return not path.exists()
-    remove_dead_scratch(path)
-    found = [entry.name for entry in path.iterdir()]
-    names = {n for n in found if not (_LOCK.fullmatch(n) or _LOCK.fullmatch(f"{n}.lock"))}
-    if names - set(_EMPTY):
-        return False
-    return "segments" not in names or not any((path / "segments").iterdir())
+    return not any(path.iterdir()) if path.is_dir() else not path.exists()
 
 
 def stored_bytes(path: Path) -> int:

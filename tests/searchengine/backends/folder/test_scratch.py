@@ -1,7 +1,9 @@
 """What a process that was stopped leaves of a new folder, and who removes it."""
 
+import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -116,36 +118,49 @@ def create(path: Path) -> None:
         engine.add([{"_id": "a", "text": "a bee"}])
 
 
-def test_an_empty_folder_stays_and_is_filled(tmp_path: Path) -> None:
-    """Its owner and mode were chosen, and a shell may be in it."""
-    path = tmp_path / "volume"
-    path.mkdir(mode=0o2750)
-    path.chmod(0o2750)
-    (path / "lost+found").mkdir()  # as a new file system has it
+def test_an_empty_folder_keeps_its_owner_and_mode(tmp_path: Path) -> None:
+    path = tmp_path / "chosen"
+    path.mkdir()
+    if os.geteuid() == 0:
+        os.chown(path, 65534, 65534)
+    path.chmod(0o2770)
+    (link := tmp_path / "link").symlink_to(path)
     before = path.stat()
-    with chdir(path):
-        create(Path("."))
-        with SearchEngine.open(".", WordLengths()) as engine:
-            assert [hit.key for hit in engine.search("a bee")] == ["a"]
-    after = path.stat()
-    assert (after.st_ino, after.st_mode) == (before.st_ino, before.st_mode)
-    assert {entry.name for entry in path.iterdir()} == {"lost+found", "segments", "documents.db"}
+    create(link)
+    after, database = path.stat(), path / "documents.db"
+    assert (after.st_uid, after.st_gid, after.st_mode) == (
+        before.st_uid,
+        before.st_gid,
+        before.st_mode,
+    )
+    assert stat.S_IMODE(database.stat().st_mode) == 0o660
+    assert names(path) == ["documents.db", "segments"] and names(tmp_path) == ["chosen", "link"]
     with pytest.raises(CollectionError, match="exists already"):
         create(path)
 
 
-def test_a_mount_point(tmp_path: Path) -> None:
-    """A file system of its own, as the volume of a container: it cannot be renamed or replaced."""
+def test_the_current_folder_cannot_be_replaced(tmp_path: Path) -> None:
+    with chdir(tmp_path), pytest.raises(CollectionError, match="name a folder inside it"):
+        create(Path("."))
+    assert names(tmp_path) == []
+
+
+def test_a_mount_point_cannot_be_replaced(tmp_path: Path) -> None:
+    """A file system of its own, as the volume of a container."""
     script = """
 mount -t tmpfs none "$1" || exit 77
 exec "$2" -c '
 import sys
 from searchengine import SearchEngine
+from searchengine.errors import CollectionError
 from conftest import WordLengths
-with SearchEngine.create(sys.argv[1], WordLengths()) as engine:
+try:
+    SearchEngine.create(sys.argv[1], WordLengths())
+except CollectionError as error:
+    print(str(error).partition(";")[2])
+with SearchEngine.create(sys.argv[1] + "/c", WordLengths()) as engine:
     engine.add([{"_id": "a", "text": "a bee"}])
-with SearchEngine.open(sys.argv[1], WordLengths()) as engine:
     print(list(engine.keys()))
 ' "$1"
 """
-    assert in_mounts(script, tmp_path) == "['a']\n"
+    assert in_mounts(script, tmp_path) == " name a folder inside it\n['a']\n"
