@@ -44,7 +44,7 @@ from searchengine.indexer.config import (
 )
 from searchengine.indexer.errors import SegmentConfigError, SegmentError, VectorError
 from searchengine.indexer.search.allowed import Allowed, restriction
-from searchengine.indexer.search.cascade import SearchResult, narrow
+from searchengine.indexer.search.cascade import SearchResult, rerank
 from searchengine.indexer.search.segment_files import Parts, read_manifest
 from searchengine.indexer.storage.durable import Checksum, sha256
 from searchengine.indexer.storage.manifest import MANIFEST, VECTORS, Manifest
@@ -346,7 +346,8 @@ class Segment:
         unit = unit_rows(rows)
         candidates = parts.shortlist(unit, size, only, config.effort)
         for width, keep in config.stages:
-            candidates = narrow(parts.file, unit, candidates, width, max(keep, k))
+            store = Prefixes(parts.file, width)  # the encoder's own dimensions
+            candidates = rerank(store, store.of(unit), candidates, max(keep, k)).rows
         return parts.rerank(unit, candidates, k)
 
     def prefix_ranks(

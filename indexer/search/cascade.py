@@ -12,11 +12,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from searchengine.indexer.arrays import Floats, RowNumbers, locality, prefix
+from searchengine.indexer.arrays import Floats, RowNumbers, locality
 from searchengine.indexer.config import Structure
 from searchengine.indexer.errors import VectorError
 from searchengine.indexer.faiss_calls import (
@@ -27,6 +27,7 @@ from searchengine.indexer.faiss_calls import (
     write_index,
 )
 from searchengine.indexer.search.allowed import Allowed
+from searchengine.indexer.storage.rotation import Prefixes
 from searchengine.indexer.storage.vectors_file import VectorFile
 from searchengine.indexer.threads import slices
 
@@ -40,16 +41,6 @@ which are then still in the cache (1.2 to 1.5 times as many queries per second; 
 
 CHUNK_VALUES = 1 << 18
 """Values gathered at a time: 1 MiB of float32, which stays in the cache of one core."""
-
-
-class RowStore(Protocol):
-    """Stored rows: a VectorFile, or rows in memory."""
-
-    @property
-    def dim(self) -> int: ...
-    def take(self, rows: RowNumbers) -> Floats:
-        """Rows of any shape (...) as (..., dim) float32."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,14 +180,16 @@ class CoarseIndex:
         return scores, rows
 
 
-def rerank(store: RowStore, queries: Floats, candidates: RowNumbers, k: int) -> SearchResult:
+def rerank(
+    store: VectorFile | Prefixes, queries: Floats, candidates: RowNumbers, k: int
+) -> SearchResult:
     """Score candidates by the inner product with the stored rows and keep the best k.
 
     The score of a (query, row) pair is the same to the last bit whatever else is scored: equal rows
     get equal scores, and the lower row number comes first.
 
     Args:
-        store: the full-width rows.
+        store: the full-width rows, or prefixes of them.
         queries: (q, dim) float32 unit rows.
         candidates: (q, s) int64 row numbers, without repeats per query; -1 is padding.
         k: rows to keep, >= 1.
@@ -219,32 +212,6 @@ def rerank(store: RowStore, queries: Floats, candidates: RowNumbers, k: int) -> 
             scores[part] = np.einsum("qsd,qd->qs", rows, queries[top : top + lines])
     scores[candidates < 0] = -np.inf
     return _best(candidates, scores, k)
-
-
-def narrow(
-    file: VectorFile, queries: Floats, candidates: RowNumbers, width: int, keep: int
-) -> RowNumbers:
-    """One stage of a funnel: the candidates that are most similar in the first `width` dimensions.
-
-    They are the encoder's own, as in Matryoshka's funnel retrieval (Kusupati et al. 2022).
-
-    Args:
-        file: the full-width rows; only the first `width` dimensions are read.
-        queries: (q, dim) float32 unit rows.
-        candidates: (q, s) int64 row numbers; -1 is padding.
-        width: dimensions to compare, re-normalised, <= dim.
-        keep: rows to keep, >= 1.
-
-    Returns:
-        (q, keep) row numbers, best first, padded with -1.
-    """
-    best_rows = np.full((len(candidates), keep), -1, np.int64)
-    for i, rows in enumerate(candidates):
-        rows = rows[rows >= 0]
-        scores = prefix(file.take(rows, width), width) @ queries[i, :width]
-        best = rows[np.lexsort((rows, -scores))[:keep]]
-        best_rows[i, : best.size] = best
-    return best_rows
 
 
 def merge(results: Sequence[SearchResult], bases: Sequence[int], k: int) -> SearchResult:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from searchengine.indexer.arrays import Floats, RowNumbers
 from searchengine.indexer.search.allowed import Allowed
-from searchengine.indexer.search.cascade import RowStore, SearchResult, rerank
+from searchengine.indexer.search.cascade import SearchResult, rerank
 from searchengine.indexer.storage.rotation import Prefixes
 from searchengine.indexer.storage.vectors_file import VectorFile
 
@@ -38,7 +38,7 @@ _SLACK = 1e-5  # more than float32 loses of a bound
 
 def scan(
     shortlist: Callable[[Floats, int], RowNumbers],
-    store: RowStore,
+    store: VectorFile | Prefixes,
     queries: Floats,
     k: int,
     available: int,
