@@ -31,7 +31,7 @@ from searchengine.indexer.search.native_search import (
 from searchengine.indexer.storage.durable import Checksum
 from searchengine.indexer.storage.manifest import COARSE, MANIFEST, ROTATION, VECTORS, Manifest
 from searchengine.indexer.storage.rotation import Prefixes
-from searchengine.indexer.storage.vectors_file import PASSAGES, RowPassages, VectorFile, npy_start
+from searchengine.indexer.storage.vectors_file import PASSAGES, RowPassages, VectorFile, open_npy
 from searchengine.indexer.storage.words_file import WORDS, Postings
 
 GPU_MAX_SIZE = 2048
@@ -236,8 +236,7 @@ def load_rotation(folder: Path, manifest: Manifest) -> Floats | None:
     if manifest.config.rotation is RotationKind.IDENTITY:
         return None
     path, shape = folder / ROTATION, (manifest.config.prefix, manifest.dim)
-    start = npy_start(path, "<f4", shape)
-    matrix: Floats = np.fromfile(path, "<f4", offset=start).reshape(shape)
+    matrix: Floats = np.array(open_npy(path, "<f4", shape))
     if not np.isfinite(matrix).all():
         raise SegmentError(f"{path} holds NaN or infinity; restore it or index again")
     return matrix

@@ -1,12 +1,11 @@
 """Files that survive a power cut: syncs, and sizes and checksums to compare them with."""
 
-import errno
 import fcntl
 import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -16,9 +15,6 @@ from searchengine.indexer.errors import SegmentConfigError, SegmentError, shown
 
 Checksum = Callable[[Path], str]
 """A file to its hexadecimal SHA-256: `sha256`, or what remembers it while the file stays."""
-
-# Errors of a file system without F_FULLFSYNC; any other error comes from the disk.
-_REFUSED = {errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.ENOSYS}
 
 
 def sha256(path: Path) -> str:
@@ -31,16 +27,12 @@ def sync(descriptor: int) -> None:
     """Force an open file or folder to the disk.
 
     On macOS fsync leaves the bytes in the drive's cache, which a power cut empties. F_FULLFSYNC
-    makes the drive write them; where the file system does not support it, fsync is used.
+    makes the drive write them; where that fails, fsync does what it can, as in SQLite.
     """
-    full = getattr(fcntl, "F_FULLFSYNC", None)
-    if full is not None:
-        try:
-            fcntl.fcntl(descriptor, full)
+    if hasattr(fcntl, "F_FULLFSYNC"):
+        with suppress(OSError):
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
             return
-        except OSError as error:
-            if error.errno not in _REFUSED:
-                raise
     os.fsync(descriptor)
 
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 from typing import Any, Self
 
 from searchengine.indexer.config import MAX_DIM, SegmentConfig, whole_number
@@ -16,7 +16,8 @@ from searchengine.indexer.errors import (
     shown,
 )
 from searchengine.indexer.storage.durable import FileEntry, sync_file
-from searchengine.indexer.storage.vectors_file import DTYPES, header
+from searchengine.indexer.storage.vectors_file import DTYPES, PASSAGES, header
+from searchengine.indexer.storage.words_file import WORDS
 
 FORMAT = 5
 """The format that is written, and the only one that is opened."""
@@ -25,11 +26,10 @@ MANIFEST = "manifest.json"
 VECTORS = "vectors.faiss"
 ROTATION = "rotation.npy"
 COARSE = "coarse.faiss"
+_FILES = {VECTORS, ROTATION, COARSE, WORDS, PASSAGES}
 
 MAX_ROWS = 2**40
 """Maximum rows of a segment: a file's header can still count the bytes of its float32 rows."""
-
-_MAX_NAME = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,7 @@ class Manifest:
         tuning: how the operating point was measured (tuning.tune); None if it was not tuned.
 
     Raises:
-        SegmentConfigError: at construction, for an impossible value, or the name of a file outside
-            the folder.
+        SegmentConfigError: at construction, for an impossible value or an unknown file.
     """
 
     rows: int
@@ -58,8 +57,8 @@ class Manifest:
     def __post_init__(self) -> None:
         whole_number("rows", self.rows, 1, MAX_ROWS)
         self.config.check_width(whole_number("dim", self.dim, 1, MAX_DIM))
-        for name in self.files:
-            _plain_name(name)
+        if unknown := self.files.keys() - _FILES:  # it could lead out of the folder
+            raise SegmentConfigError(f"a segment has no file {shown(min(unknown))}")
         if self.tuning is not None and not isinstance(self.tuning, Mapping):
             raise SegmentConfigError(f"tuning must be a mapping, got {shown(self.tuning)}")
 
@@ -141,15 +140,6 @@ class Manifest:
             raise SegmentError(
                 f"{source} has a missing or invalid value: {shortened(what)}; index again"
             ) from error
-
-
-def _plain_name(name: Any) -> None:
-    """Raise SegmentConfigError unless the name is a plain file name on every system."""
-    text = isinstance(name, str) and name.isprintable() and 0 < len(name) <= _MAX_NAME
-    if not text or name == ".." or PureWindowsPath(name).name != name:
-        raise SegmentConfigError(
-            f"a segment's files must have plain names without a folder, got {shown(name)}"
-        )
 
 
 def _checksum(values: Mapping[str, Any]) -> str:

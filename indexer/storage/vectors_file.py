@@ -250,7 +250,6 @@ class VectorFile:
 
 
 PASSAGES = "passages.npy"
-_MAX_HEADER = 1024  # bytes; numpy writes 128
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -270,11 +269,7 @@ class RowPassages:
         Raises:
             SegmentError: it is not such a file.
         """
-        start = npy_start(path, "<i8", (3, rows))
-        with path.open("rb") as file:
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        columns = np.frombuffer(mapped, "<i8", offset=start).reshape(3, rows)
-        return cls(columns)
+        return cls(open_npy(path, "<i8", (3, rows)))
 
     def of_documents(self, rows: RowNumbers) -> tuple[RowNumbers, RowNumbers]:
         """All rows of the documents that have these rows, and the document of each, both (n,).
@@ -306,24 +301,19 @@ def write_passages(path: Path, columns: RowNumbers, rows: int) -> None:
         np.save(file, np.ascontiguousarray(columns, "<i8"))
 
 
-def npy_start(path: Path, dtype: str, shape: tuple[int, int]) -> int:
-    """Where the values begin in a .npy file of this type and shape.
-
-    The size and the header are compared with the expected ones, not obeyed: a header can request
-    any amount of memory, and numpy passes it to Python's parser. Versions of numpy differ only in
-    the number of spaces at its end.
+def open_npy(path: Path, dtype: str, shape: tuple[int, int]) -> npt.NDArray[Any]:
+    """Map a .npy file, whose header must name this type and shape.
 
     Raises:
-        SegmentError: it is no such file.
+        SegmentError: it does not, or is damaged. OSError: a limit of the system.
     """
-    start = path.stat().st_size - np.dtype(dtype).itemsize * shape[0] * shape[1]
-    with path.open("rb") as file:
-        head = file.read(start) if 10 < start <= _MAX_HEADER else b""
-    text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".encode()
-    length = (start - 10).to_bytes(2, "little") if head else b""
-    if head[:10] != b"\x93NUMPY\x01\x00" + length or head[10:].rstrip(b" \n") != text:
-        raise SegmentError(
-            f"{path} must hold a matrix {shape} of {np.dtype(dtype).name}; "
-            "restore it or index again"
-        )
-    return start
+    try:
+        array = np.lib.format.open_memmap(path, mode="r").view(np.ndarray)
+        if (array.dtype.str, array.shape, array.flags.c_contiguous) == (dtype, shape, True):
+            return array
+    except OSError:
+        raise
+    except Exception:  # numpy's parser raises many
+        pass
+    expected = f"a matrix {shape} of {np.dtype(dtype).name}"
+    raise SegmentError(f"{path} must hold {expected}; restore it or index again")
