@@ -35,13 +35,7 @@ from searchengine.indexer.building.build import (
     merged_words,
     write_segment,
 )
-from searchengine.indexer.config import (
-    Code,
-    Device,
-    RotationKind,
-    SegmentConfig,
-    Storage,
-)
+from searchengine.indexer.config import Device, RotationKind, SegmentConfig
 from searchengine.indexer.errors import SegmentConfigError, SegmentError, VectorError
 from searchengine.indexer.search.allowed import Allowed, restriction
 from searchengine.indexer.search.cascade import SearchResult, rerank
@@ -52,7 +46,7 @@ from searchengine.indexer.storage.rotation import ROTATION_SAMPLE, Prefixes, pca
 from searchengine.indexer.storage.vectors_file import PASSAGES, RowPassages, VectorFile
 from searchengine.indexer.storage.words_file import WORDS, Postings, WriteWords
 
-__all__ = ["Code", "Device", "RotationKind", "SearchResult", "Segment", "SegmentConfig", "Storage"]
+__all__ = ["Segment", "SegmentConfig"]
 
 
 class Segment:
@@ -385,19 +379,15 @@ class Segment:
         stored = self._opened().prefixes
         if config.rotation is RotationKind.IDENTITY:
             return Prefixes(stored.file, config.prefix)
-        if stored.matrix is not None and config.prefix <= stored.width:
+        if stored.matrix is not None and config.prefix <= stored.dim:
             return Prefixes(stored.file, config.prefix, stored.matrix[: config.prefix])
         if not self._directions:
             self._directions.append(pca(stored.file.sample(ROTATION_SAMPLE), self.dim))
         return Prefixes(stored.file, config.prefix, self._directions[0][: config.prefix])
 
-    def take(self, rows: RowNumbers) -> Floats:
-        """Stored rows: row numbers of any shape (...) to (..., D) float32."""
-        return self._opened().file.take(rows)
-
     def vectors(self, rows: npt.ArrayLike) -> Floats:
         """Stored rows: (n,) rising row numbers, checked, to (n, D) float32."""
-        return self.take(row_numbers(rows, self.rows))
+        return self._opened().file.take(row_numbers(rows, self.rows))
 
     def verified(self, rows: Allowed | npt.ArrayLike | None = None) -> Iterator[Floats]:
         """Rows (all by default), verified as they are read: blocks (n, D).

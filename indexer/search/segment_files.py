@@ -249,37 +249,29 @@ def gpu_copy(rows: Prefixes) -> CoarseIndex:
         SegmentError: no GPU, or not enough memory on it.
     """
     require_gpu()
-    gpu = first_gpu()
+    resources, lock = first_gpu()
     config = faiss.GpuIndexFlatConfig()
     config.useFloat16 = True
     try:
-        with gpu.lock:
-            index = faiss.GpuIndexFlatIP(gpu.resources, rows.width, config)
+        with lock:
+            index = faiss.GpuIndexFlatIP(resources, rows.dim, config)
             for block in rows.blocks():
                 index.add(block)
     except RuntimeError as error:
         raise SegmentError(
-            f"the GPU has no room for {rows.rows} rows of {2 * rows.width} bytes: {error}; "
+            f"the GPU has no room for {rows.rows} rows of {2 * rows.dim} bytes: {error}; "
             "search on the CPU"
         ) from error
-    return CoarseIndex(index, lock=gpu.lock)
-
-
-class Gpu(NamedTuple):
-    """What all indexes on a GPU share.
-
-    resources: faiss's, with 1.5 GB of working memory. lock: whoever uses an index on the GPU holds
-    it, because one thread at a time may use the resources.
-    """
-
-    resources: Any
-    lock: AbstractContextManager[object]
+    return CoarseIndex(index, lock=lock)
 
 
 @cache
-def first_gpu() -> Gpu:
-    """The first GPU, opened once in a process."""
-    return Gpu(faiss.StandardGpuResources(), Lock())
+def first_gpu() -> tuple[Any, AbstractContextManager[object]]:
+    """The resources of the first GPU, with 1.5 GB of working memory, opened once in a process.
+
+    One thread at a time may use them: whoever uses an index on the GPU holds the lock.
+    """
+    return faiss.StandardGpuResources(), Lock()
 
 
 def require_gpu() -> None:

@@ -79,7 +79,7 @@ def shared(like: "Prefixes", rows: VectorFile, width: int) -> Floats | None:
 
     It does if it keeps nearly as large a part of them (_KEPT) as of the other ones, of samples.
     """
-    if like.matrix is None or like.width < width or like.file.dim != rows.dim:
+    if like.matrix is None or like.dim < width or like.file.dim != rows.dim:
         return None
     matrix = like.matrix[:width]
     samples = (file.take(evenly(file.rows, _COMPARED)) for file in (rows, like.file))
@@ -118,7 +118,7 @@ class Prefixes:
     """The prefixes of the rows of a file, from which a coarse stage is built."""
 
     file: VectorFile
-    width: int
+    dim: int
     matrix: Floats | None = None
 
     @property
@@ -129,27 +129,22 @@ class Prefixes:
     def of(self, queries: Floats) -> Floats:
         """The prefixes of queries: (q, D) to (q, width), by products in float32."""
         if self.matrix is None:
-            return prefix(queries, self.width)
+            return prefix(queries, self.dim)
         few = len(queries) <= _SINGLE_THREAD_ROWS
         products = np.vecdot(queries[:, None], self.matrix) if few else queries @ self.matrix.T
-        return prefix(products, self.width)
-
-    @property
-    def dim(self) -> int:
-        """Dimensions of a prefix."""
-        return self.width
+        return prefix(products, self.dim)
 
     def take(self, rows: RowNumbers) -> Floats:
         """The prefixes of rows of the file: row numbers of any shape (...) to (..., width)."""
-        read = self.width if self.matrix is None else None
-        flat = prefixes(self.file.take(rows.ravel(), read), self.width, self.matrix)
-        return flat.reshape(*rows.shape, self.width)
+        read = self.dim if self.matrix is None else None
+        flat = prefixes(self.file.take(rows.ravel(), read), self.dim, self.matrix)
+        return flat.reshape(*rows.shape, self.dim)
 
     def blocks(self, order: RowNumbers | None = None) -> Iterator[Floats]:
         """All prefixes, BLOCK_ROWS at a time, by row number or in another order."""
-        read = self.width if self.matrix is None else None
+        read = self.dim if self.matrix is None else None
         for rows in self.file.blocks(order, read):
-            yield prefixes(rows, self.width, self.matrix)
+            yield prefixes(rows, self.dim, self.matrix)
 
     def sample(self, count: int) -> Floats:
         """At most `count` prefixes, evenly spread."""

@@ -24,8 +24,8 @@ import numpy as np
 from searchengine.engine import TextEncoder
 from searchengine.errors import QueryError, SearchEngineError
 from searchengine.indexer.arrays import Floats
-from searchengine.indexer.config import Structure
-from searchengine.indexer.segment import Segment, SegmentConfig, Storage
+from searchengine.indexer.config import Storage, Structure
+from searchengine.indexer.segment import Segment, SegmentConfig
 from searchengine.trainer.training.examples import Texts, identity, read_file
 from searchengine.trainer.training.train_config import Objective
 

@@ -166,7 +166,9 @@ def test_a_filter_is_exact_and_costs_no_recall(
     assert all(len({*line[:count]}) == count for line in found.rows)
     assert (found.rows[:, count:] == -1).all() and np.isneginf(found.scores[:, count:]).all()
     assert overlap(found.rows[:, :count], exact.rows[:, :count]) >= unfiltered - 0.01
-    truth = np.einsum("qd,qkd->qk", unit_rows(QUERIES), segment.take(found.rows[:, :count]))
+    truth = np.einsum(
+        "qd,qkd->qk", unit_rows(QUERIES), segment._opened().file.take(found.rows[:, :count])
+    )
     np.testing.assert_allclose(found.scores[:, :count], truth, atol=1e-6)
 
 
@@ -179,7 +181,7 @@ def test_a_funnel_is_numpys(flat: Segment, stages: tuple[tuple[int, int], ...], 
     """Oracle: widening prefixes as the encoder gave them, one query at a time, in float64."""
     settings = flat.config.as_dict() | {"code": "fp16", "stages": stages}
     found = flat.over(SegmentConfig.from_dict(settings)).search(QUERIES, k)
-    stored, matrix = flat.take(np.arange(ROWS)), np.load(flat.path / "rotation.npy")
+    stored, matrix = flat.vectors(np.arange(ROWS)), np.load(flat.path / "rotation.npy")
     heads = prefix(stored @ matrix.T, 12).astype(np.float16).astype(np.float64)
     for line, query in zip(found.rows, unit_rows(QUERIES).astype(np.float64), strict=True):
         left = np.argsort(-(heads @ (matrix @ query)), kind="stable")[: max(k, 40)]

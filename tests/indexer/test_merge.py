@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine.indexer.arrays import unit_rows
+from searchengine.indexer.config import RotationKind, Storage
 from searchengine.indexer.errors import SegmentConfigError, SegmentError, VectorError
 from searchengine.indexer.search.allowed import Allowed
-from searchengine.indexer.segment import RotationKind, Segment, SegmentConfig, Storage
+from searchengine.indexer.segment import Segment, SegmentConfig
 
 DIM = 24
 CONFIG = SegmentConfig(prefix=8, shortlist=40)

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine.indexer.arrays import RowNumbers, prefix, unit_rows
-from searchengine.indexer.config import Structure
+from searchengine.indexer.config import Code, RotationKind, Storage, Structure
 from searchengine.indexer.errors import SegmentConfigError, SegmentError, VectorError
 from searchengine.indexer.search.allowed import Allowed
-from searchengine.indexer.segment import Code, RotationKind, Segment, SegmentConfig, Storage
+from searchengine.indexer.segment import Segment, SegmentConfig
 from searchengine.indexer.storage.vectors_file import PASSAGES
 
 DIM = 48
@@ -287,7 +287,7 @@ def test_equal_rows_are_stored_equal(tmp_path: Path, storage: str) -> None:
     others = rng.standard_normal((500, 384)).astype(np.float32)
     rows = np.concatenate([others, np.repeat(one[None], 5000, axis=0)])
     with Segment.build(tmp_path / "s", rows, SegmentConfig(storage=storage)) as segment:
-        assert len(np.unique(segment.take(np.arange(500, 5500)), axis=0)) == 1
+        assert len(np.unique(segment.vectors(np.arange(500, 5500)), axis=0)) == 1
         for found in (segment.search(one[None], 3), segment.exact(one[None], 3)):
             assert found.rows.tolist() == [[500, 501, 502]]
 
@@ -308,7 +308,7 @@ def test_near_duplicates_are_told_apart(tmp_path: Path) -> None:
     rows = unit_rows(ROWS[:1]) + 3e-6 * noise.astype(np.float32)
     with Segment.build(tmp_path / "s", rows, config()) as segment:
         found, every = segment.exact(QUERIES, 10), segment.exact(QUERIES, 3000)
-        truth = unit_rows(QUERIES) @ segment.take(np.arange(3000)).T
+        truth = unit_rows(QUERIES) @ segment.vectors(np.arange(3000)).T
         best = np.sort(truth, axis=1)[:, :-11:-1]
         np.testing.assert_allclose(found.scores, best, rtol=0, atol=1e-6)
         # By the scores that are returned, which the order follows, and those of all other rows.

@@ -35,7 +35,7 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def recall(segment: Segment, size: int) -> float:
     """Recall@10 of the rows that the module samples, by brute force."""
-    stored = segment.take(np.arange(segment.rows))
+    stored = segment.vectors(np.arange(segment.rows))
     sample = np.linspace(0, segment.rows - 1, min(segment.rows, building.SAMPLE)).astype(int)
     shares = []
     for row in sample:

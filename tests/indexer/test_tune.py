@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine.indexer.arrays import unit_rows
-from searchengine.indexer.config import Code, SegmentConfig, Structure
+from searchengine.indexer.config import Code, SegmentConfig, Storage, Structure
 from searchengine.indexer.errors import TuneError
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.cascade import SearchResult
-from searchengine.indexer.segment import Segment, Storage
+from searchengine.indexer.segment import Segment
 from searchengine.indexer.tuning import tune as module
 from searchengine.indexer.tuning.goal import holds
 from searchengine.indexer.tuning.tune import (
