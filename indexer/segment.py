@@ -40,10 +40,10 @@ from searchengine.indexer.errors import SegmentConfigError, SegmentError, Vector
 from searchengine.indexer.search.allowed import Allowed, restriction
 from searchengine.indexer.search.cascade import SearchResult, rerank
 from searchengine.indexer.search.segment_files import Parts, read_manifest
-from searchengine.indexer.storage.durable import Checksum, sha256
+from searchengine.indexer.storage.durable import Checksum
 from searchengine.indexer.storage.manifest import MANIFEST, VECTORS, Manifest
 from searchengine.indexer.storage.rotation import ROTATION_SAMPLE, Prefixes, pca
-from searchengine.indexer.storage.vectors_file import PASSAGES, RowPassages, VectorFile
+from searchengine.indexer.storage.vectors_file import PASSAGES, VectorFile
 from searchengine.indexer.storage.words_file import WORDS, Postings, WriteWords
 
 __all__ = ["Segment", "SegmentConfig"]
@@ -169,10 +169,10 @@ class Segment:
     ) -> Self:
         """Open a folder after checking its format, its sizes and all checksums but the vectors'.
 
-        The vectors are mapped: their size and header are checked here, their checksum by `verify`.
-        On the device "gpu" scans without a filter run there; graphs stay on the CPU. `checksum`
-        computes or remembers the SHA-256 of a file. Raises SegmentError, naming a file that is
-        missing, truncated, altered or unknown.
+        The vectors are mapped: their size and header are checked here, their checksum by
+        `verified`. On the device "gpu" scans without a filter run there; graphs stay on the CPU.
+        `checksum` computes or remembers the SHA-256 of a file. Raises SegmentError, naming a file
+        that is missing, truncated, altered or unknown.
         """
         folder = Path(path)
         manifest, manifest_sha256 = read_manifest(folder)
@@ -270,8 +270,8 @@ class Segment:
         return self._opened().words
 
     @property
-    def passages(self) -> RowPassages | None:
-        """The passages that its rows are the vectors of; None if the segment does not tell."""
+    def passages(self) -> RowNumbers | None:
+        """Document, start and end of each row's passage, (3, rows); None if it does not tell."""
         return self._opened().passages
 
     @property
@@ -417,14 +417,6 @@ class Segment:
         view = copy(self)  # shares the maps; closing one leaves the other open
         view._config, view._parts = config, parts
         return view
-
-    def verify(self) -> None:
-        """Read all files and compare checksums; SegmentError names the first that differs."""
-        path = self.path / MANIFEST
-        if not path.is_file() or sha256(path) != self.manifest_sha256:
-            raise SegmentError(f"{path} is missing or changed since it was opened")
-        for name, entry in self.manifest.files.items():
-            entry.check(self.path / name)
 
     def close(self) -> None:
         """Release the mapped files."""

@@ -185,7 +185,7 @@ def _open(changed: dict[str, bytes], folder: Path) -> None:
         found = opened.search(VECTORS[:3], 5)
         assert ((found.rows >= -1) & (found.rows < _ROWS)).all(), "a row that is not there"
         opened.search(VECTORS[:2], 5, allowed=np.arange(0, _ROWS, 2))
-        opened.verify()
+        list(opened.verified())
 
 
 def _part(name: str) -> Run:

@@ -31,7 +31,7 @@ from searchengine.indexer.search.native_search import (
 from searchengine.indexer.storage.durable import Checksum
 from searchengine.indexer.storage.manifest import COARSE, MANIFEST, ROTATION, VECTORS, Manifest
 from searchengine.indexer.storage.rotation import Prefixes
-from searchengine.indexer.storage.vectors_file import PASSAGES, RowPassages, VectorFile, open_npy
+from searchengine.indexer.storage.vectors_file import PASSAGES, VectorFile, open_npy, open_passages
 from searchengine.indexer.storage.words_file import WORDS, Postings
 
 GPU_MAX_SIZE = 2048
@@ -49,7 +49,7 @@ class Parts(NamedTuple):
     graph: NativeCascade | None  # the same, walked by the compiled kernel; None: faiss searches
     native: NativeRows | None  # the rows scored by the compiled kernel; None: numpy does
     words: Postings | None  # None: the segment has no words file
-    passages: RowPassages | None  # None: it does not tell which passages its rows are
+    passages: RowNumbers | None  # (3, rows); None: it does not tell which passages its rows are
     gpu_full: CoarseIndex | None = None  # copies on a GPU, for scans without a filter
     gpu_coarse: CoarseIndex | None = None
     kept: Allowed | None = None  # the rows that a trial may find; None for all
@@ -88,8 +88,7 @@ class Parts(NamedTuple):
         if WORDS in needed:
             parts = parts._replace(words=Postings.open(folder / WORDS, manifest.rows))
         if PASSAGES in needed:
-            passages = RowPassages.open(folder / PASSAGES, manifest.rows)
-            parts = parts._replace(passages=passages)
+            parts = parts._replace(passages=open_passages(folder / PASSAGES, manifest.rows))
         return parts.on_gpu() if device is Device.GPU else parts
 
     @classmethod

@@ -17,9 +17,8 @@ import os
 import struct
 import weakref
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -252,41 +251,28 @@ class VectorFile:
 PASSAGES = "passages.npy"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RowPassages:
-    """The passages of a segment's rows. Immutable, and safe to use from several threads.
+def open_passages(path: Path, rows: int) -> RowNumbers:
+    """Map the file of a segment of `rows` rows: document, start and end, (3, rows) int64.
 
-    Attributes:
-        columns: (3, rows) int64 document, start and end of each row's passage.
+    Raises SegmentError: it is not such a file.
     """
+    return open_npy(path, "<i8", (3, rows))
 
-    columns: RowNumbers
 
-    @classmethod
-    def open(cls, path: Path, rows: int) -> Self:
-        """Map the file of a segment of `rows` rows; its checksum was verified.
+def rows_beside(documents: RowNumbers, rows: RowNumbers) -> RowNumbers:
+    """All rows of the documents that have these rows (d,), one of each, document by document.
 
-        Raises:
-            SegmentError: it is not such a file.
-        """
-        return cls(open_npy(path, "<i8", (3, rows)))
-
-    def of_documents(self, rows: RowNumbers) -> tuple[RowNumbers, RowNumbers]:
-        """All rows of the documents that have these rows, and the document of each, both (n,).
-
-        `rows`: (d,) of different documents.
-        """
-        documents, rows_in_all = self.columns[0].data, self.columns.shape[1]
-        found, owners = list[int](), list[int]()
-        for row in rows.tolist():
-            owner, first, end = documents[row], row, row + 1
-            while first and documents[first - 1] == owner:
-                first -= 1
-            while end < rows_in_all and documents[end] == owner:
-                end += 1
-            found += range(first, end)
-            owners += [owner] * (end - first)
-        return np.array(found, np.int64), np.array(owners, np.int64)
+    `documents`: of each row of the segment.
+    """
+    owners, found = documents.data, list[int]()
+    for row in rows.tolist():
+        owner, first, end = owners[row], row, row + 1
+        while first and owners[first - 1] == owner:
+            first -= 1
+        while end < len(owners) and owners[end] == owner:
+            end += 1
+        found += range(first, end)
+    return np.array(found, np.int64)
 
 
 def write_passages(path: Path, columns: RowNumbers, rows: int) -> None:

@@ -43,7 +43,7 @@ from searchengine.errors import CollectionBusy, CollectionError, CorpusError
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.errors import SegmentError, SegmentFormatError
 from searchengine.indexer.search.segment_files import read_manifest
-from searchengine.indexer.storage.vectors_file import PASSAGES, RowPassages
+from searchengine.indexer.storage.vectors_file import PASSAGES, open_passages
 from searchengine.ingest.ingestion import passage_reader
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.upkeep.reindex import encode_stored
@@ -167,7 +167,7 @@ def _read_segment(path: Path, row: SegmentRow) -> tuple[str | None, Ids | None]:
         with open_committed(path, row) as segment:
             for _ in segment.verified():
                 pass
-            return None, None if segment.passages is None else segment.passages.columns
+            return None, segment.passages
     except SegmentFormatError as error:
         raise CollectionError(f"{error}; nothing was changed") from error
     except (SegmentError, OSError) as error:
@@ -176,7 +176,7 @@ def _read_segment(path: Path, row: SegmentRow) -> tuple[str | None, Ids | None]:
         folder, passages = folder_of(path, row.id), None
         with suppress(SegmentError, OSError, KeyError):
             read_manifest(folder)[0].files[PASSAGES].check(folder / PASSAGES)
-            passages = RowPassages.open(folder / PASSAGES, row.rows).columns
+            passages = open_passages(folder / PASSAGES, row.rows)
         return str(error), passages
 
 

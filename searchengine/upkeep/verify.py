@@ -227,7 +227,7 @@ def _differs(store: Store, row: SegmentRow, segment: Segment) -> bool:
     file = segment.passages
     assert file is not None  # a snapshot refuses a segment without one
     for low in range(0, row.rows, _ROWS_READ):
-        in_file = file.columns[:, low : low + _ROWS_READ]
+        in_file = file[:, low : low + _ROWS_READ]
         stored = store.columns(np.arange(low, low + in_file.shape[1]) + row.base)
         if ((stored[0] >= 0) & (stored != in_file).any(axis=0)).any():
             return True

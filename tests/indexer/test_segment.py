@@ -17,7 +17,7 @@ from searchengine.indexer.config import Code, RotationKind, Storage, Structure
 from searchengine.indexer.errors import SegmentConfigError, SegmentError, VectorError
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment, SegmentConfig
-from searchengine.indexer.storage.vectors_file import PASSAGES
+from searchengine.indexer.storage.vectors_file import PASSAGES, rows_beside
 
 DIM = 48
 DOCS = REPOSITORY / "docs" / "format.md"
@@ -97,7 +97,7 @@ def test_vectors_are_stored_as_the_encoder_gave_them(
         stored = segment.vectors(np.arange(len(ROWS)))
         np.testing.assert_array_equal(stored, given.astype(storage).astype(np.float32))
         assert (tmp_path / "s" / "rotation.npy").exists() is (rotation is not RotationKind.IDENTITY)
-        segment.verify()
+        assert sum(map(len, segment.verified())) == segment.rows
 
 
 def test_a_stream_builds_the_same_bytes_as_an_array(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_stream_builds_the_same_bytes_as_an_array(tmp_path: Path) -> None:
         assert sorted(p.name for p in parts.path.iterdir()) == sorted(
             p.name for p in whole.path.iterdir()
         )
-        parts.verify()
+        assert sum(map(len, parts.verified())) == parts.rows
 
 
 def test_the_documented_way_to_read_it_works(
@@ -171,16 +171,11 @@ def test_a_missing_truncated_or_longer_file_is_named(victim: Path, name: str) ->
 def test_one_flipped_bit_is_named(victim: Path, name: str, place: float) -> None:
     data = bytearray((victim / name).read_bytes())
     data[int(place * (len(data) - 2))] ^= 1
-    segment = Segment.open(victim)
     (victim / name).write_bytes(data)
-    with pytest.raises(SegmentError, match=name):
-        segment.verify()
-    segment.close()
     if name == "vectors.faiss" and place * len(data) > 81:
-        Segment.open(victim).close()  # its rows are only mapped: verify is what reads them
-    else:
-        with pytest.raises(SegmentError, match=name):
-            Segment.open(victim)
+        Segment.open(victim).close()  # its rows are only mapped: `verified` is what reads them
+    with pytest.raises(SegmentError, match=name), Segment.open(victim) as segment:
+        list(segment.verified())
 
 
 def test_no_segment_and_a_closed_one_say_so(victim: Path) -> None:
@@ -386,15 +381,11 @@ def test_a_segment_keeps_its_passages(tmp_path: Path) -> None:
         Segment.merge(tmp_path / "4", [(built, [1, 3])], CONFIG, passages=told) as merged,
     ):
         assert bare.passages is None and merged.passages is not None
-        assert merged.passages.columns.tolist() == COLUMNS[:, :2].tolist()
+        assert merged.passages.tolist() == COLUMNS[:, :2].tolist()
         for segment in (built, rebuilt):
-            segment.verify()
-            passages = segment.passages
-            assert passages is not None
-            assert passages.columns.tolist() == COLUMNS.tolist()
-            rows, documents = passages.of_documents(np.array([1, 3, 4]))
-            assert rows.tolist() == [0, 1, 2, 3, 4]
-            assert documents.tolist() == COLUMNS[0].tolist()
+            assert segment.passages is not None
+            assert segment.passages.tolist() == COLUMNS.tolist()
+            assert rows_beside(segment.passages[0], np.array([4, 1])).tolist() == [4, 0, 1, 2]
     assert np.load(tmp_path / "1" / PASSAGES).tolist() == COLUMNS.tolist()
 
 

@@ -29,6 +29,7 @@ from searchengine.indexer.arrays import Floats
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.cascade import SearchResult, merge
 from searchengine.indexer.segment import Segment
+from searchengine.indexer.storage.vectors_file import rows_beside
 
 _FILTERS, _FILTERED_ROWS = 16, 1 << 24
 """Maximum number of filters with cached rows in a snapshot, and of their rows in all (9 bytes a
@@ -191,7 +192,7 @@ class Snapshot(contract.Snapshot):
         documents = np.full(passages.size, -1)
         for row, file in self._files:
             inside = (passages >= row.base) & (passages < row.base + row.rows)
-            documents[inside] = file.columns[0, passages[inside] - row.base]
+            documents[inside] = file[0, passages[inside] - row.base]
         return documents.tolist()
 
     def passages(
@@ -207,14 +208,14 @@ class Snapshot(contract.Snapshot):
         columns = np.full((3, ids.size), -1)
         for row, file in self._files:
             inside = (ids >= row.base) & (ids < row.base + row.rows)
-            columns[:, inside] = file.columns[:, ids[inside] - row.base]
+            columns[:, inside] = file[:, ids[inside] - row.base]
         return Passages(ids, *columns)
 
     def _beside(self, passages: Ids) -> Ids:
         """All passages of the documents of these (rising), one of each."""
         ids = [np.zeros(0, np.int64)]
         for segment, file in self._files:
-            rows, _ = file.of_documents(segment.part_of(passages))
+            rows = rows_beside(file[0], segment.part_of(passages))
             live = self.live[segment]
             ids.append(segment.base + (rows if live is None else rows[live.mask[rows]]))
         return np.concatenate(ids)
@@ -317,7 +318,7 @@ class Snapshot(contract.Snapshot):
         matches = np.zeros(documents.max(initial=0) + 2, bool)  # the last one: of larger ids
         matches[documents] = True
         for row, file in self._files:
-            found = matches[np.minimum(file.columns[0], matches.size - 1)]
+            found = matches[np.minimum(file[0], matches.size - 1)]
             live = self.live[row]
             allowed = found if live is None else found & live.mask
             rows[row] = Allowed.from_rows(np.flatnonzero(allowed), row.rows)
@@ -345,7 +346,7 @@ class Snapshot(contract.Snapshot):
         for row, file in self._files:
             live = self.live[row]
             rows = np.arange(row.rows) if live is None else live.rows
-            owners = file.columns[0][rows]
+            owners = file[0][rows]
             first = np.flatnonzero(np.diff(owners, prepend=-1))
             parts.append((owners[first], row.base + rows[first], np.diff(first, append=rows.size)))
         documents, passages, counts = [np.concatenate(part) for part in zip(*parts, strict=True)]

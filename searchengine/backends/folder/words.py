@@ -154,7 +154,7 @@ class WordIndex:
         documents = np.empty(passages.size, np.int64)
         for row in self.parts:
             inside = (passages >= row.base) & (passages < row.base + row.rows)
-            documents[inside] = self._files[row].columns[0, passages[inside] - row.base]
+            documents[inside] = self._files[row][0, passages[inside] - row.base]
         return documents
 
 
