@@ -3,11 +3,11 @@
 A process reads one file after another. One that takes too long or too much memory, or crashes, is
 ended and replaced, and its file is refused. It runs this module, as
 
-    python -m searchengine.corpus.formats.reading_process FD MEMORY SECONDS
+    python -m searchengine.corpus.formats.reading_process MEMORY SECONDS WAITING
 
-Requests and answers are JSON, over the connection that the descriptor FD is one end of. A request
-is [reader, path]. The answers to it are the fields of a Text, a list of records ([place, record])
-or a sentence on what is lost, and at last {"end": why the file cannot be read, or ""}.
+Requests come in and answers go out as lines of JSON. A request is [reader, path]. The answers to it
+are the fields of a Text, [place, record], or a sentence on what is lost, and at last
+{"end": why the file cannot be read, or ""}.
 """
 
 import json
@@ -17,11 +17,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict
 from importlib import import_module
-from itertools import islice
-from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +27,7 @@ from searchengine.corpus.formats import Kind
 from searchengine.corpus.text_files import LONGEST, Heading, Text, bad, too_long
 from searchengine.errors import CorpusError, UnreadableFile
 
-MEMORY, SECONDS, WAITING = 2 << 30, 120, 600.0
+MEMORY, SECONDS, WAITING = 2 << 30, 120, 600
 """Bytes that the process may hold; seconds of processor time for an answer; seconds to wait for
 one, as a file may be on a slow disk."""
 # Libraries that start a thread for each core would take the memory that readers need.
@@ -40,138 +38,121 @@ _ONE_THREAD = {
     "OPENBLAS_NUM_THREADS": "1",
 }
 _MODULE = "searchengine.corpus.formats.reading_process"
-_RECORDS = 64  # of an answer
 
 
 class Parser(AbstractContextManager["Parser"]):
     """A process that runs readers, started when it is first needed. A context manager."""
 
     def __init__(
-        self, memory: int = MEMORY, seconds: int = SECONDS, waiting: float = WAITING
+        self, memory: int = MEMORY, seconds: int = SECONDS, waiting: int = WAITING
     ) -> None:
-        self._limits, self._waiting = (memory, seconds), waiting
-        self._process: subprocess.Popen[bytes] | None = None
-        self._connection, _ = Pipe()
-        self._answering = False  # the last answer to a request has not come
+        self._limits = memory, seconds, waiting
+        self._idle: subprocess.Popen[bytes] | None = None
 
     def __exit__(self, *_: object) -> None:
         """End the process."""
-        self._connection.close()
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        self._process = None
+        if self._idle is not None:
+            with self._idle as process:
+                process.kill()
 
     def read(self, path: Path, kind: Kind) -> Iterator[Any]:
         """The Parts of a file, or place and record of each object or row. Raises UnreadableFile."""
         if kind.missing:
             what = f"to read {kind.name} files, install the extra formats: {kind.missing}"
             raise UnreadableFile(str(bad(path, what)))
-        if self._answering:  # a caller has left before the last answer
-            self.__exit__()
+        process, self._idle = self._idle or self._start(), None
         try:
-            if self._process is None:
-                self._start()
-            self._answering = True
-            self._connection.send_bytes(json.dumps([kind.reader, str(path)]).encode())
-            while self._connection.poll(self._waiting):
-                answer = json.loads(self._connection.recv_bytes())
-                if isinstance(answer, list):
-                    yield from answer
-                elif isinstance(answer, str):
+            for answer in _answers_of(process, [kind.reader, str(path)]):
+                if not isinstance(answer, dict):
                     yield answer
                 elif "end" not in answer:
                     headings = tuple(Heading(**heading) for heading in answer.pop("headings"))
                     yield Text(**answer, headings=headings)
                 else:
-                    self._answering = False
+                    self._idle = process
                     if answer["end"]:
                         raise UnreadableFile(answer["end"])
                     return
-            why = f"gave no text in {self._waiting:g} s; left out"
-        except (EOFError, OSError):
-            why = self._why()
-        self.__exit__()
-        raise UnreadableFile(str(bad(path, why)))
+            raise UnreadableFile(str(bad(path, self._why(process.wait()))))
+        finally:
+            if self._idle is None:  # it has ended, or has more answers than the caller wants
+                with process:
+                    process.kill()
 
-    def _start(self) -> None:
-        self._connection, there = Pipe()
-        arguments = [there.fileno(), *self._limits]
+    def _start(self) -> subprocess.Popen[bytes]:
         modules = map(os.path.abspath, sys.path)  # the paths of this process
-        with there:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", _MODULE, *map(str, arguments)],
-                pass_fds=[there.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=os.environ | _ONE_THREAD | {"PYTHONPATH": os.pathsep.join(modules)},
-            )
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", _MODULE, *map(str, self._limits)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=os.environ | _ONE_THREAD | {"PYTHONPATH": os.pathsep.join(modules)},
+        )
 
-    def _why(self) -> str:
-        """Why the process has ended."""
-        status = self._process.wait() if self._process is not None else 0
-        memory, seconds = self._limits
-        if status == -signal.SIGXCPU:
+    def _why(self, status: int) -> str:
+        """Why a process has ended."""
+        memory, seconds, waiting = self._limits
+        if status == -signal.SIGPROF:
             return f"took more than {seconds} s of processor time; left out"
+        if status == -signal.SIGALRM:
+            return f"gave no text in {waiting} s; left out"
         ended = signal.Signals(-status).name if status < 0 else f"exit status {status}"
         limit = f"{memory >> 20} MiB of memory"
         return f"its reader ended ({ended}): the file is damaged, or needs more than {limit}"
 
 
+def _answers_of(process: subprocess.Popen[bytes], request: list[str]) -> Iterator[Any]:
+    """The answers of a process to a request, until it ends."""
+    assert process.stdin and process.stdout
+    with suppress(BrokenPipeError):  # it has ended
+        os.write(process.stdin.fileno(), f"{json.dumps(request)}\n".encode())
+    for line in process.stdout:
+        if line.endswith(b"\n"):
+            yield json.loads(line)
+
+
 # ------------------------------------------------------------------------------ in the process
 
 
-def main(descriptor: int, memory: int, seconds: int) -> None:
+def main(memory: int, seconds: int, waiting: int) -> None:
     """Answer requests until the other end closes.
 
-    The process may hold `memory` bytes besides mapped files; the system ends it when an answer
-    takes more seconds of processor time.
+    The process may hold `memory` bytes besides mapped files. The system ends it when an answer
+    takes more seconds of processor time, or of time.
     """
-    _limit(resource.RLIMIT_DATA, memory)
-    _limit(resource.RLIMIT_CORE, 0)
-    connection = Connection(descriptor)
-    try:
-        while True:
-            request = json.loads(connection.recv_bytes())
-            _limit_time(seconds)
-            for answer in _answers(*request):
-                connection.send_bytes(json.dumps(answer).encode())
-                _limit_time(seconds)
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        return  # nobody asks any more
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with suppress(ValueError):  # a lower one holds
+        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no answer
+    for request in sys.stdin:
+        _limit_time(seconds, waiting)
+        for answer in _answers(*json.loads(request)):
+            _limit_time(0, 0)  # until it is taken
+            print(json.dumps(answer), file=answers, flush=True)
+            _limit_time(seconds, waiting)
+        _limit_time(0, 0)
 
 
-def _limit_time(seconds: int) -> None:
-    """End the process when it has used this much more processor time, in seconds."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    _limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + seconds)
-
-
-def _limit(what: int, value: int) -> None:
-    hard = resource.getrlimit(what)[1]
-    resource.setrlimit(what, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
+def _limit_time(seconds: int, waiting: int) -> None:
+    """End the process in so many seconds of processor time, or of time; 0: never."""
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.alarm(waiting)
 
 
 def _answers(reader: str, path: str) -> Iterator[Any]:
     """The answers to one request."""
+    why = ""
     try:
         module, function = reader.split(":")
-        read = getattr(import_module(module), function)(Path(path))
-        for first in read:
-            if isinstance(first, tuple):
-                yield [first, *islice(read, _RECORDS - 1)]
-            elif isinstance(first, str):
-                yield first
-            else:
-                yield asdict(first) if len(first.text) <= LONGEST else too_long("text")
-        why = ""
+        for part in getattr(import_module(module), function)(Path(path)):
+            if isinstance(part, Text):
+                part = asdict(part) if len(part.text) <= LONGEST else too_long("text")
+            yield part
     except CorpusError as error:
         why = str(error)
     except MemoryError:
         why = str(bad(path, "needs too much memory to be read"))
-    except RecursionError:
-        why = str(bad(path, "is nested too deeply to be read"))
     except Exception as error:  # whatever a library raises on a damaged file
         what = " ".join(f"{type(error).__name__}: {error}".split())
         why = str(bad(path, f"cannot be read; is it damaged? ({what})"))
