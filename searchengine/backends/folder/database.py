@@ -16,9 +16,7 @@ else:
   and remove the log of other processes. The child refuses to open its file, with an error.
 
 Frozen files. To read a database with a write-ahead log, SQLite uses a file next to it (-shm), even
-without a log. In a read-only folder it cannot make that file, and needs none: nobody writes there.
-If the machine lost power, the log may be there without it; then each connection keeps in memory
-what the file would hold.
+without a log. In a read-only folder it cannot make that file, and needs none while there is no log.
 """
 
 import ctypes
@@ -121,21 +119,19 @@ def accessible(path: Path, mode: int) -> bool:
 
 def is_frozen(path: Path) -> bool:
     """Whether the folder cannot be written, and no process is writing."""
-    log, shared = log_of(path).exists(), _shared(path).exists()
-    return not accessible(path.parent, os.W_OK) and not (log and shared)
+    return not accessible(path.parent, os.W_OK) and not log_of(path).exists()
 
 
-def frozen_state(path: Path) -> tuple[int, int, bool, bool]:
+def frozen_state(path: Path) -> tuple[int, int, bool]:
     """Changes when the file changes or is about to."""
     file = path.stat()
-    return file.st_mtime_ns, file.st_size, log_of(path).exists(), _shared(path).exists()
+    return file.st_mtime_ns, file.st_size, log_of(path).exists()
 
 
 def connect(path: Path, mode: str) -> Connection:
     """A connection. `mode`: ro, rw, or rwc, which makes the file. A frozen file is read only."""
-    lockless = mode != "rwc" and is_frozen(path)
-    if lockless:
-        mode = "ro&vfs=unix-none" if log_of(path).exists() else "ro&immutable=1"
+    if mode != "rwc" and is_frozen(path):
+        mode = "ro&immutable=1"
     with guard:
         connection = sqlite3.connect(
             f"{path.absolute().as_uri()}?mode={mode}",
@@ -146,8 +142,6 @@ def connect(path: Path, mode: str) -> Connection:
         )
     if mode == "rwc":
         share_as_folder(path, connection)
-    if lockless:  # so that it makes no file for what the log holds
-        connection.execute("PRAGMA locking_mode = exclusive")
     return connection
 
 
@@ -155,10 +149,6 @@ def share_as_folder(path: Path, connection: sqlite3.Connection) -> None:
     """Give a new database the permissions of its folder: SQLite lets no group write to it."""
     connection.execute("PRAGMA schema_version")  # makes the file
     path.chmod(path.parent.stat().st_mode & 0o666)
-
-
-def _shared(path: Path) -> Path:
-    return path.with_name(path.name + "-shm")
 
 
 _turns: dict[Identity, Any] = {}
@@ -203,6 +193,8 @@ def way_out(path: Path) -> str:
     """What to do where SQLite cannot read or write: another user may own one of its files."""
     files = [Path(f"{path}{suffix}") for suffix in ("", "-wal", "-shm")]
     present = (path.parent, *filter(os.path.exists, files))
+    if files[1].exists() and not files[2].exists() and not accessible(path.parent, os.W_OK):
+        return f"a power cut has left its log: make {path.parent} writable once and open it there"
     for action, mode in (("read", os.R_OK), ("write", os.W_OK)):
         for entry in present:
             if not accessible(entry, mode):
@@ -315,8 +307,6 @@ class Database:
             # SQLite would fold when it has released the write lock: see `fold_log`.
             connection.execute("PRAGMA wal_autocheckpoint = 0")
             connection.execute(f"PRAGMA journal_size_limit = {FOLDED}")
-        if self._frozen is not None:
-            connection.execute("PRAGMA query_only = 1")
         _sync_fully(connection)
 
     @property
