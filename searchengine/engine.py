@@ -107,6 +107,7 @@ __all__ = [
     "field_name",
     "in_folder",
     "limits",
+    "load_given",
     "name_of",
     "rank_by_weights",
     "rank_keys",
@@ -815,7 +816,6 @@ class SearchEngine:
 
     repair = staticmethod(repair)
     copy = staticmethod(copies.copy)
-    load_encoder = staticmethod(load_given)
 
     def backup(self, path: str | Path) -> None:
         """Copy the last commit to a new folder, while others read and write."""

@@ -101,11 +101,11 @@ def mteb(names: Any, encoder: str, prefixes: Any, runtime: Any, as_json: bool) -
 
     Their data is downloaded. Prefixes are scaled to length one; every text is encoded once.
     """
-    from searchengine.engine import SearchEngine
+    from searchengine.engine import load_given
     from searchengine.trainer.evaluation.mteb import evaluate, load_task
 
     tasks = [load_task(name) for name in names]  # all, before measuring any, which takes minutes
-    model: Any = SearchEngine.load_encoder(encoder, runtime)
+    model: Any = load_given(encoder, runtime)
     with progress("Encoding") as advance:
         rows = [asdict(row) for row in evaluate(model, tasks, prefixes, advance)]
     show_json(rows) if as_json else show_rows(rows, encoder)
