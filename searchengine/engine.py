@@ -102,11 +102,13 @@ __all__ = [
     "TextEncoder",
     "contract",
     "default_mode",
+    "discard_reindex",
     "encodes",
     "entries",
     "field_name",
     "in_folder",
     "limits",
+    "load_encoder",
     "load_given",
     "name_of",
     "rank_by_weights",
@@ -262,11 +264,6 @@ class SearchEngine:
             engine.close()
             raise
         return engine
-
-    @property
-    def encoder(self) -> TextEncoder:
-        """The encoder, loaded when first needed. Raises EncoderMismatch if it has changed."""
-        return self._encoder.load()
 
     def encode(self, texts: Sequence[str], role: Role = "query") -> npt.NDArray[Any]:
         """Float32 (n, D), as a search encodes questions or an `add` the texts of documents.
@@ -859,10 +856,6 @@ class SearchEngine:
         """
         reindex.reindex(self.collection, self._encoder, encoder, passages, runtime, progress)
 
-    def discard_reindex(self) -> bool:
-        """Drop the pending reindex and the vectors it has encoded; False if none is pending."""
-        return reindex.place_of(self.collection).discard()
-
     def stats(self) -> Stats:
         """Size and settings of the collection."""
         with self.collection.reading() as snapshot:
@@ -888,6 +881,16 @@ class SearchEngine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def discard_reindex(engine: SearchEngine) -> bool:
+    """Drop the pending reindex and the vectors it has encoded; False if none is pending."""
+    return reindex.place_of(engine.collection).discard()
+
+
+def load_encoder(engine: SearchEngine) -> TextEncoder:
+    """The encoder, loaded when first needed. Raises EncoderMismatch if it has changed."""
+    return engine._encoder.load()
 
 
 def encodes(engine: SearchEngine) -> bool:

@@ -38,6 +38,7 @@ from powercut import Disk
 from scenarios import answers_as_brute_force, document, leave_pending, stored, strays
 
 from searchengine import SearchEngine
+from searchengine.engine import discard_reindex, load_encoder
 from searchengine.errors import CollectionError, SearchEngineError
 from searchengine.indexer.segment import SegmentConfig
 from searchengine.ingest.folder_sync import MirrorOptions
@@ -135,7 +136,7 @@ def repair(engine: SearchEngine) -> None:
 def learn(engine: SearchEngine) -> None:
     described = dict.fromkeys(tuning.DESCRIBED, 0)
     engine.collection.configure(
-        tuning.map_setting(described, np.eye(16, dtype=np.float32), "word-lengths", 16)
+        tuning.map_setting(described, np.eye(16, dtype=np.float32), WordLengths(16))
     )
 
 
@@ -167,7 +168,7 @@ COMMANDS = {
         prepare=lambda engine: leave_pending(engine, Remainders()),
     ),
     "discard": Command(
-        lambda engine: engine.discard_reindex(),
+        lambda engine: discard_reindex(engine),
         prepare=lambda engine: leave_pending(engine, Remainders()),
     ),
     "tune": Command(lambda engine: engine.apply(SegmentConfig(prefix=4))),  # the same commit
@@ -413,7 +414,7 @@ class Harness:
         held, last = content(self.path), self.contents[-1:]
         assert held in last, f"given again, it left {_difference(held, last)}"
         with opened(self.path) as engine:
-            engine.discard_reindex()  # one that was cut stays, to be gone on with
+            discard_reindex(engine)  # one that was cut stays, to be gone on with
             engine.add([document(255)])
             engine.add([document(255)])  # changes nothing, and removes replaced segments
             engine.verify()
@@ -426,7 +427,7 @@ class Harness:
     def _answers(self, engine: SearchEngine) -> None:
         held = {key: each for key, each in stored(self.path).items() if not key.startswith("w/")}
         if len(held) == len(engine):  # documents of files have no field `even`
-            answers_as_brute_force(engine, held, _ENCODERS[engine.encoder.fingerprint])
+            answers_as_brute_force(engine, held, _ENCODERS[load_encoder(engine).fingerprint])
 
 
 def _difference(held: Content | None, allowed: Sequence[Content | None]) -> str:

@@ -40,6 +40,7 @@ from conftest import Remainders, WordLengths
 from scenarios import strays
 
 from searchengine import Document, SearchEngine
+from searchengine.engine import discard_reindex
 from searchengine.errors import QueryError, SearchEngineError
 from searchengine.ingest.folder_sync import MirrorOptions
 
@@ -601,7 +602,7 @@ class World:
 
         def last() -> None:
             with SearchEngine.open(self.path, ENCODERS[self.state.encoder], wait=WAIT) as engine:
-                engine.discard_reindex()  # one that was killed stays, to be gone on with
+                discard_reindex(engine)  # one that was killed stays, to be gone on with
                 engine.add([Document("last", "kk", metadata={"n": 0})])
                 engine.add([Document("last", "kk", metadata={"n": 0})])  # removes what is replaced
                 engine.verify()

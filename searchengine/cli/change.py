@@ -62,17 +62,18 @@ def reindex(
     the command is interrupted, repeat it: no text is encoded twice; or drop what it has encoded,
     with --discard.
     """
+    from searchengine.engine import discard_reindex
+
     discarded, name = None, named(collection)
-    with open_engine(collection) as engine:
+    with open_engine(collection) as engine, steps() as progress:
         if discard:
             opt.alone("--discard", "encoder", "passages", "runtime")
-            discarded = engine.discard_reindex()
+            discarded = discard_reindex(engine)
             text = f"{name}: {'the pending' if discarded else 'no'} reindex was discarded"
         elif options["encoder"] is None:
             raise click.UsageError("name the encoder to change to: --encoder PATH")
         else:
-            with steps() as progress:
-                engine.reindex(passages=opt.passages_of(passages), progress=progress, **options)
+            engine.reindex(passages=opt.passages_of(passages), progress=progress, **options)
         stats = engine.stats()
     if not discard:
         cut = f"{counted(stats.documents, 'document')} as {counted(stats.passages, 'passage')}"

@@ -17,11 +17,12 @@ _NEW_FOLDER = click.argument("folder", type=opt.FILE)
 @command(example="info my.index")
 def info(collection: str, as_json: bool) -> None:
     """Show what a collection contains and how it is searched."""
+    from searchengine.engine import load_encoder
     from searchengine.indexer.native.library import description
 
     with open_engine(collection) as engine:
         try:
-            runtime = engine.encoder.runs_on
+            runtime = load_encoder(engine).runs_on
         except SearchEngineError as error:  # why it cannot run
             runtime = str(error)
         stats, more = engine.stats(), {"runtime": runtime, "kernel": description()}
@@ -55,12 +56,11 @@ def repair(collection: str, as_json: bool, **options: Any) -> None:
     documents.db that SQLite finds damaged is left as it is: docs/operating.md tells how to recover
     it. The exit status is 0 if the collection is whole afterwards, else 1.
     """
-    from searchengine.backends.contract import folders_only
-    from searchengine.backends.opening import is_url, name_of
-    from searchengine.engine import SearchEngine
+    from searchengine.backends.opening import is_url
+    from searchengine.engine import SearchEngine, contract, name_of
 
     if is_url(collection):
-        raise folders_only(name_of(collection), "restore the database from a backup")
+        raise contract.folders_only(name_of(collection), "restore the database from a backup")
     with steps() as report:
         result = SearchEngine.repair(collection, progress=report, wait=opt.WAIT, **options)
     if as_json:
@@ -112,8 +112,7 @@ def copy(source: str, target: str, prune: bool, as_json: bool) -> None:
     Nothing is encoded again. After an interruption, or when SOURCE has changed, the same command
     copies the rest; with --prune it also deletes what SOURCE no longer has.
     """
-    from searchengine.backends.opening import name_of
-    from searchengine.engine import SearchEngine
+    from searchengine.engine import SearchEngine, name_of
 
     with steps() as report:
         copied = SearchEngine.copy(source, target, report, prune=prune)

@@ -27,6 +27,7 @@ from searchengine.engine import (
     SearchEngine,
     contract,
     default_mode,
+    load_encoder,
     rank_by_weights,
     rank_keys,
     read_questions,
@@ -231,7 +232,7 @@ def learn(
     keys = _judged(queries, qrels)
     read, encoded = read_questions(engine, [queries[key] for key in keys], mode)
     texts, parts = [*map(normalized, encoded)], batches(len(keys), "Encoding", progress)
-    blocks = [engine.encoder.encode(texts[part], role="query") for part in parts]
+    blocks = [load_encoder(engine).encode(texts[part], role="query") for part in parts]
     vectors = np.concatenate(blocks, dtype=np.float32)
     documents = [[name for name, grade in qrels[key].items() if grade > 0] for key in keys]
     lessons = _Lessons(vectors, *_passages(engine, documents), progress)
@@ -248,9 +249,8 @@ def learn(
         *_, matrix = lessons.maps(np.arange(len(keys)), learning.steps)
         if engine.collection.settings["encoder"] != identity:
             raise CollectionError(f"{engine.collection.path} was reindexed meanwhile; learn again")
-        about, encoder = asdict(learning), engine.encoder
         moved = {"weight": learning.weight["after"]} if mode is Mode.HYBRID else {}
-        stored = tuning.map_setting(about, matrix, encoder.fingerprint, encoder.dim)
+        stored = tuning.map_setting(asdict(learning), matrix, load_encoder(engine))
         engine.collection.configure(stored | moved)
     return learning
 

@@ -21,6 +21,7 @@ from searchengine.engine import (
     SearchEngine,
     default_mode,
     in_folder,
+    load_encoder,
     rank_keys,
     read_questions,
     tuning,
@@ -124,10 +125,9 @@ def collection_dataset(
 
         def judge(segments: Sequence[Segment]) -> Doubles:
             assert judged is not None
-            view, depth = copy(snapshot), judged.depth
+            view, names = copy(snapshot), [each.text for each in read]
             view.segments = dict(zip(snapshot.segments, segments, strict=True))
-            names = [each.text for each in read]
-            return ndcg(judged, rank_keys(view, names, vectors, depth, mode))
+            return ndcg(judged, rank_keys(view, names, vectors, judged.depth, mode))
 
         yield Dataset(
             folder.path.name,
@@ -135,7 +135,7 @@ def collection_dataset(
             tuple(snapshot.live[row] for row in snapshot.segments),
             vectors,
             str(folder.path),
-            tuning.encoding_ms(engine.encoder, typed),
+            tuning.encoding_ms(load_encoder(engine), typed),
             None if judged is None else judge,
             () if judged is None else judged.notes,
             mode,

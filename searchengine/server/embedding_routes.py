@@ -8,7 +8,7 @@ import numpy as np
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from searchengine.engine import SearchEngine, encodes, limits
+from searchengine.engine import SearchEngine, encodes, limits, load_encoder
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats
 from searchengine.server.models import EmbeddingsRequest
@@ -41,7 +41,7 @@ async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
     def work(engine: SearchEngine) -> dict[str, Any]:
         if not encodes(engine):
             raise QueryError("the collection has no encoder; start the server with --encoder")
-        encoder = engine.encoder
+        encoder = load_encoder(engine)
         if body.dimensions is not None and body.dimensions > encoder.dim:
             raise QueryError(f"dimensions must be at most {encoder.dim}, got {body.dimensions}")
         lengths = [len(spans) for spans in encoder.token_spans(body.input)]

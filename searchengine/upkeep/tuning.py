@@ -220,11 +220,11 @@ def _matrix(stored: str, dim: int) -> Floats:
 
 
 def map_setting(
-    described: Mapping[str, Any], matrix: Floats, fingerprint: str, dim: int
+    described: Mapping[str, Any], matrix: Floats, encoder: TextEncoder
 ) -> dict[str, dict[str, Any]]:
     """The setting that stores a matrix (D, D) for an encoder; `described` has what is DESCRIBED."""
     stored = b64encode(matrix.astype("<f4").tobytes()).decode()
-    learnt_for = {"fingerprint": fingerprint, "dim": dim, "matrix": stored}
+    learnt_for = {"fingerprint": encoder.fingerprint, "dim": encoder.dim, "matrix": stored}
     return {QUERY_MAP: {name: described[name] for name in DESCRIBED} | learnt_for}
 
 

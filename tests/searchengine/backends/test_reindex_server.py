@@ -12,6 +12,7 @@ from searchengine import SearchEngine
 from searchengine.backends.entries import known
 from searchengine.backends.postgresql import schema
 from searchengine.backends.postgresql.collection import PostgresCollection
+from searchengine.engine import discard_reindex
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch
 
 DEADLINE = 30  # seconds
@@ -102,7 +103,7 @@ def test_an_interrupted_one_goes_on_or_is_dropped(
         with pytest.raises(EncoderMismatch, match="is pending"):
             engine.reindex(WordLengths(8, "narrow"))
         if discard:
-            assert engine.discard_reindex() and not engine.discard_reindex()
+            assert discard_reindex(engine) and not discard_reindex(engine)
     encoder = Remainders()
     engine.reindex(encoder)
     assert encoder.calls == [] and len(engine) == 9  # all were encoded before
@@ -136,4 +137,4 @@ def test_documents_without_text_are_refused(engine: SearchEngine) -> None:
     engine.add([{"_id": "bare", "text": ""}], WordLengths().encode(["a"]))
     with pytest.raises(CollectionError, match="'bare' came with vectors and without text"):
         engine.reindex(Remainders())
-    assert engine.discard_reindex() is False
+    assert discard_reindex(engine) is False

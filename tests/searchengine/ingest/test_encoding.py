@@ -15,13 +15,14 @@ from cut_documents import (
 from searchengine import SearchEngine
 from searchengine.encoders.loading import load_built_by
 from searchengine.encoders.protocol import WrappedEncoder
+from searchengine.engine import load_encoder
 from searchengine.errors import CollectionError
 from searchengine.ingest.passages import BATCH, PassageConfig, PassageReader
 
 
 def new_calls(engine: SearchEngine) -> list[list[str]]:
     """The calls of the encoder since the last time."""
-    calls: list[list[str]] = engine.encoder.wrapped.calls  # type: ignore[attr-defined]
+    calls: list[list[str]] = load_encoder(engine).wrapped.calls  # type: ignore[attr-defined]
     found = list(calls)
     calls.clear()
     return found

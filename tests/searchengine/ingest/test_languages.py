@@ -15,6 +15,7 @@ from searchengine import SearchEngine
 from searchengine.backends.mode import WEIGHT, Mode
 from searchengine.cli import cli
 from searchengine.corpus.language_traits import Traits, prose, traits
+from searchengine.engine import discard_reindex, load_encoder
 from searchengine.errors import LanguageWarning
 from searchengine.ingest.languages import analyzer_for, weight_for
 from searchengine.trainer.encoder import Encoder
@@ -269,12 +270,12 @@ def lines(texts: Sequence[str]) -> str:
 def encoder_of(path: Path, documents: int) -> str:
     """Check that a collection is intact and has `documents` documents; return its encoder."""
     with SearchEngine.open(path) as engine:
-        assert len(engine) == documents and not engine.discard_reindex()
+        assert len(engine) == documents and not discard_reindex(engine)
         engine.verify()
-        source = engine.encoder.source
+        source = load_encoder(engine).source
         assert source is not None
         assert engine.search(ENGLISH, mode="vector")[0].text == ENGLISH
-        assert engine.encoder.dim == (WIDTH if source == "multilingual" else 384)
+        assert load_encoder(engine).dim == (WIDTH if source == "multilingual" else 384)
     return source
 
 

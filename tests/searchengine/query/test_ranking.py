@@ -24,6 +24,7 @@ from word_oracle import bm25
 from searchengine import SearchEngine
 from searchengine.backends.mode import weight_of
 from searchengine.corpus.analyzer import Analyzer
+from searchengine.engine import load_encoder
 from searchengine.errors import CollectionError, FilterError, QueryError
 from searchengine.query.ranking import MEAN, WINDOW, Fusion
 from searchengine.query.request import Query
@@ -161,7 +162,7 @@ def test_by_words_without_an_encoder(tmp_path: Path, source: str | None) -> None
 
 def mixed_cosines(engine: SearchEngine, question: str) -> dict[str, float]:
     """Key → cosine of the nearest passage, mixed with the mean of all of the document."""
-    (vector,) = engine.encoder.encode([question])
+    (vector,) = load_encoder(engine).encode([question])
     with engine.collection.reading() as snapshot:
         ids = snapshot.ids_after(-1, None, 1 << 20).tolist()
         passages = snapshot.passages(of=ids)
@@ -178,7 +179,7 @@ def fusing(engine: SearchEngine, question: str) -> Fusion:
         found = snapshot.by_words(question, WINDOW)
         assert found.scale >= found[0][1]
         weight = weight_of(snapshot.settings)
-        vector = engine.encoder.encode([question])[0]
+        vector = load_encoder(engine).encode([question])[0]
         return Fusion(found.scale, snapshot.unrelated.cosine(vector), weight)
 
 

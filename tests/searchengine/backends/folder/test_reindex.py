@@ -20,6 +20,7 @@ from searchengine.backends.folder.folders import Owner
 from searchengine.backends.folder.store import Store, Work
 from searchengine.backends.folder.writer import Writer
 from searchengine.encoders.functions import PROBE, FunctionEncoder
+from searchengine.engine import discard_reindex
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch
 from searchengine.indexer.segment import SegmentConfig
 from searchengine.ingest import ingestion, pipeline
@@ -224,13 +225,13 @@ def test_readers_keep_their_commit_until_they_have_the_new_encoder(engine: Searc
 
 def test_a_pending_reindex_can_be_discarded(engine: SearchEngine) -> None:
     path = engine.collection.path
-    assert not engine.discard_reindex()
+    assert not discard_reindex(engine)
     leave_pending(engine, other())
     with pytest.raises(
         EncoderMismatch, match=r"by the encoder letters is pending, got the encoder words"
     ):
         engine.reindex(FunctionEncoder(letters, "words"))
-    assert engine.discard_reindex()
+    assert discard_reindex(engine)
     assert works(path) == [] and strays(path) == []
     engine.reindex(FunctionEncoder(letters, "words"))
     as_fresh(path, KEYS, FunctionEncoder(letters, "words"))
@@ -244,7 +245,7 @@ def test_only_one_process_reindexes(engine: SearchEngine, monkeypatch: pytest.Mo
             with pytest.raises(CollectionBusy, match="being reindexed by another process"):
                 also.reindex(other())
             with pytest.raises(CollectionBusy, match="being reindexed by another process"):
-                also.discard_reindex()
+                discard_reindex(also)
 
     with monkeypatch.context() as patch:
         during(patch, Collection, "upsert", act, 2)

@@ -13,6 +13,7 @@ from searchengine.backends.folder.folders import Owner
 from searchengine.backends.folder.view import View
 from searchengine.encoders.functions import FunctionEncoder
 from searchengine.encoders.loading import CollectionEncoder
+from searchengine.engine import discard_reindex
 from searchengine.errors import CollectionError
 from searchengine.upkeep.reindex import Reindexing
 
@@ -69,6 +70,6 @@ def test_a_damaged_file_of_a_pending_reindex_is_named(engine: SearchEngine, name
     with pytest.raises(CollectionError, match=way_out):
         engine.reindex(other())
     assert engine.stats().pending[0].startswith("reindex by lengths: ")
-    assert engine.discard_reindex()
+    assert discard_reindex(engine)
     engine.reindex(other())
     engine.verify()
