@@ -5,15 +5,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from searchengine.corpus.documents import Document
-    from searchengine.encoders.functions import FunctionEncoder
-    from searchengine.encoders.http import HttpEncoder
-    from searchengine.engine import Hit, Hits, SearchEngine, Stats
-    from searchengine.errors import SearchEngineError
-    from searchengine.indexer.tuning.goal import Goal
-    from searchengine.trainer.encoder import Encoder
-    from searchengine.trainer.training.loop import train
-    from searchengine.trainer.training.train_config import TrainConfig
+    from searchengine.corpus.documents import Document as Document
+    from searchengine.encoders.functions import FunctionEncoder as FunctionEncoder
+    from searchengine.encoders.http import HttpEncoder as HttpEncoder
+    from searchengine.engine import Hit as Hit
+    from searchengine.engine import Hits as Hits
+    from searchengine.engine import SearchEngine as SearchEngine
+    from searchengine.engine import Stats as Stats
+    from searchengine.errors import SearchEngineError as SearchEngineError
+    from searchengine.indexer.tuning.goal import Goal as Goal
+    from searchengine.trainer.encoder import Encoder as Encoder
+    from searchengine.trainer.training.loop import train as train
+    from searchengine.trainer.training.train_config import TrainConfig as TrainConfig
 
 # In a clone, indexer and trainer are symbolic links to the folders beside this one.
 if not Path(__file__).with_name("indexer").is_dir():
@@ -37,20 +40,7 @@ _MODULES = {
     "TrainConfig": "searchengine.trainer.training.train_config",
     "train": "searchengine.trainer.training.loop",
 }
-__all__ = [
-    "Document",
-    "Encoder",
-    "FunctionEncoder",
-    "Goal",
-    "Hit",
-    "Hits",
-    "HttpEncoder",
-    "SearchEngine",
-    "SearchEngineError",
-    "Stats",
-    "TrainConfig",
-    "train",
-]
+__all__ = [*_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> object:
@@ -65,4 +55,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return [*_MODULES, "__version__"]

@@ -3,6 +3,8 @@
 engine = SearchEngine.create("papers.index")
 engine.add([{"_id": "1", "text": "Whales sleep with half a brain."}])
 engine.search("how do whales sleep", k=5)
+
+What is imported under its own name (`Hit as Hit`) is for the rooms above, which import it here.
 """
 
 import asyncio
@@ -15,40 +17,33 @@ from typing import Any, NoReturn, get_args, overload
 
 import numpy.typing as npt
 
-from searchengine.backends import contract, entries, limits
+from searchengine.backends import contract as contract
+from searchengine.backends import entries as entries
+from searchengine.backends import limits as limits
 from searchengine.backends.contract import Backend
-from searchengine.backends.filters.parser import field_name
+from searchengine.backends.filters.parser import field_name as field_name
 from searchengine.backends.folder.database import inherit
 from searchengine.backends.limits import Deadline
-from searchengine.backends.mode import Mode
-from searchengine.backends.opening import (
-    create_backend,
-    exists,
-    in_folder,
-    is_url,
-    name_of,
-    open_backend,
-)
+from searchengine.backends.mode import Mode as Mode
+from searchengine.backends.opening import create_backend, exists, is_url, open_backend
+from searchengine.backends.opening import in_folder as in_folder
+from searchengine.backends.opening import name_of as name_of
 from searchengine.corpus.analyzer import Tokenizer, normalized
 from searchengine.corpus.documents import (
     DataFrame,
-    Document,
     Key,
     Patches,
     checked_key,
     checked_keys,
     checked_patches,
 )
+from searchengine.corpus.documents import Document as Document
 from searchengine.corpus.files import Unread
 from searchengine.corpus.text_files import OnBad
-from searchengine.encoders.loading import (
-    CollectionEncoder,
-    EncoderArgument,
-    encoded,
-    load_given,
-    load_new,
-)
-from searchengine.encoders.protocol import Role, TextEncoder
+from searchengine.encoders.loading import CollectionEncoder, EncoderArgument, encoded, load_new
+from searchengine.encoders.loading import load_given as load_given
+from searchengine.encoders.protocol import Role
+from searchengine.encoders.protocol import TextEncoder as TextEncoder
 from searchengine.errors import (
     CollectionError,
     EncoderMismatch,
@@ -62,19 +57,22 @@ from searchengine.indexer.config import SegmentConfig, integer
 from searchengine.indexer.tuning.tune import Goal, Tuning
 from searchengine.ingest import folder_sync
 from searchengine.ingest.folder_sync import MirrorOptions, Pass
-from searchengine.ingest.ingestion import AddOptions, AddSummary, add, passage_reader
+from searchengine.ingest.ingestion import AddOptions, add, passage_reader
+from searchengine.ingest.ingestion import AddSummary as AddSummary
 from searchengine.ingest.languages import choose_again
 from searchengine.ingest.passages import PassageConfig, PassageReader
 from searchengine.ingest.settings import CollectionSettings
 from searchengine.query.duplicates import Duplicates, duplicates, mean_of
-from searchengine.query.hits import Hit, Hits
+from searchengine.query.hits import Hit as Hit
+from searchengine.query.hits import Hits as Hits
 from searchengine.query.page import Explanation, explain, hits, reranked
-from searchengine.query.ranking import rank, rank_by_weights, rank_keys
+from searchengine.query.ranking import rank
+from searchengine.query.ranking import rank_by_weights as rank_by_weights
+from searchengine.query.ranking import rank_keys as rank_keys
 from searchengine.query.request import (
     CANDIDATES,
     Phrases,
     Query,
-    Question,
     Questions,
     Rerank,
     as_vector,
@@ -84,39 +82,13 @@ from searchengine.query.request import (
     corrected,
     split,
 )
+from searchengine.query.request import Question as Question
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.trainer.sources.source import MULTILINGUAL, default_encoder
-from searchengine.upkeep import copies, reindex, stats, tuning, verify
+from searchengine.upkeep import copies, reindex, stats, verify
+from searchengine.upkeep import tuning as tuning
 from searchengine.upkeep.repair import repair
-from searchengine.upkeep.stats import Stats
-
-__all__ = [
-    "AddSummary",
-    "Document",
-    "Hit",
-    "Hits",
-    "Mode",
-    "Question",
-    "SearchEngine",
-    "Stats",
-    "TextEncoder",
-    "contract",
-    "default_mode",
-    "discard_reindex",
-    "encodes",
-    "entries",
-    "field_name",
-    "in_folder",
-    "limits",
-    "load_encoder",
-    "load_given",
-    "name_of",
-    "rank_by_weights",
-    "rank_keys",
-    "read_questions",
-    "tuning",
-]
-
+from searchengine.upkeep.stats import Stats as Stats
 
 _MIRRORED = (
     "keep a collection in a folder in step with the files, and copy it after each change: "
@@ -395,37 +367,15 @@ class SearchEngine:
                 one step of an encoder is not interrupted.
 
         Raises QueryError, FilterError and SearchTimeout."""
-        request = Query(
-            k=k,
-            where=where,
-            mode=mode,
-            offset=offset,
-            min_score=min_score,
-            group_by=group_by,
-            facets=facets,
-            phrases=phrases,
-            typo_tolerance=typo_tolerance,
-            exact=exact,
-            shortlist=shortlist,
-            rerank=rerank,
-            candidates=candidates,
-            timeout=timeout,
-        )
+        options = {name: value for name, value in locals().items() if name not in ("self", "query")}
         queries: Questions = [query] if isinstance(query, str) else [as_vector(query)]
-        with limits.limited(Deadline.after(timeout)):
-            answer = self._answer(request, queries)[0]
-        _warn(answer.notes, 4)
-        return answer
+        return self._search(Query(**options), queries)[0]
 
     def search_batch(self, queries: Questions, k: int = 10, **options: Any) -> list[Hits]:
         """The hits of many questions, or vectors (q, D), in their order; faster than one by one.
 
         `options` as for `search`."""
-        request = Query.from_options(k, options)
-        with limits.limited(Deadline.after(request.timeout)):
-            answers = self._answer(request, queries)
-        _warn(answers[0].notes if answers else ())
-        return answers
+        return self._search(Query.from_options(k, options), queries)
 
     async def asearch(self, query: str | npt.ArrayLike, k: int = 10, **options: Any) -> Hits:
         """As `search`, in a thread, for asyncio: the event loop goes on meanwhile."""
@@ -490,16 +440,19 @@ class SearchEngine:
         ):
             return explain(snapshot, request, key, questions[0])
 
-    def _answer(self, requested: Query, queries: Questions) -> list[Hits]:
-        with self._reading(requested, queries) as (snapshot, request, questions):
-            if not questions:
-                return []
-            rankings = rank(snapshot, request.before_rerank, questions)
-            answers = hits(snapshot, request, questions, rankings)
-            notes = () if any(answers) else tuple(entries.unknown_fields(snapshot, request.where))
-        for i, (answer, question) in enumerate(zip(answers, questions, strict=True)):
-            answer.notes, answer.replaced = notes, question.replaced
-            answers[i] = reranked(answer, question.text, request)
+    def _search(self, requested: Query, queries: Questions) -> list[Hits]:
+        """The hits of questions; warns in the name of the line that called the caller of this."""
+        with limits.limited(Deadline.after(requested.timeout)):
+            with self._reading(requested, queries) as (snapshot, request, questions):
+                if not questions:
+                    return []
+                rankings = rank(snapshot, request.before_rerank, questions)
+                answers, where = hits(snapshot, request, questions, rankings), request.where
+                notes = () if any(answers) else tuple(entries.unknown_fields(snapshot, where))
+            for i, (answer, question) in enumerate(zip(answers, questions, strict=True)):
+                answer.notes, answer.replaced = notes, question.replaced
+                answers[i] = reranked(answer, question.text, request)
+        _warn(notes, 4)
         return answers
 
     @contextmanager
@@ -550,17 +503,16 @@ class SearchEngine:
         is neither a text nor a whole number.
         """
         if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
-            key = checked_key(keys)
-            return self._stored([key]).get(key)
+            return self.get([checked_key(keys)])[0]
         order = [checked_key(key) for key in keys]
-        documents = self._stored(order)
-        return [documents.get(key) for key in order]
+        with self.collection.reading() as snapshot:
+            documents = snapshot.documents(entries.ids_of(snapshot, order).values())
+        stored = {document.key: document for document in documents}
+        return [stored.get(key) for key in order]
 
     def __getitem__(self, key: Key) -> Document:
         """The document of a key. Raises UnknownKey, which is a KeyError, and QueryError."""
-        key = checked_key(key)
-        document = self._stored([key]).get(key)
-        if document is None:
+        if (document := self.get(key)) is None:
             raise UnknownKey(
                 f"{self.collection.path} has no document {key!r}; "
                 "engine.get(key) returns None instead of raising"
@@ -582,12 +534,7 @@ class SearchEngine:
     def keys(self, where: str | None = None) -> Iterator[str]:
         """The keys of all documents, or of those that match a filter. Raises FilterError."""
         check_filter(where)
-
-        def read() -> Iterator[str]:
-            with self.collection.reading() as snapshot:
-                yield from entries.keys(snapshot, where)
-
-        return read()
+        return self._stream(entries.keys, where)
 
     def documents(
         self, where: str | None = None, *, offset: int = 0, limit: int | None = None
@@ -600,12 +547,11 @@ class SearchEngine:
         check_count("offset", offset)
         if limit is not None:
             check_count("limit", limit)
+        return self._stream(entries.documents, where, offset, limit)
 
-        def read() -> Iterator[Document]:
-            with self.collection.reading() as snapshot:
-                yield from entries.documents(snapshot, where, offset, limit)
-
-        return read()
+    def _stream(self, read: Callable[..., Iterator[Any]], *options: object) -> Iterator[Any]:
+        with self.collection.reading() as snapshot:
+            yield from read(snapshot, *options)
 
     def __iter__(self) -> Iterator[Document]:
         return self.documents()
@@ -638,12 +584,6 @@ class SearchEngine:
     def __bool__(self) -> bool:
         """True, although an empty collection has the length 0: an engine is more than a list."""
         return True
-
-    def _stored(self, keys: list[str]) -> dict[str, Document]:
-        """Key → document, for the keys that are stored."""
-        with self.collection.reading() as snapshot:
-            documents = snapshot.documents(entries.ids_of(snapshot, keys).values())
-        return {document.key: document for document in documents}
 
     def mirror(
         self,
