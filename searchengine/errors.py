@@ -74,16 +74,7 @@ class EncoderMissing(CollectionError):
 
 
 class LanguageWarning(UserWarning):
-    """Documents are in a language that the encoder does not read.
-
-    Attributes:
-        share: share of the documents, 0–1.
-        languages: their languages in words.
-    """
-
-    def __init__(self, message: str, share: float = 0.0, languages: str = "") -> None:
-        super().__init__(message)
-        self.share, self.languages = share, languages
+    """Documents are in a language that the encoder does not read."""
 
 
 class FieldWarning(UserWarning):

@@ -93,7 +93,7 @@ class Languages:
                 message += ", or search by words: search --mode text"
         else:
             message += f": encoding by {MULTILINGUAL} instead (--encoder {name} keeps that one)"
-        warnings.warn(LanguageWarning(message, share, _in_words(unread)), stacklevel=2)
+        warnings.warn(message, LanguageWarning, stacklevel=2)
         self._reader = reader if changes is None else changes()
         return None if changes is None else self._reader
 
