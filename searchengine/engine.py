@@ -256,7 +256,7 @@ class SearchEngine:
 
     def add(
         self,
-        documents: Iterable[Document | Mapping[str, Any]] | DataFrame | None = None,
+        documents: Iterable[Document | Mapping[str, Any]] | DataFrame,
         vectors: npt.ArrayLike | None = None,
         *,
         passages: Iterable[Mapping[str, Any]] | None = None,
@@ -270,12 +270,11 @@ class SearchEngine:
         its key. If only its metadata has changed, or nothing, it is not encoded again. All
         documents can be found when this returns. They are committed each half minute, or 20,000
         passages (1,048,576 that come with vectors); after an interruption the same call continues
-        after the last commit, but for vectors without documents.
+        after the last commit.
 
         Args:
             documents: read as a stream. Those with neither text nor title are left out, unless they
-                have a vector. None, with vectors: documents without text; their keys are numbers
-                in a row that no document has.
+                have a vector.
             vectors: an array (n, D), row i for document i, of any length but 0; may be mapped from
                 a file.
             passages: key, start and end of the passage of each row, where documents have several
@@ -288,17 +287,8 @@ class SearchEngine:
 
         Raises CorpusError, DuplicateKey, EmptyCorpus (bad documents), CollectionBusy (another
         process is writing); then nothing has changed since the last commit."""
-        if documents is None and vectors is None:
-            raise QueryError("add takes documents, vectors or both, got neither")
         options = AddOptions(skip_bad, progress, building)
-        readers = None
-        if vectors is None:
-            if passages is not None:
-                raise QueryError("passages need vectors; pass vectors too, or leave passages out")
-            readers = self._reader
-        return add(
-            self.collection, documents, options, readers=readers, vectors=vectors, passages=passages
-        )
+        return add(self.collection, documents, options, self._reader, vectors, passages)
 
     def delete(self, keys: Iterable[Key] | None = None, *, where: str | None = None) -> int:
         """Delete documents by key, or all that match a filter; returns how many."""

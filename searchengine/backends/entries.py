@@ -50,18 +50,6 @@ def entries(backend: Backend, keys: Sequence[str]) -> list[Entry]:
         return entries_of(snapshot, keys)
 
 
-def free_numbers(backend: Backend, count: int) -> range:
-    """Numbers in a row that are keys of no document in the newest commit."""
-    with backend.reading(newest=True) as snapshot:
-        first = checked = snapshot.count("_id >= '0' and _id < ':'")
-        while checked < first + count:
-            block = range(checked, min(checked + _IDS, first + count))
-            if stored := snapshot.known(map(str, block)):
-                first = 1 + max(map(int, stored))
-            checked = block.stop
-        return range(first, first + count)
-
-
 def update(backend: Backend, patches: Mapping[str, Mapping[str, Any]]) -> None:
     """Merge into the metadata of documents (RFC 7396: None removes), all or none.
 

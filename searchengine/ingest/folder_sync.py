@@ -156,7 +156,7 @@ class FolderSync:
             files=[self.folder / path for path in sorted(self.changed)],
             gitignore=options.gitignore,
         )
-        ingestion = Ingestion(self._collection, documents, options, readers=self._readers)
+        ingestion = Ingestion(self._collection, documents, options, self._readers)
         summary = ingestion.run(may_be_empty=True)
         keys = self._keys()
         is_gone = partial(self._is_gone, there=cache(self._there))

@@ -22,13 +22,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.backends import entries
 from searchengine.backends.contract import Backend, Changed, Entry, Known, Span, as_json
 from searchengine.corpus.documents import DataFrame, Document, LeftOut, as_documents
 from searchengine.encoders.loading import CollectionEncoder
 from searchengine.encoders.protocol import NO_ENCODER
 from searchengine.errors import (
-    CollectionBusy,
     CorpusError,
     DuplicateKey,
     EmptyCorpus,
@@ -101,29 +99,20 @@ class AddSummary:
 
 def add(
     backend: Backend,
-    documents: Documents | None,
+    documents: Documents,
     options: AddOptions,
-    *,
-    readers: Readers | None = None,
+    readers: Readers,
     vectors: npt.ArrayLike | None = None,
     passages: Iterable[Mapping[str, Any]] | None = None,
 ) -> AddSummary:
-    """Commit documents, which replace stored ones of the same keys; see SearchEngine.add.
-
-    Either `readers` encode them, or they come with `vectors`.
-    """
-    if vectors is None:
-        assert documents is not None
-        return Ingestion(backend, documents, options, readers=readers).run()
-    if documents is None and passages is not None:
-        raise QueryError("passages need documents; leave them out, or pass documents")
-    backend.refresh()  # the folder may have been replaced, with other settings
-    supplied = SuppliedVectors(backend, vectors, passages, skip_bad=options.skip_bad)
-    if documents is not None:
-        return Ingestion(backend, documents, options, supplied=supplied).run()
-    numbers = entries.free_numbers(backend, supplied.documents)
-    named = (Document(str(number), "") for number in numbers)
-    return Ingestion(backend, named, options, supplied=supplied, numbered=True).run()
+    """Commit documents, which replace stored ones of the same keys; see SearchEngine.add."""
+    supplied = None
+    if vectors is not None:
+        backend.refresh()  # the folder may have been replaced, with other settings
+        supplied = SuppliedVectors(backend, vectors, passages, skip_bad=options.skip_bad)
+    elif passages is not None:
+        raise QueryError("passages need vectors; pass vectors too, or leave passages out")
+    return Ingestion(backend, documents, options, readers, supplied).run()
 
 
 def passage_reader(backend: Backend, encoder: CollectionEncoder) -> PassageReader:
@@ -215,18 +204,13 @@ class Ingestion:
         backend: Backend,
         documents: Documents,
         options: AddOptions,
-        *,
-        readers: Readers | None = None,
+        readers: Readers,
         supplied: SuppliedVectors | None = None,
-        numbered: bool = False,
     ) -> None:
-        """Exactly one of `readers` and `supplied`.
-
-        `numbered`: vectors without documents, under new numbers.
-        """
+        """`readers` encode what is not `supplied`."""
         self._backend, self._options = backend, options
-        self._readers, self._supplied, self._numbered = readers, supplied, numbered
-        reader = None if readers is None else readers()
+        self._readers, self._supplied = readers, supplied
+        reader = readers() if supplied is None else None
         self._settings = backend.settings if reader is None else reader.settings
         self._pipeline = None if reader is None else Pipeline(reader, options.building)
         self._languages = None
@@ -357,11 +341,6 @@ class Ingestion:
         for item in items:
             document, before = item.document, known.get(item.document.key)
             item.compare(before)
-            if before is not None and self._numbered:
-                raise CollectionBusy(
-                    f"{self._backend.path}: another writer has just used the number "
-                    f"{document.key}; add the vectors again, their numbers then follow it"
-                )
             root = (before and before.root) or document.root
             if document.root and root != document.root and _is_there(root, document.file):
                 self._refuse(
@@ -437,7 +416,7 @@ class Ingestion:
             except Changed:
                 self._items = self._compared(items)
             except EncoderMismatch:
-                if self._readers is None:
+                if self._pipeline is None:
                     raise
                 self._backend.refresh()
                 self._encode_by(self._readers())

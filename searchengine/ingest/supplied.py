@@ -62,11 +62,6 @@ class SuppliedVectors:
         self._position, self._skip_bad = 0, skip_bad  # documents read
         self._table = None if passages is None else _Passages(passages, shape[0])
 
-    @property
-    def documents(self) -> int:
-        """How many documents there must be, if each has its row."""
-        return len(self._array)
-
     def next_for(self, documents: Sequence[Document]) -> dict[str, Supplied]:
         """Key → vectors of documents just read."""
         spans = [self._rows_of(document) for document in documents]
@@ -83,14 +78,14 @@ class SuppliedVectors:
         self._position += 1
         if self._table is not None:
             return self._table.passages_of(document)
-        if self._position > self.documents:
-            raise self._other_number(f"more than {self.documents}")
+        if self._position > len(self._array):
+            raise self._other_number(f"more than {len(self._array)}")
         return self._position - 1, [(0, len(document.text))]
 
     def check_end(self, seen: Container[str]) -> None:
         """Raise QueryError if rows are left when all documents were read; `seen`: their keys."""
         if self._table is None:
-            if self._position != self.documents:
+            if self._position != len(self._array):
                 raise self._other_number(str(self._position))
         elif not self._skip_bad and (
             unused := [key for key in self._table.keys if key not in seen]
@@ -103,7 +98,7 @@ class SuppliedVectors:
     def _other_number(self, documents: str) -> QueryError:
         return QueryError(
             f"every document needs one row of the vectors, got {documents} documents and "
-            f"{self.documents} rows; nothing was added since the last commit"
+            f"{len(self._array)} rows; nothing was added since the last commit"
         )
 
     def checksums(self, spans: Sequence[tuple[int, Sequence[Span]]]) -> list[bytes]:

@@ -335,7 +335,7 @@ def encode_stored(
 
     options = AddOptions(progress=report, building=progress)
     with suppress(EmptyCorpus):  # others have deleted them meanwhile
-        add(target, _documents(source, keys), options, readers=readers)
+        add(target, _documents(source, keys), options, readers)
 
 
 def _documents(source: Backend, keys: Sequence[str]) -> Iterator[Document]:

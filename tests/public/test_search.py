@@ -166,7 +166,7 @@ def test_a_tuned_collection_keeps_its_promise(tmp_path: Path) -> None:
     """Recall of fresh questions against exact search is not below the target."""
     with SearchEngine.create(tmp_path / "x.index", None, dim=64) as engine:
         vectors = clusters(6000, seed=1)
-        engine.add(None, vectors=vectors)
+        engine.add(({"_id": i} for i in range(6000)), vectors)
         tuning = engine.tune(goal=Goal(recall=0.9))
         assert tuning.config.shortlist < 6000
         questions = clusters(500, seed=2)
@@ -206,7 +206,7 @@ def call(
 ) -> Iterator[Call]:
     """Calls a real server of the sample collection and of an empty one: path, body → JSON."""
     folder = tmp_path_factory.mktemp("server")
-    SearchEngine.create(folder / "notes.index", sample.encoder).close()
+    SearchEngine.create(folder / "notes.index").close()
     collections = shared_folder / "sample.index", folder / "notes.index"
     with running(folder, collections, **NATIVE) as server, server.client() as client:
 

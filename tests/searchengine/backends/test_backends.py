@@ -434,17 +434,6 @@ def test_pages_are_the_parts_of_one_answer(where: str) -> None:
             assert [hit.key for hits in pages for hit in hits] == whole
 
 
-def test_vectors_alone_continue_the_numbers(where: str) -> None:
-    rows = units(7)
-    with SearchEngine.create(where, None, CONFIG, dim=DIM) as engine:
-        for part in (rows[:3], rows[3:5]):
-            engine.add(vectors=part)
-        engine.add([{"_id": "9"}, {"_id": "x8"}], rows[5:])
-        engine.delete(["1"])
-        engine.add(vectors=rows[:1])
-        assert list(engine.keys()) == ["0", "2", "3", "4", "9", "x8", "5"]
-
-
 def test_get_count_and_delete(engine: SearchEngine) -> None:
     engine.collection.upsert(entries(10))
     assert engine.get("k3") == Document("k3", "ab ab ", "title 3", {"n": 3, "even": False})

@@ -17,7 +17,6 @@ from searchengine import SearchEngine
 from searchengine.corpus.files import read_corpus
 from searchengine.corpus.text_files import read_jsonl
 from searchengine.errors import (
-    CollectionBusy,
     CollectionError,
     CorpusError,
     EncoderMismatch,
@@ -143,51 +142,11 @@ def test_any_kind_of_numbers(tmp_path: Path, dtype: str, order: Any) -> None:
     np.save(tmp_path / "v.npy", rows)
     mapped = np.load(tmp_path / "v.npy", mmap_mode="r")
     with SearchEngine.create(tmp_path / "c", encoder=None, dim=DIM) as engine:
-        engine.add(vectors=mapped)
+        engine.add([{"_id": i} for i in range(30)], mapped)
         assert list(engine.keys()) == [str(i) for i in range(30)]
         _, vectors = stored(engine, tmp_path / "export")
         assert vectors == pytest.approx(unit(rows.astype(np.float64)), abs=1e-3)
         assert engine.get("3").text == ""  # type: ignore[union-attr]
-
-
-def test_vectors_alone_continue_the_numbers(engine: SearchEngine) -> None:
-    rows = random(30)
-    for start in (0, 10, 20):
-        with commits_of(4):
-            assert engine.add(vectors=rows[start : start + 10]).added == 10
-    assert list(engine.keys()) == [str(i) for i in range(30)]
-    assert engine.search(rows[17], 1, mode="vector")[0].key == "17"
-    engine.delete(["3", "29"])
-    named = [{"_id": key, "text": "x"} for key in ("007", "40x", "4" * 19, "٤٢", "-50", "a1")]
-    engine.add(named, random(6, seed=1))
-    before = set(engine.keys())
-    assert engine.add(vectors=rows[:9]).added == 9
-    assert all(int(key) > 28 for key in set(engine.keys()) - before) and len(engine) == 43
-
-
-def test_a_number_that_another_writer_has_used_is_not_replaced(
-    engine: SearchEngine, path: Path
-) -> None:
-    rows = random(4)
-    engine.add(vectors=rows)
-
-    def on_read(*_: int) -> None:
-        with SearchEngine.open(path) as other:
-            other.add(vectors=rows[2:])
-
-    with pytest.raises(CollectionBusy, match="another writer has just used the number 4"):
-        engine.add(vectors=rows[:2], progress=on_read)
-    engine.refresh()
-    assert len(engine) == 6
-    assert engine.search(rows[2], 2, mode="vector")[1].key == "4"
-    for keys in (["6", "7"], ["8", "9"]):
-        engine.add(vectors=rows[:2])
-        with SearchEngine.open(path) as other:
-            assert list(other.keys())[-2:] == keys
-    with SearchEngine.open(path) as other:
-        other.add(vectors=rows[:2])
-    engine.add(vectors=rows[:1])
-    assert list(engine.keys())[-1] == "12"
 
 
 def with_row(i: int, value: float) -> np.ndarray:
@@ -235,9 +194,7 @@ def test_bad_vectors_are_refused(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "add takes documents, vectors or both, got neither"),
         ({"documents": texts(2), "passages": []}, "passages need vectors"),
-        ({"vectors": random(2), "passages": []}, "passages need documents"),
         ({"documents": texts(2), "vectors": random(2), "skip_bad": True}, "skip_bad would shift"),
     ],
 )
