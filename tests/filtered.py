@@ -19,6 +19,7 @@ def collection(records: Sequence[dict[str, Any]], *names: str) -> sqlite3.Connec
     db = sqlite3.connect(":memory:", isolation_level=None)
     # What SQLite allows where nobody raised its limits.
     db.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 32_766)
+    fields.register(db)
     db.execute(TABLE)
     for statement in fields.SCHEMA:
         db.execute(statement)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from searchengine.backends.filters.parser import parse
-from searchengine.backends.filters.sqlite import compile_sql
+from searchengine.backends.filters.sqlite import compile_sql, register
 from searchengine.corpus.files import count_records, read_corpus
 from searchengine.errors import SearchEngineError
 from searchengine.indexer.config import SegmentConfig
@@ -118,6 +118,7 @@ FILTERS = [
 @cache
 def _metadata() -> sqlite3.Connection:
     db = sqlite3.connect(":memory:", check_same_thread=False)
+    register(db)
     db.execute("CREATE TABLE documents (id INTEGER PRIMARY KEY, metadata TEXT NOT NULL)")
     values = [{}, {"year": 2016, "lang": "en", "draft": False, "a": {"b": {"c d": 1}}}, {"x": None}]
     db.executemany(

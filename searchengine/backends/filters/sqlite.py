@@ -7,9 +7,9 @@ Where a field is indexed on request, rows of a table are read in place of the JS
     field_contents  a view of the documents: the rows that field_values must hold
 
 The kind is SQLite's json_type. A text that is a date has a second row of the kind `date`; its
-value is the microsecond that filters.tree computes. An element of an array has a row of the kind
-`item text` and so on, besides the row of the array (kind `array`, value 0; objects have such a row
-too).
+value is the `moment` of filters.tree, a function that connections `register`. An element of an
+array has a row of the kind `item text` and so on, besides the row of the array (kind `array`, value
+0; objects have such a row too).
 
 Triggers update the rows in the transaction that changes a document. `INSERT OR REPLACE` deletes
 without firing triggers; write `ON CONFLICT DO UPDATE` instead.
@@ -32,7 +32,7 @@ from searchengine.backends.filters.tree import (
     Value,
     condition_of,
     like_pattern,
-    moment_sql,
+    moment,
 )
 
 _TYPES = {
@@ -41,6 +41,11 @@ _TYPES = {
 }
 """Kind → the results of json_type for it, where they are not the kind itself."""
 _WILDCARDS = {"%": "*", "_": "?"}
+
+
+def register(connection: sqlite3.Connection) -> None:
+    """Let a connection evaluate filters, and change documents."""
+    connection.create_function("moment", 1, moment, deterministic=True)
 
 
 def compile_sql(node: Filter, indexed: Mapping[Field, int] | None = None) -> Condition:
@@ -75,7 +80,7 @@ def _check(indexed: Mapping[Field, int], predicate: Predicate, check: Check) -> 
     kinds = _quoted("text" if check.kind == "date" else check.kind)
     value = "item.atom" if items else f"json_extract({metadata})"
     test, values = _test(
-        f" AND {moment_sql(value) if check.kind == 'date' else value}", check, bound
+        f" AND {f'moment({value})' if check.kind == 'date' else value}", check, bound
     )
     if not items:
         paths = (path, path) if test else (path,)
@@ -125,7 +130,7 @@ _CONTENTS = f"""
     SELECT fields.id, {_PREFIX} || item.type, ifnull(item.atom, 0), documents.id
     FROM {_ITEMS} item.type NOT IN ('array', 'object')
     UNION ALL SELECT * FROM (
-        SELECT fields.id, {_PREFIX} || 'date', {moment_sql("item.atom")} AS value, documents.id
+        SELECT fields.id, {_PREFIX} || 'date', moment(item.atom) AS value, documents.id
         FROM {_ITEMS} item.type = 'text' AND item.atom GLOB '[0-9][0-9][0-9][0-9]*'
     ) WHERE value IS NOT NULL
     UNION ALL SELECT fields.id, json_type(documents.metadata, fields.path), 0, documents.id

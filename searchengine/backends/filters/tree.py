@@ -4,7 +4,7 @@ Predicates joined by `and` and `or`: `not` is carried down to them. What one pre
 is written by filters.sqlite and postgresql.filters. All values of the user are bound as parameters,
 none is written into the statement.
 
-Dates are a literal of the filter language, and texts are read as them in SQL:
+Dates are a literal of the filter language, and texts of metadata are read as them:
 
     2020    2020-03    2020-03-01    2020-03-01T09:30[:05[.25]][Z or +09:00]
 
@@ -16,8 +16,9 @@ UTC, an exact integer; further decimals are cut off.
 import re
 from calendar import isleap, monthrange
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -128,7 +129,9 @@ _FORM = re.compile(
     r"(?P<second>:\d\d(?P<fraction>\.\d+)?)?(Z|[+-](0\d|1[0-4]):[0-5]\d)?)?)",
     re.ASCII,
 )
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_REST = {4: "-01-01", 7: "-01"}
+"""The length of a date without a day → what makes it the first one."""
+_EPOCHS = datetime(1970, 1, 1, tzinfo=UTC), datetime(1970, 1, 1)
 _SECOND = 1_000_000  # in microseconds
 _DAY = 24 * 60 * 60 * _SECOND
 
@@ -147,51 +150,26 @@ class Date(NamedTuple):
         """Read a literal. Raises ValueError with the reason if it is not a date."""
         if not (form := _FORM.fullmatch(text)):
             raise ValueError("expected a date such as 2020, 2020-03-01 or 2020-03-01T09:30:00Z")
-        day = datetime.fromisoformat(text + {4: "-01-01", 7: "-01"}.get(len(text), ""))
-        at = day if day.tzinfo else day.replace(tzinfo=UTC)
-        first = (at - _EPOCH) // timedelta(microseconds=1)
+        first, year = _first(text), int(text[:4])
         if not form["month"]:
-            span = (366 if isleap(day.year) else 365) * _DAY
+            span = (366 if isleap(year) else 365) * _DAY
         elif not form["time"]:
-            span = _DAY if form["day"] else monthrange(day.year, day.month)[1] * _DAY
+            span = _DAY if form["day"] else monthrange(year, int(text[5:7]))[1] * _DAY
         else:
             span = 1 if form["fraction"] else _SECOND if form["second"] else 60 * _SECOND
         return cls(first, first + span - 1)
 
 
-def _digits(pattern: str) -> str:
-    return pattern.replace("9", "[0-9]")
+def moment(value: object) -> int | None:
+    """The first microsecond of a text that is a date; None for anything else."""
+    if isinstance(value, str) and _FORM.fullmatch(value):
+        with suppress(ValueError):
+            return _first(value)
+    return None
 
 
-def moment_sql(value: str) -> str:
-    """An SQL expression: the first microsecond of a date in a text, null if it is not a date.
-
-    SQLite's date functions alone accept much more: `now`, `12:00`, a number of days, and 2020-02-31
-    as the second of March. So they get only texts of this form. `value` is SQL and must be text or
-    null.
-    """
-    # LIMIT keeps SQLite from merging the steps, which would compute everything ten times.
-    whole = (
-        "SELECT v || CASE length(v) WHEN 4 THEN '-01-01' WHEN 7 THEN '-01' ELSE '' END AS v "
-        f"FROM (SELECT {value} AS v) LIMIT 1"
-    )
-    parts = (
-        "SELECT substr(v, 1, 10) AS day, substr(v, 11) AS rest, "
-        "CASE WHEN substr(v, -1) = 'Z' THEN 1 "
-        f"WHEN substr(v, -6) GLOB '{_digits('[+-]99:99')}' THEN 6 ELSE 0 END AS zone "
-        f"FROM ({whole}) "
-        f"WHERE v GLOB '{_digits('9999-99-99*')}' AND v >= '0001' LIMIT 1"
-    )
-    times = (
-        "SELECT day, substr(rest, 1, length(rest) - zone) AS time, "
-        f"substr(rest, length(rest) - zone + 1) AS zone FROM ({parts}) "
-        "WHERE date(day, '+0 days') = day LIMIT 1"
-    )
-    return (
-        f"(SELECT {_SECOND} * strftime('%s', CASE time WHEN '' THEN day "
-        "ELSE day || substr(time || ':00', 1, 9) || zone END) "
-        f"+ substr(substr(time, 11) || '000000', 1, 6) FROM ({times}) "
-        f"WHERE substr(time, 2, 2) < '24' AND (time = '' AND zone = '' "
-        f"OR time GLOB '{_digits('[T ]99:99')}' OR time GLOB '{_digits('[T ]99:99:99')}' OR "
-        f"time GLOB '{_digits('[T ]99:99:99.9*')}' AND substr(time, 11) NOT GLOB '*[^0-9]*'))"
-    )
+def _first(text: str) -> int:
+    """The first microsecond of a text of the form. Raises ValueError if there is no such day."""
+    at = datetime.fromisoformat(text + _REST.get(len(text), ""))
+    since = at - _EPOCHS[at.tzinfo is None]
+    return (since.days * 86_400 + since.seconds) * _SECOND + since.microseconds

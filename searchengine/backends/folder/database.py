@@ -36,6 +36,7 @@ from typing import Any, Self, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 from searchengine.backends import limits
+from searchengine.backends.filters.sqlite import register
 from searchengine.backends.folder import schema
 from searchengine.errors import CollectionBusy, CollectionError
 
@@ -140,6 +141,7 @@ def connect(path: Path, mode: str) -> Connection:
             check_same_thread=False,
             factory=Connection,
         )
+    register(connection)
     if mode == "rwc":
         share_as_folder(path, connection)
     return connection

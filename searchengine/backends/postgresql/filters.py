@@ -24,11 +24,11 @@ from searchengine.backends.filters.tree import (
     COLUMNS,
     Check,
     Condition,
-    Date,
     Field,
     Predicate,
     condition_of,
     like_pattern,
+    moment,
 )
 
 _NUMBERS = "'-9e131071'::jsonb"
@@ -47,10 +47,7 @@ def condition(where: str | None) -> Condition:
 def dates_of(metadata: Any) -> Any:
     """The shadow of metadata: dates as microseconds; None for what holds no date."""
     if isinstance(metadata, str):
-        try:
-            return Date.parse(metadata).first
-        except ValueError:
-            return None
+        return moment(metadata)
     if isinstance(metadata, dict):
         parts = {name: dates_of(value) for name, value in metadata.items()}
         return {name: part for name, part in parts.items() if part is not None} or None

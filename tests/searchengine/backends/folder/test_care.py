@@ -11,6 +11,7 @@ import pytest
 from conftest import WordLengths
 
 from searchengine import SearchEngine
+from searchengine.backends.filters.sqlite import register
 from searchengine.errors import CollectionError
 
 DOCUMENTS: list[dict[str, Any]] = [
@@ -84,6 +85,7 @@ def test_verify_finds_what_does_not_agree(
     engine.verify()
     engine.close()
     with sqlite3.connect(path / "documents.db") as db:
+        register(db)
         db.executescript(f"PRAGMA foreign_keys = OFF; {damage}")
     db.close()
     with (
