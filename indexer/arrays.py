@@ -189,12 +189,7 @@ def prefix(x: Floats, p: int) -> Floats:
 
     Returns:
         (n, p) float32, C-contiguous.
-
-    Raises:
-        VectorError: `x` is not 2-D, or `p` is outside 1..D.
     """
-    if x.ndim != 2 or not 1 <= p <= x.shape[1]:
-        raise VectorError(f"cannot take a prefix of {p} from rows of shape {x.shape}")
     head = x[:, :p].astype(np.float64)  # float64: tiny prefixes do not underflow when squared
     norms = np.sqrt(np.einsum("nd,nd->n", head, head))
     norms[norms == 0] = 1.0

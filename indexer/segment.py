@@ -336,7 +336,7 @@ class Segment:
         if parts.compares_all(size, only):
             return self._exact(rows, k, only)
         if parts.graph is not None and not config.stages:
-            return parts.graph.search(rows, k, size, config.effort, only)
+            return SearchResult(*parts.graph.search(rows, k, size, config.effort, only))
         unit = unit_rows(rows)
         candidates = parts.shortlist(unit, size, only, config.effort)
         for width, keep in config.stages:

@@ -8,10 +8,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("source")
 LIBRARY = Path(__file__).with_name("kernel.so")
 ENCODER = Path(__file__).parents[2] / "trainer" / "native" / "kernel.so"
 """The kernel that runs networks; its sources are beside it, too."""
@@ -19,8 +17,6 @@ ENCODER = Path(__file__).parents[2] / "trainer" / "native" / "kernel.so"
 FLAGS = "-O3 -std=c++17 -fPIC -shared -pthread -ffp-contract=off -fno-math-errno".split()
 """No -march: functions name their instruction sets, and the library chooses when it is loaded.
 No fused multiply-add: scores are the same on every processor."""
-
-SANITIZE = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
 
 
 def compiler() -> list[str] | None:
@@ -31,8 +27,8 @@ def compiler() -> list[str] | None:
     return next(([name] for name in ("c++", "g++", "clang++") if shutil.which(name)), None)
 
 
-def compile_kernel(target: Path = LIBRARY, flags: Sequence[str] = ()) -> str | None:
-    """Compile the sources beside `target` into it, or else those of the search kernel.
+def compile_kernel(target: Path) -> str | None:
+    """Compile the sources beside `target` into it.
 
     Returns:
         None on success, else the reason in one line. There is then no `target`.
@@ -42,15 +38,10 @@ def compile_kernel(target: Path = LIBRARY, flags: Sequence[str] = ()) -> str | N
     if command is None:
         return "no C++ compiler was found (g++, clang++, or what CXX names)"
     scratch = target.with_name(f"{target.name}.{os.getpid()}")
-    beside = target.with_name(SOURCE.name)
-    sources = sorted(map(str, (beside if beside.is_dir() else SOURCE).glob("*.cpp")))
+    sources = sorted(map(str, target.with_name("source").glob("*.cpp")))
     try:
-        subprocess.run(
-            [*command, *FLAGS, *flags, *sources, "-o", str(scratch)],
-            check=True,
-            capture_output=True,
-            text=True,
-        )
+        line = [*command, *FLAGS, *sources, "-o", str(scratch)]
+        subprocess.run(line, check=True, capture_output=True, text=True)
         scratch.replace(target)
     except subprocess.CalledProcessError as error:
         lines = (error.stderr or "").strip().splitlines() or [f"exit status {error.returncode}"]

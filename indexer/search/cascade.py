@@ -62,7 +62,7 @@ class CoarseIndex:
     """The coarse stage: prefixes of the rows of a segment, searched by inner product.
 
     Attributes:
-        index: the faiss index; its ids are row numbers.
+        index: the faiss index; its ids are row numbers. inner: the one behind the ids.
         structure: the kind of the index.
         rows, width: number of prefixes, and their dimensions.
     """
@@ -75,7 +75,7 @@ class CoarseIndex:
         if isinstance(index, faiss.IndexIDMap):
             inner = faiss.downcast_index(index.index)
         self.structure = structure_of(inner)
-        self._inner = inner
+        self.inner = inner
         self.rows = int(index.ntotal)
         self.width = int(index.d)
 
@@ -133,7 +133,7 @@ class CoarseIndex:
     @property
     def lists(self) -> int:
         """Number of k-means lists of an IVF; 0 for other structures."""
-        return int(self._inner.nlist) if self.structure is Structure.IVF else 0
+        return int(self.inner.nlist) if self.structure is Structure.IVF else 0
 
     def _walk(self, queries: Floats, size: int, effort: int, allowed: Allowed | None) -> RowNumbers:
         """Rows (q, size) of walks of a graph or of lists, -1 where they end too early."""

@@ -11,7 +11,7 @@ from searchengine.indexer.faiss_calls import faiss
 from searchengine.indexer.native.hnsw import NativeGraph, NodeFilter, Nodes, Words
 from searchengine.indexer.native.library import load
 from searchengine.indexer.search.allowed import Allowed
-from searchengine.indexer.search.cascade import LOCALITY_BATCH, CoarseIndex, SearchResult
+from searchengine.indexer.search.cascade import LOCALITY_BATCH, CoarseIndex
 from searchengine.indexer.storage.rotation import Prefixes
 from searchengine.indexer.storage.vectors_file import VectorFile
 from searchengine.indexer.threads import slices, threads
@@ -55,22 +55,6 @@ class NativeCascade:
         self._bits: WeakKeyDictionary[Allowed, Words] = WeakKeyDictionary()
         self._nodes: WeakKeyDictionary[Allowed, Nodes] = WeakKeyDictionary()
 
-    def search(
-        self, queries: Floats, k: int, size: int, effort: int = 0, allowed: Allowed | None = None
-    ) -> SearchResult:
-        """The best k of a shortlist of `size` rows, for queries (q, D) of any length > 0.
-
-        There is no padding where `size` rows are allowed. VectorError: a query is zero or not
-        finite.
-        """
-        return SearchResult(*self._search(queries, k, size, effort, allowed, True))
-
-    def shortlist(
-        self, queries: Floats, size: int, allowed: Allowed | None = None, effort: int = 0
-    ) -> RowNumbers:
-        """As Parts.shortlist; ties are broken by the node."""
-        return self._search(queries, size, size, effort, allowed, False)[0]
-
     def walks(self, size: int, effort: int, allowed: Allowed | None) -> bool:
         """Whether a search walks the graph, which may miss rows."""
         if allowed is None:
@@ -78,15 +62,21 @@ class NativeCascade:
         few = SCANNED_PER_CANDIDATE * self._coarse.ef_search(size, effort)
         return allowed.size > few and self._coarse.share(allowed) >= SCANNED_SHARE
 
-    def _search(
+    def search(
         self,
         queries: Floats,
         k: int,
         size: int,
-        effort: int,
-        allowed: Allowed | None,
-        reranked: bool,
+        effort: int = 0,
+        allowed: Allowed | None = None,
+        *,
+        reranked: bool = True,
     ) -> tuple[RowNumbers, Floats]:
+        """The best k of a shortlist of `size` rows, for queries (q, D) of any length > 0.
+
+        There is no padding where `size` rows are allowed. Not `reranked`: by their prefixes, ties
+        broken by the node, without scores. VectorError: a query is zero or not finite.
+        """
         graph = self._graph
         if not self.walks(size, effort, allowed):
             return graph.scan(queries, k, size, self._nodes_of(allowed), reranked=reranked)
@@ -145,19 +135,15 @@ def native_cascade(
     Raises:
         SegmentError: the graph is damaged.
     """
-    if level is None or not _is_byte_graph(coarse):
+    index, inner = coarse.index, coarse.inner
+    if level is None or not isinstance(index, faiss.IndexIDMap):
         return None
-    graph = NativeGraph(coarse.index, prefixes.file, level, name, prefixes.matrix)
+    if not isinstance(inner, faiss.IndexHNSWSQ):
+        return None
+    if faiss.downcast_index(inner.storage).sq.qtype != faiss.ScalarQuantizer.QT_8bit:
+        return None
+    graph = NativeGraph(index, prefixes.file, level, name, prefixes.matrix)
     return NativeCascade(coarse, graph)
-
-
-def _is_byte_graph(coarse: CoarseIndex) -> bool:
-    if not isinstance(coarse.index, faiss.IndexIDMap):
-        return False
-    graph = faiss.downcast_index(coarse.index.index)
-    if not isinstance(graph, faiss.IndexHNSWSQ):
-        return False
-    return bool(faiss.downcast_index(graph.storage).sq.qtype == faiss.ScalarQuantizer.QT_8bit)
 
 
 _THREAD_BYTES = 1 << 24

@@ -154,7 +154,7 @@ class Parts(NamedTuple):
         if self.compares_all(size, only):
             return self.exact(queries, size, only).rows
         if self.graph is not None:
-            return self.graph.shortlist(queries, size, only, effort)
+            return self.graph.search(queries, size, size, effort, only, reranked=False)[0]
         coarse = self.coarse
         if self.gpu_coarse is not None and only is None and size < GPU_MAX_SIZE:
             coarse = self.gpu_coarse

@@ -196,16 +196,17 @@ def test_a_filter_far_from_the_question_costs_no_recall(
     within = NodeFilter(graph.bits(allowed.mask), 5, 2 / 3 * allowed.share)
     given_up = graph.search(far, 10, 20, 32, within)[0][:, -1] < 0
     assert 50 < given_up.sum() < 200
-    found = cascade.search(far, 10, 20, 0, allowed)
-    assert np.isin(found.rows, allowed.rows).all()
+    found = cascade.search(far, 10, 20, 0, allowed)[0]
+    assert np.isin(found, allowed.rows).all()
     scanned, _ = graph.scan(far, 10, 20, graph.nodes_of(allowed.rows))
-    agree = np.array([np.isin(*pair).mean() for pair in zip(found.rows, scanned, strict=True)])
+    agree = np.array([np.isin(*pair).mean() for pair in zip(found, scanned, strict=True)])
     assert agree[given_up].mean() > (0.999 if rescued else 0.9)
     assert agree.mean() > 0.9
-    coarse = cascade.shortlist(far, 20, allowed)
-    np.testing.assert_array_equal(
-        np.sort(cascade.search(far, 20, 20, 0, allowed).rows), np.sort(coarse)
+    every, coarse = (
+        np.sort(cascade.search(far, 20, 20, 0, allowed, reranked=reranked)[0])
+        for reranked in (True, False)
     )
+    np.testing.assert_array_equal(every, coarse)
 
 
 def test_a_walk_under_a_filter_leaves_nothing_to_the_next_one(large: Case) -> None:
