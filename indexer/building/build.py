@@ -191,7 +191,7 @@ def _write_prefixes(
     _write_coarse(folder / COARSE, prefixes, config, report)
     if config.shortlist:
         return config
-    if stored.nbytes <= EXACT_BYTES:
+    if stored.path.stat().st_size <= EXACT_BYTES:
         return replace(config, shortlist=stored.rows)
     coarse = open_coarse(folder / COARSE)
     parts = Parts.of(prefixes, coarse, "the new coarse stage")
@@ -284,7 +284,7 @@ def merged_words(parts: Sequence[Part], words: WriteWords | None) -> WriteWords 
 
 
 EXACT_BYTES = 8 << 20
-"""A segment with full-width rows of at most this many bytes is searched exactly: some 5,000 rows of
+"""A segment with a vectors file of at most this many bytes is searched exactly: some 5,000 rows of
 768 dimensions in float16, read in half a millisecond."""
 
 NEIGHBOURS = 10
@@ -332,13 +332,11 @@ def measured_shortlist(parts: Parts, config: SegmentConfig) -> int:
 TRAIN_ROWS = 50_000
 """Rows that the ranges of a code are fitted on; k-means takes 40 per list."""
 
-Built = Callable[[int], None]
-
 
 def build_coarse(
     prefixes: Prefixes,
     config: SegmentConfig,
-    progress: Built | None = None,
+    progress: Callable[[int], None] = lambda done: None,
     kept: RowNumbers | None = None,
 ) -> CoarseIndex:
     """Index the prefixes of all rows, or of the rows `kept`.
@@ -364,8 +362,7 @@ def build_coarse(
         order = order if kept is None else kept[order]
         level = chosen_level()
         if config.code is Code.INT8 and level is not None:
-            report = progress or (lambda _: None)
-            graph = build_graph(index, prefixes.blocks(order), order, level, report)
+            graph = build_graph(index, prefixes.blocks(order), order, level, progress)
             return CoarseIndex(graph)
     if order is not None and config.structure is not Structure.IVF:
         inner, index = index, faiss.IndexIDMap(index)
@@ -378,8 +375,7 @@ def build_coarse(
         else:
             index.add_with_ids(block, order[done : done + len(block)])
         done += len(block)
-        if progress is not None:
-            progress(len(block))
+        progress(len(block))
     return CoarseIndex(index)
 
 

@@ -13,38 +13,31 @@ KERNEL = "SEARCHENGINE_KERNEL"
 """Environment variable that chooses the kernel of segments built or opened afterwards: `native`,
 which is the default, one level of it (`scalar`, `avx2`, `avx512vnni`, `neon`), or `faiss`."""
 
-LEVELS = ("avx512vnni", "avx2", "neon", "scalar")
-
-_POINTER, _INT, _LONG = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
-_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
-    "kernel_level": (ctypes.c_char_p, [_INT]),
-    "kernel_title": (ctypes.c_char_p, [_INT]),
-    "kernel_open": (_POINTER, [_POINTER, _INT, ctypes.c_char_p, _LONG]),
-    "kernel_close": (None, [_POINTER]),
-    "kernel_search": (
-        _LONG,
-        [_POINTER, _POINTER, _POINTER, _LONG, _POINTER, _INT, _POINTER, _POINTER],
-    ),
-    "kernel_scan": (
-        _LONG,
-        [_POINTER, _POINTER, _LONG, _POINTER, _POINTER, _LONG, _INT, _POINTER, _POINTER],
-    ),
-    "kernel_add_best": (_LONG, [_INT, _POINTER, _INT, _POINTER, _POINTER]),
-    "kernel_rerank": (_LONG, [_INT, _POINTER, _POINTER, _LONG, _INT, _POINTER, _POINTER]),
-    "kernel_build": (
-        _POINTER,
-        [_POINTER, _POINTER, _POINTER, _INT, _INT, _LONG, _INT, ctypes.c_char_p, _LONG],
-    ),
-    "kernel_divide": (_LONG, [_POINTER, _POINTER, _LONG, _INT, _INT]),
-    "kernel_group": (_LONG, [_POINTER, _LONG]),
-    "kernel_compare": (_LONG, [_POINTER, _LONG, _LONG, _INT]),
-    "kernel_end": (_LONG, [_POINTER, _LONG, _INT]),
-    "kernel_built": (None, [_POINTER]),
-    "kernel_best_by_words": (
-        _LONG,
-        [_POINTER, _LONG, *[_POINTER] * 5, _LONG, *[ctypes.c_double] * 2, _POINTER, _POINTER],
-    ),
-    "kernel_words_count": (_LONG, [_POINTER, _LONG, _POINTER]),
+_TYPES = {
+    "p": ctypes.c_void_p,
+    "s": ctypes.c_char_p,
+    "i": ctypes.c_int,
+    "l": ctypes.c_int64,
+    "d": ctypes.c_double,
+    "-": None,
+}
+_SIGNATURES = {  # the type of the result, and those of the arguments (source/interface.cpp)
+    "kernel_level": "s i",
+    "kernel_title": "s i",
+    "kernel_open": "p pisl",
+    "kernel_close": "- p",
+    "kernel_search": "l ppplpipp",
+    "kernel_scan": "l pplpplipp",
+    "kernel_add_best": "l ipipp",
+    "kernel_rerank": "l ipplipp",
+    "kernel_build": "p pppiilisl",
+    "kernel_divide": "l pplii",
+    "kernel_group": "l pl",
+    "kernel_compare": "l plli",
+    "kernel_end": "l pli",
+    "kernel_built": "- p",
+    "kernel_best_by_words": "l plppppplddpp",
+    "kernel_words_count": "l plp",
 }
 
 
@@ -53,9 +46,10 @@ def load(path: Path = LIBRARY) -> Any:
     """The compiled library, with its functions' types; None if it is missing or does not load."""
     try:
         library = ctypes.CDLL(str(path))
-        for name, (result, arguments) in _SIGNATURES.items():
-            function = getattr(library, name)
-            function.restype, function.argtypes = result, arguments
+        for name, signature in _SIGNATURES.items():
+            function, (result, arguments) = getattr(library, name), signature.split()
+            function.restype = _TYPES[result]
+            function.argtypes = [_TYPES[argument] for argument in arguments]
     except (OSError, AttributeError):  # another platform's library, or one of another version
         return None
     return library
@@ -82,14 +76,9 @@ def chosen_level() -> int | None:
         return None
     if choice == "native":
         return 0
-    if choice not in LEVELS:
-        choices = ", ".join(("native", "faiss", *LEVELS))
-        raise SegmentConfigError(f"{KERNEL} must be one of {choices}, got {shown(choice)}")
     if choice not in available:
-        here = ", ".join(("native", "faiss", *available)) if available else "native or faiss"
-        raise SegmentConfigError(
-            f"{KERNEL}={choice} is not available on this machine; set it to {here}"
-        )
+        choices = ", ".join(("native", "faiss", *available))
+        raise SegmentConfigError(f"{KERNEL} must be one of {choices} here, got {shown(choice)}")
     return available.index(choice)
 
 

@@ -71,11 +71,6 @@ class Allowed:
         return self._mask
 
     @property
-    def share(self) -> float:
-        """Allowed rows as a fraction of all, 0 to 1."""
-        return self.size / self.total
-
-    @property
     def selector(self) -> Any:
         """The allowed rows as a faiss selector; None where every row is allowed."""
         if self._selector is None and self.size < self.total:

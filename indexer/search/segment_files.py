@@ -175,7 +175,7 @@ class Parts(NamedTuple):
         """The true best k of all (allowed) rows for unit queries, from their full width."""
         within, on_gpu = self.searched(only), self.gpu_full is not None
         if self.native is not None and (within is not None or not on_gpu):
-            if within is None or within.share >= LISTED_SHARE:
+            if within is None or within.size >= LISTED_SHARE * within.total:
                 mask = None if within is None else within.mask
                 return SearchResult(*self.native.best(queries, k, mask=mask))
             return SearchResult(*self.native.best(queries, k, rows=within.rows))

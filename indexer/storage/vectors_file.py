@@ -133,11 +133,6 @@ class VectorFile:
         """Where the first row is mapped, at any byte; valid as long as this object exists."""
         return self._bytes.ctypes.data
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all rows."""
-        return int(self._bytes.size)
-
     def take(self, rows: RowNumbers | slice, width: int | None = None) -> Floats:
         """The first `width` dimensions (all by default) of these rows, as float32.
 

@@ -21,9 +21,9 @@ import math
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, takewhile
+from itertools import takewhile
 
 import numpy as np
 import numpy.typing as npt
@@ -200,22 +200,17 @@ class OperatingPoint:
     live: tuple[Allowed | None, ...]
     k: int
     shortlist: int | None = 0
-    # computed once, not in timed calls
-    _bases: list[int] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        rows = (segment.rows for segment in self.segments[:-1])
-        object.__setattr__(self, "_bases", list(accumulate(rows, initial=0)))
 
     def search(self, queries: Floats) -> SearchResult:
         """The k best rows of queries (q, D)."""
-        results = []
+        results, bases = [], [0]
         for segment, live in zip(self.segments, self.live, strict=True):
+            bases.append(bases[-1] + segment.rows)
             if self.shortlist is None:
                 results.append(segment.exact(queries, self.k, live))
             else:
                 results.append(segment.search(queries, self.k, self.shortlist or None, live))
-        return merge(results, self._bases, self.k)
+        return merge(results, bases[:-1], self.k)
 
     def seconds(self, queries: Floats) -> Doubles:
         """Seconds of each query searched alone (q,)."""

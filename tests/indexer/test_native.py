@@ -193,7 +193,7 @@ def test_a_filter_far_from_the_question_costs_no_recall(
     nearness = large.stored @ QUERIES[0]
     allowed = Allowed.from_rows(np.flatnonzero(nearness > np.quantile(nearness, 0.8)), ROWS)
     far = np.ascontiguousarray(QUERIES[np.argsort(QUERIES @ QUERIES[0])[:200]])
-    within = NodeFilter(graph.bits(allowed.mask), 5, 2 / 3 * allowed.share)
+    within = NodeFilter(graph.bits(allowed.mask), 5, 2 / 3 * allowed.size / ROWS)
     given_up = graph.search(far, 10, 20, 32, within)[0][:, -1] < 0
     assert 50 < given_up.sum() < 200
     found = cascade.search(far, 10, 20, 0, allowed)[0]

@@ -117,10 +117,7 @@ def test_without_a_library_faiss_searches(
     assert np.mean(found.rows == expected.rows) > 0.995
     np.testing.assert_allclose(found.scores, expected.scores, atol=1e-3)
     monkeypatch.setenv("SEARCHENGINE_KERNEL", "scalar")
-    with pytest.raises(SegmentConfigError, match=r"not available .* set it to native or faiss"):
-        Segment.open(segment_folder)
-    monkeypatch.setenv("SEARCHENGINE_KERNEL", "sse9")
-    with pytest.raises(SegmentConfigError, match=r"must be one of native, faiss, .*got 'sse9'"):
+    with pytest.raises(SegmentConfigError, match="one of native, faiss here, got 'scalar'"):
         Segment.open(segment_folder)
 
 

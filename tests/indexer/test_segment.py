@@ -339,7 +339,7 @@ def test_allowed_rows_of_another_segment_are_refused(flat: Segment) -> None:
 
 def test_allowed_rows_by_hand() -> None:
     for some in (Allowed.from_rows([0, 2, 3], 5), Allowed.without([1, 4], 5)):
-        assert (some.size, some.total, some.share) == (3, 5, 0.6)
+        assert (some.size, some.total) == (3, 5)
         assert some.rows.tolist() == [0, 2, 3] and some.rows.dtype == np.int64
         assert some.mask.tolist() == [True, False, True, True, False]
         assert repr(some) == "Allowed(3 of 5 rows)"

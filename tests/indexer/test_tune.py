@@ -252,7 +252,7 @@ def test_a_graph_that_misses_rows_under_a_filter_is_not_chosen(
 
     def misses(self: Segment, queries: Any, k: int, size: Any, allowed: Any) -> SearchResult:
         result = search(self, queries, k, size, allowed)
-        worse = allowed is not None and allowed.share < 0.3
+        worse = allowed is not None and allowed.size < 0.3 * allowed.total
         return replace(result, scores=result.scores - np.float32(worse))
 
     monkeypatch.setattr(Segment, "search", misses)
