@@ -1,7 +1,6 @@
 """Languages of texts: by their script where it suffices, else by py3langid or function words.
 
-    traits(["고래는 잔다.", "Wale schlafen mit einer Hälfte des Gehirns."])
-    # [Traits(language="ko", parts=True), Traits(language="de", …)]
+    languages_of(["고래는 잔다.", "Wale schlafen mit einer Hälfte des Gehirns."])  # ["ko", "de"]
     language_of("Wale schlafen mit einer Hälfte des Gehirns.")  # "de"
 
 py3langid (https://github.com/adbar/py3langid) takes 0.4 s to load, so texts in a script of one
@@ -12,7 +11,6 @@ its function words.
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
@@ -32,7 +30,7 @@ EXCERPT, _PIECES = 1000, 5
 # Patterns, compiled when they are needed: that takes milliseconds, and this is imported early.
 # The first script that has a fifth of these letters names the language: Japanese has kana among
 # Chinese characters, and Chinese has no others.
-_SCRIPTS = {
+SCRIPTS = {
     "ko": "[\u1100-\u11ff\uac00-\ud7af]",
     "ja": "[\u3041-\u30ff]",
     "th": "[\u0e00-\u0e7f]",
@@ -41,6 +39,7 @@ _SCRIPTS = {
     "km": "[\u1780-\u17ff]",
     "zh": "[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]",
 }
+"""Languages in letters of UNSPACED_OR_KOREAN → these, as a pattern."""
 _SHARE = 0.2  # of a text's letters: texts in these languages quote names in Latin letters
 _PUNCTUATION = r"[][{}();=<>_]"
 # Share of code's punctuation: of 3,007 Python functions 92 % have more, of 5,000 abstracts and
@@ -149,26 +148,14 @@ DETECTION = "2-bf90f622"
 and words."""
 
 
-@dataclass(frozen=True, slots=True)
-class Traits:
-    """Language and script of a text.
-
-    Attributes:
-        language: its code, as ISO 639 has it; None where it is not clear, and for code.
-        parts: it has letters of UNSPACED_OR_KOREAN.
-    """
-
-    language: str | None = None
-    parts: bool = False
-
-
-def traits(texts: Sequence[str]) -> list[Traits]:
-    """Language and script of each text, such as a piece of `prose`.
+def languages_of(texts: Sequence[str]) -> list[str | None]:
+    """The language of each text, such as a piece of `prose`; None where it is not clear, and of
+    code.
 
     Short texts are judged together with the next ones, so titles in one language are recognised.
     """
     result = [*map(_by_script, texts)]
-    unclear = [position for position, found in enumerate(result) if found == Traits()]
+    unclear = [position for position, found in enumerate(result) if found is None]
     pending: list[int] = []  # positions of texts that py3langid is shown together
     for position in unclear:
         pending.append(position)
@@ -178,7 +165,7 @@ def traits(texts: Sequence[str]) -> list[Traits]:
             language, probability = _identifier().classify(joined)
             if probability >= _SURE and language != "zxx":  # zxx: no language
                 for i in pending:
-                    result[i] = Traits(language)
+                    result[i] = language
             pending = []
     return result
 
@@ -225,7 +212,7 @@ def language_of(text: str) -> str | None:
     remembered: the snippet of a hit needs it of the same text three times.
     """
     excerpt = "\n".join(prose(text))
-    if language := _by_script(excerpt).language:
+    if language := _by_script(excerpt):
         return language
     languages, counts = _languages_by_word(), defaultdict[str, float](float)
     words = _LETTERS.findall(excerpt.lower())
@@ -239,14 +226,13 @@ def language_of(text: str) -> str | None:
     return first if clear else None
 
 
-def _by_script(text: str) -> Traits:
-    """Language and script as far as the characters tell."""
+def _by_script(text: str) -> str | None:
+    """The language, if the characters tell."""
     parts = len(re.findall(f"[{UNSPACED_OR_KOREAN}]", text))
     if parts and parts >= _SHARE * _letters(text):
-        scripts = ((name, len(re.findall(script, text))) for name, script in _SCRIPTS.items())
-        language = next((name for name, count in scripts if count >= _SHARE * parts), None)
-        return Traits(language, parts=True)
-    return Traits()
+        scripts = ((name, len(re.findall(script, text))) for name, script in SCRIPTS.items())
+        return next((name for name, count in scripts if count >= _SHARE * parts), None)
+    return None
 
 
 def language_probabilities(text: str) -> dict[str, float]:

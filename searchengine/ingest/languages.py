@@ -17,7 +17,7 @@ from searchengine.backends.contract import Backend, Snapshot
 from searchengine.backends.mode import CHOSEN, WEIGHT, Mode
 from searchengine.corpus.analyzer import DEFAULT, Analyzer, Tokenizer, language_name
 from searchengine.corpus.documents import Document
-from searchengine.corpus.language_traits import Traits, prose, traits
+from searchengine.corpus.language_traits import SCRIPTS, languages_of, prose
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import LanguageWarning
 from searchengine.ingest.passages import PassageReader
@@ -64,7 +64,7 @@ class Languages:
         """`reader`: encodes them; None: vectors come with them."""
         self._reader = reader
         self._texts: list[str] = []
-        self._traits: list[Traits] = []
+        self._languages: list[str | None] = []
 
     def look(
         self, documents: Sequence[Document], settings: Mapping[str, Any]
@@ -75,7 +75,7 @@ class Languages:
         """
         step = max(1, len(documents) // _SAMPLE)
         sample = documents[::step][:_SAMPLE]
-        self._texts, self._traits = _sample(document.full_text for document in sample)
+        self._texts, self._languages = _sample(document.full_text for document in sample)
         reader = self._reader
         if reader is None or not (unread := self._unread()):
             return None
@@ -103,36 +103,36 @@ class Languages:
         None removes one. What a user has chosen stays.
         """
         chosen: dict[str, Any] = {}
-        if not self._traits:
+        if not self._languages:
             return chosen
         if settings.get("mode") in (Mode.HYBRID, Mode.TEXT) and not settings.get(CHOSEN):
             mode, weight = default_for(self._unread())
             chosen |= {"mode": mode, "weight": None if weight == WEIGHT else weight}
         if settings.get("tokenizer_auto"):
-            chosen["tokenizer"] = str(analyzer_for(self._traits))
+            chosen["tokenizer"] = str(analyzer_for(self._languages))
         elif settings["tokenizer"] == Tokenizer.STEM:  # its creator left the languages open
-            chosen["tokenizer"] = str(Analyzer(Tokenizer.STEM, _languages(self._traits)))
+            chosen["tokenizer"] = str(Analyzer(Tokenizer.STEM, _frequent(self._languages)))
         return chosen
 
     def _unread(self) -> Unread:
         reader = self._reader
-        return {} if reader is None else _unread(reader.encoder, self._texts, self._traits)
+        return {} if reader is None else _unread(reader.encoder, self._texts, self._languages)
 
 
-def _sample(texts: Iterable[str]) -> tuple[list[str], list[Traits]]:
-    """Pieces of prose of the texts, and their traits."""
+def _sample(texts: Iterable[str]) -> tuple[list[str], list[str | None]]:
+    """Pieces of prose of the texts, and their languages."""
     pieces = [piece for text in texts for piece in prose(text)]
-    return pieces, traits(pieces)
+    return pieces, languages_of(pieces)
 
 
-def _unread(encoder: TextEncoder, texts: Sequence[str], sample: Sequence[Traits]) -> Unread:
+def _unread(encoder: TextEncoder, texts: Sequence[str], sample: Sequence[str | None]) -> Unread:
     """The languages that an encoder does not read, most frequent first. sample: of the texts."""
     unread = {}
-    for language, count in Counter(each.language for each in sample).most_common():
+    for language, count in Counter(sample).most_common():
         share = count / len(sample)
         if language not in (None, "en") and share >= _PRESENT:
             pairs = zip(texts, sample, strict=True)
-            own = [text for text, each in pairs if each.language == language]
+            own = [text for text, each in pairs if each == language]
             if (weight := weight_for(encoder, own[:_CHECKED])) != WEIGHT:
                 unread[str(language)] = share, weight
     return unread
@@ -153,9 +153,9 @@ def default_of(encoder: TextEncoder, snapshot: Snapshot) -> tuple[Mode, float]:
     return default_for(_unread(encoder, *_sample(_stored_texts(snapshot))))
 
 
-def analyzer_for(sample: Sequence[Traits]) -> Analyzer:
+def analyzer_for(sample: Sequence[str | None]) -> Analyzer:
     """The analyzer for texts like these."""
-    languages = _languages(sample)
+    languages = _frequent(sample)
     return Analyzer(Tokenizer.STEM, languages) if languages else DEFAULT
 
 
@@ -181,9 +181,9 @@ def _stored_texts(snapshot: Snapshot) -> Iterable[str]:
             yield document.full_text
 
 
-def _languages(sample: Sequence[Traits]) -> tuple[str, ...]:
+def _frequent(sample: Sequence[str | None]) -> tuple[str, ...]:
     """The languages of the texts, the most frequent first, without rare ones."""
-    counts = Counter(each.language for each in sample if each.language)
+    counts = Counter(filter(None, sample))
     return tuple(name for name, count in counts.most_common() if count >= _PRESENT * counts.total())
 
 
@@ -196,8 +196,8 @@ def weight_for(encoder: TextEncoder, texts: Sequence[str]) -> float:
     WEIGHT if the encoder's tokenizer knows the language, as far as can be measured.
     """
     letters = [character for text in texts for character in text if character.isalpha()]
-    (joined,) = traits(["\n".join(texts)])
-    if not joined.parts and 2 * sum(map(_is_latin, letters)) >= len(letters):
+    (joined,) = languages_of(["\n".join(texts)])
+    if joined not in SCRIPTS and 2 * sum(map(_is_latin, letters)) >= len(letters):
         english = _tokens_per_letter(encoder, [_ENGLISH], str.isalpha)
         tokens = _tokens_per_letter(encoder, texts, str.isalpha) / (english or 1.0)
         if tokens <= _PER_LATIN_LETTER or all(weight_for(encoder, [t]) for t in _OTHER_SCRIPTS):
@@ -205,7 +205,7 @@ def weight_for(encoder: TextEncoder, texts: Sequence[str]) -> float:
         return _BARELY_READ_WEIGHT if tokens > _BARELY_READ else _UNREAD_WEIGHT
     # No marks count, which tokenizers drop or join to a letter.
     tokens = _tokens_per_letter(encoder, texts, lambda c: c.isalpha() and not _is_latin(c))
-    is_whole = tokens <= (_PER_SYLLABLE if joined.parts else _PER_LETTER)
+    is_whole = tokens <= (_PER_SYLLABLE if joined in SCRIPTS else _PER_LETTER)
     return WEIGHT if is_whole and _unknown_tokens(encoder, texts) <= _UNKNOWN else 0.0
 
 
