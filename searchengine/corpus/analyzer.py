@@ -26,7 +26,6 @@ from searchengine.corpus.language_traits import (
     DETECTION,
     OTHER_UNSPACED,
     language_of,
-    language_probabilities,
 )
 
 
@@ -123,10 +122,10 @@ class Analyzer:
 
     @classmethod
     def chosen(cls, text: "Analyzer | str") -> "Analyzer":
-        """As `parse`, by a user, who may name a language that nothing knows: ValueError as well."""
+        """As `parse`, by a user, who may name a language that is not known: ValueError as well."""
         analyzer = cls.parse(text)
-        unknown = set() if analyzer is text else {*analyzer.languages} - ALGORITHMS.keys()
-        if unknown and (unknown := unknown - language_probabilities("").keys()):
+        unknown = {*analyzer.languages} - {*ALGORITHMS, *_NAMES}
+        if unknown and analyzer is not text:
             raise ValueError(f"no language has the code {', '.join(unknown)}")
         return analyzer
 

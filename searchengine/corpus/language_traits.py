@@ -235,11 +235,6 @@ def _by_script(text: str) -> str | None:
     return None
 
 
-def language_probabilities(text: str) -> dict[str, float]:
-    """How likely a text is in each of the languages that py3langid knows."""
-    return dict(_identifier().rank(text))
-
-
 def _letters(text: str) -> int:
     return sum(character.isalpha() for character in text)
 
