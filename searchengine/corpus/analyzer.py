@@ -23,7 +23,6 @@ from typing import NamedTuple
 
 from searchengine.corpus.language_traits import (
     CHINESE_JAPANESE_KOREAN,
-    DETECTION,
     OTHER_UNSPACED,
     language_of,
 )
@@ -137,15 +136,11 @@ class Analyzer:
         """Equal for analyzers with equal terms, which change with the versions that it names."""
         if self.tokenizer is Tokenizer.NONE:
             return str(self)
-        versions = (
-            f"terms {TERMS}, Unicode {unicodedata.unidata_version}, normalization {NORMALIZATION}"
-        )
+        versions = f"terms {TERMS}, Unicode {unicodedata.unidata_version}"
         if any(ALGORITHMS.get(language, ("",))[0] for language in self.languages):
             from Stemmer import version
 
             versions += f", Snowball {version()}"
-        if _is_mixed(self.languages):
-            versions += f", by text {DETECTION}"
         return f"{self} ({versions})"
 
     def cuts(self, text: str, order: tuple[str, ...] | None = None) -> list[Cut]:
@@ -190,7 +185,7 @@ def _is_mixed(languages: tuple[str, ...]) -> bool:
 
 
 DEFAULT = Analyzer(Tokenizer.STEM, ("en",))  # where the documents do not tell another
-TERMS = 3  # raised when the rules here change, as the terms of words files depend on them
+TERMS = 4  # raised when the rules or function words of this room change, as do terms with them
 
 
 def runs(text: str) -> list[str]:
@@ -341,9 +336,6 @@ def _accents() -> dict[int, str | None]:
 # PDF readers and many corpora keep ligatures, full-width letters, superscripts and circled digits
 # as the characters that they are. Words, phrases and the texts for an encoder are `normalized`
 # first, in documents and in questions. The text that is stored and shown does not change.
-
-NORMALIZATION = 1
-"""Version of the rules below, on which the terms of an index of words depend."""
 
 SIGNS = (
     "\u20a8\u2100\u2101\u2103\u2105\u2106\u2109\u2116\u2120-\u2122\u213b\u249c-\u24e9\u3200-\u3247"

@@ -143,9 +143,6 @@ _FUNCTION_WORDS_OF = {
     for code, words in re.findall(r"^(\w+): ([^:]+)$", _WORDS, re.MULTILINE)
 }
 """Language, by its code of ISO 639 → word forms in lower case."""
-DETECTION = "2-bf90f622"
-"""Version of `language_of`, on which the terms of an index of words depend: changed with its rules
-and words."""
 
 
 def languages_of(texts: Sequence[str]) -> list[str | None]:
