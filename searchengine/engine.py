@@ -682,7 +682,7 @@ class SearchEngine:
         """Merge all segments into one, without deleted rows.
 
         Where the first documents chose the tokenizer, the present ones choose it again. Readers go
-        on meanwhile. `progress` as `building` of `add`."""
+        on meanwhile, writers wait. `progress` as `building` of `add`."""
         folder = in_folder(
             self.collection, "the server maintains its tables by itself, so there is nothing to do"
         )

@@ -131,10 +131,6 @@ class Collection(View):
             if store.segments():
                 with self.writing(store) as writer:
                     writer.merge(store.segments(), progress=progress)
-            try:
-                store.tidy()
-            except CollectionError as error:  # the merge is committed
-                _log.warning("free space was not returned to the disk: %s", error)
 
     def _merge_due(self, store: Store, finished: int = 0, progress: Progress | None = None) -> None:
         """Merge segments while there are too many; each merge is a commit, behind a change.

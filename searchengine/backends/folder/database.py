@@ -209,8 +209,6 @@ def way_out(path: Path) -> str:
 _BUSY_MS = 5_000  # for readers, while another process recovers the log after a crash
 _UPGRADING = 10  # seconds to wait for another process that upgrades the file
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.1  # seconds between two tries to begin to write
-# A file is rewritten if more than a fourth is free, and if that takes others less than a second.
-_FREE, _REWRITTEN = 4, 64 << 20
 # Bytes of SQLite's log from which it is folded into the file; it is cut to as many.
 FOLDED = 4 << 20
 # Bytes of the log, and times those of the file, from which readers are waited for; seconds after
@@ -452,16 +450,6 @@ class Database:
                 if commit != commits[-1]:
                     self.connections.remove(connection)
                     connection.close()
-
-    def tidy(self) -> None:
-        """Return much free space inside the file to the disk, unless it takes long to rewrite."""
-        free, pages, size = self.read(
-            "SELECT * FROM pragma_freelist_count, pragma_page_count, pragma_page_size"
-        )[0]
-        with suppress(CollectionBusy), self.named_errors():
-            if _FREE * free > pages and pages * size <= _REWRITTEN:
-                self.execute("VACUUM")
-            self.fold_log()
 
     def fold_log(self, follow: Callable[[], None] | None = None) -> bool:
         """Fold SQLite's log into the file, as far as no reader needs it; True if all was folded.
