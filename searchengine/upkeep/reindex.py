@@ -189,7 +189,8 @@ class FolderPlace:
             transaction = store.transaction(self._collection.wait)
             with transaction, segments_folder(path, store), os_errors(path):
                 if (work := _pending(store)) is None:
-                    self._owner = owner = Owner.new(path)
+                    self._owner = owner = Owner(path)
+                    owner.make()
                     stack.callback(owner.release)
                     Changes(store).start_work(owner.name, settings)
                 else:

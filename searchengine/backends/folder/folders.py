@@ -242,24 +242,14 @@ class Scratch:
 
 
 class Owner(Scratch):
-    """The scratch folder `pending/NAME` of a work of the collection `path`.
+    """The folder `pending/NAME` of a reindex of the collection `path`; without a name a new one.
 
     The folder `pending` stays, empty as it may be: another process may be about to make a lock in
     it.
     """
 
-    def __init__(self, path: Path, name: str) -> None:
-        super().__init__(path / "pending", name)
-
-    @classmethod
-    def new(cls, path: Path) -> "Owner":
-        """The owner of a new folder, which it makes."""
-        (path / "pending").mkdir(exist_ok=True)
-        owner = cls(path, uuid4().hex)
-        owner.make()
-        for folder in (owner.folder.parent, path):
-            sync_folder(folder)
-        return owner
+    def __init__(self, path: Path, name: str = "") -> None:
+        super().__init__(path / "pending", name or uuid4().hex)
 
 
 def remove_dead_scratch(parent: Path, kept: Collection[str] = (), *, own: bool = False) -> None:
