@@ -87,19 +87,15 @@ class Index:
     ) -> None:
         self._run, self._condition = run, condition
         (((self.documents, self._tokens),),) = run((_TOTALS, ()))
-        self._known: dict[tuple[Term, int], int] = {}
 
     def counts(self, terms: Sequence[Term], limit: int) -> list[int]:
         """How many documents have each term, counted up to `limit`."""
-        missing = [term for term in terms if (term, limit) not in self._known]
         sql = (
             "SELECT count(*) FROM (SELECT 1 FROM documents WHERE words @@ %s::tsquery LIMIT %s) "
             "AS counted"
         )
-        rows = self._run(*((sql, (_query(term), limit)) for term in missing))
-        for term, ((count,),) in zip(missing, rows, strict=True):
-            self._known[term, limit] = int(count)
-        return [self._known[term, limit] for term in terms]
+        rows = self._run(*((sql, (_query(term), limit)) for term in terms))
+        return [int(count) for ((count,),) in rows]
 
     def best(self, weights: Mapping[Term, float], k: int) -> Scored:
         """The k best documents with one of the terms, by (−score, id)."""
