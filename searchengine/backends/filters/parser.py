@@ -53,7 +53,7 @@ _TOKEN = re.compile(
 )
 _PLAIN_FIELD = re.compile(r"[^\W\d]\w*(\.\w+)*")
 _SAME = {"==": "=", "<>": "!="}
-_FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_ORDERS = ("<", "<=", ">", ">=")
 _CONSTANTS = ("true", "false", "null")
 _RESERVED = {"and", "or", "not", "in", *_CONSTANTS}
 _INFIX = ("in", "between", "like", "contains")
@@ -251,7 +251,7 @@ class _Parser:
             if value.kind != high.kind or value.kind in _CONSTANTS:
                 raise self.error("between takes two numbers, two texts or two dates", position)
             return [Check(value.kind, "between", (value.first, high.last))]
-        if operator.word in _FLIPPED and value.kind in _CONSTANTS:
+        if operator.word in _ORDERS and value.kind in _CONSTANTS:
             raise self.error("true, false and null compare with = and != only", operator.position)
         if self.next.kind == "operator":
             raise self.error(f"one comparison at a time; {_CHAIN}")
@@ -282,7 +282,9 @@ class _Parser:
     def field(self) -> Field:
         token = self.next
         if token.kind != "word" or token.word in _RESERVED:
-            raise self.error(self._no_field())
+            is_value = token.kind in ("number", "text")
+            hint = "; the field comes first: year > 2010" if is_value else ""
+            raise self.error(f"expected a field name, got {_short(token.text) or 'the end'}{hint}")
         field = tuple(
             quoted or plain for quoted, plain in re.findall(r"`([^`]+)`|(\w+)", token.text)
         )
@@ -290,17 +292,6 @@ class _Parser:
             raise self.error('a field name cannot hold ", a backslash or a control character')
         self.take()
         return field
-
-    def _no_field(self) -> str:
-        """Why the next token is not a field; the most common mistake is 2015 < year."""
-        value, sign, name, after = self.tokens[self.at : self.at + 4]
-        got = f"expected a field name, got {_short(value.text) or 'the end'}"
-        if value.kind not in ("number", "text") or sign.kind != "operator" or name.kind != "word":
-            return got
-        if after.kind == "operator":
-            return f"{got}; {_CHAIN}"
-        flipped = _FLIPPED.get(sign.word, sign.word)
-        return f"{got}; the field comes first: {_short(name.text)} {flipped} {_short(value.text)}"
 
     def _value(self, field: Field = ()) -> _Literal:
         """Parse a value, to be compared with a field."""
