@@ -291,10 +291,10 @@ class Snapshot(Protocol):
     def count(self, where: str | None = None) -> int:
         """The number of documents that match a filter; None: all documents."""
 
-    def value_counts(self, name: str, where: str | None) -> Sequence[tuple[str, Any, int]]:
-        """Kind, value and number of documents that match a filter, for each value of a field.
+    def value_counts(self, name: str, where: str | None) -> Sequence[tuple[Any, int]]:
+        """Each value of a field, and the number of documents that match a filter and have it.
 
-        Kinds are those of SQLite's json_type; of a list each distinct element counts.
+        Of a list each distinct element counts. 1, 1.0 and true may be told apart.
         """
 
     def sizes(self) -> dict[str, Any]:

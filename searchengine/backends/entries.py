@@ -129,7 +129,6 @@ Value = str | int | float | bool | None
 Counts = dict[Value, int]
 
 _DOCUMENTS = 100  # documents read at a time
-_CONSTANTS: dict[str, Any] = {"true": True, "false": False, "null": None}
 
 
 def documents(
@@ -172,8 +171,7 @@ def facet(snapshot: Snapshot, name: str, where: str | None = None) -> Counts:
     """
     rows = snapshot.value_counts(name, where)
     counts: Counts = {}
-    for kind, atom, number in sorted(rows, key=lambda row: (row[0], row[1])):
-        value = _CONSTANTS.get(kind, atom)  # SQLite has no truth values
+    for value, number in sorted(rows, key=lambda row: (type(row[0]).__name__, row[0])):
         counts[value] = counts.get(value, 0) + number
     return dict(sorted(counts.items(), key=lambda pair: -pair[1]))
 

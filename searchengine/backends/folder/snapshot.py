@@ -232,7 +232,7 @@ class Snapshot(contract.Snapshot):
     def count(self, where: str | None = None) -> int:
         return self.store.count(where)
 
-    def value_counts(self, name: str, where: str | None) -> Sequence[tuple[str, Any, int]]:
+    def value_counts(self, name: str, where: str | None) -> Sequence[tuple[Any, int]]:
         return self.store.value_counts(name, where)
 
     @property

@@ -23,6 +23,7 @@ from searchengine.backends.folder.database import Database
 from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionError
 
+_CONSTANTS: dict[str, Any] = {"true": True, "false": False, "null": None}
 _KEYS = 50_000  # keys of a folder read at a time
 _CHUNK = 10_000  # ids a statement, under SQLite's limit of 32,766 bound parameters
 _TEXTS = 16  # documents a statement, where their text is counted
@@ -178,9 +179,10 @@ class Store(Database):
         sql = f"SELECT id FROM documents WHERE id > ? AND {condition} ORDER BY id LIMIT {limit}"
         return self.numbers(sql, (after, *parameters))
 
-    def value_counts(self, name: str, where: str | None) -> Sequence[tuple[str, Any, int]]:
+    def value_counts(self, name: str, where: str | None) -> Sequence[tuple[Any, int]]:
         field = field_named(name)
         condition, parameters = self.condition(where)
+        paths = [json_path(field)]
         if field_name(field) in self.fields():
             matching = f" AND document IN (SELECT id FROM documents WHERE {condition})"
             matching = "" if where is None else matching
@@ -190,15 +192,16 @@ class Store(Database):
                 "WHERE field = (SELECT id FROM fields WHERE path = ?) "
                 f"AND {kind} NOT IN ('date', 'array', 'object'){matching} GROUP BY {kind}, value"
             )
-            return self.scan(sql, (json_path(field), *parameters))
-        sql = (
-            "SELECT item.type, item.atom, count(DISTINCT documents.id) "
-            "FROM documents CROSS JOIN json_each(documents.metadata, ?) AS item "
-            "WHERE ifnull(json_type(documents.metadata, ?), 'object') <> 'object' "
-            f"AND item.type NOT IN ('array', 'object') AND {condition} GROUP BY 1, 2"
-        )
-        paths = (json_path(field), json_path(field))
-        return self.scan(sql, (*paths, *parameters))
+        else:
+            sql = (
+                "SELECT item.type, item.atom, count(DISTINCT documents.id) "
+                "FROM documents CROSS JOIN json_each(documents.metadata, ?) AS item "
+                "WHERE ifnull(json_type(documents.metadata, ?), 'object') <> 'object' "
+                f"AND item.type NOT IN ('array', 'object') AND {condition} GROUP BY 1, 2"
+            )
+            paths *= 2
+        rows = self.scan(sql, (*paths, *parameters))
+        return [(_CONSTANTS.get(kind, atom), number) for kind, atom, number in rows]
 
     def columns(self, ids: Ids) -> Ids:
         """Document, start and end of passages: ids (n,), rising, to (3, n).

@@ -275,7 +275,7 @@ class PostgresSnapshot(Snapshot):
         sql = f"SELECT count(*) FROM documents WHERE {matches}"
         return int(self.read(sql, parameters)[0][0])
 
-    def value_counts(self, name: str, where: str | None) -> Sequence[tuple[str, Any, int]]:
+    def value_counts(self, name: str, where: str | None) -> Sequence[tuple[Any, int]]:
         matches, parameters = condition(where)
         field = field_named(name)
         at = f"(fields{' -> %s::text' * len(field)})"
@@ -286,8 +286,7 @@ class PostgresSnapshot(Snapshot):
             "AS items (item) WHERE jsonb_typeof(at) <> 'object' "
             "AND jsonb_typeof(item) NOT IN ('array', 'object') GROUP BY item"
         )
-        rows = self.read(sql, (*field, *parameters))
-        return [(_kind(value), value, number) for value, number in rows]
+        return self.read(sql, (*field, *parameters))
 
     def sizes(self) -> dict[str, Any]:
         ((passages,),) = self.read("SELECT count(*) FROM passages")
@@ -327,10 +326,3 @@ def known_of(keys: Iterable[str]) -> Statement:
 def storable_keys(keys: Iterable[str]) -> list[str]:
     """The keys that PostgreSQL can store."""
     return [key for key in keys if "\0" not in key]
-
-
-def _kind(value: Any) -> str:
-    """The kind of a scalar, as SQLite's json_type names it."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return "text" if isinstance(value, str) else type(value).__name__
