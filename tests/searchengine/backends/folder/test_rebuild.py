@@ -65,7 +65,7 @@ def test_a_rebuilt_segment_is_what_building_makes(
     assert rebuilt.manifest.tuning == {"target": 0.9} and expected.manifest.tuning is None
     same(rebuilt, expected)
     same(rebuilt, segment.over(config))
-    rebuilt.verify()
+    list(rebuilt.verified())
 
 
 def test_the_vectors_are_linked_and_live_as_long_as_one_name(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_the_vectors_are_linked_and_live_as_long_as_one_name(tmp_path: Path) -> 
     for path in (tmp_path / "a").iterdir():
         path.unlink()
     again = Segment.open(tmp_path / "b")
-    again.verify()
+    list(again.verified())
     np.testing.assert_array_equal(again.search(QUERIES, 5).rows, expected.rows)
 
 
@@ -104,4 +104,4 @@ def test_a_full_disk_leaves_no_folder_and_the_first_segment_whole(
     with pytest.raises(OSError, match="No space left"):
         Segment.rebuild(tmp_path / "b", segment.path, replace(CONFIG, prefix=12))
     assert [*tmp_path.iterdir()] == []
-    segment.verify()
+    list(Segment.open(segment.path).verified())
