@@ -32,6 +32,7 @@ from searchengine.backends.postgresql.connections import (
 from searchengine.backends.postgresql.filters import condition, dates_of
 from searchengine.backends.postgresql.schema import State, set_value
 from searchengine.backends.postgresql.snapshot import (
+    FIELDS,
     SHORTLIST,
     Measured,
     PostgresSnapshot,
@@ -192,17 +193,21 @@ class PostgresCollection(Backend):
 
     def configure(self, values: Mapping[str, Any], *, fields: Iterable[str] = ()) -> None:
         """As Backend. Equality and `contains` have an index without `fields`, comparisons not."""
-        if fields:
+        self.refresh()
+        if missing := [name for name in fields if name not in self.settings.get(FIELDS, ())]:
             with self._connections.borrow(limited=False) as connection:
-                for name in fields:
+                for name in missing:
                     tables.index_field(connection, name)
                 connection.execute("ANALYZE documents")  # which collects those of the index
 
-        def work(connection: Connection, _: str) -> None:
+        def work(connection: Connection, revision: str) -> None:
             for name, value in values.items():
                 set_value(connection, name, value)
+            if missing:
+                known = self._current(connection, revision).settings.get(FIELDS, ())
+                set_value(connection, FIELDS, [*dict.fromkeys([*known, *missing])])
 
-        if values:
+        if values or missing:
             self._connections.write(work, alone=True)
             self.refresh()
 
@@ -286,9 +291,8 @@ class PostgresCollection(Backend):
         `finish`: called before, while nobody else writes, maybe several times; returns settings
         that differ. Raises CollectionBusy if others read without a pause.
         """
-        with self._connections.borrow() as connection:
-            fields = tables.indexed_fields(connection)
-        other.configure({}, fields=fields)
+        self.refresh()
+        other.configure({}, fields=self.settings.get(FIELDS, ()))
 
         def work(connection: Connection, revision: str) -> None:
             values, kept = finish(), self._current(connection, revision).settings

@@ -211,21 +211,12 @@ def index_field(connection: Connection, name: str) -> None:
     In autocommit: others write meanwhile.
     """
     steps = sql.SQL(" -> ").join(map(sql.Literal, field_named(name)))
-    create = "CREATE INDEX CONCURRENTLY IF NOT EXISTS {} ON documents (({} -> {}))"
+    drop = "DROP INDEX CONCURRENTLY IF EXISTS {}"  # one that was not built to the end
+    create = "CREATE INDEX CONCURRENTLY {} ON documents (({} -> {}))"
     for kind, column in (("field", "fields"), ("date", "dates")):
         index = sql.Identifier(f"{kind} {name}")
+        connection.execute(sql.SQL(drop).format(index))
         connection.execute(sql.SQL(create).format(index, sql.Identifier(column), steps))
-        connection.execute(sql.SQL("COMMENT ON INDEX {} IS {}").format(index, sql.Literal(name)))
-
-
-def indexed_fields(connection: Connection) -> tuple[str, ...]:
-    """The metadata fields that are indexed for comparisons, as filters name them."""
-    rows = connection.execute(
-        "SELECT obj_description(oid, 'pg_class') FROM pg_class WHERE relkind = 'i' "
-        "AND starts_with(relname, 'field ') "
-        "AND relnamespace = current_schema()::regnamespace ORDER BY oid"
-    ).fetchall()
-    return tuple(name for (name,) in rows)
 
 
 def build_graph(connection: Connection) -> None:

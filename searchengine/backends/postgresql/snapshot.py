@@ -31,7 +31,7 @@ from searchengine.backends.contract import (
     spread,
 )
 from searchengine.backends.filters.parser import field_named
-from searchengine.backends.postgresql import schema, words
+from searchengine.backends.postgresql import words
 from searchengine.backends.postgresql.connections import Connection, Rows, Statement, run
 from searchengine.backends.postgresql.filters import condition
 from searchengine.backends.postgresql.schema import State
@@ -45,6 +45,8 @@ from searchengine.indexer.search.cascade import SearchResult
 
 SHORTLIST = "shortlist"
 """The setting with the shortlist that the copied collection had measured."""
+FIELDS = "fields"
+"""The setting with the metadata fields that are indexed for comparisons."""
 _DEFAULT_SHORTLIST = 400
 """The shortlist of a collection without a configured or measured one."""
 _EFFORT = 250
@@ -300,7 +302,7 @@ class PostgresSnapshot(Snapshot):
             "segments": 0,
             "tombstones": 0,
             "commit": 0,
-            "fields": schema.indexed_fields(self._connection),
+            "fields": tuple(self.settings.get(FIELDS, ())),
             "shortlist": self.shortlist,
             "exact": not self._state.indexed or self.shortlist >= passages,
             "bytes": total,

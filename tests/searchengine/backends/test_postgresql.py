@@ -165,6 +165,17 @@ def test_an_index_refuses_long_values(engine: SearchEngine) -> None:
     late = Document("late", "x", metadata={"n": word})
     with pytest.raises(CorpusError, match=r'"field n".*may have about 2,700 bytes.*drop the index'):
         engine.collection.upsert([Entry(late, (), units(0))])
+    engine.collection.upsert(
+        [replace(Entry(late, (), units(0)), document=replace(late, metadata={"m": word}))]
+    )
+    with pytest.raises(CorpusError, match=r'"field m".*may have about 2,700 bytes'):
+        engine.index_fields("m")
+    engine.delete(["late"])
+    engine.index_fields("m", "n")
+    assert engine.stats().fields == ("n", "by.day", "m")
+    with engine.collection._connections.borrow() as connection:
+        sql = "SELECT bool_and(indisvalid) FROM pg_index WHERE indrelid = 'documents'::regclass"
+        assert connection.execute(sql).fetchone() == (True,)
 
 
 # --- errors ---------------------------------------------------------------------------------------
