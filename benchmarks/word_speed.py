@@ -20,24 +20,25 @@ from typing import Any
 
 import click
 import numpy as np
-import numpy.typing as npt
 from record import DATA, percentiles, record
 from texts import sentences
 
 from searchengine import SearchEngine
+from searchengine.encoders.protocol import TextEncoder
 
 DIM, VOCABULARY = 96, 1 << 16
 
 
-class Hashed:
+class Hashed(TextEncoder):
     """A text is the sum of the vectors of its first words, each drawn once at random."""
 
+    dim, fingerprint = DIM, "hashed"
+
     def __init__(self) -> None:
-        self.dim, self.fingerprint = DIM, "hashed"
         random = np.random.default_rng(0)
         self._vectors = random.standard_normal((VOCABULARY, DIM)).astype(np.float32)
 
-    def encode(self, texts: Sequence[str], *, role: str | None = None) -> npt.NDArray[np.float32]:
+    def encode(self, texts: Sequence[str], *, role: Any = None, **_: Any) -> Any:
         """Float32 (n, DIM)."""
         words = [text.lower().split()[:60] or ["none"] for text in texts]
         numbers = [[zlib.crc32(word.encode()) % VOCABULARY for word in each] for each in words]

@@ -144,8 +144,8 @@ class SearchEngine:
 
         `encoder`: a model folder, a name such as "starter", a hub name (`runtime` runs them), the
         URL of an endpoint with its model ("http://localhost:11434/v1#nomic-embed-text", see
-        HttpEncoder), a function from texts to vectors, or an object with
-        dim, fingerprint and encode. None: documents come with vectors of `dim` numbers, and
+        HttpEncoder), a function from texts to vectors, or an object whose class extends
+        TextEncoder. None: documents come with vectors of `dim` numbers, and
         questions are vectors or words. `wait`: as for `open`. The others are described in
         searchengine.ingest.settings. Raises CollectionError when the folder is in use."""
         loaded = load_new(encoder, dim, runtime)

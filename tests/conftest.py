@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 # One thread a process, set before the libraries that read it are loaded. The tests' matrices are
@@ -17,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from hypothesis import settings
+
+from searchengine.encoders.protocol import TextEncoder
 
 if TYPE_CHECKING:
     from starlette.testclient import TestClient
@@ -94,18 +96,20 @@ def small_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     use_small_grid(monkeypatch)
 
 
-class WordLengths:
+class WordLengths(TextEncoder):
     """An encoder a human can compute: entry i counts the words of i + 1 letters, scaled to 1.
 
     "a bee" is [1, 0, 1, 0, …] / √2; words beyond the width count as the longest.
     """
+
+    dim, fingerprint, source = 16, "word-lengths", None
 
     def __init__(self, dim: int = 16, fingerprint: str = "word-lengths") -> None:
         self.dim = dim
         self.fingerprint = fingerprint
         self.calls: list[list[str]] = []
 
-    def encode(self, texts: Sequence[str], *, role: str | None = None) -> npt.NDArray[np.float32]:
+    def encode(self, texts: Sequence[str], *, role: Any = None, **_: Any) -> Any:
         """Float32 (n, dim) unit rows."""
         self.calls.append(list(texts))
         vectors = np.zeros((len(texts), self.dim), np.float32)

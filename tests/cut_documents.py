@@ -33,7 +33,7 @@ class Words(WordLengths):
     def room(self, role: str) -> int:
         return self.most
 
-    def encode(self, texts: Sequence[str], *, role: str | None = None) -> npt.NDArray[np.float32]:
+    def encode(self, texts: Sequence[str], *, role: Any = None, **_: Any) -> Any:
         if self.strict and role != "query":
             assert max(len(text.split()) for text in texts) <= self.most
         return super().encode(texts, role=role)

@@ -60,7 +60,7 @@ class FunctionEncoder(TextEncoder):
         if not callable(function) or not callable(query or function):
             raise CollectionError(
                 "an encoder must be a model folder, a hub name, a function from texts to vectors, "
-                f"or an object with dim, fingerprint and encode, got {function!r:.80}"
+                f"or an object whose class extends TextEncoder, got {function!r:.80}"
             )
         name = getattr(function, "__name__", None) if name is None else name
         if not isinstance(name, str) or not name.strip() or name == "<lambda>":

@@ -20,11 +20,9 @@ from searchengine.encoders.http import HttpEncoder, is_url
 from searchengine.encoders.protocol import (
     MEMBERS,
     NO_ENCODER,
-    MinimalEncoder,
     NoEncoder,
     Role,
     TextEncoder,
-    WrappedEncoder,
 )
 from searchengine.errors import (
     CollectionError,
@@ -37,7 +35,7 @@ from searchengine.trainer.errors import TrainerError
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.trainer.sources.source import MULTILINGUAL, multilingual_folder
 
-EncoderArgument = MinimalEncoder | str | Path | Function
+EncoderArgument = TextEncoder | str | Path | Function
 """A model folder, a name such as "starter", a hub name, a URL with a model
 (HttpEncoder.from_source), an encoder, or a function."""
 
@@ -45,10 +43,9 @@ EncoderArgument = MinimalEncoder | str | Path | Function
 def load_given(encoder: EncoderArgument, runtime: RuntimeConfig | None = None) -> TextEncoder:
     """The encoder that a caller names or passes.
 
-    Engines of one process share the model of a folder while any of them is open. A function, and an
-    object with dim, fingerprint and encode, are wrapped. Raises
+    Engines of one process share the model of a folder while any of them is open. Raises
     searchengine.trainer.errors.ModelError, EndpointError for a URL, and CollectionError for
-    anything else.
+    anything that is neither an encoder nor a function.
     """
     if is_url(encoder):
         return HttpEncoder.from_source(str(encoder))
@@ -57,11 +54,8 @@ def load_given(encoder: EncoderArgument, runtime: RuntimeConfig | None = None) -
 
         config = RuntimeConfig(runtime) if isinstance(runtime, str) else runtime
         return Encoder.load(encoder, **asdict(config or RuntimeConfig()), shared=True)
-    kind = type(encoder)
-    if all(hasattr(kind, member) for member in MEMBERS):
+    if all(hasattr(type(encoder), member) for member in MEMBERS):
         return cast(TextEncoder, encoder)
-    if all(hasattr(encoder, name) for name in ("dim", "fingerprint", "encode")):
-        return WrappedEncoder(cast(MinimalEncoder, encoder))
     return FunctionEncoder(cast(Function, encoder))  # raises unless it is a function
 
 

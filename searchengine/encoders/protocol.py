@@ -1,10 +1,5 @@
-"""What an encoder is: TextEncoder, whose members are all declared.
+"""What an encoder is: TextEncoder. A user's own one extends it, unless it is a function."""
 
-A user's own object needs only those of MinimalEncoder: it is wrapped where it is passed in
-(searchengine.encoders.loading.load_given), and nothing below looks an ability up by its name.
-"""
-
-import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -12,7 +7,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.errors import CollectionError, QueryError
+from searchengine.errors import QueryError
 
 Vectors = npt.NDArray[np.float32]
 Spans = npt.NDArray[np.integer[Any]]
@@ -24,8 +19,13 @@ NO_ENCODER = "none"
 """The fingerprint in the settings of a collection without an encoder."""
 
 
-class MinimalEncoder(Protocol):
-    """What a user's own encoder needs. It may have any other member of TextEncoder as well."""
+class TextEncoder(Protocol):
+    """The encoder of a collection; searchengine.trainer.encoder.Encoder is one.
+
+    A class that extends this needs `dim`, `fingerprint` and `encode`; the others have defaults: no
+    source, no trained prefixes, no tokenizer. Several threads may call an encoder at the same time:
+    `add` encodes in a second thread while others search, and while documents are cut.
+    """
 
     @property
     def dim(self) -> int:
@@ -34,18 +34,6 @@ class MinimalEncoder(Protocol):
     @property
     def fingerprint(self) -> str:
         """Equal for encoders that return equal vectors, different for others."""
-
-    def encode(self, texts: Sequence[str], *, role: Role | None = None) -> Vectors:
-        """Float32 (n, dim), rows of length 1, in the order of the texts."""
-
-
-class TextEncoder(MinimalEncoder, Protocol):
-    """The encoder of a collection; searchengine.trainer.encoder.Encoder is one.
-
-    A class that extends this needs `dim`, `fingerprint` and `encode`; the others have defaults: no
-    source, no trained prefixes, no tokenizer. Several threads may call an encoder at the same time:
-    `add` encodes in a second thread while others search, and while documents are cut.
-    """
 
     def encode(
         self, texts: Sequence[str], *, role: Role | None = None, on_batch: OnBatch | None = None
@@ -80,41 +68,6 @@ class TextEncoder(MinimalEncoder, Protocol):
     def room(self, role: Role) -> int | None:
         """The number of tokens that `encode` reads of a text of this role; None: any number."""
         return None
-
-
-class WrappedEncoder(TextEncoder):
-    """A user's object as an encoder; the defaults of TextEncoder replace what it lacks.
-
-    Attributes:
-        wrapped: the object.
-    """
-
-    dim, fingerprint, runs_on = 0, "", "made in Python"
-    source: str | None = None
-    matryoshka_dims: tuple[int, ...] = ()
-
-    def __init__(self, wrapped: MinimalEncoder) -> None:
-        parameters = inspect.signature(wrapped.encode).parameters
-        dim, fingerprint = wrapped.dim, wrapped.fingerprint
-        if type(dim) is not int or not isinstance(fingerprint, str) or "role" not in parameters:
-            raise CollectionError(
-                f"{type(wrapped).__name__} must have dim (a whole number), fingerprint (text that "
-                "names the encoder) and encode with the keyword role ('document', 'query' or "
-                f"None), got dim={dim!r}, fingerprint={fingerprint!r}, encode{[*parameters]}; or "
-                "pass a function from texts to vectors"
-            )
-        self.wrapped, self._reports = wrapped, "on_batch" in parameters
-        self.matryoshka_dims = (dim,)
-        for member in set(MEMBERS) - {"encode"}:
-            if hasattr(wrapped, member):
-                setattr(self, member, getattr(wrapped, member))
-
-    def encode(
-        self, texts: Sequence[str], *, role: Role | None = None, on_batch: OnBatch | None = None
-    ) -> Vectors:
-        """The object's own; `on_batch` is passed if it accepts that."""
-        options: dict[str, Any] = {"on_batch": on_batch} if self._reports else {}
-        return np.asarray(self.wrapped.encode(texts, role=role, **options))
 
 
 class NoEncoder(TextEncoder):

@@ -374,7 +374,7 @@ def test_what_others_write_while_a_document_is_encoded(where: str) -> None:
     class Slow(WordLengths):
         meanwhile: Callable[[], object] | None = None
 
-        def encode(self, texts: Any, *, role: str | None = None) -> Any:
+        def encode(self, texts: Any, *, role: str | None = None, **_: Any) -> Any:
             if role == "document" and self.meanwhile is not None:
                 work, self.meanwhile = self.meanwhile, None
                 work()

@@ -1,6 +1,5 @@
 """The same tests for every kind of encoder: a function, an HTTP endpoint and a static model."""
 
-import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,65 +158,20 @@ def test_a_changed_encoder_is_refused_by_name(case: Case, tmp_path: Path) -> Non
             engine.search(TEXTS[0])
 
 
-class Minimal:
+class Minimal(TextEncoder):
     """The methods that a user's encoder needs, and no more."""
 
     dim, fingerprint = 8, "minimal"
 
-    def encode(self, texts: list[str], *, role: str | None = None) -> Any:
+    def encode(self, texts: list[str], *, role: str | None = None, **_: Any) -> Any:
         return lengths(texts)
 
 
-class WithMore(Minimal):
-    source, matryoshka_dims = "more", (8, 4)
-
-    def encode(self, texts: list[str], *, role: Any = None, on_batch: Any = None) -> Any:
-        on_batch(len(texts))
-        return lengths(texts)
-
-    def token_spans(self, texts: list[str]) -> list[Any]:
-        return [np.array([[0, len(text)]], np.int32) for text in texts]
-
-    def room(self, role: str) -> int:
-        return 7
-
-
-def test_an_object_gets_the_members_that_it_lacks() -> None:
+def test_a_class_of_ones_own_gets_the_members_that_it_lacks() -> None:
     encoder = load_given(Minimal())
     assert (encoder.source, encoder.runs_on) == (None, "made in Python")
     assert encoder.matryoshka_dims == (8,)
     assert encoder.token_spans(["x"])[0].shape == (0, 2) and encoder.room("query") is None
-    encoder.encode(["a bee"], on_batch=lambda _: pytest.fail("it does not accept that"))
-    assert load_given(encoder) is encoder
-
-
-def test_an_object_keeps_the_members_that_it_has() -> None:
-    encoder = pickle.loads(pickle.dumps(load_given(WithMore())))
-    assert (encoder.source, encoder.matryoshka_dims) == ("more", (8, 4))
-    assert encoder.room("document") == 7 and len(encoder.token_spans(["a"])[0]) == 1
-    counts: list[int] = []
-    encoder.encode(["a bee", "two"], on_batch=counts.append)
-    assert counts == [2]
-
-
-def test_what_is_wrong_with_an_object_is_one_sentence() -> None:
-    class WithoutRole(Minimal):
-        def encode(self, texts: list[str]) -> Any:  # type: ignore[override]
-            return texts
-
-    class Wide(Minimal):
-        dim = "2"  # type: ignore[assignment]
-
-    class Nameless(Minimal):
-        fingerprint = 5  # type: ignore[assignment]
-
-    for own, message in (
-        (WithoutRole(), "encode with the keyword role .*, got .*encode.*'texts'"),
-        (Wide(), r"must have dim \(a whole number\).*, got dim='2'"),
-        (Nameless(), r"fingerprint \(text.*got .*fingerprint=5"),
-    ):
-        with pytest.raises(CollectionError, match=message):
-            load_given(own)
 
 
 def test_other_settings_are_refused_when_a_collection_is_there(tmp_path: Path) -> None:

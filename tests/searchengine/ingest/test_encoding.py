@@ -14,7 +14,6 @@ from cut_documents import (
 
 from searchengine import SearchEngine
 from searchengine.encoders.loading import load_built_by
-from searchengine.encoders.protocol import WrappedEncoder
 from searchengine.engine import load_encoder
 from searchengine.errors import CollectionError
 from searchengine.ingest.passages import BATCH, PassageConfig, PassageReader
@@ -22,7 +21,7 @@ from searchengine.ingest.passages import BATCH, PassageConfig, PassageReader
 
 def new_calls(engine: SearchEngine) -> list[list[str]]:
     """The calls of the encoder since the last time."""
-    calls: list[list[str]] = load_encoder(engine).wrapped.calls  # type: ignore[attr-defined]
+    calls: list[list[str]] = load_encoder(engine).calls  # type: ignore[attr-defined]
     found = list(calls)
     calls.clear()
     return found
@@ -74,7 +73,7 @@ def test_whole_documents_where_that_is_wished(tmp_path: Path) -> None:
     class Long(Words):
         """Truncates, as encoders do."""
 
-        def encode(self, texts: Any, *, role: str | None = None) -> Any:
+        def encode(self, texts: Any, *, role: str | None = None, **_: Any) -> Any:
             return super().encode([" ".join(text.split()[:4]) for text in texts], role=role)
 
     with SearchEngine.create(tmp_path / "c", Long(), EXACT, passages=False) as engine:
@@ -106,7 +105,7 @@ def test_without_a_tokenizer_documents_are_whole_unless_cuts_are_asked_for(tmp_p
         SearchEngine.create(tmp_path / "d", WordLengths(), EXACT, passages=PassageConfig(8))
     assert not (tmp_path / "d").exists()
     with pytest.raises(CollectionError, match="needs token_spans and room"):
-        PassageReader(WrappedEncoder(WordLengths()), {"passages": {"tokens": 8}})
+        PassageReader(WordLengths(), {"passages": {"tokens": 8}})
 
 
 @pytest.mark.parametrize("passages", [None, 1, 0, "yes", {"tokens": 3}])

@@ -115,7 +115,7 @@ class Pieces(WordLengths):
             for t in texts
         ]
 
-    def encode(self, texts: Any, *, role: str | None = None) -> Any:
+    def encode(self, texts: Any, *, role: str | None = None, **_: Any) -> Any:
         """Of a single token a vector of its own, or the one of all that are unknown."""
         rows = super().encode(texts, role=role)
         for row, text in zip(rows, texts, strict=True):

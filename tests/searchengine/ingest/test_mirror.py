@@ -81,7 +81,7 @@ def check(engine: SearchEngine, folder: Path, prefix: str = "") -> None:
 
 def encoded(engine: SearchEngine) -> list[str]:
     """The texts that were encoded since the last time."""
-    calls: list[list[str]] = load_encoder(engine).wrapped.calls  # type: ignore[attr-defined]
+    calls: list[list[str]] = load_encoder(engine).calls  # type: ignore[attr-defined]
     texts = [text for call in calls for text in call]
     calls.clear()
     return texts

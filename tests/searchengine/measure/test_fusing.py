@@ -8,6 +8,7 @@ import pytest
 
 from searchengine import SearchEngine
 from searchengine.backends.mode import WEIGHT, Mode
+from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import QueryError
 from searchengine.measure import learning as fusing
 from searchengine.measure.judgements import Qrels, per_question
@@ -16,12 +17,12 @@ from searchengine.measure.learning import FusionTuning, tune_fusion
 COUNT = 120
 
 
-class Numbers:
+class Numbers(TextEncoder):
     """The vector of a text is that of its number, "n17", and as much of all its letters."""
 
     dim, fingerprint = 32, "numbers"
 
-    def encode(self, texts: Any, *, role: str | None = None) -> np.ndarray:
+    def encode(self, texts: Any, *, role: str | None = None, **_: Any) -> np.ndarray:
         stacked = np.stack([self.vector(text) for text in texts])
         return (stacked / np.linalg.norm(stacked, axis=1, keepdims=True)).astype(np.float32)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from postgres_server import new_url
 
 from searchengine import SearchEngine
-from searchengine.encoders.protocol import WrappedEncoder
+from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import QueryError
 from searchengine.measure.learning import TEMPERATURE, directions, forget, learn
 from searchengine.upkeep.copies import copy
@@ -28,7 +28,7 @@ _LETTERS = str.maketrans("0123456789", "abcdefghij")
 _DIGITS = {letter: digit for digit, letter in _LETTERS.items()}
 
 
-class Rotated:
+class Rotated(TextEncoder):
     """The vector of "n17", or "nnbh", is random; as a question it is turned halfway by ROTATION."""
 
     dim, fingerprint = DIM, "rotated"
@@ -36,7 +36,7 @@ class Rotated:
     def __init__(self, turn: bool = True) -> None:
         self.turn = turn
 
-    def encode(self, texts: Sequence[str], *, role: str | None = None) -> Any:
+    def encode(self, texts: Sequence[str], *, role: str | None = None, **_: Any) -> Any:
         rows = np.stack([self.vector(text, role == "query") for text in texts])
         return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
 
@@ -203,9 +203,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = [(key, name) for key, names in qrels.items() for name in names]
     judgements = [f"{key}\t{name}\t1" for key, name in pairs]
     (tmp_path / "train.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *judgements]))
-    monkeypatch.setattr(
-        "searchengine.encoders.loading.load_built_by", lambda *_: WrappedEncoder(Rotated())
-    )
+    monkeypatch.setattr("searchengine.encoders.loading.load_built_by", lambda *_: Rotated())
     place = tmp_path / "c"
     learnt = run_json(
         "learn", place, "--queries", tmp_path / "q.jsonl", "--qrels", tmp_path / "train.tsv"

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from command_line import run
 from tiny_model import write_sentence_transformer
 
+from searchengine.encoders.protocol import TextEncoder
 from searchengine.measure.mining import (
     Mined,
     MiningConfig,
@@ -24,7 +24,7 @@ from searchengine.measure.mining import (
 from searchengine.trainer.training.examples import Texts, read_file
 
 
-class Angles:
+class Angles(TextEncoder):
     """ "at 30" lies at 30 degrees of the plane: cosines of 10, 20, 30, 40 and 50 degrees are .985,
     .940, .866, .766 and .643."""
 
@@ -34,7 +34,7 @@ class Angles:
     def __init__(self) -> None:
         self.roles: dict[str, str | None] = {}
 
-    def encode(self, texts: Sequence[str], *, role: str | None = None) -> npt.NDArray[np.float32]:
+    def encode(self, texts: Sequence[str], *, role: Any = None, **_: Any) -> Any:
         self.roles.update(dict.fromkeys(texts, role))
         angles = np.radians([float(text.strip("!").split()[-1]) for text in texts])
         return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
@@ -102,10 +102,10 @@ def test_positives_of_positives_and_below_zero(
 
 
 def test_agrees_with_a_scan_by_numpy() -> None:
-    class Random:
+    class Random(TextEncoder):
         dim, fingerprint = 24, "random"
 
-        def encode(self, texts: Sequence[str], *, role: str | None = None) -> Any:
+        def encode(self, texts: Sequence[str], *, role: str | None = None, **_: Any) -> Any:
             seeds = [int.from_bytes(text.encode(), "big") % 2**31 for text in texts]
             rows = [np.random.default_rng(seed).normal(size=24) for seed in seeds]
             return np.stack([r / np.linalg.norm(r) for r in rows]).astype(np.float32)

@@ -14,7 +14,6 @@ from conftest import WordLengths
 from searchengine import Hit, SearchEngine
 from searchengine.backends.folder.store import Changes, Store
 from searchengine.encoders.loading import QuestionEncoder
-from searchengine.encoders.protocol import WrappedEncoder
 from searchengine.errors import (
     CollectionError,
     CorpusError,
@@ -110,12 +109,12 @@ def test_bad_documents_change_nothing(
 @pytest.mark.parametrize("value", [np.nan, np.inf, 0])
 def test_unusable_vectors_are_refused_by_document(engine: SearchEngine, value: float) -> None:
     class Broken(WordLengths):
-        def encode(self, texts: Any, *, role: str | None = None) -> Any:
+        def encode(self, texts: Any, *, role: str | None = None, **_: Any) -> Any:
             vectors = super().encode(texts, role=role)
             vectors[-1] = value
             return vectors
 
-    engine._encoder._present = QuestionEncoder(WrappedEncoder(Broken()))
+    engine._encoder._present = QuestionEncoder(Broken())
     with pytest.raises(CollectionError, match="NaN, infinity or zeros for the document 'bad'"):
         engine.add([{"_id": "good", "text": "x"}, {"_id": "bad", "text": "y"}])
     assert engine.stats().documents == 3

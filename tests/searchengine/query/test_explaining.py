@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from searchengine import SearchEngine
+from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import FilterError, QueryError
 
 ROWS, DIM, PREFIX = 1500, 24, 4
@@ -19,12 +20,12 @@ def unit(rows: Any) -> np.ndarray[Any, Any]:
     return rows / np.linalg.norm(rows, axis=-1, keepdims=True)  # type: ignore[no-any-return]
 
 
-class Drawn:
+class Drawn(TextEncoder):
     """A text has the vector that its letters draw."""
 
     dim, fingerprint = DIM, "drawn"
 
-    def encode(self, texts: Any, *, role: str | None = None) -> np.ndarray[Any, Any]:
+    def encode(self, texts: Any, *, role: str | None = None, **_: Any) -> np.ndarray[Any, Any]:
         seeds = [np.random.default_rng(list(text.encode())) for text in texts]
         return unit(np.stack([rng.standard_normal(DIM) for rng in seeds])).astype(np.float32)
 

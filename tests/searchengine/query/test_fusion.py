@@ -9,13 +9,14 @@ import pytest
 from searchengine import SearchEngine
 from searchengine.backends.contract import EXPECTED
 from searchengine.backends.mode import WEIGHT
+from searchengine.encoders.protocol import TextEncoder
 from searchengine.engine import load_encoder
 from searchengine.query.ranking import WINDOW, Fusion
 
 WORDS = ["whale", "sleep", "ocean", "bread", "yeast", "owl", "night", "tide"]
 
 
-class Narrow:
+class Narrow(TextEncoder):
     """Vectors in a narrow cone, as of E5: the cosine of unrelated texts is `base`."""
 
     dim, fingerprint = 24, "narrow"
@@ -23,7 +24,7 @@ class Narrow:
     def __init__(self, base: float = 0.8) -> None:
         self.base = base
 
-    def encode(self, texts: Any, *, role: str | None = None) -> np.ndarray:
+    def encode(self, texts: Any, *, role: str | None = None, **_: Any) -> np.ndarray:
         seeds = [sum(map(ord, text)) * 31 + len(text) for text in texts]
         rows = np.stack([np.random.default_rng(n).standard_normal(self.dim - 1) for n in seeds])
         rows *= np.sqrt(1 - self.base) / np.linalg.norm(rows, axis=1, keepdims=True)

@@ -6,18 +6,19 @@ import numpy as np
 import pytest
 
 from searchengine import SearchEngine
+from searchengine.encoders.protocol import TextEncoder
 
 COUNT, DIM = 1200, 24
 WORDS = ["whale", "sleep", "ocean", "bread", "yeast", "owl", "night", "tide", "krill", "reef"]
 QUESTION = "whale sleep at night"
 
 
-class Row:
+class Row(TextEncoder):
     """A text has the vector that its words draw: equal texts have equal ones, others anything."""
 
     dim, fingerprint = DIM, "drawn"
 
-    def encode(self, texts: Any, *, role: str | None = None) -> np.ndarray:
+    def encode(self, texts: Any, *, role: str | None = None, **_: Any) -> np.ndarray:
         seeds = [sum(map(ord, text)) * 31 + len(text) for text in texts]
         rows = np.stack([np.random.default_rng(seed).standard_normal(DIM) for seed in seeds])
         return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)

@@ -28,7 +28,7 @@ class Held(WordLengths):
         super().__init__()
         self.begun, self.let = threading.Event(), threading.Event()
 
-    def encode(self, texts: Any, *, role: Any = None) -> Any:
+    def encode(self, texts: Any, *, role: Any = None, **_: Any) -> Any:
         if role == "query" and texts != ["warm"]:
             self.begun.set()
             assert self.let.wait(30)
