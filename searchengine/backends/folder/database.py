@@ -265,38 +265,37 @@ class Database:
             raise self.replaced()
         if not self._read_only and self._frozen is None:
             self.connection.written = self.identity
-        is_outdated = create or outdated(self.connection, self.path)
-        if self._frozen is None:
-            self._keep_log(create)
-        if is_outdated:
-            self._upgrade()
+        self._mend(create)
 
-    def _keep_log(self, create: bool) -> None:
-        """Give a database SQLite's log: a new one, one recovered, or of a process that was killed.
+    def _mend(self, create: bool) -> None:
+        """Create the tables, or migrate those of a former version; have SQLite keep a log.
 
-        SQLite stays in another mode where it cannot write; there readers lock writers out.
+        A recovered file has none, nor that of a process killed when it removed it. SQLite stays
+        without one where it cannot write; there readers lock writers out.
         """
-        sql = f"PRAGMA journal_mode{'' if self._read_only else ' = wal'}"
-        ((mode,),) = self.connection.execute(sql).fetchall()
-        if create and mode != "wal":
-            raise CollectionError(f"{self.path}: SQLite has no log; {way_out(self.path)}")
-        if self._read_only and mode != "wal":
-            with suppress(CollectionError):  # in use, or not writable
-                Database(self.path).close()
-
-    def _upgrade(self) -> None:
-        """Create the tables, or migrate those of a former version."""
+        is_outdated = create or outdated(self.connection, self.path)
         if self._frozen is not None:
-            raise CollectionError(
-                f"{self.path} was written by an older version of searchengine and must be upgraded "
-                "once; make the folder writable and open it again"
-            )
-        if self._read_only:
-            Database(self.path).close()  # a connection that can write upgrades the file
+            if is_outdated:
+                raise CollectionError(
+                    f"{self.path} was written by an older version of searchengine and must be "
+                    "upgraded once; make the folder writable and open it again"
+                )
             return
-        # If two processes open it at the same time, one upgrades, and the other finds it done.
-        with self.transaction(_UPGRADING, queue=False):
-            schema.upgrade(self.connection)
+        sql = f"PRAGMA journal_mode{'' if self._read_only else ' = wal'}"
+        has_log = self.connection.execute(sql).fetchall() == [("wal",)]
+        if self._read_only:
+            if is_outdated or not has_log:
+                try:
+                    Database(self.path).close()  # a connection that can write does it
+                except CollectionError:  # in use, or not writable
+                    if is_outdated:
+                        raise
+            return
+        if create and not has_log:
+            raise CollectionError(f"{self.path}: SQLite has no log; {way_out(self.path)}")
+        if is_outdated:  # by others too, meanwhile: one upgrades, and the other finds it done
+            with self.transaction(_UPGRADING, queue=False):
+                schema.upgrade(self.connection)
 
     def _connect(self, create: bool) -> None:
         mode = "rwc" if create else "ro" if self._read_only else "rw"
