@@ -33,7 +33,6 @@ _FREE = {
     "documents": "SELECT ifnull(max(id) + 1, 0) FROM documents",
     "passages": "SELECT ifnull(max(base + rows), 0) FROM segments",
     "segments": "SELECT ifnull(max(id), 0) + 1 FROM segments",
-    "pending": "SELECT ifnull(max(id), 0) + 1 FROM pending",
 }
 """Kind → the first id above all that are stored."""
 BEHIND = (

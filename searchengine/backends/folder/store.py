@@ -436,8 +436,8 @@ class Changes:
     def start_work(self, folder: str, settings: Mapping[str, Any]) -> None:
         """Name a reindex by this process, to these settings, in the table `pending`."""
         details = json.dumps({"settings": settings, **this_process()})
-        sql = "INSERT INTO pending (id, kind, folder, details) VALUES (?, ?, ?, ?)"
-        self.store.execute(sql, (self.take("pending"), REINDEX, folder, details))
+        sql = "INSERT INTO pending (kind, folder, details) VALUES (?, ?, ?)"
+        self.store.execute(sql, (REINDEX, folder, details))
 
     def continue_work(self, work: Work) -> None:
         """Note that this process does a work now."""
