@@ -35,8 +35,7 @@ class Hashed(TextEncoder):
     dim, fingerprint = DIM, "hashed"
 
     def __init__(self) -> None:
-        random = np.random.default_rng(0)
-        self._vectors = random.standard_normal((VOCABULARY, DIM)).astype(np.float32)
+        self._vectors = np.random.default_rng(0).standard_normal((VOCABULARY, DIM), np.float32)
 
     def encode(self, texts: Sequence[str], *, role: Any = None, **_: Any) -> Any:
         """Float32 (n, DIM)."""
