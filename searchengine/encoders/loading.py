@@ -225,7 +225,7 @@ class CollectionEncoder:
         self._collection: Encoded = proxy(collection)
         self._loading, self._closed = Lock(), False
         self._present: QuestionEncoder | None = None
-        self._expected: tuple[QuestionEncoder, ...] = ()
+        self._expected: QuestionEncoder | None = None
         if encoder is not None:
             check_built_by(encoder, collection.settings["encoder"], collection.path)
             self._present = QuestionEncoder(encoder, runtime)
@@ -234,7 +234,7 @@ class CollectionEncoder:
     def close(self) -> None:
         """Let go of all encoders. Loading one afterwards raises CollectionError."""
         with self._loading:
-            self._closed, self.argument, self._present, self._expected = True, None, None, ()
+            self._closed, self.argument, self._present, self._expected = True, None, None, None
 
     def load(self, settings: Mapping[str, Any] | None = None) -> TextEncoder:
         """The encoder of `questions`, for documents."""
@@ -267,30 +267,24 @@ class CollectionEncoder:
         if present is not None and self._built(settings["encoder"]) is None:
             check_built_by(present.encoder, settings["encoder"], self._collection.path)
 
-    def expect(self, encoder: TextEncoder, runtime: RuntimeConfig | None) -> object:
-        """Hold another encoder too, until `settle` gets what this returns.
-
-        A reindex may commit its vectors from now on.
-        """
+    def expect(self, encoder: TextEncoder, runtime: RuntimeConfig | None) -> None:
+        """Hold another encoder too, until `settle`: a reindex may commit its vectors."""
+        self.settle()  # after one that was interrupted
         with self._loading:
-            self._expected += (QuestionEncoder(encoder, runtime),)
-            return self._expected[-1]
+            self._expected = QuestionEncoder(encoder, runtime)
 
-    def settle(self, expected: object) -> None:
-        """Hold the encoder that built the state shown instead of the one before, and no more.
-
-        Those of later reindexes, which another thread may have begun meanwhile, are held too.
-        """
+    def settle(self) -> None:
+        """Hold the encoder that built the state shown, and not the other."""
         with self._loading:
             built = self._built(self._collection.settings["encoder"])
             if built is not None and built is not self._present:
                 self._present, self.argument, self.runtime = built, built.encoder, built.runtime
-            self._expected = tuple(held for held in self._expected if held is not expected)
+            self._expected = None
 
     def _built(self, identity: Mapping[str, Any]) -> QuestionEncoder | None:
         """The encoder held that built a state."""
-        # Those expected first: `settle` moves one from there. Vectors that came with their
+        # The expected one first: `settle` moves it from there. Vectors that came with their
         # documents are of no reindex.
-        expected = () if identity["fingerprint"] == NO_ENCODER else self._expected
-        held = [each for each in (self._present, *expected) if each is not None]
+        expected = None if identity["fingerprint"] == NO_ENCODER else self._expected
+        held = [each for each in (self._present, expected) if each is not None]
         return next((each for each in held if has_built(each.encoder, identity)), None)

@@ -95,9 +95,9 @@ def reindex(
         _check_same(path, target.settings, chosen, settings)
         work = Reindexing(collection, place, target, reader, progress)
         work.encode()
-        expected = present.expect(chosen, runtime)
+        present.expect(chosen, runtime)
         work.swap()
-    present.settle(expected)
+        present.settle()
 
 
 def place_of(collection: Backend) -> "FolderPlace":
