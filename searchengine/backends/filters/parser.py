@@ -62,14 +62,12 @@ _HINTS = {
     "exists": "; write exists(year)",
     "&&": "; write and",
     "||": "; write or",
-    **dict.fromkeys(("matches", "startswith", "regexp"), "; write like 'deep%'"),
-    "ilike": "; write like, which ignores case",
     **dict.fromkeys("'\"`", "; no second quotation mark ends it"),
 }
 _CHAIN = "write year > 2010 and year < 2015, or year between 2011 and 2014"
-# SQLite's parser holds 100 things at once, and an expression is 1,000 levels deep at most: see
-# filters.tree for what a level takes.
-_MAX_DEPTH = 50
+# SQLite's parser holds 100 things at once, of which a level takes three. An expression is 1,000
+# levels deep at most.
+_MAX_DEPTH = 20
 _MAX_TESTS = 400
 _MAX_PATTERN = 256  # matching may take the product of pattern and text
 _SHOWN = 60  # characters to either side of a mistake

@@ -79,26 +79,22 @@ def fields_of(node: Filter) -> list[Field]:
     return [field for operand in node.operands for field in fields_of(operand)]
 
 
-def condition_of(node: Filter, check: Callable[[Predicate, Check], Condition]) -> Condition:
+def condition_of(
+    node: Filter, check: Callable[[Predicate, Check], Condition], inside: str = ""
+) -> Condition:
     """A tree as a condition over `documents`; `check` writes one check of a predicate.
 
-    The deepest operand comes first: SQLite's parser has a stack of 100, in which a level takes one
-    place then, and after `(x AND` it would take three.
+    `inside`: the word that joins it with others.
     """
-
-    def written(node: Filter, inside: str) -> tuple[str, tuple[Any, ...], int]:
-        if isinstance(node, Predicate):
-            parts = [(*check(node, one), 0) for one in node.checks] or [("false", (), 0)]
-            word, form = " OR ", "({})" if node.holds else "NOT coalesce({}, false)"
-        else:
-            word = " OR " if node.either else " AND "
-            parts = sorted((written(o, word) for o in node.operands), key=lambda part: -part[2])
-            form = "({})" if word > inside else "{}"  # in alphabetical order: an OR inside an AND
-        text = form.format(word.join(text for text, _, _ in parts))
-        return text, tuple(value for _, values, _ in parts for value in values), 1 + parts[0][2]
-
-    text, parameters, _ = written(node, "")
-    return text, parameters
+    if isinstance(node, Predicate):
+        parts = [check(node, one) for one in node.checks] or [("false", ())]
+        word, form = " OR ", "({})" if node.holds else "NOT coalesce({}, false)"
+    else:
+        word = " OR " if node.either else " AND "
+        parts = [condition_of(operand, check, word) for operand in node.operands]
+        form = "({})" if word > inside else "{}"  # in alphabetical order: an OR inside an AND
+    text = form.format(word.join(text for text, _ in parts))
+    return text, tuple(value for _, values in parts for value in values)
 
 
 def like_pattern(pattern: str, wildcards: Mapping[str, str], escape: Callable[[str], str]) -> str:
