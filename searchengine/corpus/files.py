@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pathspec import GitIgnoreSpec
 
@@ -58,13 +58,6 @@ _DATABASE = "documents.db"  # a folder that holds it is a collection
 _Rules = tuple[tuple[Path, GitIgnoreSpec], ...]  # folders with a .gitignore, from above
 
 
-class _Source(NamedTuple):
-    """A file, and what it is read as."""
-
-    path: Path
-    kind: Kind
-
-
 def check_corpus(corpus: str | Path) -> Path:
     """The path of an existing corpus, "-" for standard input. Raises CorpusError."""
     path = Path(corpus)
@@ -76,22 +69,22 @@ def check_corpus(corpus: str | Path) -> Path:
     return path
 
 
-def _sources(path: Path, unread: "Unread", gitignore: bool) -> list[_Source]:
-    """What a corpus consists of. Raises OSError, and CorpusError for a file of another kind."""
+def _sources(path: Path, unread: "Unread", gitignore: bool) -> list[Path]:
+    """The files of a corpus. Raises OSError, and CorpusError for a file of another kind."""
     if beir := beir_corpus(path):
-        return [_Source(beir, LINES)]
+        return [beir]
     if (path / _DATABASE).is_file():
         raise bad(path, "is a collection; searchengine copy writes one to another folder or server")
     if path.is_dir():
-        return _with_kinds(folder_files(path, unread, gitignore))
-    format_ = LINES if path == STDIN else kind_of(path)
-    if format_ is None:
+        return folder_files(path, unread, gitignore)
+    if path != STDIN and kind_of(path) is None:
         raise bad(path, f"expected {_READABLE}{_HINTS.get(path.suffix, '')}")
-    return [_Source(path, format_)]
+    return [path]
 
 
-def _with_kinds(files: Sequence[Path]) -> list[_Source]:
-    return [_Source(file, format_) for file in files if (format_ := kind_of(file))]
+def _kind(path: Path) -> Kind:
+    """The format of a file that is read, or of standard input."""
+    return kind_of(path) or LINES
 
 
 def beir_corpus(folder: Path) -> Path | None:
@@ -107,7 +100,8 @@ def count_records(corpus: str | Path, gitignore: bool = True) -> int | None:
     """
     total = 0
     with suppress(OSError, CorpusError):  # reading it reports the error
-        for path, format_ in _sources(Path(corpus), Unread(), gitignore):
+        for path in _sources(Path(corpus), Unread(), gitignore):
+            format_ = _kind(path)
             if format_ in (LINES, TABLE) and path.suffix != ".gz" and path.is_file():
                 with open(path, "rb") as file:
                     total += sum(1 for _ in file)
@@ -261,10 +255,7 @@ def read_corpus(
     columns = Columns() if columns is None else columns
     path, listed = check_corpus(corpus), Unread() if unread is None else unread
     try:
-        if files is None:
-            sources = _sources(path, listed, gitignore)
-        else:
-            sources = _with_kinds(files)
+        sources = _sources(path, listed, gitignore) if files is None else files
         is_folder = files is not None or (path.is_dir() and not beir_corpus(path))
         base = path if is_folder else path.parent
         reader = _Reader(base, str(base.resolve()), is_folder, on_bad, key_prefix, columns, unread)
@@ -276,7 +267,7 @@ def read_corpus(
     if files is None and not sources:
         what = f"no files to read in this folder; expected {_READABLE}. {listed.sentence()}"
         raise EmptyCorpus(str(bad(path, what.strip())))
-    if files is None and columns.chosen and not any(s.kind.records for s in sources):
+    if files is None and columns.chosen and not any(_kind(file).records for file in sources):
         raise bad(path, f"text files have no fields; leave {' and '.join(columns.chosen)} out")
     return reader.read(sources)
 
@@ -293,17 +284,18 @@ class _Reader:
     columns: Columns
     unread: Unread | None
 
-    def read(self, sources: Sequence[_Source]) -> Iterator[Document]:
+    def read(self, files: Sequence[Path]) -> Iterator[Document]:
         """The documents of files, in order."""
         if self.is_folder:
             _check_utf8(self.root, "folder")
         with Parser() as parser:
-            for source in sources:
+            for path in files:
+                format_ = _kind(path)
                 try:
-                    if self.is_folder or not source.kind.records:
-                        _check_utf8(str(source.path), "file")
-                    read = self._records if source.kind.records else self._texts
-                    yield from read(source, parser)
+                    if self.is_folder or not format_.records:
+                        _check_utf8(str(path), "file")
+                    read = self._records if format_.records else self._texts
+                    yield from read(path, format_, parser)
                 except CorpusError as error:
                     if not self.is_folder:
                         raise
@@ -323,13 +315,12 @@ class _Reader:
             raise CorpusError(f"{error}; {how}") from error
         report(error, self.on_bad)
 
-    def _records(self, source: _Source, parser: Parser) -> Iterator[Document]:
+    def _records(self, path: Path, format_: Kind, parser: Parser) -> Iterator[Document]:
         """The documents of a file of records.
 
         The key of a record without an id is a hash of its content; in a folder the path of the file
         and "#" come before a key.
         """
-        path, format_ = source
         if format_ is TABLE:
             records = read_table(path, self._leave, self.columns)
         else:
@@ -361,18 +352,17 @@ class _Reader:
                 )
             yield document
 
-    def _texts(self, source: _Source, parser: Parser) -> Iterator[Document]:
+    def _texts(self, path: Path, format_: Kind, parser: Parser) -> Iterator[Document]:
         """The documents of a file. Keys: the path below the root, then "#" and the part, if any.
 
         The metadata of a file are its path, size in bytes and time of modification (UTC); a field
         of the same name in the file replaces them. The field `unreadable` names what could not be
         read. The title is what the file names, or else the file's name. Raises CorpusError.
         """
-        path, format_ = source
         file, encoding = path.relative_to(self.base).as_posix(), ""
         name = Path(path.stem).stem if path.suffix == ".gz" else path.stem
         fields = {"path": file, **_stat(path)}
-        for part, lost in _with_losses(source, _parts(path, format_, parser)):
+        for part, lost in _with_losses(path, format_, _parts(path, format_, parser)):
             metadata = {**fields, **part.metadata}
             encoding = metadata.get("encoding", "")
             if part.headings:
@@ -391,7 +381,7 @@ class _Reader:
             self.unread.encodings[encoding] += 1
 
 
-def _with_losses(source: _Source, parts: Parts) -> Iterator[tuple[Text, list[str]]]:
+def _with_losses(path: Path, format_: Kind, parts: Parts) -> Iterator[tuple[Text, list[str]]]:
     """The texts of a file, each with what cannot be read behind it; the first also what is before.
 
     Of several texts, those that are blank are left out. Raises CorpusError without any text.
@@ -401,7 +391,7 @@ def _with_losses(source: _Source, parts: Parts) -> Iterator[tuple[Text, list[str
         for part in parts:
             if isinstance(part, str):
                 lost.append(part)
-            elif part.text or not source.kind.empty:
+            elif part.text or not format_.empty:
                 if text is not None:
                     yield text, lost
                     lost = []
@@ -409,10 +399,10 @@ def _with_losses(source: _Source, parts: Parts) -> Iterator[tuple[Text, list[str
     except UnreadableFile as error:
         if text is None:
             raise
-        what = str(error).removeprefix(f"{source.path}: ")
+        what = str(error).removeprefix(f"{path}: ")
         lost.append(f"what follows was not read: {what}")
     if text is None:
-        raise bad(source.path, (lost or [source.kind.empty])[0])
+        raise bad(path, (lost or [format_.empty])[0])
     yield text, lost
 
 
