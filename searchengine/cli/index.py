@@ -199,7 +199,7 @@ def _outcome(
     result["bad"]["first"] = [*malformed.first, *result["bad"]["first"]][:1000]
     result |= {"collection": opt.named(collection)}
     result |= {"unreadable": asdict(unread.failed), "skipped": dict(unread.kinds)}
-    return result | {"encodings": dict(unread.encodings), "seconds": None, "problem": None} | more
+    return result | {"seconds": None, "problem": None} | more
 
 
 def _show(outcome: dict[str, Any], skipped: str) -> None:
@@ -217,8 +217,6 @@ def _show(outcome: dict[str, Any], skipped: str) -> None:
             lines.append(f"… and {count - most} more; --json lists the first 1000")
         if count:
             note("\n  ".join([f"{count} {name.replace('_', ' ')}, left out:", *lines]))
-    if encodings := sorted(outcome["encodings"].items(), key=lambda item: -item[1]):
-        note(f"not UTF-8 and converted: {', '.join(f'{n:,} in {name}' for name, n in encodings)}")
     if skipped:
         note(skipped)
 

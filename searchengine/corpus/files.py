@@ -123,13 +123,11 @@ class Unread:
         kinds: suffix → number of files of a format that is not read, and what else was passed
             over, such as links to folders.
         failed: messages of files that could not be read.
-        encodings: encoding → number of files that were not UTF-8 and were read.
         ignored: number of files and folders that a .gitignore leaves out.
     """
 
     kinds: Counter[str] = field(default_factory=Counter)
     failed: LeftOut = field(default_factory=LeftOut)
-    encodings: Counter[str] = field(default_factory=Counter)
     ignored: int = 0
 
     def sentence(self) -> str:
@@ -359,12 +357,11 @@ class _Reader:
         of the same name in the file replaces them. The field `unreadable` names what could not be
         read. The title is what the file names, or else the file's name. Raises CorpusError.
         """
-        file, encoding = path.relative_to(self.base).as_posix(), ""
+        file = path.relative_to(self.base).as_posix()
         name = Path(path.stem).stem if path.suffix == ".gz" else path.stem
         fields = {"path": file, **_stat(path)}
         for part, lost in _with_losses(path, format_, _parts(path, format_, parser)):
             metadata = {**fields, **part.metadata}
-            encoding = metadata.get("encoding", "")
             if part.headings:
                 metadata["headings"] = [asdict(heading) for heading in part.headings]
             if lost:
@@ -377,8 +374,6 @@ class _Reader:
             yield Document(key, part.text, title, metadata, str(path), self.root, file)
             for what in lost:
                 self._lose(bad(path, what))
-        if encoding and self.unread is not None:
-            self.unread.encodings[encoding] += 1
 
 
 def _with_losses(path: Path, format_: Kind, parts: Parts) -> Iterator[tuple[Text, list[str]]]:
