@@ -6,7 +6,6 @@ that reads like a number (12, -3.50; not 007 or 1e3) or true and false becomes o
 
 import csv
 import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -23,7 +22,6 @@ from searchengine.corpus.text_files import (
     read_bytes,
     read_lines,
     some_fields,
-    too_long,
     unreadable,
 )
 from searchengine.errors import CorpusError, UnknownFields
@@ -132,7 +130,7 @@ def read_table(path: Path, leave: Callable[[CorpusError], None], columns: Column
 
     Raises CorpusError if the header does not name the text.
     """
-    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # the default refuses texts over 128 KiB
+    csv.field_size_limit(LONGEST)  # the default refuses texts over 128 KiB
     header: list[str] = []
 
     def skip(error: CorpusError) -> None:
@@ -180,26 +178,23 @@ def _rows(
     lines: list[int] = []  # of the row that is being read
 
     def texts() -> Iterator[str]:
-        size = 0
         for number, line in numbered:
-            size = len(line) + (size if lines else 0)
             lines.append(number)
-            if size > LONGEST:
-                raise csv.Error(too_long("row"))
             yield line
 
+    reader = csv.reader(texts(), **dialect)
     while True:
+        lines.clear()
         try:
-            for cells in csv.reader(texts(), **dialect):
-                yield lines[0], cells
-                lines.clear()
+            cells: list[str] | csv.Error = next(reader)
+        except StopIteration:
             return
         except csv.Error as error:
+            cells = error
             if len(lines) > 1:
                 how = "check for a quote that is not closed"
-                error = csv.Error(f"{error}; lines {lines[0]}–{lines[-1]} are one row, {how}")
-            yield lines[0], error
-            lines.clear()
+                cells = csv.Error(f"{error}; lines {lines[0]}–{lines[-1]} are one row, {how}")
+        yield lines[0], cells
 
 
 def _cell(name: str, value: str) -> str | int | float | bool:
