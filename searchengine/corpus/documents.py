@@ -318,16 +318,12 @@ def _of_json(value: Any) -> Any:
 
     if isinstance(value, np.ndarray):
         return [*value] if value.ndim else _of_json(value[()])
-    if isinstance(value, np.datetime64 | np.timedelta64):
-        if np.isnat(value):
-            return None
-        if isinstance(value, np.datetime64):
-            return str(value)  # as a number, it would lose its unit
-        has_length = np.datetime_data(value)[0] not in ("Y", "M")
-        return float(value / np.timedelta64(1, "s")) if has_length else value
+    if isinstance(value, np.datetime64):
+        return None if np.isnat(value) else str(value)  # as a number, it would lose its unit
     if type(value).__name__ in ("NAType", "NaTType"):  # of pandas, which need not be installed
         return None
-    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, np.generic) and not isinstance(value, np.timedelta64):
+        value = value.item()
     if isinstance(value, float | Decimal) and math.isnan(value):
         return None
     if isinstance(value, Decimal):
