@@ -43,7 +43,7 @@ from searchengine.indexer.search.segment_files import Parts, read_manifest
 from searchengine.indexer.storage.durable import Checksum
 from searchengine.indexer.storage.manifest import MANIFEST, VECTORS, Manifest
 from searchengine.indexer.storage.rotation import ROTATION_SAMPLE, Prefixes, pca
-from searchengine.indexer.storage.vectors_file import PASSAGES, VectorFile
+from searchengine.indexer.storage.vectors_file import PASSAGES, VectorFile, as_floats
 from searchengine.indexer.storage.words_file import WORDS, Postings, WriteWords
 
 __all__ = ["Segment", "SegmentConfig"]
@@ -392,11 +392,10 @@ class Segment:
     def verified(self, rows: Allowed | npt.ArrayLike | None = None) -> Iterator[Floats]:
         """Rows (all by default), verified as they are read: blocks (n, D).
 
-        SegmentError: a row is not a unit vector; at the end, the file was altered.
+        SegmentError, at the end: the file was altered.
         """
         file, checksum, only, _ = self._part(rows)
-        for _, block in file.verified(checksum, only):
-            yield block
+        return (as_floats(stored, file.storage) for stored in file.verified(checksum, only))
 
     def over(self, config: SegmentConfig, kept: Allowed | npt.ArrayLike | None = None) -> "Segment":
         """The same rows with another index config; its coarse stage is built in memory.

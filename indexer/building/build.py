@@ -56,6 +56,7 @@ from searchengine.indexer.storage.vectors_file import (
     DTYPES,
     PASSAGES,
     VectorFile,
+    as_floats,
     write_passages,
     write_vectors,
 )
@@ -102,8 +103,6 @@ def write_segment(
         if isinstance(vectors, VectorFile):
             for name, entry in files.items():
                 link_verified(vectors.path.with_name(name), folder / name, entry)
-            for i, rows in enumerate(vectors.blocks()):
-                vectors.check_unit(rows, np.arange(i * BLOCK_ROWS, i * BLOCK_ROWS + len(rows)))
             stored = VectorFile(folder / VECTORS, vectors.rows, dim, config.storage)
         else:
             stored = write_vectors(folder / VECTORS, dim, config.storage, vectors)
@@ -261,10 +260,12 @@ def merged_blocks(
 
     def blocks() -> Iterator[npt.NDArray[Any]]:
         for file, checksum, only, _ in parts:
-            for stored, rows in file.verified(checksum, only):
-                same = file.storage is storage
-                yield stored if same else unit_rows(rows).astype(DTYPES[storage])
-                report("Merging", len(rows), total)
+            for stored in file.verified(checksum, only):
+                if file.storage is storage:
+                    yield stored
+                else:
+                    yield unit_rows(as_floats(stored, file.storage)).astype(DTYPES[storage])
+                report("Merging", len(stored), total)
 
     return dim, blocks()
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.indexer.arrays import BLOCK_ROWS, UNIT_SLACK, Floats, RowNumbers, evenly
+from searchengine.indexer.arrays import BLOCK_ROWS, Floats, RowNumbers, evenly
 from searchengine.indexer.config import Storage
 from searchengine.indexer.errors import SegmentError, VectorError
 from searchengine.indexer.storage.durable import FileEntry, altered
@@ -156,8 +156,8 @@ class VectorFile:
 
     def verified(
         self, checksum: str, only: RowNumbers | None = None
-    ) -> Iterator[tuple[npt.NDArray[np.uint8], Floats]]:
-        """Rows in order, as stored and as float32, from one read of the whole file.
+    ) -> Iterator[npt.NDArray[np.uint8]]:
+        """Rows in order, as they are stored (for `as_floats`), from one read of the whole file.
 
         They are verified only when the iterator has ended without an error.
 
@@ -166,12 +166,10 @@ class VectorFile:
             only: rising row numbers; None for all.
 
         Yields:
-            at most BLOCK_ROWS rows, (n, bytes per row) and (n, D), in a buffer that the next block
-            overwrites.
+            at most BLOCK_ROWS rows, (n, bytes per row), in a buffer that the next block overwrites.
 
         Raises:
-            SegmentError: a row is not a unit vector, or the file was truncated; at the end, the
-                checksum does not match.
+            SegmentError: the file was truncated; at the end, the checksum does not match.
         """
         hashed = hashlib.sha256(self._read(0, bytearray(self.offset)))
         width = self._bytes.shape[1]
@@ -179,35 +177,13 @@ class VectorFile:
         for first in range(0, self.rows, BLOCK_ROWS):
             stored = buffer[: self.rows - first]
             hashed.update(self._read(self.offset + first * width, stored.data))
-            numbers = np.arange(first, first + len(stored))
             if only is not None:
                 numbers = only[slice(*np.searchsorted(only, [first, first + len(stored)]))]
                 stored = stored[numbers - first]
-            if numbers.size:
-                rows = as_floats(stored, self.storage)
-                self.check_unit(rows, numbers)
-                yield stored, rows
+            if stored.size:
+                yield stored
         if hashed.hexdigest() != checksum:
             raise altered(self.path)
-
-    def check_unit(self, rows: Floats, numbers: RowNumbers) -> None:
-        """Raise SegmentError, naming the row, if one of these (n, D) is not a unit vector.
-
-        Rounding to the storage changes a norm by at most half a unit in the last place of a value,
-        and summing D squares in float32 by at most D units in the last place of float32; what
-        counts as a unit row (UNIT_SLACK) may be off by half of that.
-        """
-        half_unit = 2.0**-11 if self.storage is Storage.FLOAT16 else 2.0**-24
-        tolerance = 2 * half_unit + self.dim * 2.0**-24 + UNIT_SLACK
-        with np.errstate(invalid="ignore", over="ignore"):
-            norms = np.sqrt(np.einsum("nd,nd->n", rows, rows))
-            wrong = ~(np.abs(norms - 1) <= tolerance)  # NaN is wrong too
-        if wrong.any():
-            i = int(wrong.argmax())
-            raise SegmentError(
-                f"{self.path}: row {numbers[i]} must be a vector of length 1, its length is "
-                f"{norms[i]:g}; restore it or index again"
-            )
 
     def _read(self, start: int, into: bytearray | memoryview) -> bytearray | memoryview:
         """Fill a buffer from the file, because read errors of its map would kill the process."""

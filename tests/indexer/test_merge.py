@@ -28,7 +28,7 @@ QUERIES = rows(12, 1)
 
 def raw(segment: Segment) -> np.ndarray:
     file, checksum, *_ = segment._part(None)
-    return np.concatenate([stored.copy() for stored, _ in file.verified(checksum)])
+    return np.concatenate([stored.copy() for stored in file.verified(checksum)])
 
 
 @given(st.data())

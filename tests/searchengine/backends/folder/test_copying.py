@@ -4,7 +4,6 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +13,8 @@ from conftest import WordLengths
 from searchengine import SearchEngine
 from searchengine.backends.folder.store import SegmentRow, Store
 from searchengine.errors import CollectionError
-from searchengine.indexer.config import Storage
 from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.segment import Segment, SegmentConfig
-from searchengine.indexer.storage.durable import FileEntry
 
 DIM = 24
 CONFIG = SegmentConfig(prefix=8, shortlist=40)
@@ -65,37 +62,6 @@ def test_a_merge_refuses_a_flipped_bit(tmp_path: Path, place: int) -> None:
     with pytest.raises(SegmentError, match=r"b/vectors\.faiss does not match its checksum"):
         Segment.merge(tmp_path / "m", [(first, None), (second, live)], CONFIG)
     assert not (tmp_path / "m").exists()
-
-
-@pytest.mark.parametrize("storage", Storage)
-@pytest.mark.parametrize("factor", [np.nan, np.inf, 0, 1.01])
-def test_a_row_that_is_no_unit_vector_is_refused_whatever_its_checksum(
-    tmp_path: Path, storage: Storage, factor: float
-) -> None:
-    config = replace(CONFIG, storage=storage)
-    segment = Segment.build(tmp_path / "a", rows(20), config)
-    path = segment.path / "vectors.faiss"
-    stored = np.memmap(
-        path,
-        "<f2" if storage is Storage.FLOAT16 else "<f4",
-        "r+",
-        segment._opened().file.offset,
-        (20, DIM),
-    )
-    with np.errstate(all="ignore"):
-        stored[7] *= factor
-    stored.flush()
-    del stored
-    files = {**segment.manifest.files, "vectors.faiss": FileEntry.from_file(path)}
-    (segment.path / "manifest.json").write_text(replace(segment.manifest, files=files).to_json())
-    again = Segment.open(segment.path)
-    message = r"a/vectors\.faiss: row 7 must be a vector of length 1"
-    for i, taken in enumerate((None, [2, 7, 9])):
-        with pytest.raises(SegmentError, match=message):
-            Segment.merge(tmp_path / f"m{i}", [(again, taken)], config)
-    with pytest.raises(SegmentError, match=message):
-        Segment.rebuild(tmp_path / "r", again.path, replace(config, prefix=12))
-    assert {each.name for each in tmp_path.iterdir()} == {"a"}
 
 
 def test_the_bytes_that_are_hashed_are_the_bytes_that_are_copied(tmp_path: Path) -> None:
