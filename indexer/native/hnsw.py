@@ -127,7 +127,6 @@ class NativeGraph:
         matrix @ query. None: it is the first p dimensions.
         """
         arrays, self._kept = graph_arrays(index, name)  # read by the kernel
-        self.width = arrays.width
         arrays.rows, arrays.dim = file.rows, file.dim
         arrays.half, arrays.full = file.storage is Storage.FLOAT16, file.address
         arrays.matrix = None if matrix is None else address(matrix)

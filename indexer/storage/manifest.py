@@ -21,7 +21,6 @@ from searchengine.indexer.storage.words_file import WORDS
 
 FORMAT = 5
 """The format that is written, and the only one that is opened."""
-METRIC = "cosine"
 MANIFEST = "manifest.json"
 VECTORS = "vectors.faiss"
 ROTATION = "rotation.npy"
@@ -64,25 +63,22 @@ class Manifest:
 
     def to_json(self) -> str:
         """The text of manifest.json; its last key is the checksum of all others."""
+        storage = self.config.storage
+        start = header(self.rows, self.dim, storage)
         values: dict[str, Any] = {
             "format": FORMAT,
-            "metric": METRIC,
+            "metric": "cosine",
             "rows": self.rows,
             "dim": self.dim,
             "config": self.config.as_dict(),
-            "vectors": self._vectors(),
+            # (rows, dim) values of a numpy dtype, after so many bytes
+            "vectors": {"file": VECTORS, "offset": len(start), "dtype": DTYPES[storage]},
             "files": {name: asdict(entry) for name, entry in sorted(self.files.items())},
             "provenance": dict(sorted(self.provenance.items())),
             "tuning": self.tuning,
         }
         values["sha256"] = _checksum(values)
         return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
-
-    def _vectors(self) -> dict[str, Any]:
-        """Where the rows are stored: (rows, dim) values of a numpy dtype, after `offset` bytes."""
-        storage = self.config.storage
-        offset = len(header(self.rows, self.dim, storage))
-        return {"file": VECTORS, "offset": offset, "dtype": DTYPES[storage]}
 
     def write(self, path: Path) -> None:
         """Write manifest.json and sync it."""
@@ -118,7 +114,7 @@ class Manifest:
         if not sound:
             raise SegmentError(f"{source} was altered after it was written; restore it")
         try:
-            manifest = cls(
+            return cls(
                 rows=values["rows"],
                 dim=values["dim"],
                 config=SegmentConfig.from_dict(values["config"]),
@@ -129,12 +125,6 @@ class Manifest:
                 provenance={str(key): str(value) for key, value in values["provenance"].items()},
                 tuning=values["tuning"],
             )
-            for name, expected in (("metric", METRIC), ("vectors", manifest._vectors())):
-                if values[name] != expected:
-                    raise SegmentConfigError(
-                        f"{name} must be {expected!r}, got {shown(values[name])}"
-                    )
-            return manifest
         except (KeyError, TypeError, AttributeError, RecursionError, SegmentConfigError) as error:
             what = str(error) if isinstance(error, SegmentConfigError) else repr(error)
             raise SegmentError(
