@@ -8,7 +8,7 @@ spelling      words that no document has
 snapshot      the state of one commit, to read from
 view          the snapshot that an open collection shows
 writer        one commit: a transaction on tables and segments
-merging       which segments to merge, and how
+merging       which segments to merge, and when
 folders       segments and new folders on the disk
 collection    the backend: create, delete, update, merge
 """

@@ -21,7 +21,7 @@ from searchengine.backends.folder.folders import (
 )
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.backends.folder.store import SegmentRow, Store
-from searchengine.backends.folder.writer import Writer, writing
+from searchengine.backends.folder.writer import OpenSegment, Writer, writing
 from searchengine.errors import CollectionBusy, CollectionError, QueryError
 from searchengine.indexer.config import Device
 from searchengine.indexer.errors import SegmentError
@@ -178,8 +178,8 @@ class View(Backend):
 
     def open_segments(self, rows: Sequence[SegmentRow]) -> dict[SegmentRow, Segment]:
         """Committed segments; they stay open whatever becomes of their folders."""
-        held = self.segments
-        return {row: held.get(row) or self._open_segment(row) for row in rows}
+        open_segment = self._opener(dict(self.segments))
+        return {row: open_segment(row) for row in rows}
 
     @contextmanager
     def writing(
@@ -192,22 +192,15 @@ class View(Backend):
 
         Raises EncoderMismatch if the collection is not accepted here, or they do not suit it.
         """
-        opened: dict[SegmentRow, Segment] = {}
-
-        def open_segment(row: SegmentRow) -> Segment:
-            if row not in opened:
-                opened.update(self.open_segments([row]))
-            return opened[row]
-
-        wait = self.wait if wait is None else wait
+        opened, wait = dict(self.segments), self.wait if wait is None else wait
         try:
-            with writing(self.path, store, open_segment, wait) as writer:
+            with writing(self.path, store, self._opener(opened), wait) as writer:
                 self.accepts(store.settings())
                 check_made_by(self.path, made_by, store.settings())
                 yield writer
             try:
                 built = writer.opened if self.device is Device.CPU else {}  # a GPU has no copy yet
-                held = {**self.segments, **opened, **built}
+                held = {**self.segments, **opened, **built}  # another thread's, too
                 self._show_newest(held)
                 self._fold_log(store, held)
             except (CollectionError, OSError) as error:
@@ -237,13 +230,7 @@ class View(Backend):
 
     def _newest(self, held: Mapping[SegmentRow, Segment]) -> Snapshot:
         """A snapshot of the last commit; segments in `held` are not opened again."""
-        opened = dict(held)  # a failed try adds to it: the next one is then quicker
-
-        def open_segment(row: SegmentRow) -> Segment:
-            if row not in opened:
-                opened[row] = self._open_segment(row)
-            return opened[row]
-
+        open_segment = self._opener(dict(held))  # a failed try adds to it: the next is quicker
         failed: list[SegmentRow] | None = None
         with reading_errors(self.path):
             for tries_left in reversed(range(_TRIES)):
@@ -291,6 +278,15 @@ class View(Backend):
         if store.log_bytes > FOLDED and store.fold_log():
             self._show_newest(held)
 
-    def _open_segment(self, row: SegmentRow) -> Segment:
-        with reading_errors(self.path):
-            return open_committed(self.path, row, device=self.device, checksum=checksum)
+    def _opener(self, opened: dict[SegmentRow, Segment]) -> OpenSegment:
+        """Opens committed segments, unless they are in `opened`, where it puts them."""
+
+        def open_segment(row: SegmentRow) -> Segment:
+            if row not in opened:
+                with reading_errors(self.path):
+                    opened[row] = open_committed(
+                        self.path, row, device=self.device, checksum=checksum
+                    )
+            return opened[row]
+
+        return open_segment
