@@ -142,8 +142,8 @@ class Segment:
             words: writes the words file unless it can be merged from those of the parts.
             passages: as for `build`.
 
-        Raises as `build`; also SegmentError for a part that is closed or was altered, and
-        VectorError for parts of different widths, or row numbers that a part lacks.
+        Raises as `build`; also SegmentError for a part that is closed, was altered or is of
+        another width, and VectorError for row numbers that a part lacks.
         """
         taken = [segment._part(rows) for segment, rows in parts]
         taken = [part for part in taken if part.size]

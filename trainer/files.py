@@ -5,7 +5,6 @@ JSON, folders, and tensors in safetensors files.
 
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -116,12 +115,6 @@ def write_at_once(path: Path, content: bytes) -> None:
     except BaseException:
         os.unlink(scratch)
         raise
-
-
-def remove_folder(path: Path) -> None:
-    """Remove a folder of ours and everything in it; nothing to do if it is not there."""
-    if path.exists():
-        shutil.rmtree(path)
 
 
 DTYPES = {

@@ -245,17 +245,11 @@ def merged_blocks(
     No part is empty.
 
     Raises:
-        VectorError: no rows, or parts of different dimensions.
+        VectorError: no rows.
     """
     if not parts:
         raise VectorError("a segment needs at least one vector, got none")
     dim, total = parts[0].file.dim, sum(part.size for part in parts)
-    for part in parts:
-        if part.file.dim != dim:
-            raise VectorError(
-                f"merged segments must have equal dimensions, got {dim} and {part.file.dim} "
-                f"({part.file.path.parent})"
-            )
     report = progress or silent
 
     def blocks() -> Iterator[npt.NDArray[Any]]:

@@ -130,8 +130,7 @@ class Words:
     def count(self, term: Term) -> int:
         """How many documents that are not deleted have a term."""
         if isinstance(term, United):
-            rows = self.postings.rows[term.documents]
-            return rows.size if self.live is None else int(self.live.mask[rows].sum())
+            return self.rows_with(term).size
         if term < 0 or self.live is None:
             return 0 if term < 0 else int(self.postings.counts(term))
         count = self._counts.get(term)
@@ -139,20 +138,22 @@ class Words:
             pointer, mask = ctypes.byref(self._in_place), address(self.live.mask)
             count = int(load().kernel_words_count(pointer, term, mask))
         elif count is None:
-            _, documents, _ = self.postings.take(term, term + 1)
-            count = int(self.live.mask[self.postings.rows[documents]].sum())
+            count = self.rows_with(term).size
         self._counts[term] = count
         return count
 
     def rows_with(self, term: Term) -> RowNumbers:
         """The rows of documents that have a term and are not deleted, rising."""
-        if isinstance(term, United):
-            rows = self.postings.rows[term.documents]
-        elif term < 0:
-            return np.zeros(0, np.int64)
-        else:
-            rows = self.postings.rows[self.postings.take(term, term + 1)[1]]
+        rows = self.postings.rows[self._postings(term)[0]]
         return rows if self.live is None else rows[self.live.mask[rows]]
+
+    def _postings(self, term: Term) -> tuple[RowNumbers, Doubles]:
+        """The documents that have a term, rising, and how often."""
+        if isinstance(term, United):
+            return term.documents, term.counts
+        if term < 0:
+            return np.zeros(0, np.int64), np.zeros(0)
+        return self.postings.take(term, term + 1)[1:]
 
     def best(
         self,
@@ -214,12 +215,7 @@ class Words:
         """The score of each document, without a kernel; `by_length`: the norm of each length."""
         sums = np.zeros(self.postings.documents)
         for term, factor in zip(terms, weights.tolist(), strict=True):
-            if isinstance(term, United):
-                documents, frequencies = term.documents, term.counts
-            elif term >= 0:
-                _, documents, frequencies = self.postings.take(term, term + 1)
-            else:
-                continue
+            documents, frequencies = self._postings(term)
             norm = by_length[self.postings.lengths[documents]]
             sums[documents] += factor * ((frequencies * (K1 + 1.0)) / (frequencies + norm))
         return sums

@@ -74,9 +74,6 @@ def write_vectors(
 
     Args:
         blocks: the rows in the number format of the storage, (n_i, dim), or the bytes of these.
-
-    Raises:
-        VectorError: no rows.
     """
     rows = 0
     with path.open("xb") as file:
@@ -84,8 +81,6 @@ def write_vectors(
         for block in blocks:
             file.write(np.ascontiguousarray(block).data)
             rows += len(block)
-        if rows == 0:
-            raise VectorError("a segment needs at least one vector, got none")
         file.seek(0)
         file.write(header(rows, dim, storage))
     return VectorFile(path, rows, dim, storage)

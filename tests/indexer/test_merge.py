@@ -97,7 +97,7 @@ def test_what_cannot_be_merged_is_refused(tmp_path: Path) -> None:
     for parts, config, error, message in (
         ([], CONFIG, VectorError, "at least one vector, got none"),
         ([(first, [])], CONFIG, VectorError, "at least one vector, got none"),
-        ([(first, None), (narrow, None)], CONFIG, VectorError, "equal dimensions, got 24 and 12"),
+        ([(first, None), (narrow, None)], CONFIG, SegmentError, "bytes, expected"),
         ([(first, [50])], CONFIG, VectorError, r"rise strictly within \[0, 50\)"),
         ([(first, None)], wide, SegmentConfigError, "prefix 25 is wider"),
         ([(closed, None)], CONFIG, SegmentError, "is closed"),

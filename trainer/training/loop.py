@@ -10,6 +10,7 @@ as a run without interruption.
 """
 
 import math
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +24,6 @@ import torch
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import TrainingError
-from searchengine.trainer.files import remove_folder
 from searchengine.trainer.runtimes.torch_runtime import ran_out_of_memory
 from searchengine.trainer.training import checkpoint
 from searchengine.trainer.training.examples import Batch
@@ -118,7 +118,7 @@ def train(
                 checkpoint.save(run)  # what cannot be written now, on a full disk, --resume writes
             if not is_stopped(run, signals) and run.processes.main:
                 trained = finish(run)
-                remove_folder(checkpoint.file_of(config.out).parent)
+                shutil.rmtree(checkpoint.file_of(config.out).parent)
             is_stopped(run, signals)  # the others wait here
         return trained or Encoder.load(config.out)
 
