@@ -231,12 +231,11 @@ _SAMPLE = 1 << 20  # bytes to detect by
 _WHOLE = 5  # letters that are whole, for each broken place of UTF-8
 
 # Without the many that differ from these in a few signs only; UTF-8 stands for none of them.
-_LATIN = "cp1252 cp1250 iso8859_2 cp1254 cp1257 iso8859_15 mac-roman cp850 cp437 utf-8".split()
-_ALL = [
-    *_LATIN,
-    *"cp949 cp932 euc_jis_2004 gb18030 big5 cp1251 koi8-r cp1253 cp1255 cp1256".split(),
-]
-_WIDE = ["utf-16-le", "utf-16-be", "utf-8"]
+_LATIN = (
+    "cp1252 cp1250 iso8859_2 cp1254 cp1257 iso8859_15 mac-roman cp850 cp437 utf-8 utf-16-le "
+    "utf-16-be"
+).split()
+_OTHERS = "cp949 cp932 euc_jis_2004 gb18030 big5 cp1251 koi8-r cp1253 cp1255 cp1256".split()
 # A byte beyond ASCII that has a letter beside it, but for the signs of 25 °C and 5 µm.
 _IN_A_WORD = re.compile(
     rb"[A-Za-z\x80-\xff][\x80-\xff]|(?![\xb0\xb5][A-Za-z]\b)[\x80-\xff][A-Za-z]"
@@ -296,14 +295,11 @@ def detected(data: bytes) -> str:
         return ""
     from chardet import detect
 
-    sample, candidates = data[:_SAMPLE], _ALL
-    if b"\0" in data:
-        candidates = _WIDE
-    elif not _IN_A_WORD.search(sample):
+    sample = data[:_SAMPLE]
+    if b"\0" not in data and not _IN_A_WORD.search(sample):
         return "cp1252"
-    else:
-        lines = b"\n".join(line for line in sample.splitlines() if not line.isascii())
-        if sum(byte > 0x7F for byte in lines) < len(_LETTER.findall(lines)):
-            candidates = _LATIN
+    lines = b"\n".join(line for line in sample.splitlines() if not line.isascii())
+    is_latin = sum(byte > 0x7F for byte in lines) < len(_LETTER.findall(lines))
+    candidates = _LATIN if is_latin else _LATIN + _OTHERS
     found = detect(sample, include_encodings=candidates, no_match_encoding="utf-8")["encoding"]
     return "" if found in (None, "utf-8") else _known(found)
