@@ -1,7 +1,8 @@
 """Languages of texts: by their script where it suffices, else by py3langid or function words.
 
-    languages_of(["고래는 잔다.", "Wale schlafen mit einer Hälfte des Gehirns."])  # ["ko", "de"]
-    language_of("Wale schlafen mit einer Hälfte des Gehirns.")  # "de"
+    text = "Wale schlafen mit einer Hälfte des Gehirns."
+    identify_languages(["고래는 잔다.", text])  # ["ko", "de"]
+    language_of(text)  # "de"
 
 py3langid (https://github.com/adbar/py3langid) takes 0.4 s to load, so texts in a script of one
 language are not shown to it, and a question does not wait for it: the text of a hit is judged by
@@ -145,7 +146,7 @@ _FUNCTION_WORDS_OF = {
 """Language, by its code of ISO 639 → word forms in lower case."""
 
 
-def languages_of(texts: Sequence[str]) -> list[str | None]:
+def identify_languages(texts: Sequence[str]) -> list[str | None]:
     """The language of each text, such as a piece of `prose`; None where it is not clear, and of
     code.
 

@@ -17,7 +17,7 @@ from searchengine.backends.contract import Backend, Snapshot
 from searchengine.backends.mode import CHOSEN, WEIGHT, Mode
 from searchengine.corpus.analyzer import DEFAULT, Analyzer, Tokenizer, language_name
 from searchengine.corpus.documents import Document
-from searchengine.corpus.language_traits import SCRIPTS, languages_of, prose
+from searchengine.corpus.language_traits import SCRIPTS, identify_languages, prose
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import LanguageWarning
 from searchengine.ingest.passages import PassageReader
@@ -122,7 +122,7 @@ class Languages:
 def _sample(texts: Iterable[str]) -> tuple[list[str], list[str | None]]:
     """Pieces of prose of the texts, and their languages."""
     pieces = [piece for text in texts for piece in prose(text)]
-    return pieces, languages_of(pieces)
+    return pieces, identify_languages(pieces)
 
 
 def _unread(encoder: TextEncoder, texts: Sequence[str], sample: Sequence[str | None]) -> Unread:
@@ -196,7 +196,7 @@ def weight_for(encoder: TextEncoder, texts: Sequence[str]) -> float:
     WEIGHT if the encoder's tokenizer knows the language, as far as can be measured.
     """
     letters = [character for text in texts for character in text if character.isalpha()]
-    (joined,) = languages_of(["\n".join(texts)])
+    (joined,) = identify_languages(["\n".join(texts)])
     if joined not in SCRIPTS and 2 * sum(map(_is_latin, letters)) >= len(letters):
         english = _tokens_per_letter(encoder, [_ENGLISH], str.isalpha)
         tokens = _tokens_per_letter(encoder, texts, str.isalpha) / (english or 1.0)

@@ -14,7 +14,7 @@ from tiny_model import WIDTH, write_sentence_transformer
 from searchengine import SearchEngine
 from searchengine.backends.mode import WEIGHT, Mode
 from searchengine.cli import cli
-from searchengine.corpus.language_traits import languages_of, prose
+from searchengine.corpus.language_traits import identify_languages, prose
 from searchengine.engine import discard_reindex, load_encoder
 from searchengine.errors import LanguageWarning
 from searchengine.ingest.languages import analyzer_for, weight_for
@@ -47,30 +47,30 @@ LANGUAGES = {
 
 @pytest.mark.parametrize("code", LANGUAGES)
 def test_languages_are_told(code: str) -> None:
-    assert languages_of([LANGUAGES[code]]) == [code]
+    assert identify_languages([LANGUAGES[code]]) == [code]
 
 
 def test_japanese_is_told_by_its_kana_and_code_by_its_punctuation() -> None:
-    assert languages_of(["酵母菌"]) == ["zh"]
-    assert languages_of([f"{JAPANESE} SearchEngine.open"]) == ["ja"]
-    assert languages_of([CODE]) == [None]
+    assert identify_languages(["酵母菌"]) == ["zh"]
+    assert identify_languages([f"{JAPANESE} SearchEngine.open"]) == ["ja"]
+    assert identify_languages([CODE]) == [None]
     commands = "\n".join(f"    run --step {i} and the file of the day" for i in range(40))
     block = "```\nfor the whole of the list: do what is in it and then stop\n```\n" * 20
     for text in (f"{commands}\n{GERMAN}", f"{block}{GERMAN}\n{block}", f"{GERMAN}\n{commands}"):
-        assert set(languages_of(prose(text))) == {"de"}  # no prose has no say
+        assert set(identify_languages(prose(text))) == {"de"}  # no prose has no say
     tags = f"<p>{FRENCH}</p>\n" * 20
-    assert set(languages_of(prose(tags))) == {"fr"}
-    halves = languages_of(prose(FRENCH * 30 + GERMAN * 30))
+    assert set(identify_languages(prose(tags))) == {"fr"}
+    halves = identify_languages(prose(FRENCH * 30 + GERMAN * 30))
     assert set(halves) >= {"fr", "de"}
-    assert languages_of([f"{ENGLISH} 효모"]) == ["en"]  # a quotation changes nothing
+    assert identify_languages([f"{ENGLISH} 효모"]) == ["en"]  # a quotation changes nothing
 
 
 def test_short_texts_are_judged_together() -> None:
     titles = ["Der Teig", "Die Hefe im Brot", "Warum Brot aufgeht", "Was ein Bäcker über Mehl weiß"]
-    assert languages_of(titles[:1]) == [None]
-    assert languages_of(titles) == ["de"] * 4
-    assert languages_of(["", "a", "1 2 3", "sixsix a bb ccc"]) == [None] * 4
-    assert languages_of([]) == []
+    assert identify_languages(titles[:1]) == [None]
+    assert identify_languages(titles) == ["de"] * 4
+    assert identify_languages(["", "a", "1 2 3", "sixsix a bb ccc"]) == [None] * 4
+    assert identify_languages([]) == []
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_short_texts_are_judged_together() -> None:
     ],
 )
 def test_the_analyzer_suits_the_sample(texts: list[str], analyzer: str) -> None:
-    assert str(analyzer_for(languages_of(texts))) == analyzer
+    assert str(analyzer_for(identify_languages(texts))) == analyzer
 
 
 # --------------------------------------------------------------------------------------- encoders
