@@ -598,14 +598,9 @@ class SearchEngine:
 
         Raises EmptyCorpus (nothing would be left), CorpusError (missing folder), and as `add`.
         """
-        return folder_sync.mirror(
-            in_folder(self.collection, _MIRRORED),
-            self._reader,
-            folder,
-            MirrorOptions() if options is None else options,
-            Unread() if unread is None else unread,
-            on_bad,
-        )
+        options = MirrorOptions() if options is None else options
+        unread, target = unread or Unread(), in_folder(self.collection, _MIRRORED)
+        return folder_sync.mirror(target, self._reader, folder, options, unread, on_bad)
 
     def watch(
         self,

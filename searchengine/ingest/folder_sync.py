@@ -30,14 +30,11 @@ from searchengine.errors import (
 from searchengine.ingest.ingestion import AddOptions, AddSummary, Ingestion, Readers
 
 LOOK = 0.5
-"""Seconds between two looks at a folder that does not change."""
-_LOOK_SHARE = 20  # the same, in times that a look takes
+"""Least seconds between two looks at a folder that does not change, or two passes that fail."""
+_SHARE, _LONGEST = 20, 60.0
+"""The same, in times that one took, and at most: it encodes again what a full disk did not take."""
 RECENT = 2.0
 """Seconds in which a file system may give two writes the same time."""
-RETRY = 1.0
-"""Seconds to wait after a pass that failed."""
-_SHARE, _LONGEST = 4, 60.0
-"""The same, in times that it took, and at most: it encodes again what a full disk did not take."""
 Stamp = tuple[int, int, int, int]
 """Inode, size, and times of a file, of which one changes when it is written again."""
 
@@ -235,35 +232,33 @@ def watch(
         sync = FolderSync(collection, readers, Path(folder).resolve(), options)
     except (OSError, RuntimeError, ValueError) as error:
         raise CorpusError(f"{folder} cannot be watched ({error}); name another folder") from error
-    first, documents = True, 0
-    problems: set[str] = set()  # since a pass succeeded: each is reported once
+    documents = 0
+    problem: str | None = None  # of the pass before; None: there was none
     named: set[str] = set()  # left out before: reported once
     while not stop.is_set():
-        began = time.monotonic()
+        began, before, settled = time.monotonic(), problem, False
         summary, unread, malformed = None, Unread(), LeftOut()
-        settled, problem = False, ""
         try:
             collection.refresh()  # also the encoder, and to let go of SQLite's log
             # A pass that failed may have stored files that are gone by now.
-            if not (sync.look(unread) or first or problems):
-                stop.wait(max(LOOK, _LOOK_SHARE * (time.monotonic() - began)))
-                continue
-            summary = sync.run(unread, malformed.add)
-            settled = sync.settle()
+            is_due = sync.look(unread) or problem != ""
+            if is_due:
+                summary = sync.run(unread, malformed.add)
+                settled, problem = sync.settle(), ""
         except (EncoderMismatch, EncoderMissing):
             raise
         except (CollectionError, CorpusError, EndpointError, OSError) as error:
             if collection.closed:
                 raise
-            problem = str(error)
-        with suppress(CollectionError, OSError), collection.reading() as snapshot:
-            documents = snapshot.count()
-        retry = max(RETRY, min(_SHARE * (time.monotonic() - began), _LONGEST))
-        done = Pass(summary, documents, unread, malformed, problem)
-        left_out = {*unread.failed.first, *malformed.first}
-        news = problem not in problems if problem else first or problems
-        if news or done.changes or not left_out <= named:
-            yield done
-        first, named = first and summary is None, left_out or named
-        problems = {*problems, problem} if problem else set()
-        stop.wait(LOOK if settled else retry if problem else RECENT)
+            is_due, problem = True, str(error)
+        pause = min(max(LOOK, _SHARE * (time.monotonic() - began)), _LONGEST)
+        if is_due:
+            with suppress(CollectionError, OSError), collection.reading() as snapshot:
+                documents = snapshot.count()
+            done = Pass(summary, documents, unread, malformed, problem or "")
+            left_out = {*unread.failed.first, *malformed.first}
+            if problem != before or done.changes or not left_out <= named:
+                yield done
+            named = left_out or named
+            pause = LOOK if settled else pause if problem else RECENT
+        stop.wait(pause)

@@ -174,15 +174,10 @@ class _Passages:
 
 def _checked_line(number: int, line: Any) -> tuple[str, int, int]:
     """Key, start and end of passage `number`, from 1. Raises CorpusError."""
-    try:
-        key, start, end = line["key"], line["start"], line["end"]
-    except (TypeError, KeyError, IndexError) as error:
-        raise CorpusError(
-            f"passage {number}: expected key, start and end, got {line!r:.80}"
-        ) from error
-    valid = type(start) is int and type(end) is int and 0 <= start <= end < _LONGEST
-    if not isinstance(key, str) or not key.strip() or not valid:
-        raise CorpusError(
-            f"passage {number}: expected a key and offsets 0 ≤ start ≤ end, got {line!r:.80}"
-        )
-    return checked_key(key), start, end
+    match line:
+        case {"key": str(key), "start": int(start), "end": int(end)} if key.strip():
+            if 0 <= start <= end < _LONGEST:
+                return checked_key(key), start, end
+    raise CorpusError(
+        f"passage {number}: expected a key and offsets 0 ≤ start ≤ end, got {line!r:.80}"
+    )

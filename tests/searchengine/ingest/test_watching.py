@@ -43,8 +43,7 @@ def engine(tmp_path: Path) -> Iterator[SearchEngine]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RETRY", "LOOK"):
-        monkeypatch.setattr(folder_sync, name, 0.05)
+    monkeypatch.setattr(folder_sync, "LOOK", 0.05)
 
 
 def until(condition: Callable[[], Any]) -> None:
