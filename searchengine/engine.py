@@ -61,7 +61,7 @@ from searchengine.ingest.ingestion import AddOptions, add, passage_reader
 from searchengine.ingest.ingestion import AddSummary as AddSummary
 from searchengine.ingest.languages import choose_again
 from searchengine.ingest.passages import PassageConfig, PassageReader
-from searchengine.ingest.settings import CollectionSettings
+from searchengine.ingest.settings import CollectionSettings, check_compatible
 from searchengine.query.duplicates import Duplicates, duplicates, mean_of
 from searchengine.query.hits import Hit as Hit
 from searchengine.query.hits import Hits as Hits
@@ -225,13 +225,7 @@ class SearchEngine:
                 return created
         engine = cls.open(path, encoder, wait=wait, runtime=runtime)
         try:
-            place = engine.collection.path  # a URL without its password
-            if dim not in (None, width := engine.collection.settings["encoder"]["dim"]):
-                raise CollectionError(
-                    f"{place} has vectors of {width} numbers, got dim={dim!r}; leave it out, or "
-                    "index into a new folder"
-                )
-            engine._settings().check_compatible(place, config or {}, passages, tokenizer)
+            check_compatible(engine.collection, config or {}, dim, passages, tokenizer)
         except BaseException:
             engine.close()
             raise
@@ -250,9 +244,6 @@ class SearchEngine:
         if role == "document":
             return encoded(self._encoder.load(), normal, role)
         return tuning.question_encoder(self._encoder, self.collection.settings)(normal)
-
-    def _settings(self) -> CollectionSettings:
-        return CollectionSettings.from_stored(self.collection.settings)
 
     def add(
         self,

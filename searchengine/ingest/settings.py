@@ -3,9 +3,9 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Self
 
+from searchengine.backends.contract import Backend
 from searchengine.backends.mode import Mode
 from searchengine.corpus.analyzer import Analyzer, Tokenizer
 from searchengine.encoders.functions import FunctionEncoder
@@ -114,29 +114,33 @@ class CollectionSettings:
             "mode": Mode.VECTOR if self.analyzer == Analyzer(Tokenizer.NONE) else Mode.HYBRID,
         }
 
-    def check_compatible(
-        self,
-        path: str | Path,
-        config: SegmentConfig | Mapping[str, Any],
-        passages: PassageConfig | bool | None,
-        tokenizer: Tokenizer | str | None,
-    ) -> None:
-        """Raise CollectionError if an option differs from these settings; None: no preference."""
-        stored = self.config.as_dict()
-        options = config.as_dict() if isinstance(config, SegmentConfig) else config
-        SegmentConfig.check_names(options)
-        # As stored: lists, and enums by value.
-        values = {name: (stored[name], json.loads(json.dumps(options[name]))) for name in options}
-        if passages not in (None, True):
-            values["passages"] = self.passages or "none", passages or "none"
-        if tokenizer not in (None, getattr(self.analyzer, "tokenizer", None)):
-            values["tokenizer"] = str(self.analyzer), tokenizer
-        for name, (present, wanted) in values.items():
-            if present != wanted:
-                raise CollectionError(
-                    f"{path} has {name} {present}, got {wanted}; leave the option out, or index "
-                    "into a new folder"
-                )
+
+def check_compatible(
+    collection: Backend,
+    config: SegmentConfig | Mapping[str, Any],
+    dim: int | None,
+    passages: PassageConfig | bool | None,
+    tokenizer: Tokenizer | str | None,
+) -> None:
+    """Raise CollectionError if an option differs from the stored one; None: no preference."""
+    settings = CollectionSettings.from_stored(collection.settings)
+    stored = settings.config.as_dict()
+    options = config.as_dict() if isinstance(config, SegmentConfig) else config
+    SegmentConfig.check_names(options)
+    # As stored: lists, and enums by value.
+    values = {name: (stored[name], json.loads(json.dumps(options[name]))) for name in options}
+    if dim is not None:
+        values["dim"] = collection.settings["encoder"]["dim"], dim
+    if passages not in (None, True):
+        values["passages"] = settings.passages or "none", passages or "none"
+    if tokenizer not in (None, getattr(settings.analyzer, "tokenizer", None)):
+        values["tokenizer"] = str(settings.analyzer), tokenizer
+    for name, (present, wanted) in values.items():
+        if present != wanted:
+            raise CollectionError(
+                f"{collection.path} has {name} {present}, got {wanted}; leave the option out, or "
+                "index into a new folder"
+            )
 
 
 def default_prefix(dim: int) -> int:

@@ -179,7 +179,7 @@ def test_other_settings_are_refused_when_a_collection_is_there(tmp_path: Path) -
     SearchEngine.open_or_create(path, Minimal(), {"prefix": 4}).close()
     options: Any
     for options, message in (
-        ({"dim": 3}, "has vectors of 8 numbers, got dim=3"),
+        ({"dim": 3}, "has dim 8, got 3"),
         ({"config": {"prefx": 8}}, "'prefx' is no field of an index config"),
         ({"config": {"prefix": 2}}, "has prefix 4, got 2"),
     ):
