@@ -129,10 +129,8 @@ _PREFIX = "CASE json_type(documents.metadata, fields.path) WHEN 'array' THEN 'it
 _CONTENTS = f"""
     SELECT fields.id, {_PREFIX} || item.type, ifnull(item.atom, 0), documents.id
     FROM {_ITEMS} item.type NOT IN ('array', 'object')
-    UNION ALL SELECT * FROM (
-        SELECT fields.id, {_PREFIX} || 'date', moment(item.atom) AS value, documents.id
-        FROM {_ITEMS} item.type = 'text' AND item.atom GLOB '[0-9][0-9][0-9][0-9]*'
-    ) WHERE value IS NOT NULL
+    UNION ALL SELECT fields.id, {_PREFIX} || 'date', moment(item.atom), documents.id
+    FROM {_ITEMS} moment(item.atom) IS NOT NULL
     UNION ALL SELECT fields.id, json_type(documents.metadata, fields.path), 0, documents.id
     FROM documents CROSS JOIN fields
     WHERE json_type(documents.metadata, fields.path) IN ('array', 'object')"""
