@@ -64,7 +64,6 @@ _HINTS = {
     "||": "; write or",
     **dict.fromkeys("'\"`", "; no second quotation mark ends it"),
 }
-_CHAIN = "write year > 2010 and year < 2015, or year between 2011 and 2014"
 # SQLite's parser holds 100 things at once, of which a level takes three. An expression is 1,000
 # levels deep at most.
 _MAX_DEPTH = 20
@@ -252,7 +251,7 @@ class _Parser:
         if operator.word in _ORDERS and value.kind in _CONSTANTS:
             raise self.error("true, false and null compare with = and != only", operator.position)
         if self.next.kind == "operator":
-            raise self.error(f"one comparison at a time; {_CHAIN}")
+            raise self.error("one comparison at a time; write year > 2010 and year < 2015")
         return [value.check("=" if operator.word == "!=" else operator.word)]
 
     def _pattern(self) -> Value:

@@ -18,7 +18,7 @@ import psycopg
 from pgvector.psycopg import register_vector
 from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.pq import ConnStatus, TransactionStatus
+from psycopg.pq import ConnStatus
 from psycopg.types import TypeInfo
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
@@ -57,7 +57,6 @@ _TRIES = 12
 _SERVER = re.compile(r".*connection to server (at|on) .*? failed: ")
 """Comes before the reason; names of hosts and folders must not be taken for one."""
 _CONFLICTS = errors.SerializationFailure, errors.DeadlockDetected, errors.UniqueViolation
-_OPEN = TransactionStatus.INTRANS, TransactionStatus.INERROR
 T = TypeVar("T")
 # Of an error that a call raises, psycopg need not write to the terminal too.
 logging.getLogger("psycopg").addHandler(logging.NullHandler())
@@ -117,11 +116,10 @@ class Connections:
                 yield connection
             finally:
                 with suppress(psycopg.Error):
+                    connection.rollback()
                     if not limited:
                         connection.execute("SELECT pg_advisory_unlock_all()")
                         connection.close()
-                    elif connection.info.transaction_status in _OPEN:
-                        connection.execute("ROLLBACK")
                 pool.putconn(connection)
 
     @contextmanager
