@@ -294,7 +294,7 @@ class PostgresSnapshot(Snapshot):
         ((passages,),) = self.read("SELECT count(*) FROM passages")
         ((total,),) = self.read(
             "SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class "
-            "WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'"
+            "WHERE relnamespace = quote_ident(current_schema())::regnamespace AND relkind = 'r'"
         )
         waiting = "the index of vectors is not built; searches read all rows"
         return {

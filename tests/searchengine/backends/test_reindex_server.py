@@ -20,7 +20,8 @@ DEADLINE = 30  # seconds
 
 @pytest.fixture
 def url() -> str:
-    return new_url()
+    """Of a collection whose name has a capital letter."""
+    return new_url().replace("#c", "#C")
 
 
 @pytest.fixture
