@@ -39,7 +39,7 @@ from searchengine.indexer.config import (
     Structure,
 )
 from searchengine.indexer.errors import SegmentError, VectorError
-from searchengine.indexer.faiss_calls import faiss
+from searchengine.indexer.faiss_calls import faiss, write_index
 from searchengine.indexer.native.hnsw import build_graph
 from searchengine.indexer.native.library import chosen_level
 from searchengine.indexer.search.cascade import CoarseIndex
@@ -204,7 +204,8 @@ def silent(_step: str, _done: int, _total: int) -> None:
 def _write_coarse(path: Path, prefixes: Prefixes, config: SegmentConfig, report: Progress) -> None:
     rows = prefixes.rows
     if config.structure is not Structure.FLAT or config.code is not Code.FP16:
-        build_coarse(prefixes, config, lambda done: report("Building", done, rows)).save(path)
+        coarse = build_coarse(prefixes, config, lambda done: report("Building", done, rows))
+        write_index(coarse.index, path)
         return
 
     def blocks() -> Iterator[npt.NDArray[np.floating]]:

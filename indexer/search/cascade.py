@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,13 +18,7 @@ import numpy as np
 from searchengine.indexer.arrays import Floats, RowNumbers, locality
 from searchengine.indexer.config import Structure
 from searchengine.indexer.errors import VectorError
-from searchengine.indexer.faiss_calls import (
-    faiss,
-    native_threads,
-    ordered,
-    structure_of,
-    write_index,
-)
+from searchengine.indexer.faiss_calls import faiss, native_threads, ordered, structure_of
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.storage.rotation import Prefixes
 from searchengine.indexer.storage.vectors_file import VectorFile
@@ -78,10 +71,6 @@ class CoarseIndex:
         self.inner = inner
         self.rows = int(index.ntotal)
         self.width = int(index.d)
-
-    def save(self, path: Path) -> None:
-        """Write the index to a file. OSError if it cannot be written."""
-        write_index(self.index, path)
 
     def ef_search(self, size: int, effort: int = 0, allowed: Allowed | None = None) -> int:
         """Candidates of a walk, which also passes rows that are not allowed; at most all rows.

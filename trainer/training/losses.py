@@ -30,9 +30,8 @@ def cosines(a: Tensor, c: Tensor, dim: int | None = None) -> Tensor:
     return prefix(a, dim) @ prefix(c, dim).T
 
 
-def paired_cosines(a: Tensor, c: Tensor, dim: int | None = None) -> Tensor:
+def paired_cosines(a: Tensor, c: Tensor, dim: int) -> Tensor:
     """The cosine of row i of a (n, D) with row i of c (n, D), of their first `dim`: (n,)."""
-    dim = a.shape[-1] if dim is None else dim
     return (prefix(a, dim) * prefix(c, dim)).sum(dim=-1)
 
 
@@ -57,22 +56,14 @@ def matryoshka(
     return nested
 
 
-def info_nce(
-    scores: Tensor,
-    *,
-    labels: Tensor | None = None,
-    bias: Tensor | None = None,
-    temperature: float = 0.05,
-) -> Tensor:
+def info_nce(scores: Tensor, *, bias: Tensor | None = None, temperature: float = 0.05) -> Tensor:
     """−log softmax of each anchor's cosine to its positive among all candidates, averaged.
 
-    scores: (B, N) cosines of anchors and candidates. labels: (B,) which candidate is the anchor's
-    positive; by default candidate i that of anchor i. bias: (B, N), added to the logits: −inf
-    leaves a candidate out, log(α) weighs it α times. temperature: cosines are divided by it.
+    scores: (B, N) cosines of anchors and candidates, of which candidate i is the positive of anchor
+    i. bias: (B, N), added to the logits: −inf leaves a candidate out, log(α) weighs it α times.
+    temperature: cosines are divided by it.
     """
-    if labels is None:
-        labels = torch.arange(len(scores), device=scores.device)
-    logits = scores / temperature
+    labels, logits = torch.arange(len(scores), device=scores.device), scores / temperature
     return functional.cross_entropy(logits if bias is None else logits + bias, labels)
 
 
