@@ -170,7 +170,9 @@ def test_an_index_refuses_long_values(engine: SearchEngine) -> None:
     )
     with pytest.raises(CorpusError, match=r'"field m".*may have about 2,700 bytes'):
         engine.index_fields("m")
-    engine.delete(["late"])
+    long = replace(late, key="later", metadata={"m": word[::-1]})
+    engine.collection.upsert([Entry(long, (), units(0))])
+    engine.delete(["late", "later"])
     engine.index_fields("m", "n")
     assert engine.stats().fields == ("n", "by.day", "m")
     with engine.collection._connections.borrow() as connection:
