@@ -62,7 +62,7 @@ class CollectionBusy(CollectionError):
 
 
 class BackendUnavailable(CollectionError):
-    """The server that keeps the collection cannot be reached, or went away; it may be back soon."""
+    """The folder or server of the collection is away, or was replaced; it may be back soon."""
 
 
 class EncoderMismatch(CollectionError):

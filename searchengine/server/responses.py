@@ -27,7 +27,7 @@ _ENGINE: tuple[tuple[type[Exception], int, str | None], ...] = (
     (errors.UnknownKey, 404, None),
     (errors.SearchTimeout, 503, None),
     (errors.CollectionBusy, 503, "another process is writing to the collection; try again"),
-    (errors.BackendUnavailable, 503, "the collection's database cannot be reached; try again"),
+    (errors.BackendUnavailable, 503, "the collection was replaced or cannot be reached; try again"),
     (errors.EncoderMismatch, 503, "the collection has a new encoder just now; try again"),
     (errors.EncoderMissing, 503, "the encoder cannot be loaded; search by words: mode text"),
     (errors.EndpointError, 502, "the encoder cannot be reached, or answers wrongly"),

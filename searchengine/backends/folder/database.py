@@ -38,7 +38,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from searchengine.backends import limits
 from searchengine.backends.filters.sqlite import register
 from searchengine.backends.folder import schema
-from searchengine.errors import CollectionBusy, CollectionError
+from searchengine.errors import BackendUnavailable, CollectionBusy, CollectionError
 
 T = TypeVar("T")
 Identity = tuple[int, int]
@@ -231,22 +231,21 @@ class Database:
 
     def __init__(self, path: Path, *, create: bool = False, readers: int = 0) -> None:
         """Open the file to write, or by some connections that only read (`readers`)."""
-        if not create and not path.is_file():
-            raise CollectionError(
-                f"{path} is missing, so {path.parent} is not a collection; give the folder of one"
-            )
         self.path = path
         self._read_only = readers > 0
-        # A frozen file is read without locks: it must not change meanwhile.
-        self._frozen = frozen_state(path) if not create and is_frozen(path) else None
         self.connections: list[Connection] = []
         with guard:
             try:
+                # A frozen file is read without locks: it must not change meanwhile.
+                self._frozen = frozen_state(path) if not create and is_frozen(path) else None
                 with self.named_errors():
                     self._open(create, readers)
-            except BaseException:
+            except BaseException as error:
                 self.close()
-                raise
+                if create or not isinstance(error, OSError | CollectionError) or path.is_file():
+                    raise
+                missing = f"{path} is missing, so {path.parent} is not a collection"
+                raise BackendUnavailable(f"{missing}; give the folder of one") from error
 
     def _open(self, create: bool, readers: int) -> None:
         if not create:
@@ -372,9 +371,9 @@ class Database:
             f"{self.path} is damaged ({how}); repair it: searchengine repair {self.path.parent}"
         )
 
-    def replaced(self) -> CollectionError:
+    def replaced(self) -> BackendUnavailable:
         """The error if another file now has this file's name."""
-        return CollectionError(
+        return BackendUnavailable(
             f"{self.path.parent} was replaced by another folder during this change; "
             "nothing was changed in either, try again"
         )
@@ -393,7 +392,7 @@ class Database:
         Without `queue` a thread does not wait for others of its process either.
 
         Raises CollectionBusy if another process is still writing after `wait` seconds, and
-        CollectionError if the folder was replaced meanwhile.
+        BackendUnavailable if the folder was replaced meanwhile.
         """
         lock = turn(self.identity)
         if not lock.acquire(blocking=queue):

@@ -100,7 +100,7 @@ def segments_folder(path: Path, store: Store) -> Iterator[int]:
                 folder = stack.enter_context(open_folder(path / "segments"))
             except FileNotFoundError as error:
                 if not store.in_place:
-                    raise
+                    raise store.replaced() from error
                 missing = f"{path / 'segments'} is missing; nothing was changed, make it again with"
                 raise CollectionError(f"{missing}: searchengine repair {path}") from error
         if not store.in_place:

@@ -245,7 +245,7 @@ def writing(
 
     Raises:
         CollectionBusy: another process is still writing after `wait` seconds.
-        CollectionError: another folder has taken the place of this one.
+        BackendUnavailable: another folder has taken the place of this one.
     """
     with store.transaction(wait), segments_folder(path, store) as folder:
         with os_errors(path):

@@ -1,6 +1,7 @@
 """Collections that cannot be read: the others go on, and metrics and /readyz say which."""
 
 import math
+import sqlite3
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from test_load import wait_until
 from tiny_model import static_table, write_model2vec
 
 from searchengine import SearchEngine
+from searchengine.backends.folder import database
 from searchengine.cli import cli
 from searchengine.errors import CollectionError
 from searchengine.server import served
@@ -81,6 +83,53 @@ def test_a_damaged_collection_does_not_stop_the_others(
     wait_until(lambda: not up(client))
     (tmp_path / "elsewhere").rename(path)
     wait_until(lambda: up(client))
+
+
+def test_changes_are_refused_while_the_folder_is_away(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or has no collection in it; and a change during which another collection takes its place."""
+    monkeypatch.setattr(served, "REFRESH", 60.0)  # the server learns of it by the change
+    path, fresh = (vectors_collection(tmp_path / f"{name}.index") for name in ("vectors", "fresh"))
+    client = serve(collections={"vectors": path})
+    put: Any = "PUT", f"{AT}/x", {"text": "x", "_vector": [1, *7 * [0]]}
+    delete = [("DELETE", f"{AT}/1", None), ("DELETE", f"{AT}?where=n=1", None)]
+    others: Any = [
+        ("PATCH", f"{AT}/1", {"n": 2}),
+        *delete,
+        ("GET", "/v1/collections/vectors/stats", None),
+    ]
+
+    def assert_refused(*requests: Any) -> None:
+        for method, address, body in requests:
+            response = client.request(method, address, json=body)
+            assert response.status_code == 503, (method, address, response.text)
+            assert response.headers["retry-after"] == "1" and "try again" in response.text
+
+    former = tmp_path / "former.index"
+    path.rename(former)
+    assert_refused(put, *others)
+    path.mkdir()
+    assert_refused(put, *others)
+    assert client.get(f"{AT}/1").json()["text"] == "w1"
+    path.rmdir()
+    former.rename(path)
+    other = sqlite3.connect(path / "documents.db", isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+
+    def replace(_: float) -> None:
+        path.rename(former)
+        fresh.rename(path)
+        other.close()
+
+    monkeypatch.setattr(database, "sleep", replace)  # while the change waits for the other
+    assert_refused(put)
+    for folder in (former, path):
+        with SearchEngine.open(folder) as engine:
+            assert len(engine) == 3
+    assert client.request(put[0], put[1], json=put[2]).json()["result"] == "added"
+    with SearchEngine.open(path) as engine:
+        assert len(engine) == 4
 
 
 def test_a_database_that_hangs_is_named(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
