@@ -26,7 +26,6 @@ MAX_OFFSET = 10_000
 MAX_PAGE = 1000  # documents in one list
 MAX_KEY = 4096  # characters
 MAX_FACETS = 20  # fields whose values are counted
-WAIT = 30.0  # seconds that a change waits for another writer
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from searchengine.engine import SearchEngine, encodes, limits, name_of
 from searchengine.errors import EncoderMismatch, SearchEngineError
 from searchengine.query.hits import Hits
 from searchengine.query.request import Query
-from searchengine.server import MAX_TEXT, WAIT, ServerSettings
+from searchengine.server import MAX_TEXT, ServerSettings
 from searchengine.server.responses import RETRY, Refused
 
 Result = TypeVar("Result")
@@ -25,6 +25,8 @@ Show = Callable[[Hits], bytes]
 
 READERS, SEARCHES = 4, 16
 """Threads of each collection: that read documents and answer batches, and that answer questions."""
+BUSY = 0.8
+"""Of the time of a request: how long after its arrival other processes may write."""
 MAX_BATCH = 256
 """Questions of one call, so that the first does not wait for too many others."""
 REFRESH, AGAIN, LATE = 0.5, 5.0, 5.0
@@ -125,7 +127,7 @@ class Served:
 
     def _open(self) -> SearchEngine:
         encoder, runtime = self._settings.encoder, self._settings.runtime
-        return SearchEngine.open(self.path, encoder, wait=WAIT, runtime=runtime)
+        return SearchEngine.open(self.path, encoder, runtime=runtime)
 
     async def search(
         self, query: Any, options: dict[str, Any], show: Show, timeout: float | None = None
@@ -192,9 +194,17 @@ class Served:
     async def write(self, function: Callable[[SearchEngine], Result]) -> Result:
         """Run a function that changes the collection; its result.
 
-        It goes on if the caller is cancelled. Writes run one at a time.
+        It goes on if the caller is cancelled. Writes run one at a time, and wait for other
+        processes until CollectionBusy still reaches the caller in time.
         """
-        return await _run(self._writer, lambda: function(self.engine))
+        until = monotonic() + BUSY * self._settings.timeout
+
+        def work() -> Result:
+            collection: Any = self.engine.collection
+            collection.wait = max(0.0, until - monotonic())  # of a folder
+            return function(self.engine)
+
+        return await _run(self._writer, work)
 
     def _deadline(self, timeout: float | None) -> limits.Deadline:
         """When a request must have ended, of which its caller grants `timeout` seconds."""

@@ -1,9 +1,11 @@
 """Under load: a full queue, a time limit, callers that leave, encoders that fail."""
 
 import asyncio
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +149,20 @@ def test_writing_does_not_hold_up_searches(serve: Serve, monkeypatch: pytest.Mon
     for thread in threads:
         thread.join(30)
     assert client.get(AT, params={"limit": 0}).json()["total"] == 9
+
+
+def test_a_change_says_in_time_that_another_process_is_writing(serve: Serve, words: Path) -> None:
+    client, results = serve(timeout=3), list[Any]()
+    with closing(sqlite3.connect(words / "documents.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        new = {"text": "x"}
+        threads = [start(lambda: results.append(client.put(f"{AT}/x", json=new))) for _ in "abc"]
+        for thread in threads:
+            thread.join(30)
+    for response in results:  # also those that waited for their turn
+        assert response.status_code == 503 and response.headers["retry-after"] == "1"
+        assert "another process is writing" in response.text
+    assert len(results) == 3 and client.put(f"{AT}/x", json=new).json()["result"] == "added"
 
 
 def test_a_missing_encoder_leaves_searches_by_words_and_is_tried_again(
