@@ -21,7 +21,7 @@ from typing import Any, Self
 from uuid import uuid4
 
 import numpy as np
-from psycopg import DatabaseError, sql
+from psycopg import sql
 
 from searchengine.backends.contract import setting_faults
 from searchengine.backends.filters.parser import field_named
@@ -211,16 +211,12 @@ def index_field(connection: Connection, name: str) -> None:
     In autocommit: others write meanwhile.
     """
     steps = sql.SQL(" -> ").join(map(sql.Literal, field_named(name)))
+    drop = "DROP INDEX CONCURRENTLY IF EXISTS {}"  # one that was not built to the end
     create = "CREATE INDEX CONCURRENTLY {} ON documents (({} -> {}))"
     for kind, column in (("field", "fields"), ("date", "dates")):
         index = sql.Identifier(f"{kind} {name}")
-        drop = sql.SQL("DROP INDEX CONCURRENTLY IF EXISTS {}").format(index)
-        connection.execute(drop)  # one that a killed process has left
-        try:
-            connection.execute(sql.SQL(create).format(index, sql.Identifier(column), steps))
-        except DatabaseError:
-            connection.execute(drop)  # it would go on refusing long values
-            raise
+        connection.execute(sql.SQL(drop).format(index))
+        connection.execute(sql.SQL(create).format(index, sql.Identifier(column), steps))
 
 
 def build_graph(connection: Connection) -> None:
