@@ -29,14 +29,7 @@ from searchengine.backends.opening import create_backend, exists, is_url, open_b
 from searchengine.backends.opening import in_folder as in_folder
 from searchengine.backends.opening import name_of as name_of
 from searchengine.corpus.analyzer import Tokenizer, normalized
-from searchengine.corpus.documents import (
-    DataFrame,
-    Key,
-    Patches,
-    checked_key,
-    checked_keys,
-    checked_patches,
-)
+from searchengine.corpus.documents import DataFrame, Key, Patches, checked_key, checked_keys
 from searchengine.corpus.documents import Document as Document
 from searchengine.corpus.files import Unread
 from searchengine.corpus.text_files import OnBad
@@ -44,13 +37,7 @@ from searchengine.encoders.loading import CollectionEncoder, EncoderArgument, en
 from searchengine.encoders.loading import load_given as load_given
 from searchengine.encoders.protocol import Role
 from searchengine.encoders.protocol import TextEncoder as TextEncoder
-from searchengine.errors import (
-    CollectionError,
-    EncoderMismatch,
-    FieldWarning,
-    QueryError,
-    UnknownKey,
-)
+from searchengine.errors import CollectionError, FieldWarning, QueryError, UnknownKey
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building.build import Progress
 from searchengine.indexer.config import SegmentConfig, integer
@@ -77,7 +64,6 @@ from searchengine.query.request import (
     Rerank,
     as_vector,
     check_count,
-    check_filter,
     check_questions,
     corrected,
     split,
@@ -285,7 +271,7 @@ class SearchEngine:
         """Delete documents by key, or all that match a filter; returns how many."""
         if (keys is None) == (where is None):
             raise QueryError("delete takes either keys or a filter")
-        check_filter(where)
+        Query(where=where)  # checks it
         checked = None if keys is None else checked_keys(keys, "delete")
         return self.collection.delete(checked, where)
 
@@ -295,7 +281,7 @@ class SearchEngine:
         As in a JSON merge patch (RFC 7396), None removes. The change is kept when the same document
         is added again, until the source changes that field. All or none: raises QueryError on an
         unknown key and on `_id`, `title` and `text`, CorpusError on what JSON cannot hold."""
-        entries.update(self.collection, checked_patches(metadata))
+        entries.update(self.collection, metadata)
 
     def search(
         self,
@@ -399,7 +385,7 @@ class SearchEngine:
         float32 vector of each document. `progress`: progress callback: documents just compared,
         and in all. Raises QueryError and FilterError.
         """
-        check_filter(where)
+        Query(where=where)  # checks it
         with self.collection.reading() as snapshot:
             return duplicates(snapshot, above, where, progress)
 
@@ -455,7 +441,7 @@ class SearchEngine:
                     if not request.by_words:
                         try:
                             encode = tuning.question_encoder(self._encoder, settings)
-                        except EncoderMismatch:
+                        except CollectionError:
                             if settings["encoder"] == self.collection.settings["encoder"]:
                                 raise
                             continue  # reindexed meanwhile
@@ -514,7 +500,7 @@ class SearchEngine:
 
     def keys(self, where: str | None = None) -> Iterator[str]:
         """The keys of all documents, or of those that match a filter. Raises FilterError."""
-        check_filter(where)
+        Query(where=where)  # checks it
         return self._stream(entries.keys, where)
 
     def documents(
@@ -524,10 +510,9 @@ class SearchEngine:
 
         Memory stays bounded. Raises FilterError and QueryError.
         """
-        check_filter(where)
-        check_count("offset", offset)
-        if limit is not None:
-            check_count("limit", limit)
+        Query(where=where)  # checks it
+        for name, value in (("offset", offset), ("limit", limit or 0)):
+            check_count(name, value)
         return self._stream(entries.documents, where, offset, limit)
 
     def _stream(self, read: Callable[..., Iterator[Any]], *options: object) -> Iterator[Any]:
@@ -544,7 +529,7 @@ class SearchEngine:
 
     def count(self, where: str | None = None) -> int:
         """Number of documents, or of those that match a filter. Raises FilterError."""
-        check_filter(where)
+        Query(where=where)  # checks it
         with self.collection.reading() as snapshot:
             return snapshot.count(where)
 
@@ -554,8 +539,7 @@ class SearchEngine:
         Of a list each element counts. Reads the metadata of all documents, but for fields that
         are indexed. Raises FilterError.
         """
-        Query(facets=fields)
-        check_filter(where)
+        Query(facets=fields, where=where)
         with self.collection.reading() as snapshot:
             return {field: entries.facet(snapshot, field, where) for field in fields}
 

@@ -14,7 +14,7 @@ import numpy as np
 from searchengine.backends.contract import Backend, Changed, Entry, Ids, Known, Snapshot
 from searchengine.backends.filters.parser import field_name, field_named, parse
 from searchengine.backends.filters.tree import COLUMNS, fields_of
-from searchengine.corpus.documents import Document
+from searchengine.corpus.documents import Document, Patches, checked_patches
 from searchengine.errors import CollectionError, QueryError
 
 _IDS = 50_000  # read at a time: a filter on an indexed field is evaluated again for each block
@@ -50,11 +50,12 @@ def entries(backend: Backend, keys: Sequence[str]) -> list[Entry]:
         return entries_of(snapshot, keys)
 
 
-def update(backend: Backend, patches: Mapping[str, Mapping[str, Any]]) -> None:
+def update(backend: Backend, metadata: Patches) -> None:
     """Merge into the metadata of documents (RFC 7396: None removes), all or none.
 
     The metadata as last added is kept as well: see Entry.source. Raises QueryError: unknown key.
     """
+    patches = checked_patches(metadata)
     while True:  # each time that it begins again, another writer has changed one of them
         states = known(backend, patches)
         if unknown := next((key for key in patches if key not in states), None):
@@ -64,8 +65,8 @@ def update(backend: Backend, patches: Mapping[str, Mapping[str, Any]]) -> None:
             )
         patched = []
         for key, patch in patches.items():
-            metadata = _merge_patch(_parsed(key, states[key]), patch)
-            document = Document(key, "", "", metadata, root=states[key].root or "")
+            merged = _merge_patch(_parsed(key, states[key]), patch)
+            document = Document(key, "", "", merged, root=states[key].root or "")
             patched.append(Entry(document, (), np.empty((0, 0), np.float32), states[key].added))
         with suppress(Changed):
             backend.upsert((), states, metadata=patched)

@@ -211,11 +211,6 @@ def corrected(
     return Question(read + text[end:], None, words)
 
 
-def check_filter(where: str | None) -> None:
-    """Raise QueryError or FilterError now, not when an iterator is first used."""
-    Query(where=where)
-
-
 def check_count(name: str, value: object, least: int = 0) -> int:
     """The value as an int. Raises QueryError unless it is a whole number from `least` on."""
     if (number := integer(value)) is None or number < least:
