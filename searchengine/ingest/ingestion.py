@@ -183,11 +183,17 @@ class Item:
         self.differs = self.kind != "unchanged" or before.root != (self.document.root or None)
 
     def entry(self) -> Entry:
-        """What is stored. Values that `update` has set stay: see `merged`."""
+        """What is stored.
+
+        Values that `update` set stay until the source changes: a field of the source that differs
+        from when it was last added gets its new value; all other fields keep their stored values.
+        """
         document, source = self.document, None
         if self.before is not None and self.before.source is not None:
-            metadata, source = merged(self.before, document)
-            document = replace(document, metadata=json.loads(metadata))
+            added, stored = as_json(document.metadata), self.before.metadata
+            metadata = _three_way(*map(json.loads, (self.before.source, added, stored)))
+            source = None if as_json(metadata) == added else added
+            document = replace(document, metadata=metadata)
         vectors = _NONE if self.vectors is None else self.vectors
         return Entry(document, tuple(self.spans or ()), vectors, source, self.supplied)
 
@@ -385,7 +391,6 @@ class Ingestion:
         self._passages += sum(max(1, len(item.spans or ())) for item in items)
         self._characters += sum(len(item.document.text) for item in items)
         is_full = self._passages >= passages or self._characters >= characters
-        is_full |= len(self._items) >= MOST_SUPPLIED[0]
         if is_full or monotonic() - self._committed >= SECONDS:
             self._commit()
 
@@ -442,19 +447,6 @@ def _is_there(root: str, file: str) -> bool:
         return Path(root, file).exists()
     except OSError:
         return True
-
-
-def merged(before: Known | None, document: Document) -> tuple[str, str | None]:
-    """The metadata to store for a document, and its source if that differs; as JSON.
-
-    Values that `update` set stay until the source changes: a field of the source that differs from
-    when it was last added gets its new value; all other fields keep their stored values.
-    """
-    added = as_json(document.metadata)
-    if before is None or before.source is None:
-        return added, None
-    written = as_json(_three_way(*map(json.loads, (before.source, added, before.metadata))))
-    return written, None if written == added else added
 
 
 def _three_way(
