@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, fields
 from functools import cached_property, partial
+from random import random
 from threading import Event
 from typing import Any, Self
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
@@ -131,27 +132,18 @@ class HttpEncoder(FunctionEncoder):
 
     def _vectors(self, client: Any, texts: list[str], stop: Event) -> Vectors:
         """The vectors (n, D) of a batch. Raises EndpointError, also once `stop` is set."""
-        import tenacity
-
-        backoff = tenacity.wait_random_exponential(FIRST_WAIT, MAX_WAIT)
-
-        def wait(state: Any) -> float:
-            return max(backoff(state), float(state.outcome.exception().args[1]))
-
-        retrying = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(_TemporaryError),
-            wait=wait,
-            stop=tenacity.stop_after_attempt(TRIES) | tenacity.stop_when_event_set(stop),
-            sleep=tenacity.sleep_using_event(stop),
-            reraise=True,
+        for tries in range(1, TRIES + 1):
+            try:
+                return self._request(client, texts)
+            except _TemporaryError as error:
+                problem, seconds = error.args
+            # At random, so that clients that were refused together do not come back together.
+            seconds = max(seconds, random() * min(FIRST_WAIT * 2 ** (tries - 1), MAX_WAIT))
+            if tries == TRIES or stop.wait(seconds):
+                break
+        raise EndpointError(
+            f"{self.title} {problem}, {tries} times; check that it runs, or try later"
         )
-        try:
-            return retrying(self._request, client, texts)
-        except _TemporaryError as error:
-            times = retrying.statistics["attempt_number"]
-            raise EndpointError(
-                f"{self.title} {error.args[0]}, {times} times; check that it runs, or try later"
-            ) from None
 
     def _request(self, client: Any, texts: list[str]) -> Vectors:
         """The vectors of one request. Raises EndpointError."""
