@@ -578,11 +578,7 @@ class SearchEngine:
         return folder_sync.mirror(target, self._reader, folder, options, unread, on_bad)
 
     def watch(
-        self,
-        folder: str | Path,
-        options: MirrorOptions | None = None,
-        *,
-        stop: Event | None = None,
+        self, folder: str | Path, options: MirrorOptions | None = None, *, stop: Event | None = None
     ) -> Iterator[Pass]:
         """As `mirror`, again after each change of the folder, until `stop` is set.
 
@@ -617,11 +613,7 @@ class SearchEngine:
         self.collection.configure({}, fields=names)
 
     def set_default(
-        self,
-        mode: Mode | str | None = None,
-        weight: float | None = None,
-        *,
-        chosen: bool = True,
+        self, mode: Mode | str | None = None, weight: float | None = None, *, chosen: bool = True
     ) -> None:
         """Choose how questions are ranked that name no mode.
 

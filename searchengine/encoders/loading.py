@@ -6,30 +6,19 @@ or refreshes meanwhile never has the vectors of one and the encoder of the other
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from threading import Lock
-from typing import Any, Protocol, cast
+from typing import Any, cast
 from weakref import proxy
 
 import numpy as np
 
 from searchengine.encoders.functions import Function, FunctionEncoder
 from searchengine.encoders.http import HttpEncoder, is_url
-from searchengine.encoders.protocol import (
-    MEMBERS,
-    NO_ENCODER,
-    NoEncoder,
-    Role,
-    TextEncoder,
-)
-from searchengine.errors import (
-    CollectionError,
-    EncoderMismatch,
-    EncoderMissing,
-    QueryError,
-)
+from searchengine.encoders.protocol import MEMBERS, NO_ENCODER, NoEncoder, Role, TextEncoder
+from searchengine.errors import CollectionError, EncoderMismatch, EncoderMissing, QueryError
 from searchengine.indexer.arrays import Floats, unusable
 from searchengine.trainer.errors import TrainerError
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
@@ -192,17 +181,6 @@ def encoded(encoder: TextEncoder, texts: Sequence[str], role: Role) -> Floats:
     return vectors
 
 
-class Encoded(Protocol):
-    """What an encoder needs of the collection that it encodes: see backends.contract.Backend."""
-
-    accepts: Callable[[Mapping[str, Any]], None]
-
-    @property
-    def path(self) -> Path | str: ...
-    @property
-    def settings(self) -> Mapping[str, Any]: ...
-
-
 class CollectionEncoder:
     """Safe to use from several threads.
 
@@ -212,17 +190,17 @@ class CollectionEncoder:
 
     def __init__(
         self,
-        collection: Encoded,
+        collection: Any,
         encoder: TextEncoder | None = None,
         runtime: RuntimeConfig | None = None,
     ) -> None:
-        """Without an encoder, the one that the collection names is loaded by `runtime`.
+        """Without an encoder, the one that `collection`, a Backend, names is loaded by `runtime`.
 
         Raises EncoderMismatch if `encoder` did not build the collection.
         """
         self.argument, self.runtime = encoder, runtime
         # Weak: a cycle would keep the model after the engine is gone.
-        self._collection: Encoded = proxy(collection)
+        self._collection = proxy(collection)
         self._loading, self._closed = Lock(), False
         self._present: QuestionEncoder | None = None
         self._expected: QuestionEncoder | None = None
