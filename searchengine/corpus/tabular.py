@@ -215,18 +215,13 @@ def read_vectors(path: Path, *, may_be_empty: bool = False) -> Any:
     """
     import numpy as np  # not at the top: a reading process starts without it
 
-    if path.is_dir():
-        raise bad(path, "is a folder, expected a .npy file of vectors")
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = np.lib.format.open_memmap(path, mode="r")
     except OSError as error:
         raise unreadable(path, error) from error
     except (ValueError, EOFError) as error:
         why = f"cannot be read as a .npy file ({error}); write it by numpy.save"
         raise bad(path, why) from error
-    if not isinstance(array, np.ndarray):
-        array.close()
-        raise bad(path, f"expected {_VECTORS}, got several arrays (.npz); save one by numpy.save")
     if array.ndim != 2 or array.dtype.kind not in "fiu":
         raise bad(path, f"expected {_VECTORS}, got {array.dtype} of shape {array.shape}")
     rows, dim = array.shape

@@ -87,8 +87,8 @@ def archive(path: Path) -> None:
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "text": (lambda path: path.write_text("no array"), "cannot be read as a .npy file"),
     "cut": (lambda path: path.write_bytes(b"\x93NUMPY\x01\x00"), "cannot be read as a .npy file"),
-    "folder": (Path.mkdir, "is a folder, expected a .npy file"),
-    "archive": (archive, "expected numbers of shape (n, D), one row per document, got several"),
+    "folder": (Path.mkdir, "cannot be read (Is a directory)"),
+    "archive": (archive, "cannot be read as a .npy file (the magic string is not correct"),
     "complex": (lambda path: np.save(path, np.ones((9, 8), complex)), "got complex128 of shape"),
     "short": (lambda path: np.save(path, np.ones((9, 8))), "every document needs one row"),
     "empty": (lambda path: np.save(path, np.ones((0, 8))), "holds no vectors (shape (0, 8))"),
