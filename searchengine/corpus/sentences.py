@@ -35,15 +35,11 @@ _BACK = 16  # characters before a period that are looked at: more than any abbre
 # Those at which no sentence ends as a rule, and that are no word of another language.
 _ABBREVIATIONS = frozenset(
     "al approx assoc ave blvd capt cf dept dr gen gov jr lt messrs mr mrs ms mt mts prof rep rev "
-    "sen sgt sr st univ viz vs abb bspw bzw evtl ggf hrsg insb mio mrd vgl zzgl boul mgr mlle mme "
-    "tél av avda dra núm pág págs sra srta dott pagg sig sigg bijv blz dhr mevr np ul bkz örn bl.a "
-    "dvs t.ex акад им млн млрд проф рис руб стр табл тыс ул د डॉ".split()
+    "sen sgt sr st univ viz vs bspw bzw evtl ggf hrsg insb mio mrd vgl zzgl boul mgr mlle mme tél "
+    "av avda dra sra srta dott sig sigg bijv dhr mevr np ul bkz örn bl.a dvs t.ex акад им млн млрд "
+    "проф руб тыс ул د डॉ".split()
 )
-_BEFORE_NUMBERS = frozenset(
-    "art ch eq eqs fig figs no nos nr p pp ref refs sec tab vol "
-    "abb bd blz cap chap kap núm pag pagg pág págs str гл рис ст стр табл "
-    "jan feb mar apr jun jul aug sep sept oct nov dec".split()
-)
+_SHORT = 4  # letters, at most, of one that a number follows: Fig. 3, No. 5, Abb. 2, рис. 1
 
 
 def sentence_ends(text: str) -> list[int]:
@@ -71,7 +67,7 @@ def _is_end(text: str, match: re.Match[str]) -> bool:
     return not (
         following.islower()
         or word in _ABBREVIATIONS
-        or (word in _BEFORE_NUMBERS and following.isdecimal())
+        or (following.isdecimal() and word.isalpha() and len(word) <= _SHORT)
         or (initial and initial[1] != initial[1].upper())  # letters without case are words
         or _ITEM.search(before)
     )
