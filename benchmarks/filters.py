@@ -26,7 +26,7 @@ from searchengine.indexer.arrays import Floats, RowNumbers
 from searchengine.indexer.native.library import description
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment, SegmentConfig
-from searchengine.indexer.tuning.tune import recalls
+from searchengine.indexer.tuning.tune import shares
 from searchengine.measure.points import processor_name
 
 K = 10
@@ -70,10 +70,10 @@ def p50(view: Segment, queries: Floats, allowed: Any) -> float:
 def measure(view: Segment, rows: RowNumbers, queries: Floats, truth: Any) -> dict[str, Any]:
     """Recall, time, and time relative to no filter, of one filter."""
     allowed = Allowed.from_rows(rows, view.rows)
-    found = view.search(queries, K, allowed=allowed).rows
+    found = view.search(queries, K, allowed=allowed)
     pairs = [(p50(view, queries, None), p50(view, queries, allowed)) for _ in range(ROUNDS)]
     return {
-        "recall": float(recalls(found, truth).mean()),
+        "recall": float(shares(found, truth, view.dim).mean()),
         "ms": spread([ms for _, ms in pairs]),
         "times_unfiltered": spread([ms / without for without, ms in pairs]),
         "new_ms": p50(view, queries, rows),
@@ -93,12 +93,13 @@ def main(vectors: Path | None, rows: int, structures: str) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         plain = Segment.build(Path(scratch) / "s", base, SegmentConfig(prefix=192))
         del base
-        truth = {name: plain.exact(some, K, allowed).rows for name, allowed, some in cases}
-        all_rows = plain.exact(queries[:QUERIES], K).rows
+        truth = {name: plain.exact(some, K, allowed) for name, allowed, some in cases}
+        all_rows = plain.exact(queries[:QUERIES], K)
         for structure in structures.split(","):
             settings: Any = {"structure": structure} | POINTS[structure]
             view = plain.over(replace(plain.config, **settings))
-            unfiltered = float(recalls(view.search(queries[:QUERIES], K).rows, all_rows).mean())
+            found = view.search(queries[:QUERIES], K)
+            unfiltered = float(shares(found, all_rows, view.dim).mean())
             figures[f"{structure} no filter"] = {
                 "recall": unfiltered,
                 "ms": spread([p50(view, queries, None) for _ in range(ROUNDS)]),

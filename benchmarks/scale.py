@@ -24,7 +24,7 @@ from vectors import VECTORS, blocks_of, queries_of
 
 from searchengine.indexer.arrays import unit_rows
 from searchengine.indexer.segment import Segment, SegmentConfig
-from searchengine.indexer.tuning.tune import recalls
+from searchengine.indexer.tuning.tune import shares
 
 K = 10
 QUERIES, TIMED, SCANNED = 1000, 300, 20
@@ -93,18 +93,20 @@ def search(folder: str, rows: int, vectors: Path | None, structure: str) -> dict
     for query in queries:
         first.search(query[None], K)
     figures: dict[str, Any] = {"resident_mib": resident()}
-    truth = segment.exact(queries, K).rows
+    truth = segment.exact(queries, K)
     curve = []
     for effort in EFFORTS[structure]:
         view = segment.over(config(structure, shortlist=32, effort=effort))
-        share = float(recalls(view.search(queries, K).rows, truth).mean())
+        share = float(shares(view.search(queries, K), truth, view.dim).mean())
         times = alone(lambda query, view=view: view.search(query, K), queries[:TIMED])
         curve.append({"effort": effort, "recall": share} | times)
         if share > 0.995:
             break
     figures["curve"] = curve
     figures["at"] = {str(target): read_off(curve, target) for target in TARGETS}
-    figures["shortlist"] = {str(p): shortlists(segment, queries[:200], truth, p) for p in PREFIXES}
+    figures["shortlist"] = {
+        str(p): shortlists(segment, queries[:200], truth.rows, p) for p in PREFIXES
+    }
     figures["exact ms"] = alone(lambda query: segment.exact(query, K), queries[:SCANNED])
     flat = faiss.IndexFlatIP(segment.dim)
     for block in blocks_of(vectors, rows):

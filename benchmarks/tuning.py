@@ -23,7 +23,7 @@ from searchengine.indexer.arrays import Floats
 from searchengine.indexer.errors import TuneError
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment, SegmentConfig
-from searchengine.indexer.tuning.tune import Goal, Tuning, recalls, tune
+from searchengine.indexer.tuning.tune import Goal, Tuning, shares, tune
 from searchengine.upkeep.tuning import check_enough, queries_of
 
 QUERIES = 600
@@ -91,10 +91,8 @@ def outcome(size: int, run: int, source: str, goal: Goal, dim: int, judges: int)
             except TuneError:
                 return "failed"
             view = segment.over(tuned.config)
-            found, truth = (
-                each(queries[:judges], goal.k).rows for each in (view.search, segment.exact)
-            )
-            return float(recalls(found, truth).mean())
+            found, truth = (each(queries[:judges], goal.k) for each in (view.search, segment.exact))
+            return float(shares(found, truth, segment.dim).mean())
 
 
 def tuned_on(segment: Segment, tuning_queries: Floats | None, goal: Goal) -> Tuning:

@@ -28,7 +28,7 @@ from itertools import takewhile
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.indexer.arrays import Doubles, Floats, RowNumbers, unit_rows
+from searchengine.indexer.arrays import Doubles, Floats, unit_rows
 from searchengine.indexer.building.build import empty
 from searchengine.indexer.config import (
     FLAT_BELOW,
@@ -236,19 +236,6 @@ def in_turns(
         start = number * len(points) // rounds
         for i in (*range(start, len(points)), *range(start)):
             yield i, points[i].seconds(queries)
-
-
-def recalls(rows: RowNumbers, exact: RowNumbers) -> Doubles:
-    """recall@k of every query: |rows & exact| / |exact|.
-
-    rows, exact: (q, k) row numbers; -1 is padding and does not count. Queries without an exact row
-    are left out.
-    """
-    true = exact >= 0
-    hits = ((rows[:, :, None] == exact[:, None]).any(axis=1) & true).sum(axis=1)
-    counts = true.sum(axis=1)
-    shares: Doubles = hits[counts > 0] / counts[counts > 0]
-    return shares
 
 
 def hot_row(config: SegmentConfig, rows: int, dim: int) -> float:

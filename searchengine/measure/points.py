@@ -43,7 +43,7 @@ from searchengine.indexer.tuning.tune import (
     cold_row,
     hot_bytes,
     in_turns,
-    recalls,
+    shares,
     tune,
 )
 from searchengine.measure.judgements import Qrels, ndcg
@@ -328,12 +328,12 @@ def _measure_recall(dataset: Dataset, entries: Sequence[_Entry], progress: Progr
     queries, judge = dataset.queries, dataset.judge
     found = []
     for entry in entries:
-        found.append(entry.point.search(queries).rows)
+        found.append(entry.point.search(queries))
         entry.ndcg = None if judge is None else float(judge(entry.point.segments).mean())
         progress("measuring recall", 1, len(entries))
-    shares = [recalls(rows, found[0]) for rows in found]
-    for entry, share, (low, high) in zip(entries, shares, intervals(shares), strict=True):
-        entry.recall = float(share.mean()), low, high
+    recalls = [shares(each, found[0], queries.shape[1]) for each in found]
+    for entry, recall, (low, high) in zip(entries, recalls, intervals(recalls), strict=True):
+        entry.recall = float(recall.mean()), low, high
 
 
 def _name(dataset: Dataset, config: SegmentConfig) -> str:

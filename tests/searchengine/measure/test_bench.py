@@ -14,7 +14,7 @@ from searchengine import Goal, SearchEngine
 from searchengine.errors import QueryError
 from searchengine.indexer.config import ALL_ROWS, SegmentConfig
 from searchengine.indexer.errors import SegmentConfigError
-from searchengine.indexer.tuning.tune import OperatingPoint, recalls, tune
+from searchengine.indexer.tuning.tune import OperatingPoint, shares, tune
 from searchengine.ingest.passages import PassageConfig
 from searchengine.measure.points import Dataset, bench, collection_dataset, vectors_dataset
 from searchengine.measure.results import Results
@@ -90,10 +90,10 @@ def test_each_row_says_what_its_searches_find(subject: Dataset, results: Results
     exact = results.rows[0]
     assert (exact.recall, exact.recall_low, exact.ndcg) == (1, 1, None)
     assert exact.config.shortlist == ALL_ROWS
-    nearest = segment.exact(subject.queries, 5).rows
+    nearest = segment.exact(subject.queries, 5)
     for row in results.rows[1:]:
-        found = segment.over(row.config).search(subject.queries, 5).rows
-        assert row.recall == pytest.approx(recalls(found, nearest).mean(), abs=0.02), row.name
+        found = segment.over(row.config).search(subject.queries, 5)
+        assert row.recall == pytest.approx(shares(found, nearest, DIM).mean(), abs=0.02), row.name
         assert 0 < row.recall_low <= row.recall <= row.recall_high <= 1
         assert row.ms <= row.p99_ms
     assert exact.memory == ROWS * DIM * 2
