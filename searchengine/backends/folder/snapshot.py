@@ -1,7 +1,7 @@
 """Reading a collection in a folder: a Snapshot is one commit."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -70,7 +70,10 @@ class Snapshot(contract.Snapshot):
         """
         self.path = path
         self.readers = 0
-        self._words: WordIndex | None = None  # not opened yet
+        # Not measured or opened yet. A cached_property of Python 3.11 has a lock, which a fork
+        # meanwhile would keep for ever.
+        self._unrelated: Unrelated | None = None
+        self._words: WordIndex | None = None
         self._speller: Speller | None = None
         self.store = Store(path / DATABASE, readers=READERS)
         try:
@@ -187,13 +190,18 @@ class Snapshot(contract.Snapshot):
                 bases.append(row.base)
         return merge(results, bases, len(passages))
 
-    def documents_of(self, passages: Ids) -> list[int]:
+    def documents_of(self, passages: Ids) -> Ids:
         """The documents of passages (n,), in their order."""
-        documents = np.full(passages.size, -1)
+        documents: Ids = self._columns(passages, 1)[0]
+        return documents
+
+    def _columns(self, passages: Ids, count: int = 3) -> Ids:
+        """The first columns of passages (n,) in their files; −1 for those in none."""
+        columns = np.full((count, passages.size), -1)
         for row, file in self._files:
             inside = (passages >= row.base) & (passages < row.base + row.rows)
-            documents[inside] = file[0, passages[inside] - row.base]
-        return documents.tolist()
+            columns[:, inside] = file[:count, passages[inside] - row.base]
+        return columns
 
     def passages(
         self,
@@ -205,11 +213,7 @@ class Snapshot(contract.Snapshot):
             if known is None or not known.keys() >= set(of):
                 return self.store.passages_of(of)
             ids = self._beside(np.sort(np.array([known[document] for document in of], np.int64)))
-        columns = np.full((3, ids.size), -1)
-        for row, file in self._files:
-            inside = (ids >= row.base) & (ids < row.base + row.rows)
-            columns[:, inside] = file[:, ids[inside] - row.base]
-        return Passages(ids, *columns)
+        return Passages(ids, *self._columns(ids))
 
     def _beside(self, passages: Ids) -> Ids:
         """All passages of the documents of these (rising), one of each."""
@@ -238,11 +242,12 @@ class Snapshot(contract.Snapshot):
     @property
     def words(self) -> WordIndex:
         """The index of words. Raises QueryError if the collection has none."""
-        if self._words is None:  # outside the lock: a fork meanwhile would keep it for ever
+        if self._words is None:
             used = Analyzer.parse(self.settings["tokenizer"])
             if used.tokenizer is Tokenizer.NONE:
                 raise QueryError(lexical.MISSING)
-            self._words = WordIndex(self.store, self.segments, self.live, used)
+            files = self.documents_of
+            self._words = WordIndex(self.store, self.segments, self.live, used, files)
         return self._words
 
     def by_words(
@@ -295,7 +300,7 @@ class Snapshot(contract.Snapshot):
         wanted = words.terms(runs(phrase), phrase)
         if not wanted:
             return np.zeros(0, np.int64)
-        return words.documents_of(words.passages_with(wanted))
+        return self.documents_of(words.passages_with(wanted))
 
     def _containing(self, documents: Ids, phrase: str) -> Ids:
         """Those of the documents that contain a phrase."""
@@ -331,11 +336,13 @@ class Snapshot(contract.Snapshot):
         matching = self._matching(where, phrases)
         return self.live if matching is None else matching
 
-    @cached_property
+    @property
     def unrelated(self) -> Unrelated:
         """As in contract.Snapshot; measured once."""
-        sample = self._sample()
-        return Unrelated.of(self.vectors(sample)) if sample.size else Unrelated()
+        if self._unrelated is None:
+            sample = self._sample()
+            self._unrelated = Unrelated.of(self.vectors(sample)) if sample.size else Unrelated()
+        return self._unrelated
 
     def _sample(self) -> Ids:
         """A passage of each of at most SAMPLE documents, evenly spread in the order of their ids.
@@ -401,5 +408,5 @@ class Snapshot(contract.Snapshot):
     def close(self) -> None:
         """End the read transaction. Segments are not closed: other snapshots may share them."""
         self.store.close()
-        for name in ("_matching", "_having_phrases", "_speller"):  # they refer to this snapshot
+        for name in ("_matching", "_having_phrases", "_words", "_speller"):  # they refer to this
             vars(self).pop(name, None)

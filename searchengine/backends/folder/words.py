@@ -39,6 +39,7 @@ class WordIndex:
         average: their mean length, in words.
         analyzers: how texts became terms: one, until old segments are merged.
         store: the tables of the snapshot.
+        documents_of: the documents of passages, in their order.
     """
 
     def __init__(
@@ -47,8 +48,10 @@ class WordIndex:
         segments: Mapping[SegmentRow, Segment],
         live: Mapping[SegmentRow, Allowed | None],
         used: Analyzer,
+        documents_of: Callable[[Ids], Ids],
     ) -> None:
         """The index of one commit, of the documents that have passages. `used`: of new ones."""
+        self.documents_of = documents_of
         files = {row: segment.words for row, segment in segments.items()}
         parts = {row: Words(file, live[row]) for row, file in files.items() if file is not None}
         noted = (part.postings.notes["terms"].partition(" ")[0] for part in parts.values())
@@ -61,7 +64,6 @@ class WordIndex:
         tokens = sum(part.tokens for part in parts.values())
         self.average = tokens / max(1, self.documents) or 1.0
         self.analyzers = tuple(analyzers)
-        self._files = {row: file for row, s in segments.items() if (file := s.passages) is not None}
         self._counts: dict[Term, int] = {}
 
     def count(self, term: Term) -> int:
@@ -148,14 +150,6 @@ class WordIndex:
         for row, part in self.parts.items():
             found.append(row.base + in_all([*map(part.rows_with, part.numbers(wanted))]))
         return np.concatenate(found)
-
-    def documents_of(self, passages: Ids) -> Ids:
-        """The documents of passages of this index, in their order."""
-        documents = np.empty(passages.size, np.int64)
-        for row in self.parts:
-            inside = (passages >= row.base) & (passages < row.base + row.rows)
-            documents[inside] = self._files[row][0, passages[inside] - row.base]
-        return documents
 
 
 def best_by_key(ids: Ids, scores: Doubles, k: int, keys: Callable[[list[int]], list[str]]) -> Ids:

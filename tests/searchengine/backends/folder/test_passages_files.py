@@ -31,7 +31,8 @@ def agree(snapshot: Snapshot) -> None:
     stored = snapshot.store.scan("SELECT id, document FROM passages ORDER BY id")
     ids = [passage for passage, _ in stored]
     first = {document: passage for passage, document in reversed(stored)}
-    assert snapshot.documents_of(np.array(ids, np.int64)) == [document for _, document in stored]
+    found = snapshot.documents_of(np.array(ids, np.int64))
+    assert found.tolist() == [document for _, document in stored]
     rows = snapshot.store.scan("SELECT id, document, start, end FROM passages ORDER BY id")
     columns = np.array(rows, np.int64).reshape(-1, 4).T
     np.testing.assert_array_equal(snapshot.passages(np.array(ids, np.int64)), columns)
