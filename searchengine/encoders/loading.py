@@ -139,11 +139,11 @@ class QuestionEncoder:
     """Encodes questions with one encoder and caches them. Safe to use from several threads.
 
     Attributes:
-        encoder, runtime: the encoder, and what it was loaded by.
+        encoder: the encoder.
     """
 
-    def __init__(self, encoder: TextEncoder, runtime: RuntimeConfig | None = None) -> None:
-        self.encoder, self.runtime = encoder, runtime
+    def __init__(self, encoder: TextEncoder) -> None:
+        self.encoder = encoder
         self._lock = Lock()
         self._cache: OrderedDict[str, Floats] = OrderedDict()
 
@@ -185,7 +185,7 @@ class CollectionEncoder:
     """Safe to use from several threads.
 
     Attributes:
-        argument, runtime: as it was opened, or reindexed.
+        runtime: runs the encoder that the collection names.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class CollectionEncoder:
 
         Raises EncoderMismatch if `encoder` did not build the collection.
         """
-        self.argument, self.runtime = encoder, runtime
+        self.runtime, self._is_given = runtime, encoder is not None
         # Weak: a cycle would keep the model after the engine is gone.
         self._collection = proxy(collection)
         self._loading, self._closed = Lock(), False
@@ -206,13 +206,13 @@ class CollectionEncoder:
         self._expected: QuestionEncoder | None = None
         if encoder is not None:
             check_built_by(encoder, collection.settings["encoder"], collection.path)
-            self._present = QuestionEncoder(encoder, runtime)
+            self._present = QuestionEncoder(encoder)
         collection.accepts = self.check
 
     def close(self) -> None:
         """Let go of all encoders. Loading one afterwards raises CollectionError."""
         with self._loading:
-            self._closed, self.argument, self._present, self._expected = True, None, None, None
+            self._closed, self._present, self._expected = True, None, None
 
     def load(self, settings: Mapping[str, Any] | None = None) -> TextEncoder:
         """The encoder of `questions`, for documents."""
@@ -230,14 +230,14 @@ class CollectionEncoder:
                 raise CollectionError(f"{path} is closed; open it again")
             if (held := self._built(identity)) is None:
                 self.check(settings)
-                held = QuestionEncoder(load_built_by(identity, path, self.runtime), self.runtime)
+                held = QuestionEncoder(load_built_by(identity, path, self.runtime))
                 check_built_by(held.encoder, identity, path)
                 self._present = held
             return held
 
     def encodes(self, settings: Mapping[str, Any]) -> bool:
         """Whether there is an encoder; not if the vectors came with the documents, and no other."""
-        return self.argument is not None or settings["encoder"]["fingerprint"] != NO_ENCODER
+        return self._is_given or settings["encoder"]["fingerprint"] != NO_ENCODER
 
     def check(self, settings: Mapping[str, Any]) -> None:
         """Raise EncoderMismatch if an encoder that is not held built a state of the collection."""
@@ -245,19 +245,17 @@ class CollectionEncoder:
         if present is not None and self._built(settings["encoder"]) is None:
             check_built_by(present.encoder, settings["encoder"], self._collection.path)
 
-    def expect(self, encoder: TextEncoder, runtime: RuntimeConfig | None) -> None:
+    def expect(self, encoder: TextEncoder) -> None:
         """Hold another encoder too, until `settle`: a reindex may commit its vectors."""
         self.settle()  # after one that was interrupted
         with self._loading:
-            self._expected = QuestionEncoder(encoder, runtime)
+            self._expected = QuestionEncoder(encoder)
 
     def settle(self) -> None:
         """Hold the encoder that built the state shown, and not the other."""
         with self._loading:
             built = self._built(self._collection.settings["encoder"])
-            if built is not None and built is not self._present:
-                self._present, self.argument, self.runtime = built, built.encoder, built.runtime
-            self._expected = None
+            self._present, self._expected = built or self._present, None
 
     def _built(self, identity: Mapping[str, Any]) -> QuestionEncoder | None:
         """The encoder held that built a state."""

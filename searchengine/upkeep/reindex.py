@@ -95,7 +95,7 @@ def reindex(
         _check_same(path, target.settings, chosen, settings)
         work = Reindexing(collection, place, target, reader, progress)
         work.encode()
-        present.expect(chosen, runtime)
+        present.expect(chosen)
         work.swap()
         present.settle()
 
