@@ -11,7 +11,7 @@ import pytest
 from conftest import WordLengths
 
 from searchengine import Document, Hit, SearchEngine
-from searchengine.ingest.passages import PassageConfig, cut_documents, passage_texts
+from searchengine.ingest.passages import PassageReader
 
 NEAR = 1e-5
 EXACT = {"prefix": 4, "storage": "float32"}
@@ -59,6 +59,11 @@ def keys(hits: list[Hit]) -> list[str]:
     return [hit.key for hit in hits]
 
 
+def reader(encoder: Any, **how: int) -> PassageReader:
+    """Cuts documents for an encoder into passages."""
+    return PassageReader(encoder, {"passages": how})
+
+
 Scores = dict[str, dict[tuple[int, int], float]]
 
 
@@ -66,10 +71,10 @@ def brute_force(documents: Sequence[dict[str, Any]], vector: npt.NDArray[Any]) -
     """Key → its passages → their cosines."""
     encoder = Words()
     parsed = [Document.from_mapping(each, origin="") for each in documents]
-    spans, _ = cut_documents(parsed, encoder, PassageConfig())
+    spans, _ = reader(encoder).cut(parsed)
     expected: Scores = {}
     for document, each in zip(parsed, spans, strict=True):
-        texts = passage_texts([(document, span) for span in each], encoder)
+        texts = reader(encoder).texts([(document, span) for span in each])
         scores = encoder.encode(texts, role="document") @ (vector / np.linalg.norm(vector))
         expected[document.key] = dict(zip(each, scores.tolist(), strict=True))
     return expected

@@ -101,16 +101,64 @@ class PassageReader:
             check_tokenizes(encoder)
 
     def cut(self, documents: Sequence[Document]) -> tuple[list[list[Span]], int]:
-        """The passages of each document as character offsets, and the number of their tokens."""
+        """The passages of each document, at least one, and the tokens of all with their titles.
+
+        The encoder truncates none of their `texts`. A document that fits is a single passage,
+        (0, len(text)). Raises CollectionError: the encoder reads too few tokens.
+        """
         if self._passages is None:
             return [[(0, len(document.text))] for document in documents], 0
-        return cut_documents(documents, self.encoder, self._passages)
+        encoder, sizes = self.encoder, self._passages.sizes
+        room = _room(encoder)
+        titles = [len(spans) for spans in _token_spans([each.title for each in documents], encoder)]
+        tokens = _token_spans([document.text for document in documents], encoder)
+        lengths = [title + len(spans) for title, spans in zip(titles, tokens, strict=True)]
+        available = [max(room - title, room - room // 2) for title in titles]
+        passages_of = [
+            cut(document.text, spans, *sizes(most))
+            for document, spans, most in zip(documents, tokens, available, strict=True)
+        ]
+        # Most tokenizers split a passage into the tokens that it has within its document. For the
+        # others, passages that may not fit are counted, and cut smaller until they do.
+        pending = [i for i, length in enumerate(lengths) if length > room - room // 8]
+        while pending:
+            passages = [(documents[i], span) for i in pending for span in passages_of[i]]
+            spans_of = iter(encoder.token_spans(self.texts(passages)))
+            unfinished = []
+            for i in pending:
+                counts = [len(next(spans_of)) for _ in passages_of[i]]
+                lengths[i] = sum(counts)
+                excess = max(counts) - room
+                if excess > 0 and available[i] > 1:
+                    available[i] = max(1, available[i] - max(excess, available[i] // 8))
+                    passages_of[i] = cut(documents[i].text, tokens[i], *sizes(available[i]))
+                    unfinished.append(i)
+            pending = unfinished
+        return passages_of, sum(lengths)
 
     def texts(self, passages: Sequence[tuple[Document, Span]]) -> list[str]:
-        """The text to encode for each passage: its own with its document's title, normalized."""
+        """The text to encode for each passage: its own with its document's title, normalized.
+
+        The offsets are of texts as they are stored. A title may take half of what the encoder
+        reads, or all that the passage leaves; a longer one loses its end.
+        """
         if self._passages is None:
             return [normalized(document.full_text) for document, _ in passages]
-        return passage_texts(passages, self.encoder)
+        room = _room(self.encoder)
+        titles = list({document.title: None for document, _ in passages})
+        long = {
+            title: spans
+            for title, spans in zip(titles, _token_spans(titles, self.encoder), strict=True)
+            if len(spans) > room // 2
+        }
+        texts = []
+        for document, (start, end) in passages:
+            title = document.title
+            if title in long:
+                tokens = len(_token_spans([document.text[start:end]], self.encoder)[0])
+                title = title[: cut(title, long[title], max(room // 2, room - tokens), 0)[0][1]]
+            texts.append(normalized(f"{title} {document.text[start:end]}".strip()))
+        return texts
 
     def encode(
         self,
@@ -136,68 +184,6 @@ class PassageReader:
                 f"the document {document.key!r}; leave it out or fix the encoder"
             )
         return vectors
-
-
-# ---------------------------------------------------------------------------------------- documents
-
-
-def cut_documents(
-    documents: Sequence[Document], encoder: TextEncoder, config: PassageConfig
-) -> tuple[list[list[Span]], int]:
-    """The passages of each document, at least one, and the tokens of all of them with their titles.
-
-    The encoder truncates none of the texts that `passage_texts` makes of them. A document that fits
-    is a single passage, (0, len(text)). Raises CollectionError: the encoder reads too few tokens.
-    """
-    room = _room(encoder)
-    titles = [len(spans) for spans in _token_spans([each.title for each in documents], encoder)]
-    tokens = _token_spans([document.text for document in documents], encoder)
-    lengths = [title + len(spans) for title, spans in zip(titles, tokens, strict=True)]
-    available = [max(room - title, room - room // 2) for title in titles]
-    passages_of = [
-        cut(document.text, spans, *config.sizes(most))
-        for document, spans, most in zip(documents, tokens, available, strict=True)
-    ]
-    # Most tokenizers split a passage into the tokens that it has within its document. For the
-    # others, passages that may not fit are counted, and cut smaller until they do.
-    pending = [i for i, length in enumerate(lengths) if length > room - room // 8]
-    while pending:
-        passages = [(documents[i], span) for i in pending for span in passages_of[i]]
-        spans_of = iter(encoder.token_spans(passage_texts(passages, encoder)))
-        unfinished = []
-        for i in pending:
-            counts = [len(next(spans_of)) for _ in passages_of[i]]
-            lengths[i] = sum(counts)
-            excess = max(counts) - room
-            if excess > 0 and available[i] > 1:
-                available[i] = max(1, available[i] - max(excess, available[i] // 8))
-                passages_of[i] = cut(documents[i].text, tokens[i], *config.sizes(available[i]))
-                unfinished.append(i)
-        pending = unfinished
-    return passages_of, sum(lengths)
-
-
-def passage_texts(passages: Sequence[tuple[Document, Span]], encoder: TextEncoder) -> list[str]:
-    """The texts to encode for passages of `cut_documents`: each with its document's title.
-
-    They are normalized; the offsets are of texts as they are stored. A title may take half of what
-    the encoder reads, or all that the passage leaves; a longer one loses its end.
-    """
-    room = _room(encoder)
-    titles = list({document.title: None for document, _ in passages})
-    long = {
-        title: spans
-        for title, spans in zip(titles, _token_spans(titles, encoder), strict=True)
-        if len(spans) > room // 2
-    }
-    texts = []
-    for document, (start, end) in passages:
-        title = document.title
-        if title in long:
-            tokens = len(_token_spans([document.text[start:end]], encoder)[0])
-            title = title[: cut(title, long[title], max(room // 2, room - tokens), 0)[0][1]]
-        texts.append(normalized(f"{title} {document.text[start:end]}".strip()))
-    return texts
 
 
 def _token_spans(texts: Sequence[str], encoder: TextEncoder) -> list[Offsets]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from cut_documents import reader
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,12 +17,7 @@ from searchengine.corpus.documents import Document
 from searchengine.corpus.sentences import sentence_ends
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import CollectionError
-from searchengine.ingest.passages import (
-    PassageConfig,
-    cut,
-    cut_documents,
-    passage_texts,
-)
+from searchengine.ingest.passages import PassageConfig, cut
 
 
 class Tokens:
@@ -148,8 +144,8 @@ LONG = "Whales sleep in the sea. They rest half a brain. One eye stays open."
 
 def cut_one(document: Document, encoder: TextEncoder, **how: Any) -> tuple[list[str], int]:
     """What is encoded of a document, and how many tokens that is."""
-    (spans,), tokens = cut_documents([document], encoder, PassageConfig(**how))
-    return passage_texts([(document, span) for span in spans], encoder), tokens
+    (spans,), tokens = reader(encoder, **how).cut([document])
+    return reader(encoder).texts([(document, span) for span in spans]), tokens
 
 
 def test_the_title_is_in_front_of_every_passage_and_counts() -> None:
@@ -178,7 +174,7 @@ def test_a_long_title_keeps_half_or_what_the_passage_leaves() -> None:
 
 def test_a_title_alone_is_a_passage() -> None:
     for title in ("Whales", "Whales sleep in the sea and rest"):
-        (spans,), _ = cut_documents([Document("1", "", title)], Tokens(room=4), PassageConfig())
+        (spans,), _ = reader(Tokens(room=4)).cut([Document("1", "", title)])
         assert spans == [(0, 0)]
     assert cut_one(Document("1", "", title), Tokens(room=4)) == (["Whales sleep in the"], 4)
 
@@ -186,11 +182,11 @@ def test_a_title_alone_is_a_passage() -> None:
 def test_many_documents_are_cut_as_each_alone() -> None:
     documents = [Document(str(i), LONG * (i % 3), "On whales" * (i % 2) or "x") for i in range(9)]
     encoder = Tokens(room=9)
-    together, tokens = cut_documents(documents, encoder, PassageConfig())
-    alone = [cut_documents([each], encoder, PassageConfig()) for each in documents]
+    together, tokens = reader(encoder).cut(documents)
+    alone = [reader(encoder).cut([each]) for each in documents]
     assert together == [spans for (spans,), _ in alone]
     assert tokens == sum(count for _, count in alone)
-    assert cut_documents([], encoder, PassageConfig()) == ([], 0)
+    assert reader(encoder).cut([]) == ([], 0)
 
 
 class Wordy(Tokens):
@@ -209,13 +205,13 @@ def test_passages_fit_where_a_passage_alone_has_more_tokens() -> None:
 def test_the_text_of_a_whole_document_is_its_full_text() -> None:
     for document in (Document("1", " a b ", "T"), Document("1", " a b "), Document("1", "", "T")):
         whole = (document, (0, len(document.text)))
-        assert passage_texts([whole], Wordy()) == [document.full_text]
-    assert passage_texts([(Document("1", "a bee sings", "T"), (2, 5))], Wordy()) == ["T bee"]
+        assert reader(Wordy()).texts([whole]) == [document.full_text]
+    assert reader(Wordy()).texts([(Document("1", "a bee sings", "T"), (2, 5))]) == ["T bee"]
 
 
 def test_an_encoder_that_reads_next_to_nothing_is_refused() -> None:
     with pytest.raises(CollectionError, match=r"got one that reads 3; .* keep documents whol"):
-        cut_documents([Document("1", "a")], Tokens(room=3), PassageConfig())
+        reader(Tokens(room=3)).cut([Document("1", "a")])
 
 
 # ------------------------------------------------------------------------------------------- config
@@ -247,11 +243,11 @@ def starter() -> Iterator[Any]:
 
 
 def check_not_truncated(documents: list[Document], encoder: Any, config: PassageConfig) -> int:
-    found, tokens = cut_documents(documents, encoder, config)
+    found, tokens = reader(encoder, tokens=config.tokens).cut(documents)
     pairs: list[tuple[Document, Span]] = [
         (document, span) for document, spans in zip(documents, found, strict=True) for span in spans
     ]
-    texts = passage_texts(pairs, encoder)
+    texts = reader(encoder).texts(pairs)
     ids = encoder.model.tokenizer(texts, truncation=False, verbose=False)["input_ids"]
     assert max(map(len, ids)) <= encoder.max_tokens
     assert sum(map(len, ids)) - 2 * len(ids) == tokens

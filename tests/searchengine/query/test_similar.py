@@ -14,20 +14,20 @@ from cut_documents import (
     check,
     collection,
     keys,
+    reader,
 )
 from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine import Document, SearchEngine
 from searchengine.errors import QueryError
-from searchengine.ingest.passages import PassageConfig, cut_documents, passage_texts
 
 
 def mean_of(document: dict[str, Any]) -> Any:
     """The mean of a document's passages, (D,)."""
     encoder, parsed = Words(), Document.from_mapping(document, origin="")
-    (spans,), _ = cut_documents([parsed], encoder, PassageConfig())
-    texts = passage_texts([(parsed, span) for span in spans], encoder)
+    (spans,), _ = reader(encoder).cut([parsed])
+    texts = reader(encoder).texts([(parsed, span) for span in spans])
     return encoder.encode(texts, role="document").mean(axis=0)
 
 
