@@ -41,6 +41,7 @@ from searchengine.corpus.text_files import (
     kind,
     read_bytes,
     read_jsonl,
+    read_text,
     report,
     unreadable,
 )
@@ -360,7 +361,8 @@ class _Reader:
         file = path.relative_to(self.base).as_posix()
         name = Path(path.stem).stem if path.suffix == ".gz" else path.stem
         fields = {"path": file, **_stat(path)}
-        for part, lost in _with_losses(path, format_, _parts(path, format_, parser)):
+        parts = read_text(path) if format_ is TEXT else parser.read(path, format_)
+        for part, lost in _with_losses(path, format_, parts):
             metadata = {**fields, **part.metadata}
             if part.headings:
                 metadata["headings"] = [asdict(heading) for heading in part.headings]
@@ -399,18 +401,6 @@ def _with_losses(path: Path, format_: Kind, parts: Parts) -> Iterator[tuple[Text
     if text is None:
         raise bad(path, (lost or [format_.empty])[0])
     yield text, lost
-
-
-def _parts(file: Path, format_: Kind, parser: Parser) -> Parts:
-    """What is read of a file. Plain text in UTF-8 needs no parser."""
-    if format_ is TEXT:
-        data = read_bytes(file)
-        with suppress(UnicodeDecodeError):
-            text = data.decode("utf-8-sig")
-            if "\0" not in text and "\x1b" not in text:  # neither binary nor ISO-2022
-                yield Text(text)
-                return
-    yield from parser.read(file, format_)
 
 
 def _hash(document: Document) -> str:

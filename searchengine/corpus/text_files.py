@@ -189,6 +189,13 @@ def decode(data: bytes, path: Path, declared: str = "") -> tuple[str, dict[str, 
     return text, {"encoding": name}, []
 
 
+def read_text(path: Path) -> Parts:
+    """The text of a file, which is no markup. Raises CorpusError."""
+    text, encoding, lost = decode(read_bytes(path), path)
+    yield Text(text, metadata=encoding)
+    yield from lost
+
+
 def read_jsonl(path: Path, on_bad: OnBad | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
     """Place ("file:line") and object of every line that is not blank."""
     for number, line in read_lines(path, on_bad):

@@ -90,8 +90,7 @@ class Kind:
 
 LINES = Kind("JSON Lines", "", records=True)
 TABLE = Kind("CSV", "", records=True)
-TEXT = Kind("text", f"{_HERE}.markup:read_text")
-"""Plain text, which needs no parser if it is UTF-8."""
+TEXT = Kind("text", "")
 _MARKDOWN = Kind("Markdown", f"{_HERE}.markup:read_markdown")
 _HTML = Kind("HTML", f"{_HERE}.markup:read_html")
 _SCAN = "has no text; if it is a scan, run OCR first, for example ocrmypdf"
@@ -130,7 +129,7 @@ KINDS = {
         "Parquet", f"{_TABULAR}:read_parquet", records=True, rows=True, needs="pyarrow"
     ),
 }
-"""Suffix → format. LINES, TABLE and TEXT in UTF-8 need no process of their own."""
+"""Suffix → format. LINES, TABLE and TEXT need no process of their own."""
 
 
 def kind_of(path: Path) -> Kind | None:

@@ -1,4 +1,4 @@
-"""HTML, books in EPUB, Markdown, notebooks and plain text → text with headings.
+"""HTML, books in EPUB, Markdown and notebooks → text with headings.
 
 HTML: blank lines separate paragraphs, headings and tables; line breaks separate lines and rows.
 Scripts, styles and other content that is not shown are left out. libxml2 reads tags as browsers do.
@@ -225,13 +225,6 @@ _DATES = ["", *(f"{day}{time}" for day in _DAYS for time in _TIMES)]
 _BLOCKS = MarkdownIt("zero", {"html": True}).enable(
     ["blockquote", "code", "fence", "heading", "html_block", "lheading", "list"]
 )
-
-
-def read_text(path: Path) -> Parts:
-    """The text of a file. Raises CorpusError."""
-    text, encoding, lost = decode(read_bytes(path), path)
-    yield Text(text, metadata=encoding)
-    yield from lost
 
 
 def read_markdown(path: Path) -> Parts:

@@ -30,7 +30,7 @@ from searchengine.corpus.documents import Document
 from searchengine.corpus.files import Unread, read_corpus
 from searchengine.corpus.formats import KINDS, heading_at, headings_of
 from searchengine.corpus.tabular import Columns
-from searchengine.corpus.text_files import Heading, Text
+from searchengine.corpus.text_files import Heading, Text, read_text
 from searchengine.errors import CorpusError
 from searchengine.query.hits import Hit
 from searchengine.trainer.errors import install_line
@@ -49,8 +49,8 @@ def read(path: Path, content: str | bytes) -> Document:
 def part(path: Path, content: str | bytes) -> tuple[Text, list[str]]:
     """What the reader makes of a file with this content, without a process of its own."""
     path.write_bytes(content.encode() if isinstance(content, str) else content)
-    module, function = KINDS[path.suffix].reader.split(":")
-    result, *lost = getattr(import_module(module), function)(path)
+    module, _, function = KINDS[path.suffix].reader.partition(":")
+    result, *lost = getattr(import_module(module), function)(path) if module else read_text(path)
     return result, lost
 
 
