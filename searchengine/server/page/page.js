@@ -317,7 +317,7 @@ function showHits(hits, first = 0) {
   const items = hits.map((hit, i) => card(hit, first + i + 1));
   if (first) byId("hits").append(...items);
   else byId("hits").replaceChildren(...items);
-  byId("more").hidden = !hits.length || hits.length < PAGE;
+  byId("more").hidden = hits.length < PAGE || state.found?.total <= state.hits.length;
   return items;
 }
 
@@ -447,6 +447,7 @@ async function count(signal) {
   const groups = [[names.filter((name) => !checked.includes(name)), where()], ...checked.map((name) => [[name], where(name)])];
   const answers = await Promise.all(groups.map(([fields, where]) => call(at("facets"), { fields, where }, signal)));
   state.found = { total: answers[0].total, facets: Object.assign({}, ...answers.map((answer) => answer.facets)) };
+  if (state.found.total <= state.hits.length) byId("more").hidden = true;
   showFields(state.found);
   showStatus();
 }
@@ -495,7 +496,7 @@ function showNothing(sentences, ways) {
 async function more() {
   const offset = state.hits.length;
   const result = await answer({ ...state.asked, offset }, state.asking?.signal);
-  showHits(result.hits, offset)[0]?.focus();
+  (showHits(result.hits, offset)[0] ?? byId("hits").lastChild)?.focus(); // the button may be hidden now
   showStatus();
 }
 

@@ -116,6 +116,14 @@ def test_search_and_pages(page: Any) -> None:
     page.click("#more")
     wait_for_status(page, "The best 20")
     assert len(titles(page)) == len(set(titles(page))) == 20
+    page.click("#facets label:has-text('land')")  # 10 documents: there are no more
+    wait_for_status(page, "The best 10")
+    assert page.is_hidden("#more")
+    page.click("#chips button")
+    ask(page, "10 11 12 13 14 15 16 17 18 19")  # in 10 of 30 documents, as a click shows
+    page.click("#more")
+    page.wait_for_selector("#more", state="hidden")
+    assert page.evaluate("document.activeElement === document.querySelector('#hits').lastChild")
     ask(page, "what is a whale in the deep")  # common words are not marked
     assert {each.lower() for each in first.locator("mark").all_inner_texts()} <= {"whale", "deep"}
     for nothing in ("whal ", "nothing-like-it"):
