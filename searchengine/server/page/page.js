@@ -547,9 +547,9 @@ function recall() {
     for (const text of parameters.getAll(parameter)) {
       try {
         const [name, ...rest] = JSON.parse(text);
-        if (parameter === "is" || rest.length === 2) values.set(name, rest);
+        if (typeof name === "string" && (parameter === "is" ? rest.length : rest.length === 2)) values.set(name, rest);
       } catch {
-        // an address that was cut short has one filter less
+        // an address that was cut short has one filter less, as has one without a value
       }
     }
   }

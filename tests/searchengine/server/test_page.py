@@ -124,6 +124,11 @@ def test_search_and_pages(page: Any) -> None:
     page.click("#more")
     page.wait_for_selector("#more", state="hidden")
     assert page.evaluate("document.activeElement === document.querySelector('#hits').lastChild")
+    for cut in ('["topic"]', "[]", '"x"', '["topic'):  # an address has one filter less
+        ask(page, "14")
+        page.evaluate("cut => { location.hash = `q=whale&is=${cut}`; }", cut)
+        wait_for_status(page, "The best 10")
+        assert page.is_hidden("#error") and not page.locator("#chips button").count()
     ask(page, "what is a whale in the deep")  # common words are not marked
     assert {each.lower() for each in first.locator("mark").all_inner_texts()} <= {"whale", "deep"}
     for nothing in ("whal ", "nothing-like-it"):
