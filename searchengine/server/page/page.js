@@ -329,7 +329,8 @@ const map = { version: null, x: null, y: null, above: null, count: 0 }; // the s
 function dot(point, cls, r, open) {
   const inside = (value, size) => Math.min(size - 4, Math.max(4, value)).toFixed(1); // what is outside stands at the edge
   const place = { cx: inside(map.x(point.x), WIDTH), cy: inside(map.y(point.y), HEIGHT), r };
-  return draw("circle", { class: cls, ...place, onclick: open && (() => openPoint(point)) }, draw("title", {}, point.title || point.key || "the question"));
+  const opens = open && { role: "button", tabindex: "-1", onclick: () => openPoint(point) };
+  return draw("circle", { class: cls, ...place, ...opens }, draw("title", {}, point.title || point.key || "the question"));
 }
 
 /** Draw the sample, both axes to the same scale. */
@@ -340,8 +341,8 @@ function drawSample(points) {
   map.x = (value) => WIDTH / 2 + (value - (left + right) / 2) * scale;
   map.y = (value) => HEIGHT / 2 - (value - (low + high) / 2) * scale;
   map.above = draw("g");
-  byId("map").replaceChildren(draw("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img" },
-    draw("g", {}, ...points.map((point) => dot(point, "dot", 2.5, true))), map.above));
+  byId("map").replaceChildren(draw("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "group", tabindex: "0" },
+    draw("g", {}, ...points.toSorted((a, b) => a.x - b.x).map((point) => dot(point, "dot", 2.5, true))), map.above));
 }
 
 /** The map with the question and its hits; its sample is sent only where the page has not drawn it. */
@@ -592,16 +593,15 @@ async function begin() {
 
 // ------------------------------------------------------------------------------------- controls
 
-function moveFocus(step) {
-  const items = [...byId("hits").children];
-  const now = items.indexOf(document.activeElement.closest("#hits > li"));
-  if (now + step < 0) byId("query").focus();
-  else items[Math.min(items.length - 1, now + step)]?.focus();
+function moveFocus(step, selector, before) {
+  const items = [...document.querySelectorAll(selector)];
+  const now = items.indexOf(document.activeElement.closest(selector));
+  (items[Math.min(items.length - 1, now + step)] ?? before).focus();
 }
 
 function onKey(event) {
   const { target, key } = event;
-  const inHits = target.closest("#hits");
+  const [inHits, onMap] = [target.closest("#hits"), target.closest("#map svg")];
   const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(target.tagName) && target.type !== "radio";
   if (event.altKey && "123".includes(key)) {
     document.querySelectorAll("input[name=mode]")[Number(key) - 1].checked = true;
@@ -609,8 +609,11 @@ function onKey(event) {
   } else if (key === "/" && !typing) {
     byId("query").focus();
     byId("query").select();
-  } else if (key === "ArrowDown" && (inHits || target === byId("query"))) moveFocus(1);
-  else if (key === "ArrowUp" && inHits) moveFocus(-1);
+  } else if (key === "ArrowDown" && (inHits || target === byId("query"))) moveFocus(1, "#hits > li", byId("query"));
+  else if (key === "ArrowUp" && inHits) moveFocus(-1, "#hits > li", byId("query"));
+  else if (key === "ArrowRight" && onMap) moveFocus(1, "#map [role=button]", onMap);
+  else if (key === "ArrowLeft" && onMap) moveFocus(-1, "#map [role=button]", onMap);
+  else if (key === "Enter" && onMap) target.dispatchEvent(new Event("click"));
   else if (key === "Escape" && inHits) byId("query").focus();
   else return;
   event.preventDefault();

@@ -254,6 +254,12 @@ def test_keyboard_map_details_and_theme(page: Any) -> None:
     page.wait_for_selector("#map circle.hit")
     assert page.locator("#map circle.dot").count() == 30
     assert page.locator("#map circle.hit").count() == 10
+    page.focus("#map svg")
+    for arrow, at in (("Right", 0), ("Right", 1), ("Left", 0), ("Right", 1)):  # as they lie there
+        page.keyboard.press(f"Arrow{arrow}")
+        assert page.evaluate("document.activeElement.textContent") == f"Title {at}"
+    page.keyboard.press("Enter")
+    assert page.evaluate(key) == "d1"  # the hit
     page.click("#hits .why >> nth=0")
     assert page.inner_text("#hits .details >> nth=0").split()[:3] == ["rank", "1", "score"]
     before = page.evaluate("getComputedStyle(document.body).backgroundColor")
