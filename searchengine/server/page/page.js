@@ -600,11 +600,11 @@ function moveFocus(step, selector, before) {
 }
 
 function onKey(event) {
-  const { target, key } = event;
+  const { target, key, code } = event;
   const [inHits, onMap] = [target.closest("#hits"), target.closest("#map svg")];
   const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(target.tagName) && target.type !== "radio";
-  if (event.altKey && "123".includes(key)) {
-    document.querySelectorAll("input[name=mode]")[Number(key) - 1].checked = true;
+  if (event.altKey && /^Digit[123]$/.test(code)) { // on a Mac the key is another character
+    document.querySelectorAll("input[name=mode]")[Number(code[5]) - 1].checked = true;
     controlsChanged();
   } else if (key === "/" && !typing) {
     byId("query").focus();

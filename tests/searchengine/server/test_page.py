@@ -268,6 +268,9 @@ def test_keyboard_map_details_and_theme(page: Any) -> None:
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
     page.keyboard.press("Alt+3")
     assert page.is_checked("input[value=hybrid]")
+    mac = {"key": "¡", "code": "Digit1", "altKey": True}  # what Alt makes of 1 there
+    page.dispatch_event("body", "keydown", mac)
+    assert page.is_checked("input[value=vector]")
 
 
 def check_access(page: Any) -> None:
