@@ -86,7 +86,7 @@ function useFields(found) {
 function clearFilters() {
   filters.checked.clear();
   filters.ranges.clear();
-  filters.typed = [];
+  [filters.typed, byId("where").value] = [[], ""];
 }
 
 const written = (value) => (typeof value === "string" ? `'${value.replaceAll("'", "''")}'` : String(value));

@@ -228,8 +228,10 @@ def test_a_collection_that_cannot_be_opened(page: Any) -> None:
     ask(page, "whale")
     error = {"error": {"message": "the collection cannot be opened: lost"}}
     page.route("**/long/stats", lambda route: route.fulfill(status=503, json=error))
+    page.fill("#where", "year >>> 3")
     page.select_option("#collection", "long")
     page.wait_for_selector("#error:visible")
+    assert page.input_value("#where") == ""  # a condition is of one collection
     assert "cannot be opened: lost" in page.inner_text("#error")
     assert not titles(page) and page.is_hidden("#map-panel") and page.is_hidden("#facets-panel")
     page.select_option("#collection", "sea")
