@@ -11,7 +11,6 @@ reaches the threshold are compared at full width.
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
 from searchengine.indexer.arrays import Floats, RowNumbers
 from searchengine.indexer.search.allowed import Allowed
@@ -27,12 +26,11 @@ EXTRA_ROWS = 32
 
 MAX_LENGTH = 1.01
 """Maximum length of a row: rows have length one, rounded to float16."""
-Positions = npt.NDArray[np.int64]
+
 
 _PREFIX = 64  # dimensions of the bound of duplicates
 _FEW = 1024  # vectors below which all are compared at full width
 _BLOCK = 1024  # rows, and earlier ones, compared at a time: their products stay in the cache
-_PAIRS = 1 << 15  # pairs compared at full width at a time
 _SLACK = 1e-5  # more than float32 loses of a bound
 
 
@@ -111,7 +109,7 @@ def score_slack(dim: int) -> float:
 
 def leaders(
     vectors: Floats, above: float, progress: Callable[[int], None] = lambda done: None
-) -> tuple[Positions, Floats]:
+) -> tuple[RowNumbers, Floats]:
     """For each vector the first of its group, which may be itself, and its cosine to it.
 
     In the order of the rows: a vector joins the earliest first one of a group to which its cosine
@@ -128,44 +126,22 @@ def leaders(
     count = len(vectors)
     leader, cosine = np.arange(count), np.ones(count, np.float32)
     short = _bounding(vectors) if count > _FEW else vectors
-    firsts, kept = np.empty(count, np.int64), np.empty_like(short)  # of groups so far
-    groups = 0
+    firsts = np.empty(0, np.int64)  # of the groups so far
     for start in range(0, count, _BLOCK):
         rows = np.arange(start, min(start + _BLOCK, count))
-        block = short[rows]
-        for first in range(0, groups, _BLOCK):
-            bounds = block @ kept[first : min(first + _BLOCK, groups)].T
-            if bounds.max() < above - _SLACK:
-                continue
-            near, columns = np.nonzero(bounds >= above - _SLACK)  # by row, then by column
-            for begin in range(0, len(near), _PAIRS):
-                of = rows[near[begin : begin + _PAIRS]]
-                others = firsts[first + columns[begin : begin + _PAIRS]]
-                exact = np.einsum("ij,ij->i", vectors[of], vectors[others])
-                joins = (exact >= above) & (leader[of] == of)
-                joined, places = np.unique(of[joins], return_index=True)
-                leader[joined] = others[joins][places]
-                cosine[joined] = exact[joins][places]
-        _within(vectors, short, rows[leader[rows] == rows], above, leader, cosine)
-        new = rows[leader[rows] == rows]
-        firsts[groups : groups + len(new)], kept[groups : groups + len(new)] = new, short[new]
-        groups += len(new)
+        for others in (*np.split(firsts, range(_BLOCK, len(firsts), _BLOCK)), rows):
+            alone = rows[leader[rows] == rows]
+            likely = short[alone] @ short[others].T >= above - _SLACK
+            for i in np.flatnonzero(likely.any(axis=1)):
+                row, earlier = alone[i], others[likely[i]]
+                earlier = earlier[(leader[earlier] == earlier) & (earlier < row)]
+                exact = vectors[earlier] @ vectors[row]
+                near = np.flatnonzero(exact >= above)
+                if len(near):
+                    leader[row], cosine[row] = earlier[near[0]], exact[near[0]]
+        firsts = np.append(firsts, rows[leader[rows] == rows])
         progress(len(rows))
     return leader, cosine
-
-
-def _within(
-    vectors: Floats, short: Floats, rows: Positions, above: float, leader: Positions, cosine: Floats
-) -> None:
-    """The groups among the rows of a block that join none before it."""
-    bounds = np.tril(short[rows] @ short[rows].T, -1)
-    for i in np.flatnonzero((bounds >= above - _SLACK).any(axis=1)):
-        earlier = rows[np.flatnonzero(bounds[i] >= above - _SLACK)]
-        earlier = earlier[leader[earlier] == earlier]
-        exact = vectors[earlier] @ vectors[rows[i]]
-        near = np.flatnonzero(exact >= above)
-        if len(near):
-            leader[rows[i]], cosine[rows[i]] = earlier[near[0]], exact[near[0]]
 
 
 def _bounding(vectors: Floats) -> Floats:

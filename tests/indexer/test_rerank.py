@@ -74,7 +74,6 @@ def test_groups_are_those_of_all_pairs(
     dim: int, above: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exact, "_FEW", 10)
-    monkeypatch.setattr(exact, "_PAIRS", 7)
     vectors = clustered(260, dim)
     expected = plain(vectors, above)
     for block in (1, 97, 1024):
