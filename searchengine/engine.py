@@ -188,17 +188,15 @@ class SearchEngine:
         processes at the same time, one creates it and the others open it. `wait`: as for `open`.
         Raises CollectionError if the collection there has other settings."""
         if not exists(path):
-            is_undecided = encoder is None and dim is None and not is_url(path)
-            encoder = default_encoder() if encoder is None and dim is None else encoder
-            loaded = None if encoder is None else load_given(encoder, runtime)
-            cut = True if passages is None else passages
+            is_default = encoder is None and dim is None
+            encoder = default_encoder() if is_default else encoder
             try:
                 created = cls.create(
                     path,
-                    loaded,
+                    encoder,
                     config,
                     dim=dim,
-                    passages=cut,
+                    passages=True if passages is None else passages,
                     tokenizer=tokenizer,
                     wait=wait,
                     runtime=runtime,
@@ -207,7 +205,7 @@ class SearchEngine:
                 if not exists(path):  # else another process has created it just now
                     raise
             else:
-                created._is_undecided = is_undecided
+                created._is_undecided = is_default and not is_url(path)
                 return created
         engine = cls.open(path, encoder, wait=wait, runtime=runtime)
         try:
