@@ -33,9 +33,7 @@ class Hashed(TextEncoder):
     """A text is the sum of the vectors of its first words, each drawn once at random."""
 
     dim, fingerprint = DIM, "hashed"
-
-    def __init__(self) -> None:
-        self._vectors = np.random.default_rng(0).standard_normal((VOCABULARY, DIM), np.float32)
+    _vectors = np.random.default_rng(0).standard_normal((VOCABULARY, DIM), np.float32)
 
     def encode(self, texts: Sequence[str], *, role: Any = None, **_: Any) -> Any:
         """Float32 (n, DIM)."""
