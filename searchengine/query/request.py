@@ -248,13 +248,13 @@ def check_vectors(vectors: Any, dim: int) -> Floats:
     """Query vectors as float32 (q, D). Raises QueryError."""
     try:
         array = np.asarray(vectors)
-    except ValueError as error:
-        raise QueryError(f"a query must be text or a vector of numbers ({error})") from error
+        got = f"{array.dtype} of shape {array.shape}"
+    except ValueError:
+        array, got = np.zeros(0), "lists of several lengths"
     if array.ndim != 2 or array.shape[1] != dim or array.dtype.kind not in "fiu":
-        raise QueryError(
-            f"query vectors must be numbers of shape (q, {dim}), "
-            f"got {array.dtype} of shape {array.shape}"
-        )
+        if array.ndim == 2 and array.dtype.kind in "fiu":
+            got = str(array.shape[1])
+        raise QueryError(f"each query vector must have {dim} numbers, got {got}")
     with np.errstate(over="ignore"):  # values beyond float32 become infinity, reported below
         single = array.astype(np.float32)
     wrong = unusable(single)

@@ -72,7 +72,11 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "one question": (lambda e: e.search_batch("cat"), "use search"),
     "no question": (lambda e: e.search_batch(None), "got None; use search or similar"),
     "an empty question": (lambda e: e.search(""), "the query is empty"),
-    "another width": (lambda e: e.search(np.ones(3)), "of shape (q, 16)"),
+    "another width": (lambda e: e.search(np.ones(3)), "must have 16 numbers, got 3"),
+    "several widths": (
+        lambda e: e.search_batch([[1, 0], [1]]),
+        "must have 16 numbers, got lists of several lengths",
+    ),
     "is null": (lambda e: e.count("year is null"), "year = null"),
     "exists": (lambda e: e.count("year exists"), "write exists(year)"),
     "&&": (lambda e: e.count("year > 1 && year < 3"), "write and"),

@@ -51,7 +51,7 @@ HOSTILE: list[tuple[bytes, int, str]] = [
     (b'{"query": "\\ud800"}', 422, "unicode"),
     (b'{"query": "x", "k": ' + b"9" * 5000 + b"}", 400, "not JSON"),
     (b'{"query": "x", "k": "5"}', 422, "k: Input should be a valid integer"),
-    (b'{"vector": [1, 2]}', 422, "numbers of shape (q, 16)"),
+    (b'{"vector": [1, 2]}', 422, "each query vector must have 16 numbers, got 2"),
     (b'{"vector": [NaN]}', 422, "finite number"),
     (b'{"vector": [0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0]}', 422, "not all zeros"),
     (b'{"query": " "}', 422, "query: String should match pattern"),
