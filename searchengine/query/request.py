@@ -145,8 +145,8 @@ class Query:
             value = getattr(self, name)
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if value is not None and not (is_number and low < value < 1e300):
-                kind = "a number of seconds above 0," if name == "timeout" else "a number"
-                yield f"{name} must be {kind} or None, got {value!r}"
+                kind = "a number of seconds above 0 and" if name == "timeout" else "a number"
+                yield f"{name} must be {kind} below 1e300, or None, got {value!r}"
         for name, choices in (("mode", Mode), ("phrases", Phrases)):
             if str(getattr(self, name)) not in [*choices]:
                 yield f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}"

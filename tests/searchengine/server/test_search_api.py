@@ -61,6 +61,7 @@ HOSTILE: list[tuple[bytes, int, str]] = [
     (b'{"query": "x", "where": "year >"}', 422, "in the filter"),
     (b'{"query": "x", "exact": true, "shortlist": 3}', 422, "takes no shortlist"),
     (b'{"query": "x", "facets": ["a b"]}', 422, "the name of a field"),
+    (b'{"query": "x", "min_score": 1e308}', 422, "min_score must be a number below 1e300"),
     (b'{"query": "x", "timeout": 0}', 422, "timeout: Input should be greater than 0"),
     (b"[" * 100_000, 400, "not JSON"),
     (b"", 422, "Field required"),
