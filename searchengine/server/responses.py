@@ -163,6 +163,8 @@ def _invalid(request: Request, error: Any) -> Response:
         near = get_close_matches(place, known, 1, 0.75)
         near += [each for each in known if place and each.startswith(place)]
         message = f"no such {kind}" + (f"; did you mean {near[0]}?" if near else "")
+    if not place and first["type"] != "value_error":  # no body, or another kind of JSON
+        message = "the body must be a JSON object"
     message = f"{place:.80}: {message}" if place else message
     return refuse(request.scope, Refused(422, f"{message:.500}"), f"{place:.80}")
 

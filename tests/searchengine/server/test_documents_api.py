@@ -74,7 +74,7 @@ def test_lists_are_pages_of_a_filter(client: TestClient) -> None:
 
 BAD: list[tuple[Any, str]] = [
     ({}, "neither text nor title"),
-    ([1], "dictionary"),
+    ([1], "the body must be a JSON object"),
     ({"text": 5}, "text"),
     ({"text": "x", "_id": "other"}, "the _id is 'other'"),
     ({"text": "x", "_vector": [1, 2]}, "a list of 16 finite numbers"),

@@ -64,7 +64,8 @@ HOSTILE: list[tuple[bytes, int, str]] = [
     (b'{"query": "x", "min_score": 1e308}', 422, "min_score must be a number below 1e300"),
     (b'{"query": "x", "timeout": 0}', 422, "timeout: Input should be greater than 0"),
     (b"[" * 100_000, 400, "not JSON"),
-    (b"", 422, "Field required"),
+    (b"", 422, "the body must be a JSON object"),
+    (b'"x"', 422, "the body must be a JSON object"),
     (b'{"query": "x", "collection": "../words.index"}', 404, "no collection '../words.index'"),
 ]
 
