@@ -46,6 +46,11 @@ _TYPES = {
     503: "unavailable",
 }
 """Status → the type of its error, where that is not the name of the status."""
+_UNREAD = {
+    RecursionError: "the body is nested too deeply",
+    ValueError: "a number of the body has more than 4,300 digits",
+}
+"""What Python raises for JSON that it does not read → the message."""
 _log = logging.getLogger(__name__)
 
 
@@ -129,7 +134,7 @@ def _http(request: Request, error: Any) -> Response:
     """A refusal of ours, or of the framework: a route, a method, a body that is not JSON."""
     if isinstance(error, Refused):
         return refuse(request.scope, error)
-    refused = Refused(400, "the body is not JSON in UTF-8")
+    refused = Refused(400, _UNREAD.get(type(error.__cause__), "the body is not JSON in UTF-8"))
     if error.status_code == 404:
         refused = Refused(404, "there is nothing at this address; /docs lists what there is")
     elif error.status_code == 405:  # each route of the framework knows its own method only
