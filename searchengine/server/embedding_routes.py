@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from fastapi import APIRouter, Request
+from fastapi.exceptions import RequestValidationError
 from starlette.responses import Response
 
 from searchengine.engine import SearchEngine, encodes, limits, load_encoder
@@ -43,7 +44,9 @@ async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
             raise QueryError("the collection has no encoder; start the server with --encoder")
         encoder = load_encoder(engine)
         if body.dimensions is not None and body.dimensions > encoder.dim:
-            raise QueryError(f"dimensions must be at most {encoder.dim}, got {body.dimensions}")
+            fault = f"must be at most {encoder.dim}, got {body.dimensions}"
+            place = {"type": "value_error", "loc": ("body", "dimensions")}
+            raise RequestValidationError([place | {"msg": fault}])
         lengths = [len(spans) for spans in encoder.token_spans(body.input)]
         room = encoder.room(body.input_type)  # None: any number is read
         read = [length if room is None else min(length, room) for length in lengths]

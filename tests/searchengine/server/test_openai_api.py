@@ -43,7 +43,7 @@ def test_embeddings_have_the_shape_of_openai(client: TestClient) -> None:
         ({"input": ["a", 1]}, "input.1", "string"),
         ({"input": [1, 2]}, "input", "send texts, not tokens"),
         ({"input": [[1], [2, 3]]}, "input", "check_embedding_ctx_length=False"),
-        ({"input": "a bee", "dimensions": 17}, None, "at most 16"),
+        ({"input": "a bee", "dimensions": 17}, "dimensions", "at most 16"),
         ({"input": "bee", "dimensions": 1}, None, "only zeros"),
     ],
 )
