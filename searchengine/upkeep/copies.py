@@ -155,7 +155,8 @@ def copy(
     """Copy one commit, with its vectors, to the path or URL `target`, created if needed.
 
     `prune`: delete the documents of the target that the source does not have. Nothing is encoded. A
-    target on a server takes over the shortlist of the source; a folder measures its own.
+    target on a server takes over the shortlist of the source; a folder measures its own. Fields
+    that are indexed in the source are indexed in the target.
 
     Raises:
         CollectionError: without `prune`, the target holds documents that the source does not have;
@@ -178,6 +179,10 @@ def copy(
                 if progress is not None:
                     progress("Copying", len(batch), total)
             removed = _remove_others(snapshot, copied, origin.path, prune)
+            with copied.reading(newest=True) as present:
+                fields = {*snapshot.sizes()["fields"]} - {*present.sizes()["fields"]}
+            if fields:
+                copied.configure({}, fields=sorted(fields))
             copied.upsert((), finished=0)  # on a server, to build the index of vectors
             return Copied(documents, passages, written, removed)
 

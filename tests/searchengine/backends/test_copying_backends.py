@@ -31,6 +31,7 @@ def source(tmp_path: Path) -> Iterator[Path]:
         )
         engine.update({"near": {"seen": True}})
         engine.delete(["other"])
+        engine.index_fields("x")
     yield path
 
 
@@ -58,6 +59,7 @@ def test_there_and_back(source: Path, url: str, tmp_path: Path) -> None:
             # The copy knows what was added before: nothing is encoded again.
             assert engine.add(DOCUMENTS[:4]).unchanged == 4
             assert engine["near"].metadata["seen"] is True
+            assert engine.stats().fields == ("x",)
     assert answers[0] == answers[1] == answers[2]
 
 
