@@ -104,9 +104,7 @@ def search(folder: str, rows: int, vectors: Path | None, structure: str) -> dict
             break
     figures["curve"] = curve
     figures["at"] = {str(target): read_off(curve, target) for target in TARGETS}
-    figures["shortlist"] = {
-        str(p): shortlists(segment, queries[:200], truth.rows, p) for p in PREFIXES
-    }
+    figures["shortlist"] = {str(p): shortlists(segment, queries[:200], truth, p) for p in PREFIXES}
     figures["exact ms"] = alone(lambda query: segment.exact(query, K), queries[:SCANNED])
     flat = faiss.IndexFlatIP(segment.dim)
     for block in blocks_of(vectors, rows):
@@ -128,7 +126,7 @@ def shortlists(segment: Segment, queries: Any, truth: Any, width: int) -> dict[s
     """The shortlist of an exact prefix ranking that holds each recall."""
     flat = SegmentConfig.from_dict({"prefix": width, "structure": "flat", "code": "fp16"})
     found = segment.over(flat).shortlist(unit_rows(queries), min(segment.rows, 4000))
-    hits = (found[:, :, None] == truth[: len(queries), None, :]).any(axis=2).cumsum(axis=1) / K
+    hits = (found[:, :, None] == truth.rows[: len(queries), None, :]).any(axis=2).cumsum(axis=1) / K
     means = hits.mean(axis=0)
     return {str(t): int(np.argmax(means >= t)) + 1 if (means >= t).any() else None for t in TARGETS}
 
