@@ -155,7 +155,7 @@ def plots(results: Results) -> dict[str, tuple[str, str]]:
             ),
             "recall-shortlist": (
                 _svg(recall_shortlist(results)),
-                "The best recall of each prefix length by its shortlist; dark is wide.",
+                "The best recall of each prefix length by its shortlist.",
             ),
         }
 

@@ -355,6 +355,8 @@ def test_the_plots_of_a_bench_fit_a_phone(browser: Any, tmp_path: Path) -> None:
     write(Results.read(REPOSITORY / "docs" / "reports" / "scifact"), tmp_path)
     page = browser.new_page(viewport={"width": 390, "height": 800})
     page.goto((tmp_path / "report.html").as_uri())
+    captions = page.locator("figcaption").all_inner_texts()
+    assert not any("dark" in caption for caption in captions)  # a dark theme inverts the plots
     sizes = "cards => cards.map(card => [card.scrollWidth, card.clientWidth])"
     plots = page.locator(".card").evaluate_all(sizes)
     assert len(plots) == 2 and all(needed <= shown for needed, shown in plots)
