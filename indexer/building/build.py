@@ -160,7 +160,6 @@ def new_folder(path: Path) -> Iterator[Path]:
     """
     if path.exists():
         raise SegmentError(f"{path} already exists and segments never change; name a new folder")
-    path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f"{path.name}.{uuid4().hex}.new")
     scratch.mkdir()
     try:

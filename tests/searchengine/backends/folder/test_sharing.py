@@ -338,6 +338,21 @@ def test_a_folder_that_is_gone(path: Path) -> None:
             with pytest.raises(CollectionError, match="is missing"):
                 change()
         assert len(keys(engine, "n >= 0")) == 40
+        path.with_name("elsewhere").rename(path)
+        accepts, calls = engine.collection.accepts, list[object]()
+
+        def move_away(settings: object) -> None:
+            calls.append(settings)
+            if len(calls) == 2:  # to read, and then to write: no other can any more
+                path.rename(path.with_name("elsewhere"))
+
+        engine.collection.accepts = move_away
+        with pytest.raises(CollectionError, match="was replaced"):
+            engine.add(documents(range(40, 50)))
+        assert not path.exists()  # so that another collection can be moved there
+        engine.collection.accepts = accepts
+        path.with_name("elsewhere").rename(path)
+        assert engine.add(documents(range(40, 50))).added == 10
 
 
 # --- writers --------------------------------------------------------------------------------------
