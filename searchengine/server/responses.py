@@ -22,7 +22,7 @@ from searchengine.trainer.errors import TrainerError
 
 INTERNAL = "internal error; the log of the server has it by this id"
 RETRY = {"Retry-After": "1"}
-"""Header of a refusal before anything was done, so that any request may be sent again."""
+"""Header of a refusal: the request may be sent again. What was done is done again harmlessly."""
 _ENGINE: tuple[tuple[type[Exception], int, str | None], ...] = (
     (errors.UnknownKey, 404, None),
     (errors.SearchTimeout, 503, None),

@@ -231,7 +231,7 @@ class Database:
 
     def __init__(self, path: Path, *, create: bool = False, readers: int = 0) -> None:
         """Open the file to write, or by some connections that only read (`readers`)."""
-        self.path = path
+        self.path, self.identity = path, (0, 0)
         self._read_only = readers > 0
         self.connections: list[Connection] = []
         with guard:
@@ -242,8 +242,10 @@ class Database:
                     self._open(create, readers)
             except BaseException as error:
                 self.close()
-                if create or not isinstance(error, OSError | CollectionError) or path.is_file():
+                if create or not isinstance(error, OSError | CollectionError) or self.in_place:
                     raise
+                if path.is_file():
+                    raise self.replaced() from error
                 missing = f"{path} is missing, so {path.parent} is not a collection"
                 raise BackendUnavailable(f"{missing}; give the folder of one") from error
 

@@ -22,7 +22,7 @@ from searchengine.backends.folder.folders import (
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.backends.folder.store import SegmentRow, Store
 from searchengine.backends.folder.writer import OpenSegment, Writer, writing
-from searchengine.errors import CollectionBusy, CollectionError, QueryError
+from searchengine.errors import BackendUnavailable, CollectionBusy, CollectionError, QueryError
 from searchengine.indexer.config import Device
 from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.search.segment_files import require_gpu
@@ -204,7 +204,8 @@ class View(Backend):
                 self._show_newest(held)
                 self._fold_log(store, held)
             except (CollectionError, OSError) as error:
-                raise CollectionError(
+                is_away = isinstance(error, BackendUnavailable)
+                raise (BackendUnavailable if is_away else CollectionError)(
                     f"{self.path}: the change is committed, but cannot be shown ({error}); "
                     "open the collection again"
                 ) from error

@@ -19,8 +19,10 @@ from conftest import REPOSITORY, WordLengths
 from faults import in_child
 
 from searchengine import Document, SearchEngine
+from searchengine.backends.folder.database import Connection
 from searchengine.backends.folder.store import Store
 from searchengine.errors import (
+    BackendUnavailable,
     CollectionError,
     DuplicateKey,
     EncoderMismatch,
@@ -353,6 +355,29 @@ def test_a_folder_that_is_gone(path: Path) -> None:
         engine.collection.accepts = accepts
         path.with_name("elsewhere").rename(path)
         assert engine.add(documents(range(40, 50))).added == 10
+
+
+@pytest.mark.parametrize("statement", ["PRAGMA busy_timeout = 0", "COMMIT"])
+def test_a_folder_that_is_replaced_between_two_statements(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    """While the database is opened, and between a commit and showing it: try again."""
+    with SearchEngine.open(path, WordLengths()) as engine:
+        engine.backup(tmp_path / "copy")
+        real = Connection.execute
+
+        def execute(connection: Connection, sql: str, *parameters: Any) -> Any:
+            result = real(connection, sql, *parameters)
+            if sql == statement and path.exists():
+                path.rename(tmp_path / "former")
+                if statement != "COMMIT":
+                    (tmp_path / "copy").rename(path)
+                    raise sqlite3.OperationalError("disk I/O error")  # there is no log any more
+            return result
+
+        monkeypatch.setattr(Connection, "execute", execute)
+        with pytest.raises(BackendUnavailable, match=r"was replaced|is committed, but"):
+            engine.delete(["k1"])
 
 
 # --- writers --------------------------------------------------------------------------------------
