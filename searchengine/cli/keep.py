@@ -56,11 +56,8 @@ def repair(collection: str, as_json: bool, **options: Any) -> None:
     documents.db that SQLite finds damaged is left as it is: docs/operating.md tells how to recover
     it. The exit status is 0 if the collection is whole afterwards, else 1.
     """
-    from searchengine.backends.opening import is_url
-    from searchengine.engine import SearchEngine, contract, name_of
+    from searchengine.engine import SearchEngine
 
-    if is_url(collection):
-        raise contract.folders_only(name_of(collection), "restore the database from a backup")
     with steps() as report:
         result = SearchEngine.repair(collection, progress=report, wait=opt.WAIT, **options)
     if as_json:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from searchengine.backends.contract import Ids, setting_faults
+from searchengine.backends.contract import Ids, folders_only, setting_faults
 from searchengine.backends.entries import keys_of
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.database import connect, exhausted, outdated
@@ -30,6 +30,7 @@ from searchengine.backends.folder.store import WORK, Changes, SegmentRow, Store
 from searchengine.backends.folder.view import has_vectors, open_committed
 from searchengine.backends.folder.writer import writing
 from searchengine.backends.mode import Mode
+from searchengine.backends.opening import is_url, name_of
 from searchengine.corpus.analyzer import Tokenizer
 from searchengine.corpus.documents import Document
 from searchengine.encoders.loading import (
@@ -97,6 +98,8 @@ def repair(
         CollectionError: there is no collection, or SQLite finds documents.db damaged.
         CollectionBusy: another process is writing. EncoderMismatch: another encoder.
     """
+    if is_url(path):
+        raise folders_only(name_of(path), "restore the database from a backup")
     check_name(path := Path(path).absolute())
     database = path / "documents.db"
     if not database.is_file():

@@ -145,7 +145,7 @@ def test_pairs_are_judged_among_the_corpus(config: TrainConfig, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("query\tpositive\na dog\ta cat\n", "positives in the dev files: 1; expected 20 or more"),
+        ("query\tpositive\na dog\ta cat\n", "20 different positives or more, got 1; fewer"),
         ("sentence\na dog\n", r"dev.tsv: holds single sentences"),
         (None, "a folder: expected files; to judge by search quality"),
     ],
