@@ -163,6 +163,11 @@ def values(snapshot: Snapshot, documents: Iterable[int], name: str) -> list[Hash
     return read
 
 
+def _by_kind(row: tuple[Any, int]) -> tuple[Any, ...]:
+    """Orders values of one kind; truth values come last, so that 1 names what equals 1."""
+    return isinstance(row[0], bool), type(row[0]).__name__, row[0]
+
+
 def facet(snapshot: Snapshot, name: str, where: str | None = None) -> Counts:
     """Value of a metadata field → number of documents that match a filter and have it.
 
@@ -172,7 +177,7 @@ def facet(snapshot: Snapshot, name: str, where: str | None = None) -> Counts:
     """
     rows = snapshot.value_counts(name, where)
     counts: Counts = {}
-    for value, number in sorted(rows, key=lambda row: (type(row[0]).__name__, row[0])):
+    for value, number in sorted(rows, key=_by_kind):
         counts[value] = counts.get(value, 0) + number
     return dict(sorted(counts.items(), key=lambda pair: -pair[1]))
 

@@ -64,7 +64,8 @@ def check_corpus(corpus: str | Path) -> Path:
     path = Path(corpus)
     try:
         if path != STDIN and not path.exists():
-            raise bad(path, "no such file or folder")
+            hint = _SQLITE if str(corpus).startswith("sqlite:") else ""
+            raise bad(path, f"no such file or folder{hint}")
     except OSError as error:
         raise unreadable(path, error) from error
     return path

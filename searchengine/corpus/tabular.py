@@ -22,6 +22,7 @@ from searchengine.corpus.text_files import (
     read_bytes,
     read_lines,
     some_fields,
+    too_long,
     unreadable,
 )
 from searchengine.errors import CorpusError, UnknownFields
@@ -178,23 +179,26 @@ def _rows(
     lines: list[int] = []  # of the row that is being read
 
     def texts() -> Iterator[str]:
+        size = 0
         for number, line in numbered:
+            size = len(line) + (size if lines else 0)
             lines.append(number)
+            if size > LONGEST:  # of many short cells, which csv does not count
+                raise csv.Error(too_long("row"))
             yield line
 
-    reader = csv.reader(texts(), **dialect)
     while True:
-        lines.clear()
         try:
-            cells: list[str] | csv.Error = next(reader)
-        except StopIteration:
+            for cells in csv.reader(texts(), **dialect):
+                yield lines[0], cells
+                lines.clear()
             return
         except csv.Error as error:
-            cells = error
             if len(lines) > 1:
                 how = "check for a quote that is not closed"
-                cells = csv.Error(f"{error}; lines {lines[0]}–{lines[-1]} are one row, {how}")
-        yield lines[0], cells
+                error = csv.Error(f"{error}; lines {lines[0]}–{lines[-1]} are one row, {how}")
+            yield lines[0], error
+            lines.clear()
 
 
 def _cell(name: str, value: str) -> str | int | float | bool:

@@ -176,7 +176,7 @@ def _checked_line(number: int, line: Any) -> tuple[str, int, int]:
     """Key, start and end of passage `number`, from 1. Raises CorpusError."""
     match line:
         case {"key": str(key), "start": int(start), "end": int(end)} if key.strip():
-            if 0 <= start <= end < _LONGEST:
+            if type(start) is type(end) is int and 0 <= start <= end < _LONGEST:
                 return checked_key(key), start, end
     raise CorpusError(
         f"passage {number}: expected a key and offsets 0 ≤ start ≤ end, got {line!r:.80}"

@@ -144,7 +144,7 @@ class _Parser:
                 raise self.error(f"cannot read this{hint}", position)
             word = "" if kind in ("number", "text") else _SAME.get(text, text.lower())
             self.tokens.append(_Token(kind, text, position, word))
-        self.tokens += self.tokens[-1:] * 3  # so that three tokens ahead can be looked at
+        self.tokens += self.tokens[-1:]  # so that the token after the next can be looked at
 
     def error(self, what: str, position: int | None = None) -> FilterError:
         """The error of a mistake; position: where it is, else at the next token."""

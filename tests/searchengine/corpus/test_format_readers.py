@@ -294,6 +294,17 @@ def test_a_database_is_refused(tmp_path: Path) -> None:
     (tmp_path / "app.db").write_text("any")
     with pytest.raises(CorpusError, match=r"app.db: expected a .*: sqlite-utils rows FILE TABLE "):
         read_corpus(tmp_path / "app.db")
+    with pytest.raises(CorpusError, match=r"no such file or folder; .* sqlite-utils rows FILE"):
+        read_corpus("sqlite:///app.db?table=posts")
+
+
+def test_a_row_of_many_short_cells_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text('_id,text\n1,a\n2,"\n' + '","\n' * (1 << 24) + "3,c\n")
+    refused = list[str]()
+    documents = read_corpus(path, lambda error: refused.append(str(error)))
+    assert [each.key for each in documents] == ["1", "3"]
+    assert "a row must be at most 64 MiB long" in refused[0]
 
 
 # ------------------------------------------------------------------------------------------- tables

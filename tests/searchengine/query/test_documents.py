@@ -70,10 +70,13 @@ def test_an_iterator_keeps_its_commit(engine: SearchEngine) -> None:
 
 @pytest.mark.parametrize("indexed", [False, True])
 def test_facets_count_all_documents_that_match(engine: SearchEngine, indexed: bool) -> None:
-    engine.add([{"_id": "e", "text": "e", "year": 2016.0, "lang": None, "open": False}])
+    engine.add(
+        [{"_id": "e", "text": "e", "year": 2016.0, "lang": None, "open": False, "n": [True, 1]}]
+    )
     if indexed:
         engine.index_fields("year", "lang", "tags", "open", "by.name", "by")
     names = ("year", "lang", "tags", "open", "by.name", "by", "missing")
+    assert [*map(repr, engine.facets("n")["n"])] == ["1"]
     hits = engine.search("the cat sat", 1, facets=names)
     assert len(hits) == 1
     assert hits.facets == {
