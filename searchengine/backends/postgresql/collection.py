@@ -79,10 +79,13 @@ class PostgresCollection(Backend):
 
     path: str
 
-    def __init__(self, url: str) -> None:
-        """Open. Raises CollectionError, BackendUnavailable and ImportError (missing extra)."""
+    def __init__(self, url: str, end: str = "") -> None:
+        """Open. Raises CollectionError, BackendUnavailable and ImportError (missing extra).
+
+        `end` of the schema: BESIDE, or nothing; here and below.
+        """
         self.accepts: Callable[[Mapping[str, Any]], None] = lambda _: None
-        self._url, self._connections = url, Connections(url)
+        self._url, self._connections = url, Connections(url, end)
         self.path, self._measured = self._connections.name, Measured()
         try:
             with self._connections.borrow(replica=True) as connection:
@@ -97,7 +100,9 @@ class PostgresCollection(Backend):
             raise
 
     @classmethod
-    def create(cls, url: str, settings: Mapping[str, Any], analyzer: Analyzer | None) -> Self:
+    def create(
+        cls, url: str, settings: Mapping[str, Any], analyzer: Analyzer | None, end: str = ""
+    ) -> Self:
         """Create an empty collection, whole or not at all, and open it.
 
         `settings`: as of a folder, and of a copy the measured SHORTLIST, or None; `analyzer`: None
@@ -112,14 +117,14 @@ class PostgresCollection(Backend):
         stored = {**settings, "tokenizer": str(analyzer or DEFAULT)}
         if stored["tokenizer"] == Tokenizer.NONE:
             stored["mode"] = Mode.VECTOR
-        with closing(Connections(url)) as connections:
+        with closing(Connections(url, end)) as connections:
             tables.create(connections, stored)
-        return cls(url)
+        return cls(url, end)
 
     @classmethod
-    def exists(cls, url: str) -> bool:
+    def exists(cls, url: str, end: str = "") -> bool:
         """Whether there is a collection. Raises as opening it, if the server cannot be asked."""
-        with closing(Connections(url)) as connections, connections.borrow() as connection:
+        with closing(Connections(url, end)) as connections, connections.borrow() as connection:
             return tables.exists(connection, connections.schema)
 
     @property
@@ -243,16 +248,17 @@ class PostgresCollection(Backend):
         One process at a time has it. Raises CollectionBusy.
         """
         with self._reindexing():
-            if not self.exists(self._beside):
+            if not self.exists(*self._beside):
                 analyzer = Analyzer.parse(self.settings["tokenizer"])
-                self.create(self._beside, {**settings, SHORTLIST: None}, analyzer).close()
-            with closing(type(self)(self._beside)) as other:
+                url, end = self._beside
+                self.create(url, {**settings, SHORTLIST: None}, analyzer, end).close()
+            with closing(type(self)(*self._beside)) as other:
                 yield other
 
     def discard(self) -> bool:
         """Drop the pending reindex; whether there was one. Raises CollectionBusy."""
         with self._reindexing() as connection:
-            if is_pending := self.exists(self._beside):
+            if is_pending := self.exists(*self._beside):
                 connection.execute(f'DROP SCHEMA "{self._connections.schema}{BESIDE}" CASCADE')
             return is_pending
 
@@ -267,9 +273,9 @@ class PostgresCollection(Backend):
             yield connection
 
     @property
-    def _beside(self) -> str:
-        """The URL of the collection that a reindex builds."""
-        return f"{self._url.partition('#')[0]}#{self._connections.schema}{BESIDE}"
+    def _beside(self) -> tuple[str, str]:
+        """The collection that a reindex builds: the URL, and the end of its schema."""
+        return f"{self._url.partition('#')[0]}#{self._connections.schema}", BESIDE
 
     def differing(self, other: "PostgresCollection") -> list[tuple[str, bool]]:
         """The documents that a collection beside this one lacks, has too many or with another text.

@@ -80,10 +80,11 @@ class Connections:
         schema: the schema of the collection.
     """
 
-    def __init__(self, url: str) -> None:
-        """Connects at the first use. Raises CollectionError."""
-        self.name = shown(url)
-        uri, self.schema = split_url(url)
+    def __init__(self, url: str, end: str = "") -> None:
+        """Connects at the first use. `end` of the schema: see BESIDE. Raises CollectionError."""
+        self.name = shown(url) + end
+        uri, name = split_url(url)
+        self.schema = name + end
         try:
             self._options = _DEFAULTS | conninfo_to_dict(uri)
         except psycopg.Error as error:  # whose message may show the password in quotes

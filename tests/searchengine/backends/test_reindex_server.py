@@ -139,3 +139,19 @@ def test_documents_without_text_are_refused(engine: SearchEngine) -> None:
     with pytest.raises(CollectionError, match="'bare' came with vectors and without text"):
         engine.reindex(Remainders())
     assert discard_reindex(engine) is False
+
+
+def test_no_collection_has_the_name_that_a_reindex_takes(engine: SearchEngine, url: str) -> None:
+    """Else a reindex, or its end, would drop that one."""
+    for end in ("-reindex", "%2Dreindex"):
+        with pytest.raises(CollectionError, match="must be a word"):
+            SearchEngine.create(url + end, Remainders())
+        with pytest.raises(CollectionError, match="must be a word"):
+            SearchEngine.open(url + end)
+    with SearchEngine.create(url + "_reindex", Remainders()) as other:
+        other.add([{"_id": "own", "text": "a bb"}])
+        assert discard_reindex(engine) is False
+        engine.reindex(Remainders())
+        assert discard_reindex(engine) is False
+    with SearchEngine.open(url + "_reindex", Remainders()) as other:
+        assert [*other.keys()] == ["own"]
