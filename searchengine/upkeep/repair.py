@@ -26,7 +26,7 @@ from searchengine.backends.entries import keys_of
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.database import connect, exhausted, outdated
 from searchengine.backends.folder.folders import check_name, folder_of, remove_unnamed
-from searchengine.backends.folder.store import WORK, Changes, SegmentRow, Store
+from searchengine.backends.folder.store import WORKS, Changes, SegmentRow, Store
 from searchengine.backends.folder.view import has_vectors, open_committed
 from searchengine.backends.folder.writer import writing
 from searchengine.backends.mode import Mode
@@ -225,7 +225,7 @@ class _Tables:
 
     def _end_works(self) -> None:
         """Drop pending work that makes no sense."""
-        for row in self._store.read(f"SELECT {WORK} FROM pending"):
+        for row in self._store.read(WORKS):
             try:
                 self._store.work_of(row)
             except CollectionError:

@@ -140,6 +140,7 @@ def remove_unnamed(path: Path, store: Store, before: set[str]) -> None:
         named = {folder_of(path, row.id).name for row in store.segments()}
         for name in before & segment_folders(folder) - named:
             shutil.rmtree(name, dir_fd=folder)
+        store.execute("DELETE FROM pending WHERE kind = 'merge'")  # see store.WORKS
         kept = {name for (name,) in store.read("SELECT folder FROM pending")}
         remove_dead_scratch(path / "pending", kept, own=True)
 

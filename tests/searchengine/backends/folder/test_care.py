@@ -68,7 +68,6 @@ def engine(path: Path) -> Iterator[SearchEngine]:
         (f"{_SET} ('synonyms', '[]')", "in its settings: synonyms: must be text"),
         ("DELETE FROM settings WHERE name = 'tokenizer'", "in its settings: tokenizer: is missing"),
         (f"{_WORK} 'dream', 'f', '{{}}')", _NO_WORK),
-        (f"{_WORK} 'merge', 'f', '{_BY}, \"inputs\": 5}}')", _NO_WORK),
         (f"{_WORK} 'reindex', 'f', '[]')", _NO_WORK),
         (f"{_WORK} 'reindex', 'f', '{_BY}, \"settings\": {{}}}}')", _NO_WORK),
         ("UPDATE ids SET next = 'x' WHERE kind = 'passages'", "next ids that are used already"),

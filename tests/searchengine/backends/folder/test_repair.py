@@ -151,7 +151,6 @@ def keep_vectors_only(folder: Path) -> None:
             file.unlink()
 
 
-WHOLE = '{"by": "me", "started": "today", "inputs": []}'
 DAMAGE: dict[str, tuple[Callable[[Path], object], int]] = {
     "vectors flipped": (in_segment(0, "vectors.faiss", flip), 39),
     "coarse flipped": (in_segment(1, "coarse.faiss", flip), 0),
@@ -202,7 +201,6 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], int]] = {
     "a text of bytes": (sql("UPDATE documents SET text = CAST(text AS BLOB) WHERE id < 9"), 0),
     "pending work of an unknown kind": (pending("dream", "{}"), 0),
     "pending work without details": (pending("reindex", "[]"), 0),
-    "a merge that an older version began": (pending("merge", WHOLE), 0),
 }
 
 
