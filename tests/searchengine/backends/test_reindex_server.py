@@ -155,3 +155,20 @@ def test_no_collection_has_the_name_that_a_reindex_takes(engine: SearchEngine, u
         assert discard_reindex(engine) is False
     with SearchEngine.open(url + "_reindex", Remainders()) as other:
         assert [*other.keys()] == ["own"]
+
+
+def test_a_name_too_long_for_a_reindex(url: str) -> None:
+    """The name beside, cut to what PostgreSQL takes, would be its own."""
+    long = url + "\u00e4" * 15  # 63 bytes with the 33 of the URL's
+    with SearchEngine.create(long, WordLengths()) as engine:
+        engine.add([{"_id": "k", "text": "a bb"}])
+        for refused in (discard_reindex, lambda engine: engine.reindex(Remainders())):
+            with pytest.raises(CollectionError, match=r"at most 55 bytes; .* RENAME TO"):
+                refused(engine)
+        name = long.partition("#")[2]
+        execute(engine, f'ALTER SCHEMA "{name}" RENAME TO "{name[:40]}"')
+    with SearchEngine.open(url + "\u00e4" * 7, WordLengths()) as engine:
+        engine.reindex(Remainders(8))
+        assert engine["k"].text == "a bb" and engine.collection.settings["encoder"]["dim"] == 8
+    with pytest.raises(CollectionError, match="at most 63 bytes"):
+        SearchEngine.open(long + "e", WordLengths())
