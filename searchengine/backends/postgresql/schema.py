@@ -1,6 +1,7 @@
 """The tables of a collection in its schema, and the settings in them.
 
-settings    name → JSON; `version` is that of these tables, `revision` changes with any setting
+settings    name → JSON; `version` is that of these tables, `revision` changes with any setting,
+            `fields` names those with an index for comparisons
 documents   as in documents.db, except: `metadata` is the JSON as it was stored, `fields` the
             same as JSONB, `dates` its shadow (filters.py), `words` its terms (words.py), `tokens`
             their number
@@ -31,7 +32,7 @@ from searchengine.indexer.arrays import Floats
 from searchengine.indexer.config import SegmentConfig
 from searchengine.indexer.storage.rotation import prefixes
 
-VERSION = 5
+VERSION = 6
 _TABLES = "settings", "documents", "word_totals", "passages", "prefixes"
 GRAPH = "prefixes_graph"
 _OLDEST = (0, 8)  # of pgvector: iterative scans, without which filters under-fill
@@ -124,7 +125,7 @@ class State:
             raise CollectionError(
                 f"{name} has tables of version {version}, and this searchengine reads version "
                 f"{VERSION}; upgrade searchengine if that is older; else index the documents "
-                "again, or copy a folder there (searchengine copy)"
+                "again, or copy them to a folder by the older one, and from there to a new name"
             )
         for setting, fault in setting_faults(settings).items():
             raise CollectionError(

@@ -239,6 +239,7 @@ def test_servers_that_cannot_be_reached_or_entered(url: str) -> None:
         ("tokenizer", "5", "settings: tokenizer: "),
         ("encoder", "{}", "settings: encoder: must name the fingerprint"),
         ("version", "99", "version 99.*upgrade searchengine if that is older; else index .* again"),
+        ("version", "5", "version 5,.*to a folder by the older one"),  # fields: in comments alone
     ],
 )
 def test_settings_without_sense_are_refused(
