@@ -15,6 +15,7 @@ prefixes    a row for each passage, once the rotation M was fitted: normalise(M 
 """
 
 import base64
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from psycopg import sql
 
 from searchengine.backends.contract import setting_faults
 from searchengine.backends.filters.parser import field_named
+from searchengine.backends.postgresql import LONGEST
 from searchengine.backends.postgresql.connections import Connection, Connections
 from searchengine.errors import CollectionError
 from searchengine.indexer.arrays import Floats
@@ -215,9 +217,12 @@ def index_field(connection: Connection, name: str) -> None:
     drop = "DROP INDEX CONCURRENTLY IF EXISTS {}"  # one that was not built to the end
     create = "CREATE INDEX CONCURRENTLY {} ON documents (({} -> {}))"
     for kind, column in (("field", "fields"), ("date", "dates")):
-        index = sql.Identifier(f"{kind} {name}")
-        connection.execute(sql.SQL(drop).format(index))
-        connection.execute(sql.SQL(create).format(index, sql.Identifier(column), steps))
+        index = f"{kind} {name}"
+        if len(index.encode()) > LONGEST:  # cut, it may be that of another field
+            index = f"{kind} {hashlib.sha256(name.encode()).hexdigest()[:32]}"
+        named = sql.Identifier(index)
+        connection.execute(sql.SQL(drop).format(named))
+        connection.execute(sql.SQL(create).format(named, sql.Identifier(column), steps))
 
 
 def build_graph(connection: Connection) -> None:

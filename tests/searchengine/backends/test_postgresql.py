@@ -180,6 +180,15 @@ def test_an_index_refuses_long_values(engine: SearchEngine) -> None:
         assert connection.execute(sql).fetchone() == (True,)
 
 
+def test_each_of_two_long_fields_is_indexed(engine: SearchEngine) -> None:
+    """PostgreSQL cuts the names of their indexes, to the same one."""
+    engine.index_fields(*("n" * 60 + end for end in "ab"))
+    with engine.collection._connections.borrow() as connection:
+        sql = "SELECT indexdef FROM pg_indexes WHERE schemaname = current_schema()"
+        text = str(connection.execute(sql).fetchall())
+    assert [text.count("n" * 60 + end) for end in "ab"] == [2, 2]  # of values, of dates
+
+
 # --- errors ---------------------------------------------------------------------------------------
 
 
