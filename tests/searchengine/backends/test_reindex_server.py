@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import pytest
@@ -143,18 +144,13 @@ def test_documents_without_text_are_refused(engine: SearchEngine) -> None:
 
 def test_no_collection_has_the_name_that_a_reindex_takes(engine: SearchEngine, url: str) -> None:
     """Else a reindex, or its end, would drop that one."""
-    for end in ("-reindex", "%2Dreindex"):
+    for end, enter in product(("-reindex", "%2Dreindex"), (SearchEngine.create, SearchEngine.open)):
         with pytest.raises(CollectionError, match="must be a word"):
-            SearchEngine.create(url + end, Remainders())
-        with pytest.raises(CollectionError, match="must be a word"):
-            SearchEngine.open(url + end)
+            enter(url + end, Remainders())
     with SearchEngine.create(url + "_reindex", Remainders()) as other:
         other.add([{"_id": "own", "text": "a bb"}])
-        assert discard_reindex(engine) is False
         engine.reindex(Remainders())
-        assert discard_reindex(engine) is False
-    with SearchEngine.open(url + "_reindex", Remainders()) as other:
-        assert [*other.keys()] == ["own"]
+        assert discard_reindex(engine) is False and [*other.keys()] == ["own"]
 
 
 def test_a_name_too_long_for_a_reindex(url: str) -> None:
@@ -170,5 +166,3 @@ def test_a_name_too_long_for_a_reindex(url: str) -> None:
     with SearchEngine.open(url + "\u00e4" * 7, WordLengths()) as engine:
         engine.reindex(Remainders(8))
         assert engine["k"].text == "a bb" and engine.collection.settings["encoder"]["dim"] == 8
-    with pytest.raises(CollectionError, match="at most 63 bytes"):
-        SearchEngine.open(long + "e", WordLengths())
