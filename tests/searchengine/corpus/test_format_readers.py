@@ -298,6 +298,7 @@ def test_a_database_is_refused(tmp_path: Path) -> None:
         read_corpus("sqlite:///app.db?table=posts")
 
 
+@pytest.mark.long  # some 10 s
 def test_a_row_of_many_short_cells_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text('_id,text\n1,a\n2,"\n' + '","\n' * (1 << 24) + "3,c\n")
