@@ -1,12 +1,14 @@
 """What any backend does by its contract: stored documents as entries and lists, and updates."""
 
 import json
+import shlex
 import sys
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,7 +67,7 @@ def update(backend: Backend, metadata: Patches) -> None:
             )
         patched = []
         for key, patch in patches.items():
-            merged = _merge_patch(_parsed(key, states[key]), patch)
+            merged = _merge_patch(_parsed(backend.path, key, states[key]), patch)
             document = Document(key, "", "", merged, root=states[key].root or "")
             patched.append(Entry(document, (), np.empty((0, 0), np.float32), states[key].added))
         with suppress(Changed):
@@ -73,14 +75,16 @@ def update(backend: Backend, metadata: Patches) -> None:
             return
 
 
-def _parsed(key: str, state: Known) -> Any:
-    """The stored metadata of a document."""
+def _parsed(path: Path | str, key: str, state: Known) -> Any:
+    """The stored metadata of a document of the collection `path`."""
     try:
         return json.loads(state.metadata)
     except ValueError as error:
+        way_out = "restore the database from a backup"
+        if isinstance(path, Path):
+            way_out = f"repair it: searchengine repair {shlex.quote(str(path))}"
         raise CollectionError(
-            f"the collection is damaged (the metadata of {key!r:.80} are no JSON); repair it: "
-            "searchengine repair FOLDER"
+            f"{path} is damaged (the metadata of {key!r:.80} are no JSON); {way_out}"
         ) from error
 
 
@@ -149,13 +153,16 @@ def keys(snapshot: Snapshot, where: str | None = None) -> Iterator[str]:
         yield from keys_of(snapshot, block)
 
 
-def values(snapshot: Snapshot, documents: Iterable[int], name: str) -> list[Hashable]:
+def values(snapshot: Snapshot, documents: Sequence[int], name: str) -> list[Hashable]:
     """The values of a metadata field, to group by: 1 and 1.0 are one, and missing values differ."""
     field, read = field_named(name), list[Hashable]()
     names = keys_of(snapshot, documents)
     states = snapshot.known(names)
-    for key in names:
-        value = _parsed(key, states[key])
+    try:
+        parsed: list[Any] = [json.loads(states[key].metadata) for key in names]
+    except ValueError:  # damaged: this raises, and names the collection
+        parsed = [document.metadata for document in snapshot.documents(documents)]
+    for value in parsed:
         for part in field:
             value = value.get(part, object()) if isinstance(value, dict) else object()
         is_json, kind = isinstance(value, dict | list), type(value)

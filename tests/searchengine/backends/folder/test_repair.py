@@ -17,6 +17,8 @@ from click.testing import CliRunner
 from conftest import REPOSITORY, WordLengths
 
 from searchengine import SearchEngine
+from searchengine.backends.contract import Known
+from searchengine.backends.entries import _parsed
 from searchengine.backends.filters.sqlite import register
 from searchengine.cli import cli
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch
@@ -290,6 +292,7 @@ def test_texts_that_are_no_utf_8_are_read_as_far_as_they_can_be(path: Path) -> N
 
 
 def test_metadata_that_are_no_json_are_reported_as_lost(path: Path) -> None:
+    path = path.rename(path.with_name("my words"))
     with SearchEngine.open(path, WordLengths()) as engine:
         engine.update({"d8": {"seen": True}})
         kept = engine["d6"].metadata
@@ -299,8 +302,13 @@ def test_metadata_that_are_no_json_are_reported_as_lost(path: Path) -> None:
     sql(*(f"DROP TRIGGER {name}" for name in triggers))(path)
     sql("UPDATE documents SET metadata = '{\"year' WHERE key IN ('d7', 'd8')")(path)
     with SearchEngine.open(path, WordLengths()) as engine:
-        with pytest.raises(CollectionError, match=r"of 'd7' are no JSON.*searchengine repair"):
+        message = f"^{path} is damaged .*of 'd7' are no JSON.*: searchengine repair '{path}'$"
+        with pytest.raises(CollectionError, match=message):
             engine.update({"d7": {"seen": True}})
+        with pytest.raises(CollectionError, match=r"^pg://a/b is damaged .*; restore"):
+            _parsed("pg://a/b", "d7", Known(7, b"", "{", None, None))
+        with pytest.raises(CollectionError, match=f"^{path}/documents.db is damaged .*repair"):
+            engine.search("x", k=90, group_by="year")
     sql("UPDATE documents SET metadata = '[1]' WHERE key = 'd8'")(path)
     sql("UPDATE documents SET source = '{\"year' WHERE key = 'd6'", *triggers.values())(path)
     done = repair(path, WordLengths())
