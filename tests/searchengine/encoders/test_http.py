@@ -62,13 +62,8 @@ def test_batches_in_order_and_not_too_many_at_once(
 
 
 def test_what_is_sent(server: EmbeddingServer) -> None:
-    encoder = HttpEncoder(
-        f"{server.url}/embeddings/",
-        "words",
-        dimensions=5,
-        query_prompt="query: ",
-        document_prompt="passage: ",
-    )
+    prompts = {"query_prompt": "query: ", "document_prompt": "passage: "}
+    encoder = HttpEncoder(f"{server.url}/embeddings/", "words", 5, **prompts)
     assert encoder.encode(["a bee"], role="document").shape == (1, 5)
     encoder.encode(["a bee"], role="query")
     first, second = (body for body in server.requests if len(body["input"]) == 1)
@@ -104,10 +99,7 @@ def test_one_clear_error_at_the_end(server: EmbeddingServer, encoder: HttpEncode
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        (
-            Fault(400, b'{"error": {"message": "model not found"}}'),
-            r"400 .*model not found.*; correct the URL, the model",
-        ),
+        (Fault(400, b'{"error": "no such model"}'), "400 .*no such.*; correct the URL, the model"),
         (Fault(401, b'{"error": "no"}'), "401 .*no.*; check the key in OPENAI_API_KEY"),
         (Fault(307, headers={"Location": "http://x/"}), "answered 307 .*; correct the URL"),
     ],
@@ -190,14 +182,8 @@ def test_a_source_is_read_back(source: str) -> None:
     ("source", "message"),
     [
         ("https://h/v1", "needs the name of a model"),
-        (
-            "https://h/v1#m&size=3",
-            "'size' is not a setting; choose from dimensions, document",
-        ),
-        (
-            "https://h/v1#m&dimensions=x",
-            "dimensions must be a whole number .*, got 'x'",
-        ),
+        ("https://h/v1#m&size=3", "'size' is not a setting; choose from dimensions, document"),
+        ("https://h/v1#m&dimensions=x", "dimensions must be a whole number .*, got 'x'"),
     ],
 )
 def test_a_wrong_source(source: str, message: str) -> None:
@@ -293,9 +279,7 @@ def test_from_the_command_line(server: EmbeddingServer, tmp_path: Path) -> None:
     server.encode = lambda texts: WordLengths(8).encode([text + " zzzzzz" for text in texts])
     done = run("search", tmp_path / "c", "a bee")
     assert done.returncode == 2
-    assert (
-        f"was built by the encoder {source}, but that name returns other vectors now" in done.stderr
-    )
+    assert f"built by the encoder {source}, but that name returns other vectors" in done.stderr
     server.faults.extend([Fault(500)] * 9)
     done = run("search", tmp_path / "c", "a bee")
     assert done.returncode == 2 and "answered 500 (), 6 times" in done.stderr
