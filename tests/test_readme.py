@@ -355,8 +355,9 @@ def test_encoding_page(tmp_path: Path) -> None:
     assert run_commands("```sh\nsearchengine index notes/ notes.index\n```", tmp_path) == 1
     page = (REPOSITORY / "docs" / "encoders.md").read_text()
     assert run_commands(page, tmp_path) == 3
-    first, function, last = blocks(page.replace("my-model", "starter"), "python")
-    printed = run_alone("\n".join((first, function, last)), tmp_path)
+    programs = blocks(page.replace("my-model", "starter"), "python")
+    own = 'SearchEngine.create("own", Letters()).add([{"_id": "1", "text": "a big cab"}])'
+    printed = run_alone("\n".join((*programs, own)), tmp_path)
     assert printed.startswith("torch fp32 (1, 384)\n[Hit(")
     assert Encoder.load(tmp_path / "shallow").layers == 4
 

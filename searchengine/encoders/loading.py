@@ -7,7 +7,9 @@ or refreshes meanwhile never has the vectors of one and the encoder of the other
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
+from inspect import signature
 from pathlib import Path
 from threading import Lock
 from typing import Any, cast
@@ -17,7 +19,7 @@ import numpy as np
 
 from searchengine.encoders.functions import Function, FunctionEncoder
 from searchengine.encoders.http import HttpEncoder, is_url
-from searchengine.encoders.protocol import MEMBERS, NO_ENCODER, NoEncoder, Role, TextEncoder
+from searchengine.encoders.protocol import NO_ENCODER, NoEncoder, Role, TextEncoder
 from searchengine.errors import CollectionError, EncoderMismatch, EncoderMissing, QueryError
 from searchengine.indexer.arrays import Floats, unusable
 from searchengine.trainer.errors import TrainerError
@@ -43,9 +45,26 @@ def load_given(encoder: EncoderArgument, runtime: RuntimeConfig | None = None) -
 
         config = RuntimeConfig(runtime) if isinstance(runtime, str) else runtime
         return Encoder.load(encoder, **asdict(config or RuntimeConfig()), shared=True)
-    if all(hasattr(type(encoder), member) for member in MEMBERS):
-        return cast(TextEncoder, encoder)
-    return FunctionEncoder(cast(Function, encoder))  # raises unless it is a function
+    if not hasattr(type(encoder), "token_spans"):  # a TextEncoder has them
+        return FunctionEncoder(cast(Function, encoder))  # raises unless it is a function
+    if not isinstance(encoder, FunctionEncoder):
+        _check_own(encoder)
+    return cast(TextEncoder, encoder)
+
+
+def _check_own(encoder: Any) -> None:
+    """Raise CollectionError unless an object has what a TextEncoder must have of its own."""
+    dim, fingerprint = getattr(encoder, "dim", None), getattr(encoder, "fingerprint", None)
+    accepted = signature(encoder.encode)
+    with suppress(TypeError):
+        accepted.bind([], role=None, on_batch=None)
+        if type(dim) is int and dim > 0 and isinstance(fingerprint, str):
+            return
+    raise CollectionError(
+        f"{type(encoder).__name__} must have dim (a whole number), fingerprint (text that names "
+        f"it) and encode(texts, *, role, on_batch), got dim={dim!r:.40}, "
+        f"fingerprint={fingerprint!r:.40}, encode{accepted!s:.150}; or pass a function of texts"
+    )
 
 
 def load_new(

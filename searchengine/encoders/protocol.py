@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +13,6 @@ Vectors = npt.NDArray[np.float32]
 Spans = npt.NDArray[np.integer[Any]]
 Role = Literal["query", "document"]
 OnBatch = Callable[[int], None]
-MEMBERS = ("dim", "fingerprint", "encode", "source", "runs_on", "matryoshka_dims", "token_spans",
-           "room")  # fmt: skip
 NO_ENCODER = "none"
 """The fingerprint in the settings of a collection without an encoder."""
 
@@ -27,13 +25,15 @@ class TextEncoder(Protocol):
     `add` encodes in a second thread while others search, and while documents are cut.
     """
 
-    @property
-    def dim(self) -> int:
-        """Width of the vectors."""
+    if TYPE_CHECKING:  # a property here would keep an __init__ from setting them
 
-    @property
-    def fingerprint(self) -> str:
-        """Equal for encoders that return equal vectors, different for others."""
+        @property
+        def dim(self) -> int:
+            """Width of the vectors."""
+
+        @property
+        def fingerprint(self) -> str:
+            """Equal for encoders that return equal vectors, different for others."""
 
     def encode(
         self, texts: Sequence[str], *, role: Role | None = None, on_batch: OnBatch | None = None

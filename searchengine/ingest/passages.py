@@ -170,7 +170,8 @@ class PassageReader:
 
         Raises CollectionError, with the key of a document that has no usable vector.
         """
-        vectors = self.encoder.encode(texts, role="document", on_batch=on_batch)
+        encoded = self.encoder.encode(texts, role="document", on_batch=on_batch)
+        vectors = np.asarray(encoded, dtype=np.float32)
         if vectors.shape != (len(texts), self.encoder.dim):
             raise CollectionError(
                 f"the encoder must return an array of shape {(len(texts), self.encoder.dim)} for "

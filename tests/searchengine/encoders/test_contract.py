@@ -159,12 +159,14 @@ def test_a_changed_encoder_is_refused_by_name(case: Case, tmp_path: Path) -> Non
 
 
 class Minimal(TextEncoder):
-    """The methods that a user's encoder needs, and no more."""
+    """What a user's encoder needs, and no more; it returns lists."""
 
-    dim, fingerprint = 8, "minimal"
+    def __init__(self, **members: Any) -> None:
+        self.dim, self.fingerprint = 8, "minimal"
+        vars(self).update(members)
 
-    def encode(self, texts: list[str], *, role: str | None = None, **_: Any) -> Any:
-        return lengths(texts)
+    def encode(self, texts: list[str], *, role: str | None = None, on_batch: Any = None) -> Any:
+        return lengths(texts).tolist()
 
 
 def test_a_class_of_ones_own_gets_the_members_that_it_lacks() -> None:
@@ -174,9 +176,17 @@ def test_a_class_of_ones_own_gets_the_members_that_it_lacks() -> None:
     assert encoder.token_spans(["x"])[0].shape == (0, 2) and encoder.room("query") is None
 
 
+@pytest.mark.parametrize("members", [{"dim": "32"}, {"fingerprint": 7}, {"encode": lengths}])
+def test_a_class_of_ones_own_is_checked(tmp_path: Path, members: dict[str, Any]) -> None:
+    message = r"^Minimal must have dim .*encode\(texts, \*, role, on_batch\), got dim=.*; or pass"
+    with pytest.raises(CollectionError, match=message):
+        SearchEngine.create(tmp_path / "c", Minimal(**members))
+
+
 def test_other_settings_are_refused_when_a_collection_is_there(tmp_path: Path) -> None:
     path = tmp_path / "c"
-    SearchEngine.open_or_create(path, Minimal(), {"prefix": 4}).close()
+    with SearchEngine.open_or_create(path, Minimal(), {"prefix": 4}) as engine:
+        engine.add([{"_id": "0", "text": TEXTS[0]}])
     options: Any
     for options, message in (
         ({"dim": 3}, "has dim 8, got 3"),
