@@ -54,13 +54,13 @@ demo-check:  ## make demo in a fresh clone, in a path with a space and with an e
 		$(MAKE) -C $(NEW)/clone demo > $(NEW)/shown || { cat $(NEW)/shown; exit 1; }
 	for hit in whales-01 bread-19 databases-06 "│ exact "; do grep -F "$$hit" $(NEW)/shown || exit 1; done
 
-test: setup  ## the checks, and the tests of everything that an edit can break, some six minutes on two cores
+test: setup  ## the checks, and the tests of everything that an edit can break, five minutes on two cores
 	$(MAKE) -j 2 check tests
 
 tests: setup
 	$(FAST)
 
-test-quick: setup  ## the tests that take little time, a minute on two cores, for while you edit
+test-quick: setup  ## the tests that take little time, half a minute on two cores, for while you edit
 	$(FAST) $$(sed 's#^#--deselect=tests/#' tests/slow_tests.txt)
 
 slow-tests: setup  ## measure which tests those are not
