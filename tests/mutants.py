@@ -52,8 +52,8 @@ MUTANTS = [
     Mutant(
         "off-by-one row",
         f"{FOLDER}/snapshot.py",
-        "documents[inside] = file.columns[0, passages[inside] - row.base]",
-        "documents[inside] = file.columns[0, passages[inside] - row.base - 1]",
+        "columns[:, inside] = file[:count, passages[inside] - row.base]",
+        "columns[:, inside] = file[:count, passages[inside] - row.base - 1]",
         ["tests/searchengine/query/test_ties.py", CONTRACT],
     ),
     Mutant(
