@@ -103,8 +103,8 @@ def report(error: CorpusError, on_bad: OnBad | None) -> None:
 
 
 def too_long(what: str) -> str:
-    """The message for a line, text or JSON file longer than LONGEST."""
-    how = "" if what == "text" else "; jq -c '.[]' makes lines of the objects of an array"
+    """The message for a line, row, text or JSON file longer than LONGEST."""
+    how = "" if what in ("text", "row") else "; jq -c '.[]' makes lines of the objects of an array"
     return f"a {what} must be at most {LONGEST >> 20} MiB long; split it{how}"
 
 

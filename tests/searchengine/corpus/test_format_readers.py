@@ -305,7 +305,7 @@ def test_a_row_of_many_short_cells_is_refused(tmp_path: Path) -> None:
     refused = list[str]()
     documents = read_corpus(path, lambda error: refused.append(str(error)))
     assert [each.key for each in documents] == ["1", "3"]
-    assert "a row must be at most 64 MiB long" in refused[0]
+    assert "a row must be at most 64 MiB long; split it; lines 3–" in refused[0]
 
 
 # ------------------------------------------------------------------------------------------- tables
