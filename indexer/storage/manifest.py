@@ -71,7 +71,7 @@ class Manifest:
             "rows": self.rows,
             "dim": self.dim,
             "config": self.config.as_dict(),
-            # (rows, dim) values of a numpy dtype, after so many bytes
+            # (rows, dim) values of a numpy dtype, from a byte offset on
             "vectors": {"file": VECTORS, "offset": len(start), "dtype": DTYPES[storage]},
             "files": {name: asdict(entry) for name, entry in sorted(self.files.items())},
             "provenance": dict(sorted(self.provenance.items())),

@@ -127,7 +127,7 @@ class Prefixes:
         return self.file.rows
 
     def of(self, queries: Floats) -> Floats:
-        """The prefixes of queries: (q, D) to (q, width), by products in float32."""
+        """The prefixes of queries: (q, D) to (q, dim), by products in float32."""
         if self.matrix is None:
             return prefix(queries, self.dim)
         few = len(queries) <= _SINGLE_THREAD_ROWS
@@ -135,7 +135,7 @@ class Prefixes:
         return prefix(products, self.dim)
 
     def take(self, rows: RowNumbers) -> Floats:
-        """The prefixes of rows of the file: row numbers of any shape (...) to (..., width)."""
+        """The prefixes of rows of the file: row numbers of any shape (...) to (..., dim)."""
         read = self.dim if self.matrix is None else None
         flat = prefixes(self.file.take(rows.ravel(), read), self.dim, self.matrix)
         return flat.reshape(*rows.shape, self.dim)

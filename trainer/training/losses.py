@@ -59,8 +59,8 @@ def matryoshka(
 def info_nce(scores: Tensor, *, bias: Tensor | None = None, temperature: float = 0.05) -> Tensor:
     """−log softmax of each anchor's cosine to its positive among all candidates, averaged.
 
-    scores: (B, N) cosines of anchors and candidates, of which candidate i is the positive of anchor
-    i. bias: (B, N), added to the logits: −inf leaves a candidate out, log(α) weighs it α times.
+    scores: (B, N) cosines of anchors and candidates; candidate i is the positive of anchor i.
+    bias: (B, N), added to the logits: −inf leaves a candidate out, log(α) weighs it α times.
     temperature: cosines are divided by it.
     """
     labels, logits = torch.arange(len(scores), device=scores.device), scores / temperature

@@ -64,8 +64,8 @@ _HINTS = {
     "||": "; write or",
     **dict.fromkeys("'\"`", "; no second quotation mark ends it"),
 }
-# SQLite's parser holds 100 things at once, of which a level takes three. An expression is 1,000
-# levels deep at most.
+# SQLite's parser has a stack of 100, and a level takes three places; an expression has at most
+# 1,000 levels.
 _MAX_DEPTH = 20
 _MAX_TESTS = 400
 _MAX_PATTERN = 256  # matching may take the product of pattern and text

@@ -135,7 +135,7 @@ def main(memory: int, seconds: int, waiting: int) -> None:
 
 
 def _limit_time(seconds: int, waiting: int) -> None:
-    """End the process in so many seconds of processor time, or of time; 0: never."""
+    """End the process after these seconds of processor time, or of wall time; 0: never."""
     signal.setitimer(signal.ITIMER_PROF, seconds)
     signal.alarm(waiting)
 
