@@ -79,7 +79,7 @@ class SegmentConfig:
         rotation: what makes the prefix: a rotation, or the vector's own first dimensions.
         storage: number format of the full-width rows.
         shortlist: rows that the coarse stage passes on to be scored at full width, by default; 0
-            measures the number when a segment is built (searchengine.indexer.building.build);
+            measures the number when a segment is built (searchengine.indexer.building);
             ALL_ROWS searches exactly.
         effort: ef_search of HNSW, nprobe of an IVF; 0 follows the shortlist. A flat structure
             scores every row.

@@ -23,7 +23,7 @@ from searchengine.indexer.arrays import (
     row_numbers,
     unit_rows,
 )
-from searchengine.indexer.building.build import (
+from searchengine.indexer.building import (
     Blocks,
     Part,
     Passages,

@@ -39,7 +39,7 @@ from searchengine.encoders.protocol import Role
 from searchengine.encoders.protocol import TextEncoder as TextEncoder
 from searchengine.errors import CollectionError, FieldWarning, QueryError, UnknownKey
 from searchengine.indexer.arrays import Floats
-from searchengine.indexer.building.build import Progress
+from searchengine.indexer.building import Progress
 from searchengine.indexer.config import SegmentConfig, integer
 from searchengine.indexer.tuning.tune import Goal, Tuning
 from searchengine.ingest import folder_sync

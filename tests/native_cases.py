@@ -6,10 +6,9 @@ from unittest.mock import patch
 
 import numpy as np
 
-from searchengine.indexer import config
+from searchengine.indexer import building, config
 from searchengine.indexer.arrays import address, unit_rows
-from searchengine.indexer.building import build
-from searchengine.indexer.building.build import build_coarse
+from searchengine.indexer.building import build_coarse
 from searchengine.indexer.config import SegmentConfig, Storage
 from searchengine.indexer.native.hnsw import NativeGraph
 from searchengine.indexer.native.library import load
@@ -54,7 +53,7 @@ class Case:
         )
         with (
             patch.object(config, "LINKS", links),
-            patch.object(build, "CANDIDATES", candidates),
+            patch.object(building, "CANDIDATES", candidates),
         ):
             self.coarse = build_coarse(Prefixes(self.file, width), self.config, kept=kept)
         self.index = self.coarse.index

@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from searchengine.indexer.arrays import Doubles, Floats, unit_rows
-from searchengine.indexer.building.build import empty
+from searchengine.indexer.building import empty
 from searchengine.indexer.config import (
     FLAT_BELOW,
     LINKS,

@@ -42,7 +42,7 @@ from searchengine.indexer.config import SegmentConfig
 from searchengine.indexer.errors import SegmentConfigError
 
 if TYPE_CHECKING:
-    from searchengine.indexer.building.build import Progress
+    from searchengine.indexer.building import Progress
     from searchengine.indexer.search.cascade import SearchResult
 
 

@@ -34,7 +34,7 @@ from searchengine.errors import (
     QueryError,
     SearchEngineError,
 )
-from searchengine.indexer.building.build import Progress
+from searchengine.indexer.building import Progress
 from searchengine.ingest import pipeline
 from searchengine.ingest.languages import Languages
 from searchengine.ingest.passages import PassageReader
@@ -63,7 +63,7 @@ class AddOptions:
         skip_bad: leave out a document with a key that occurred before; otherwise raise
             DuplicateKey.
         progress: called with the number of documents just done and of the tokens encoded for them.
-        building: called while segments are built (indexer.building.build.Progress); and, in the
+        building: called while segments are built (indexer.building.Progress); and, in the
             thread that encodes, with the passages of a document of more than 524,288 characters.
     """
 

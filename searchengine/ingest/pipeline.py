@@ -16,7 +16,7 @@ import numpy as np
 from searchengine.backends.contract import Span
 from searchengine.corpus.documents import Document
 from searchengine.encoders.protocol import Vectors
-from searchengine.indexer.building.build import Progress
+from searchengine.indexer.building import Progress
 from searchengine.ingest.passages import BATCH, PassageReader
 
 # Documents and characters of the first and of the largest block; each is twice the one before, as

@@ -28,7 +28,7 @@ from searchengine.engine import (
 )
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import BLOCK_ROWS, Doubles, Floats, RowNumbers, evenly, unit_rows
-from searchengine.indexer.building.build import Progress
+from searchengine.indexer.building import Progress
 from searchengine.indexer.config import RotationKind, SegmentConfig, Structure
 from searchengine.indexer.errors import TuneError, VectorError
 from searchengine.indexer.search.allowed import Allowed

@@ -22,7 +22,7 @@ from searchengine.corpus.files import beir_corpus, read_corpus
 from searchengine.engine import Mode, SearchEngine, contract, default_mode, in_folder, load_encoder
 from searchengine.errors import CollectionError, CorpusError, QueryError
 from searchengine.indexer.arrays import Floats
-from searchengine.indexer.building.build import Progress, silent
+from searchengine.indexer.building import Progress, silent
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.cascade import SearchResult
 from searchengine.indexer.search.exact import nearest, scan, score_slack

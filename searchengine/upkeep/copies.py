@@ -24,7 +24,7 @@ from searchengine.backends.opening import create_backend, exists, is_url, open_b
 from searchengine.backends.synonyms import SETTING
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.errors import CollectionError, EncoderMismatch
-from searchengine.indexer.building.build import Progress
+from searchengine.indexer.building import Progress
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.storage.durable import FileEntry, link_verified, sync_file, sync_folder
 from searchengine.indexer.storage.manifest import MANIFEST

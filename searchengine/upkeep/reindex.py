@@ -50,7 +50,7 @@ from searchengine.errors import (
     EmptyCorpus,
     EncoderMismatch,
 )
-from searchengine.indexer.building.build import Progress
+from searchengine.indexer.building import Progress
 from searchengine.ingest.ingestion import AddOptions, add
 from searchengine.ingest.languages import default_of
 from searchengine.ingest.passages import PassageConfig, PassageReader

@@ -41,7 +41,7 @@ from searchengine.encoders.loading import (
     load_given,
 )
 from searchengine.errors import CollectionBusy, CollectionError, CorpusError
-from searchengine.indexer.building.build import Progress
+from searchengine.indexer.building import Progress
 from searchengine.indexer.errors import SegmentError, SegmentFormatError
 from searchengine.indexer.search.segment_files import read_manifest
 from searchengine.indexer.storage.vectors_file import PASSAGES, open_passages

@@ -21,7 +21,7 @@ from searchengine.encoders.loading import CollectionEncoder
 from searchengine.encoders.protocol import NO_ENCODER, TextEncoder
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats
-from searchengine.indexer.building.build import Progress
+from searchengine.indexer.building import Progress
 from searchengine.indexer.config import SegmentConfig
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment

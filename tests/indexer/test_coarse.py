@@ -10,7 +10,7 @@ import pytest
 from clustered import clustered, overlap
 
 from searchengine.indexer.arrays import evenly, prefix
-from searchengine.indexer.building.build import build_coarse
+from searchengine.indexer.building import build_coarse
 from searchengine.indexer.config import Code, SegmentConfig, Structure
 from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.search.allowed import Allowed

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from searchengine.indexer.building import build as building
+from searchengine.indexer import building
 from searchengine.indexer.errors import SegmentConfigError
 from searchengine.indexer.segment import Segment, SegmentConfig
 

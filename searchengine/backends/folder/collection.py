@@ -27,7 +27,7 @@ from searchengine.backends.folder.writer import Measured
 from searchengine.corpus.analyzer import DEFAULT, Analyzer
 from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.indexer.arrays import Floats
-from searchengine.indexer.building.build import Progress
+from searchengine.indexer.building import Progress
 from searchengine.indexer.segment import SegmentConfig
 
 _log = logging.getLogger(__name__)

@@ -30,7 +30,7 @@ from searchengine.backends.folder.folders import (
 from searchengine.backends.folder.store import Changes, SegmentRow, Store
 from searchengine.backends.folder.words import writer
 from searchengine.errors import CollectionError
-from searchengine.indexer.building.build import Blocks, Passages, Progress
+from searchengine.indexer.building import Blocks, Passages, Progress
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment, SegmentConfig
 from searchengine.indexer.storage.durable import sync_folder

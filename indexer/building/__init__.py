@@ -1,1 +1,0 @@
-"""Segments written: built from vectors, merged from segments."""
