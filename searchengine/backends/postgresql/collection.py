@@ -179,7 +179,6 @@ class PostgresCollection(Backend):
 
         if keys:
             self._connections.write(work)
-            self._fit(_SAMPLE)  # soon, so that others do not wait long
         if finished is not None:
             self.build_graph()
 
@@ -198,37 +197,39 @@ class PostgresCollection(Backend):
 
     def configure(self, values: Mapping[str, Any], *, fields: Iterable[str] = ()) -> None:
         """As Backend. Equality and `contains` have an index without `fields`, comparisons not."""
-        self.refresh()
-        if missing := [name for name in fields if name not in self.settings.get(FIELDS, ())]:
-            with self._connections.borrow(limited=False) as connection:
-                for name in missing:
-                    tables.index_field(connection, name)
-                connection.execute("ANALYZE documents")  # which collects those of the index
+        wanted = [*fields]
 
         def work(connection: Connection, revision: str) -> None:
             for name, value in values.items():
                 set_value(connection, name, value)
-            if missing:
-                known = self._current(connection, revision).settings.get(FIELDS, ())
-                set_value(connection, FIELDS, [*dict.fromkeys([*known, *missing])])
+            known = self._current(connection, revision).settings.get(FIELDS, ())
+            if missing := [name for name in dict.fromkeys(wanted) if name not in known]:
+                for name in missing:
+                    tables.index_field(connection, name)
+                connection.execute("ANALYZE documents")  # which collects those of the index
+                set_value(connection, FIELDS, [*known, *missing])
 
-        if values or missing:
-            self._connections.write(work, alone=True)
-            self.refresh()
+        self._connections.write(work, alone=True)
+        self.refresh()
 
     def build_graph(self) -> None:
-        """Build the graph if it is missing and not too small; others search and write.
-
-        Searches do without meanwhile, and if another process is at work.
-        """
-        if not self._state.indexed:
-            self.refresh()
-            self._fit(FLAT_BELOW)
-        if self._state.indexed or not self._state.fitted:
+        """Build the graph if it is missing and not too small. Others search meanwhile."""
+        if self._state.indexed:
             return
-        with self._connections.borrow(limited=False) as connection:
-            if tables.lock(connection, self._connections.schema, 1):
+        sql = (
+            "SELECT count(*) >= %s FROM passages WHERE (SELECT pg_has_role(relowner, 'USAGE') "
+            "FROM pg_class WHERE oid = 'passages'::regclass)"  # else nothing is counted
+        )
+        with self._connections.borrow() as connection:
+            if connection.execute(sql, (FLAT_BELOW,)).fetchone() != (True,):
+                return
+
+        def build(connection: Connection, revision: str) -> None:
+            if not self._current(connection, revision).indexed:  # nor has another process
                 tables.build_graph(connection)
+
+        self._connections.write(self._fit, alone=True)
+        self._connections.write(build, alone=True)
         self.refresh()
 
     def refresh(self) -> None:
@@ -264,13 +265,16 @@ class PostgresCollection(Backend):
 
     @contextmanager
     def _reindexing(self) -> Iterator[Connection]:
-        with self._connections.borrow(limited=False) as connection:
-            if not tables.lock(connection, self._connections.schema, 2):
+        with self._connections.borrow() as connection:
+            if not tables.lock(connection, self._connections.schema):
                 raise CollectionBusy(
                     f"{self.path} is being reindexed by another process; wait until it has "
                     "finished, or end it"
                 )
-            yield connection
+            try:
+                yield connection
+            finally:
+                connection.execute("SELECT pg_advisory_unlock_all()")
 
     @property
     def _beside(self) -> tuple[str, str]:
@@ -327,43 +331,23 @@ class PostgresCollection(Backend):
         self._state = state
         return state
 
-    def _fit(self, least: int) -> None:
-        """Fit the rotation to `least` passages or more, and write the prefixes of all.
-
-        Other writers wait. Searches go on, and compare all rows until the graph is built.
-        """
-        if self._state.fitted:
+    def _fit(self, connection: Connection, revision: str) -> None:
+        """Fit the rotation, unless it is, and write the prefixes of all passages."""
+        if self._current(connection, revision).fitted:
             return
-        sql = (
-            "SELECT count(*) >= %s FROM passages WHERE (SELECT pg_has_role(relowner, 'USAGE') "
-            "FROM pg_class WHERE oid = 'passages'::regclass)"  # else nothing is counted
-        )
-        with self._connections.borrow() as connection:
-            if connection.execute(sql, (least,)).fetchone() != (True,):
-                return
-
-        def work(connection: Connection, revision: str) -> None:
-            ((count,),) = connection.execute("SELECT count(*) FROM passages").fetchall()
-            if self._current(connection, revision).fitted or count < least:
-                return  # another process has done it
-            cursor = connection.cursor(binary=True)
-            sql = f"SELECT vector FROM passages ORDER BY random() LIMIT {_SAMPLE}"
-            sample = _vectors(cursor.execute(sql).fetchall())
-            config, matrix = self._state.config, None
-            if config.rotation is not RotationKind.IDENTITY:
-                matrix = pca([sample], config.prefix)
-            tables.set_rotation(connection, matrix, count)
-            state, last = State.read(connection, self.path), -1
-            sql = "SELECT vector, id, document FROM passages WHERE id > %s ORDER BY id LIMIT 1000"
-            while rows := cursor.execute(sql, (last,)).fetchall():
-                last = rows[-1][1]
-                pairs = [row[1:] for row in rows]
-                _insert(
-                    connection, "prefixes", _PREFIX, _with(pairs, state.prefixes(_vectors(rows)))
-                )
-
-        self._connections.write(work, alone=True)
-        self.refresh()
+        cursor = connection.cursor(binary=True)
+        sql = f"SELECT vector FROM passages ORDER BY random() LIMIT {_SAMPLE}"
+        sample = _vectors(cursor.execute(sql).fetchall())
+        config, matrix = self._state.config, None
+        if config.rotation is not RotationKind.IDENTITY:
+            matrix = pca([sample], config.prefix)
+        tables.set_rotation(connection, matrix)
+        state, last = State.read(connection, self.path), -1
+        sql = "SELECT vector, id, document FROM passages WHERE id > %s ORDER BY id LIMIT 1000"
+        while rows := cursor.execute(sql, (last,)).fetchall():
+            last = rows[-1][1]
+            prefixes = _with((row[1:] for row in rows), state.prefixes(_vectors(rows)))
+            _insert(connection, "prefixes", _PREFIX, prefixes)
 
 
 def _row(entry: Entry, analyzer: Analyzer) -> dict[str, Any]:

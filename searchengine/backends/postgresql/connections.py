@@ -103,24 +103,16 @@ class Connections:
             self._replicas = self._new_pool(standby)
 
     @contextmanager
-    def borrow(self, *, replica: bool = False, limited: bool = True) -> Iterator[Connection]:
-        """A connection of a pool, in autocommit; an open transaction is ended.
-
-        `limited`: statements may take as long as statement_timeout says; else any time.
-        """
+    def borrow(self, *, replica: bool = False) -> Iterator[Connection]:
+        """A connection of a pool, in autocommit; an open transaction is ended."""
         pool = self._replicas if replica else self._pool
         with self.named_errors():
             connection = self._acquire(pool)
             try:
-                if not limited:
-                    connection.execute("SET statement_timeout = 0")
                 yield connection
             finally:
                 with suppress(psycopg.Error):
                     connection.rollback()
-                    if not limited:
-                        connection.execute("SELECT pg_advisory_unlock_all()")
-                        connection.close()
                 pool.putconn(connection)
 
     @contextmanager
@@ -128,11 +120,13 @@ class Connections:
         """A transaction, which sees one commit, and the revision of its settings.
 
         `lock`: of the settings. It comes before anything takes a snapshot of the database: what
-        waits for it sees what it has waited for. With EXCLUSIVE nobody else writes, but what the
-        caller writes on other connections is seen.
+        waits for it sees what it has waited for. With EXCLUSIVE nobody else writes, statements
+        may take any time, and what the caller writes on other connections is seen.
         """
         isolation = "READ COMMITTED" if lock == "EXCLUSIVE" else "REPEATABLE READ"
         sql = f"BEGIN ISOLATION LEVEL {isolation}; LOCK TABLE settings IN {lock} MODE; "
+        if lock == "EXCLUSIVE":
+            sql += "SET LOCAL statement_timeout = 0; "
         with self.borrow(replica=replica) as connection:
             limits.check()
             if (end := limits.current().deadline.at) < inf:

@@ -108,13 +108,13 @@ class State:
 
     Attributes:
         settings: without what follows.
-        fitted: passages when the rotation was fitted; 0: it is not, and there are no prefixes.
+        fitted: whether the rotation is fitted; else there are no prefixes.
         rotation: M (p, D) float32, with orthonormal rows; None: the first p dimensions.
         indexed: whether the graph is built.
     """
 
     settings: dict[str, Any]
-    fitted: int = 0
+    fitted: bool = False
     rotation: Floats | None = None
     indexed: bool = False
 
@@ -141,7 +141,7 @@ class State:
         if fitted["matrix"] is not None:
             matrix = np.frombuffer(base64.b64decode(fitted["matrix"]), np.float32)
             matrix = matrix.reshape(-1, settings["encoder"]["dim"])
-        return cls(settings, fitted["passages"], matrix, indexed)
+        return cls(settings, True, matrix, indexed)
 
     @property
     def config(self) -> SegmentConfig:
@@ -153,10 +153,10 @@ class State:
         return prefixes(rows, self.config.prefix, self.rotation)
 
 
-def set_rotation(connection: Connection, rotation: Floats | None, passages: int) -> None:
-    """Store a rotation that was fitted to a number of passages."""
+def set_rotation(connection: Connection, rotation: Floats | None) -> None:
+    """Store a rotation; None: the prefix is that of the vector."""
     matrix = None if rotation is None else base64.b64encode(rotation.tobytes()).decode("ascii")
-    set_value(connection, _ROTATION, {"matrix": matrix, "passages": passages})
+    set_value(connection, _ROTATION, {"matrix": matrix})
 
 
 def create(connections: Connections, settings: Mapping[str, Any]) -> None:
@@ -190,10 +190,10 @@ def exists(connection: Connection, schema: str) -> bool:
     return connection.execute(query, (schema,)).fetchone() == (True,)
 
 
-def lock(connection: Connection, schema: str, work: int) -> bool:
-    """Whether no other connection does this work on a collection, until this one is closed."""
-    query = "SELECT pg_try_advisory_lock(hashtextextended(%s, %s))"
-    return connection.execute(query, (schema, work)).fetchone() == (True,)
+def lock(connection: Connection, schema: str) -> bool:
+    """Whether no other connection has this lock on a collection, until this one is closed."""
+    query = "SELECT pg_try_advisory_lock(hashtextextended(%s, 1))"
+    return connection.execute(query, (schema,)).fetchone() == (True,)
 
 
 def set_value(connection: Connection, name: str, value: Any) -> None:
@@ -209,40 +209,29 @@ def set_value(connection: Connection, name: str, value: Any) -> None:
 
 
 def index_field(connection: Connection, name: str) -> None:
-    """Index the values of a metadata field, named as in filters, and its dates, for comparisons.
-
-    In autocommit: others write meanwhile.
-    """
+    """Index the values of a metadata field, named as in filters, and its dates, for comparisons."""
     steps = sql.SQL(" -> ").join(map(sql.Literal, field_named(name)))
-    drop = "DROP INDEX CONCURRENTLY IF EXISTS {}"  # one that was not built to the end
-    create = "CREATE INDEX CONCURRENTLY {} ON documents (({} -> {}))"
+    create = "CREATE INDEX {} ON documents (({} -> {}))"
     for kind, column in (("field", "fields"), ("date", "dates")):
         index = f"{kind} {name}"
         if len(index.encode()) > LONGEST:  # cut, it may be that of another field
             index = f"{kind} {hashlib.sha256(name.encode()).hexdigest()[:32]}"
-        named = sql.Identifier(index)
-        connection.execute(sql.SQL(drop).format(named))
-        connection.execute(sql.SQL(create).format(named, sql.Identifier(column), steps))
+        named = sql.Identifier(index), sql.Identifier(column)
+        connection.execute(sql.SQL(create).format(*named, steps))
 
 
 def build_graph(connection: Connection) -> None:
-    """Build the graph as the server's parameters say: memory, and processes that take part.
-
-    In autocommit: others write meanwhile.
-    """
+    """Build the graph as the server's parameters say: memory, and processes that take part."""
     connection.execute("ANALYZE documents, passages, prefixes")
     # The graph should fit into memory while it is built. A server that says how much may be
     # used is obeyed; only the value that PostgreSQL has from the start is raised.
     connection.execute(
-        "SELECT set_config(name, '512MB', false) FROM pg_settings "
+        "SELECT set_config(name, '512MB', true) FROM pg_settings "
         "WHERE name = 'maintenance_work_mem' AND source = 'default'"
     )
     # The table is too narrow for PostgreSQL to count on the work that its rows are.
-    connection.execute("SET min_parallel_table_scan_size = 0")
-    connection.execute(f"DROP INDEX IF EXISTS {GRAPH}")  # one that was not built to the end
-    connection.execute(
-        f"CREATE INDEX CONCURRENTLY {GRAPH} ON prefixes USING hnsw (prefix halfvec_ip_ops)"
-    )
+    connection.execute("SET LOCAL min_parallel_table_scan_size = 0")
+    connection.execute(f"CREATE INDEX {GRAPH} ON prefixes USING hnsw (prefix halfvec_ip_ops)")
     set_value(connection, GRAPH, True)
 
 
