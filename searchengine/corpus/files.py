@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -365,8 +365,6 @@ class _Reader:
         parts = read_text(path) if format_ is TEXT else parser.read(path, format_)
         for part, lost in _with_losses(path, format_, parts):
             metadata = {**fields, **part.metadata}
-            if part.headings:
-                metadata["headings"] = [asdict(heading) for heading in part.headings]
             if lost:
                 metadata["unreadable"] = lost
             # An empty file is no document, although it has a name; an email has a subject.

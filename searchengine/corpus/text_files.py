@@ -32,21 +32,6 @@ _MESSAGE = 900  # characters of a message
 
 
 @dataclass(frozen=True, slots=True)
-class Heading:
-    """A heading of a text.
-
-    Attributes:
-        start: its offset in the text, in characters.
-        level: 1 for the highest.
-        title: its text.
-    """
-
-    start: int
-    level: int
-    title: str
-
-
-@dataclass(frozen=True, slots=True)
 class Text:
     """A text of a file: all of it, a page, or a chapter.
 
@@ -54,14 +39,12 @@ class Text:
         text: the text.
         title: the title that the file names; "" for the name of the file.
         metadata: fields of the document.
-        headings: those of the text, in order.
         fragment: what the key has after the path and "#", such as page=3; "" for a whole file.
     """
 
     text: str
     title: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    headings: tuple[Heading, ...] = ()
     fragment: str = ""
 
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self, SupportsIndex, overload
 
 from searchengine.backends.entries import Counts
-from searchengine.corpus.formats import heading_at, headings_of
-from searchengine.query.snippets import heaviest, matched_words, snippet
+from searchengine.query.snippets import matched_words, snippet
 
 
 @dataclass(slots=True)
@@ -46,16 +45,6 @@ class Hit:
         return snippet(self.text, self.question, self.start, self.end)
 
     @property
-    def heading(self) -> str:
-        """The headings that the snippet is under, the highest first: "Whales > Sleep"; or "".
-
-        They come from the metadata field `headings`, which documents of files have.
-        """
-        if not (headings := headings_of(self.metadata)):
-            return ""
-        return heading_at(headings, heaviest(self.text, self.question, self.start, self.end))
-
-    @property
     def highlights(self) -> list[str]:
         """The words of title and snippet that the question asks for, to mark them; lower case.
 
@@ -75,16 +64,12 @@ class Hit:
             "start": self.start,
             "end": self.end,
             "snippet": snippet,
-            "heading": self.heading,
             "highlights": matched_words(self.title, snippet, self.question, self.passage),
             "scores": self.scores,
         }
 
     def __str__(self) -> str:
-        below = self.heading
-        if below and self.title:  # the first heading often is the title
-            below = f" > {below}".removeprefix(f" > {self.title}")
-        title = f"  {self.title}{below}" if self.title or below else ""
+        title = f"  {self.title}" if self.title else ""
         snippet = self.snippet.replace("\n", "\n       ")
         return f"{_shown(self.score)}  {self.key}{title}\n       {snippet}"
 

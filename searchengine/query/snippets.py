@@ -87,15 +87,6 @@ def snippet(text: str, question: str, start: int, end: int, width: int = WIDTH) 
     return f"{'…' if before else ''}{part}{'…' if after else ''}"
 
 
-def heaviest(text: str, question: str, start: int, end: int) -> int:
-    """The offset of the word that weighs most in the `snippet` of a passage; or its beginning."""
-    low, high = _around_words(text, question, start, end)
-    passage = text[low:high]
-    shown = _densest(_matches(passage, question, passage), WIDTH)
-    match = max(shown, key=lambda match: match.weight, default=None)
-    return start if match is None else low + match.start
-
-
 def matched_words(title: str, shown: str, question: str, passage: str = "") -> list[str]:
     """The words of a title and a snippet that a question asks for, each once, in lower case.
 

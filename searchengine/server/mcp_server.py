@@ -70,9 +70,9 @@ class Tools:
         In the modes text and hybrid, documents must have a phrase in quotation marks with a plus
         sign before: +"half a brain". The tool `get` returns the whole text of a document.
 
-        Each of `hits` has the best passage as `text`, which begins at the character `start`, the
-        headings above it, and the parts of its score as `scores`. `notes` says why there are none;
-        `replaced` has unknown words of the question, with the words searched for instead.
+        Each of `hits` has the best passage as `text`, which begins at the character `start`, and
+        the parts of its score as `scores`. `notes` says why there are none; `replaced` has unknown
+        words of the question, with the words searched for instead.
         """
         return _results(self._current().search(query, k, where=where, mode=mode, offset=offset))
 
@@ -198,11 +198,8 @@ def serve(path: str | Path, **options: Any) -> None:
 def _results(hits: Hits) -> Result:
     shown = []
     for hit in hits:
-        metadata = dict(hit.metadata)
-        if hit.heading:
-            del metadata["headings"]  # all of a file's
-        fields = ("key", "score", "title", "heading", "start")
+        fields = ("key", "score", "title", "start")
         text = hit.passage if len(hit.passage) <= _LONGEST else hit.snippet
-        more = {"text": text, "metadata": metadata, "scores": dict(hit.scores)}
+        more = {"text": text, "metadata": dict(hit.metadata), "scores": dict(hit.scores)}
         shown.append({name: getattr(hit, name) for name in fields} | more)
     return {"hits": shown, "notes": list(hits.notes), "replaced": dict(hits.replaced)}

@@ -74,12 +74,10 @@ def _options(body: SearchOptions, questions: int = 1) -> dict[str, Any]:
 
 
 def _shown(hits: Hits, texts: bool, **about: Any) -> bytes:
-    """The hits of a question as JSON; without texts, also without what has offsets into them."""
+    """The hits of a question as JSON."""
     fields = [hit.as_dict() for hit in hits]
     for each in () if texts else fields:
         del each["text"]
-        left_out = ("headings", "sections")
-        each["metadata"] = {k: v for k, v in each["metadata"].items() if k not in left_out}
     answer = {
         "hits": json_list(fields),
         "facets": facet_lists(hits.facets),

@@ -311,7 +311,7 @@ ODD = {
     "endless.html": ("a<style>p{}</style><script>b</scr<p>c", "a"),
     "quotes.md": ("---\ntitle: 'Owls'\ntags: [a, b]\nx: y: z\nn: 7\r\n---\nhoot", "hoot"),
     "odd.md": (
-        "---\ntitle: x\nday: 2024-02-30\nn: .inf\n---\n# Owls <!-- ? -->",
+        "---\nday: 2024-02-30\nn: .inf\n---\n# Owls <!-- ? -->",
         "# Owls <!-- ? -->",
     ),
     "blank.eml": (
@@ -430,7 +430,7 @@ def test_what_is_read_beside_the_texts(odd: Any) -> None:
     assert (engine["quotes.md"].title, engine["gone.docx"].title) == ("Owls", "gone")
     metadata = engine["quotes.md"].metadata | engine["odd.md"].metadata
     assert [metadata[name] for name in ("tags", "x", "day")] == [["a", "b"], "y: z", "2024-02-30"]
-    assert (engine["quotes.md"].metadata["n"], metadata["headings"][0]["title"]) == (7, "Owls")
+    assert (engine["quotes.md"].metadata["n"], engine["odd.md"].title) == (7, "Owls")
     assert engine["ruby.html"].metadata.get("modified", "2024") < "9999"
     assert "tmp.md" not in str(engine.keys()) and "ignored/b.md" not in engine
     assert "torn.docx" not in engine

@@ -3,52 +3,14 @@
 Readers are in a file a kind; reading_process.py runs them in a process of their own.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
-from searchengine.corpus.text_files import Heading, Parts, kind
+from searchengine.corpus.text_files import Parts, kind
 from searchengine.trainer.errors import install_line
 
-LONGEST_HEADING = 200
-"""Characters of a heading that are kept."""
 _HERE, _TABULAR = __name__, "searchengine.corpus.tabular"
-
-
-def headings_of(metadata: Mapping[str, Any]) -> list[Heading]:
-    """The headings in a document's metadata, as readers of files write them; [] without."""
-    headings, stored = [], metadata.get("headings")
-    for fields in stored if isinstance(stored, list) else ():
-        match fields:
-            case {"start": int(start), "level": int(level), "title": str(title)}:
-                headings.append(Heading(start, level, title))
-            case _:
-                return []  # a field of the user's, which has the same name
-    return headings
-
-
-def heading_at(headings: Iterable[Heading], offset: int) -> str:
-    """The headings around an offset of the text, the highest first, with " > " between; or ""."""
-    above: list[Heading] = []
-    for heading in headings:
-        if heading.start <= offset:
-            above = [*(each for each in above if each.level < heading.level), heading]
-    return " > ".join(heading.title for heading in above if heading.title)
-
-
-def joined(pieces: Iterable[tuple[str, Iterable[Heading]]]) -> tuple[str, tuple[Heading, ...]]:
-    """The pieces that have text, a blank line between them, and the headings in all of them."""
-    texts: list[str] = []
-    headings: list[Heading] = []
-    length = 0
-    for text, inside in pieces:
-        if text:
-            headings += [replace(heading, start=heading.start + length) for heading in inside]
-            texts.append(text)
-            length += len(text) + 2
-    return "\n\n".join(texts), tuple(headings)
 
 
 def attempt(name: str, parts: Parts) -> Parts:

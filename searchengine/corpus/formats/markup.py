@@ -1,4 +1,4 @@
-"""HTML, books in EPUB, Markdown and notebooks → text with headings.
+"""HTML, books in EPUB, Markdown and notebooks → text.
 
 HTML: blank lines separate paragraphs, headings and tables; line breaks separate lines and rows.
 Scripts, styles and other content that is not shown are left out. libxml2 reads tags as browsers do.
@@ -11,23 +11,19 @@ import posixpath
 import re
 import tomllib
 import zipfile
-from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import yaml
 from lxml import etree
-from markdown_it import MarkdownIt
 
 from searchengine.corpus.documents import plain_record
-from searchengine.corpus.formats import LONGEST_HEADING, attempt, joined
+from searchengine.corpus.formats import attempt
 from searchengine.corpus.text_files import (
-    Heading,
     Parts,
     Text,
     bad,
@@ -54,7 +50,6 @@ _AROUND = {
     **dict.fromkeys("br dd dt figcaption legend li option tr".split(), _LINE),
     **dict.fromkeys(("td", "th"), _CELL),
 }
-_HEADINGS = {f"h{level}": level for level in range(1, 7)}
 _NAMES = {"author", "description", "keywords"}  # of <meta> that become metadata
 _DECLARED = re.compile(rb"""<meta[^>]{1,200}?charset\s*=\s*["']?\s*([\w.:-]+)""", re.IGNORECASE)
 _XML = re.compile(rb"""\s*<\?xml[^>]{1,200}?encoding\s*=\s*["']([\w.:-]+)""")
@@ -82,7 +77,7 @@ def parse_bytes(data: bytes, path: Path) -> Parts:
 
 
 def parse(text: str) -> Text:
-    """The text of HTML, with title, headings and metadata."""
+    """The text of HTML, with title and metadata."""
     page = _Page()
     if text.strip():
         parser = etree.HTMLParser(
@@ -91,7 +86,7 @@ def parse(text: str) -> Text:
         root = etree.fromstring(_EMPTY.sub(r"<\1></\2>", text).encode(), parser)
         for event, element in () if root is None else etree.iterwalk(root, ("start", "end")):
             page.enter(element) if event == "start" else page.leave(element)
-    return Text("".join(page.pieces), page.title, page.metadata, tuple(page.headings))
+    return Text("".join(page.pieces), page.title, page.metadata)
 
 
 class _Page:
@@ -101,12 +96,9 @@ class _Page:
         self.title = ""
         self.metadata: dict[str, Any] = {}  # author, description, keywords and language
         self.pieces: list[str] = []  # a gap and a text in turns
-        self.headings: list[Heading] = []
-        self._length = 0  # of the pieces
         self._gap = 0  # before the next text, an index of _GAPS
         self._preformatted = 0  # elements that are open
         self._hidden: Any = None  # the outermost open element that is not shown
-        self._heading: tuple[int, int] | None = None  # number of pieces before, and their length
 
     def enter(self, element: Any) -> None:
         """An element opens."""
@@ -130,7 +122,6 @@ class _Page:
             self.title, self._hidden = " ".join("".join(element.itertext()).split()), element
         else:
             self._preformatted += tag == "pre"
-            self._heading = (len(self.pieces), self._length) if tag in _HEADINGS else self._heading
             self._add(element.text)
 
     def leave(self, element: Any) -> None:
@@ -140,13 +131,6 @@ class _Page:
         elif self._hidden is None:
             self._gap = max(self._gap, _AROUND.get(element.tag, 0))
             self._preformatted -= element.tag == "pre"
-            if element.tag in _HEADINGS and self._heading is not None:
-                before, length = self._heading
-                if title := " ".join("".join(self.pieces[before:]).split()):
-                    start = length + len(self.pieces[before])  # behind the gap
-                    heading = Heading(start, _HEADINGS[element.tag], title[:LONGEST_HEADING])
-                    self.headings.append(heading)
-                self._heading = None
         if self._hidden is None:
             self._add(element.tail)
 
@@ -158,9 +142,7 @@ class _Page:
         if text[0].isspace() and not self._preformatted:
             self._gap = max(self._gap, _CELL)
         if words:
-            pieces = [_GAPS[self._gap] if self.pieces else "", words]
-            self.pieces += pieces
-            self._length += sum(map(len, pieces))
+            self.pieces += [_GAPS[self._gap] if self.pieces else "", words]
             self._gap = _CELL if text[-1].isspace() and not self._preformatted else 0
 
 
@@ -221,9 +203,9 @@ _DAYS = (
 )
 _TIMES = ("", " %H:%M", " %H:%M:%S", " %H:%M %z", " %H:%M:%S %z", " %I:%M %p")
 _DATES = ["", *(f"{day}{time}" for day in _DAYS for time in _TIMES)]
-# The rules that tell a heading from a line of code. Inline markup is not parsed.
-_BLOCKS = MarkdownIt("zero", {"html": True}).enable(
-    ["blockquote", "code", "fence", "heading", "html_block", "lheading", "list"]
+# A heading of the first level that begins a text.
+_TITLE = re.compile(
+    r"(?:[ \t]*\r?\n)* {0,3}(?:#[ \t]+(\S.*?)(?:[ \t]+#+)?|(\S.*)\n=+)[ \t]*\r?$", re.MULTILINE
 )
 
 
@@ -235,39 +217,32 @@ def read_markdown(path: Path) -> Parts:
     """
     text, encoding, lost = decode(read_bytes(path), path)
     metadata, text, broken = _front_matter(text)
-    headings = tuple(headings_in(text))
     title = metadata.pop("title", None)
-    title = _first(text, headings) if title is None else str(title)
-    yield Text(text, title, metadata | encoding, headings)
+    yield Text(text, _title(text) if title is None else str(title), metadata | encoding)
     yield from filter(None, [*lost, broken])
 
 
 def read_ipynb(path: Path) -> Parts:
-    """The text of a notebook, a blank line between its cells; headings are those in Markdown.
+    """The text of a notebook, a blank line between its cells.
 
     The title is a heading of the first level that begins the text. Raises CorpusError.
     """
     written, _, lost = decode(read_bytes(path), path)
     content = json_object(written, str(path))
-    pieces = []
-    try:
-        for cell in content["cells"]:
-            source = "".join(cell.get("source") or "").strip()  # a text, or a list of its lines
-            is_markdown = cell.get("cell_type") == "markdown"
-            pieces.append((source, headings_in(source) if is_markdown else ()))
+    try:  # a source is a text, or a list of its lines
+        cells = ["".join(cell.get("source") or "").strip() for cell in content["cells"]]
     except (AttributeError, KeyError, TypeError) as error:
         what = "not a notebook of format 4 (no cells with a source)"
         raise bad(path, f"{what}; open and save it in Jupyter") from error
-    text, headings = joined(pieces)
-    yield Text(text, _first(text, headings), {}, headings)
+    text = "\n\n".join(filter(None, cells))
+    yield Text(text, _title(text))
     yield from lost
 
 
-def _first(text: str, headings: Sequence[Heading]) -> str:
+def _title(text: str) -> str:
     """The heading of the first level that begins a text, but for comments; or ""."""
-    if headings and headings[0].level == 1:
-        return headings[0].title * (not _COMMENT.sub("", text[: headings[0].start]).strip())
-    return ""
+    match = _TITLE.match(_COMMENT.sub("", text))
+    return " ".join((match[1] or match[2]).split()) if match else ""
 
 
 def _front_matter(text: str) -> tuple[dict[str, Any], str, str]:
@@ -321,12 +296,3 @@ def _dated(value: Any) -> Any:
                 moment = datetime.strptime(text, form) if form else datetime.fromisoformat(text)
                 return moment if ":" in text else moment.date()
     return value
-
-
-def headings_in(text: str) -> Iterator[Heading]:
-    """The headings of a text in Markdown, in order."""
-    starts = [0, *(end.end() for end in re.finditer(r"\r\n?|\n", text))]
-    for opening, inline in pairwise(_BLOCKS.parse(text)):
-        if opening.type == "heading_open" and opening.map and inline.content.strip():
-            title = " ".join(_COMMENT.sub("", inline.content).split())[:LONGEST_HEADING]
-            yield Heading(starts[opening.map[0]], int(opening.tag[1:]), title)

@@ -19,8 +19,8 @@ from xml.parsers.expat import ExpatError, ParserCreate
 
 from lxml import etree
 
-from searchengine.corpus.formats import LONGEST_HEADING, attempt, joined
-from searchengine.corpus.text_files import Heading, Parts, Text, bad
+from searchengine.corpus.formats import attempt
+from searchengine.corpus.text_files import Parts, Text, bad
 
 _OLE = bytes.fromhex("d0cf11e0")  # begins old files of Office and encrypted new ones
 _STRICT = re.compile(rb"http://purl\.oclc\.org/ooxml/(\w+)/")
@@ -31,7 +31,6 @@ _MARKUP = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
 # Deleted text, the reading of a character, and the copy of a text box for old versions.
 _LEFT_OUT = {f"{_W}del", f"{_W}moveFrom", f"{_W}rt", f"{_MARKUP}Fallback"}
 _SIGNS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
-_NAME = re.compile(r"heading (\d)|(title)", re.IGNORECASE)
 _NOTES = ("/footnotes", "/endnotes", "/comments")  # ends of types of parts
 _DEFAULTS = ("Word Document", "PowerPoint Presentation", "python-docx", "python-pptx", "openpyxl")
 _MATH = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
@@ -100,31 +99,18 @@ def _relations(name: str, data: bytes, parts: Container[str], lost: dict[str, st
 
 
 def read_docx(path: Path) -> Parts:
-    """The text of a Word file, notes and comments at the end.
-
-    Headings are paragraphs of the styles Title and Heading 1 to 9.
-    Raises CorpusError.
-    """
+    """The text of a Word file, notes and comments at the end. Raises CorpusError."""
     import docx
 
     lost: dict[str, str] = {}
     document = docx.Document(_office_file(path, ".doc", lost))
-    named = ((style.style_id, _NAME.fullmatch(style.name or "")) for style in document.styles)
-    levels = {style: int(match[1] or 1) for style, match in named if match}
     bodies = [document.element.body]
     for relation in document.part.rels.values():
         if relation.reltype.endswith(_NOTES) and not relation.is_external:
             bodies.append(etree.fromstring(relation.target_part.blob))
 
-    def heading(paragraph: Any, text: str) -> Iterator[Heading]:
-        style = paragraph.find(f"{_W}pPr/{_W}pStyle")
-        if level := 0 if style is None else levels.get(style.get(f"{_W}val")):
-            yield Heading(0, level, " ".join(text.split())[:LONGEST_HEADING])
-
-    paragraphs = (each for body in bodies for each in _paragraphs(body))
-    text, headings = joined((text, heading(paragraph, text)) for paragraph, text in paragraphs)
-    title, metadata = _properties(document.core_properties, document.core_properties.author)
-    yield Text(text, title, metadata, headings)
+    text = "\n\n".join(text for body in bodies for text in _paragraphs(body) if text)
+    yield Text(text, *_properties(document.core_properties, document.core_properties.author))
     yield from lost.values()
 
 
@@ -135,9 +121,9 @@ def _properties(properties: Any, author: str | None) -> tuple[str, dict[str, Any
     return title, {"author": author} if author else {}
 
 
-def _paragraphs(body: Any) -> list[tuple[Any, str]]:
+def _paragraphs(body: Any) -> list[str]:
     """The paragraphs of a text in order; those of a text box after the one that holds it."""
-    paragraphs: list[tuple[Any, list[str]]] = []
+    paragraphs: list[list[str]] = []
     around: list[list[str]] = []  # the pieces of the paragraphs that are open
     walk = etree.iterwalk(body, events=("start", "end"))
     for event, element in walk:
@@ -146,7 +132,7 @@ def _paragraphs(body: Any) -> list[tuple[Any, str]]:
             del around[len(around) - (tag == "p") :]
         elif tag == "p":
             around.append([])
-            paragraphs.append((element, around[-1]))
+            paragraphs.append(around[-1])
         elif element.tag in _LEFT_OUT or _is_hidden(element):
             walk.skip_subtree()
         elif around and tag == f"{_MATH}t":
@@ -156,7 +142,7 @@ def _paragraphs(body: Any) -> list[tuple[Any, str]]:
             around[-1].append(element.text or "")
         elif around and tag in _SIGNS and element.getparent().tag == f"{_W}r":
             around[-1].append(_SIGNS[tag])  # a tab stop, which is in no run, is no tab
-    return [(paragraph, "".join(pieces).strip()) for paragraph, pieces in paragraphs]
+    return ["".join(pieces).strip() for pieces in paragraphs]
 
 
 def _is_hidden(element: Any) -> bool:
@@ -166,10 +152,7 @@ def _is_hidden(element: Any) -> bool:
 
 
 def read_pptx(path: Path) -> Parts:
-    """The slides, each with its number; its title is a heading, notes come last.
-
-    Raises CorpusError.
-    """
+    """The slides, each with its number; notes come last. Raises CorpusError."""
     import pptx
 
     lost: dict[str, str] = {}
@@ -182,10 +165,8 @@ def read_pptx(path: Path) -> Parts:
         pieces = [head, *_shapes(s for s in slide.shapes if title is None or s != title)]
         if slide.has_notes_slide and (notes := slide.notes_slide.notes_text_frame) is not None:
             pieces.append(_lines(notes.text))
-        name = " ".join(head.split())[:LONGEST_HEADING]
-        headings = (Heading(0, 1, name),) if name else ()
-        metadata, text = fields | {"slide": number}, "\n\n".join(filter(None, pieces))
-        yield Text(text, deck, metadata, headings, f"slide={number}")
+        text = "\n\n".join(filter(None, pieces))
+        yield Text(text, deck, fields | {"slide": number}, f"slide={number}")
 
     # Not presentation.slides, which needs all of them.
     listed = presentation.element.xpath("./p:sldIdLst/p:sldId/@r:id")
@@ -233,7 +214,7 @@ def read_xlsx(path: Path) -> Parts:
         rows = sheet.iter_rows(values_only=True)
         lines = ("\t".join(map(_cell, row)).rstrip("\t") for row in rows)
         metadata = fields | {"sheet": sheet.title}
-        yield Text("\n".join(filter(None, lines)), title, metadata, (), f"sheet={sheet.title}")
+        yield Text("\n".join(filter(None, lines)), title, metadata, f"sheet={sheet.title}")
 
     sheets = {sheet.title: sheet for sheet in book.worksheets}
     for named, relation in reader.parser.find_sheets():

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from searchengine.corpus.formats import Kind
-from searchengine.corpus.text_files import LONGEST, Heading, Text, bad, too_long
+from searchengine.corpus.text_files import LONGEST, Text, bad, too_long
 from searchengine.errors import CorpusError, UnreadableFile
 
 MEMORY, SECONDS, WAITING = 2 << 30, 120, 600
@@ -66,8 +66,7 @@ class Parser(AbstractContextManager["Parser"]):
                 if not isinstance(answer, dict):
                     yield answer
                 elif "end" not in answer:
-                    headings = tuple(Heading(**heading) for heading in answer.pop("headings"))
-                    yield Text(**answer, headings=headings)
+                    yield Text(**answer)
                 else:
                     self._idle = process
                     if answer["end"]:

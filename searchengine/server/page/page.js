@@ -295,13 +295,13 @@ function card(hit, rank) {
   const title = hit.title || hit.key;
   const address = URL.canParse(url) && ["http:", "https:"].includes(new URL(url).protocol) ? url : null;
   const words = highlighted(title, hit.highlights);
-  const above = [path === title ? "" : path, hit.heading].filter((part) => typeof part === "string" && part && part !== hit.title).join(" › ");
+  const above = typeof path === "string" && path !== title ? path : "";
   const text = { dir: "auto", lang: typeof lang === "string" && /^[a-z]{2,3}(-[\w-]+)?$/i.test(lang) ? lang : null };
   const item = make("li", { tabindex: "-1", "data-key": hit.key },
     make("h3", text, ...(address ? [make("a", { href: address, rel: "noreferrer" }, ...words)] : words)),
     above ? make("p", { class: "quiet above", dir: "auto" }, above) : "",
     make("p", { class: typeof code === "string" ? "hit-text code" : "hit-text", ...text }, ...highlighted(hit.snippet, hit.highlights)),
-    metadata(hit, [address, path, hit.heading]));
+    metadata(hit, [address, path]));
   const open = () => toggleText(item, hit).catch(showError);
   const whole = button("Whole text", open, { class: "whole", "aria-expanded": "false", "aria-label": `Whole text of ${title}` });
   const like = button("More like this", () => showSimilar(hit.key, hit.title), { class: "like", "aria-label": `More like ${title}` });

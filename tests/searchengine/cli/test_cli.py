@@ -46,7 +46,7 @@ def test_search(folder: Path) -> None:
     assert done.stdout.splitlines()[0].split()[1:] == ["whale", "Whales"]
     found = run_json("search", folder / "c.index", "how do whales sleep", "--where", "year < 2015")
     (hit,) = found["hits"]
-    shown = "score key title text metadata start end snippet heading scores highlights"
+    shown = "score key title text metadata start end snippet scores highlights"
     assert (hit["key"], {*hit}) == ("bread", {*shown.split()})
 
 
@@ -303,7 +303,7 @@ def test_a_folder_of_files(tmp_path: Path) -> None:
     assert (report["unchanged"], report["skipped"]) == (4, {".png": 1})
     assert report["unreadable"]["count"] == 1
     (hit,) = run_json("search", index, "halves", "-k", "1", "--mode", "text")["hits"]
-    assert (hit["key"], hit["title"], hit["heading"]) == ("n/a.md", "Whales", "Whales > Sleep")
+    assert (hit["key"], hit["title"]) == ("n/a.md", "Whales")
     keys = [document["_id"] for document in run_json("list", index)]
     assert keys == ["n/a.md", "n/b.html", "n/c.json#1", "n/e.txt"]
 

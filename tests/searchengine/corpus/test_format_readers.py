@@ -1,4 +1,4 @@
-"""What each reader makes of a file: text, title, headings, metadata, keys."""
+"""What each reader makes of a file: text, title, metadata, keys."""
 
 import decimal
 import gzip
@@ -6,7 +6,6 @@ import json
 import os
 import re
 import sys
-from dataclasses import asdict
 from datetime import date, datetime
 from importlib import import_module
 from pathlib import Path
@@ -28,11 +27,10 @@ from reportlab.pdfgen.canvas import Canvas
 
 from searchengine.corpus.documents import Document
 from searchengine.corpus.files import Unread, read_corpus
-from searchengine.corpus.formats import KINDS, heading_at, headings_of
+from searchengine.corpus.formats import KINDS
 from searchengine.corpus.tabular import Columns
-from searchengine.corpus.text_files import Heading, Text, read_text
+from searchengine.corpus.text_files import Text, read_text
 from searchengine.errors import CorpusError
-from searchengine.query.hits import Hit
 from searchengine.trainer.errors import install_line
 
 MARKUP = "http://schemas.openxmlformats.org/markup-compatibility/2006"
@@ -55,12 +53,10 @@ def part(path: Path, content: str | bytes) -> tuple[Text, list[str]]:
 
 
 def own(document: Document) -> dict[str, Any]:
-    """The metadata without those of every file, headings as a list of tuples."""
+    """The metadata without those of every file."""
     metadata = dict(document.metadata)
     for name in ("path", "modified", "size"):
         metadata.pop(name)
-    if "headings" in metadata:
-        metadata["headings"] = [tuple(each.values()) for each in metadata["headings"]]
     return metadata
 
 
@@ -99,8 +95,7 @@ def test_html(tmp_path: Path) -> None:
         "Whales\n\nThey sleep.\n\nHalf a brain.\nYes\n\none\ntwo\n\nOwls\n\na\n  b\n\n1 2\n3\n\nEnd"
     )
     assert document.title == "Of whales & owls"
-    headings = [(0, 1, "Whales"), (49, 2, "Owls")]
-    assert own(document) == {"lang": "en", "author": "A. Nemo", "headings": headings}
+    assert own(document) == {"lang": "en", "author": "A. Nemo"}
 
 
 def test_markdown(tmp_path: Path) -> None:
@@ -110,13 +105,17 @@ def test_markdown(tmp_path: Path) -> None:
     )
     document = read(tmp_path / "my-notes.md", text)
     assert (document.text, document.title) == (text, "Whales")
-    headings = own(document)["headings"]
-    assert [heading[1:] for heading in headings] == [
-        (1, "Whales"), (1, "Owls"), (2, "Quoted"), (3, "*Deep* one")
-    ]  # fmt: skip
-    lines = ("# Whales", "Owls", "> ## Quoted", "### *Deep*")
-    assert [heading[0] for heading in headings] == [text.index(line) for line in lines]
-    assert part(tmp_path / "my-notes.md", "text\n# Later")[0].title == ""
+    for text, title in (
+        ("text\n# Later", ""),
+        ("\n \n  # A  `C` # #\n", "A `C` #"),
+        ("    # code", ""),
+        ("```\n# code\n```", ""),
+        ("Owls\r\n====\r\nhunt", "Owls"),
+        ("## Later\n# Late", ""),
+        ("#\n# Late", ""),
+        ("#tag", ""),
+    ):
+        assert part(tmp_path / "my-notes.md", text)[0].title == title
 
 
 def test_front_matter(tmp_path: Path) -> None:
@@ -124,8 +123,7 @@ def test_front_matter(tmp_path: Path) -> None:
     yaml = "---\ntitle: 2016\ntags: [a, b]\ndate: 2020-01-02\nid: 7\n1: x\n---\n\n# H\n"
     document = read(file, yaml)
     assert (document.title, document.text) == ("2016", "# H\n")
-    expected = {"tags": ["a", "b"], "date": "2020-01-02", "id": 7, "1": "x"}
-    assert own(document) == {**expected, "headings": [(0, 1, "H")]}
+    assert own(document) == {"tags": ["a", "b"], "date": "2020-01-02", "id": 7, "1": "x"}
     found, _ = part(file, '+++\ntitle = "T"\nyear = 2016\n+++\ntext')
     assert (found.title, found.text, found.metadata) == ("T", "text", {"year": 2016})
     assert part(file, "---\n---\ntext") == (Text("text"), [])
@@ -190,9 +188,6 @@ def test_what_word_files_hold_besides_paragraphs(tmp_path: Path) -> None:
     ]
     assert found.text.split("\n\n") == texts
     assert (found.title, found.metadata["author"]) == ("Of whales", "A. Nemo")
-    assert found.metadata["headings"] == [
-        {"start": 0, "level": 2, "title": "By style"},
-    ]
 
 
 def test_chapters_of_a_book(tmp_path: Path) -> None:
@@ -201,8 +196,7 @@ def test_chapters_of_a_book(tmp_path: Path) -> None:
     first, second = read_corpus(tmp_path / "a.epub", key_prefix="x:")
     assert [first.key, second.key] == ["x:a.epub#text/c0.xhtml", "x:a.epub#text/c2.xhtml"]
     assert (first.title, first.text, second.text) == ("A book", "One\n\na", "Two\n\nb")
-    assert own(first) == {"chapter": 1, "headings": [(0, 1, "One")]}
-    assert own(second) == {"chapter": 2, "headings": [(0, 2, "Two")]}
+    assert (own(first), own(second)) == ({"chapter": 1}, {"chapter": 2})
 
 
 def test_pages(tmp_path: Path) -> None:
@@ -421,7 +415,7 @@ def test_slides(tmp_path: Path) -> None:
     assert first.text == (
         "Whales\n\nThey sleep\nby halves\n\nin a group\n\ndepth\t300 m\n\nsay it slowly"
     )
-    assert own(first) == {"author": "Ann", "slide": 1, "headings": [(0, 1, "Whales")]}
+    assert own(first) == {"author": "Ann", "slide": 1}
     assert (last.key, last.text, own(last)["slide"]) == ("a.pptx#slide=3", "Owls", 3)
 
 
@@ -452,37 +446,3 @@ def test_a_notebook(tmp_path: Path) -> None:
     (document,) = read_corpus(tmp_path)
     assert document.title == "Whales"
     assert document.text == "# Whales\n\nThey sleep.\n\n# no heading\nx = 1\n\n## How"
-    assert own(document)["headings"] == [(0, 1, "Whales"), (43, 2, "How")]
-    assert document.text[43:] == "## How"
-
-
-# ----------------------------------------------------------------------------------------- headings
-
-
-def test_the_headings_of_a_place() -> None:
-    values = [(2, 1, "A"), (10, 3, "B"), (20, 2, "C"), (30, 1, "D")]
-    headings = [Heading(start, level, title) for start, level, title in values]
-    found = [heading_at(headings, at) for at in (0, 2, 9, 10, 20, 29, 30)]
-    assert found == ["", "A", "A", "A > B", "A > C", "A > C", "D"]
-    stored = [asdict(heading) for heading in headings]
-    assert headings_of({"headings": stored}) == headings
-    for other in ("A", ["A"], [{"start": "0", "level": 1, "title": "A"}], {"start": 0}, None, 7):
-        assert headings_of({"headings": other}) == []
-
-
-def test_the_heading_of_a_hit_is_that_of_its_snippet() -> None:
-    text = "Start\n\n" + "Nothing here. " * 20 + "\n\nSleep\n\nWhales rest by halves."
-    place = text.index("Sleep")
-    headings = [
-        {"start": 0, "level": 1, "title": "Start"},
-        {"start": place, "level": 2, "title": "Sleep"},
-    ]
-
-    def hit(question: str, start: int = 0) -> Hit:
-        return Hit(0.5, "k", "", text, {"headings": headings}, start, len(text), question)
-
-    assert hit("when do whales rest").heading == "Start > Sleep"
-    assert hit("nothing").heading == hit("").heading == hit("unknown").heading == "Start"
-    assert hit("when does nothing rest by halves").heading == "Start > Sleep", "more of the words"
-    assert hit("", start=place).heading == "Start > Sleep"
-    assert hit("whales").as_dict()["heading"] == "Start > Sleep"

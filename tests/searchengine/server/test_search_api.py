@@ -17,8 +17,7 @@ Serve = Callable[..., TestClient]
 
 def test_a_question_may_be_a_vector_and_hits_without_texts(client: TestClient) -> None:
     vector = WordLengths().encode(["a bee"])[0].tolist()
-    headings = {"headings": [[0, "Bees"]], "sections": [0]}
-    client.put("/v1/collections/words/documents/bee", json={"text": "a bee", **headings})
+    client.put("/v1/collections/words/documents/bee", json={"text": "a bee"})
     asked = {"vector": vector, "k": 1, "texts": False, "shortlist": 3}
     (hit,) = client.post("/v1/search", json=asked).json()["hits"]
     assert hit["key"] == "bee" and "text" not in hit and not hit["metadata"]
