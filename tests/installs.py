@@ -48,7 +48,7 @@ def build_wheel(folder: Path) -> Path:
 def copy_source(source: Path) -> Path:
     """Copy what a wheel is built from: the build compiles in place."""
     source.mkdir(parents=True)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, source)
     for name in BUILT_FROM:
         ignored = shutil.ignore_patterns("__pycache__", "kernel.so*")

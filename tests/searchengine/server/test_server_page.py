@@ -64,5 +64,5 @@ def test_the_image_has_what_it_installs_and_nothing_else() -> None:
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
     needed = {"pyproject.toml", project["project"]["readme"], *wheel["packages"]}
     needed |= {"indexer", "trainer"}  # where the links in searchengine lead
-    needed |= {*wheel["force-include"], "constraints.txt", "LICENSE"}
+    needed |= {*wheel["force-include"], "constraints.txt", "hatch_build.py", "LICENSE"}
     assert {line[1:] for line in lines if line.startswith("!")} == needed

@@ -15,7 +15,7 @@ WAYS_OUT = (
 )
 
 
-class KernelHook(BuildHookInterface):  # type: ignore[misc]  # hatchling is there only in a build
+class KernelHook(BuildHookInterface):
     """Compiles for wheels and editable installs. An sdist holds the sources only."""
 
     PLUGIN_NAME = "custom"
