@@ -5,23 +5,14 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import lru_cache
 from itertools import count, islice, pairwise, zip_longest
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import numpy as np
 
-from searchengine.corpus.analyzer import Analyzer, Cut, Tokenizer, cutter, names
+from searchengine.corpus.analyzer import Analyzer, Cut, cutter, names
 from searchengine.corpus.language_traits import UNSPACED_OR_KOREAN, function_words
 from searchengine.indexer.arrays import Doubles
-from searchengine.indexer.storage.words_file import (
-    Counted,
-    Moved,
-    Postings,
-    WriteWords,
-    moved,
-    write_postings,
-)
+from searchengine.indexer.storage.words_file import Counted
 
 TITLE_WEIGHT = 2.0
 """How much more a word of the title counts than one of the text; see docs/searching.md."""
@@ -64,37 +55,9 @@ class Term(NamedTuple):
     unfinished: bool = False
 
 
-def notes(used: Analyzer) -> dict[str, str]:
-    """What a words file notes: how its terms were made."""
-    return {"terms": used.label, "title": repr(TITLE_WEIGHT)}
-
-
 def file_name(key: str) -> str:
     """The name of the file of a document, by its key."""
     return key.partition("#")[0].rpartition("/")[2]
-
-
-def writer(
-    used: Analyzer, texts: Callable[[], tuple[int, Iterable[tuple[int, Text]]]]
-) -> WriteWords | None:
-    """Writes the words file of a segment: its number of rows; first row and text of each document.
-
-    The rows rise. None: the collection has no index of words.
-    """
-
-    def write(path: Path) -> None:
-        rows, documents = texts()
-        chunks, parts = counted(documents, used), list[Moved]()
-        last = next(chunks)
-        with TemporaryDirectory(dir=path.parent) as scratch:
-            for following in chunks:
-                chunk = Path(scratch) / str(len(parts))
-                write_postings(chunk, [moved(last, None, 0)], notes(used))
-                parts.append(moved(Postings.open(chunk, rows), None, 0))
-                last = following
-            write_postings(path, [*parts, moved(last, None, 0)], notes(used))
-
-    return None if used.tokenizer is Tokenizer.NONE else WriteWords(write, notes(used))
 
 
 def counted(documents: Iterable[tuple[int, Text]], used: Analyzer) -> Iterator[Counted]:

@@ -16,9 +16,9 @@ from searchengine.backends.folder.store import SegmentRow, Store
 from searchengine.backends.folder.words import (
     TIED,
     WordIndex,
+    best_by_key,
     contains,
     in_all,
-    likely,
     texts_of,
 )
 from searchengine.backends.synonyms import added, known
@@ -36,7 +36,6 @@ _FILTERS, _FILTERED_ROWS = 16, 1 << 24
 row)."""
 READERS = 4
 """Connections of a snapshot, one of them for quick statements only."""
-_PHRASES = 256  # phrases whose documents are remembered
 Search = Callable[[SegmentRow, Segment, Allowed | None], SearchResult]
 
 
@@ -101,7 +100,6 @@ class Snapshot(contract.Snapshot):
             raise
         kept = min(_FILTERS, _FILTERED_ROWS // max(1, self.rows))
         self._matching = lru_cache(max(1, kept))(self._match)
-        self._having_phrases = lru_cache(_PHRASES)(self._have_phrases)
 
     def _live(self, row: SegmentRow) -> Allowed | None:
         dead = self.store.dead(row)
@@ -137,37 +135,27 @@ class Snapshot(contract.Snapshot):
         beyond = int(k < (rows if exact else min(rows, shortlist or self.shortlist)))
         allowed = self._allowed(where, phrases)
 
-        def search(row: SegmentRow, segment: Segment, _: Allowed | None) -> SearchResult:
-            limits.check()
-            if exact:
-                return segment.exact(queries, k + beyond, allowed[row])
-            return segment.search(queries, k + beyond, shortlist=shortlist, allowed=allowed[row])
+        def best(queries: Floats, count: int, exact: bool) -> SearchResult:
+            def search(row: SegmentRow, segment: Segment, _: Allowed | None) -> SearchResult:
+                limits.check()
+                if exact:
+                    return segment.exact(queries, count, allowed[row])
+                return segment.search(queries, count, shortlist=shortlist, allowed=allowed[row])
 
-        result = self.search_segments(search, k + beyond)
+            return self.search_segments(search, count)
+
+        result = best(queries, k + beyond, exact)
         if beyond and result.exact:
             last = result.scores[:, k - 1]
             for i in np.flatnonzero((last == result.scores[:, k]) & (last > -np.inf)).tolist():
-                result.rows[i, :k] = self._first_by_key(queries[i : i + 1], k, allowed)
+                near = best(queries[i : i + 1], min(k + TIED, rows), True)
+                order = best_by_key(near.rows[0], near.scores[0], k, self._keys_of)
+                result.rows[i, :k] = near.rows[0, order]
         return SearchResult(result.rows[:, :k], result.scores[:, :k], result.exact)
 
-    def _first_by_key(
-        self, query: Floats, k: int, allowed: Mapping[SegmentRow, Allowed | None]
-    ) -> Ids:
-        """The k best passages of an exact search; keys tell which of those with the last score.
-
-        Of more than TIED with it, passages tell.
-        """
-        count = min(k + TIED, self.rows)
-        best = self.search_segments(
-            lambda row, segment, _: segment.exact(query, count, allowed[row]), count
-        )
-        rows, scores = best.rows[0], best.scores[0]
-        higher = int(np.count_nonzero(scores > scores[k - 1]))
-        last = rows[scores == scores[k - 1]]
-        if last.size <= TIED:
-            keys = self.store.keys_of(self.documents_of(last))
-            last = last[np.sort(np.argsort(np.array(keys, object), kind="stable")[: k - higher])]
-        return np.concatenate([rows[:higher], last])[:k]
+    def _keys_of(self, passages: Ids) -> list[str]:
+        """The keys of the documents of passages (n,)."""
+        return self.store.keys_of(self.documents_of(passages))
 
     def prefix_ranks(
         self, query: Floats, passages: Ids, where: str | None, shortlist: int | None
@@ -281,36 +269,20 @@ class Snapshot(contract.Snapshot):
         ((stored,),) = self.store.scan("SELECT count(DISTINCT document) FROM passages")
         return None if counted == stored else f"its words are of {counted} documents, not {stored}"
 
-    def _have_phrases(self, where: str | None, phrases: tuple[str, ...]) -> Ids:
-        """The documents that match a filter and contain phrases, ascending.
+    def _with_phrases(self, where: str | None, phrases: tuple[str, ...]) -> Ids:
+        """The documents that match a filter and contain phrases.
 
         The texts of the documents with all words of the phrases are read.
         """
-        found = [*map(self._candidates, phrases)]
-        if where is not None:
-            found.append(self.store.matching(where))
-        documents = in_all(found)
+        words, found = self.words, [] if where is None else [self.store.matching(where)]
         for phrase in phrases:
-            documents = self._containing(documents, phrase)
-        return np.sort(documents)
-
-    def _candidates(self, phrase: str) -> Ids:
-        """The documents with all words of a phrase."""
-        words = self.words
-        wanted = words.terms(runs(phrase), phrase)
-        if not wanted:
-            return np.zeros(0, np.int64)
-        return self.documents_of(words.passages_with(wanted))
-
-    def _containing(self, documents: Ids, phrase: str) -> Ids:
-        """Those of the documents that contain a phrase."""
-        analyzers, ids, found = self.words.analyzers, documents.tolist(), list[int]()
-        may = likely(phrase, analyzers)
-        for place, text in texts_of(self.store.scan, ids):
-            limits.check()
-            if may(text) and contains(text, phrase, analyzers):
-                found.append(ids[place])
-        return np.array(found, np.int64)
+            passages = words.passages_with(words.terms(runs(phrase), phrase))
+            found.append(self.documents_of(passages))
+        ids = in_all(found).tolist()
+        rows = texts_of(self.store.scan, ids)
+        has = partial(contains, analyzers=words.analyzers)
+        kept = [ids[row] for row, text in rows if all(has(text, each) for each in phrases)]
+        return np.array(kept, np.int64)
 
     def _match(
         self, where: str | None, phrases: tuple[str, ...]
@@ -318,7 +290,7 @@ class Snapshot(contract.Snapshot):
         """The rows of each segment with matching documents; None for all."""
         if where is None and not phrases:
             return None
-        documents = self._having_phrases(where, phrases) if phrases else self.store.matching(where)
+        documents = self._with_phrases(where, phrases) if phrases else self.store.matching(where)
         rows = dict[SegmentRow, Allowed]()
         matches = np.zeros(documents.max(initial=0) + 2, bool)  # the last one: of larger ids
         matches[documents] = True
@@ -408,5 +380,5 @@ class Snapshot(contract.Snapshot):
     def close(self) -> None:
         """End the read transaction. Segments are not closed: other snapshots may share them."""
         self.store.close()
-        for name in ("_matching", "_having_phrases", "_words", "_speller"):  # they refer to this
+        for name in ("_matching", "_words", "_speller"):  # they refer to this
             vars(self).pop(name, None)

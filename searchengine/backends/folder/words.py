@@ -3,7 +3,8 @@
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -12,22 +13,25 @@ from searchengine.backends import limits, terms
 from searchengine.backends.contract import Ids, Scored
 from searchengine.backends.folder.store import SegmentRow, Store
 from searchengine.backends.terms import Term, Text
-from searchengine.corpus.analyzer import Analyzer, names, pieces
-from searchengine.indexer.arrays import Doubles, RowNumbers
+from searchengine.corpus.analyzer import Analyzer, Tokenizer
+from searchengine.indexer.arrays import Doubles, Floats, RowNumbers
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.bm25 import Words
 from searchengine.indexer.segment import Segment
-from searchengine.indexer.storage.words_file import WriteWords
+from searchengine.indexer.storage.words_file import (
+    Moved,
+    Postings,
+    WriteWords,
+    moved,
+    write_postings,
+)
 
 Read = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 TIED = 10_000
 """Maximum documents of one score whose keys are read, to find the first ones."""
 _KEPT = 1 << 16  # terms and words of questions that are remembered
 _IDS = 500  # documents read by a statement
-_TESTED = 16  # parts of a phrase that are looked for before a text is cut
 _PIECE, _BREAK = 1 << 16, re.compile(r"[\s。、，！？]")  # characters of a text; where it is cut
-_CHANGING = {"ga", "id", "nl", "tr"}  # languages whose stems may begin with another letter
-_REST = "(?>(?<=[A-Z])[A-Z]*(?![a-z])|(?<=[0-9])[0-9]*|[a-z]*)"  # of a part, after its first letter
 
 
 class WordIndex:
@@ -145,15 +149,17 @@ class WordIndex:
         return passages, best
 
     def passages_with(self, wanted: Sequence[Term]) -> Ids:
-        """The first passages of documents that have all terms, the largest segment first."""
+        """The first passages of documents that have all terms; none without terms."""
         found = [np.zeros(0, np.int64)]
-        for row, part in self.parts.items():
+        for row, part in self.parts.items() if wanted else ():
             found.append(row.base + in_all([*map(part.rows_with, part.numbers(wanted))]))
         return np.concatenate(found)
 
 
-def best_by_key(ids: Ids, scores: Doubles, k: int, keys: Callable[[list[int]], list[str]]) -> Ids:
-    """The places of the k best documents, by (−score, id).
+def best_by_key(
+    ids: Ids, scores: Doubles | Floats, k: int, keys: Callable[[Ids], list[str]]
+) -> Ids:
+    """The places of the k best documents or passages, by (−score, id).
 
     Keys tell which of the last ones are among them: of more than TIED of one score, ids.
     """
@@ -162,7 +168,7 @@ def best_by_key(ids: Ids, scores: Doubles, k: int, keys: Callable[[list[int]], l
         last = order[scores[order] == scores[order[k]]]
         if last.size <= TIED:
             higher = int(np.count_nonzero(scores > scores[order[k]]))
-            by_key = np.argsort(np.array(keys(ids[last].tolist()), object))
+            by_key = np.argsort(np.array(keys(ids[last]), object), kind="stable")
             order[higher:k] = last[np.sort(by_key[: k - higher])]
     return order[:k]
 
@@ -174,25 +180,6 @@ def in_all(ids: Sequence[Ids]) -> Ids:
         limits.check()
         common = np.intersect1d(common, other, assume_unique=True)
     return common
-
-
-def likely(phrase: str, analyzers: Sequence[Analyzer]) -> Callable[[Text], bool]:
-    """A quick test: False only if a text cannot contain a phrase.
-
-    Stems keep the first letter, so a text needs parts of names with the first letters of the
-    phrase's, in order. Texts beyond ASCII are not tested, nor are phrases with checksums.
-    """
-    parts = [*islice((part for name in names(phrase) for part in pieces(name)), _TESTED)]
-    changing = any(not _CHANGING.isdisjoint(used.languages) for used in analyzers)
-    if changing or not phrase.isascii() or not all(p.isalpha() or p.isdigit() for p in parts):
-        return lambda text: True
-    first, *others = (f"[{part[0].lower()}{part[0].upper()}]" for part in parts)
-    pattern = re.compile(f"{_REST}[^a-zA-Z0-9]*+".join([f"{first}(?<![a-z][a-z])", *others]))
-
-    def may(text: Text) -> bool:
-        return any(not each.isascii() or pattern.search(each) for each in (text.title, text.text))
-
-    return may
 
 
 def contains(text: Text, phrase: str, analyzers: Sequence[Analyzer]) -> bool:
@@ -228,25 +215,31 @@ def _pieces(text: str) -> Iterator[str]:
         start = end
 
 
-def analyzer(store: Store) -> Analyzer:
-    """How the texts of new documents become terms."""
-    return Analyzer.parse(store.settings()["tokenizer"])
-
-
 def writer(store: Store, documents: Callable[[], RowNumbers]) -> WriteWords | None:
     """Writes the words file of a segment; its rows are passages of these documents, (rows,).
 
     The passages of a document follow each other. Documents that are not stored are left out. None:
     the collection has no index of words.
     """
+    used = Analyzer.parse(store.settings()["tokenizer"])
+    notes = {"terms": used.label, "title": repr(terms.TITLE_WEIGHT)}
 
-    def stored() -> tuple[int, Iterable[tuple[int, Text]]]:
+    def write(path: Path) -> None:
         ids = documents()
-        first = np.flatnonzero(np.append(True, np.diff(ids) != 0)) if ids.size else ids
+        first = np.flatnonzero(np.diff(ids, prepend=-1))
         texts = texts_of(store.read, ids[first].tolist())
-        return ids.size, ((int(first[i]), text) for i, text in texts)
+        chunks = terms.counted(((int(first[i]), text) for i, text in texts), used)
+        parts = list[Moved]()
+        last = next(chunks)
+        with TemporaryDirectory(dir=path.parent) as scratch:
+            for following in chunks:
+                chunk = Path(scratch) / str(len(parts))
+                write_postings(chunk, [moved(last, None, 0)], notes)
+                parts.append(moved(Postings.open(chunk, ids.size), None, 0))
+                last = following
+            write_postings(path, [*parts, moved(last, None, 0)], notes)
 
-    return terms.writer(analyzer(store), stored)
+    return None if used.tokenizer is Tokenizer.NONE else WriteWords(write, notes)
 
 
 def texts_of(read: Read, ids: Sequence[int]) -> Iterator[tuple[int, Text]]:
