@@ -633,9 +633,8 @@ class SearchEngine:
         engine.set_synonyms([["heart attack", "myocardial infarction"], ["car", "automobile"]])
 
         In the modes text and hybrid, a question with one synonym of a group finds documents with
-        the others too. `groups`: at most 10,000, of 2 to 50 synonyms of 1 to 8 words; none removes
-        all. Other processes follow at their next refresh. Raises QueryError (a bad group; no index
-        of words), CollectionBusy."""
+        the others too. No group removes all. Other processes follow at their next refresh. Raises
+        QueryError (a bad group; no index of words), CollectionBusy."""
         tuning.set_synonyms(self.collection, groups)
 
     def optimize(self, *, progress: Progress | None = None) -> None:

@@ -126,14 +126,12 @@ def test_bad_groups(engine: SearchEngine, tmp_path: Path) -> None:
         (None, "synonyms must be a list of groups, got None"),
         ([7], "a group of synonyms must be a list of texts, got 7"),
         (["car, auto"], "a group of synonyms must be a list of texts, got 'car, auto'"),
-        ([["car"]], "a group must have 2 to 50 different synonyms, got 1: 'car'"),
-        ([["car", "Car "]], "a group must have 2 to 50 different synonyms, got 1"),
+        ([["car"]], "a group must have at least 2 different synonyms, got 'car'"),
+        ([["car", "Car "]], "a group must have at least 2 different synonyms, got 'car'"),
         ([["car", " "]], "without commas and =>, got ' '"),
         ([["car => auto", "wagon"]], "without commas and =>, got 'car => auto'"),
-        ([["car", "a " * 9]], "a synonym must be text of 1 to 8 words"),
         ([["car", 7]], "without commas and =>, got 7"),
-        ([["car", "a\ud800"]], "characters in UTF-8, without commas and =>, got 'a\\ud800'"),
-        ([["a", "b"]] * 10_001, "synonyms must be at most 10,000 groups, got 10,001"),
+        ([["car", "a\ud800"]], "in UTF-8, without commas and =>, got 'a\\ud800'"),
     ):
         with pytest.raises(QueryError) as error:
             engine.set_synonyms(groups)  # type: ignore[arg-type]
