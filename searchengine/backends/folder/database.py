@@ -24,6 +24,7 @@ import errno
 import json
 import os
 import resource
+import shlex
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -369,8 +370,9 @@ class Database:
 
     def damaged(self, how: str) -> CollectionError:
         """The error for a file with impossible content; `how`: the fault."""
+        folder = shlex.quote(str(self.path.parent))
         return CollectionError(
-            f"{self.path} is damaged ({how}); repair it: searchengine repair {self.path.parent}"
+            f"{self.path} is damaged ({how}); repair it: searchengine repair {folder}"
         )
 
     def replaced(self) -> BackendUnavailable:
