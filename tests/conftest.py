@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from starlette.testclient import TestClient
 
     from searchengine import SearchEngine
+    from searchengine.backends.contract import Known
 
 # Collecting imports and makes millions of objects that stay: no search for garbage among them.
 gc.disable()
@@ -203,6 +204,12 @@ def serve(words: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[...
 def client(serve: Callable[..., "TestClient"]) -> "TestClient":
     """A client of a server in this process, with a token that writes."""
     return serve()
+
+
+def stored_states(engine: "SearchEngine", keys: Sequence[str]) -> "dict[str, Known]":
+    """Key → stored state of the documents in the newest commit."""
+    with engine.collection.reading(newest=True) as snapshot:
+        return snapshot.known(keys)
 
 
 @contextmanager

@@ -21,10 +21,9 @@ What only a folder can do (segments, tuning, repair, backup) is asked of what `o
 returns. What can be written with these members is a function in entries.py.
 """
 
-import hashlib
 import json
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +38,7 @@ from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionError, CorpusError, EncoderMismatch
 from searchengine.indexer.arrays import Floats, RowNumbers
 from searchengine.indexer.config import SegmentConfig
-from searchengine.indexer.errors import SegmentConfigError
+from searchengine.indexer.errors import IndexerError
 
 if TYPE_CHECKING:
     from searchengine.indexer.building import Progress
@@ -110,18 +109,11 @@ class Entry:
     supplied: bytes | None = None
 
     @property
-    def checksum(self) -> bytes:
-        """SHA-256 of all but the vectors, which backends round."""
-        parts = (
-            self.document.key,
-            self.document.digest.hex(),
-            as_json(self.document.metadata),
-            self.source,
-            self.document.root or None,
-            None if self.supplied is None else self.supplied.hex(),
-            self.spans,
-        )
-        return hashlib.sha256(repr(parts).encode()).digest()
+    def state(self) -> tuple[Hashable, ...]:
+        """All but the vectors, which backends round; equal for equal entries."""
+        document, metadata = self.document, as_json(self.document.metadata)
+        origin = self.source, document.root or None, self.supplied
+        return document.key, document.digest, metadata, *origin, self.spans
 
 
 class WordScores(list[tuple[int, float]]):
@@ -433,50 +425,34 @@ def _is_count(value: object, least: int = 0) -> bool:
     return type(value) is int and value >= least
 
 
-_MUST: dict[str, tuple[str, Callable[[Any], object]]] = {
-    "encoder": (
-        "name the fingerprint, the source and the width of an encoder",
-        lambda encoder: (
-            _is_count(encoder["dim"], 1)
-            and isinstance(encoder["fingerprint"], str)
-            and isinstance(encoder["source"], str | None)
-        ),
+_SENSIBLE: dict[str, Callable[[Any], object]] = {
+    "encoder": lambda encoder: (
+        _is_count(encoder["dim"], 1)
+        and isinstance(encoder["fingerprint"], str)
+        and isinstance(encoder["source"], str | None)
     ),
-    "index": ("be an index config", SegmentConfig.from_dict),
-    "tokenizer": (
-        f"be one of {', '.join(Tokenizer)}, or stem with languages",
-        lambda name: isinstance(name, str) and Analyzer.parse(name),
-    ),
-    "mode": (f"be one of {', '.join(Mode)}", Mode),
-    "weight": ("be a number from 0 to 1", lambda w: type(w) in (int, float) and 0 <= w <= 1),
-    "passages": (
-        "be null, or tokens of 0 or more",
-        lambda cut: cut is None or _is_count(cut.get("tokens", 0)),
-    ),
-    "tuned": ("have the tuning", lambda tuned: "tuning" in tuned.keys()),
-    "query_map": (
-        "have the dim, the fingerprint and the matrix of a map",
-        lambda query_map: {"dim", "fingerprint", "matrix"} <= query_map.keys(),
-    ),
-    "synonyms": ("be text", lambda text: isinstance(text, str)),
-    "commit": ("be a whole number", lambda commit: int(commit) >= 0),
+    "index": SegmentConfig.from_dict,
+    "tokenizer": lambda name: isinstance(name, str) and Analyzer.parse(name),
+    "mode": Mode,
+    "weight": lambda weight: type(weight) in (int, float) and 0 <= weight <= 1,
+    "passages": lambda cut: cut is None or _is_count(cut.get("tokens", 0)),
+    "tuned": lambda tuned: "tuning" in tuned.keys(),
+    "query_map": lambda query_map: {"dim", "fingerprint", "matrix"} <= query_map.keys(),
+    "synonyms": lambda text: isinstance(text, str),
+    "commit": lambda commit: int(commit) >= 0,
 }
-"""Setting → what it must do, and a check, which is false or an error for a value that does not."""
+"""Setting → a check, which is false or an error for a value that makes no sense."""
 _NEEDED = ("encoder", "index", "tokenizer")
 
 
 def setting_faults(settings: Mapping[str, Any]) -> dict[str, str]:
     """Name → what is wrong, of settings that make no sense or are missing."""
     faults = {name: "is missing" for name in _NEEDED if name not in settings}
-    for name in filter(_MUST.__contains__, settings):
-        must, does = _MUST[name]
-        fault = f"must {must}, got {settings[name]!r:.80}"
+    for name, value in settings.items():
         try:
-            if does(settings[name]):
-                continue
-        except SegmentConfigError as error:  # says what must hold
-            fault = str(error)
-        except (AttributeError, ArithmeticError, LookupError, TypeError, ValueError):
-            pass
-        faults[name] = fault
+            fits = name not in _SENSIBLE or _SENSIBLE[name](value)
+        except (AttributeError, ArithmeticError, LookupError, TypeError, ValueError, IndexerError):
+            fits = False
+        if not fits:
+            faults[name] = f"makes no sense: {value!r:.80}"
     return faults

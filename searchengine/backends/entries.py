@@ -1,14 +1,12 @@
 """What any backend does by its contract: stored documents as entries and lists, and updates."""
 
 import json
-import shlex
 import sys
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,7 @@ from searchengine.backends.contract import Backend, Changed, Entry, Ids, Known, 
 from searchengine.backends.filters.parser import field_name, field_named, parse
 from searchengine.backends.filters.tree import COLUMNS, fields_of
 from searchengine.corpus.documents import Document, Patches, checked_patches
-from searchengine.errors import CollectionError, QueryError
+from searchengine.errors import QueryError
 
 _IDS = 50_000  # read at a time: a filter on an indexed field is evaluated again for each block
 
@@ -40,12 +38,6 @@ def ids_of(snapshot: Snapshot, keys: Iterable[str]) -> dict[str, int]:
     return {key: state.id for key, state in snapshot.known(keys).items()}
 
 
-def known(backend: Backend, keys: Iterable[str]) -> dict[str, Known]:
-    """Key → stored state of the documents in the newest commit, for change detection."""
-    with backend.reading(newest=True) as snapshot:
-        return snapshot.known(keys)
-
-
 def entries(backend: Backend, keys: Sequence[str]) -> list[Entry]:
     """The entries of these keys in the newest commit, in their order, without unknown keys."""
     with backend.reading(newest=True) as snapshot:
@@ -59,15 +51,17 @@ def update(backend: Backend, metadata: Patches) -> None:
     """
     patches = checked_patches(metadata)
     while True:  # each time that it begins again, another writer has changed one of them
-        states = known(backend, patches)
-        if unknown := next((key for key in patches if key not in states), None):
-            raise QueryError(
-                f"{backend.path} has no document {unknown!r}; nothing was changed, add it first or "
-                "leave it out"
-            )
+        with backend.reading(newest=True) as snapshot:
+            states = snapshot.known(patches)
+            if unknown := next((key for key in patches if key not in states), None):
+                raise QueryError(
+                    f"{backend.path} has no document {unknown!r}; nothing was changed, add it "
+                    "first or leave it out"
+                )
+            stored = _metadata(snapshot, [states[key] for key in patches])
         patched = []
-        for key, patch in patches.items():
-            merged = _merge_patch(_parsed(backend.path, key, states[key]), patch)
+        for (key, patch), metadata in zip(patches.items(), stored, strict=True):
+            merged = _merge_patch(metadata, patch)
             document = Document(key, "", "", merged, root=states[key].root or "")
             patched.append(Entry(document, (), np.empty((0, 0), np.float32), states[key].added))
         with suppress(Changed):
@@ -75,17 +69,12 @@ def update(backend: Backend, metadata: Patches) -> None:
             return
 
 
-def _parsed(path: Path | str, key: str, state: Known) -> Any:
-    """The stored metadata of a document of the collection `path`."""
+def _metadata(snapshot: Snapshot, states: Sequence[Known]) -> list[Any]:
+    """The metadata of stored documents, without reading their texts."""
     try:
-        return json.loads(state.metadata)
-    except ValueError as error:
-        way_out = "restore the database from a backup"
-        if isinstance(path, Path):
-            way_out = f"repair it: searchengine repair {shlex.quote(str(path))}"
-        raise CollectionError(
-            f"{path} is damaged (the metadata of {key!r:.80} are no JSON); {way_out}"
-        ) from error
+        return [json.loads(state.metadata) for state in states]
+    except ValueError:  # damaged: this raises, and names the collection
+        return [each.metadata for each in snapshot.documents(state.id for state in states)]
 
 
 def _merge_patch(metadata: Any, patch: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,13 +145,8 @@ def keys(snapshot: Snapshot, where: str | None = None) -> Iterator[str]:
 def values(snapshot: Snapshot, documents: Sequence[int], name: str) -> list[Hashable]:
     """The values of a metadata field, to group by: 1 and 1.0 are one, and missing values differ."""
     field, read = field_named(name), list[Hashable]()
-    names = keys_of(snapshot, documents)
-    states = snapshot.known(names)
-    try:
-        parsed: list[Any] = [json.loads(states[key].metadata) for key in names]
-    except ValueError:  # damaged: this raises, and names the collection
-        parsed = [document.metadata for document in snapshot.documents(documents)]
-    for value in parsed:
+    states = snapshot.known(names := keys_of(snapshot, documents))
+    for value in _metadata(snapshot, [states[key] for key in names]):
         for part in field:
             value = value.get(part, object()) if isinstance(value, dict) else object()
         is_json, kind = isinstance(value, dict | list), type(value)

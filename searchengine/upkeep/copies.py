@@ -171,8 +171,8 @@ def copy(
             written, documents, passages, total = 0, 0, 0, snapshot.count()
             for batch in all_entries(snapshot, _BATCH):
                 keys = [entry.document.key for entry in batch]
-                stored = {entry.checksum for entry in entries(copied, keys)}
-                if differing := [entry for entry in batch if entry.checksum not in stored]:
+                stored = {entry.state for entry in entries(copied, keys)}
+                if differing := [entry for entry in batch if entry.state not in stored]:
                     copied.upsert(differing)
                 written, documents = written + len(differing), documents + len(batch)
                 passages += sum(len(entry.spans) for entry in batch)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import WordLengths
+from conftest import WordLengths, stored_states
 from cut_documents import DOCUMENTS, Words, brute_force
 from postgres_server import new_cluster_url, new_url
 
@@ -16,7 +16,6 @@ from searchengine import Document, SearchEngine
 from searchengine.backends.contract import Changed, Entry
 from searchengine.backends.entries import all_entries, ids_of
 from searchengine.backends.entries import entries as stored_entries
-from searchengine.backends.entries import known as stored_states
 from searchengine.backends.mode import WEIGHT, Mode
 from searchengine.errors import CorpusError, EncoderMismatch, FilterError, QueryError, UnknownKey
 from searchengine.indexer.arrays import unit_rows
@@ -255,7 +254,7 @@ def test_near_duplicates_are_grouped(engine: SearchEngine) -> None:
 def state(engine: SearchEngine) -> list[tuple[bytes, Any]]:
     with engine.collection.reading() as snapshot:
         return [
-            (entry.checksum, np.round(entry.vectors, 2).tolist())
+            (entry.state, np.round(entry.vectors, 2).tolist())
             for batch in all_entries(snapshot)
             for entry in batch
         ]
@@ -317,7 +316,7 @@ def test_entries_come_back_as_they_were_stored(engine: SearchEngine) -> None:
     ]
     engine.collection.upsert(stored)
     back = stored_entries(engine.collection, [entry.document.key for entry in stored] + ["unknown"])
-    assert [entry.checksum for entry in back] == [entry.checksum for entry in stored]
+    assert [entry.state for entry in back] == [entry.state for entry in stored]
     for entry, other in zip(back, stored, strict=True):
         np.testing.assert_allclose(entry.vectors, other.vectors, atol=NEAR)
     assert list(back[0].document.metadata) == ["b", "a"]
@@ -330,7 +329,7 @@ def test_the_last_of_two_entries_with_one_key_counts(engine: SearchEngine) -> No
     engine.collection.upsert(twice[:2])
     engine.collection.upsert(twice[::2])
     (entry,) = stored_entries(engine.collection, ["d"])
-    assert entry.checksum == twice[2].checksum and len(engine) == 1
+    assert entry.state == twice[2].state and len(engine) == 1
     np.testing.assert_allclose(entry.vectors, vectors[2:], atol=NEAR)
 
 
@@ -353,7 +352,7 @@ def test_vectors_that_do_not_fit_are_refused(
 def test_nothing_is_written_where_another_state_is_expected(engine: SearchEngine) -> None:
     stored = entries(4)
     engine.collection.upsert(stored[:3])
-    expected = stored_states(engine.collection, ["k0", "k1", "k3"])
+    expected = stored_states(engine, ["k0", "k1", "k3"])
     engine.update({"k1": {"seen": True}})
     changed = [replace(each, document=replace(each.document, title="new")) for each in stored]
     for keys in ([1], [0, 1], [1, 3]):
@@ -364,7 +363,7 @@ def test_nothing_is_written_where_another_state_is_expected(engine: SearchEngine
         engine.collection.upsert(changed[3:], expected)  # added since
     assert [each.title for each in engine.documents()] == [f"title {i}" for i in range(4)]
     engine.collection.upsert(changed[:1], expected)
-    engine.collection.upsert(changed[1:], stored_states(engine.collection, ["k1", "k2", "k3"]))
+    engine.collection.upsert(changed[1:], stored_states(engine, ["k1", "k2", "k3"]))
     assert {each.title for each in engine.documents()} == {"new"}
 
 
@@ -496,7 +495,7 @@ def test_a_document_is_replaced_as_a_whole(engine: SearchEngine) -> None:
         while not done.is_set():
             (entry,) = stored_entries(engine.collection, ["d"])
             (hit,) = engine.search(vectors[0], 5)
-            if entry.checksum not in (long.checksum, short.checksum):
+            if entry.state not in (long.state, short.state):
                 wrong.append(entry)
             if (hit.text, hit.end) not in {("aa bb cc", 2), ("dd", 2)}:
                 wrong.append(hit)
@@ -512,7 +511,7 @@ def test_a_document_is_replaced_as_a_whole(engine: SearchEngine) -> None:
         for reader in readers:
             reader.join(30)
     assert not wrong
-    assert stored_entries(engine.collection, ["d"])[0].checksum == long.checksum
+    assert stored_entries(engine.collection, ["d"])[0].state == long.state
 
 
 # --- opening --------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ def url() -> str:
 def contents(where: Any) -> list[bytes]:
     with SearchEngine.open(where) as engine:
         with engine.collection.reading() as snapshot:
-            return [entry.checksum for batch in all_entries(snapshot) for entry in batch]
+            return [entry.state for batch in all_entries(snapshot) for entry in batch]
 
 
 def test_there_and_back(source: Path, url: str, tmp_path: Path) -> None:

@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import postgres_server
 import pytest
-from conftest import WordLengths
+from conftest import WordLengths, stored_states
 from postgres_server import new_cluster_url, new_url, plan
 
 from searchengine import Document, SearchEngine
 from searchengine.backends.contract import Changed, Entry
 from searchengine.backends.entries import entries as stored_entries
-from searchengine.backends.entries import known as stored_states
 from searchengine.backends.limits import Deadline, limited
 from searchengine.backends.postgresql import collection as collections
 from searchengine.backends.postgresql import schema, shown
@@ -244,9 +243,9 @@ def test_servers_that_cannot_be_reached_or_entered(url: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("mode", '"nomode"', "settings: mode: must be one of .*, got 'nomode'.; restore"),
+        ("mode", '"nomode"', "settings: mode: makes no sense: 'nomode'.; restore"),
         ("tokenizer", "5", "settings: tokenizer: "),
-        ("encoder", "{}", "settings: encoder: must name the fingerprint"),
+        ("encoder", "{}", "settings: encoder: makes no sense"),
         ("version", "99", "version 99.*upgrade searchengine if that is older; else index .* again"),
         ("version", "5", "version 5,.*to a folder by the older one"),  # fields: in comments alone
     ],
@@ -430,7 +429,7 @@ def test_what_is_written_during_a_transaction_is_not_overwritten(
     monkeypatch.setattr(collections, "check_made_by", interrupted)
     changed = replace(stored[0], document=replace(stored[0].document, title="new"))
     with pytest.raises(Changed):
-        engine.collection.upsert([changed], stored_states(engine.collection, ["k0"]))
+        engine.collection.upsert([changed], stored_states(engine, ["k0"]))
     assert engine["k0"].metadata == {"n": 0, "seen": True}
     work.append(lambda: engine.delete(["k1"]))
     engine.collection.upsert([stored[1]])  # begins again, and adds it
@@ -524,9 +523,7 @@ def test_searches_ask_a_replica_and_writes_go_to_the_primary(url: str) -> None:
 
             def wait_for_replica() -> None:
                 deadline = time.monotonic() + DEADLINE
-                while len(reader) != len(
-                    stored_states(engine.collection, [f"k{i}" for i in range(99)])
-                ):
+                while len(reader) != len(stored_states(engine, [f"k{i}" for i in range(99)])):
                     assert time.monotonic() < deadline
                     time.sleep(0.02)
 

@@ -6,11 +6,10 @@ from itertools import product
 from typing import Any
 
 import pytest
-from conftest import Remainders, WordLengths
+from conftest import Remainders, WordLengths, stored_states
 from postgres_server import new_url
 
 from searchengine import SearchEngine
-from searchengine.backends.entries import known
 from searchengine.backends.postgresql import schema
 from searchengine.backends.postgresql.collection import PostgresCollection
 from searchengine.engine import discard_reindex
@@ -74,7 +73,7 @@ def test_what_others_change_meanwhile_is_included(
     assert set(engine.keys()) == {"new", *(f"k{i}" for i in range(9) if i != 4)}
     assert [*engine.keys()][:2] == ["k0", "k1"]
     assert engine["k1"].metadata == {"n": 1, "seen": True, "late": 1}
-    assert known(engine.collection, ["k1"])["k1"].source == '{"n":1}'
+    assert stored_states(engine, ["k1"])["k1"].source == '{"n":1}'
     assert engine["k3"].metadata == {} and engine["k2"].text == "eeeee"
     engine.verify()
     assert engine.search("eeeee", 1, mode="vector")[0].score == pytest.approx(1, abs=1e-3)
