@@ -20,7 +20,7 @@ from searchengine.backends.contract import (
     checked,
 )
 from searchengine.backends.mode import Mode
-from searchengine.backends.postgresql import BESIDE, LONGEST
+from searchengine.backends.postgresql import BESIDE
 from searchengine.backends.postgresql import schema as tables
 from searchengine.backends.postgresql.connections import (
     Connection,
@@ -279,13 +279,7 @@ class PostgresCollection(Backend):
     @property
     def _beside(self) -> tuple[str, str]:
         """The collection that a reindex builds: the URL, and the end of its schema."""
-        name = self._connections.schema
-        if len((name + BESIDE).encode()) > LONGEST:  # cut, it would be that of another collection
-            raise CollectionError(
-                f"{self.path}: a reindex needs a name of at most {LONGEST - len(BESIDE)} bytes; "
-                f'rename the collection: ALTER SCHEMA "{name}" RENAME TO SHORTER'
-            )
-        return f"{self._url.partition('#')[0]}#{name}", BESIDE
+        return f"{self._url.partition('#')[0]}#{self._connections.schema}", BESIDE
 
     def differing(self, other: "PostgresCollection") -> list[tuple[str, bool]]:
         """The documents that a collection beside this one lacks, has too many or with another text.

@@ -218,7 +218,6 @@ class Connections:
             raise CollectionError(f"{self.name}: {reason}") from error
 
 
-_STORE = "PostgreSQL cannot store this ({reason}); nothing was changed: "
 _LOST = psycopg.OperationalError, psycopg.InterfaceError
 _SENTENCES: list[tuple[Any, str, type[Exception], str]] = [
     (
@@ -226,10 +225,8 @@ _SENTENCES: list[tuple[Any, str, type[Exception], str]] = [
         "a statement took longer than statement_timeout allows; allow more with "
         "?options=-c%20statement_timeout%3DMILLISECONDS in the URL",
     ),
-    (_CONFLICTS, "recovery", BackendUnavailable, "{reason}; try again"),  # on a replica
-    (
-        _CONFLICTS, "", CollectionError,
-        "other writers changed the same documents again and again; nothing was changed, try again",
+    (  # of writers of the same documents; on a replica, with its recovery
+        _CONFLICTS, "", BackendUnavailable, "{reason}; nothing was changed, try again",
     ),
     (
         errors.LockNotAvailable, "", CollectionBusy,
@@ -237,11 +234,11 @@ _SENTENCES: list[tuple[Any, str, type[Exception], str]] = [
         "later, nothing is encoded twice",
     ),
     (
-        errors.ProgramLimitExceeded, "", CorpusError,
-        _STORE + "a key, and a value of a metadata field with an index, may have about 2,700 "
-        "bytes; shorten it, or drop the index of the field",
+        (psycopg.DataError, errors.ProgramLimitExceeded), "", CorpusError,
+        "PostgreSQL cannot store this ({reason}); nothing was changed: correct the document; a "
+        "key, and a value of a metadata field with an index, may have about 2,700 bytes, so "
+        "shorten it, or drop the index of the field",
     ),
-    (psycopg.DataError, "", CorpusError, _STORE + "correct the document, or leave it out"),
     (
         errors.ReadOnlySqlTransaction, "", BackendUnavailable,
         "this server is a replica, and writes go to the primary; name both in the URL "
@@ -251,13 +248,11 @@ _SENTENCES: list[tuple[Any, str, type[Exception], str]] = [
         errors.InsufficientPrivilege, "", CollectionError,
         "the user may not do this ({reason}); grant the right, or connect as another user",
     ),
-    (errors.UndefinedTable, "", CollectionError, "the collection is gone ({reason})"),
     (
-        _LOST, "password|authentic|role|hba", CollectionError,
-        "refuses the user or the password ({reason}); set them in the URL, in PGUSER and "
-        "PGPASSWORD, or in ~/.pgpass",
+        _LOST, "password|authentic|hba|does not exist", CollectionError,
+        "refuses the user, the password or the database ({reason}); set them in the URL, in PGUSER "
+        "and PGPASSWORD, or in ~/.pgpass, or create the database: createdb NAME",
     ),
-    (_LOST, "does not exist", CollectionError, "{reason}; create it with: createdb NAME"),
     (
         _LOST, "refused|No such|timeout|starting|shutting|too many", BackendUnavailable,
         "cannot be reached ({reason}); check the URL and whether the server runs, or try again",

@@ -15,7 +15,6 @@ prefixes    a row for each passage, once the rotation M was fitted: normalise(M 
 """
 
 import base64
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,7 +26,6 @@ from psycopg import sql
 
 from searchengine.backends.contract import setting_faults
 from searchengine.backends.filters.parser import field_named
-from searchengine.backends.postgresql import LONGEST
 from searchengine.backends.postgresql.connections import Connection, Connections
 from searchengine.errors import CollectionError
 from searchengine.indexer.arrays import Floats
@@ -37,7 +35,6 @@ from searchengine.indexer.storage.rotation import prefixes
 VERSION = 6
 _TABLES = "settings", "documents", "word_totals", "passages", "prefixes"
 GRAPH = "prefixes_graph"
-_OLDEST = (0, 8)  # of pgvector: iterative scans, without which filters under-fill
 _ROTATION = "prefix_rotation"
 _PATIENCE = "2s"  # that readers which come wait for one that lasts
 _CREATE = (
@@ -88,18 +85,6 @@ _METADATA = """
 """Those as stored, which an update may have changed since they were last added."""
 _REFERENCE = "ALTER TABLE prefixes ADD FOREIGN KEY (passage) REFERENCES passages ON DELETE CASCADE"
 """On a cluster of Citus each node has some of the passages, with a graph of them."""
-_RIGHTS = """
-    SELECT format('ALTER TABLE %%I.%%I OWNER TO %%s', %(to)s::text, relname, relowner::regrole)
-    FROM pg_class WHERE relnamespace = quote_ident(%(from)s)::regnamespace AND relkind = 'r'
-    UNION ALL
-    SELECT format(
-        'GRANT %%s ON %%s %%I.%%I TO %%s', privilege_type,
-        CASE relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END, %(to)s::text, relname,
-        CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END
-    )
-    FROM pg_class, aclexplode(relacl) WHERE relnamespace = quote_ident(%(from)s)::regnamespace
-    AND relkind IN ('r', 'S') AND grantee <> relowner"""
-"""Statements that give the tables of a schema the owner and the rights of those of another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,25 +148,23 @@ def create(connections: Connections, settings: Mapping[str, Any]) -> None:
     """Create the tables, all or none. Raises CollectionError if there are some."""
     dim = int(settings["encoder"]["dim"])
     prefix = SegmentConfig.from_dict(settings["index"]).prefix
-    with connections.borrow() as connection:
-        _check_extension(connection, connections.name)
-        with connection.transaction():
-            lock = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"  # one at a time
-            connection.execute(lock, (connections.schema,))
-            if exists(connection, connections.schema):
-                raise CollectionError(
-                    f"{connections.name} exists already; open it with "
-                    "SearchEngine.open_or_create, or choose another name after the #"
-                )
-            connection.execute("CREATE EXTENSION IF NOT EXISTS vector SCHEMA public")
-            connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{connections.schema}"')
-            connections.configure(connection)  # the types may be in another schema
-            is_cluster = connection.execute("SELECT 1 FROM pg_extension WHERE extname = 'citus'")
-            spread = _CLUSTER if is_cluster.fetchone() else ()
-            for statement in (*_CREATE, *spread, _REFERENCE):
-                connection.execute(statement.format(dim=dim, prefix=prefix))
-            for name, value in {**settings, "version": VERSION}.items():
-                set_value(connection, name, value)
+    with connections.borrow() as connection, connection.transaction():
+        lock = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"  # one at a time
+        connection.execute(lock, (connections.schema,))
+        if exists(connection, connections.schema):
+            raise CollectionError(
+                f"{connections.name} exists already; open it with "
+                "SearchEngine.open_or_create, or choose another name after the #"
+            )
+        connection.execute("CREATE EXTENSION IF NOT EXISTS vector SCHEMA public")
+        connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{connections.schema}"')
+        connections.configure(connection)  # the types may be in another schema
+        is_cluster = connection.execute("SELECT 1 FROM pg_extension WHERE extname = 'citus'")
+        spread = _CLUSTER if is_cluster.fetchone() else ()
+        for statement in (*_CREATE, *spread, _REFERENCE):
+            connection.execute(statement.format(dim=dim, prefix=prefix))
+        for name, value in {**settings, "version": VERSION}.items():
+            set_value(connection, name, value)
 
 
 def exists(connection: Connection, schema: str) -> bool:
@@ -213,10 +196,7 @@ def index_field(connection: Connection, name: str) -> None:
     steps = sql.SQL(" -> ").join(map(sql.Literal, field_named(name)))
     create = "CREATE INDEX {} ON documents (({} -> {}))"
     for kind, column in (("field", "fields"), ("date", "dates")):
-        index = f"{kind} {name}"
-        if len(index.encode()) > LONGEST:  # cut, it may be that of another field
-            index = f"{kind} {hashlib.sha256(name.encode()).hexdigest()[:32]}"
-        named = sql.Identifier(index), sql.Identifier(column)
+        named = sql.Identifier(f"{kind} {name}"), sql.Identifier(column)
         connection.execute(sql.SQL(create).format(*named, steps))
 
 
@@ -235,31 +215,15 @@ def build_graph(connection: Connection) -> None:
     set_value(connection, GRAPH, True)
 
 
-def _check_extension(connection: Connection, name: str) -> None:
-    query = (
-        "SELECT coalesce(installed_version, default_version) FROM pg_available_extensions "
-        "WHERE name = 'vector'"
-    )
-    (version,) = connection.execute(query).fetchone() or ("0",)
-    if tuple(map(int, version.split(".")[:2])) < _OLDEST:
-        raise CollectionError(
-            f"{name}: the server needs the extension pgvector 0.8 or later, got "
-            f"{'none' if version == '0' else version}; install it there "
-            "(https://github.com/pgvector/pgvector), then: ALTER EXTENSION vector UPDATE"
-        )
-
-
 def replace(connection: Connection, schema: str, other: str) -> None:
-    """Put the tables of another schema in the place of those of this one, with their rights.
+    """Put the tables of another schema, of the same texts, in the place of those of this one.
 
-    They have the same texts. In a transaction in which nobody writes. Raises LockNotAvailable if
-    others read on and on.
+    In a transaction in which nobody writes. Raises LockNotAvailable if others read on and on.
     """
     connection.execute(_METADATA.format(other=other))
     connection.execute(f"SET LOCAL lock_timeout = '{_PATIENCE}'")
     connection.execute("LOCK TABLE settings IN ACCESS EXCLUSIVE MODE")  # each reader locks it too
-    rights = connection.execute(_RIGHTS, {"from": schema, "to": other}).fetchall()
-    moves = (f'ALTER TABLE "{other}".{name} SET SCHEMA "{schema}"' for name in _TABLES)
-    drop = f"DROP TABLE {', '.join(_TABLES)}", *moves, f'DROP SCHEMA "{other}"'
-    for statement in (*(right for (right,) in rights), *drop):
-        connection.execute(statement)
+    connection.execute(f"DROP TABLE {', '.join(_TABLES)}")
+    for name in _TABLES:
+        connection.execute(f'ALTER TABLE "{other}".{name} SET SCHEMA "{schema}"')
+    connection.execute(f'DROP SCHEMA "{other}"')

@@ -179,15 +179,6 @@ def test_an_index_refuses_long_values(engine: SearchEngine) -> None:
         assert connection.execute(sql).fetchone() == (True,)
 
 
-def test_each_of_two_long_fields_is_indexed(engine: SearchEngine) -> None:
-    """PostgreSQL cuts the names of their indexes, to the same one."""
-    engine.index_fields(*("n" * 60 + end for end in "ab"))
-    with engine.collection._connections.borrow() as connection:
-        sql = "SELECT indexdef FROM pg_indexes WHERE schemaname = current_schema()"
-        text = str(connection.execute(sql).fetchall())
-    assert [text.count("n" * 60 + end) for end in "ab"] == [2, 2]  # of values, of dates
-
-
 # --- errors ---------------------------------------------------------------------------------------
 
 
@@ -213,7 +204,7 @@ def test_the_password_is_never_shown(url: str, expected: str) -> None:
         ("postgresql://me@host/db?password=QQ%zQQ#c", "percent-encoded token"),
         ("postgresql://me:QQ#QQ@host/db#c", "must be a word.*write # in a password as %23"),
         ("postgresql://me:QQ@host/db?no_parameter=1", "no_parameter"),
-        ("postgresql://me:QQ@host/db#" + "\u00e4" * 32, "at most 63 bytes"),
+        ("postgresql://me:QQ@host/db#" + "\u00e4" * 32, "at most 55 bytes"),
     ],
 )
 def test_a_malformed_url_is_refused_without_its_password(url: str, message: str) -> None:
@@ -226,7 +217,7 @@ def test_a_malformed_url_is_refused_without_its_password(url: str, message: str)
 def test_servers_that_cannot_be_reached_or_entered(url: str) -> None:
     with pytest.raises(BackendUnavailable, match=r"me@127.0.0.1:1/db.*cannot be reached.*refused"):
         SearchEngine.open("postgresql://me:secret@127.0.0.1:1/db#x")
-    with pytest.raises(CollectionError, match="refuses the user or the password"):
+    with pytest.raises(CollectionError, match="refuses the user, the password"):
         SearchEngine.open(url.replace("postgres:@", "nobody:wrong@"))
     with pytest.raises(CollectionError, match="createdb"):
         SearchEngine.open(url.replace("/postgres?", "/nothing?"))
