@@ -27,7 +27,7 @@ from searchengine.indexer.native.library import description
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment, SegmentConfig
 from searchengine.indexer.tuning.tune import shares
-from searchengine.measure.points import processor_name
+from searchengine.measure.bench import processor_name
 
 K = 10
 SHARES = (0.5, 0.1, 0.01, 0.001)

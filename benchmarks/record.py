@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from searchengine.measure.points import processor_name
+from searchengine.measure.bench import processor_name
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 RESULTS = REPOSITORY / "benchmarks" / "results"

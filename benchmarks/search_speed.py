@@ -34,7 +34,7 @@ from vectors import FILE, ROWS, VECTORS, blocks_of, nearest, queries_of
 from searchengine.cli.console import show_rows
 from searchengine.indexer.arrays import Floats, RowNumbers, unit_rows
 from searchengine.indexer.native.library import description
-from searchengine.measure.points import processor_name
+from searchengine.measure.bench import processor_name
 
 SCRIPT = str(Path(__file__).with_name("peer_runner.py"))
 TARGETS = (0.95, 0.98)

@@ -38,7 +38,7 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
         (
             "searchengine.measure.judgements",
             "searchengine.measure.retrieval",
-            "searchengine.measure.points",
+            "searchengine.measure.bench",
             "searchengine.measure.learning",
             "searchengine.measure.results",
             "searchengine.measure.mining",

@@ -46,8 +46,8 @@ def demo(folder: Path) -> None:
     from searchengine.corpus.files import read_corpus
     from searchengine.engine import SearchEngine
     from searchengine.indexer.tuning.goal import Goal
+    from searchengine.measure.bench import bench, collection_dataset
     from searchengine.measure.judgements import read_queries
-    from searchengine.measure.points import bench, collection_dataset
     from searchengine.trainer.training.train_config import TrainConfig
 
     note(f"Fine-tuning the starter encoder, widened to 768, on {sample / 'pairs.tsv'}")

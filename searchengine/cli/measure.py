@@ -192,7 +192,7 @@ def bench(target_recall: float, k: int, out: Path | None, as_json: bool, **sourc
     """
     from searchengine.indexer.tuning.goal import Goal
     from searchengine.measure import page
-    from searchengine.measure.points import bench as run_bench
+    from searchengine.measure.bench import bench as run_bench
 
     if source["qrels"] is not None and k < 10:
         raise click.UsageError(f"--qrels needs -k 10 or more for nDCG@10, got {k}")
@@ -221,8 +221,8 @@ def bench(target_recall: float, k: int, out: Path | None, as_json: bool, **sourc
 def _dataset(stack: ExitStack, collection: Any, vectors: Any, **options: Any) -> Any:
     """Open the collection or the vectors until the stack is closed."""
     from searchengine.indexer.config import SegmentConfig
+    from searchengine.measure.bench import collection_dataset, vectors_dataset
     from searchengine.measure.judgements import read_qrels, read_queries
-    from searchengine.measure.points import collection_dataset, vectors_dataset
 
     if (collection is None) == (vectors is None):
         raise click.UsageError("name either a collection, or a file of rows: --vectors FILE.npy")

@@ -16,7 +16,7 @@ from searchengine.indexer.config import ALL_ROWS, SegmentConfig
 from searchengine.indexer.errors import SegmentConfigError
 from searchengine.indexer.tuning.tune import OperatingPoint, shares, tune
 from searchengine.ingest.passages import PassageConfig
-from searchengine.measure.points import Dataset, bench, collection_dataset, vectors_dataset
+from searchengine.measure.bench import Dataset, bench, collection_dataset, vectors_dataset
 from searchengine.measure.results import Results
 from searchengine.measure.retrieval import measure, task
 
