@@ -191,7 +191,7 @@ def bench(target_recall: float, k: int, out: Path | None, as_json: bool, **sourc
     interrupted bench keeps its results.
     """
     from searchengine.indexer.tuning.goal import Goal
-    from searchengine.measure import page
+    from searchengine.measure import results as report
     from searchengine.measure.bench import bench as run_bench
 
     if source["qrels"] is not None and k < 10:
@@ -212,9 +212,9 @@ def bench(target_recall: float, k: int, out: Path | None, as_json: bool, **sourc
                     results.write(out)
         finally:  # also after Ctrl-C
             if out is not None and results is not None:
-                note(f"Written: {', '.join(map(str, page.write(results, out)))}")
+                note(f"Written: {', '.join(map(str, report.write(results, out)))}")
     assert results is not None  # there is a round at least
-    advice = filter(None, (page.sentence(results), page.command(results, out)))
+    advice = filter(None, (report.sentence(results), report.command(results, out)))
     _print(results.as_dict(), results.table(), "\n".join(advice), as_json)
 
 

@@ -12,8 +12,7 @@ from conftest import REPOSITORY
 from server_process import TOKEN, Server, running
 
 from searchengine import SearchEngine
-from searchengine.measure.page import write
-from searchengine.measure.results import Results
+from searchengine.measure.results import Results, write
 
 CHROMIUM = shutil.which("chromium")
 AXE = Path(sys.prefix) / "npm" / "node_modules" / "axe-core" / "axe.min.js"
