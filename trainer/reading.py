@@ -1,4 +1,4 @@
-"""The rows of a file: CSV, TSV, JSON lines or Parquet; and integers of any type.
+"""The rows of a file: CSV, TSV or JSON lines; and integers of any type.
 
 .csv files have quoted cells, separated as in their header; .jsonl files an object on each line;
 other names are TSV without quoting. All are UTF-8, and may be .gz. Errors are one sentence.
@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
-from searchengine.trainer.errors import DataError, install_line
+from searchengine.trainer.errors import DataError
 
 Cells = dict[str, Any]
 """The cells of a row, by column."""
@@ -45,19 +45,13 @@ def column_names(path: Path) -> list[str]:
     return list(columns)
 
 
-def read_rows(path: Path, columns: list[str] | None = None) -> Iterator[tuple[int, Cells]]:
-    """Every row with the number of its line, or its own in Parquet. Raises DataError.
-
-    columns: the ones to read of a Parquet file, None for all; of others all are read.
-    """
+def read_rows(path: Path) -> Iterator[tuple[int, Cells]]:
+    """Every row with the number of its line. Raises DataError."""
     opener: Any = gzip.open if path.suffix == ".gz" else open
     parse = _jsonl_rows if ".jsonl" in path.suffixes else _table_rows
     try:
         if path.is_dir():
             raise DataError(f"{path}: is a folder: name the files in it")
-        if path.suffix == ".parquet":
-            yield from enumerate(_parquet_rows(path, columns), 1)
-            return
         with opener(path, "rt", encoding="utf-8-sig", newline="") as lines:
             yield from parse(path, lines)
     except FileNotFoundError:
@@ -109,17 +103,3 @@ def _jsonl_rows(path: Path, lines: IO[str]) -> Iterator[tuple[int, Cells]]:
         if not isinstance(row, dict):
             raise DataError(f"{path}:{number}: expected a JSON object, got {line.strip()[:40]!r}")
         yield number, row
-
-
-def _parquet_rows(path: Path, columns: list[str] | None) -> Iterator[Cells]:
-    try:
-        import pyarrow.parquet
-
-        with pyarrow.parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(1024, columns=columns, use_threads=False):
-                yield from batch.to_pylist()
-    except ImportError as error:
-        needed = install_line("formats")
-        raise DataError(f"{path}: reading it needs {error.name}: {needed}") from error
-    except Exception as error:  # of any type: a text is not UTF-8, a date is out of range
-        raise DataError(f"{path}: cannot be read as a table: {error}") from error

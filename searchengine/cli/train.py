@@ -59,10 +59,10 @@ def train(
 ) -> None:
     """Fine-tune an encoder on sentences, pairs, triplets, scores or labelled texts.
 
-    FILES are CSV, TSV or JSONL, .gz too, or Parquet. The --dev files (repeatable; pairs, scored or
-    not; labelled texts for a classification), search on a BEIR folder, or held-out examples choose
-    the best step. Training texts that occur in an --exclude file (repeatable) are left out, so that
-    a later evaluation uses unseen texts. --config, --set and the other options override a --preset,
+    FILES are CSV, TSV or JSONL, .gz too. The --dev files (repeatable; pairs, scored or not;
+    labelled texts for a classification), search on a BEIR folder, or held-out examples choose the
+    best step. Training texts that occur in an --exclude file (repeatable) are left out, so that a
+    later evaluation uses unseen texts. --config, --set and the other options override a --preset,
     in that order. --log tensorboard writes to runs/ in --out. docs/training-reference.md lists all
     settings.
     """

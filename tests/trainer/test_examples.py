@@ -162,7 +162,6 @@ HEAD = "anchor\tpositive\n"
         ("a.tsv", "text\tlabel\na\tx\nb\tx\n", LABELS, "all 2 examples have the label or score x"),
         ("long" + 300 * "g", None, {}, "cannot be read: File name too long"),
         ("none.tsv", None, {}, "none.tsv: no such file"),
-        ("a.parquet", b"PAR1 no", {}, "a.parquet: cannot be read as a table"),
     ],
 )
 def test_what_cannot_be_learnt_is_refused_in_a_sentence(
@@ -220,29 +219,6 @@ def test_dev_files_have_scores_pairs_or_labels(
 ) -> None:
     path = write(tmp_path / name, content)
     assert read_dev(settings(tmp_path / "train.tsv", dev=(path,), **changes)) == expected
-
-
-ROWS = [
-    {"anchor": "red", "positive": "crimson", "negative": "blue"},
-    {"anchor": "big", "positive": "large", "negative": None},
-]
-READ = [pair("red", "crimson", "blue"), pair("big", "large")]
-
-
-def test_tables_of_parquet(tmp_path: Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    path = tmp_path / "a.parquet"
-    parquet.write_table(pyarrow.Table.from_pylist(ROWS), path)
-    assert read(path) == READ
-    # Other columns are not read: pictures would take most of the time; Python lacks this date.
-    many = [{**row, "anchor": f"{i}"} for i in range(1024) for row in ROWS] + ROWS[:1]
-    days = pyarrow.array([0] * 2048 + [10**19 // 2], pyarrow.date64())
-    parquet.write_table(pyarrow.Table.from_pylist(many).append_column("day", days), path)
-    assert len(read(path)) == 2049
-    parquet.write_table(pyarrow.Table.from_pylist([*ROWS, {**ROWS[0], "anchor": " "}]), path)
-    with pytest.raises(DataError, match=r"a.parquet:3: anchor is ' '"):
-        read(path)
 
 
 # --- batches: found by the number of an update ----------------------------------------------------

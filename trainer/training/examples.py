@@ -219,7 +219,7 @@ def read_file(
     chosen = _choose_columns(path, columns, objective)
     places = PLACES[objective or Objective.CONTRASTIVE]
     rows = []
-    for number, cells in read_rows(path, chosen):
+    for number, cells in read_rows(path):
         where, texts = f"{path}:{number}", list[tuple[str, Any]]()
         for name in chosen[len(places) :]:  # an empty cell is no negative
             cell = cells.get(name) or []
