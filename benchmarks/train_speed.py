@@ -112,7 +112,7 @@ def same_rows(data: Path, steps: int, batch: int) -> list[dict[str, str]]:
     with tempfile.TemporaryDirectory() as scratch:
         config = configure(data, Path(scratch), steps, batch, nested=False)
         plan = BatchPlan(config, read_examples(config).train)
-    rows = (row for step in range(plan.steps) for taken in plan.at(step) for row in taken)
+    rows = (row for step in range(plan.steps) for row in plan.at(step))
     return [
         {"anchor": row.anchor, "positive": row.positive, "negative": row.negatives[0]}
         for row in rows

@@ -156,7 +156,7 @@ def config(triplets_config: TrainConfig, tmp_path: Path) -> TrainConfig:  # noqa
         {"pooling": "cls-before-pooler"},
         {"queue_size": 12},
         {"mlm_weight": 0.5},
-        {"mlm_weight": 0.5, "gradient_cache": True, "accumulation": 2},
+        {"mlm_weight": 0.5, "gradient_cache": True},
         {"augment": "next-sentence", "layers_per_step": 1},
         {"augment": "crop", "augment_share": 0.3},
         {"adapter_rank": 2, "attention_group": 4, "window": 32, "max_tokens": 32},

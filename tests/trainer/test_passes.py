@@ -150,7 +150,7 @@ def test_the_loss_does_not_depend_on_the_passes(base: Path) -> None:
         model_and_batch = passes(base, mlm_weight=0.5, tokens=tokens)
         model_and_batch.training_model.eval()
         view = View(texts, "document")
-        value = model_and_batch.language_backward(view, 7, 0.5)
+        value = model_and_batch.language_backward(view, 7)
         grad = model_and_batch.training_model.sentence.transformer.encoder.layer[
             0
         ].output.dense.weight.grad  # type: ignore

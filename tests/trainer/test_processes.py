@@ -25,7 +25,7 @@ from tests.trainer.test_train_loop import config, write_triplets  # noqa: F401  
 # Without dropout: its masks are drawn for rows, which lie elsewhere.
 PLAIN = {"dropout": 0.0, "max_steps": 4, "learning_rate": 1e-3}
 CASES: dict[str, dict[str, Any]] = {
-    "cached": {"gradient_cache": True, "accumulation": 2},
+    "cached": {"gradient_cache": True},
     "queue": {"queue_size": 20, "batch_size": 7},
     # 60 triplets in batches of 59: one is left over, for one process of the two.
     "left over": {"batch_size": 59, "layers_per_step": 1, "epochs": 2, "max_steps": None},

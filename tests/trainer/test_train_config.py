@@ -36,7 +36,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"train": ()}, "train names no file"),
     ({"train": ["a.tsv"], "dev": ["./a.tsv"]}, "dev names a file of train"),
     ({"train": "pairs.tsv"}, "train is 'pairs.tsv': expected list; path"),
-    ({"lr": 1}, "unknown in a training configuration: lr; known are accumulation, "),
+    ({"lr": 1}, "unknown in a training configuration: lr; known are adapter_rank, "),
     ({"temprature": 1}, "temprature; did you mean temperature"),
     *(({"batch_size": v}, "batch_size is .*: expected whole number ≥ 2") for v in (1, 2.5, "8")),
     *(({"epochs": v}, "epochs is .*: expected whole number ≥ 1") for v in (0.5, np.bool_(1), None)),

@@ -284,8 +284,7 @@ class BatchPlan:
     """The batches of every update: they follow from the seed and its number alone.
 
     An epoch has every example once, each time in another order. Its last batch may be smaller; a
-    single row is left out, as there is nothing to contrast it with, and so are the last batches
-    that do not fill an update. Raises ConfigError if none does.
+    single row is left out, as there is nothing to contrast it with.
     """
 
     def __init__(self, config: TrainConfig, examples: Batch):
@@ -294,25 +293,16 @@ class BatchPlan:
         self._order = lru_cache(2)(self._ordered)
         size = config.batch_size
         full, rest = divmod(len(examples), size)
-        batches = full + (rest > 1)
-        self.per_epoch = batches // config.accumulation
+        self.per_epoch = full + (rest > 1)
         if self.per_epoch == 0:
-            raise ConfigError(
-                f"{len(examples)} examples give {batches} batches, expected "
-                f"{config.accumulation} (accumulation) or more, each of 2 to {size} examples: add "
-                "examples, or lower accumulation"
-            )
+            raise ConfigError("one example is no batch: give two or more")
         labels = config.objective is Objective.CLASSIFICATION
         least = min(LABEL_UPDATES, LABEL_EPOCHS * self.per_epoch) if labels else 0
         self.steps = config.max_steps or max(config.epochs * self.per_epoch, least)
 
-    def at(self, step: int) -> list[Batch]:
-        """The `accumulation` batches of an update, without those before it."""
-        epoch, place = divmod(step, self.per_epoch)
-        first = place * self.config.accumulation
-        return [self._batch(epoch, first + i) for i in range(self.config.accumulation)]
-
-    def _batch(self, epoch: int, number: int) -> Batch:
+    def at(self, step: int) -> Batch:
+        """The batch of an update, without those before it."""
+        epoch, number = divmod(step, self.per_epoch)
         config, first = self.config, number * self.config.batch_size
         order = self._order(epoch)[first : first + config.batch_size]
         rows = [self.examples[place] for place in order]

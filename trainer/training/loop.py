@@ -155,7 +155,7 @@ def is_stopped(run: Run, signals: list[int]) -> bool:
 
 
 def update(run: Run) -> float:
-    """One training step over `accumulation` batches; returns their mean loss.
+    """One training step on a batch; returns its loss.
 
     Raises TrainingError if memory runs out, or the loss is not a number.
     """
@@ -164,9 +164,9 @@ def update(run: Run) -> float:
         group["lr"] = run.plan.learning_rate(run.state.step) * group["rate_factor"]
     training_model.train()
     run.optimizer.zero_grad()
-    batches = run.plan.at(run.state.step)
+    rows = run.plan.at(run.state.step)
     try:
-        loss = sum(add_gradients(run, number, rows) for number, rows in enumerate(batches))
+        loss = add_gradients(run, rows)
     except RuntimeError as error:
         if not ran_out_of_memory(error):
             raise
@@ -188,27 +188,26 @@ def update(run: Run) -> float:
             )
     run.optimizer.step()
     if training_model.queue is not None:
-        for rows in batches:
-            _, positives, _ = run.objective.views(rows)
-            vectors = run.passes.momentum_vectors(positives)
-            training_model.queue.push(vectors, text_ids(row.positive for row in rows))
+        _, positives, _ = run.objective.views(rows)
+        vectors = run.passes.momentum_vectors(positives)
+        training_model.queue.push(vectors, text_ids(row.positive for row in rows))
         training_model.follow()
     return loss
 
 
-def add_gradients(run: Run, number: int, rows: Batch) -> float:
-    """Add the gradients of a batch of an update; returns this process's part of the mean loss."""
-    views, share = run.objective.views(rows), 1 / run.config.accumulation
+def add_gradients(run: Run, rows: Batch) -> float:
+    """Add the gradients of an update's batch; returns this process's part of the loss."""
+    views = run.objective.views(rows)
     # No two updates share the first seed of their passes.
     seed = (run.config.seed * 1_000_003 + run.state.step) * 64 + run.processes.rank
-    seed = (seed * 1000 + number) * 10_000 % 2**63
+    seed = seed * 10_000_000 % 2**63
     vectors = run.passes.encode(views, run.objective.layers(run.state.step), seed)  # (L, n, D) each
     # Of all prefixes. Every process computes that of the whole batch.
-    loss = share * run.objective.loss(vectors, rows, run.state.step) / run.processes.count
+    loss = run.objective.loss(vectors, rows, run.state.step) / run.processes.count
     loss.backward()  # type: ignore[no-untyped-call]
     value = loss.item()
     if run.training_model.language is not None:
-        value += run.passes.language_backward(views[0], seed, share)
+        value += run.passes.language_backward(views[0], seed)
     return value
 
 

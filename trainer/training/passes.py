@@ -123,8 +123,8 @@ class Passes:
         assert encoder is not None
         return self.encode([view], encoder=encoder.eval())[0][0]
 
-    def language_backward(self, view: View, seed: int, share: float) -> float:
-        """Add the gradients of share · the masked-language-model loss on a view; returns its value.
+    def language_backward(self, view: View, seed: int) -> float:
+        """Add the gradients of the masked-language-model loss on a view; returns its value.
 
         The mean over the masked tokens of all processes. The masks do not depend on the passes.
         """
@@ -136,7 +136,7 @@ class Passes:
             Batch.of(tokens, self._ids.pad_id, torch.device("cpu")), seed + MASK_SEED
         )
         count = self.processes.add(int((labels >= 0).sum()), self.device)
-        weight = self.config.mlm_weight * share / max(1, count)
+        weight = self.config.mlm_weight / max(1, count)
         total = 0.0
         for item in passes:
             width = item.batch.ids.shape[1]

@@ -172,7 +172,6 @@ class TrainConfig:
     )
     rotate: bool = flag(True, "Begin with a [rotation](training.md#the-rotation-at-the-start)")
     batch_size: int = number(2)(32, "Examples that are each other's negatives", "Optimisation")
-    accumulation: int = size(1, "Batches per update")
     gradient_cache: bool = flag(False, "Two passes in little memory (arXiv 2101.06983)")
     max_tokens: int = number(3)(128, "Maximum tokens of a text in training")
     epochs: int = size(3, "Passes over the examples; on labels at least 80 updates, or 40 passes")
