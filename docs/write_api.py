@@ -37,6 +37,7 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
         "searchengine.measure",
         (
             "searchengine.measure.judgements",
+            "searchengine.measure.metrics",
             "searchengine.measure.retrieval",
             "searchengine.measure.bench",
             "searchengine.measure.learning",

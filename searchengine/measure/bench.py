@@ -46,7 +46,8 @@ from searchengine.indexer.tuning.tune import (
     shares,
     tune,
 )
-from searchengine.measure.judgements import Qrels, ndcg
+from searchengine.measure.judgements import Qrels
+from searchengine.measure.metrics import ndcg
 from searchengine.measure.results import Results, Row
 from searchengine.measure.retrieval import task
 from searchengine.measure.significance import EXACT, intervals

@@ -36,7 +36,8 @@ from searchengine.engine import (
 from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building import Progress, silent
-from searchengine.measure.judgements import Qrels, Task, ndcg
+from searchengine.measure.judgements import Qrels, Task
+from searchengine.measure.metrics import ndcg
 from searchengine.measure.retrieval import batches, task
 from searchengine.measure.significance import Comparison, compare
 from searchengine.trainer.evaluation.intervals import Values

@@ -27,16 +27,8 @@ from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.cascade import SearchResult
 from searchengine.indexer.search.exact import nearest, scan, score_slack
 from searchengine.indexer.segment import Segment
-from searchengine.measure.judgements import (
-    MAIN,
-    Qrels,
-    Task,
-    judged,
-    per_question,
-    ranked,
-    read_beir,
-    splits,
-)
+from searchengine.measure.judgements import Qrels, Task, judged, ranked, read_beir, splits
+from searchengine.measure.metrics import MAIN, per_question
 from searchengine.measure.significance import EXACT, Setting
 from searchengine.trainer.evaluation.intervals import Values
 

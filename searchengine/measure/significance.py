@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from searchengine.errors import QueryError
-from searchengine.measure.judgements import MAIN, METRICS, Run
+from searchengine.measure.judgements import Run
+from searchengine.measure.metrics import MAIN, METRICS
 from searchengine.trainer.evaluation.intervals import RESAMPLES, Interval, Values, bootstrap
 
 MIN_QUESTIONS = 10

@@ -16,7 +16,7 @@ from searchengine.errors import CorpusError, QueryError
 from searchengine.indexer.arrays import prefix
 from searchengine.indexer.segment import SegmentConfig
 from searchengine.ingest.passages import PassageConfig
-from searchengine.measure.judgements import METRICS
+from searchengine.measure.metrics import METRICS
 from searchengine.measure.retrieval import measure, names, task
 from searchengine.measure.significance import Setting, cells, compare, holm, intervals, table
 

@@ -11,8 +11,9 @@ from searchengine.backends.mode import WEIGHT, Mode
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import QueryError
 from searchengine.measure import learning as fusing
-from searchengine.measure.judgements import Qrels, per_question
+from searchengine.measure.judgements import Qrels
 from searchengine.measure.learning import FusionTuning, tune_fusion
+from searchengine.measure.metrics import per_question
 
 COUNT = 120
 

@@ -7,7 +7,8 @@ import pytest
 import pytrec_eval
 
 from searchengine.errors import CorpusError
-from searchengine.measure.judgements import Run, per_question, ranked, write_run
+from searchengine.measure.judgements import Run, ranked, write_run
+from searchengine.measure.metrics import per_question
 
 
 def made(questions: int = 12, seed: int = 0) -> tuple[Run, dict[str, dict[str, int]]]:
