@@ -17,9 +17,10 @@ from searchengine.trainer.model.modules import Classifier, Dense
 from searchengine.trainer.training.examples import Row
 from searchengine.trainer.training.loop import train
 from searchengine.trainer.training.losses import cosines, info_nce
+from searchengine.trainer.training.moco import text_ids
 from searchengine.trainer.training.objectives import Classification, Contrastive, PrefixObjective
 from searchengine.trainer.training.train_config import TrainConfig
-from searchengine.trainer.training.training_model import TrainingModel, text_ids
+from searchengine.trainer.training.training_model import TrainingModel
 from tests.trainer.test_train_loop import NOUNS, VERBS
 from tests.trainer.test_train_loop import config as triplets_config  # noqa: F401  (fixture)
 

@@ -28,6 +28,7 @@ from searchengine.trainer.runtimes.torch_runtime import ran_out_of_memory
 from searchengine.trainer.training import checkpoint
 from searchengine.trainer.training.examples import Batch
 from searchengine.trainer.training.judging import Measure, Scores, mean, unjudged
+from searchengine.trainer.training.moco import text_ids
 from searchengine.trainer.training.processes import launched_rank
 from searchengine.trainer.training.result import finish, judge_base
 from searchengine.trainer.training.run import Run, copy_weights, make_run
@@ -36,7 +37,6 @@ from searchengine.trainer.training.training_model import (
     CLASSIFIER_TEXTS,
     fit_classifier,
     rotate_head,
-    text_ids,
 )
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

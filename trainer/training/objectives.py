@@ -25,9 +25,10 @@ from searchengine.trainer.training.losses import (
     paired_cosines,
     supervised_contrastive,
 )
+from searchengine.trainer.training.moco import text_ids
 from searchengine.trainer.training.passes import View
 from searchengine.trainer.training.train_config import Objective, TrainConfig
-from searchengine.trainer.training.training_model import TrainingModel, text_ids
+from searchengine.trainer.training.training_model import TrainingModel
 
 
 class PrefixObjective:

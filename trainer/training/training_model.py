@@ -1,7 +1,6 @@
 """Everything that a run trains: the encoder, and the parts that are dropped after training.
 
-The layer behind CLS is SimCSE's (arXiv 2104.08821); the momentum encoder and its queue are MoCo's
-(He et al., arXiv 1911.05722).
+The layer behind CLS is SimCSE's (arXiv 2104.08821).
 
 The head may be rotated before training, strongest axes first. An orthogonal rotation of the vectors
 leaves every full-width cosine as it was, and decides which directions a prefix has. With the
@@ -10,10 +9,9 @@ Uncentred PCA; the lengths of the axes do not change.
 """
 
 import copy
-import hashlib
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -41,10 +39,10 @@ from searchengine.trainer.model.modules import (
 )
 from searchengine.trainer.model.network import quiet
 from searchengine.trainer.training.examples import Row
+from searchengine.trainer.training.moco import QUEUE_MOMENTUM, Queue
 from searchengine.trainer.training.train_config import Pooler, TrainConfig
 
 MASKED_SHARE = 0.15  # of the tokens, as BERT (arXiv 1810.04805)
-QUEUE_MOMENTUM = 0.999  # as MoCo (arXiv 1911.05722)
 
 
 class EncoderCopy(nn.Module):
@@ -63,36 +61,6 @@ class EncoderCopy(nn.Module):
             return rows
         with torch.autocast(rows.device.type, enabled=False):
             return cast(Tensor, self.projection(rows))
-
-
-class Queue(nn.Module):
-    """The newest vectors of earlier batches and the ids of their texts."""
-
-    vectors: Tensor
-    texts: Tensor  # ids, by `text_ids`
-
-    def __init__(self, size: int, dim: int):
-        super().__init__()
-        self.size = size
-        self.register_buffer("vectors", torch.zeros(0, dim))  # (n, dim), the newest first
-        self.register_buffer("texts", torch.zeros(0, dtype=torch.int64))  # (n,)
-
-    def push(self, vectors: Tensor, texts: Tensor) -> None:
-        """vectors: (B, dim). texts: (B,) from `text_ids`."""
-        self.vectors = torch.cat([vectors.detach(), self.vectors])[: self.size]
-        self.texts = torch.cat([texts.to(self.texts.device), self.texts])[: self.size]
-
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
-        # A checkpoint holds as many rows as the queue had: make room for them.
-        for name in ("vectors", "texts"):
-            setattr(self, name, state_dict[prefix + name].to(getattr(self, name).device))
-        super()._load_from_state_dict(state_dict, prefix, *rest)
-
-
-def text_ids(texts: Iterable[str]) -> Tensor:
-    """(n,) int64: equal for equal texts; for others equal with negligible probability."""
-    hashes = (hashlib.blake2b(t.encode(errors="surrogatepass"), digest_size=8) for t in texts)
-    return torch.from_numpy(np.frombuffer(b"".join(h.digest() for h in hashes), "<i8").copy())
 
 
 class MaskedLanguageModel(nn.Module):
