@@ -64,5 +64,4 @@ def _packaged(source: str, config: RuntimeConfig, layers: int | None) -> Encoder
         precision=config.precision,
         device=config.device,
         layers=layers,
-        trust_remote_code=config.trust_remote_code,
     )

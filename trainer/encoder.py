@@ -74,7 +74,6 @@ class Encoder:
         precision: Precision | str = Precision.AUTO,
         device: str | None = None,
         layers: int | None = None,
-        trust_remote_code: bool = False,
         shared: bool = False,
     ) -> "Encoder":
         """The encoder in a folder, on the model hub, or packaged.
@@ -92,16 +91,14 @@ class Encoder:
             device: a torch device name; by default a GPU if torch sees one.
             layers: number of layers of the network to keep, from the first. Faster, and still good
                 where the model was trained for it (2-D Matryoshka, Li et al., arXiv 2402.14776).
-            trust_remote_code: run Python code that comes with the model, which is logged as a
-                warning. Without it the code is never run, and a model that needs it is refused.
             shared: use the model that this process has loaded with the same arguments, if it still
                 does and the files are the same; then nobody may train its `module`.
 
         Raises:
             ModelError: there is no such model, or it cannot be run this way.
         """
-        config = RuntimeConfig(runtime, precision, device, trust_remote_code)
-        place = Source.find(source, layers, trust_remote_code=trust_remote_code)
+        config = RuntimeConfig(runtime, precision, device)
+        place = Source.find(source, layers)
         return cls((_share if shared else open_handle)(config, place), place.name)
 
     @property

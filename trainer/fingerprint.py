@@ -4,7 +4,6 @@ The same of a folder and of the model in memory, before a save and after a load,
 """
 
 import hashlib
-import inspect
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -58,7 +57,6 @@ def of_model(model: "Model", description: Description) -> str:
     names = {name: name for name in sorted(stored)}
     values: dict[str, Any] = {
         "network": configuration(config),
-        "code": _code(module.transformer),
         "pooling": [*pooling, True],
         "head": [
             [type(layer).__name__, getattr(layer, "activation_name", "")] for layer in module.head
@@ -118,10 +116,3 @@ def _deciding(values: Mapping[str, Any]) -> dict[str, Any]:
             continue
         deciding[name] = _deciding(value) if isinstance(value, Mapping) else value
     return dict(json.loads(json.dumps(deciding, default=str)))
-
-
-def _code(network: Any) -> list[str]:
-    """The source of a network's classes that came with its folder; [] for one of transformers."""
-    kinds = {type(part) for part in network.modules()}
-    ours = [kind for kind in kinds if kind.__module__.startswith("transformers_modules.")]
-    return sorted({inspect.getsource(inspect.getmodule(kind) or kind) for kind in ours})

@@ -21,7 +21,6 @@ WAIT = 60.0
 _WORDS: dict[str, str] = {
     **dict.fromkeys(Precision, "precision"),
     **dict.fromkeys(RuntimeKind, "runtime"),
-    "trust-remote-code": "trust_remote_code",
 }
 """Word of --runtime → the field of RuntimeConfig that it sets."""
 
@@ -48,7 +47,7 @@ def assignment(text: str) -> tuple[str, Any]:
 
 
 def _runtime(text: str) -> RuntimeConfig:
-    """A runtime, a precision, a device, a permission; each at most once. Raises ModelError."""
+    """A runtime, a precision, a device; each at most once. Raises ModelError."""
     config: dict[str, Any] = {}
     for word in text.split(","):
         is_device = re.fullmatch("cpu|mps|(cuda|xpu)(:[0-9]+)?", word)
@@ -56,9 +55,9 @@ def _runtime(text: str) -> RuntimeConfig:
         if not name or name in config:
             raise click.BadParameter(
                 "expected auto, native or torch; fp32, bf16 or fp16; cpu, cuda, cuda:1 or mps; "
-                f"trust-remote-code; each kind once, with commas, got {text!r}"
+                f"each kind once, with commas, got {text!r}"
             )
-        config[name] = name == "trust_remote_code" or word
+        config[name] = word
     return RuntimeConfig(**config)
 
 
@@ -92,7 +91,7 @@ RUNTIME = click.option(
     default="auto",
     metavar="WORD,…",
     help="Runtime of the encoder: native or torch; with torch also fp32, bf16 or fp16, and cpu, "
-    "cuda or mps, with commas. trust-remote-code runs Python code that comes with a model.",
+    "cuda or mps, with commas.",
 )
 
 

@@ -4,7 +4,6 @@ import json
 import re
 import shlex
 import shutil
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -17,42 +16,15 @@ from safetensors.numpy import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from transformers import PreTrainedModel
 
-from searchengine import SearchEngine
 from searchengine.cli import cli
-from searchengine.errors import CollectionError
 from searchengine.trainer.card import model_card
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.errors import ConfigError, ModelError
+from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.model_folder import Model
 from searchengine.trainer.model.modules import Classifier
-from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
-from searchengine.trainer.training.loop import train
-from searchengine.trainer.training.train_config import TrainConfig
 from tests.tiny_model import WIDTH, write_json, write_sentence_transformer
 
 TEXTS = ["the whale sleeps in the sea", "a dog", "two old birds sing near the big green tree"]
-# Leaves a file behind when it is run.
-CODE = """
-from pathlib import Path
-from transformers import BertConfig, BertModel
-
-Path({ran!r}).touch()
-
-class OwnConfig(BertConfig):
-    model_type = "own"
-
-class OwnModel(BertModel):
-    config_class = OwnConfig
-    factor = 1.0
-
-    def __init__(self, config):
-        super().__init__(config, add_pooling_layer=False)
-
-    def forward(self, *args, **kwargs):
-        found = super().forward(*args, **kwargs)
-        found[0][..., 0] *= self.factor
-        return found
-"""
 
 
 def change_json(path: Path, **values: Any) -> None:
@@ -63,75 +35,15 @@ def change_json(path: Path, **values: Any) -> None:
 # ---------------------------------------------------------------------------------- code of a model
 
 
-@pytest.fixture
-def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file that the code in `with_code` leaves behind."""
-    modules = str(tmp_path / "modules")
-    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", modules)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    return tmp_path / "ran"
-
-
-@pytest.fixture
-def with_code(tmp_path: Path, ran: Path) -> Path:
-    """A model of a type that only the code in its folder knows."""
-    folder = write_sentence_transformer(tmp_path / "own")
-    (folder / "own_code.py").write_text(CODE.format(ran=str(ran)))
+def test_code_of_a_model_is_never_run(tmp_path: Path) -> None:
+    """That of a type that only the code in its folder knows, which leaves a file behind."""
+    folder, ran = write_sentence_transformer(tmp_path / "own"), tmp_path / "ran"
+    (folder / "own_code.py").write_text(f"from pathlib import Path\nPath({str(ran)!r}).touch()")
     auto_map = {"AutoConfig": "own_code.OwnConfig", "AutoModel": "own_code.OwnModel"}
     change_json(folder / "config.json", model_type="own", auto_map=auto_map)
-    return folder
-
-
-def test_code_of_a_model_is_refused_without_a_question(with_code: Path, ran: Path) -> None:
-    with pytest.raises(ModelError, match=r"needs Python code .*own_code.OwnModel.*trust-remote"):
-        Encoder.load(with_code)
-    with pytest.raises(ModelError, match="needs Python code"):
-        Encoder.load(with_code, trust_remote_code=False)
-    pairs = with_code.parent / "pairs.tsv"
-    pairs.write_text("anchor\tpositive\na dog\tthe dog\n")
-    with pytest.raises(
-        ConfigError, match="needs Python code that came with it; training runs none"
-    ):
-        train(TrainConfig(train=(pairs,), base=str(with_code), out=with_code.parent / "out"))
+    with pytest.raises(ModelError, match="own needs Python code that came with it, which is never"):
+        Encoder.load(folder)
     assert not ran.exists()
-
-
-def test_trusted_code_of_a_model_runs_by_torch_and_is_logged(
-    with_code: Path, ran: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("SEARCHENGINE_RUNTIME")
-    plain = Encoder.load(write_sentence_transformer(with_code.parent / "plain"), precision="fp32")
-    encoder = Encoder.load(with_code, trust_remote_code=True, precision="fp32")
-    assert ran.exists() and "own_code.OwnModel" in caplog.text
-    np.testing.assert_allclose(encoder.encode(TEXTS), plain.encode(TEXTS), atol=1e-6)
-    chosen = Encoder.load(with_code, trust_remote_code=True, device="cpu").runs_on
-    assert chosen.startswith("torch") and "own_code.OwnConfig, own_code.OwnModel" in chosen
-    with pytest.raises(ModelError, match="native runtime cannot run"):
-        Encoder.load(with_code, trust_remote_code=True, runtime="native")
-    # Other code is another fingerprint.
-    other = shutil.copytree(with_code, with_code.parent / "other")
-    code = (other / "own_code.py").read_text()
-    (other / "own_code.py").write_text(code.replace("factor = 1.0", "factor = 9.0"))
-    second = Encoder.load(other, trust_remote_code=True, precision="fp32")
-    assert np.abs(encoder.encode(TEXTS) - second.encode(TEXTS)).max() > 0.01
-    assert encoder.fingerprint != second.fingerprint
-    again = Encoder.load(with_code, trust_remote_code=True, precision="fp32")
-    assert again.fingerprint == encoder.fingerprint
-
-
-def test_a_collection_does_not_remember_that_code_was_trusted(
-    with_code: Path, tmp_path: Path
-) -> None:
-    trusting = RuntimeConfig(trust_remote_code=True)
-    with SearchEngine.create(tmp_path / "c.index", with_code, runtime=trusting) as engine:
-        engine.add([{"_id": "1", "text": "a dog"}])
-    with SearchEngine.open(tmp_path / "c.index", runtime=trusting) as engine:
-        assert [hit.key for hit in engine.search("dog")] == ["1"]
-    with (
-        SearchEngine.open(tmp_path / "c.index") as engine,
-        pytest.raises(CollectionError, match="needs Python code that came with it"),
-    ):
-        engine.search("dog")
 
 
 # ------------------------------------------------------------------ sentence-transformers' settings

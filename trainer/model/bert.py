@@ -23,7 +23,6 @@ from searchengine.trainer.model.layout import (
     max_tokens,
     model_stages,
     position_offset,
-    remote_code,
     transformer_settings,
 )
 from searchengine.trainer.model.tokens import Description, Tokenization
@@ -139,8 +138,6 @@ class Bert:
 
 def read_bert(source: Source) -> Bert:
     """The model of a source. Raises OtherModelError, and ModelError for a damaged folder."""
-    if names := remote_code(source.folder):
-        raise OtherModelError(f"it comes with Python code of its own ({', '.join(names)})")
     stages = model_stages(source.folder)
     place = stages[0][1]
     config = read_object(place / "config.json")

@@ -1,8 +1,7 @@
 """The JSON files of a model folder, checked; read without torch."""
 
-import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,7 @@ MODEL_CONFIG = "config_sentence_transformers.json"
 TRANSFORMER_CONFIG = "sentence_bert_config.json"
 TOKENIZER = "tokenizer.json"
 LIBRARY = "sentence_transformers."
-# Files of a model folder that may name Python code in it.
-CONFIGS, ADAPTER = ("config.json", "tokenizer_config.json"), "adapter_config.json"
+ADAPTER = "adapter_config.json"
 PLAIN = Path()  # in place of the folder of a module that a plain folder does not have
 # Of unit rows all three put the same documents first; of others only the cosine is ours.
 UNIT_SIMILARITIES = ("cosine", "dot", "euclidean")
@@ -96,21 +94,6 @@ def listed_modules(folder: Path) -> list[tuple[str, Path]]:
     return modules
 
 
-def remote_code(folder: Path) -> list[str]:
-    """The classes in the folder's own code that its configs name, as transformers names them.
-
-    Found without running the code, in the folder and in the folders of its modules.
-    """
-    classes: set[str] = set()
-    for path in (path for name in CONFIGS for path in (folder / name, *folder.glob(f"*/{name}"))):
-        with suppress(*DAMAGE):  # it names none; whoever needs the file says what is wrong
-            for value in json.loads(path.read_text(encoding="utf-8"))["auto_map"].values():
-                # A tokenizer has two: a slow and a fast one, each perhaps null.
-                names = value if isinstance(value, list) else [value]
-                classes.update(str(name) for name in names if name)
-    return sorted(classes)
-
-
 def _require_complete(place: Path) -> None:
     """Raise ModelError for a network without its configuration, weights or tokenizer.
 
@@ -118,10 +101,10 @@ def _require_complete(place: Path) -> None:
     """
     if (place / ADAPTER).is_file():
         raise ModelError(f"{place} is an adapter (PEFT): merge it into its base model first")
-    read_object(place / CONFIGS[0])
+    read_object(place / "config.json")
     require_safetensors(place)
     vocabularies = (path for name in VOCABULARIES for path in place.glob(name))
-    if not any(vocabularies) and not remote_code(place):
+    if not any(vocabularies):
         raise ModelError(
             f"{place} has no tokenizer ({', '.join(VOCABULARIES)}): the model folder is incomplete"
         )

@@ -77,7 +77,7 @@ def read(source: Source) -> Model:
     """
     (_, place), *behind = model_stages(source.folder)
     settings = transformer_settings(place)
-    network, tokenizer = read_transformer(place, source.trust_remote_code)
+    network, tokenizer = read_transformer(place)
     modes, head, stated = read_head(source, behind, int(network.config.hidden_size))
     del stated["dim"]  # that of the module
     if source.layers is not None:

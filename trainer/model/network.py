@@ -1,6 +1,5 @@
 """The network of a model folder and its tokenizer, loaded by transformers from safetensors."""
 
-import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,25 +11,19 @@ import transformers
 from torch import nn
 
 from searchengine.trainer.errors import ModelError, first_line
-from searchengine.trainer.model.layout import check_layers, remote_code
+from searchengine.trainer.model.layout import check_layers
 
 # Encoder halves of encoder-decoder networks, which AutoModel would load whole.
 ENCODER_CLASSES = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}
-_log = logging.getLogger(__name__)
 # While transformers loads a model, it replaces PreTrainedModel.tie_weights for all threads, and
 # then puts back what it found: two at once would leave the replacement in place for ever.
 _one_at_a_time = threading.Lock()
 
 
-def read_transformer(place: Path, trust: bool) -> tuple[Any, Any]:
-    """The network with float32 weights and its tokenizer.
-
-    trust: Python code that comes with the folder may be run.
-    """
-    if trust and (code := ", ".join(remote_code(place))):
-        _log.warning(f"running the Python code that came with {place} ({code})")
+def read_transformer(place: Path) -> tuple[Any, Any]:
+    """The network with float32 weights and its tokenizer; code in the folder is never run."""
     # transformers asks on the terminal where the second is left open.
-    local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust}
+    local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     with _loading(place), _one_at_a_time:
         config = transformers.AutoConfig.from_pretrained(place, **local)
         loader: Any = transformers.AutoModel
@@ -62,11 +55,10 @@ def _loading(place: Path) -> Iterator[None]:
     except ModelError:
         raise
     except Exception as error:  # transformers raises many kinds; the reader needs one sentence
-        if (code := remote_code(place)) and "trust_remote_code" in str(error):
+        if "trust_remote_code" in str(error):
             raise ModelError(
-                f"{place} needs Python code that came with it ({', '.join(code)}), which is not "
-                "run: use another model, or read the code and, if you trust it, pass "
-                "trust_remote_code=True (--runtime trust-remote-code)"
+                f"{place} needs Python code that came with it, which is never run: use another "
+                "model, of a type that transformers knows"
             ) from None
         raise ModelError(
             f"{place} cannot be loaded by transformers: {first_line(error)}"

@@ -54,8 +54,6 @@ class RuntimeConfig:
         precision: of torch, which runs the network where one is named; "auto" is bf16 where the
             hardware computes it natively, else fp32.
         device: a torch device name; None: a GPU if torch sees one, else the processor.
-        trust_remote_code: Python code that comes with a model may be run, by torch. Otherwise it is
-            never run.
 
     Raises ModelError for unknown names, and for combinations that no runtime supports.
     """
@@ -63,7 +61,6 @@ class RuntimeConfig:
     runtime: RuntimeKind | str = RuntimeKind.AUTO
     precision: Precision | str = Precision.AUTO
     device: str | None = None
-    trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
         kind = _named("runtime", self.runtime, RuntimeKind)

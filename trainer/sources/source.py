@@ -9,7 +9,7 @@ import importlib
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -55,8 +55,6 @@ PUBLISHED: Mapping[str, Mapping[str, str]] = {
 }
 # The files of a model.
 FILES = ("*.json", "*.safetensors", "*.txt", "*.model")
-# Fetched from the hub only where it may be run.
-CODE = "*.py"
 VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model")  # a tokenizer has at least one of them
 CHECKPOINT, RUNS = "checkpoint", "runs"  # inside a model folder: an unfinished run; its logs
 # The package of the starter, all-MiniLM-L6-v2, which needs no internet.
@@ -84,19 +82,15 @@ class Source:
         folder: where its files are stored.
         starter: which form of the starter it is; None for another model.
         layers: number of its layers to keep; None is all.
-        trust_remote_code: Python code that comes with it may be run.
     """
 
     name: str
     folder: Path
     starter: Starter | None = None
     layers: int | None = None
-    trust_remote_code: bool = False
 
     @classmethod
-    def find(
-        cls, source: str | Path, layers: int | None = None, *, trust_remote_code: bool = False
-    ) -> "Source":
+    def find(cls, source: str | Path, layers: int | None = None) -> "Source":
         """The model of a folder or name, without reading it. Raises ModelError."""
         if layers is not None and (type(layers) is not int or layers < 1):
             raise ModelError(f"layers is {layers!r}: expected a whole number of at least 1")
@@ -108,13 +102,13 @@ class Source:
             source = NAMES.get(source, source)
         if os.path.isdir(source):
             folder = Path(source)
-            found = cls(str(folder.resolve()), folder, None, layers, trust_remote_code)
+            found = cls(str(folder.resolve()), folder, None, layers)
             found._require_readable()
             return found
         if isinstance(source, str) and may_be_hub_name(source):
-            folder = _from_hub(source, trust_remote_code)
+            folder = _from_hub(source)
             name = f"{source.partition('@')[0]}@{folder.name}"
-            return cls(name, folder, None, layers, trust_remote_code)
+            return cls(name, folder, None, layers)
         raise ModelError(
             f"no model at {source}: expected a model folder, a name on the model hub, or "
             f"one of {', '.join(dict.fromkeys((*Starter, *NAMES)))}"
@@ -123,22 +117,22 @@ class Source:
     def state(self) -> tuple[tuple[object, ...], ...]:
         """Changes when a file of the model does: path, inode, size and times of each."""
         states = []
-        for path in self._paths((*FILES, CODE)):
+        for path in self._paths():
             with suppress(OSError):  # removed just now, or a link to nothing
                 states.append((path.relative_to(self.folder).as_posix(), *file_state(path.stat())))
         return tuple(states)
 
     def _require_readable(self) -> None:
         """Raise ModelError for a file that this user may not read: others call it missing."""
-        for path in (self.folder, *self._paths(FILES)):
+        for path in (self.folder, *self._paths()):
             if path.exists() and not os.access(path, os.R_OK):
                 raise ModelError(f"{path}: {FORBIDDEN}")
 
-    def _paths(self, patterns: Sequence[str]) -> list[Path]:
+    def _paths(self) -> list[Path]:
         folder = self.folder
         return sorted(
             path
-            for pattern in patterns
+            for pattern in FILES
             for path in (*folder.glob(pattern), *folder.glob(f"*/{pattern}"))
             if path.parent.name != CHECKPOINT or path.parent == folder
         )
@@ -149,21 +143,20 @@ def may_be_hub_name(source: str) -> bool:
     return re.fullmatch(r"[^./~\\][^/\\]*(/[^/\\]+)?", source) is not None
 
 
-def _from_hub(name: str, code: bool) -> Path:
+def _from_hub(name: str) -> Path:
     """The folder of a hub model in the hub's cache, downloaded if it is not there.
 
     A name with a commit needs no internet where the cache has all of it; any other one is asked
-    for, and read from the cache where the hub does not answer. code: with the Python code in it.
+    for, and read from the cache where the hub does not answer.
     """
     import huggingface_hub  # half a second that other models do without
 
     repository, _, revision = name.partition("@")
-    patterns = [*FILES, CODE] if code else list(FILES)
     snapshot = partial(
         huggingface_hub.snapshot_download,
         repository,
         revision=revision or None,
-        allow_patterns=patterns,
+        allow_patterns=list(FILES),
     )
     cached = None
     try:

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from searchengine.trainer import fingerprint
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.errors import ConfigError, ModelError
+from searchengine.trainer.errors import ConfigError
 from searchengine.trainer.evaluation.intervals import Values
-from searchengine.trainer.model.layout import remote_code
 from searchengine.trainer.model.model_folder import Model, describe, read
 from searchengine.trainer.model.modules import Classifier, Dense
 from searchengine.trainer.sources.source import Source
@@ -134,16 +133,7 @@ def make_run(config: TrainConfig, measure: Measure | None) -> Run:
 
 def load_base(config: TrainConfig, examples: Batch) -> tuple[Model, Dense | None]:
     """The base model as it is to be trained, and a layer behind it for training only."""
-    source = Source.find(config.base)
-    try:
-        model = read(source)
-    except ModelError:
-        if not remote_code(source.folder):
-            raise
-        raise ConfigError(
-            f"base is {config.base}, which needs Python code that came with it; training runs "
-            "none: choose another base"
-        ) from None
+    model = read(Source.find(config.base))
     if config.prompts:
         model = replace(model, prompts={**model.prompts, **config.prompts})
     if config.window is not None:
