@@ -16,7 +16,7 @@ import numpy as np
 from searchengine.backends.contract import Backend, Snapshot, has_words
 from searchengine.backends.entries import all_entries, entries, ids, keys_of
 from searchengine.backends.folder.collection import Collection
-from searchengine.backends.folder.folders import check_name, folder_of, new_folder, reading_errors
+from searchengine.backends.folder.folders import check_name, folder_errors, folder_of, new_folder
 from searchengine.backends.folder.snapshot import Snapshot as FolderSnapshot
 from searchengine.backends.folder.store import SegmentRow, Store
 from searchengine.backends.mode import CHOSEN, Mode
@@ -88,7 +88,7 @@ def export(snapshot: Snapshot, path: Path, collection: Path | str) -> int:
     with _new_folder(path, collection) as folder:
         if isinstance(snapshot, FolderSnapshot):
             check_tables(snapshot)
-            with reading_errors(snapshot.path):
+            with folder_errors(snapshot.path):
                 for segment in snapshot.segments.values():
                     for _ in segment.verified():
                         pass

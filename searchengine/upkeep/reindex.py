@@ -19,15 +19,15 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
+from uuid import uuid4
 
 from searchengine.backends.contract import Backend, has_words
 from searchengine.backends.entries import ids
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.folders import (
-    Owner,
+    Scratch,
+    folder_errors,
     folder_of,
-    os_errors,
-    segment_errors,
     segments_folder,
 )
 from searchengine.backends.folder.store import Changes, SegmentRow, Store, Work
@@ -176,7 +176,7 @@ class FolderPlace:
 
     def __init__(self, collection: Collection) -> None:
         self._collection = collection
-        self._owner: Owner | None = None  # of the folder of the new collection
+        self._owner: Scratch | None = None  # of the folder of the new collection
 
     @contextmanager
     def beside(self, settings: Mapping[str, Any]) -> Iterator[Collection]:
@@ -187,18 +187,19 @@ class FolderPlace:
         path = self._collection.path
         with self._collection.open_store() as store, ExitStack() as stack:
             transaction = store.transaction(self._collection.wait)
-            with transaction, segments_folder(path, store), os_errors(path):
+            with transaction, segments_folder(path, store), folder_errors(path, changing=True):
                 if (work := _pending(store)) is None:
-                    self._owner = owner = Owner(path)
+                    # `pending` stays: another process may be about to make a lock in it.
+                    self._owner = owner = Scratch(path / "pending" / uuid4().hex)
                     owner.make()
                     stack.callback(owner.release)
-                    Changes(store).start_work(owner.name, settings)
+                    Changes(store).start_work(owner.folder.name, settings)
                 else:
                     self._owner = owner = _taken(path, work)
                     stack.callback(owner.release)
                     settings = work.details["settings"]
                     Changes(store).continue_work(work)
-            with os_errors(owner.folder):
+            with folder_errors(owner.folder, changing=True):
                 owner.folder.mkdir(exist_ok=True)
                 shutil.rmtree(owner.folder / _LINKED, ignore_errors=True)  # of a killed process
             tokenizer = Analyzer.parse(store.settings()["tokenizer"])
@@ -239,17 +240,10 @@ class FolderPlace:
         for row in target.segments:  # reads them all, while nobody waits
             self._linked(target, row)
         wait = max(self._collection.wait, _PATIENCE)
-        with (
-            self._collection.open_store() as store,
-            self._collection.writing(store, wait) as writer,
-        ):
+        with self._collection.writing(wait=wait) as writer:
             values = finish()
             self._adopt(writer, target)
-            for name, value in values.items():
-                if value is None:
-                    writer.changes.unset(name)
-                else:
-                    writer.changes.set(name, value)
+            writer.changes.configure(values)
             writer.changes.forget_vectors()
         assert self._owner is not None
         self._owner.clear()
@@ -301,7 +295,7 @@ class FolderPlace:
         if (parent / source.name).exists():
             return parent / source.name
         (segment,) = target.open_segments([row]).values()
-        with os_errors(self._collection.path), segment_errors(target.path):
+        with folder_errors(self._collection.path, changing=True), folder_errors(target.path):
             parent.mkdir(exist_ok=True)
             return link_segment(source, segment, parent, passages=False)
 
@@ -311,8 +305,8 @@ def _pending(store: Store) -> Work | None:
     return next(iter(store.works()), None)
 
 
-def _taken(path: Path, work: Work) -> Owner:
-    owner = Owner(path, work.folder)
+def _taken(path: Path, work: Work) -> Scratch:
+    owner = Scratch(path / "pending" / work.folder)
     if not owner.take():
         raise CollectionBusy(
             f"{path} is being reindexed by another process ({work.details['by']}); "

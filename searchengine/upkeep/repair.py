@@ -243,7 +243,7 @@ class _Tables:
                     "nothing was changed; restore the folder from a backup, or index the documents "
                     "again"
                 )
-            self._changes.unset(name)
+            self._changes.configure({name: None})
             self._note(f"setting {name}: {fault}", "removed")
         if not self._store.read("SELECT 1 FROM settings WHERE name = 'mode'"):
             words = self.settings["tokenizer"] != Tokenizer.NONE  # else it would be by vectors

@@ -11,7 +11,7 @@ from searchengine.backends.contract import Backend, Entry, Snapshot
 from searchengine.backends.entries import all_entries
 from searchengine.backends.filters import sqlite as fields
 from searchengine.backends.folder.collection import Collection
-from searchengine.backends.folder.folders import reading_errors
+from searchengine.backends.folder.folders import folder_errors
 from searchengine.backends.folder.schema import BEHIND, CATCH_UP
 from searchengine.backends.folder.snapshot import Snapshot as FolderSnapshot
 from searchengine.backends.folder.store import SegmentRow, Store
@@ -164,7 +164,7 @@ def settled(
             try:
                 for row in snapshot.segments:
                     if row not in done:
-                        with reading_errors(collection.path):
+                        with folder_errors(collection.path):
                             act(row)
                         done.add(row)
             except (CollectionError, OSError):

@@ -15,10 +15,10 @@ import numpy as np
 from searchengine.backends.contract import Entry, Known, check_unchanged, checked
 from searchengine.backends.folder.folders import (
     DATABASE,
-    Scratch,
     check_name,
     is_free,
     new_folder,
+    new_scratch,
 )
 from searchengine.backends.folder.merging import to_merge
 from searchengine.backends.folder.store import Changes, SegmentRow, Store
@@ -82,21 +82,20 @@ class Collection(View):
         entries = list(last.values())
         keys = [*last, *(entry.document.key for entry in metadata), *unchanged]
         rows = sum(len(entry.spans) for entry in entries)
-        writes = bool(entries or metadata)
-        if not (writes or finished):
-            return
-        with self.open_store(self.identity if writes else None) as store:  # that `expected` is of
-            if writes:
-                with self.writing(store, made_by=made_by if entries else None) as writer:
-                    before = store.known(keys)
-                    check_unchanged(expected, before, keys)
-                    if choose is not None and not store.ids_after(-1, None, 1).size:
-                        _configure(writer.changes, choose(store.settings()))
-                    writer.changes.write(entries, before, writer.changes.next_passage())
-                    writer.changes.set_metadata(metadata, before)
-                    if rows:
-                        writer.append(_blocks(entries), progress, rows)
-            self._merge_due(store, finished or 0, progress)
+        if entries or metadata:  # in the folder that `expected` is of
+            made_by = made_by if entries else None
+            with self.writing(made_by=made_by, identity=self.identity) as writer:
+                store, changes = writer.store, writer.changes
+                before = store.known(keys)
+                check_unchanged(expected, before, keys)
+                if choose is not None and not store.ids_after(-1, None, 1).size:
+                    changes.configure(choose(store.settings()))
+                changes.write(entries, before, changes.next_passage())
+                changes.set_metadata(metadata, before)
+                if rows:
+                    writer.append(_blocks(entries), progress, rows)
+        if entries or metadata or finished:
+            self._merge_due(finished or 0, progress)
 
     def delete(
         self,
@@ -105,48 +104,49 @@ class Collection(View):
         still: Callable[[str], bool] = lambda key: True,
     ) -> int:
         """As Backend; of `keys` those for which `still` holds once no other process writes."""
-        with self.open_store() as store:
-            with self.writing(store) as writer:
-                if where is not None:
-                    documents = writer.store.matching(where).tolist()
-                else:
-                    stored = store.ids_of(keys or ())
-                    documents = [number for key, number in stored.items() if still(key)]
-                writer.changes.remove(documents)
-            self._merge_due(store)
+        with self.writing() as writer:
+            if where is not None:
+                documents = writer.store.matching(where).tolist()
+            else:
+                stored = writer.store.ids_of(keys or ())
+                documents = [number for key, number in stored.items() if still(key)]
+            writer.changes.remove(documents)
+        self._merge_due()
         return len(documents)
 
     def configure(self, values: Mapping[str, Any], *, fields: Iterable[str] = ()) -> None:
-        with self.open_store() as store, self.writing(store) as writer:
+        with self.writing() as writer:
             for name in fields:
                 writer.changes.index_field(name)
-            _configure(writer.changes, values)
+            writer.changes.configure(values)
 
     def optimize(self, progress: Progress | None = None) -> None:
         """Merge all segments into one without deleted rows.
 
         Raises CollectionBusy if another process is writing for longer than `wait`.
         """
-        with self.open_store() as store:
-            if store.segments():
-                with self.writing(store) as writer:
-                    writer.merge(store.segments(), progress=progress)
+        with self.writing() as writer:
+            writer.merge(writer.store.segments(), progress=progress)
 
-    def _merge_due(self, store: Store, finished: int = 0, progress: Progress | None = None) -> None:
+    def _merge_due(self, finished: int = 0, progress: Progress | None = None) -> None:
         """Merge segments while there are too many; each merge is a commit, behind a change.
 
         `finished`: as for to_merge.
         """
 
-        def due() -> list[SegmentRow]:
+        def due(store: Store) -> list[SegmentRow]:
             rows = store.segments()
             sizes = [(row.rows - store.dead_count(row), row.rows) for row in rows]
             return [rows[i] for i in to_merge(sizes, finished)]
 
+        def is_due() -> bool:
+            with self.reading() as snapshot:
+                return bool(due(snapshot.store))
+
         try:
-            while due():
-                with self.writing(store) as writer:
-                    writer.merge(due(), progress=progress)  # none if others have merged meanwhile
+            while is_due():
+                with self.writing() as writer:  # nothing if others have merged meanwhile
+                    writer.merge(due(writer.store), progress=progress)
         except CollectionBusy:
             pass  # the last process to write merges
         except CollectionError as error:  # the change before is committed
@@ -171,9 +171,8 @@ class Collection(View):
             if building is not None:
                 building(step, done, rows)
 
-        with self.open_store() as store:
-            with self.writing(store) as writer:
-                writer.rebuild(measured, config, tuning, progress)
+        with self.writing() as writer:
+            writer.rebuild(measured, config, tuning, progress)
 
     def remove_if_empty(self) -> None:
         """Close, and remove the folder if it has no document and no other process has it open.
@@ -185,22 +184,13 @@ class Collection(View):
             store.execute("BEGIN EXCLUSIVE")
             is_empty = not store.segments() and not any(store.counts())
             if is_empty:  # at once: a process that is killed leaves all of it, or none
-                scratch = Scratch(self.path.parent, f".{self.path.name}.{uuid4().hex}.new")
+                scratch = new_scratch(self.path)
                 scratch.take()
                 self.path.rename(scratch.folder)
                 scratch.clear()
             store.execute("ROLLBACK")
             if not is_empty:  # others have filled it meanwhile; the next writer does it, too
                 store.execute("PRAGMA journal_mode = wal")
-
-
-def _configure(changes: Changes, values: Mapping[str, Any]) -> None:
-    """Write settings; None removes one."""
-    for name, value in values.items():
-        if value is None:
-            changes.unset(name)
-        else:
-            changes.set(name, value)
 
 
 def _blocks(entries: Sequence[Entry]) -> Iterator[Floats]:

@@ -42,8 +42,6 @@ _LOOK = 5  # seconds in which another process has seen whether a lock is held
 def check_name(path: Path) -> None:
     """Raise CollectionError for a path that no collection can have."""
     try:
-        if "\0" in os.fspath(path):
-            raise CollectionError("the path of a collection must not contain a NUL; choose another")
         str(path).encode()
         path.resolve().exists()
     except UnicodeEncodeError:  # faiss could not open it
@@ -54,9 +52,9 @@ def check_name(path: Path) -> None:
         raise CollectionError(
             "the current folder was removed; change to one that is there"
         ) from error
-    except (OSError, RuntimeError) as error:  # longer than the system allows, or a loop of links
-        reason = getattr(error, "strerror", None) or "a loop of links"
-        raise CollectionError(f"{path!s:.200}: {reason}; choose another path") from error
+    except (OSError, RuntimeError, ValueError) as error:  # too long, a loop of links, or a NUL
+        reason = getattr(error, "strerror", None) or error
+        raise CollectionError(f"{str(path)!r:.200}: {reason}; choose another path") from error
 
 
 def folder_of(path: Path, number: int) -> Path:
@@ -95,7 +93,7 @@ def checksum(path: Path) -> str:
 def segments_folder(path: Path, store: Store) -> Iterator[int]:
     """Open the folder of segments next to this database, even if its name is taken meanwhile."""
     with ExitStack() as stack:
-        with os_errors(path):
+        with folder_errors(path, changing=True):
             try:
                 folder = stack.enter_context(open_folder(path / "segments"))
             except FileNotFoundError as error:
@@ -135,7 +133,7 @@ def remove_unnamed(path: Path, store: Store, before: set[str]) -> None:
     with (
         store.transaction(queue=False),
         segments_folder(path, store) as folder,
-        os_errors(path),
+        folder_errors(path, changing=True),
     ):
         named = {folder_of(path, row.id).name for row in store.segments()}
         for name in before & segment_folders(folder) - named:
@@ -146,45 +144,30 @@ def remove_unnamed(path: Path, store: Store, before: set[str]) -> None:
 
 
 @contextmanager
-def segment_errors(path: Path) -> Iterator[None]:
-    """Raise an error of a segment as CollectionError, with the way out."""
+def folder_errors(path: Path, *, changing: bool = False) -> Iterator[None]:
+    """Raise what stops a reading (a limit, a permission, a damaged segment) as CollectionError.
+
+    `changing`: what stops a change, too (disk full, read-only folder, …), which is undone.
+    """
+    undone = "; the change was undone" if changing else ""
     try:
         yield
     except SegmentFormatError as error:
         raise CollectionError(str(error)) from error
-    except SegmentError as error:
+    except (SegmentError, OSError, MemoryError) as error:
         if limit := exhausted(error):
-            raise CollectionError(f"{path}: {limit}") from error
-        raise CollectionError(
-            f"{error}; the texts are in {path / DATABASE}: restore the folder from a copy, or "
-            f"encode them again with: searchengine repair {path}"
-        ) from error
-
-
-@contextmanager
-def os_errors(path: Path) -> Iterator[None]:
-    """Raise what stops a change (disk full, read-only folder, …) as CollectionError."""
-    try:
-        with segment_errors(path):
-            yield
-    except (OSError, MemoryError) as error:
-        limit = exhausted(error)
-        reason = limit or getattr(error, "strerror", None) or error
-        way_out = "" if limit else ", free some space or choose a folder that can be written"
-        raise CollectionError(f"{path}: {reason}; the change was undone{way_out}") from error
-
-
-@contextmanager
-def reading_errors(path: Path) -> Iterator[None]:
-    """Raise what stops reading (a limit, a permission, a damaged segment) as CollectionError."""
-    try:
-        with segment_errors(path):
-            yield
-    except PermissionError as error:
-        raise CollectionError(f"{error.filename}: {FORBIDDEN}") from error
-    except (OSError, MemoryError) as error:
-        if limit := exhausted(error):
-            raise CollectionError(f"{path}: {limit}") from error
+            raise CollectionError(f"{path}: {limit}{undone}") from error
+        if isinstance(error, SegmentError):
+            raise CollectionError(
+                f"{error}; the texts are in {path / DATABASE}: restore the folder from a copy, or "
+                f"encode them again with: searchengine repair {path}"
+            ) from error
+        reason = getattr(error, "strerror", None) or error
+        if changing:
+            way_out = "free some space or choose a folder that can be written"
+            raise CollectionError(f"{path}: {reason}{undone}, {way_out}") from error
+        if isinstance(error, PermissionError):
+            raise CollectionError(f"{error.filename}: {FORBIDDEN}") from error
         raise
 
 
@@ -195,15 +178,13 @@ class Scratch:
     """A scratch folder, and the lock beside it, which its process holds until `release`.
 
     Attributes:
-        name: of the folder.
         folder: its path; it need not exist.
     """
 
-    def __init__(self, parent: Path, name: str) -> None:
+    def __init__(self, folder: Path) -> None:
         from filelock import FileLock  # takes longer to import than a search
 
-        self.name, self.folder = name, parent / name
-        self._lock = FileLock(parent / f"{name}.lock")
+        self.folder, self._lock = folder, FileLock(f"{folder}.lock")
 
     def take(self) -> bool:
         """Take the lock, unless another thread or process has it."""
@@ -242,17 +223,6 @@ class Scratch:
         self.release()
 
 
-class Owner(Scratch):
-    """The folder `pending/NAME` of a reindex of the collection `path`; without a name a new one.
-
-    The folder `pending` stays, empty as it may be: another process may be about to make a lock in
-    it.
-    """
-
-    def __init__(self, path: Path, name: str = "") -> None:
-        super().__init__(path / "pending", name or uuid4().hex)
-
-
 def remove_dead_scratch(parent: Path, kept: Collection[str] = (), *, own: bool = False) -> None:
     """Remove the scratch folders in `parent` that belong to dead processes, but those `kept`.
 
@@ -265,8 +235,13 @@ def remove_dead_scratch(parent: Path, kept: Collection[str] = (), *, own: bool =
         locks = found + [f"{name}.lock" for name in found if own]
         for name in {match[1] for lock in locks if (match := _LOCK.fullmatch(lock))} - {*kept}:
             with suppress(OSError):
-                if (scratch := Scratch(parent, name)).take():
+                if (scratch := Scratch(parent / name)).take():
                     scratch.clear()
+
+
+def new_scratch(path: Path) -> Scratch:
+    """One beside a folder, for what is to get its name, or to lose it."""
+    return Scratch(path.parent / f".{path.name}.{uuid4().hex}.new")
 
 
 @contextmanager
@@ -280,7 +255,7 @@ def new_folder(path: Path) -> Iterator[Path]:
         CollectionError: the disk is full, or the folder cannot be written or replaced.
     """
     path = path.resolve()
-    with os_errors(path):
+    with folder_errors(path, changing=True):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except FileExistsError as error:
@@ -293,7 +268,7 @@ def new_folder(path: Path) -> Iterator[Path]:
                 "current folder, or in a folder that cannot be written; name a folder inside it"
             )
         remove_dead_scratch(path.parent)
-        scratch = Scratch(path.parent, f".{path.name}.{uuid4().hex}.new")
+        scratch = new_scratch(path)
         folder = scratch.make()
         try:
             if present:  # first: the database takes over the mode

@@ -425,9 +425,13 @@ class Changes:
             [(name, json.dumps(value))],
         )
 
-    def unset(self, name: str) -> None:
-        """Remove one setting."""
-        self._many("DELETE FROM settings WHERE name = ?", [(name,)])
+    def configure(self, values: Mapping[str, Any]) -> None:
+        """Write settings; None removes one."""
+        for name, value in values.items():
+            if value is None:
+                self._many("DELETE FROM settings WHERE name = ?", [(name,)])
+            else:
+                self.set(name, value)
 
     def forget_vectors(self) -> None:
         """Note of every document that its vectors come from the encoder."""

@@ -15,8 +15,8 @@ from searchengine.backends.folder.folders import (
     DATABASE,
     check_name,
     checksum,
+    folder_errors,
     folder_of,
-    reading_errors,
     remove_unnamed,
 )
 from searchengine.backends.folder.snapshot import Snapshot
@@ -137,7 +137,7 @@ class View(Backend):
 
     def refresh(self) -> None:
         """Show the newest commit of the collection that is in this folder now."""
-        with self._advancing, reading_errors(self.path):
+        with self._advancing, folder_errors(self.path):
             current = self._current()
             with Store(self.path / DATABASE, readers=1) as store:
                 if (store.identity, store.settings().get("commit_id")) == (
@@ -183,40 +183,50 @@ class View(Backend):
 
     @contextmanager
     def writing(
-        self, store: Store, wait: float | None = None, made_by: Mapping[str, Any] | None = None
+        self,
+        *,
+        wait: float | None = None,
+        made_by: Mapping[str, Any] | None = None,
+        identity: Identity | None = None,
     ) -> Iterator[Writer]:
         """A transaction. Afterwards its commit is shown, and replaced folders are removed.
 
         `wait`: seconds to wait for another writer; None: as the view was opened. `made_by`: the
         settings that the passages and vectors to add were made with; None: none are added.
+        `identity`: as for `open_store`.
 
         Raises EncoderMismatch if the collection is not accepted here, or they do not suit it.
         """
         opened, wait = dict(self.segments), self.wait if wait is None else wait
-        try:
-            with writing(self.path, store, self._opener(opened), wait) as writer:
-                self.accepts(store.settings())
-                check_made_by(self.path, made_by, store.settings())
-                yield writer
+        with self.open_store(identity) as store:
             try:
+                with writing(self.path, store, self._opener(opened), wait) as writer:
+                    self.accepts(store.settings())
+                    check_made_by(self.path, made_by, store.settings())
+                    yield writer
                 built = writer.opened if self.device is Device.CPU else {}  # a GPU has no copy yet
-                held = {**self.segments, **opened, **built}  # another thread's, too
-                self._show_newest(held)
-                self._fold_log(store, held)
-            except (CollectionError, OSError) as error:
-                is_away = isinstance(error, BackendUnavailable)
-                raise (BackendUnavailable if is_away else CollectionError)(
-                    f"{self.path}: the change is committed, but cannot be shown ({error}); "
-                    "open the collection again"
-                ) from error
-        except BaseException as error:  # Ctrl-C may come between any two steps
-            self._interrupted |= not isinstance(error, Exception)
-            raise
-        try:  # processes that have the folders open go on reading; others look for newer ones
-            with suppress(CollectionBusy):
-                remove_unnamed(self.path, store, writer.before)
-        except CollectionError as error:  # the change itself is committed
-            _log.warning("replaced segments are removed by the next change: %s", error)
+                self._show_commit(store, {**opened, **built})
+            except BaseException as error:  # Ctrl-C may come between any two steps
+                self._interrupted |= not isinstance(error, Exception)
+                raise
+            try:  # processes that have the folders open go on reading; others look for newer ones
+                with suppress(CollectionBusy):
+                    remove_unnamed(self.path, store, writer.before)
+            except CollectionError as error:  # the change itself is committed
+                _log.warning("replaced segments are removed by the next change: %s", error)
+
+    def _show_commit(self, store: Store, opened: Mapping[SegmentRow, Segment]) -> None:
+        """Show what was just committed."""
+        held = {**self.segments, **opened}  # another thread's, too
+        try:
+            self._show_newest(held)
+            self._fold_log(store, held)
+        except (CollectionError, OSError) as error:
+            kind = BackendUnavailable if isinstance(error, BackendUnavailable) else CollectionError
+            raise kind(
+                f"{self.path}: the change is committed, but cannot be shown ({error}); "
+                "open the collection again"
+            ) from error
 
     def _catch_up(self) -> None:
         """Show the newest commit after an interrupted change."""
@@ -233,7 +243,7 @@ class View(Backend):
         """A snapshot of the last commit; segments in `held` are not opened again."""
         open_segment = self._opener(dict(held))  # a failed try adds to it: the next is quicker
         failed: list[SegmentRow] | None = None
-        with reading_errors(self.path):
+        with folder_errors(self.path):
             for tries_left in reversed(range(_TRIES)):
                 try:
                     snapshot = Snapshot(self.path, open_segment, self._shown)
@@ -284,7 +294,7 @@ class View(Backend):
 
         def open_segment(row: SegmentRow) -> Segment:
             if row not in opened:
-                with reading_errors(self.path):
+                with folder_errors(self.path):
                     opened[row] = open_committed(
                         self.path, row, device=self.device, checksum=checksum
                     )

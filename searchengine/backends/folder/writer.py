@@ -22,8 +22,8 @@ import numpy.typing as npt
 from searchengine.backends.contract import Ids
 from searchengine.backends.folder.folders import (
     checksum,
+    folder_errors,
     folder_of,
-    os_errors,
     segment_folders,
     segments_folder,
 )
@@ -34,7 +34,6 @@ from searchengine.indexer.building import Blocks, Passages, Progress
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment, SegmentConfig
 from searchengine.indexer.storage.durable import sync_folder
-from searchengine.indexer.storage.words_file import WriteWords
 
 Vectors = npt.NDArray[np.float32]
 OpenSegment = Callable[[SegmentRow], Segment]
@@ -80,21 +79,12 @@ class Writer:
         `rows`: n, if known. Beside a larger segment, a few thousand rows get no graph or lists
         until they are merged: building those would take most of the time of a commit.
         """
-        base = self.changes.next_passage()
         largest = max(self.store.segments(), key=lambda row: row.rows, default=None)
-        config, provenance = self._plan()
+        base, new = self._new()
         if largest is not None and rows is not None and rows <= min(SCANNED, largest.rows):
-            config = config.scanned()
-        build = partial(
-            Segment.build,
-            vectors=vectors,
-            config=config,
-            like=None if largest is None else self._open_segment(largest),
-            provenance=provenance,
-            progress=progress,
-            words=self._words(base),
-            passages=self._passages(base),
-        )
+            new["config"] = new["config"].scanned()
+        like = None if largest is None else self._open_segment(largest)
+        build = partial(Segment.build, vectors=vectors, like=like, progress=progress, **new)
         self._add(base, build)
 
     def merge(
@@ -108,7 +98,8 @@ class Writer:
 
         `tuning`: for the manifest; None keeps that of the first segment that has one.
         """
-        base, segments = self.changes.next_passage(), sorted(segments, key=lambda row: row.base)
+        base, new = self._new()
+        segments = sorted(segments, key=lambda row: row.base)
         live = [self._live(row) for row in segments]
         ids = [row.base + rows for row, rows in zip(segments, live, strict=True) if rows.size]
         self.changes.remove_segments(segments)
@@ -121,17 +112,7 @@ class Writer:
             tuning = tuning or segment.manifest.tuning
             whole = rows.size == row.rows
             parts.append((segment, None if whole else Allowed.from_rows(rows, row.rows)))
-        config, provenance = self._plan()
-        build = partial(
-            Segment.merge,
-            parts=parts,
-            config=config,
-            provenance=provenance,
-            tuning=tuning,
-            progress=progress,
-            words=self._words(base),
-            passages=self._passages(base),
-        )
+        build = partial(Segment.merge, parts=parts, tuning=tuning, progress=progress, **new)
         self._add(base, build)
 
     def rebuild(
@@ -155,24 +136,15 @@ class Writer:
                 f"{self.path} was changed by another process while it was measured; "
                 "nothing was changed here, tune it again"
             )
-        self.changes.set("index", config.as_dict())
+        tuned = None if tuning is None else {"tuning": dict(tuning)}
+        self.changes.configure({"index": config.as_dict(), TUNED: tuned})
         for row, (segment, live) in measured.items():
             if live is not None:  # only the rows that were measured
                 self.merge([row], tuning=tuning, progress=progress)
                 continue
             self.changes.remove_segments([row], keep_tombstones=True)
-            build = partial(
-                Segment.rebuild,
-                source=segment.path,
-                config=config,
-                tuning=tuning,
-                progress=progress,
-            )
-            self._add(row.base, build)
-        if tuning is None:
-            self.changes.unset(TUNED)
-            return
-        self.changes.set(TUNED, {"tuning": dict(tuning)})
+            again = partial(Segment.rebuild, source=segment.path, config=config)
+            self._add(row.base, partial(again, tuning=tuning, progress=progress))
 
     def restore(self, row: SegmentRow) -> None:
         """Write a segment again whose vectors are intact (view.has_vectors); its rows stay."""
@@ -186,7 +158,7 @@ class Writer:
     def append_built(self, built: Path) -> None:
         """Add a segment of another folder, which lacks the file of its passages."""
         base = self.changes.next_passage()
-        with os_errors(self.path):
+        with folder_errors(self.path, changing=True):
             Segment.add_passages(built, self._passages(base))
 
         def build(target: Path) -> Segment:
@@ -200,7 +172,7 @@ class Writer:
     def _add(self, base: int, build: Callable[[Path], Segment]) -> None:
         """Build, sync, open and record a segment."""
         self._last = max(self._last + 1, self.changes.next_id("segments"))
-        with os_errors(self.path):
+        with folder_errors(self.path, changing=True):
             segment = build(folder_of(self.path, self._last))
         row = SegmentRow(self._last, base, segment.rows, segment.manifest_sha256)
         self.opened[row] = segment
@@ -210,20 +182,20 @@ class Writer:
         """The passages from `base` on."""
         return lambda rows: self.store.columns(np.arange(base, base + rows))
 
-    def _words(self, base: int) -> WriteWords | None:
-        """Writes the words of the passages from `base` on."""
-        sql = "SELECT document FROM passages WHERE id >= ? ORDER BY id"
-        documents = partial(self.store.numbers, sql, (base,))
-        return writer(self.store, documents)
-
-    def _plan(self) -> tuple[SegmentConfig, dict[str, str]]:
-        """How a segment is built, and its provenance."""
-        settings = self.store.settings()
+    def _new(self) -> tuple[int, dict[str, Any]]:
+        """The base of a new segment, and how it is built: the same for any way to build it."""
+        base, settings = self.changes.next_passage(), self.store.settings()
         encoder = settings["encoder"]
         provenance = {"encoder": encoder["fingerprint"]}
         if encoder["source"] is not None:  # for a repair
             provenance["source"] = encoder["source"]
-        return SegmentConfig.from_dict(settings["index"]), provenance
+        sql = "SELECT document FROM passages WHERE id >= ? ORDER BY id"
+        return base, {
+            "config": SegmentConfig.from_dict(settings["index"]),
+            "provenance": provenance,
+            "words": writer(self.store, partial(self.store.numbers, sql, (base,))),
+            "passages": self._passages(base),
+        }
 
     def _live(self, row: SegmentRow) -> Ids:
         """The rows of a segment's passages, ascending. CollectionError if they do not match."""
@@ -248,7 +220,7 @@ def writing(
         BackendUnavailable: another folder has taken the place of this one.
     """
     with store.transaction(wait), segments_folder(path, store) as folder:
-        with os_errors(path):
+        with folder_errors(path, changing=True):
             before = segment_folders(folder)
         writer = Writer(path, store, open_segment, before)
         try:

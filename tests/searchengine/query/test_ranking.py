@@ -189,7 +189,7 @@ def test_both_show_what_only_words_find_by_its_nearest_passage(tmp_path: Path) -
     documents.append({"_id": "worded", "text": "a a a a word word bb word ccc ccc ccc ccc"})
     with collection(tmp_path, documents) as engine:
         question = "word bb bb bb"
-        with engine.collection.open_store() as store, engine.collection.writing(store) as writer:
+        with engine.collection.writing() as writer:
             writer.changes.set("weight", 0.01)  # else equal documents would be nearer by far
         assert len(engine.search(question, WINDOW + 5, mode="hybrid")) == WINDOW + 1
         hits = engine.search(question, 3, mode="hybrid")

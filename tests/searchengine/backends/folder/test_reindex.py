@@ -16,7 +16,7 @@ from scenarios import document, leave_pending, stored, strays
 
 from searchengine import Document, SearchEngine
 from searchengine.backends.folder.collection import Collection
-from searchengine.backends.folder.folders import Owner
+from searchengine.backends.folder.folders import Scratch
 from searchengine.backends.folder.store import Store, Work
 from searchengine.backends.folder.writer import Writer
 from searchengine.encoders.functions import PROBE, FunctionEncoder
@@ -106,7 +106,7 @@ MOMENTS: list[tuple[type, str, int]] = [
     (Reindexing, "follow", 2),
     (Reindexing, "swap", 1),
     (FolderPlace, "_linked", 1),
-    (Owner, "clear", 1),
+    (Scratch, "clear", 2),  # the first one is that of the new folder
 ]
 
 
@@ -289,7 +289,7 @@ def test_a_backup_leaves_a_pending_reindex_out_and_a_repair_keeps_it(
 
 
 def test_a_tuned_index_loses_its_operating_point(engine: SearchEngine) -> None:
-    with engine.collection.open_store() as store, engine.collection.writing(store) as writer:
+    with engine.collection.writing() as writer:
         config = SegmentConfig(prefix=12, shortlist=70)
         segments = engine.collection.segments
         measured = {row: (segment, None) for row, segment in segments.items()}

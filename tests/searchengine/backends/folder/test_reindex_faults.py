@@ -9,7 +9,7 @@ from conftest import WordLengths
 from scenarios import document, leave_pending
 
 from searchengine import SearchEngine
-from searchengine.backends.folder.folders import Owner
+from searchengine.backends.folder.folders import Scratch
 from searchengine.backends.folder.view import View
 from searchengine.encoders.functions import FunctionEncoder
 from searchengine.encoders.loading import CollectionEncoder
@@ -35,7 +35,7 @@ def engine(tmp_path: Path) -> Iterator[SearchEngine]:
 
 
 @pytest.mark.parametrize(
-    "owner, step", [(View, "_show_newest"), (Owner, "clear"), (CollectionEncoder, "settle")]
+    "owner, step", [(View, "_show_newest"), (Scratch, "clear"), (CollectionEncoder, "settle")]
 )
 def test_after_an_interruption_behind_the_commit_the_engine_goes_on(
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, owner: type, step: str

@@ -13,7 +13,7 @@ from cut_documents import Words
 from scenarios import document
 
 from searchengine import Document, SearchEngine
-from searchengine.backends.folder.folders import Owner
+from searchengine.backends.folder.folders import Scratch
 from searchengine.backends.folder.view import View
 from searchengine.encoders.loading import CollectionEncoder
 from searchengine.errors import CollectionError, EncoderMismatch
@@ -91,7 +91,7 @@ def test_documents_encoded_before_a_reindex_are_encoded_again(
 
 @pytest.mark.parametrize("owner, step", [
     (View, "_fold_log"),  # the swap is committed and shown
-    (Owner, "clear"),
+    (Scratch, "clear"),
     (CollectionEncoder, "settle"),
 ])  # fmt: skip
 @pytest.mark.parametrize("act", [
@@ -107,7 +107,7 @@ def test_between_the_swap_and_its_end_everything_goes_on(
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, owner: type, step: str, act: Act
 ) -> None:
     with monkeypatch.context() as patch:
-        during(patch, owner, step, lambda: act(engine), 1)
+        during(patch, owner, step, lambda: act(engine), 1 + (owner is Scratch))
         engine.reindex(Remainders())
     numbers = {document.key for document in engine.documents()}
     holds(engine, {int(key[1:]) for key in numbers}, Remainders())
