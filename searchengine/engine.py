@@ -9,11 +9,11 @@ What is imported under its own name (`Hit as Hit`) is for the rooms above, which
 
 import asyncio
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
-from typing import Any, NoReturn, get_args, overload
+from typing import Any, NoReturn, cast, get_args, overload
 
 import numpy.typing as npt
 
@@ -355,18 +355,7 @@ class SearchEngine:
         if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
             keys = [checked_key(keys)]
         named = checked_keys(keys, "similar")
-        requested = Query.from_options(k, options)
-        with limits.limited(Deadline.after(requested.timeout)):
-            with self.collection.reading() as snapshot:
-                ids, mean = mean_of(snapshot, named, self.collection.path)
-                request, questions = split(mean, requested, snapshot.settings, True)
-                rankings = rank(snapshot, request.before_rerank, questions, without=frozenset(ids))
-                (answer,) = hits(snapshot, request, questions, rankings)
-                if not answer:
-                    answer.notes = tuple(entries.unknown_fields(snapshot, request.where))
-            answer = reranked(answer, "", request)
-        _warn(answer.notes)
-        return answer
+        return self._search(Query.from_options(k, options), (), named)[0]
 
     def duplicates(
         self,
@@ -401,17 +390,19 @@ class SearchEngine:
         queries: Questions = [query] if isinstance(query, str) else [as_vector(query)]
         with (
             limits.limited(Deadline.after(requested.timeout)),
-            self._reading(requested, queries) as (snapshot, request, questions),
+            self._reading(requested, queries) as (snapshot, request, questions, _),
         ):
             return explain(snapshot, request, key, questions[0])
 
-    def _search(self, requested: Query, queries: Questions) -> list[Hits]:
-        """The hits of questions; warns in the name of the line that called the caller of this."""
+    def _search(
+        self, requested: Query, queries: Questions, like: Sequence[str] | None = None
+    ) -> list[Hits]:
+        """The hits of questions, or near documents; warns in the name of the caller's caller."""
         with limits.limited(Deadline.after(requested.timeout)):
-            with self._reading(requested, queries) as (snapshot, request, questions):
+            with self._reading(requested, queries, like) as (snapshot, request, questions, ids):
                 if not questions:
                     return []
-                rankings = rank(snapshot, request.before_rerank, questions)
+                rankings = rank(snapshot, request.before_rerank, questions, without=ids)
                 answers, where = hits(snapshot, request, questions, rankings), request.where
                 notes = () if any(answers) else tuple(entries.unknown_fields(snapshot, where))
             for i, (answer, question) in enumerate(zip(answers, questions, strict=True)):
@@ -422,16 +413,20 @@ class SearchEngine:
 
     @contextmanager
     def _reading(
-        self, requested: Query, queries: Questions
-    ) -> Iterator[tuple[contract.Snapshot, Query, list[Question]]]:
+        self, requested: Query, queries: Questions, like: Sequence[str] | None = None
+    ) -> Iterator[tuple[contract.Snapshot, Query, list[Question], Set[int]]]:
         """The commit shown, and questions as a search of it reads them, with their vectors.
 
-        The request has the mode to use.
+        The request has the mode to use. At last the ids of the documents `like`, whose mean is the
+        question then.
         """
+        ids: Set[int] = frozenset()
         while True:
             limits.check()
             with self.collection.reading() as snapshot:
                 settings = snapshot.settings
+                if like is not None:
+                    ids, queries = mean_of(snapshot, like, self.collection.path)
                 encodes = self._encoder.encodes(settings)
                 request, questions = split(queries, requested, settings, encodes)
                 if questions and questions[0].vector is None:
@@ -447,7 +442,7 @@ class SearchEngine:
                         pairs = zip(questions, vectors, strict=True)
                         questions = [each._replace(vector=vector) for each, vector in pairs]
                 limits.check()
-                yield snapshot, request, questions
+                yield snapshot, request, questions, ids
                 return
 
     def _knows(self, word: str) -> bool:
@@ -521,9 +516,8 @@ class SearchEngine:
         return self.documents()
 
     def __contains__(self, key: object) -> bool:
-        with self.collection.reading() as snapshot:
-            is_key = isinstance(key, str) or integer(key) is not None
-            return is_key and bool(snapshot.known([checked_key(key)]))
+        is_key = isinstance(key, str) or integer(key) is not None
+        return is_key and self.get(cast(Key, key)) is not None
 
     def count(self, where: str | None = None) -> int:
         """Number of documents, or of those that match a filter. Raises FilterError."""
@@ -669,11 +663,8 @@ class SearchEngine:
 
         Raises QueryError (too few documents, an empty query), TuneError (too few queries, or a
         target that cannot be shown), CollectionError (changed by another process meanwhile)."""
-        if isinstance(queries, str):
-            raise QueryError("tune takes a list of questions, got one text")
         check_questions(queries if isinstance(queries, Sequence) else ())
         folder = in_folder(self.collection)
-        folder.refresh()
         return tuning.tune_collection(folder, self._encoder, queries, goal, on_step, building)
 
     def apply(
@@ -688,9 +679,7 @@ class SearchEngine:
         another process meanwhile)."""
         if not isinstance(config, SegmentConfig):
             config = SegmentConfig.from_dict(config)
-        folder = in_folder(self.collection)
-        folder.refresh()
-        tuning.apply(folder, config, building)
+        tuning.apply(in_folder(self.collection), config, building)
 
     def verify(self) -> None:
         """Check files, checksums and tables. Raises CollectionError on the first error.
@@ -812,12 +801,8 @@ def _warn(notes: Iterable[str], depth: int = 3) -> None:
 class OfParent:
     """Takes the place of what a forked child must not use. Closing it is harmless.
 
-    Attributes:
-        path: of the collection.
-        kept: what it stands for: to free it could wait for threads that the child does not have.
+    What it stands for is kept: to free it could wait for threads that the child does not have.
     """
-
-    runtime = None
 
     def __init__(self, path: Path | str, kept: object) -> None:
         self.path, self.kept = path, kept

@@ -1,6 +1,6 @@
 """Documents by the means of their passages: near duplicates, and the vector of several."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,7 +72,7 @@ def means(snapshot: Snapshot, ids: Sequence[int]) -> Floats:
     return sums
 
 
-def mean_of(snapshot: Snapshot, keys: Sequence[str], path: object) -> tuple[list[int], Floats]:
+def mean_of(snapshot: Snapshot, keys: Sequence[str], path: object) -> tuple[Set[int], Floats]:
     """The ids of the documents of these keys, and the mean of their vectors, (1, D).
 
     `path`: names the collection. Raises QueryError for no key, an unknown key, a document without a
@@ -93,4 +93,4 @@ def mean_of(snapshot: Snapshot, keys: Sequence[str], path: object) -> tuple[list
     mean: Floats = vectors.mean(axis=0, keepdims=True)
     if np.linalg.norm(mean) < _CANCELLED:
         raise QueryError("the vectors of these documents cancel each other; name others")
-    return ids, mean
+    return {*ids}, mean

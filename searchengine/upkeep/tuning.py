@@ -110,7 +110,7 @@ def tune_collection(
     out of the new segments.
     """
     goal = goal or Goal()
-    with collection.reading() as snapshot:
+    with collection.reading(newest=True) as snapshot:
         check_enough(collection.path, snapshot.rows, goal, queries)
         measured, settings = _measured(snapshot), snapshot.settings
     searched = [pair for pair in measured.values() if pair[1] is None or pair[1].size]
@@ -134,7 +134,7 @@ def tune_collection(
 
 def apply(collection: Collection, config: SegmentConfig, building: Progress | None) -> None:
     """Rebuild the collection with an index config and operating point; see SearchEngine.apply."""
-    with collection.reading() as snapshot:
+    with collection.reading(newest=True) as snapshot:
         storage = SegmentConfig.from_dict(snapshot.settings["index"]).storage
         config.check_width(snapshot.settings["encoder"]["dim"])
         measured = _measured(snapshot)
