@@ -87,8 +87,7 @@ def report(error: CorpusError, on_bad: OnBad | None) -> None:
 
 def too_long(what: str) -> str:
     """The message for a line, row, text or JSON file longer than LONGEST."""
-    how = "" if what in ("text", "row") else "; jq -c '.[]' makes lines of the objects of an array"
-    return f"a {what} must be at most {LONGEST >> 20} MiB long; split it{how}"
+    return f"a {what} must be at most {LONGEST >> 20} MiB long; split it"
 
 
 @contextmanager
@@ -147,26 +146,22 @@ def decode(data: bytes, path: Path, declared: str = "") -> tuple[str, dict[str, 
     If it is UTF-8 but for a few bytes, these are read as U+FFFD. `declared`: the encoding that the
     file names, if it does. Raises CorpusError.
     """
-    name = _marked(data)
-    if name in ("", "utf-8-sig") and b"\0" not in data:
+    if not (name := _marked(data)) and b"\0" not in data:
         try:
             return data.decode("utf-8-sig"), {}, []
         except UnicodeDecodeError as error:
             place, text = error.start, data.decode("utf-8-sig", "replace")
-            broken = _broken_places(text, error)
-        if broken:
+        broken = text.count("\ufffd")
+        if sum(letter > "\x7f" for letter in text) > 2 * broken:  # in no other encoding
             return text, {}, [f"bytes that are not UTF-8 (from byte {place} on, {broken} in all)"]
         if (named := _known(declared)) and not named.startswith("utf"):
             with suppress(UnicodeDecodeError):  # it is not what it declares
                 return data.decode(named), {"encoding": named}, []
-        if not (name := detected(data)):
-            raise bad(path, _not_utf8(data[place], ""))
     name = name or detected(data)
     try:
-        text = data.decode(name) if name else "\0"
+        text = data.decode(name or ("latin-1" if b"\0" in data else "utf-8"))
     except UnicodeDecodeError as error:
-        where = f"byte 0x{data[error.start]:02x} at {error.start}"
-        raise bad(path, f"not {name} ({where}); convert it to UTF-8") from error
+        raise bad(path, _not_utf8(data[error.start], name)) from error
     if "\0" in text:
         raise bad(path, "not a text (it holds a zero byte); check the file's name and content")
     return text, {"encoding": name}, []
@@ -209,17 +204,7 @@ def parse_json(text: str, place: str) -> Any:
 
 # ---------------------------------------------------------------------------------------- encodings
 
-_MARKS = {  # UTF-32 first: its mark begins with that of UTF-16
-    codecs.BOM_UTF32_LE: "utf-32",
-    codecs.BOM_UTF32_BE: "utf-32",
-    codecs.BOM_UTF8: "utf-8-sig",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
-    b"\x1b$B": "iso2022_jp",  # begins Japanese letters, whose bytes are all ASCII
-}
 _SAMPLE = 1 << 20  # bytes to detect by
-_WHOLE = 5  # letters that are whole, for each broken place of UTF-8
-
 # Without the many that differ from these in a few signs only; UTF-8 stands for none of them.
 _LATIN = (
     "cp1252 cp1250 iso8859_2 cp1254 cp1257 iso8859_15 mac-roman cp850 cp437 utf-8 utf-16-le "
@@ -234,20 +219,20 @@ _LETTER = re.compile(rb"[A-Za-z]")
 
 
 def _marked(data: bytes) -> str:
-    """The encoding, by the mark at the start of a text or of its Japanese letters; or ""."""
-    name = next((name for mark, name in _MARKS.items() if data.startswith(mark)), "")
-    return name or ("iso2022_jp" if b"\x1b$B" in data else "")
+    """UTF-16 by its byte order mark, ISO-2022-JP by what begins Japanese letters in it; or ""."""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    return "iso2022_jp" if b"\x1b$B" in data else ""
 
 
 def _known(name: str) -> str:
     """Python's name of a text encoding; "" if it has none. As in HTML, supersets of some."""
     try:
-        info = codecs.lookup(name.strip())
-        is_text = "".encode(info.name) == b""
-    except (LookupError, ValueError, TypeError):
+        "a".encode(name)
+    except (LookupError, ValueError):
         return ""
-    supersets = {"iso8859-1": "cp1252", "euc_kr": "cp949", "shift_jis": "cp932"}
-    return supersets.get(info.name, info.name) if is_text else ""
+    name = codecs.lookup(name).name
+    return {"iso8859-1": "cp1252", "euc_kr": "cp949", "shift_jis": "cp932"}.get(name, name)
 
 
 def _not_utf8(byte: int, name: str) -> str:
@@ -255,22 +240,10 @@ def _not_utf8(byte: int, name: str) -> str:
     knows = find_spec("chardet") is not None
     hint = "" if knows else f" ({install_line('formats')} detects encodings)"
     probably = f" but probably {name}" if name else hint
-    how = f"iconv -f {name.replace('_', '-') or 'ENCODING'} -t utf-8"
+    how = f"iconv -f {name or 'ENCODING'} -t utf-8"
     return (
         f"not UTF-8 (byte 0x{byte:02x}){probably}; convert the file first, for example with: {how}"
     )
-
-
-def _broken_places(text: str, error: UnicodeDecodeError) -> int:
-    """How many places of a text, decoded as UTF-8, are broken; 0: it is in another encoding.
-
-    `error`: of the first. A text that is cut in its last letter has no other.
-    """
-    broken, others = text.count("\ufffd"), sum(letter > "\x7f" for letter in text)
-    is_cut = error.reason == "unexpected end of data" and (
-        others > 1 or error.end > error.start + 1
-    )
-    return broken if is_cut or others > _WHOLE * broken else 0
 
 
 def detected(data: bytes) -> str:
@@ -279,7 +252,7 @@ def detected(data: bytes) -> str:
     A text whose only other characters are signs, as in 25° or £5, is Windows-1252. With more ASCII
     letters than others it is in Latin letters: so Italian is not read as Macedonian.
     """
-    if (name := _marked(data)) not in ("", "utf-8-sig"):
+    if name := _marked(data):
         return name
     if find_spec("chardet") is None:
         return ""
