@@ -13,14 +13,14 @@ A mapping may hold values of pandas, polars and numpy; they are stored as JSON:
     NaN, NaT, NA                 title and text: empty; metadata: the field is left out; in a list
                                  or a nested object: null
 
-Any other value that JSON cannot hold is refused; the error names the document and the field.
+Any other value that JSON or a filter cannot hold is refused, with the document and the field.
 """
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -37,10 +37,9 @@ _OWN = (*RESERVED, "id")
 _NOT_METADATA = "is a field of the document, not metadata"
 _EXPECTED = 'expected a Document or a mapping, {"_id": "1", "text": "…"}'
 _REMEMBERED = 1000  # entries of LeftOut, so that memory stays bounded
-_STRICT = json.JSONEncoder(allow_nan=False, ensure_ascii=False)  # slow to construct
 _DEEPEST = 100  # levels of JSON; the limits of Python and SQLite differ between versions
-_WHOLE = 1 << 64  # whole numbers below are written without a look at their digits
-_DIGITS = re.compile(r"\d{309}")  # more than a filter's float64 holds
+_PLAIN = 1 << 64  # numbers below are as JSON and filters hold them
+_DIGITS = 308  # that a filter's float64 holds
 _TEXT_OR_LEVEL = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{}\]]')
 
 Key = str | int
@@ -54,7 +53,8 @@ class Document:
     """A text with a key.
 
     Attributes:
-        key, text, title, metadata: stored. A whole number as key becomes its digits.
+        key, text, title, metadata: stored. A whole number as key becomes its digits, metadata
+            what JSON holds, without fields that are missing.
         origin: file and line, for error messages.
         root: absolute path of the folder of a file with documents; else "".
         file: path below the root, for a document of a file; else "".
@@ -90,31 +90,13 @@ class Document:
             self._refuse("the key contains the character U+0000; remove it")
         for name, value in self.metadata.items():
             kind = type(value)
-            is_plain = kind in (str, bool) or (kind is int and -_WHOLE < value < _WHOLE)
+            is_plain = kind in (str, bool) or (kind in (int, float) and -_PLAIN < value < _PLAIN)
             if not is_plain or not f"{name}{value}".isprintable():
-                self._check(name, value)
-
-    def _check(self, name: str, value: Any) -> None:
-        """Refuse metadata that JSON or a filter cannot hold."""
-        try:
-            written = _STRICT.encode({name: value})
-            written.encode()
-        except (TypeError, ValueError, RecursionError) as error:
-            how = "leave it out, or turn it into text or a number"
-            self._refuse(f"metadata {name!r:.80} cannot be written as JSON ({error}); {how}")
-        if _DIGITS.search(written):
-            digits: list[str] = []
-            json.loads(written, parse_int=digits.append)
-            if max(map(len, digits), default=0) > 308:
-                what = "holds a number of more than 308 digits; store it as a text"
-                self._refuse(f"metadata {name!r:.80} {what}")
-        if "\\u0000" in written and "\\u0000" in written.replace("\\\\", ""):
-            what = "contains the character U+0000, at which filters would end the text; remove it"
-            self._refuse(f"metadata {name!r:.80} {what}")
-        if written.count("[") + written.count("{") > _DEEPEST:
-            signs = (match[0] for match in _TEXT_OR_LEVEL.finditer(written))
-            if max(accumulate((s in "[{") - (s in "]}") for s in signs)) > _DEEPEST:
-                self._refuse(f"metadata is nested more than {_DEEPEST} levels deep; flatten it")
+                try:
+                    object.__setattr__(self, "metadata", plain_fields(self.metadata))
+                except ValueError as error:
+                    self._refuse(f"metadata {error}")
+                break
 
     def _refuse(self, reason: str) -> NoReturn:
         raise bad(self.origin or f"document {self.key!r:.80}", reason)
@@ -135,16 +117,14 @@ class Document:
         """
         rest = dict(record)
         id_field = "_id" if "_id" in rest else "id"
-        name: Any = rest.pop(id_field, key)
-        if name is None or name == "":
+        name = _own(rest.pop(id_field, key))
+        if name == "":
             what = f"{id_field} is empty" if id_field in record else "no _id"
             raise bad(origin or "document", f"{what}; give every document an _id")
         if needs_text and "text" not in rest and "title" not in rest:
             where = origin or f"document {name!r:.80}"
             raise bad(where, f"no field 'text' or 'title' (fields: {some_fields(record)})")
-        text, title = (rest.pop(name, None) for name in ("text", "title"))
-        text, title = ("" if value is None else value for value in (text, title))
-        return cls(name, text, title, rest, origin)
+        return cls(name, _own(rest.pop("text", "")), _own(rest.pop("title", "")), rest, origin)
 
     @classmethod
     def stored(cls, key: str, text: str, title: str, metadata: Mapping[str, Any]) -> Self:
@@ -214,8 +194,7 @@ def as_documents(
                     record._refuse(f"{name!r} {_NOT_METADATA}; give it another name")
                 yield record
             elif isinstance(record, Mapping):
-                plain = plain_record(record, place)
-                yield Document.from_mapping(plain, place, needs_text=needs_text)
+                yield Document.from_mapping(record, place, needs_text=needs_text)
             else:
                 raise bad(place, f"{_EXPECTED}, got {type(record).__name__}")
         except SearchEngineError as error:
@@ -255,8 +234,11 @@ def checked_patches(metadata: Patches) -> dict[str, dict[str, Any]]:
         key = checked_key(key)
         if key in patches:
             raise QueryError(f"update names the key {key!r} twice, as a text and as a number")
-        patches[key] = plain_record(patch, place, refuse_missing=True)
-        Document(key, "", metadata=patches[key], origin=place)  # checks it
+        document = Document(key, "", metadata=patch, origin=place)
+        for name in filter(lambda name: name not in document.metadata, patch):
+            what = f"the field {name!r:.80} holds {patch[name]}, which cannot be written as JSON"
+            raise bad(place, f"{what}; None removes a field")
+        patches[key] = dict(document.metadata)
     return patches
 
 
@@ -284,51 +266,67 @@ def rows_of(records: Any) -> Iterable[object]:
     return ({n: v for n, v in row.items() if v is not None or n in _OWN} for row in rows)
 
 
-def plain_record(
-    record: Mapping[str, Any], place: str, refuse_missing: bool = False
-) -> dict[str, Any]:
-    """A record as JSON holds it; metadata that is missing (NaN) is left out, or refused."""
-
-    def plain(given: Any, name: str) -> Any:
-        value = _of_json(given)
-        if value is None and given is not None and refuse_missing:
-            what = f"the field {name!r:.80} holds {given}, which cannot be written as JSON"
-            raise bad(place, f"{what}; None removes a field")
-        if isinstance(value, Mapping):
-            return {n: plain(inner, f"{name}.{n}") for n, inner in value.items()}
-        if isinstance(value, list | tuple):
-            return [plain(item, name) for item in value]
-        if value is None or isinstance(value, str | int | float):
-            return value
-        what = f"the field {name!r:.80} holds a value of type {type(value).__name__}"
-        raise bad(place, f"{what}, which cannot be written as JSON; turn it into text or a number")
-
-    try:
-        values = {name: plain(value, name) for name, value in record.items()}
-    except RecursionError as error:
-        raise bad(place, "its fields are nested too deeply; flatten them") from error
-    return {n: v for n, v in values.items() if v is not None or record[n] is None or n in _OWN}
-
-
-def _of_json(value: Any) -> Any:
-    """A number, time, duration or array as JSON holds it, a missing one as None; others as is."""
-    if value is None or type(value) in (str, int, bool):
+def _own(value: Any) -> Any:
+    """A key, title or text; "" for a missing one. Others than texts are for Document to refuse."""
+    if isinstance(value, str):
         return value
+    with suppress(TypeError, ValueError, RecursionError):
+        value = plain(value)
+    return "" if value is None else value
+
+
+def plain_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata as JSON holds it, without fields that are missing. Raises ValueError."""
+    result = {}
+    for name, given in fields.items():
+        try:
+            value = plain(given)
+            if value is not None or given is None:
+                result[plain(str(name))] = value
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"{name!r:.80} cannot be stored: {error}") from error
+    return result
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON holds it; None for a missing one.
+
+    Raises TypeError, ValueError or RecursionError: why JSON or a filter cannot hold it.
+    """
+    written = json.dumps(value, default=of_json, ensure_ascii=False)
+    written.encode()
+    if "\\u0000" in written.replace("\\\\", ""):
+        raise ValueError("it contains the character U+0000, which ends texts in filters; remove it")
+    signs = (match[0] for match in _TEXT_OR_LEVEL.finditer(written))
+    if max(accumulate((s in "[{") - (s in "]}") for s in signs), default=0) >= _DEEPEST:
+        raise ValueError(f"it is nested more than {_DEEPEST} levels deep; flatten it")
+    return json.loads(written, parse_int=_number, parse_constant=_number)
+
+
+def _number(written: str) -> int | None:
+    """A whole number, NaN or infinity in JSON."""
+    if written != "NaN" and ("I" in written or len(written) > _DIGITS):
+        raise ValueError(f"it holds a number of more than {_DIGITS} digits; turn it into a text")
+    return None if written == "NaN" else int(written)
+
+
+def of_json(value: Any) -> Any:
+    """A value of another type as JSON holds it; None for a missing one. Raises TypeError."""
     import numpy as np  # not at the top: the command line's help does not wait for it
 
     if isinstance(value, np.ndarray):
-        return [*value] if value.ndim else _of_json(value[()])
+        return [*value]
+    if type(value).__name__ == "NAType" or value != value:  # of pandas; NaN, NaT
+        return None
     if isinstance(value, np.datetime64):
-        return None if np.isnat(value) else str(value)  # as a number, it would lose its unit
-    if type(value).__name__ in ("NAType", "NaTType"):  # of pandas, which need not be installed
-        return None
+        return str(value)  # as a number, it would lose its unit
     if isinstance(value, np.generic) and not isinstance(value, np.timedelta64):
-        value = value.item()
-    if isinstance(value, float | Decimal) and math.isnan(value):
-        return None
+        return value.item()
     if isinstance(value, Decimal):
         is_whole = value.is_finite() and value == value.to_integral_value()
         return int(value) if is_whole else float(value)
     if isinstance(value, date | time):  # a datetime is a date, and pandas' Timestamp a datetime
         return value.isoformat()
-    return value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    raise TypeError(f"it is of type {type(value).__name__}; turn it into a text or a number")

@@ -12,7 +12,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from searchengine.corpus.documents import plain_record
 from searchengine.corpus.text_files import (
     LONGEST,
     bad,
@@ -259,8 +258,7 @@ def read_parquet(path: Path) -> Records:
             batches = file.iter_batches(_ROWS, columns=columns, use_threads=False)
             rows = (row for batch in batches for row in zip(*batch.columns, strict=True))
             for number, row in enumerate(rows, start=1):
-                place, values = f"{path}:{number}", map(_held, row)
-                yield place, plain_record(dict(zip(columns, values, strict=True)), place)
+                yield f"{path}:{number}", dict(zip(columns, map(_held, row), strict=True))
     except (pyarrow.ArrowException, OSError) as error:
         raise bad(path, f"not a Parquet file, or damaged ({error})") from error
 

@@ -5,19 +5,19 @@ document, which a search reads too.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
-from searchengine.corpus.documents import plain_record
 from searchengine.engine import Document, Hit
 
 
 def make_document(key: str | None, text: str, metadata: Mapping[str, Any]) -> Document:
     """A document for SearchEngine.add. Without a key it has one computed from its content."""
-    fields = plain_record(metadata, f"document {key or text!r:.80}")
-    content = repr((text, fields)).encode()
-    title = fields.pop("title", None) or ""
-    return Document(key or sha256(content).hexdigest(), text, title, fields, derived=not key)
+    record = {**metadata, "_id": key or "-", "text": text}
+    document = Document.from_mapping(record, f"document {key or text!r:.80}")
+    content = repr((text, document.title, document.metadata)).encode()
+    return document if key else replace(document, key=sha256(content).hexdigest(), derived=True)
 
 
 def text_and_metadata(hit: Hit, passages: bool) -> tuple[str, dict[str, Any]]:

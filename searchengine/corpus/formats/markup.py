@@ -6,7 +6,6 @@ EPUB is a zip archive of XHTML with a list of its chapters. The other texts stay
 written; front matter is metadata.
 """
 
-import json
 import posixpath
 import re
 import tomllib
@@ -21,7 +20,7 @@ from urllib.parse import unquote
 import yaml
 from lxml import etree
 
-from searchengine.corpus.documents import plain_record
+from searchengine.corpus.documents import plain_fields
 from searchengine.corpus.formats import attempt
 from searchengine.corpus.text_files import (
     Parts,
@@ -282,8 +281,7 @@ def _value(written: str) -> Any:
 def _plain(value: Any) -> Any:
     """What front matter holds, as JSON holds it. Raises ValueError."""
     fields = value if isinstance(value, dict) else {"": value}
-    plain = plain_record({name: _dated(each) for name, each in fields.items()}, "a value")
-    json.dumps(plain, allow_nan=False)
+    plain = plain_fields({name: _dated(each) for name, each in fields.items()})
     return plain if isinstance(value, dict) else plain.get("")
 
 

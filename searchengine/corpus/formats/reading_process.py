@@ -23,6 +23,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from searchengine.corpus.documents import of_json
 from searchengine.corpus.formats import Kind
 from searchengine.corpus.text_files import LONGEST, Text, bad, too_long
 from searchengine.errors import CorpusError, UnreadableFile
@@ -128,7 +129,7 @@ def main(memory: int, seconds: int, waiting: int) -> None:
         _limit_time(seconds, waiting)
         for answer in _answers(*json.loads(request)):
             _limit_time(0, 0)  # until it is taken
-            print(json.dumps(answer), file=answers, flush=True)
+            print(answer, file=answers, flush=True)
             _limit_time(seconds, waiting)
         _limit_time(0, 0)
 
@@ -139,15 +140,15 @@ def _limit_time(seconds: int, waiting: int) -> None:
     signal.alarm(waiting)
 
 
-def _answers(reader: str, path: str) -> Iterator[Any]:
-    """The answers to one request."""
+def _answers(reader: str, path: str) -> Iterator[str]:
+    """The answers to one request, as lines of JSON."""
     why = ""
     try:
         module, function = reader.split(":")
         for part in getattr(import_module(module), function)(Path(path)):
             if isinstance(part, Text):
                 part = asdict(part) if len(part.text) <= LONGEST else too_long("text")
-            yield part
+            yield json.dumps(part, default=of_json)
     except CorpusError as error:
         why = str(error)
     except MemoryError:
@@ -155,7 +156,7 @@ def _answers(reader: str, path: str) -> Iterator[Any]:
     except Exception as error:  # whatever a library raises on a damaged file
         what = " ".join(f"{type(error).__name__}: {error}".split())
         why = str(bad(path, f"cannot be read; is it damaged? ({what})"))
-    yield {"end": why}
+    yield json.dumps({"end": why})
 
 
 if __name__ == "__main__":
