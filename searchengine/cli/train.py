@@ -223,7 +223,7 @@ def log_to(service: str, config: "TrainConfig") -> "Iterator[OnReport]":
     opt.file("--out", "New .jsonl file.", required=True),
     opt.MODEL,
     opt.file("--corpus", "Corpus of further candidates, as for index."),
-    click.option("--negatives", default=1, help="Number of negatives per anchor."),
+    click.option("--negatives", type=click.IntRange(1, 100), default=1, help="Negatives per pair."),
     click.option("--relative-margin", default=0.95, help="Maximum score, of the positive's 1."),
     example="mine data/pairs.tsv --out triplets.jsonl",
     collection=False,
@@ -241,7 +241,6 @@ def mine(
     from searchengine.measure import mining
 
     mining.check_output(out)  # before seconds of loading
-    config = mining.MiningConfig(**options)
     from searchengine.trainer.encoder import Encoder
 
     started = time.monotonic()
@@ -250,9 +249,9 @@ def mine(
     examples = mining.read_pairs(pairs)
     texts = mining.candidates(examples, (document.full_text for document in documents))
     with progress("Mining", len(examples) + len(texts)) as advance:
-        summary = mining.write_negatives(out, loaded, examples, texts, config, advance)
+        summary = mining.write_negatives(out, loaded, examples, texts, **options, progress=advance)
     seconds = round(time.monotonic() - started, 2)
-    full = counted(config.negatives, "negative")
+    full = counted(options["negatives"], "negative")
     show_result(
         {"out": str(out), **asdict(summary), "seconds": seconds},
         f"{summary.complete} of {summary.pairs} pairs with {full}, {summary.none} with none, of "

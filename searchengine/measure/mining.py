@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from searchengine.engine import TextEncoder
-from searchengine.errors import QueryError, SearchEngineError
+from searchengine.errors import SearchEngineError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.config import Storage, Structure
 from searchengine.indexer.segment import Segment, SegmentConfig
@@ -37,32 +37,15 @@ PREFIX, SHORTLIST_PER_RANK = 128, 4
 MAX_SCANNED = 100_000
 DEPTH = 100
 """Ranks that are considered, without the anchor and its positives."""
-Progress = Callable[[int], None]
+Progress = Callable[[int], object]
 
 
-@dataclass(frozen=True, slots=True)
-class MiningConfig:
-    """Selection of hard negatives.
-
-    Attributes:
-        negatives: number of negatives per anchor.
-        relative_margin: maximum score of a negative, as a fraction of the positive's.
-
-    Raises QueryError for a number outside its range.
-    """
-
-    negatives: int = 1
-    relative_margin: float = 0.95
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.negatives <= DEPTH:
-            raise QueryError(f"negatives must be from 1 to {DEPTH}, got {self.negatives}")
-        if not self.relative_margin > 0:
-            raise QueryError(f"relative_margin must be above 0, got {self.relative_margin}")
+def silent(count: int) -> None:
+    """Report nothing."""
 
 
 class Mined(NamedTuple):
-    """A pair with its hard negatives, the best ranked first. dropped: ranks outside the margins."""
+    """A pair with its hard negatives, the best ranked first. dropped: ranks outside the margin."""
 
     anchor: str
     positive: str
@@ -74,7 +57,7 @@ class Mined(NamedTuple):
 class MiningSummary:
     """Numbers of pairs: complete with all negatives, with fewer, with none.
 
-    dropped_by_margin: ranks outside the margins, over all pairs.
+    dropped_by_margin: ranks outside the margin, over all pairs.
     """
 
     pairs: int
@@ -99,20 +82,6 @@ def read_pairs(paths: Iterable[Path]) -> list[Texts]:
     return pairs
 
 
-def choose(
-    ranked: Sequence[tuple[int, float]], positive: float, config: MiningConfig
-) -> tuple[list[int], int]:
-    """The rows of the negatives among (row, score), and the number of ranks outside the margins.
-
-    ranked: best first, without related texts. positive: score of the positive.
-    """
-    considered = ranked[:DEPTH]
-    # abs: for a positive of −0.2, a margin of 0.95 must exclude −0.19.
-    limit = positive - (1 - config.relative_margin) * abs(positive)
-    fitting = [row for row, score in considered if score <= limit]
-    return fitting[: config.negatives], len(considered) - len(fitting)
-
-
 def candidates(pairs: Iterable[Texts], corpus: Iterable[str] = ()) -> list[str]:
     """All positives and the texts of a corpus; those with equal letters and digits are one."""
     texts: dict[str, str] = {}
@@ -125,17 +94,18 @@ def mine(
     encoder: TextEncoder,
     pairs: Sequence[Texts],
     texts: Sequence[str],
-    config: MiningConfig | None = None,
-    progress: Progress | None = None,
+    negatives: int = 1,
+    relative_margin: float = 0.95,
+    progress: Progress = silent,
     folder: Path | None = None,
 ) -> Iterator[Mined]:
     """Every pair with its negatives, perhaps none, from `candidates`.
 
-    They are indexed in a temporary folder in `folder` and searched coarse to fine, so that memory
-    grows linearly with the texts. progress: called with the number of texts just encoded, then of
-    pairs just mined.
+    negatives: number of them for an anchor. relative_margin: maximum score of a negative, as a
+    fraction of the positive's. progress: called with the number of texts just encoded, then of
+    pairs just mined. The candidates are indexed in a temporary folder in `folder` and searched
+    coarse to fine, so that memory grows linearly with the texts.
     """
-    config, report = config or MiningConfig(), progress or (lambda count: None)
     rows = {identity(text): row for row, text in enumerate(texts)}
     related: dict[str, set[int]] = defaultdict(set)  # rows of the texts in a text's pairs
     for pair in pairs:
@@ -146,7 +116,7 @@ def mine(
     def vectors() -> Iterator[Floats]:
         for start in range(0, len(texts), BLOCK):
             yield encoder.encode(texts[start : start + BLOCK], role="document")
-            report(len(texts[start : start + BLOCK]))
+            progress(len(texts[start : start + BLOCK]))
 
     settings = SegmentConfig(
         prefix=min(PREFIX, encoder.dim),
@@ -169,9 +139,12 @@ def mine(
             for i, (anchor, positive, *_) in enumerate(block):
                 found = zip(result.rows[i].tolist(), result.scores[i].tolist(), strict=True)
                 ranked = [(row, score) for row, score in found if row >= 0 and row not in linked[i]]
-                chosen, dropped = choose(ranked, positives[i], config)
-                yield Mined(anchor, positive, tuple(texts[row] for row in chosen), dropped)
-            report(len(block))
+                # abs: for a positive of −0.2, a margin of 0.95 must exclude −0.19.
+                limit = positives[i] - (1 - relative_margin) * abs(positives[i])
+                fitting = [texts[row] for row, score in ranked[:DEPTH] if score <= limit]
+                dropped = len(ranked[:DEPTH]) - len(fitting)
+                yield Mined(anchor, positive, tuple(fitting[:negatives]), dropped)
+            progress(len(block))
 
 
 def write_negatives(
@@ -179,8 +152,9 @@ def write_negatives(
     encoder: TextEncoder,
     pairs: Sequence[Texts],
     texts: Sequence[str],
-    config: MiningConfig | None = None,
-    progress: Progress | None = None,
+    negatives: int = 1,
+    relative_margin: float = 0.95,
+    progress: Progress = silent,
 ) -> MiningSummary:
     """Mine into a new .jsonl file that the trainer reads: anchor, positive, a list negatives.
 
@@ -188,13 +162,13 @@ def write_negatives(
     not at all. Raises SearchEngineError if `out` exists, or no pair has a negative.
     """
     check_output(out)
-    config, out = config or MiningConfig(), out.absolute()
-    counts, dropped = Counter[int](), 0  # counts: pairs by number of negatives
+    out, counts, dropped = out.absolute(), Counter[int](), 0  # pairs by number of negatives
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch:
         temporary = Path(scratch) / out.name
         # Half a pair of surrogates, which UTF-8 lacks, is escaped as JSON escapes it.
         with temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-            for mined in mine(encoder, pairs, texts, config, progress, Path(scratch)):
+            found = mine(encoder, pairs, texts, negatives, relative_margin, progress, Path(scratch))
+            for mined in found:
                 row = {name: getattr(mined, name) for name in ("anchor", "positive", "negatives")}
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
                 counts[len(mined.negatives)] += 1
@@ -203,12 +177,12 @@ def write_negatives(
             os.fsync(file.fileno())
         if counts[0] == len(pairs):
             raise SearchEngineError(
-                f"none of {len(pairs)} pairs has a negative within the margins, of {len(texts)} "
-                "candidates; add a corpus, or loosen the margins"
+                f"none of {len(pairs)} pairs has a negative within the margin, of {len(texts)} "
+                "candidates; add a corpus, or raise relative_margin"
             )
         check_output(out)  # again: mining may have taken hours
         temporary.rename(out)
-    complete, none = counts[config.negatives], counts[0]
+    complete, none = counts[negatives], counts[0]
     fewer = len(pairs) - complete - none
     return MiningSummary(len(pairs), len(texts), complete, fewer, none, dropped)
 

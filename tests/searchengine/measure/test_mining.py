@@ -14,7 +14,6 @@ from tiny_model import write_sentence_transformer
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.measure.mining import (
     Mined,
-    MiningConfig,
     MiningSummary,
     candidates,
     mine,
@@ -46,14 +45,14 @@ CORPUS = ["c 10", "c 32", "c 40", "c 50"]
 
 
 def mined(pairs: Sequence[Texts], corpus: Sequence[str] = (), **config: Any) -> list[Mined]:
-    return list(mine(Angles(), pairs, candidates(pairs, corpus), MiningConfig(**config)))
+    return list(mine(Angles(), pairs, candidates(pairs, corpus), **config))
 
 
 def write(
     out: Path, pairs: Sequence[Texts], corpus: Sequence[str] = (), **config: Any
 ) -> MiningSummary:
     texts = candidates(pairs, corpus)
-    return write_negatives(out, Angles(), pairs, texts, MiningConfig(**config))
+    return write_negatives(out, Angles(), pairs, texts, **config)
 
 
 @pytest.mark.parametrize(
@@ -111,10 +110,9 @@ def test_agrees_with_a_scan_by_numpy() -> None:
             return np.stack([r / np.linalg.norm(r) for r in rows]).astype(np.float32)
 
     pairs = [(f"anchor {i}", f"positive {i // 2}") for i in range(300)]
-    config = MiningConfig(negatives=5, relative_margin=0.9)
     encoder, texts = Random(), candidates(pairs)
     scores = encoder.encode([anchor for anchor, _ in pairs]) @ encoder.encode(texts).T
-    for i, each in enumerate(mine(encoder, pairs, texts, config)):  # type: ignore[arg-type]
+    for i, each in enumerate(mine(encoder, pairs, texts, 5, 0.9)):  # type: ignore[arg-type]
         own = scores[i, i // 2]
         others = [j for j in np.argsort(-scores[i]) if j != i // 2][:100]
         limit = own - 0.1 * abs(own)
