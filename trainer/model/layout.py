@@ -29,11 +29,6 @@ POOLING_SWITCHES = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 POOLING_MODES = ("cls", "max", "mean", "lasttoken")
-# Settings for transformers that TRANSFORMER_CONFIG may hold, by which sentence-transformers changes
-# what the configs of network and tokenizer say; those for the weights change no vector.
-OVERRIDES = (
-    "config_args", "config_kwargs", "tokenizer_args", "processor_kwargs", "processing_kwargs"
-)  # fmt: skip
 # Families whose positions begin behind the padding id, so that fewer tokens fit.
 OFFSET_POSITIONS = frozenset({"roberta", "xlm-roberta", "camembert", "mpnet", "xlm-roberta-xl"})
 FALLBACK_MAX_TOKENS = 512
@@ -182,23 +177,7 @@ def transformer_settings(place: Path) -> dict[str, Any]:
     """sentence_bert_config.json, or one of its older names (sentence_roberta_config.json, …)."""
     named = place / TRANSFORMER_CONFIG
     older = sorted(place.glob("sentence_*_config.json"))
-    settings = read_object(named if named.is_file() or not older else older[0], optional=True)
-    if settings.get("do_lower_case") and (place / TOKENIZER).is_file():
-        state = read_object(place / TOKENIZER).get("normalizer") or {}
-        steps = state.get("normalizers", [state])
-        if not any(step.get("type") == "Lowercase" or step.get("lowercase") for step in steps):
-            raise ModelError(
-                f"{place} has do_lower_case in {TRANSFORMER_CONFIG}, but a tokenizer that keeps "
-                f"capitals: write a Lowercase normalizer into {TOKENIZER}"
-            )
-    for name in OVERRIDES:
-        values = settings.get(name) or {}
-        if set(values) - {"trust_remote_code"}:  # which no folder can allow itself
-            raise ModelError(
-                f"{place} has {name} {values} in {TRANSFORMER_CONFIG}, which is not followed here: "
-                "write it into config.json or tokenizer_config.json, and remove it there"
-            )
-    return settings
+    return read_object(named if named.is_file() or not older else older[0], optional=True)
 
 
 def max_tokens(settings: Mapping[str, Any], limit: Any, config: Mapping[str, Any]) -> int:
