@@ -1,4 +1,4 @@
-"""documents.db as a file: its connections, locks and transactions. Its tables: store.py.
+"""documents.db as a file: its connections and transactions. Its tables: store.py.
 
 Connections are shared by threads, safe in forked children, and have no locks where the folder
 cannot be written.
@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from math import inf
 from pathlib import Path
-from random import choice, random
+from random import choice
 from threading import RLock
 from time import monotonic, sleep
 from typing import Any, Self, TypeVar
@@ -38,12 +38,11 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from searchengine.backends import limits
 from searchengine.backends.filters.sqlite import register
-from searchengine.backends.folder import schema
+from searchengine.backends.folder import lock, schema
+from searchengine.backends.folder.lock import Identity
 from searchengine.errors import BackendUnavailable, CollectionBusy, CollectionError
 
 T = TypeVar("T")
-Identity = tuple[int, int]
-"""The device and inode of a file."""
 guard = RLock()
 """Held while connections are opened or closed, and across a fork."""
 _open: WeakSet["Connection"] = WeakSet()
@@ -100,7 +99,7 @@ def _in_child() -> None:
             # Never closed, nor at the interpreter's end.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
     _open.clear()
-    _turns.clear()  # no thread is writing here
+    lock.turns.clear()  # no thread is writing here
     for user, after_fork in list(_inherited.items()):
         after_fork(user)
     _resume()
@@ -154,14 +153,6 @@ def share_as_folder(path: Path, connection: sqlite3.Connection) -> None:
     path.chmod(path.parent.stat().st_mode & 0o666)
 
 
-_turns: dict[Identity, Any] = {}
-
-
-def turn(identity: Identity) -> Any:
-    """The lock by which the threads of this process write to a file one at a time."""
-    return _turns.setdefault(identity, RLock())
-
-
 _NO_MAPPING = (sqlite3.SQLITE_IOERR_SHMMAP, sqlite3.SQLITE_IOERR_NOMEM)
 _LIMITS = {
     errno.EMFILE: "this process has as many files open as it may ({} of ulimit -n): close some "
@@ -209,7 +200,6 @@ def way_out(path: Path) -> str:
 
 _BUSY_MS = 5_000  # for readers, while another process recovers the log after a crash
 _UPGRADING = 10  # seconds to wait for another process that upgrades the file
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.1  # seconds between two tries to begin to write
 # Bytes of SQLite's log from which it is folded into the file; it is cut to as many.
 FOLDED = 4 << 20
 # Bytes of the log, and times those of the file, from which readers are waited for; seconds after
@@ -398,11 +388,8 @@ class Database:
         Raises CollectionBusy if another process is still writing after `wait` seconds, and
         BackendUnavailable if the folder was replaced meanwhile.
         """
-        lock = turn(self.identity)
-        if not lock.acquire(blocking=queue):
-            raise CollectionBusy(f"{self.path.parent} is being written to by another thread")
-        try:
-            self._begin_writing(wait)
+        with lock.turn(self.path.parent, self.identity, queue):
+            lock.begin(self.execute, wait)
             before = self.connection.total_changes
             try:
                 yield
@@ -413,21 +400,6 @@ class Database:
                 if not self.inherited and self.connection.in_transaction:
                     self.execute("ROLLBACK")
                 raise
-        finally:
-            lock.release()
-
-    def _begin_writing(self, wait: float) -> None:
-        """Try for `wait` seconds. If SQLite did the waiting, a fork would have to wait as well."""
-        until, pause = monotonic() + wait, _FIRST_PAUSE
-        while True:
-            try:
-                return self.execute("BEGIN IMMEDIATE")
-            except CollectionBusy:
-                remaining = until - monotonic()
-                if remaining <= 0:
-                    raise
-                sleep(min(remaining, pause * random()))
-                pause = min(2 * pause, _LONGEST_PAUSE)
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:

@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any
 
 from searchengine.backends.contract import Backend, check_made_by
-from searchengine.backends.folder.database import FOLDED, REOPENED, Identity, log_of
+from searchengine.backends.folder.database import FOLDED, REOPENED, log_of
 from searchengine.backends.folder.folders import (
     DATABASE,
     check_name,
@@ -19,6 +19,7 @@ from searchengine.backends.folder.folders import (
     folder_of,
     remove_unnamed,
 )
+from searchengine.backends.folder.lock import Identity
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.backends.folder.store import SegmentRow, Store
 from searchengine.backends.folder.writer import OpenSegment, Writer, writing
