@@ -44,7 +44,7 @@ from searchengine.indexer.native.hnsw import build_graph
 from searchengine.indexer.native.library import chosen_level
 from searchengine.indexer.search.cascade import CoarseIndex
 from searchengine.indexer.search.segment_files import Parts, open_coarse
-from searchengine.indexer.storage.durable import (
+from searchengine.indexer.storage.files import (
     FileEntry,
     link_verified,
     sync_file,

@@ -40,7 +40,7 @@ from searchengine.indexer.errors import SegmentConfigError, SegmentError, Vector
 from searchengine.indexer.search.allowed import Allowed, restriction
 from searchengine.indexer.search.cascade import SearchResult, rerank
 from searchengine.indexer.search.segment_files import Parts, read_manifest
-from searchengine.indexer.storage.durable import Checksum
+from searchengine.indexer.storage.files import Checksum
 from searchengine.indexer.storage.manifest import MANIFEST, VECTORS, Manifest
 from searchengine.indexer.storage.rotation import ROTATION_SAMPLE, Prefixes, pca
 from searchengine.indexer.storage.vectors_file import PASSAGES, VectorFile, as_floats

@@ -148,7 +148,7 @@ MUTANTS = [
     ),
     Mutant(
         "unchecked checksum",
-        "indexer/storage/durable.py",
+        "indexer/storage/files.py",
         "if contents and (checksum or sha256)(path) != self.sha256:",
         "if contents and not (checksum or sha256)(path):",
         ["tests/indexer/test_segment.py"],

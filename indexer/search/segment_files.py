@@ -28,7 +28,7 @@ from searchengine.indexer.search.native_search import (
     NativeRows,
     native_cascade,
 )
-from searchengine.indexer.storage.durable import Checksum
+from searchengine.indexer.storage.files import Checksum
 from searchengine.indexer.storage.manifest import COARSE, MANIFEST, ROTATION, VECTORS, Manifest
 from searchengine.indexer.storage.rotation import Prefixes
 from searchengine.indexer.storage.vectors_file import PASSAGES, VectorFile, open_npy, open_passages

@@ -15,7 +15,7 @@ from searchengine.indexer.errors import (
     shortened,
     shown,
 )
-from searchengine.indexer.storage.durable import FileEntry, sync_file
+from searchengine.indexer.storage.files import FileEntry, sync_file
 from searchengine.indexer.storage.vectors_file import DTYPES, PASSAGES, header
 from searchengine.indexer.storage.words_file import WORDS
 

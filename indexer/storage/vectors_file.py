@@ -26,7 +26,7 @@ import numpy.typing as npt
 from searchengine.indexer.arrays import BLOCK_ROWS, Floats, RowNumbers, evenly
 from searchengine.indexer.config import Storage
 from searchengine.indexer.errors import SegmentError, VectorError
-from searchengine.indexer.storage.durable import FileEntry, altered
+from searchengine.indexer.storage.files import FileEntry, altered
 
 DTYPES: dict[Storage, str] = {Storage.FLOAT16: "<f2", Storage.FLOAT32: "<f4"}
 

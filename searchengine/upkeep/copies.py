@@ -26,7 +26,7 @@ from searchengine.corpus.analyzer import Analyzer
 from searchengine.errors import CollectionError, EncoderMismatch
 from searchengine.indexer.building import Progress
 from searchengine.indexer.segment import Segment
-from searchengine.indexer.storage.durable import FileEntry, link_verified, sync_file, sync_folder
+from searchengine.indexer.storage.files import FileEntry, link_verified, sync_file, sync_folder
 from searchengine.indexer.storage.manifest import MANIFEST
 from searchengine.indexer.storage.vectors_file import PASSAGES
 from searchengine.upkeep.tuning import QUERY_MAP

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 from searchengine.indexer.arrays import prefix, unit_rows
 from searchengine.indexer.config import Storage
 from searchengine.indexer.errors import SegmentError, VectorError
-from searchengine.indexer.storage.durable import sha256
+from searchengine.indexer.storage.files import sha256
 from searchengine.indexer.storage.rotation import pca, prefixes, rotated
 from searchengine.indexer.storage.vectors_file import (
     DTYPES,

@@ -557,7 +557,7 @@ def _interrupted(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def _sync_fully(connection: sqlite3.Connection) -> None:
-    """Have SQLite sync its writes; on macOS the drive's cache too, as durable.sync."""
+    """Have SQLite sync its writes; on macOS the drive's cache too, as files.sync."""
     for name, value in (("synchronous", 2), ("fullfsync", 1), ("checkpoint_fullfsync", 1)):
         connection.execute(f"PRAGMA {name} = {value}")
 

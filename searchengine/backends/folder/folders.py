@@ -27,7 +27,7 @@ from searchengine.backends.folder.database import accessible, exhausted
 from searchengine.backends.folder.store import Store
 from searchengine.errors import FORBIDDEN, CollectionBusy, CollectionError
 from searchengine.indexer.errors import SegmentError, SegmentFormatError
-from searchengine.indexer.storage.durable import open_folder, sha256, sync_folder
+from searchengine.indexer.storage.files import open_folder, sha256, sync_folder
 from searchengine.trainer.files import file_state, user_cache, write_at_once
 
 DATABASE = "documents.db"

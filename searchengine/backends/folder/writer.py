@@ -33,7 +33,7 @@ from searchengine.errors import CollectionError
 from searchengine.indexer.building import Blocks, Passages, Progress
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment, SegmentConfig
-from searchengine.indexer.storage.durable import sync_folder
+from searchengine.indexer.storage.files import sync_folder
 
 Vectors = npt.NDArray[np.float32]
 OpenSegment = Callable[[SegmentRow], Segment]

@@ -1,4 +1,4 @@
-"""Files that survive a power cut: syncs, and sizes and checksums to compare them with."""
+"""Files: their checksums and sizes, to compare them with, and syncs, to survive a power cut."""
 
 import fcntl
 import hashlib
