@@ -65,23 +65,6 @@ def search(
     `question` is text and never syntax: a document needs one of its words. Scores are positive, and
     comparable within one result only. A question without words has no results. `analyzers`: by
     which documents became terms. `synonyms`: other words to search for, see `synonyms`.
-    """
-    functions, orders = functions_of(analyzers), orders_of(question, analyzers)
-
-    def occurs(term: Term) -> bool:
-        return index.counts([term], 1)[0] > 0
-
-    words = counted_names(question, functions)
-    words |= {word: share**2 for word, share in synonyms.items()}  # `ranked` takes the root
-    pairs = dict.fromkeys(joined_words(question, functions), JOINED)
-    joined = asked_terms(pairs, orders, lambda _: False)
-    return ranked(index, best, asked_terms(words, orders, occurs), k, joined)
-
-
-def ranked(
-    index: Index, best: Best, terms: Mapping[Term, float], k: int, joined: Mapping[Term, float]
-) -> WordScores:
-    """The k best documents by the TERMS rarest terms. `joined`: others, if documents have them.
 
     A term weighs the square root of its occurrences in the question: nDCG@10 of questions of 150
     words is 0.034 higher than if it counts once. Four function words count as another one.
@@ -91,6 +74,7 @@ def ranked(
     Terms in half of the documents or more count only if there are fewer than k with another one:
     their inverse document frequency is nearly 0, and they take most of the time.
     """
+    terms, joined = _terms(index, question, analyzers, synonyms)
     documents = index.documents
     half = (documents + 1) // 2
     every = {**joined, **terms}
@@ -112,3 +96,15 @@ def ranked(
         more = best(weights, k)
         scored += [(i, min(score, lowest)) for i, score in more if i not in seen]
     return WordScores(scored[:k], max(most, scored[0][1] if scored else 0.0) or 1.0)
+
+
+def _terms(
+    index: Index, question: str, analyzers: tuple[Analyzer, ...], synonyms: Mapping[str, float]
+) -> tuple[dict[Term, float], dict[Term, float]]:
+    """The terms of a question, how often each counts, and the same of those that join two words."""
+    functions, orders = functions_of(analyzers), orders_of(question, analyzers)
+    words = counted_names(question, functions)
+    words |= {word: share**2 for word, share in synonyms.items()}  # `search` takes the root
+    pairs = dict.fromkeys(joined_words(question, functions), JOINED)
+    terms = asked_terms(words, orders, lambda term: index.counts([term], 1)[0] > 0)
+    return terms, asked_terms(pairs, orders, lambda _: False)

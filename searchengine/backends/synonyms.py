@@ -30,7 +30,7 @@ def added(question: str, settings: Mapping[str, Any]) -> dict[str, float]:
     """The words of synonyms of a question, and how often each counts.
 
     A synonym of n words counts for m words of the question: each of its words by m / n, at most 1,
-    before the square root of `lexical.ranked`. Words in quotation marks have no synonyms.
+    before the square root of `lexical.search`. Words in quotation marks have no synonyms.
     """
     if not (text := settings.get(SETTING)):
         return {}

@@ -244,7 +244,8 @@ class FolderPlace:
             values = finish()
             self._adopt(writer, target)
             writer.changes.configure(values)
-            writer.changes.forget_vectors()
+            # Vectors come from the encoder, whatever came with documents before.
+            writer.store.execute("UPDATE documents SET vectors = NULL WHERE vectors NOT NULL")
         assert self._owner is not None
         self._owner.clear()
 
@@ -273,7 +274,7 @@ class FolderPlace:
             store.execute(f"DELETE FROM {table}")
         with self._both(target) as tables:
             for row in tables.segments():
-                shift = writer.changes.next_passage() - row.base
+                shift = writer.changes.next_id("passages") - row.base
                 passages = tables.scan(
                     "SELECT passages.id + ?, stored.id, start, end FROM passages "
                     "JOIN documents ON documents.id = document "

@@ -90,7 +90,7 @@ class Collection(View):
                 check_unchanged(expected, before, keys)
                 if choose is not None and not store.ids_after(-1, None, 1).size:
                     changes.configure(choose(store.settings()))
-                changes.write(entries, before, changes.next_passage())
+                changes.write(entries, before, changes.next_id("passages"))
                 changes.set_metadata(metadata, before)
                 if rows:
                     writer.append(_blocks(entries), progress, rows)

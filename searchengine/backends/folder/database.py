@@ -425,27 +425,29 @@ class Database:
                     self.connections.remove(connection)
                     connection.close()
 
-    def fold_log(self, follow: Callable[[], None] | None = None) -> bool:
+    def fold_log(self, follow: Callable[[], None], patient: bool) -> bool:
         """Fold SQLite's log into the file, as far as no reader needs it; True if all was folded.
+
+        `follow` begins this process's reading again, so that it reads the file.
 
         The write lock is held meanwhile: SQLite before 3.51.3 (3.50.7, 3.44.6) can lose commits if
         the log begins again while it is folded (https://sqlite.org/wal.html#walresetbug). Nothing
         is done while others write; errors are left to the next call.
 
-        With `follow`, which begins this process's reading again, waits up to a second for readers,
-        and then until they may have begun again. The next commit writes the log from its start.
+        `patient`: wait up to a second for other readers, and then until they may have begun again,
+        so that the next commit writes the log from its start.
         """
-        started, complete = monotonic(), False
-        until = started + (_PATIENCE if follow else 0)
+        started, complete, is_over = monotonic(), False, False
         with suppress(CollectionError):
-            while not complete and monotonic() <= until:
+            while not (complete or is_over):
                 # Begun again each time: SQLite has four marks for those that read, this connection
                 # too, and one that finds none free shares an older one.
                 with self.transaction(queue=False):
                     complete = self._fold()
-                    if follow is not None:
-                        follow()
+                    follow()
+                    if patient:
                         sleep(REOPENED + 2 * (monotonic() - started) if complete else _POLL)
+                is_over = not patient or monotonic() > started + _PATIENCE
         return complete
 
     def _fold(self) -> bool:

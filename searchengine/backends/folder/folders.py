@@ -93,16 +93,14 @@ def checksum(path: Path) -> str:
 def segments_folder(path: Path, store: Store) -> Iterator[int]:
     """Open the folder of segments next to this database, even if its name is taken meanwhile."""
     with ExitStack() as stack:
-        with folder_errors(path, changing=True):
-            try:
-                folder = stack.enter_context(open_folder(path / "segments"))
-            except FileNotFoundError as error:
-                if not store.in_place:
-                    raise store.replaced() from error
-                missing = f"{path / 'segments'} is missing; nothing was changed, make it again with"
-                raise CollectionError(f"{missing}: searchengine repair {path}") from error
+        folder = None
+        with folder_errors(path, changing=True), suppress(FileNotFoundError):
+            folder = stack.enter_context(open_folder(path / "segments"))
         if not store.in_place:
             raise store.replaced()
+        if folder is None:
+            missing = f"{path / 'segments'} is missing; nothing was changed, make it again with"
+            raise CollectionError(f"{missing}: searchengine repair {path}")
         yield folder
 
 
@@ -138,7 +136,6 @@ def remove_unnamed(path: Path, store: Store, before: set[str]) -> None:
         named = {folder_of(path, row.id).name for row in store.segments()}
         for name in before & segment_folders(folder) - named:
             shutil.rmtree(name, dir_fd=folder)
-        store.execute("DELETE FROM pending WHERE kind = 'merge'")  # see store.WORKS
         kept = {name for (name,) in store.read("SELECT folder FROM pending")}
         remove_dead_scratch(path / "pending", kept, own=True)
 
@@ -186,24 +183,22 @@ class Scratch:
 
         self.folder, self._lock = folder, FileLock(f"{folder}.lock")
 
-    def take(self) -> bool:
-        """Take the lock, unless another thread or process has it."""
+    def take(self, wait: float = 0) -> bool:
+        """Take the lock, unless another thread or process has it for as many seconds."""
         from filelock import Timeout
 
         try:
-            self._lock.acquire(timeout=0)
+            self._lock.acquire(wait)
         except Timeout:
             return False
         return True
 
     def make(self) -> Path:
         """Make the folder of a new name. Raises OSError."""
-        from filelock import Timeout
-
-        try:
-            self._lock.acquire(_LOOK)  # another process may look just now whether it is held
-        except Timeout:  # where no file can be made, it is tried again and again
-            raise PermissionError(EACCES, "no file can be made there") from None
+        # Another process may look just now whether it is held. It is tried all the time, too, where
+        # no file can be made.
+        if not self.take(_LOOK):
+            raise PermissionError(EACCES, "no file can be made there")
         # Of a dead process, whose lock file a power cut has taken.
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir()

@@ -14,7 +14,7 @@ from uuid import uuid4
 import numpy as np
 
 from searchengine.backends import limits
-from searchengine.backends.contract import Entry, Ids, Known, Passages, Span, as_json
+from searchengine.backends.contract import Entry, Ids, Known, Passages, as_json, setting_faults
 from searchengine.backends.filters import sqlite as fields
 from searchengine.backends.filters.parser import field_name, field_named, parse
 from searchengine.backends.filters.sqlite import compile_sql, json_path
@@ -66,8 +66,8 @@ class Work:
 
 REINDEX = "reindex"
 """The kind of work that may be pending."""
-WORKS = "SELECT id, kind, folder, details FROM pending WHERE kind IS NOT 'merge'"
-"""Reads the unfinished works. A merge was begun by an older version: the next commit drops it."""
+WORKS = "SELECT id, kind, folder, details FROM pending"
+"""Reads the unfinished works."""
 
 
 def this_process() -> dict[str, Any]:
@@ -251,11 +251,12 @@ class Store(Database):
         number, kind, folder, stored = row
         with suppress(AttributeError, LookupError, TypeError, ValueError):
             details = json.loads(stored)
-            encoder = details["settings"]["encoder"]
-            texts = [folder, details["by"], details["started"], encoder["fingerprint"]]
-            texts += [encoder["source"] or "", encoder.get("name") or ""]
-            fits = {*map(type, texts)} == {str} and type(encoder["dim"]) is int
-            if kind == REINDEX and fits:
+            is_named = isinstance(folder, str) and {"by", "started"} <= details.keys()
+            if (
+                kind == REINDEX
+                and is_named
+                and "encoder" not in setting_faults(details["settings"])
+            ):
                 return Work(number, folder, details)
         raise self.damaged(
             f"pending work {number} must be a reindex by an encoder, with who started it and when"
@@ -309,12 +310,8 @@ class Changes:
     def __init__(self, store: Store) -> None:
         self.store = store
 
-    def next_passage(self) -> int:
-        """The id of the next passage: beyond all rows that any segment has had."""
-        return self.next_id("passages")
-
     def next_id(self, kind: str) -> int:
-        """The next id. Kinds: see searchengine.backends.folder.schema."""
+        """The next id of a kind, as in folder.schema: beyond all that were ever in use."""
         found = self.store.read("SELECT next FROM ids WHERE kind = ?", (kind,))
         if not found or type(found[0][0]) is not int:
             raise self.store.damaged(f"the next id of {kind} is missing")
@@ -356,21 +353,16 @@ class Changes:
             "vectors = excluded.vectors",
             rows,
         )
-        self._place(numbers, [entry.spans for entry in entries], first_passage)
+        placed = ((i, *span) for i, e in zip(numbers, entries, strict=True) for span in e.spans)
+        self._many(
+            "INSERT INTO passages (id, document, start, end) VALUES (?, ?, ?, ?)",
+            ((id_, *row) for id_, row in enumerate(placed, start=first_passage)),
+        )
 
     def forget(self, documents: Sequence[int]) -> None:
         """Have documents as new: without passages, and with a digest that no text has."""
         self._delete_rows(documents)
         self._many("UPDATE documents SET digest = x'' WHERE id = ?", ((i,) for i in documents))
-
-    def _place(
-        self, documents: Iterable[int], spans: Sequence[Sequence[Span]], first_passage: int
-    ) -> None:
-        placed = ((i, *span) for i, cut in zip(documents, spans, strict=True) for span in cut)
-        self._many(
-            "INSERT INTO passages (id, document, start, end) VALUES (?, ?, ?, ?)",
-            ((id_, *row) for id_, row in enumerate(placed, start=first_passage)),
-        )
 
     def set_metadata(self, entries: Sequence[Entry], known: Mapping[str, Known]) -> None:
         """Store metadata, source and root of documents whose text is already stored."""
@@ -432,10 +424,6 @@ class Changes:
                 self._many("DELETE FROM settings WHERE name = ?", [(name,)])
             else:
                 self.set(name, value)
-
-    def forget_vectors(self) -> None:
-        """Note of every document that its vectors come from the encoder."""
-        self._many("UPDATE documents SET vectors = NULL WHERE vectors NOT NULL", [()])
 
     def start_work(self, folder: str, settings: Mapping[str, Any]) -> None:
         """Name a reindex by this process, to these settings, in the table `pending`."""

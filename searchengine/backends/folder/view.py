@@ -281,14 +281,11 @@ class View(Backend):
 
     def _fold_log(self, store: Store, held: Mapping[SegmentRow, Segment]) -> None:
         """Fold SQLite's log into the database if it is large; this view then reads the file."""
-        if store.overgrown:
-            if store.log_bytes > _GROWN * self._log_left:
-                complete = store.fold_log(lambda: self._show_newest(held))
-                self._log_left = 0 if complete else store.log_bytes
-            return
-        self._log_left = 0
-        if store.log_bytes > FOLDED and store.fold_log():
-            self._show_newest(held)
+        if (size := store.log_bytes) > FOLDED:
+            patient = store.overgrown and size > _GROWN * self._log_left
+            complete = store.fold_log(lambda: self._show_newest(held), patient)
+            if patient:
+                self._log_left = 0 if complete else size
 
     def _opener(self, opened: dict[SegmentRow, Segment]) -> OpenSegment:
         """Opens committed segments, unless they are in `opened`, where it puts them."""

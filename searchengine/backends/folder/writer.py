@@ -74,7 +74,7 @@ class Writer:
         progress: Progress | None = None,
         rows: int | None = None,
     ) -> None:
-        """Add a segment of vectors (n, D), of passages `changes.next_passage` and on.
+        """Add a segment of vectors (n, D), from the next id on.
 
         `rows`: n, if known. Beside a larger segment, a few thousand rows get no graph or lists
         until they are merged: building those would take most of the time of a commit.
@@ -157,7 +157,7 @@ class Writer:
 
     def append_built(self, built: Path) -> None:
         """Add a segment of another folder, which lacks the file of its passages."""
-        base = self.changes.next_passage()
+        base = self.changes.next_id("passages")
         with folder_errors(self.path, changing=True):
             Segment.add_passages(built, self._passages(base))
 
@@ -184,7 +184,7 @@ class Writer:
 
     def _new(self) -> tuple[int, dict[str, Any]]:
         """The base of a new segment, and how it is built: the same for any way to build it."""
-        base, settings = self.changes.next_passage(), self.store.settings()
+        base, settings = self.changes.next_id("passages"), self.store.settings()
         encoder = settings["encoder"]
         provenance = {"encoder": encoder["fingerprint"]}
         if encoder["source"] is not None:  # for a repair

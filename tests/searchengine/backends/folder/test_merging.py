@@ -4,9 +4,7 @@ import errno
 import logging
 import os
 import signal
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,6 @@ from searchengine.backends.folder.store import Store
 from searchengine.backends.folder.view import View
 from searchengine.errors import CollectionBusy
 from searchengine.indexer.segment import Segment, SegmentConfig
-from searchengine.upkeep.repair import repair
 
 CONFIG = SegmentConfig(prefix=8)
 KEYS = {f"d{i}" for i in range(15)}
@@ -156,17 +153,3 @@ def test_a_small_commit_takes_the_rotation_of_the_largest_segment_if_it_suits(
             (s.path / "rotation.npy").read_bytes() for s in engine.collection.segments.values()
         )
     assert first == second != third
-
-
-def test_a_merge_that_an_older_version_began_is_no_damage(engine: SearchEngine, path: Path) -> None:
-    folder = path / "pending" / ("a1" * 16)
-    (folder / "000009").mkdir(parents=True)
-    folder.with_suffix(".lock").touch()
-    with closing(sqlite3.connect(path / "documents.db")) as db, db:
-        db.execute("INSERT INTO pending VALUES (77, 'merge', ?, '{}')", (folder.name,))
-    engine.verify()
-    assert engine.stats().pending == () and repair(path).damage == ()
-    engine.add([document(15)])
-    with Store(path / "documents.db", readers=1) as store:
-        assert store.read("SELECT * FROM pending") == []
-    check(path, KEYS | {"d15"})

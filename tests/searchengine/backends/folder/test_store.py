@@ -26,7 +26,7 @@ DOCUMENTS = [
 def insert(store: Store, documents: Sequence[Document]) -> None:
     """New documents, one whole passage each, and a segment that has a row for each."""
     changes = Changes(store)
-    base = changes.next_passage()
+    base = changes.next_id("passages")
     changes.write([Entry(d, ((0, len(d.text)),), NONE) for d in documents], {}, base)
     number = len(store.segments()) + 1
     changes.add_segment(SegmentRow(number, base, len(documents), "abc"))
