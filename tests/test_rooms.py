@@ -37,4 +37,4 @@ def test_budgets_fall_or_stay_within_their_targets() -> None:
 
 
 def test_what_is_cut_is_code() -> None:
-    assert share_explained(*PACKAGES) == pytest.approx(0.169, abs=0.025)  # before the clearing
+    assert share_explained(*PACKAGES) == pytest.approx(0.169, abs=0.03)  # before the clearing
