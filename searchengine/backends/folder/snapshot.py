@@ -261,14 +261,6 @@ class Snapshot(contract.Snapshot):
             self._speller = Speller(self.words, known(self.settings))
         return self._speller.replacements(question)
 
-    def word_fault(self) -> str | None:
-        """What is wrong with the totals of the index of words; None: nothing is known."""
-        if self.settings["tokenizer"] == Tokenizer.NONE:
-            return None
-        counted = self.words.documents
-        ((stored,),) = self.store.scan("SELECT count(DISTINCT document) FROM passages")
-        return None if counted == stored else f"its words are of {counted} documents, not {stored}"
-
     def _with_phrases(self, where: str | None, phrases: tuple[str, ...]) -> Ids:
         """The documents that match a filter and contain phrases.
 

@@ -21,7 +21,7 @@ from searchengine.backends.filters.sqlite import compile_sql, json_path
 from searchengine.backends.filters.tree import Condition
 from searchengine.backends.folder.database import Database
 from searchengine.corpus.documents import Document
-from searchengine.errors import CollectionError
+from searchengine.errors import CollectionError, CorpusError
 
 _CONSTANTS: dict[str, Any] = {"true": True, "false": False, "null": None}
 _KEYS = 50_000  # keys of a folder read at a time
@@ -114,18 +114,21 @@ class Store(Database):
         """The keys of the documents of these ids, in their order."""
         return [document.key for document in self.documents(ids, texts=False)]
 
-    def altered(self) -> str | None:
-        """The key of a document with a text that does not match its digest; None if all match."""
+    def altered(self) -> Iterator[tuple[int, Document]]:
+        """The documents with a text that does not match its digest, each with its id."""
         # The others are read so that SQLite decodes them.
         columns = "id, key, title, text, digest, metadata, source, root"
         sql = f"SELECT {columns} FROM documents WHERE id > ? ORDER BY id LIMIT 500"
         after = -1
         while rows := self.read(sql, (after,)):
-            for _, key, title, text, digest, *_ in rows:
-                if Document(key, text, title).digest != digest:
-                    return str(key)
+            for number, key, title, text, digest, *_ in rows:
+                try:
+                    document = Document(key, text, title)
+                except CorpusError as error:  # it is not text
+                    raise self.damaged(str(error)) from error
+                if document.digest != digest:
+                    yield number, document
             after = rows[-1][0]
-        return None
 
     def fields(self) -> tuple[str, ...]:
         """The metadata fields that are indexed, as filters name them."""
@@ -358,11 +361,6 @@ class Changes:
             "INSERT INTO passages (id, document, start, end) VALUES (?, ?, ?, ?)",
             ((id_, *row) for id_, row in enumerate(placed, start=first_passage)),
         )
-
-    def forget(self, documents: Sequence[int]) -> None:
-        """Have documents as new: without passages, and with a digest that no text has."""
-        self._delete_rows(documents)
-        self._many("UPDATE documents SET digest = x'' WHERE id = ?", ((i,) for i in documents))
 
     def set_metadata(self, entries: Sequence[Entry], known: Mapping[str, Known]) -> None:
         """Store metadata, source and root of documents whose text is already stored."""

@@ -49,7 +49,7 @@ def engine(path: Path) -> Iterator[SearchEngine]:
         ("DELETE FROM documents WHERE key = 'mixed'", "passages without a document"),
         ("INSERT INTO tombstones VALUES (1)", "passages that are deleted"),
         ("INSERT INTO passages VALUES (99, 0, 0, 1)", "passages without a row"),
-        ("UPDATE passages SET end = 99 WHERE id = 1", "passages outside of their text"),
+        ("UPDATE passages SET end = 99 WHERE id = 1", "other passages in passages.npy"),
         (
             "UPDATE segments SET rows = rows + 1, base = base + 100 WHERE id = 1",
             "manifest.json is not the committed one",
