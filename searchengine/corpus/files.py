@@ -22,7 +22,6 @@ from pathspec import GitIgnoreSpec
 
 from searchengine.corpus.documents import Document, LeftOut
 from searchengine.corpus.formats import (
-    KINDS,
     LINES,
     TABLE,
     TEXT,
@@ -38,7 +37,6 @@ from searchengine.corpus.text_files import (
     Text,
     bad,
     decode,
-    kind,
     read_bytes,
     read_jsonl,
     read_text,
@@ -55,6 +53,7 @@ _READABLE = (
 _SQLITE = "; of a database pipe the rows: sqlite-utils rows FILE TABLE --nl | searchengine index -"
 _HINTS = {".npy": "; vectors come with documents: --vectors FILE.npy"}
 _HINTS |= dict.fromkeys((".db", ".sqlite", ".sqlite3"), _SQLITE)
+_NO_TEXT = "has no text; if it shows pictures, run OCR first, for example ocrmypdf"
 _DATABASE = "documents.db"  # a folder that holds it is a collection
 _Rules = tuple[tuple[Path, GitIgnoreSpec], ...]  # folders with a .gitignore, from above
 
@@ -107,7 +106,7 @@ def count_records(corpus: str | Path, gitignore: bool = True) -> int | None:
             if format_ in (LINES, TABLE) and path.suffix != ".gz" and path.is_file():
                 with open(path, "rb") as file:
                     total += sum(1 for _ in file)
-            elif format_.records or format_.empty:
+            elif format_.records or format_.needs:
                 return None
             else:
                 total += 1
@@ -122,8 +121,7 @@ class Unread:
     """Files of a folder without documents.
 
     Attributes:
-        kinds: suffix → number of files of a format that is not read, and what else was passed
-            over, such as links to folders.
+        kinds: suffix, "linked folder" or the like → number of files of a kind that is not read.
         failed: messages of files that could not be read.
         ignored: number of files and folders that a .gitignore leaves out.
     """
@@ -139,36 +137,27 @@ class Unread:
             kinds = ", ".join(f"{n:,} {name}" for name, n in self.kinds.most_common())
             entries = "entry" if total == 1 else "entries"
             texts.append(f"{total:,} {entries} of other kinds skipped: {kinds}")
-        if names := [name for name in self.kinds if name in KINDS]:
-            texts.append(f"{KINDS[names[0]].missing} reads {' and '.join(names)}")
         if self.ignored:
             texts.append(f"{self.ignored:,} ignored by .gitignore (--no-gitignore reads them)")
         return "; ".join(texts)
 
 
-def folder_files(
-    folder: Path, unread: Unread, gitignore: bool = True, needs_reader: bool = True
-) -> list[Path]:
+def folder_files(folder: Path, unread: Unread, gitignore: bool = True) -> list[Path]:
     """The files of a folder that are read, sorted; others are counted in `unread`.
 
     Hidden files and folders (.git, .trash, …) and collections are left out, what a .gitignore
     names, and linked folders: they may loop. A folder below it that this user may not read is named
-    in `unread`. Files of a format whose reader is not installed are listed only without
-    `needs_reader`. Raises OSError if another folder cannot be read, and CorpusError for one in
-    BEIR's format.
+    in `unread`. Raises OSError if another folder cannot be read, and CorpusError for one in BEIR's
+    format.
     """
     if beir := beir_corpus(folder):
         raise bad(folder, f"has the records of {beir.name}, not a file for each document")
     files = []
-    missing = {format_: format_.missing for format_ in {*KINDS.values()}}  # takes a while
     for path in _walk(folder, unread, gitignore):
-        format_ = kind_of(path)
         if not path.is_file():
             unread.kinds["linked folder" if path.is_dir() else "broken link or device"] += 1
-        elif format_ is None:
+        elif kind_of(path) is None:
             unread.kinds[path.suffix.lower() or "without a suffix"] += 1
-        elif needs_reader and missing[format_]:
-            unread.kinds[kind(path)] += 1
         else:
             files.append(path)
     return sorted(files)
@@ -237,9 +226,8 @@ def read_corpus(
 ) -> Iterator[Document]:
     """Stream the documents of a corpus in order.
 
-    A malformed record raises CorpusError ("file:line: …"), or is passed to `on_bad`, and reading
-    goes on. A missing or unreadable file, or one without a text field, raises, unless it is one of
-    a folder and `unread` is there to take its message. A named pipe is read as it fills.
+    A malformed record raises CorpusError, or is passed to `on_bad`. An unreadable file, or one
+    without a text field, raises, unless it is one of a folder and `unread` takes its message.
 
     Args:
         corpus: a file or folder; "-", JSON Lines from standard input.
@@ -316,10 +304,9 @@ class _Reader:
         report(error, self.on_bad)
 
     def _records(self, path: Path, format_: Kind, parser: Parser) -> Iterator[Document]:
-        """The documents of a file of records.
+        """The documents of a file of records; without an id, their keys are hashes.
 
-        The key of a record without an id is a hash of its content; in a folder the path of the file
-        and "#" come before a key.
+        In a folder the path of the file and "#" come before a key.
         """
         if format_ is TABLE:
             records = read_table(path, self._leave, self.columns)
@@ -363,7 +350,7 @@ class _Reader:
         name = Path(path.stem).stem if path.suffix == ".gz" else path.stem
         fields = {"path": file, **_stat(path)}
         parts = read_text(path) if format_ is TEXT else parser.read(path, format_)
-        for part, lost in _with_losses(path, format_, parts):
+        for part, lost in _with_losses(path, parts):
             metadata = {**fields, **part.metadata}
             if lost:
                 metadata["unreadable"] = lost
@@ -377,17 +364,17 @@ class _Reader:
                 self._lose(bad(path, what))
 
 
-def _with_losses(path: Path, format_: Kind, parts: Parts) -> Iterator[tuple[Text, list[str]]]:
+def _with_losses(path: Path, parts: Parts) -> Iterator[tuple[Text, list[str]]]:
     """The texts of a file, each with what cannot be read behind it; the first also what is before.
 
-    Of several texts, those that are blank are left out. Raises CorpusError without any text.
+    Blank ones of several are left out. Raises CorpusError without any text.
     """
     text, lost = None, list[str]()
     try:
         for part in parts:
             if isinstance(part, str):
                 lost.append(part)
-            elif part.text or not format_.empty:
+            elif part.text or not part.fragment:
                 if text is not None:
                     yield text, lost
                     lost = []
@@ -398,7 +385,7 @@ def _with_losses(path: Path, format_: Kind, parts: Parts) -> Iterator[tuple[Text
         what = str(error).removeprefix(f"{path}: ")
         lost.append(f"what follows was not read: {what}")
     if text is None:
-        raise bad(path, (lost or [format_.empty])[0])
+        raise bad(path, (lost or [_NO_TEXT])[0])
     yield text, lost
 
 

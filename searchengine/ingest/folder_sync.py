@@ -17,8 +17,9 @@ from threading import Event
 from searchengine.backends.folder.collection import Collection
 from searchengine.corpus.documents import LeftOut
 from searchengine.corpus.files import Unread, check_corpus, folder_files, read_corpus
+from searchengine.corpus.formats import KINDS
 from searchengine.corpus.tabular import Columns
-from searchengine.corpus.text_files import OnBad
+from searchengine.corpus.text_files import OnBad, kind
 from searchengine.errors import (
     CollectionError,
     CorpusError,
@@ -120,16 +121,12 @@ class FolderSync:
         self.unsettled = {path for path, written in times.items() if abs(now - written) < RECENT}
         return is_other or bool(self.changed) or self.files.keys() != self._read.keys()
 
-    def _list(self, unread: Unread, needs_reader: bool = True) -> list[str]:
+    def _list(self, unread: Unread) -> set[str]:
         """The paths of the files that are there now. Raises CorpusError."""
-        files = folder_files(self.folder, unread, self._options.gitignore, needs_reader)
+        files = folder_files(self.folder, unread, self._options.gitignore)
         if unread.failed.count:  # nobody can tell which files of that folder are gone
             raise CorpusError(unread.failed.first[0])
-        return [path.relative_to(self.folder).as_posix() for path in files]
-
-    def _there(self) -> set[str]:
-        """The paths of all files, also where the reader of a format is not installed."""
-        return {*self._list(Unread(), needs_reader=False)}
+        return {path.relative_to(self.folder).as_posix() for path in files}
 
     def settle(self) -> bool:
         """Note that the changed files were read; True if nobody was writing to them."""
@@ -156,23 +153,18 @@ class FolderSync:
         ingestion = Ingestion(self._collection, documents, options, self._readers)
         summary = ingestion.run(may_be_empty=True)
         keys = self._keys()
-        is_gone = partial(self._is_gone, there=cache(self._there))
-        gone = [key for key in keys if key not in ingestion.seen and is_gone(key)]
+        gone = [key for key in keys if key not in ingestion.seen and self._is_gone(key, set)]
         if not keys:
             ingestion.check_not_empty()
         if gone and len(gone) == len(keys):
-            where = "_id like '{}%'".format(options.key_prefix.replace("'", "''"))
-            with self._collection.reading(newest=True) as snapshot:
-                alone = snapshot.count(where) == len(keys)  # else it would remove others, too
-            which = f'--where "{where}"' if alone else f"{keys[0]!r} …, each by its key"
             raise EmptyCorpus(
-                f"{self.folder} has no documents left, so nothing was removed; to remove all its "
-                f"documents ({len(keys)}): searchengine delete {self._collection.path} {which}"
+                f"{self.folder} has no documents left, so nothing was removed; to remove all "
+                f"{len(keys)}: searchengine delete {self._collection.path} {keys[0]!r} …"
             )
         if not gone:
             return summary
         # Another process may have added a file that was not there when the folder was listed.
-        is_gone = partial(self._is_gone, there=cache(self._there))
+        is_gone = partial(self._is_gone, there=cache(lambda: self._list(Unread())))
         removed = self._collection.delete(gone, None, is_gone)
         return replace(summary, removed=removed)
 
@@ -186,7 +178,8 @@ class FolderSync:
         """Whether a document not read in this pass is no longer in the folder, or `there`."""
         paths = [*self._paths(key)]
         if file := next((path for path in paths if path in self.files), None):
-            return file in self.changed and file not in self.unsettled
+            is_read = file in self.changed and file not in self.unsettled
+            return is_read and not KINDS[kind(Path(file))].missing
         return not any(path in there() for path in paths)
 
     def _paths(self, key: str) -> Iterator[str]:

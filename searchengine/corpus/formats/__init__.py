@@ -1,7 +1,4 @@
-"""The formats of files: the reader of each, what it needs; which file has which.
-
-Readers are in a file a kind; reading_process.py runs them in a process of their own.
-"""
+"""The formats of files: the reader of each, what it needs; which file has which."""
 
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -34,7 +31,6 @@ class Kind:
         records: whether it holds records, not texts.
         rows: whether all records have all fields, None where a value is missing.
         needs: the module it needs that may not be installed.
-        empty: of a file that may be several documents, such as pages, the message without text.
     """
 
     name: str
@@ -42,7 +38,6 @@ class Kind:
     records: bool = False
     rows: bool = False
     needs: str = ""
-    empty: str = ""
 
     @property
     def missing(self) -> str:
@@ -55,8 +50,6 @@ TABLE = Kind("CSV", "", records=True)
 TEXT = Kind("text", "")
 _MARKDOWN = Kind("Markdown", f"{_HERE}.markup:read_markdown")
 _HTML = Kind("HTML", f"{_HERE}.markup:read_html")
-_SCAN = "has no text; if it is a scan, run OCR first, for example ocrmypdf"
-_PICTURES = "has no text; if its slides are pictures, run OCR first"
 
 _TEXTS = (
     # prose, markup and logs
@@ -75,15 +68,13 @@ KINDS = {
     **dict.fromkeys(_TEXTS, TEXT),
     **dict.fromkeys((".md", ".markdown"), _MARKDOWN),
     **dict.fromkeys((".html", ".htm", ".xhtml"), _HTML),
-    ".pdf": Kind("PDF", f"{_HERE}.pdf:read_pdf", needs="pypdfium2", empty=_SCAN),
+    ".pdf": Kind("PDF", f"{_HERE}.pdf:read_pdf", needs="pypdfium2"),
     ".docx": Kind("Word", f"{_HERE}.office:read_docx", needs="docx"),
-    ".pptx": Kind("PowerPoint", f"{_HERE}.office:read_pptx", needs="pptx", empty=_PICTURES),
-    ".xlsx": Kind(
-        "Excel", f"{_HERE}.office:read_xlsx", needs="openpyxl", empty="all its sheets are empty"
-    ),
+    ".pptx": Kind("PowerPoint", f"{_HERE}.office:read_pptx", needs="pptx"),
+    ".xlsx": Kind("Excel", f"{_HERE}.office:read_xlsx", needs="openpyxl"),
     ".eml": Kind("email", f"{_HERE}.mail:read_eml"),
     ".ipynb": Kind("Jupyter", f"{_HERE}.markup:read_ipynb"),
-    ".epub": Kind("EPUB", f"{_HERE}.markup:read_epub", empty="holds no text"),
+    ".epub": Kind("EPUB", f"{_HERE}.markup:read_epub"),
     **dict.fromkeys((".jsonl", ".ndjson"), LINES),
     **dict.fromkeys((".csv", ".tsv"), TABLE),
     ".json": Kind("JSON", f"{_TABULAR}:read_json", records=True),
@@ -97,5 +88,4 @@ KINDS = {
 def kind_of(path: Path) -> Kind | None:
     """The format of a file by its suffix; None: a format that is not read."""
     format_ = KINDS.get(kind(path))
-    packable = format_ is not None and not (format_.needs or format_.empty)
-    return format_ if packable or path.suffix != ".gz" else None
+    return None if format_ and format_.needs and path.suffix == ".gz" else format_

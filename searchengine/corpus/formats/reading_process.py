@@ -3,7 +3,7 @@
 A process reads one file after another. One that takes too long or too much memory, or crashes, is
 ended and replaced, and its file is refused. It runs this module, as
 
-    python -m searchengine.corpus.formats.reading_process MEMORY SECONDS WAITING
+    python -m searchengine.corpus.formats.reading_process MEMORY SECONDS
 
 Requests come in and answers go out as lines of JSON. A request is [reader, path]. The answers to it
 are the fields of a Text, [place, record], or a sentence on what is lost, and at last
@@ -28,9 +28,8 @@ from searchengine.corpus.formats import Kind
 from searchengine.corpus.text_files import LONGEST, Text, bad, too_long
 from searchengine.errors import CorpusError, UnreadableFile
 
-MEMORY, SECONDS, WAITING = 2 << 30, 120, 600
-"""Bytes that the process may hold; seconds of processor time for an answer; seconds to wait for
-one, as a file may be on a slow disk."""
+MEMORY, SECONDS = 2 << 30, 120
+"""Bytes that the process may hold, and seconds of processor time for an answer."""
 # Libraries that start a thread for each core would take the memory that readers need.
 _ONE_THREAD = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",
@@ -44,10 +43,8 @@ _MODULE = "searchengine.corpus.formats.reading_process"
 class Parser(AbstractContextManager["Parser"]):
     """A process that runs readers, started when it is first needed. A context manager."""
 
-    def __init__(
-        self, memory: int = MEMORY, seconds: int = SECONDS, waiting: int = WAITING
-    ) -> None:
-        self._limits = memory, seconds, waiting
+    def __init__(self, memory: int = MEMORY, seconds: int = SECONDS) -> None:
+        self._limits = memory, seconds
         self._idle: subprocess.Popen[bytes] | None = None
 
     def __exit__(self, *_: object) -> None:
@@ -63,7 +60,15 @@ class Parser(AbstractContextManager["Parser"]):
             raise UnreadableFile(str(bad(path, what)))
         process, self._idle = self._idle or self._start(), None
         try:
-            for answer in _answers_of(process, [kind.reader, str(path)]):
+            assert process.stdin and process.stdout
+            with suppress(BrokenPipeError):  # it has ended
+                os.write(
+                    process.stdin.fileno(), json.dumps([kind.reader, str(path)]).encode() + b"\n"
+                )
+            for line in process.stdout:
+                if not line.endswith(b"\n"):
+                    continue  # it ended meanwhile
+                answer = json.loads(line)
                 if not isinstance(answer, dict):
                     yield answer
                 elif "end" not in answer:
@@ -91,53 +96,29 @@ class Parser(AbstractContextManager["Parser"]):
 
     def _why(self, status: int) -> str:
         """Why a process has ended."""
-        memory, seconds, waiting = self._limits
+        memory, seconds = self._limits
         if status == -signal.SIGPROF:
             return f"took more than {seconds} s of processor time; left out"
-        if status == -signal.SIGALRM:
-            return f"gave no text in {waiting} s; left out"
         ended = signal.Signals(-status).name if status < 0 else f"exit status {status}"
         limit = f"{memory >> 20} MiB of memory"
         return f"its reader ended ({ended}): the file is damaged, or needs more than {limit}"
 
 
-def _answers_of(process: subprocess.Popen[bytes], request: list[str]) -> Iterator[Any]:
-    """The answers of a process to a request, until it ends."""
-    assert process.stdin and process.stdout
-    with suppress(BrokenPipeError):  # it has ended
-        os.write(process.stdin.fileno(), f"{json.dumps(request)}\n".encode())
-    for line in process.stdout:
-        if line.endswith(b"\n"):
-            yield json.loads(line)
-
-
 # ------------------------------------------------------------------------------ in the process
 
 
-def main(memory: int, seconds: int, waiting: int) -> None:
-    """Answer requests until the other end closes.
-
-    The process may hold `memory` bytes besides mapped files. The system ends it when an answer
-    takes more seconds of processor time, or of time.
-    """
+def main(memory: int, seconds: int) -> None:
+    """Answer requests until the other end closes. `memory`: besides mapped files."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(ValueError):  # a lower one holds
         resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer
     for request in sys.stdin:
-        _limit_time(seconds, waiting)
+        signal.setitimer(signal.ITIMER_PROF, seconds)
         for answer in _answers(*json.loads(request)):
-            _limit_time(0, 0)  # until it is taken
             print(answer, file=answers, flush=True)
-            _limit_time(seconds, waiting)
-        _limit_time(0, 0)
-
-
-def _limit_time(seconds: int, waiting: int) -> None:
-    """End the process after these seconds of processor time, or of wall time; 0: never."""
-    signal.setitimer(signal.ITIMER_PROF, seconds)
-    signal.alarm(waiting)
+            signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
 def _answers(reader: str, path: str) -> Iterator[str]:
