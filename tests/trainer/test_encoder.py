@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import T5Config, T5Model
 
 import searchengine.trainer.model.model_folder
@@ -171,13 +171,11 @@ def small_tokenizer(kind: str) -> Any:
         tokenizer = Tokenizer(models.Unigram())
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
         trainer = trainers.UnigramTrainer(vocab_size=120, show_progress=False, unk_token="<unk>")
-        if kind == "always in front":
-            tokenizer.normalizer = normalizers.Prepend("x")
     tokenizer.train_from_iterator(lines, trainer)
     return SimpleNamespace(backend_tokenizer=tokenizer, pad_token_id=0, truncation_side="right")
 
 
-@pytest.mark.parametrize("kind", ["bytes", "pieces", "always in front", "words"])
+@pytest.mark.parametrize("kind", ["bytes", "pieces", "words"])
 def test_long_texts_are_tokenised_in_pieces_alike(tiny: Path, kind: str) -> None:
     tokenizer = Encoder.load(tiny).model.tokenizer if kind == "words" else small_tokenizer(kind)
     whole = tokenizer.backend_tokenizer
