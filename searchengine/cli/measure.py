@@ -357,9 +357,8 @@ def _apply(engine: Any, address: str, report: Any) -> Any:
 def learn(collection: str, queries: Any, qrels: Any, as_json: bool, **options: Any) -> None:
     """Learn from judged questions a map of the question's vector, and search by it.
 
-    No document is encoded again. In mode hybrid the weight of the vectors is chosen with the map.
-    Both are stored if held-out questions find more, beyond doubt, in the default mode;
-    docs/measuring.md shows what to expect.
+    No document is encoded again. The map is stored if held-out questions find more, beyond doubt,
+    in the default mode; docs/measuring.md shows what to expect.
     """
     from searchengine.measure import learning
 

@@ -7,12 +7,10 @@ The loss of a question is the mean, over its relevant documents, of −log softm
 against those of the documents that are relevant to other questions: against all documents, W would
 lead away from those that nobody judged. Each step moves W by the ridge regression, on the
 questions, of the directions in which their losses fall. It begins at the identity; how many steps
-are taken is chosen by cross-validation, and in mode hybrid the weight of the cosine with it: mapped
-vectors deserve more of it. To stop early keeps W near the identity, as a ridge would (Bühlmann and
-Yu, "Boosting With the L2 Loss", JASA 2003).
+are taken is chosen by cross-validation. To stop early keeps W near the identity, as a ridge would
+(Bühlmann and Yu, "Boosting With the L2 Loss", JASA 2003).
 """
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
@@ -46,20 +44,19 @@ TEMPERATURE, STEP, RIDGE = 0.05, 0.15, 4.0
 """Of the softmax; share of a Newton step for documents that are spread evenly over the dimensions;
 the ridge, in mean eigenvalues of the covariance of the questions.
 Chosen on NFCorpus, from its training to its development questions."""
-STEPS, WEIGHTS = (1, 2, 4, 8), (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-"""Numbers of steps and weights of the cosine to choose from."""
-FEW, TOO_FEW, MAX_QUESTIONS = 10, 100, 5_000
-"""Questions that a paired test needs; from which nothing was gained on any collection measured;
-that are learnt from."""
+STEPS = (1, 2, 4, 8)
+"""Numbers of steps to choose from."""
+TOO_FEW, MAX_QUESTIONS = 100, 5_000
+"""Questions from which nothing was gained on any collection measured; that are learnt from."""
 FOLDS, MAX_P = 3, 0.01
 MIN_JUDGED = 20
 """Questions with judgements that mode and weight need: half of them choose, half confirm."""
 ALL_WEIGHTS = tuple(step / 20 for step in range(21))
-"""Weights to try without a map: 0 ranks by words only, 1 by vectors only."""
+"""Weights to try: 0 ranks by words only, 1 by vectors only."""
 _BATCH = 256  # questions compared at a time
 Places = NDArray[np.int64]
-Table = dict[tuple[int, float], Values]
-"""Steps and weight of the cosine → nDCG@10 of each question, (q,)."""
+Table = dict[int, dict[float, Values]]
+"""Steps → weight of the cosine → nDCG@10 of each question, (q,)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +64,12 @@ class Learning:
     """What judged questions say about a map.
 
     Attributes:
-        stored: whether searches use the map, and the weight, from now on.
+        stored: whether searches use the map from now on.
         questions: number of judged questions.
         mode: the collection's default mode.
         steps: the number of steps chosen; 0: the questions stay as they are.
-        weight: of the cosine in mode hybrid, "before" and "after"; the same unless the others
-            are better beyond doubt.
-        figures: nDCG@10 of held-out questions, "before" and "after", and their number: by vectors,
-            in the default mode, and of this the questions with documents that were learnt from
-            ("seen") and the others ("unseen").
+        figures: nDCG@10 of held-out questions, "before" and "after": by vectors, and in the
+            default mode.
         comparison: of the default mode, after and before.
     """
 
@@ -83,7 +77,6 @@ class Learning:
     questions: int
     mode: str
     steps: int
-    weight: Mapping[str, float]
     figures: Mapping[str, Mapping[str, float]]
     comparison: Comparison
 
@@ -238,37 +231,28 @@ def learn(
     documents = [[name for name, grade in qrels[key].items() if grade > 0] for key in keys]
     lessons = _Lessons(vectors, *_passages(engine, documents), progress)
     fold = folds(documents, FOLDS)
-    before = _former_weight(engine) if mode is Mode.HYBRID else 1.0
-    weights = sorted({*WEIGHTS, before, 1.0}) if mode is Mode.HYBRID else [1.0]
-    table: Table = {}
+    weights = {"vector": 1.0, str(mode): engine.stats().weight if mode is Mode.HYBRID else 1.0}
     questions = Task({key: queries[key] for key in keys}, {key: qrels[key] for key in keys})
-    for steps, mapped in lessons.held_out(fold).items():
-        scores = _scores(engine, questions, read, mapped, mapped, weights, progress)
-        table |= {(steps, weight): values for weight, values in scores.items()}
-    learning = _verdict(table, before, documents, fold, str(mode))
+    table = {
+        steps: _scores(engine, questions, read, mapped, mapped, [*{*weights.values()}], progress)
+        for steps, mapped in lessons.held_out(fold).items()
+    }
+    learning = _verdict(table, weights, fold)
     if learning.stored:
         *_, matrix = lessons.maps(np.arange(len(keys)), learning.steps)
         if engine.collection.settings["encoder"] != identity:
             raise CollectionError(f"{engine.collection.path} was reindexed meanwhile; learn again")
-        moved = {"weight": learning.weight["after"]} if mode is Mode.HYBRID else {}
         stored = tuning.map_setting(asdict(learning), matrix, load_encoder(engine))
-        engine.collection.configure(stored | moved)
+        engine.collection.configure(stored)
     return learning
 
 
 def forget(engine: SearchEngine) -> bool:
-    """Remove a map, and the weight that was learnt with it; False if there is no map."""
+    """Remove a map; False if there is none."""
     engine.refresh()
-    is_stored, weight = tuning.QUERY_MAP in engine.collection.settings, _former_weight(engine)
-    moved = {} if weight == engine.stats().weight else {"weight": weight}
-    engine.collection.configure({tuning.QUERY_MAP: None} | moved)
+    is_stored = tuning.QUERY_MAP in engine.collection.settings
+    engine.collection.configure({tuning.QUERY_MAP: None})
     return is_stored
-
-
-def _former_weight(engine: SearchEngine) -> float:
-    """The weight of the cosine before a map was learnt, unless another was set since."""
-    stored, now = engine.collection.settings.get(tuning.QUERY_MAP), engine.stats().weight
-    return stored["weight"]["before"] if stored and stored["weight"]["after"] == now else now
 
 
 def _judged(queries: Mapping[str, str], qrels: Qrels) -> list[str]:
@@ -382,50 +366,25 @@ def directions(
     return moves, losses
 
 
-def _verdict(
-    table: Table,
-    before: float,
-    documents: Sequence[Sequence[str]],
-    fold: Places,
-    mode: str,
-) -> Learning:
-    """What the held-out scores say; `before`: the weight that the collection has."""
-    every, places = np.arange(len(fold)), zip(documents, fold.tolist(), strict=True)
-    having = Counter(name for name, _ in {(name, i) for names, i in places for name in names})
-    # Seen are questions of which other folds have a relevant document.
-    seen = np.array([any(having[name] > 1 for name in names) for names in documents])
+def _verdict(table: Table, weights: Mapping[str, float], fold: Places) -> Learning:
+    """What the held-out scores say. weights: "vector" → 1, then the default mode → its weight."""
+    every, (mode, weight) = np.arange(len(fold)), [*weights.items()][-1]
+
+    def best(kept: NDArray[np.bool_]) -> int:
+        """The steps with the highest mean over some questions; of equal ones the fewest."""
+        return max(table, key=lambda steps: table[steps][weight][kept].mean().round(9))
+
     # For a fold the others choose: its questions have no say in the figure that they give.
-    chosen = [_best(table, before, fold != i) for i in range(FOLDS)]
-    old, new = table[0, before], np.stack([table[pair] for pair in chosen])[fold, every]
-    vector = np.stack([table[steps, 1.0] for steps, _ in chosen])[fold, every]
-    parts = {"vector": (table[0, 1.0], vector), mode: (old, new)}
-    for name, part in {"seen": seen, "unseen": ~seen}.items():
-        parts |= {name: (old[part], new[part])} if part.any() else {}
-    figures = {
-        name: {"questions": len(a), "before": float(a.mean()), "after": float(b.mean())}
-        for name, (a, b) in parts.items()
+    chosen = [best(fold != i) for i in range(FOLDS)]
+    pairs = {
+        name: (table[0][each], np.stack([table[steps][each] for steps in chosen])[fold, every])
+        for name, each in weights.items()
     }
-    if any(weight == before for _, weight in chosen):  # no other is judged by all that follows
-        table = {pair: scores for pair, scores in table.items() if pair[1] == before}
-    gain, (steps, after) = compare(new, old), _best(table, before, every >= 0)
+    figures = {
+        name: {"before": float(old.mean()), "after": float(new.mean())}
+        for name, (old, new) in pairs.items()
+    }
+    old, new = pairs[mode]
+    gain, steps = compare(new, old), best(every >= 0)
     is_better = steps > 0 and gain.difference > 0 and gain.p < MAX_P
-    if (~seen).sum() >= FEW:  # beside many that are seen, a few are noise
-        others = compare(new[~seen], old[~seen])
-        is_better &= others.difference > 0 or others.p >= MAX_P
-    changed = {"before": before, "after": after}
-    return Learning(bool(is_better), len(fold), mode, steps, changed, figures, gain)
-
-
-def _best(table: Table, before: float, kept: NDArray[np.bool_]) -> tuple[int, float]:
-    """The steps and the weight with the highest mean over the questions that are `kept`.
-
-    Another weight than `before` needs a map, and is taken only if it is better beyond doubt.
-    """
-
-    def first(pairs: list[tuple[int, float]]) -> tuple[int, float]:
-        return max(pairs, key=lambda pair: table[pair][kept].mean().round(9))
-
-    same = [pair for pair in table if pair[1] == before]
-    others = [pair for pair in table if pair[0] and pair[1] not in (1, before)]
-    stay, best = first(same), first(same + others)
-    return best if compare(table[best][kept], table[stay][kept]).p < MAX_P else stay
+    return Learning(is_better, len(fold), mode, steps, figures, gain)

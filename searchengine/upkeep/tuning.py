@@ -36,7 +36,7 @@ from searchengine.indexer.tuning.tune import (
 
 QUERY_MAP = "query_map"
 """The setting of a map: its `matrix`, the `dim` and the `fingerprint` of the encoder; DESCRIBED."""
-DESCRIBED = ("questions", "mode", "weight", "figures")
+DESCRIBED = ("questions", "mode", "figures")
 """What the setting says of a map, beside the matrix."""
 Encode = Callable[[Sequence[str]], Floats]
 MAX_QUERIES = 2000
