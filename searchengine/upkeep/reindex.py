@@ -13,7 +13,6 @@ others change.
 """
 
 import json
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ from typing import Any, cast
 from uuid import uuid4
 
 from searchengine.backends.contract import Backend, has_words
-from searchengine.backends.entries import ids
+from searchengine.backends.entries import documents as stored_documents
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.folders import (
     Scratch,
@@ -30,7 +29,7 @@ from searchengine.backends.folder.folders import (
     folder_of,
     segments_folder,
 )
-from searchengine.backends.folder.store import Changes, SegmentRow, Store, Work
+from searchengine.backends.folder.store import Changes, Store, Work
 from searchengine.backends.folder.writer import TUNED, Writer
 from searchengine.backends.mode import CHOSEN, WEIGHT
 from searchengine.backends.opening import in_folder, is_url
@@ -61,14 +60,10 @@ from searchengine.upkeep.copies import link_segment
 from searchengine.upkeep.tuning import QUERY_MAP
 from searchengine.upkeep.verify import altered_text
 
-REST = 64
-"""Documents that may be encoded while the write lock is held."""
-ROUNDS = 20
-"""Times to catch up. Then the rest is encoded with the lock, however much it is."""
+_ROUNDS = 3  # the first takes hours, and the last leaves what others change in some seconds
 _PATIENCE = 60.0  # seconds to wait for other writers at least, when all is encoded
 _READ = 500  # documents read at a time
 _DROP = "drop it: searchengine reindex {} --discard"
-_LINKED = "linked"  # the folder of the segments that the swap moves
 Finish = Callable[[], Mapping[str, Any]]
 """Brings the new collection up to date; returns the settings to store, where None removes one."""
 
@@ -94,7 +89,8 @@ def reindex(
     with place.beside(settings) as target:
         _check_same(path, target.settings, chosen, settings)
         work = Reindexing(collection, place, target, reader, progress)
-        work.encode()
+        encoded = sum(work.follow() for _ in range(_ROUNDS))
+        target.upsert((), finished=encoded, progress=progress)
         present.expect(chosen)
         work.swap()
         present.settle()
@@ -125,27 +121,17 @@ class Reindexing:
     reader: PassageReader
     progress: Progress | None
 
-    def encode(self) -> None:
-        """Encode every document that the new collection lacks, until few are left."""
-        for _ in range(ROUNDS):
-            if self.follow() <= REST:
-                break
-        with self.target.reading(newest=True) as snapshot:
-            finished = snapshot.count()
-        self.target.upsert((), finished=finished, progress=self.progress)
-
     def swap(self) -> None:
         """Replace the collection's vectors and settings by the new ones, in one commit."""
         with self.source.reading(newest=True) as snapshot:
             mode, weight = default_of(self.reader.encoder, snapshot)
 
         def finish() -> Mapping[str, Any]:
-            for _ in range(3):  # encodes the rest
-                if not self.follow():
-                    break
-            else:  # nobody else writes now
-                _check_encodable(self.source)
-                raise CollectionError(f"{self.source.path}: documents cannot be given passages")
+            while rest := self.follow():
+                if rest == self.follow():  # though nobody else writes now
+                    _check_encodable(self.source)
+                    (key, _), *_ = self.place.differing(self.target)
+                    raise altered_text(self.source.path, key)
             with self.source.reading(newest=True) as snapshot:
                 stored = snapshot.settings
             values = {**self.reader.settings, "tokenizer": self.target.settings["tokenizer"]}
@@ -201,7 +187,6 @@ class FolderPlace:
                     Changes(store).continue_work(work)
             with folder_errors(owner.folder, changing=True):
                 owner.folder.mkdir(exist_ok=True)
-                shutil.rmtree(owner.folder / _LINKED, ignore_errors=True)  # of a killed process
             tokenizer = Analyzer.parse(store.settings()["tokenizer"])
             with closing(self._opened(owner.folder, settings, tokenizer)) as target:
                 yield target
@@ -237,8 +222,6 @@ class FolderPlace:
 
         `finish`: called while nobody else writes, on a server maybe several times.
         """
-        for row in target.segments:  # reads them all, while nobody waits
-            self._linked(target, row)
         wait = max(self._collection.wait, _PATIENCE)
         with self._collection.writing(wait=wait) as writer:
             values = finish()
@@ -273,32 +256,24 @@ class FolderPlace:
         for table in ("segments", "passages", "tombstones", "pending"):
             store.execute(f"DELETE FROM {table}")
         with self._both(target) as tables:
-            for row in tables.segments():
-                shift = writer.changes.next_id("passages") - row.base
-                passages = tables.scan(
-                    "SELECT passages.id + ?, stored.id, start, end FROM passages "
-                    "JOIN documents ON documents.id = document "
-                    "JOIN stored.documents AS stored USING (key) "
-                    "WHERE passages.id BETWEEN ? AND ?",
-                    (shift, *row.ends),
-                )
-                sql = "SELECT passage + ? FROM tombstones WHERE passage BETWEEN ? AND ?"
-                deleted = tables.scan(sql, (shift, *row.ends))
-                with store.writing() as connection:
-                    sql = "INSERT INTO passages (id, document, start, end) VALUES (?, ?, ?, ?)"
-                    connection.executemany(sql, passages)
-                    connection.executemany("INSERT INTO tombstones (passage) VALUES (?)", deleted)
-                writer.append_built(self._linked(target, row))
-
-    def _linked(self, target: Collection, row: SegmentRow) -> Path:
-        """A segment of the new collection in another folder, without the file of its passages."""
-        parent, source = target.path / _LINKED, folder_of(target.path, row.id)
-        if (parent / source.name).exists():
-            return parent / source.name
-        (segment,) = target.open_segments([row]).values()
-        with folder_errors(self._collection.path, changing=True), folder_errors(target.path):
-            parent.mkdir(exist_ok=True)
-            return link_segment(source, segment, parent, passages=False)
+            shift = (writer.changes.next_id("passages"),)
+            passages = tables.scan(
+                "SELECT passages.id + ?, stored.id, start, end FROM passages JOIN documents "
+                "ON documents.id = document JOIN stored.documents AS stored USING (key)",
+                shift,
+            )
+            deleted = tables.scan("SELECT passage + ? FROM tombstones", shift)
+        with store.writing() as connection:
+            sql = "INSERT INTO passages (id, document, start, end) VALUES (?, ?, ?, ?)"
+            connection.executemany(sql, passages)
+            connection.executemany("INSERT INTO tombstones (passage) VALUES (?)", deleted)
+        for row, segment in target.open_segments([*target.segments]).items():
+            with folder_errors(store.path.parent, changing=True), folder_errors(target.path):
+                linked = target.path / "linked"
+                linked.mkdir(exist_ok=True)
+                source = folder_of(target.path, row.id)
+                built = link_segment(source, segment, linked, passages=False)
+            writer.append_built(built, row.base + shift[0])
 
 
 def _pending(store: Store) -> Work | None:
@@ -374,20 +349,15 @@ def settings_for(
 
 
 def _check_encodable(source: Backend) -> None:
-    """Raise CollectionError for a document without text, or with one that was altered."""
+    """Raise CollectionError for a document without text."""
     with source.reading(newest=True) as snapshot:
-        for block in ids(snapshot, batch=_READ):
-            documents = snapshot.documents(block.tolist())
-            known = snapshot.known([document.key for document in documents])
-            for document in documents:
-                if document.digest != known[document.key].digest:
-                    raise altered_text(source.path, document.key)
-                if not document.full_text.strip():
-                    raise CollectionError(
-                        f"{source.path}: the document {document.key!r} came with vectors and "
-                        "without text, so no encoder can encode it; add it with a text, or delete "
-                        "it, and reindex again"
-                    )
+        for document in stored_documents(snapshot):
+            if not document.full_text.strip():
+                raise CollectionError(
+                    f"{source.path}: the document {document.key!r} came with vectors and without "
+                    "text, so no encoder can encode it; add it with a text, or delete it, and "
+                    "reindex again"
+                )
 
 
 def _check_same(

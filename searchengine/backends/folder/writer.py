@@ -155,9 +155,8 @@ class Writer:
         build = partial(Segment.rebuild, source=damaged, words=words, passages=passages)
         self._add(row.base, build)
 
-    def append_built(self, built: Path) -> None:
-        """Add a segment of another folder, which lacks the file of its passages."""
-        base = self.changes.next_id("passages")
+    def append_built(self, built: Path, base: int) -> None:
+        """Add a segment of another folder, of passages from `base` on, whose file it lacks."""
         with folder_errors(self.path, changing=True):
             Segment.add_passages(built, self._passages(base))
 

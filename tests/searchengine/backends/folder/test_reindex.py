@@ -24,7 +24,6 @@ from searchengine.engine import discard_reindex
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch
 from searchengine.indexer.segment import SegmentConfig
 from searchengine.ingest import ingestion, pipeline
-from searchengine.upkeep import reindex
 from searchengine.upkeep.reindex import FolderPlace, Reindexing
 
 CONFIG = SegmentConfig(prefix=8)
@@ -49,7 +48,6 @@ def other() -> FunctionEncoder:
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "LARGEST_BLOCK", (4, 1 << 19))
     monkeypatch.setattr(ingestion, "MOST", (4, 1 << 26))
-    monkeypatch.setattr(reindex, "REST", 3)
 
 
 @pytest.fixture
@@ -105,7 +103,7 @@ MOMENTS: list[tuple[type, str, int]] = [
     (Collection, "upsert", 4),
     (Reindexing, "follow", 2),
     (Reindexing, "swap", 1),
-    (FolderPlace, "_linked", 1),
+    (FolderPlace, "replace_by", 1),
     (Scratch, "clear", 2),  # the first one is that of the new folder
 ]
 
