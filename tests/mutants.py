@@ -66,18 +66,17 @@ MUTANTS = [
     Mutant(
         "filter after the shortlist",
         f"{FOLDER}/snapshot.py",
-        "            return segment.search(queries, k + beyond, shortlist=shortlist, "
+        "                return segment.search(queries, count, shortlist=shortlist, "
         "allowed=allowed[row])\n",
-        "            live = self.live[row]\n"
-        "            most = k + beyond\n"
-        "            found = segment.search(queries, most, shortlist=shortlist, allowed=live)\n"
-        "            if allowed is not self.live:\n"
-        "                lost = ~np.isin(found.rows, allowed[row].rows)\n"
-        "                found.rows[lost], found.scores[lost] = -1, -np.inf\n"
-        "                order = np.argsort(-found.scores, axis=1, kind='stable')\n"
-        "                found.rows[:] = np.take_along_axis(found.rows, order, axis=1)\n"
-        "                found.scores[:] = np.take_along_axis(found.scores, order, axis=1)\n"
-        "            return found\n",
+        "                live = self.live[row]\n"
+        "                found = segment.search(queries, count, shortlist, live)\n"
+        "                if allowed is not self.live:\n"
+        "                    lost = ~np.isin(found.rows, allowed[row].rows)\n"
+        "                    found.rows[lost], found.scores[lost] = -1, -np.inf\n"
+        "                    order = np.argsort(-found.scores, axis=1, kind='stable')\n"
+        "                    found.rows[:] = np.take_along_axis(found.rows, order, axis=1)\n"
+        "                    found.scores[:] = np.take_along_axis(found.scores, order, axis=1)\n"
+        "                return found\n",
         ["tests/searchengine/backends/test_filters.py", CONTRACT],
     ),
     Mutant(
