@@ -23,7 +23,6 @@ A field alone (`draft`) holds where it is true, a number other than 0, or a non-
 
 import math
 import re
-import unicodedata
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -69,11 +68,11 @@ _HINTS = {
 _MAX_DEPTH = 20
 _MAX_TESTS = 400
 _MAX_PATTERN = 256  # matching may take the product of pattern and text
-_SHOWN = 60  # characters to either side of a mistake
+_SHOWN = 60  # characters of what is shown of a filter
 
 
 def parse(source: str) -> Filter:
-    """The tree of a filter expression. Raises FilterError with a caret under the mistake."""
+    """The tree of a filter expression. Raises FilterError with the place of the mistake."""
     return _Parser(source).parse()
 
 
@@ -149,12 +148,11 @@ class _Parser:
     def error(self, what: str, position: int | None = None) -> FilterError:
         """The error of a mistake; position: where it is, else at the next token."""
         at = self.next.position if position is None else position
-        start, end = max(0, at - _SHOWN), at + _SHOWN
-        before = "…" * (start > 0) + _printable(self.source[start:at])
-        after = _printable(self.source[at:end]) + "…" * (end < len(self.source))
+        rest = _short(self.source[at:])
+        place = f"character {at + 1}: {rest}" if rest else "at its end"
         return FilterError(
-            f"in the filter: {what}\n  {before}{after}\n  {' ' * sum(map(_width, before))}^\n"
-            "A filter reads like: year >= 2015 and lang in ('en', 'ko') and not draft"
+            f"in the filter: {what} ({place}); a filter reads like: year >= 2015 and "
+            "lang in ('en', 'ko') and not draft"
         )
 
     @property
@@ -327,17 +325,6 @@ class _Parser:
 
 
 def _short(text: str) -> str:
-    """The beginning of a text, printable."""
-    return _printable(text[:_SHOWN]) + "…" * (len(text) > _SHOWN)
-
-
-def _printable(text: str) -> str:
-    """A text on one line."""
-    return "".join(c if c.isprintable() else " " if c.isspace() else "�" for c in text)
-
-
-def _width(character: str) -> int:
-    """Columns on a terminal."""
-    if unicodedata.category(character) in ("Mn", "Me"):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+    """The beginning of a text, on one line."""
+    shown = (c if c.isprintable() else " " if c.isspace() else "�" for c in text[:_SHOWN])
+    return "".join(shown) + "…" * (len(text) > _SHOWN)

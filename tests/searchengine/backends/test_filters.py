@@ -220,8 +220,8 @@ def test_a_long_filter_runs_on_a_server(connection: Any) -> None:
 def test_mistakes_are_pointed_at(source: str, message: str, caret: int) -> None:
     with pytest.raises(FilterError, match=message) as caught:
         parse(source)
-    pointer = str(caught.value).splitlines()[2]
-    assert pointer == " " * (2 + caret) + "^"
+    at_end = caret == len(source)
+    assert f" ({'at its end' if at_end else f'character {caret + 1}: '}" in str(caught.value)
 
 
 @pytest.mark.parametrize("source", ["a = '\0'", "a = '\ud800'"])
