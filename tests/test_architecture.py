@@ -57,7 +57,7 @@ def test_rooms_are_few_arrows_and_floors_apart() -> None:
 
 
 def test_nothing_but_backends_asks_which_backend_it_has() -> None:
-    kinds = {"Collection", "PostgresCollection", "View"}
+    kinds = {"Collection", "PostgresCollection"}
     for room, node in rooms():
         if room in ("backends", "corpus"):  # corpus has threading.local
             continue

@@ -23,10 +23,15 @@ from searchengine.backends.contract import Ids, folders_only, has_words, setting
 from searchengine.backends.filters.sqlite import REBUILD
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.database import connect, exhausted, outdated
-from searchengine.backends.folder.folders import check_name, folder_of, remove_unnamed
+from searchengine.backends.folder.folders import (
+    check_name,
+    folder_of,
+    has_vectors,
+    open_committed,
+    remove_unnamed,
+)
 from searchengine.backends.folder.schema import CATCH_UP
 from searchengine.backends.folder.store import WORKS, Changes, SegmentRow, Store
-from searchengine.backends.folder.view import has_vectors, open_committed
 from searchengine.backends.folder.writer import writing
 from searchengine.backends.mode import Mode
 from searchengine.backends.opening import is_url, name_of

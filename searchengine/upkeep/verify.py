@@ -10,11 +10,10 @@ from searchengine.backends.contract import Backend, Entry, Ids, Snapshot
 from searchengine.backends.entries import all_entries
 from searchengine.backends.filters import sqlite as fields
 from searchengine.backends.folder.collection import Collection
-from searchengine.backends.folder.folders import folder_errors
+from searchengine.backends.folder.folders import folder_errors, open_committed
 from searchengine.backends.folder.schema import BEHIND
 from searchengine.backends.folder.snapshot import Snapshot as FolderSnapshot
 from searchengine.backends.folder.store import SegmentRow, Store
-from searchengine.backends.folder.view import open_committed
 from searchengine.backends.opening import in_folder, is_url
 from searchengine.errors import CollectionError
 from searchengine.indexer.storage.vectors_file import PASSAGES

@@ -6,7 +6,6 @@ store         reads and writes the tables
 words         the words files of a snapshot
 spelling      words that no document has
 snapshot      the state of one commit, to read from
-view          the snapshot that an open collection shows
 writer        one commit: a transaction on tables and segments
 merging       which segments to merge, and when
 folders       segments and new folders on the disk

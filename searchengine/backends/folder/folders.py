@@ -24,9 +24,10 @@ from typing import Any
 from uuid import uuid4
 
 from searchengine.backends.folder.database import accessible, exhausted
-from searchengine.backends.folder.store import Store
+from searchengine.backends.folder.store import SegmentRow, Store
 from searchengine.errors import FORBIDDEN, CollectionBusy, CollectionError
 from searchengine.indexer.errors import SegmentError, SegmentFormatError
+from searchengine.indexer.segment import Segment
 from searchengine.indexer.storage.files import open_folder, sha256, sync_folder
 from searchengine.trainer.files import file_state, user_cache, write_at_once
 
@@ -87,6 +88,23 @@ def checksum(path: Path) -> str:
             cache.mkdir(parents=True, exist_ok=True)
             write_at_once(cache / _CHECKSUMS, json.dumps(present).encode())
     return digest
+
+
+def open_committed(path: Path, row: SegmentRow, **options: Any) -> Segment:
+    """Open and check a segment of a collection; `options` of Segment.open. Raises SegmentError."""
+    segment = Segment.open(folder_of(path, row.id), **options)
+    if segment.manifest_sha256 != row.manifest_sha256 or segment.rows != row.rows:
+        raise SegmentError(f"{segment.path}: manifest.json is not the committed one")
+    return segment
+
+
+def has_vectors(path: Path, row: SegmentRow) -> bool:
+    """Whether the manifest and the vectors of a damaged segment are intact."""
+    try:
+        stored = Segment.verify_vectors(folder_of(path, row.id))
+    except (SegmentError, OSError):
+        return False
+    return stored == (row.manifest_sha256, row.rows)
 
 
 @contextmanager

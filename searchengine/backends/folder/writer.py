@@ -47,7 +47,7 @@ TUNED = "tuned"
 class Writer:
     """A transaction: `append`, `merge` and `rebuild` segments; `changes` writes tables.
 
-    Returned by `View.writing`.
+    Returned by `Collection.writing`.
 
     Attributes:
         store: the connection that holds the transaction.

@@ -24,7 +24,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A collection whose log is large from two units on, in processes forked from now on."""
     monkeypatch.setattr(database, "OVERGROWN", (2 * _UNIT, 0))
     monkeypatch.setattr(database, "FOLDED", _UNIT)
-    monkeypatch.setattr("searchengine.backends.folder.view.FOLDED", _UNIT)
+    monkeypatch.setattr("searchengine.backends.folder.collection.FOLDED", _UNIT)
     path = tmp_path / "words.index"
     with SearchEngine.create(path, WordLengths()) as engine:
         engine.add([document(number) for number in range(8)])

@@ -16,8 +16,8 @@ from faults import in_child
 from scenarios import answers_as_brute_force, document, stored, strays
 
 from searchengine import SearchEngine
+from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.store import Store
-from searchengine.backends.folder.view import View
 from searchengine.errors import CollectionBusy
 from searchengine.indexer.segment import Segment, SegmentConfig
 
@@ -99,7 +99,7 @@ def test_segments_are_merged_once(
             assert other.stats().segments == 1
 
     with monkeypatch.context() as patch:
-        during(patch, View, "writing", act, 2)
+        during(patch, Collection, "writing", act, 2)
         engine.add([document(20)])
     (row,) = engine.collection.segments
     assert row.id == 5

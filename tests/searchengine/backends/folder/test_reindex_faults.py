@@ -9,8 +9,8 @@ from conftest import WordLengths
 from scenarios import document, leave_pending
 
 from searchengine import SearchEngine
+from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.folders import Scratch
-from searchengine.backends.folder.view import View
 from searchengine.encoders.functions import FunctionEncoder
 from searchengine.encoders.loading import CollectionEncoder
 from searchengine.engine import discard_reindex
@@ -35,7 +35,7 @@ def engine(tmp_path: Path) -> Iterator[SearchEngine]:
 
 
 @pytest.mark.parametrize(
-    "owner, step", [(View, "_show_newest"), (Scratch, "clear"), (CollectionEncoder, "settle")]
+    "owner, step", [(Collection, "_show_newest"), (Scratch, "clear"), (CollectionEncoder, "settle")]
 )
 def test_after_an_interruption_behind_the_commit_the_engine_goes_on(
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, owner: type, step: str

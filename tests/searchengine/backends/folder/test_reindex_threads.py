@@ -13,8 +13,8 @@ from cut_documents import Words
 from scenarios import document
 
 from searchengine import Document, SearchEngine
+from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.folders import Scratch
-from searchengine.backends.folder.view import View
 from searchengine.encoders.loading import CollectionEncoder
 from searchengine.errors import CollectionError, EncoderMismatch
 from searchengine.ingest.ingestion import Ingestion
@@ -58,7 +58,7 @@ def holds(engine: SearchEngine, numbers: set[int], encoder: WordLengths) -> None
     (Pipeline, "start", 1),
     (Ingestion, "_commit", 1),
     (Ingestion, "_commit", 2),
-    (View, "open_store", 2),
+    (Collection, "open_store", 2),
     (PassageReader, "cut", 1),
 ])  # fmt: skip
 @pytest.mark.parametrize("passages", [20_000, 5])
@@ -90,7 +90,7 @@ def test_documents_encoded_before_a_reindex_are_encoded_again(
 
 
 @pytest.mark.parametrize("owner, step", [
-    (View, "_fold_log"),  # the swap is committed and shown
+    (Collection, "_fold_log"),  # the swap is committed and shown
     (Scratch, "clear"),
     (CollectionEncoder, "settle"),
 ])  # fmt: skip
