@@ -30,12 +30,11 @@ from searchengine.trainer.reading import table_dialect
 IDS = frozenset({"_id", "id"})
 Records = Iterator[tuple[str, dict[str, Any]]]
 """Place ("file:line", or row from 1) and fields of each record."""
-_ANY_CASE = ("title", "text", "_id", "id")  # default names, which may be written in any case
-_NO_NAME = re.compile(r"\s*|Unnamed: \d+")  # of a column: pandas writes its index so
+_ANY_CASE = ("title", "text", "_id")  # default names, as "id", which may be in any case
+_TEXTS = (*_ANY_CASE, "id")  # fields whose cells are texts
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
 _ROWS, _BYTES = 1024, 1 << 16  # of a batch, and read at a time of each column
 _VECTORS = "numbers of shape (n, D), one row per document"
-_INDEX = "__index_level_"  # begins the columns in which pandas keeps an index
 _BINARY = re.compile("(^|: )(large_|fixed_size_)?binary")  # a type, in one
 _SEPARATOR = re.compile(r'"?sep=(.)"?\s*')  # the first line of a table that Excel reads
 _LINE = re.compile(r"[^\r]+(?:\r\n?)?|\r\n?")
@@ -53,14 +52,6 @@ class Columns:
     id: str | None = None
     needs_text: bool = True
 
-    def __post_init__(self) -> None:
-        chosen = [name.casefold() for name in self.chosen.values()]
-        if len(set(chosen)) < len(chosen):
-            raise CorpusError(
-                "--text-field, --title-field and --id-field must name different fields, "
-                f"got {', '.join(map(repr, chosen))}"
-            )
-
     @property
     def chosen(self) -> dict[str, str]:
         """Option → field, for the options in use."""
@@ -70,26 +61,27 @@ class Columns:
     def names(self, fields: Sequence[str], place: str, *, is_first: bool) -> list[str]:
         """The fields of a header or record, with default names for the chosen ones.
 
-        Raises CorpusError for ambiguous names; for the first record of a file also if a chosen
+        Of several that differ in case the exact one counts, or else the first. Raises CorpusError
+        for a default name besides a chosen field; for the first record of a file also if a chosen
         field is missing, or none is the text. Ids and titles alone are documents too.
         """
-        names = list(fields)
+        folded = {field.casefold(): field for field in reversed(fields)}
+        renamed: dict[str, str] = {}
         for option, name in self.chosen.items():
             default = "_id" if option == "--id-field" else option[2:-6]
-            similar = [field for field in fields if field.casefold() == name.casefold()]
-            field = similar[0] if len(similar) == 1 else name
+            field = name if name in fields else folded.get(name.casefold(), "")
             what = ""
-            if field not in fields:
+            if not field and is_first:
                 what = f"no field {name!r} for {option} (fields: {some_fields(fields)})"
-            elif default in fields and default != field:
+            elif field and default in fields and default != field:
                 what = f"a field {default!r} besides {option} {name}; rename one in the file"
-            if what and (is_first or field in fields):
+            if what:
                 raise UnknownFields(str(bad(place, what)))
-            names = [default if each == field else each for each in names]
-        for default in _ANY_CASE:
-            alike = [i for i, name in enumerate(names) if name.casefold() == default]
-            if len(alike) == 1 and not (default in IDS and IDS.intersection(names)):
-                names[alike[0]] = default
+            renamed[field] = default
+        for default in _ANY_CASE if "_id" in folded else (*_ANY_CASE, "id"):
+            if default not in fields and default not in renamed.values() and default in folded:
+                renamed.setdefault(folded[default], default)
+        names = [renamed.get(field, field) for field in fields]
         if is_first and self.needs_text and "text" not in names and {*names} - IDS != {"title"}:
             example = "name the field that holds the text, for example: --text-field body"
             what = f"no field 'text' (fields: {some_fields(fields)}); {example}"
@@ -119,7 +111,10 @@ def named_records(
             continue
         is_first = False
         fields = zip(names, record.values(), strict=True)
-        yield place, {n: v for n, v in fields if not rows or v is not None or n in _ANY_CASE[:2]}
+        yield (
+            place,
+            {n: v for n, v in fields if not rows or v is not None or n in ("title", "text")},
+        )
 
 
 def read_table(path: Path, leave: Callable[[CorpusError], None], columns: Columns) -> Records:
@@ -142,11 +137,10 @@ def read_table(path: Path, leave: Callable[[CorpusError], None], columns: Column
     # A carriage return alone ends a line of old Macs.
     numbered = ((n + i, part) for n, line in read for i, part in enumerate(_LINE.findall(line)))
     first = next((line for line in numbered if line[1].strip()), (1, ""))
-    dialect = table_dialect(format_, first[1])
+    dialect = table_dialect(format_, first[1]) | {"skipinitialspace": True}
     if named := _SEPARATOR.fullmatch(first[1]):
         dialect["delimiter"] = named[1]
         first = next(numbered, (1, ""))
-    dialect["skipinitialspace"] = f"{dialect['delimiter']} " in first[1]
     for number, row in _rows(chain([first], numbered), dialect):
         place = f"{path}:{number}"
         if isinstance(row, csv.Error):
@@ -155,14 +149,14 @@ def read_table(path: Path, leave: Callable[[CorpusError], None], columns: Column
             continue  # a blank line
         elif not header:
             width, row = len(row), [name.strip() for name in row]
-            named_cells = [i for i, name in enumerate(row) if not _NO_NAME.fullmatch(name)]
+            named_cells = [i for i, name in enumerate(row) if name]
             fields = [row[i] for i in named_cells]
             if len({*fields}) < len(fields):
                 raise bad(place, "a column name occurs twice in the header")
             header = columns.names(fields, place, is_first=True)
         elif len(row) == width or (len(row) > width and not "".join(row[width:]).strip()):
             record = {n: _cell(n, row[i]) for n, i in zip(header, named_cells, strict=True)}
-            yield place, {n: v for n, v in record.items() if v != "" or n in _ANY_CASE}
+            yield place, {n: v for n, v in record.items() if v != "" or n in _TEXTS}
         else:
             leave(bad(place, f"expected {width} fields, as in the header, got {len(row)}"))
 
@@ -202,7 +196,7 @@ def _rows(
 
 def _cell(name: str, value: str) -> str | int | float | bool:
     """A cell of a table: a number, a truth value or text."""
-    if name in _ANY_CASE:
+    if name in _TEXTS:
         return value
     if value in ("true", "false"):
         return value == "true"
@@ -253,8 +247,8 @@ def read_parquet(path: Path) -> Records:
     try:
         # Reads row groups piece by piece: a file may have only one.
         with pyarrow.parquet.ParquetFile(path, pre_buffer=False, buffer_size=_BYTES) as file:
-            kept = (each for each in file.schema_arrow if not each.name.startswith(_INDEX))
-            columns = [each.name for each in kept if not _BINARY.search(str(each.type))]
+            fields = file.schema_arrow
+            columns = [each.name for each in fields if not _BINARY.search(str(each.type))]
             batches = file.iter_batches(_ROWS, columns=columns, use_threads=False)
             rows = (row for batch in batches for row in zip(*batch.columns, strict=True))
             for number, row in enumerate(rows, start=1):

@@ -273,7 +273,6 @@ COLUMNS = {
     "tags": [["x", "y"], []],
     "image": [{"bytes": b"\x00", "path": "p"}, None],
     "raw": [b"\xff", b""],
-    "__index_level_0__": [0, 1],
 }
 ROWS = [
     Document("7", "a", "", {"year": 2016, "price": 1.5, "day": "2020-01-02", "tags": ["x", "y"]}),
@@ -318,7 +317,7 @@ def test_a_row_of_many_short_cells_is_refused(tmp_path: Path) -> None:
         ("a.csv", "ID;Title;TEXT;year;tags, if any\n1;A;a, b;2016;\n"),
         ("a.csv", '"";ID;Title;TEXT;year;"1, 2, 3, 4, 5, 6"\n7;1;A;a, b;2016;\n'),
         ("a.csv", 'ID,Title,TEXT,year,tags;if;any\n1,A,"a, b",2016,\n'),
-        ("a.csv", ',ID,Title,TEXT,year,Unnamed: 5, \n0,1,A,"a, b",2016,x,y\n'),
+        ("a.csv", ',ID,Title,TEXT,year,, \n0,1,A,"a, b",2016,x,y\n'),
         ("a.tsv", "\tID\tTitle\tTEXT\tyear\t\n0\t1\tA\ta, b\t2016\tz\n"),
         ("a.jsonl", '{"Id": "1", "Title": "A", "TEXT": "a, b", "year": 2016}\n'),
     ],
