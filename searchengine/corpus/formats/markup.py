@@ -10,6 +10,7 @@ import posixpath
 import re
 import tomllib
 import zipfile
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -32,8 +33,8 @@ from searchengine.corpus.text_files import (
 )
 
 _LEFT_OUT = set(
-    "script style template noscript svg iframe object audio video canvas noframes datalist rt rp "
-    "annotation annotation-xml".split()
+    "script style template noscript iframe object audio video canvas noframes datalist rt rp title "
+    "text desc foreignobject annotation annotation-xml".split()  # some of pictures and formulas
 )
 _HIDDEN = re.compile(r"(^|;)\s*(display\s*:\s*none|visibility\s*:\s*hidden)\b", re.IGNORECASE)
 # Elements in which a browser reads no tags: XHTML may have them without content.
@@ -49,6 +50,7 @@ _AROUND = {
     **dict.fromkeys("br dd dt figcaption legend li option tr".split(), _LINE),
     **dict.fromkeys(("td", "th"), _CELL),
 }
+_TITLES = "//title[not(ancestor::svg)]"
 _NAMES = {"author", "description", "keywords"}  # of <meta> that become metadata
 _DECLARED = re.compile(rb"""<meta[^>]{1,200}?charset\s*=\s*["']?\s*([\w.:-]+)""", re.IGNORECASE)
 _XML = re.compile(rb"""\s*<\?xml[^>]{1,200}?encoding\s*=\s*["']([\w.:-]+)""")
@@ -77,72 +79,46 @@ def parse_bytes(data: bytes, path: Path) -> Parts:
 
 def parse(text: str) -> Text:
     """The text of HTML, with title and metadata."""
-    page = _Page()
-    if text.strip():
-        parser = etree.HTMLParser(
-            encoding="utf-8", huge_tree=True, remove_comments=True, remove_pis=True
-        )
-        root = etree.fromstring(_EMPTY.sub(r"<\1></\2>", text).encode(), parser)
-        for event, element in () if root is None else etree.iterwalk(root, ("start", "end")):
-            page.enter(element) if event == "start" else page.leave(element)
-    return Text("".join(page.pieces), page.title, page.metadata)
+    parser = etree.HTMLParser(
+        encoding="utf-8", huge_tree=True, remove_comments=True, remove_pis=True
+    )
+    written = _EMPTY.sub(r"<\1></\2>", text).encode()
+    if not text.strip() or (root := etree.fromstring(written, parser)) is None:
+        return Text("")
+    metadata = {each.get("name", "").lower(): each.get("content") for each in root.iter("meta")}
+    metadata = {name: value for name, value in metadata.items() if name in _NAMES and value}
+    if language := root.get("lang") or root.get("xml:lang"):
+        metadata["lang"] = language
+    titles = (" ".join("".join(title.itertext()).split()) for title in root.xpath(_TITLES))
+    return Text("".join(_shown(root)), next(filter(None, titles), ""), metadata)
 
 
-class _Page:
-    """The text of HTML, gathered element by element."""
+def _shown(root: Any) -> Iterator[str]:
+    """The texts of HTML that a browser shows, each after the gap before it."""
+    gap, begins, preformatted = 0, True, None  # the open <pre>
+    walk = etree.iterwalk(root, ("start", "end"))
+    for event, element in walk:
+        gap = max(gap, _AROUND.get(element.tag, 0))
+        if event == "start" and _is_hidden(element):
+            walk.skip_subtree()
+            continue
+        if element.tag == "pre" and preformatted in (None, element):
+            preformatted = element if event == "start" else None
+        text = (element.text if event == "start" else element.tail) or ""
+        flows = preformatted is None
+        gap = max(gap, _CELL if flows and text[:1].isspace() else 0)
+        if words := " ".join(text.split()) if flows else text:
+            yield from ("" if begins else _GAPS[gap], words)
+            gap, begins = _CELL if flows and text[-1].isspace() else 0, False
 
-    def __init__(self) -> None:
-        self.title = ""
-        self.metadata: dict[str, Any] = {}  # author, description, keywords and language
-        self.pieces: list[str] = []  # a gap and a text in turns
-        self._gap = 0  # before the next text, an index of _GAPS
-        self._preformatted = 0  # elements that are open
-        self._hidden: Any = None  # the outermost open element that is not shown
 
-    def enter(self, element: Any) -> None:
-        """An element opens."""
-        tag = element.tag
-        if self._hidden is not None and self._hidden.tag == "svg" and tag in _AROUND:
-            if all(above.tag != "foreignobject" for above in element.iterancestors()):
-                self._hidden = None  # a picture that was not closed
-        if tag == "html" and (language := element.get("lang") or element.get("xml:lang")):
-            self.metadata["lang"] = language
-        elif tag == "meta" and (name := element.get("name", "").lower()) in _NAMES:
-            if content := element.get("content"):
-                self.metadata[name] = content
-        if self._hidden is not None:
-            return
-        self._gap = max(self._gap, _AROUND.get(tag, 0))
-        styled = "hidden" in element.attrib or _HIDDEN.search(element.get("style", ""))
-        closed = tag == "dialog" and "open" not in element.attrib
-        if tag in _LEFT_OUT or styled or closed:
-            self._hidden = element
-        elif tag == "title" and not self.title:
-            self.title, self._hidden = " ".join("".join(element.itertext()).split()), element
-        else:
-            self._preformatted += tag == "pre"
-            self._add(element.text)
-
-    def leave(self, element: Any) -> None:
-        """An element closes, and the text behind it follows."""
-        if self._hidden is element:
-            self._hidden = None
-        elif self._hidden is None:
-            self._gap = max(self._gap, _AROUND.get(element.tag, 0))
-            self._preformatted -= element.tag == "pre"
-        if self._hidden is None:
-            self._add(element.tail)
-
-    def _add(self, text: str | None) -> None:
-        """Text between two tags."""
-        if not text:
-            return
-        words = text if self._preformatted else " ".join(text.split())
-        if text[0].isspace() and not self._preformatted:
-            self._gap = max(self._gap, _CELL)
-        if words:
-            self.pieces += [_GAPS[self._gap] if self.pieces else "", words]
-            self._gap = _CELL if text[-1].isspace() and not self._preformatted else 0
+def _is_hidden(element: Any) -> bool:
+    """Whether a browser does not show an element."""
+    if element.tag == "svg":  # one that was not closed has the rest of the page
+        return all(inner.tag not in _AROUND for inner in element.iter())
+    styled = "hidden" in element.attrib or _HIDDEN.search(element.get("style", ""))
+    closed = element.tag == "dialog" and "open" not in element.attrib
+    return element.tag in _LEFT_OUT or bool(styled) or closed
 
 
 def read_epub(path: Path) -> Parts:
@@ -253,13 +229,16 @@ def _front_matter(text: str) -> tuple[dict[str, Any], str, str]:
         return {}, text, ""
     written, kind, lost = match[2] or "", "YAML" if match[1] == "---" else "TOML", ""
     try:
-        fields = _plain(yaml.safe_load(written) if kind == "YAML" else tomllib.loads(written))
+        fields = yaml.safe_load(written) if kind == "YAML" else tomllib.loads(written)
+        fields = _dated(fields) if isinstance(fields, dict) else fields
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         what = " ".join(str(error).split())
         if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
             what = f"{error.problem}, line {error.problem_mark.line + 2}"  # the first one is ---
-        lost = f"the front matter is not {kind} ({what})"
-        fields = {line[1]: _value(line[2]) for line in _FIELD.finditer(written)}
+        lost, fields = f"the front matter is not {kind} ({what})", {}
+        for line in _FIELD.finditer(written):
+            with suppress(ValueError):
+                fields |= _dated({line[1]: _value(line[2])})
     if fields is not None and not isinstance(fields, dict):
         return {}, text, ""  # two rules with a text between them
     fields = {str(name): value for name, value in (fields or {}).items()}
@@ -272,25 +251,19 @@ def _front_matter(text: str) -> tuple[dict[str, Any], str, str]:
 def _value(written: str) -> Any:
     """The value on a line of broken front matter: what YAML reads, or else the text."""
     with suppress(yaml.YAMLError, ValueError, RecursionError):
-        value = _plain(yaml.safe_load(written))
-        if isinstance(value, str | int | float | list):
-            return value
-    return _dated(written.strip())
+        value = yaml.safe_load(written)
+        return written if isinstance(value, dict) else value
+    return written
 
 
-def _plain(value: Any) -> Any:
-    """What front matter holds, as JSON holds it. Raises ValueError."""
-    fields = value if isinstance(value, dict) else {"": value}
-    plain = plain_fields({name: _dated(each) for name, each in fields.items()})
-    return plain if isinstance(value, dict) else plain.get("")
-
-
-def _dated(value: Any) -> Any:
-    """A date as people write it: March 5, 2024; 2024-03-05 10:00 +0900. Or the value as it is."""
-    if isinstance(value, str) and _YEAR.search(value) and len(value) < _LONGEST_DATE:
-        text = " ".join(_ORDINAL.sub("", value).replace(",", " ").split())
-        for form in _DATES:
-            with suppress(ValueError):
-                moment = datetime.strptime(text, form) if form else datetime.fromisoformat(text)
-                return moment if ":" in text else moment.date()
-    return value
+def _dated(fields: dict[Any, Any]) -> dict[str, Any]:
+    """Fields as JSON holds them, with dates as people write them. Raises ValueError."""
+    for name, value in fields.items():
+        if isinstance(value, str) and _YEAR.search(value) and len(value) < _LONGEST_DATE:
+            text = " ".join(_ORDINAL.sub("", value).replace(",", " ").split())
+            for form in _DATES:
+                with suppress(ValueError):
+                    moment = datetime.strptime(text, form) if form else datetime.fromisoformat(text)
+                    fields[name] = moment if ":" in text else moment.date()
+                    break
+    return plain_fields(fields)
