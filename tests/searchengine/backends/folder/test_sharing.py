@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from searchengine.backends.folder.database import Connection
 from searchengine.backends.folder.store import Store
 from searchengine.errors import (
     BackendUnavailable,
+    CollectionBusy,
     CollectionError,
     DuplicateKey,
     EncoderMismatch,
@@ -108,6 +110,24 @@ def test_nothing_but_sqlite_opens_the_database(path: Path) -> None:
         [sys.executable, "-c", OPENS, str(path)], cwd=REPOSITORY, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_threads_write_in_turn_without_a_wait(path: Path) -> None:
+    """Those of other processes find the collection busy; those of this one queue."""
+
+    def write(queue: bool) -> None:
+        with Store(path / "documents.db") as store, store.transaction(queue=queue):
+            store.execute("DELETE FROM documents WHERE id < 0")
+
+    with Store(path / "documents.db") as store, ThreadPoolExecutor() as pool:
+        with store.transaction():
+            with pytest.raises(CollectionBusy, match="by another thread"):
+                pool.submit(write, False).result(60)
+            queued = [pool.submit(write, True) for _ in range(3)]
+            with pytest.raises(TimeoutError):
+                queued[0].result(0.2)
+        for each in queued:
+            each.result(60)
 
 
 # --- forks ----------------------------------------------------------------------------------------
