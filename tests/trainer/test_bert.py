@@ -248,6 +248,14 @@ def text_of(name: str, old: str, new: str) -> Change:
     return change
 
 
+def small_letters(folder: Path) -> None:
+    """Which the configuration asks for, and the tokenizer does not make."""
+    state = json.loads((folder / "tokenizer.json").read_text())
+    state["normalizer"]["lowercase"] = False
+    write_json(folder / "tokenizer.json", state)
+    settings("sentence_bert_config.json", do_lower_case=True)(folder)
+
+
 # What is done to a folder, and a part of the sentence that names it.
 DAMAGED: dict[str, tuple[list[Change], str]] = {
     "cut off": ([cut_off], WEIGHTS),
@@ -269,6 +277,7 @@ DAMAGED: dict[str, tuple[list[Change], str]] = {
         [text_of("tokenizer.json", '"##z": 93', '"##z": 93, "whalefish": 94')],
         "a tokenizer of 95 tokens, but its network has 94: .* another model",
     ),
+    "small letters": ([MEAN, small_letters], "do_lower_case"),
     "another module": (
         [MEAN, text_of("modules.json", 'Pooling"', 'LSTM"')],
         "modules Transformer, LSTM, Normalize: expected Transformer, Pooling, then",

@@ -177,7 +177,16 @@ def transformer_settings(place: Path) -> dict[str, Any]:
     """sentence_bert_config.json, or one of its older names (sentence_roberta_config.json, …)."""
     named = place / TRANSFORMER_CONFIG
     older = sorted(place.glob("sentence_*_config.json"))
-    return read_object(named if named.is_file() or not older else older[0], optional=True)
+    settings = read_object(named if named.is_file() or not older else older[0], optional=True)
+    if settings.get("do_lower_case") and (place / TOKENIZER).is_file():
+        state = read_object(place / TOKENIZER).get("normalizer") or {}
+        steps = state.get("normalizers", [state])
+        if not any(step.get("type") == "Lowercase" or step.get("lowercase") for step in steps):
+            raise ModelError(
+                f"{place} has do_lower_case in {TRANSFORMER_CONFIG}, but a tokenizer that keeps "
+                f"capitals: write a Lowercase normalizer into {TOKENIZER}"
+            )
+    return settings
 
 
 def max_tokens(settings: Mapping[str, Any], limit: Any, config: Mapping[str, Any]) -> int:
