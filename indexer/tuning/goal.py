@@ -68,7 +68,7 @@ class Point:
         config: index config and operating point.
         recall: mean recall@k.
         lowest: the same, or under the filter that costs most of it; infinite for a full scan.
-        ms: milliseconds per query, the median of queries searched alone.
+        ms: milliseconds per query searched alone, the median of the shortest times of each.
         hot_row: bytes per row that should stay in memory.
     """
 
