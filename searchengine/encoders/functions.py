@@ -44,20 +44,18 @@ class FunctionEncoder(TextEncoder):
         function: Function,
         name: str | None = None,
         dim: int | None = None,
-        *,
-        query: Function | None = None,
     ) -> None:
         """Wrap a function.
 
         Args:
-            function: encodes documents, and questions too unless `query` does.
+            function: encodes documents and questions; for a model that reads them in two ways
+                extend TextEncoder.
             name: by default the function's own.
             dim: width of the vectors; None: as the function returns them.
-            query: encodes questions, for a model that reads them in another way.
 
         Raises CollectionError unless it is callable and has a name.
         """
-        if not callable(function) or not callable(query or function):
+        if not callable(function):
             raise CollectionError(
                 "an encoder must be a model folder, a hub name, a function from texts to vectors, "
                 f"or an object whose class extends TextEncoder, got {function!r:.80}"
@@ -68,7 +66,7 @@ class FunctionEncoder(TextEncoder):
                 "a function needs a name, by which a collection knows it again: "
                 "FunctionEncoder(function, 'name')"
             )
-        self.name, self._function, self._query, self._dim = name, function, query, dim
+        self.name, self._function, self._dim = name, function, dim
         self.title = f"the function {name!r}"
 
     @property
@@ -106,8 +104,7 @@ class FunctionEncoder(TextEncoder):
         return self._checked(self._call(list(texts), role, on_batch), len(texts), self.dim)
 
     def _call(self, texts: list[str], role: Role | None, on_batch: OnBatch | None = None) -> Any:
-        function = self._query if role == "query" and self._query is not None else self._function
-        return function(texts)
+        return self._function(texts)
 
     def _checked(self, vectors: Any, count: int, dim: int | None) -> Vectors:
         """Unit rows (count, dim); None: of any width."""
@@ -128,10 +125,5 @@ class FunctionEncoder(TextEncoder):
 
     @cached_property
     def _probed(self) -> Vectors:
-        """The vectors of PROBE, as documents and, if that differs, as questions."""
-        roles: list[Role] = ["document"] if self._query is None else ["document", "query"]
-        dim, vectors = self._dim, []
-        for role in roles:
-            vectors.append(self._checked(self._call(list(PROBE), role), len(PROBE), dim))
-            dim = vectors[0].shape[1]
-        return np.concatenate(vectors)
+        """The vectors of PROBE, as documents."""
+        return self._checked(self._call([*PROBE], "document"), len(PROBE), self._dim)

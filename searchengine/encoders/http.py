@@ -5,7 +5,7 @@ encoder = HttpEncoder("https://api.openai.com/v1", "text-embedding-3-small", dim
 
 import os
 import weakref
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, fields
 from functools import cached_property, partial
@@ -84,8 +84,7 @@ class HttpEncoder(FunctionEncoder):
             if not str(width).isdecimal() or int(width) < 1:
                 raise EndpointError(f"dimensions must be a whole number from 1, got {width!r}")
             self.dimensions = int(width)  # a source has it as text
-        question = None if self.query_prompt == self.document_prompt else self.encode
-        super().__init__(self.encode, self.model, self.dimensions, query=question)
+        super().__init__(self.encode, self.model, self.dimensions)
         self.runs_on, self.source = urlsplit(self.url).netloc, f"{self.url}#{_quoted(self.model)}"
         for field in fields(self)[2:]:
             if (value := getattr(self, field.name)) != field.default:
@@ -117,20 +116,18 @@ class HttpEncoder(FunctionEncoder):
         prompt = self.query_prompt if role == "query" else self.document_prompt
         texts = [prompt + text for text in texts]
         batches = [texts[i : i + BATCH] for i in range(0, len(texts), BATCH)]
-        client, stop = self._client, Event()
+        stop, vectors = Event(), list[Vectors]()
         with ThreadPoolExecutor(CONCURRENCY, "encode") as pool:
-            futures = [pool.submit(self._vectors, client, batch, stop) for batch in batches]
             try:
-                for future in as_completed(futures):
-                    count = len(future.result())
+                for rows in pool.map(partial(self._vectors, self._client, stop), batches):
+                    vectors.append(rows)
                     if on_batch is not None:
-                        on_batch(count)
-            finally:  # after a failure nobody sleeps through a long wait
-                stop.set()
-                pool.shutdown(wait=False, cancel_futures=True)
-        return np.concatenate([future.result() for future in futures])
+                        on_batch(len(rows))
+            finally:
+                stop.set()  # after a failure nobody sleeps through a long wait
+        return np.concatenate(vectors)
 
-    def _vectors(self, client: Any, texts: list[str], stop: Event) -> Vectors:
+    def _vectors(self, client: Any, stop: Event, texts: list[str]) -> Vectors:
         """The vectors (n, D) of a batch. Raises EndpointError, also once `stop` is set."""
         for tries in range(1, TRIES + 1):
             try:

@@ -9,7 +9,7 @@ from conftest import WordLengths
 
 from searchengine import FunctionEncoder, SearchEngine
 from searchengine.encoders.functions import PROBE
-from searchengine.errors import CollectionError, EncoderMismatch, QueryError
+from searchengine.errors import CollectionError, QueryError
 from searchengine.upkeep.repair import repair
 
 DOCUMENTS = [{"_id": text, "text": text} for text in ("a bee", "the cat sat", "whales sleep")]
@@ -38,23 +38,6 @@ def test_rounding_is_no_other_function(tmp_path: Path) -> None:
         )
     for fingerprint in ("", "t/768/", "none", exact.fingerprint + " 1"):
         assert not exact.matches(fingerprint)
-
-
-def test_questions_by_another_function(tmp_path: Path) -> None:
-    questions: list[str] = []
-
-    def question(texts: list[str]) -> Any:
-        questions.extend(texts)
-        return embed(texts)
-
-    encoder = FunctionEncoder(embed, query=question)
-    with SearchEngine.create(tmp_path / "c", encoder) as engine:
-        engine.add(DOCUMENTS)
-        questions.clear()
-        assert engine.search("a bee", 1)[0].key == "a bee"
-        assert questions == ["a bee"]
-    with pytest.raises(EncoderMismatch, match="other vectors now"):
-        SearchEngine.open(tmp_path / "c", FunctionEncoder(embed))
 
 
 @pytest.mark.parametrize(
