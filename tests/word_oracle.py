@@ -39,7 +39,7 @@ def bm25(texts: Mapping[str, tuple[str, str]], used: Analyzer, question: str) ->
         return any(often(key, term) for key in texts)
 
     scores: Counter[str] = Counter()
-    functions, orders = terms.functions_of((used,)), terms.orders_of(question, [used])
+    functions, orders = terms.functions_of((used,)), terms.orders_of([used])
     asked = terms.asked_terms(terms.counted_names(question, functions), orders, occurs)
     joined = dict.fromkeys(terms.joined_words(question, functions), terms.JOINED)
     asked = {**terms.asked_terms(joined, orders, lambda _: False), **asked}

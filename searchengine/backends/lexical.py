@@ -102,7 +102,7 @@ def _terms(
     index: Index, question: str, analyzers: tuple[Analyzer, ...], synonyms: Mapping[str, float]
 ) -> tuple[dict[Term, float], dict[Term, float]]:
     """The terms of a question, how often each counts, and the same of those that join two words."""
-    functions, orders = functions_of(analyzers), orders_of(question, analyzers)
+    functions, orders = functions_of(analyzers), orders_of(analyzers)
     words = counted_names(question, functions)
     words |= {word: share**2 for word, share in synonyms.items()}  # `search` takes the root
     pairs = dict.fromkeys(joined_words(question, functions), JOINED)

@@ -139,7 +139,7 @@ def counted_names(question: str, functions: Set[str]) -> dict[str, float]:
 def functions_of(analyzers: tuple[Analyzer, ...]) -> frozenset[str]:
     """The function words of the languages of analyzers; of none, the English ones."""
     languages = dict.fromkeys(code for used in analyzers for code in used.languages)
-    return function_words(tuple(languages) or ("en",))
+    return function_words(tuple(languages))
 
 
 def asked_terms(
@@ -173,9 +173,9 @@ def asked_terms(
     return weights
 
 
-def orders_of(question: str, analyzers: Sequence[Analyzer]) -> Orders:
-    """The orders of the languages by which documents may have the terms of a question."""
-    return tuple(order for used in analyzers for order in used.orders(question))
+def orders_of(analyzers: Sequence[Analyzer]) -> Orders:
+    """The orders of the languages by which documents may have terms."""
+    return tuple(order for used in analyzers for order in used.orders)
 
 
 def joined_words(question: str, functions: Set[str]) -> list[str]:

@@ -24,7 +24,8 @@ from typing import NamedTuple
 from searchengine.corpus.language_traits import (
     CHINESE_JAPANESE_KOREAN,
     OTHER_UNSPACED,
-    language_of,
+    identify_languages,
+    prose,
 )
 
 
@@ -152,19 +153,20 @@ class Analyzer:
 
     def order_of(self, text: str) -> tuple[str, ...]:
         """The order in which the languages make the terms of a text."""
-        return self._order(language_of(normalized(text)) if _is_mixed(self.languages) else None)
+        if len(self.orders) == 1:
+            return self.languages
+        return self._order(*identify_languages(["\n".join(prose(normalized(text)))]))
 
-    def orders(self, question: str) -> list[tuple[str, ...]]:
-        """The orders of the languages by which the terms of a question may be found.
+    @property
+    def orders(self) -> list[tuple[str, ...]]:
+        """The orders of the languages by which the terms of texts may be made.
 
-        First the present one, by which the terms of short texts are made. Only that one unless
-        there are several languages in one script.
+        First the present one, by which those of short texts are made. Only that one unless there
+        are several languages in one script.
         """
-        if not _is_mixed(self.languages):
-            return [self.languages]
-        told = language_of(normalized(question))
-        languages = [told] if told in self.languages else self.languages
-        return list(dict.fromkeys([self.languages, *map(self._order, languages)]))
+        scripts = [ALGORITHMS[name][1] for name in self.languages if name in ALGORITHMS]
+        others = self.languages if len({*scripts}) < len(scripts) else ()
+        return list(dict.fromkeys([self.languages, *map(self._order, others)]))
 
     def _order(self, first: str | None) -> tuple[str, ...]:
         """The languages, one of them first."""
@@ -177,15 +179,8 @@ def language_name(code: str) -> str:
     return _NAMES.get(code) or ALGORITHMS.get(code, ("",))[0].title() or code
 
 
-@cache
-def _is_mixed(languages: tuple[str, ...]) -> bool:
-    """Whether there are several languages in one script."""
-    scripts = [ALGORITHMS[name][1] for name in languages if name in ALGORITHMS]
-    return len(set(scripts)) < len(scripts)
-
-
 DEFAULT = Analyzer(Tokenizer.STEM, ("en",))  # where the documents do not tell another
-TERMS = 4  # raised when the rules or function words of this room change, as do terms with them
+TERMS = 5  # raised when the rules of this room change, and with them terms
 
 
 def runs(text: str) -> list[str]:

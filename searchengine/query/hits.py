@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, Self, SupportsIndex, overload
 
 from searchengine.backends.entries import Counts
-from searchengine.query.snippets import matched_words, snippet
+from searchengine.corpus.analyzer import DEFAULT, Analyzer
+from searchengine.query.snippets import WIDTH, matched_words, snippet
 
 
 @dataclass(slots=True)
@@ -22,6 +23,7 @@ class Hit:
         question: the text of the question, with the words of its synonyms; empty for a vector.
         scores: what `score` is made of: the cosine as "vector", BM25 as "text". After `rerank`
             its number as "rerank" too, and the score before under its mode.
+        analyzer: tells the words to mark.
     """
 
     score: float
@@ -33,6 +35,7 @@ class Hit:
     end: int
     question: str = field(default="", repr=False)
     scores: Mapping[str, float] = field(default_factory=dict)
+    analyzer: Analyzer = field(default=DEFAULT, repr=False, compare=False)
 
     @property
     def passage(self) -> str:
@@ -42,7 +45,7 @@ class Hit:
     @property
     def snippet(self) -> str:
         """The part of the passage with most words of the question; code keeps its lines."""
-        return snippet(self.text, self.question, self.start, self.end)
+        return snippet(self.text, self.question, self.start, self.end, WIDTH, self.analyzer)
 
     @property
     def highlights(self) -> list[str]:
@@ -50,7 +53,7 @@ class Hit:
 
         Of Korean, and of scripts without spaces, parts of words: two letters or three.
         """
-        return matched_words(self.title, self.snippet, self.question, self.passage)
+        return matched_words(f"{self.title}\n{self.snippet}", self.question, self.analyzer)
 
     def as_dict(self) -> dict[str, Any]:
         """The fields to show, for JSON."""
@@ -64,7 +67,7 @@ class Hit:
             "start": self.start,
             "end": self.end,
             "snippet": snippet,
-            "highlights": matched_words(self.title, snippet, self.question, self.passage),
+            "highlights": matched_words(f"{self.title}\n{snippet}", self.question, self.analyzer),
             "scores": self.scores,
         }
 

@@ -16,6 +16,7 @@ from searchengine.backends.contract import Snapshot, Span
 from searchengine.backends.entries import facet, ids_of
 from searchengine.backends.mode import Mode
 from searchengine.backends.synonyms import with_added
+from searchengine.corpus.analyzer import Analyzer
 from searchengine.errors import QueryError
 from searchengine.query.hits import Hit, Hits
 from searchengine.query.ranking import MAX_DEPTH, Part, Ranking, rank
@@ -39,7 +40,7 @@ def hits(
     passages = snapshot.passages(np.array([*{*shown} - {-1}], np.int64))
     columns = (passages.ids.tolist(), passages.starts.tolist(), passages.ends.tolist())
     spans = {passage: (start, end) for passage, start, end in zip(*columns, strict=True)}
-    answers = []
+    answers, analyzer = [], Analyzer.parse(snapshot.settings["tokenizer"])
     for question, (part, exact, _), shares in zip(questions, rankings, several, strict=True):
         text, answer = question.text, Hits(exact=exact, facets=facets)
         if query.mode != Mode.VECTOR:
@@ -51,10 +52,10 @@ def hits(
             if bm25 < inf:
                 scores["text"] = bm25
             if name in shares:
-                best = _passage(document.text, text, score, shares[name], spans)
+                best = _passage(document.text, text, score, shares[name], spans, analyzer)
             start, end = spans[best] if best in spans else (0, len(document.text))
             stored = document.key, document.title, document.text, document.metadata
-            answer.append(Hit(score, *stored, start, end, text, scores))
+            answer.append(Hit(score, *stored, start, end, text, scores, analyzer))
         answers.append(answer)
     return answers
 
@@ -108,6 +109,7 @@ def _passage(
     score: float,
     shares: Mapping[int, float],
     spans: Mapping[int, Span],
+    analyzer: Analyzer,
 ) -> int:
     """Which passage of a document its score chooses; the first of equals.
 
@@ -122,7 +124,7 @@ def _passage(
     passages = sorted(shares)
     if first > second + words:  # whatever the words are
         return max(passages, key=shares.__getitem__)
-    weights = word_counts(text, question, [spans[passage] for passage in passages])
+    weights = word_counts(text, question, [spans[passage] for passage in passages], analyzer)
     most = max(weights) or 1.0
     sums = [
         shares[passage] + words * weight / most

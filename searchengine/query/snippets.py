@@ -1,7 +1,7 @@
 """The part of a text to show for a question, and the words of the question in it.
 
-Words are those of the analyzer, so that what is found is marked: by their stems in the language of
-the text, names by their parts, and in scripts without spaces every two or three letters.
+Words are those of the analyzer, so that what is found is marked: by their stems, names by their
+parts, and in scripts without spaces every two or three letters.
 """
 
 import re
@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from searchengine.backends.terms import joined_words
-from searchengine.corpus.analyzer import Cut, cutter, names, pieces, placed_names
-from searchengine.corpus.language_traits import function_words, language_of
+from searchengine.corpus.analyzer import DEFAULT, Analyzer, Cut, cutter, names, pieces, placed_names
+from searchengine.corpus.language_traits import function_words, is_code
 from searchengine.corpus.sentences import sentence_ends
 
 Span = tuple[int, int]
@@ -24,18 +24,9 @@ WIDTH = 200
 """Characters of a snippet."""
 LONG = 20_000
 """Characters of a passage, at most, that is looked at word by word."""
-_OTHERS = ("en", "ru", "ar")  # whose stems words have where the language is not known, by script
 _HIRAGANA = re.compile("[\u3041-\u309f]")  # a part that begins so is an ending or a particle
 _BEFORE = 16  # characters before a sentence's start, which tell abbreviations
-_JUDGED, _LONGEST = 4000, 160  # characters of a passage, and of a line, that tell code
-_CODE = re.compile(
-    r"""
-      [;{}\\]\s*$ | ^\s*[])}@$]                        # ends and beginnings of statements
-    | \w\( | [-+=!<>&|:]= | \s=\s | ^\s*\w+\s*= | [-=]> | && | \|\|  # calls, assignments, operators
-    | ^\s*["']?[\w.-]+["']?:\s*["'\[{\d]         # mappings
-    """,
-    re.VERBOSE,
-)
+_JUDGED = 4000  # characters of a passage that tell code
 
 
 class Match(NamedTuple):
@@ -47,7 +38,14 @@ class Match(NamedTuple):
     weight: int
 
 
-def snippet(text: str, question: str, start: int, end: int, width: int = WIDTH) -> str:
+def snippet(
+    text: str,
+    question: str,
+    start: int,
+    end: int,
+    width: int = WIDTH,
+    analyzer: Analyzer = DEFAULT,
+) -> str:
     """The part of text[start:end], about `width` characters, with most words of the question.
 
     It begins at a sentence if that leaves room for the words, else at a word. "…" marks omitted
@@ -55,27 +53,26 @@ def snippet(text: str, question: str, start: int, end: int, width: int = WIDTH) 
     rare words count more. What looks like code keeps its lines and their indentation, and begins
     at a line.
     """
-    low, high = _around_words(text, question, start, end)
+    low, high = _around_words(text, question, start, end, analyzer)
     before, after = low > start, high < end  # whether text is left out there
-    code = _is_code(text[low:high])
+    code = text.count("\n", low, high) > 1 and is_code(text[low : min(high, low + _JUDGED)])
     passage = _lines(text, low, high) if code else " ".join(text[low:high].split())
     if len(passage) <= width:
         return passage
+    shown = _densest(_matches(passage, question, analyzer), width)
+    first, last = (shown[0].start, max(match.end for match in shown)) if shown else (0, 0)
+    near = max(0, last - width - _BEFORE)
+    ends = (near + stop for stop in sentence_ends(passage[near : first + 3]))
+    if code:
+        ends = (line.end() for line in re.finditer("\n", passage))
+    begins = [at for at in (0, *ends) if last - width <= at <= first]
     words, place = placed_names(passage)
     spans = [place(start, end) for start, end, _ in words]
-    shown = _densest(_matches(passage, question, passage), width)
-    first, last = (shown[0].start, max(match.end for match in shown)) if shown else (0, 0)
-    low, latest = max(0, last - width), len(passage) - width
-    near = max(0, low - _BEFORE)
-    stops = sentence_ends(passage[near : first + 3])
-    lines = (each.end() for each in re.finditer("\n", passage))
-    ends = lines if code else (near + stop for stop in stops)
-    begins = [at for at in (0, *ends) if low <= at <= first]
-    if begins and (code or begins[-1] <= latest):
-        begin = begins[-1] if begins[-1] <= latest else begins[0]
+    if begins:
+        begin = next((at for at in begins if at + width >= len(passage)), begins[-1])
     else:
-        begin = latest if begins else min((first + last - width) // 2, latest)
-        begin = next((at for at, _ in spans if begin <= at <= first), first)
+        middle = (first + last - width) // 2
+        begin = next((at for at, _ in spans if middle <= at <= first), first)
     low, stop = max(last, begin + (width + 1) // 2), min(begin + width, len(passage))
     if code and stop < len(passage) and (line := passage.rfind("\n", low, stop + 1)) >= 0:
         stop = line
@@ -87,46 +84,37 @@ def snippet(text: str, question: str, start: int, end: int, width: int = WIDTH) 
     return f"{'…' if before else ''}{part}{'…' if after else ''}"
 
 
-def matched_words(title: str, shown: str, question: str, passage: str = "") -> list[str]:
-    """The words of a title and a snippet that a question asks for, each once, in lower case.
+def matched_words(text: str, question: str, analyzer: Analyzer = DEFAULT) -> list[str]:
+    """The words of a text that a question asks for, each once, in lower case.
 
     They are written as in the text. In Korean, and in scripts without spaces, they are the parts of
-    words: two letters or three. `passage`: tells the language.
+    words: two letters or three.
     """
-    text = f"{title}\n{shown}"
-    matches = _matches(text, question, passage or text)
+    matches = _matches(text, question, analyzer)
     return sorted({text[match.start : match.end].lower() for match in matches if match.weight})
 
 
-def word_counts(text: str, question: str, spans: Sequence[Span]) -> list[float]:
+def word_counts(text: str, question: str, spans: Sequence[Span], analyzer: Analyzer) -> list[float]:
     """The weight of the words of the question in each part of a text, by the letters of stems.
 
     A word weighs its length, shared by the parts that have it.
     """
-    lowered, beginnings, lengths = text.lower(), *_asked(question, _OTHERS).beginnings
+    lowered, beginnings, lengths = text.lower(), *_asked(question, analyzer.languages).beginnings
     listed = [[*map(lowered[start:end].count, beginnings)] for start, end in spans]
     counts = np.array(listed, np.float64)
     weights: list[float] = (counts @ (lengths / np.maximum(1, counts.sum(0)))).tolist()
     return weights
 
 
-def _around_words(text: str, question: str, start: int, end: int) -> Span:
+def _around_words(text: str, question: str, start: int, end: int, analyzer: Analyzer) -> Span:
     """The part of a long passage with most words of the question; of another one, all."""
     if end - start <= LONG:
         return start, end
     spans = [(at, min(at + LONG, end)) for at in range(start, end, LONG // 2)]
-    weights = word_counts(text, question, spans)
+    weights = word_counts(text, question, spans, analyzer)
     low, high = spans[weights.index(max(weights))]
     space = text.find(" ", low, low + WIDTH) if low > start else -1
     return max(low, space), high
-
-
-def _is_code(passage: str) -> bool:
-    """True if half of at least three lines look like code; a quarter, if half are indented."""
-    lines = [line for line in passage[:_JUDGED].splitlines() if line.strip()]
-    likely = sum(len(line) <= _LONGEST and bool(_CODE.search(line)) for line in lines)
-    indented = 2 * sum(line.startswith(("  ", "\t")) for line in lines) >= len(lines)
-    return len(lines) >= 3 and (4 if indented else 2) * likely >= len(lines)
 
 
 def _lines(text: str, start: int, end: int) -> str:
@@ -146,7 +134,7 @@ class _Asked:
 
     def __init__(self, question: str, languages: tuple[str, ...]) -> None:
         self.telling, self.parts, self.cut = set[str](), dict[str, set[str]](), cutter(languages)
-        functions, common = function_words(languages[:1]), set[str]()
+        functions, common = function_words(languages), set[str]()
         for name in (*names(question), *joined_words(question, functions)):
             cut = self.cut(name)
             if cut.whole:
@@ -160,8 +148,18 @@ class _Asked:
         cut_short = [t[:-1] if len(t) > 3 and t[-1] == "i" else t for t in terms]  # "studi": study
         self.beginnings = cut_short, np.array([*map(len, terms)], np.float64)
 
-    def spans(self, name: str, cut: Cut) -> list[tuple[int, int, str]]:
-        """Where a name has terms that are wanted: offsets in it, term."""
+    def found(self, words: Sequence[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+        """Where the names of a text have terms that are wanted: offsets, term."""
+        return [
+            (start + first, start + last, term)
+            for start, _, name in words
+            if (cut := self.cut(name)).size
+            or not self.wanted.isdisjoint((cut.whole, *cut.parts, *cut.inner))
+            for first, last, term in self._spans(name, cut)
+        ]
+
+    def _spans(self, name: str, cut: Cut) -> list[tuple[int, int, str]]:
+        """The same in one name."""
         found, at = list[tuple[int, int, str]](), 0
         if cut.size:
             for term in self.wanted:
@@ -181,26 +179,15 @@ class _Asked:
 _asked = lru_cache(64)(_Asked)  # the hits of a question need the same
 
 
-def _matches(text: str, question: str, passage: str) -> list[Match]:
+def _matches(text: str, question: str, analyzer: Analyzer) -> list[Match]:
     """The words of the question in a text, in order.
 
-    Words are stemmed in the language of the passage: a question may be too short to tell its own.
-    Function words have no weight, unless the text has no others.
+    Of several languages in one script, that counts by which most are found. Function words have no
+    weight, unless the text has no others.
     """
-    asked = _asked(question, tuple(dict.fromkeys((language_of(passage) or "en", *_OTHERS))))
     words, place = placed_names(text)
-    distinct = {name for _, _, name in words}
-    spans = {
-        name: asked.spans(name, cut)
-        for name, cut in zip(distinct, map(asked.cut, distinct), strict=True)
-        if cut.size or not asked.wanted.isdisjoint((cut.whole, *cut.parts, *cut.inner))
-    }
-    found = [
-        (start + first, start + last, term)
-        for start, _, name in words
-        if name in spans
-        for first, last, term in spans[name]
-    ]
+    every = [_asked(question, order) for order in analyzer.orders]
+    asked, found = max(((a, a.found(words)) for a in every), key=lambda pair: len(pair[1]))
     counts = Counter(term for _, _, term in found)
     parts = (parts for name, parts in asked.parts.items() if name not in counts)
     telling = asked.telling.union(*parts)

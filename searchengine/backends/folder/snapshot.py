@@ -268,7 +268,7 @@ class Snapshot(contract.Snapshot):
         """
         words, found = self.words, [] if where is None else [self.store.matching(where)]
         for phrase in phrases:
-            passages = words.passages_with(words.terms(runs(phrase), phrase))
+            passages = words.passages_with(words.terms(runs(phrase)))
             found.append(self.documents_of(passages))
         ids = in_all(found).tolist()
         rows = texts_of(self.store.scan, ids)

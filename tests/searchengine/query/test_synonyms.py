@@ -60,21 +60,6 @@ def test_what_is_in_quotation_marks_has_no_synonyms(engine: SearchEngine) -> Non
     assert "infarction" not in keys(engine, '"heart attack" risk')
 
 
-def test_synonyms_do_not_change_the_language_of_a_question(tmp_path: Path) -> None:
-    texts = {
-        "cat": "Sie ist nicht hier, weil eine Katze bei ihr ist und es nicht mit uns will.",
-        "town": "Der Hund ist nicht in der Stadt, und die Maus ist es auch nicht.",
-    }
-    question = "the katzen of the old town"  # English, whose stems leave "katzen" as it is
-    with SearchEngine.create(tmp_path / "c", None, dim=2, tokenizer="stem:en,de") as engine:
-        engine.add([{"_id": k, "text": t} for k, t in texts.items()], vectors=[[1, 0]] * 2)
-        assert keys(engine, "die katzen in der stadt und bei ihr") == {"cat", "town"}
-        assert keys(engine, "die katzen der das den") == {"cat", "town"}
-        assert keys(engine, question) == set()
-        engine.set_synonyms([["old town", "die der das sind den dem"]])
-        assert keys(engine, question) == {"town"}
-
-
 def test_words_of_groups_are_no_typing_errors(engine: SearchEngine) -> None:
     engine.add([{"_id": "carp", "text": "The Caravel and the caravels."}])
     assert engine.search("carravel", mode="text").replaced
