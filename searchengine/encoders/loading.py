@@ -19,7 +19,7 @@ import numpy as np
 
 from searchengine.encoders.functions import Function, FunctionEncoder
 from searchengine.encoders.http import HttpEncoder, is_url
-from searchengine.encoders.protocol import NO_ENCODER, NoEncoder, Role, TextEncoder
+from searchengine.encoders.protocol import NO_ENCODER, NoEncoder, OnBatch, Role, TextEncoder
 from searchengine.errors import CollectionError, EncoderMismatch, EncoderMissing, QueryError
 from searchengine.indexer.arrays import Floats, unusable
 from searchengine.trainer.errors import TrainerError
@@ -182,20 +182,19 @@ class QuestionEncoder:
         return np.stack([known[text] for text in questions])
 
 
-def encoded(encoder: TextEncoder, texts: Sequence[str], role: Role) -> Floats:
-    """Float32 (n, D). Raises QueryError for another shape, and vectors zero or not finite."""
-    what = "question" if role == "query" else "text"
-    vectors = np.asarray(encoder.encode(texts, role=role), dtype=np.float32)
+def encoded(
+    encoder: TextEncoder, texts: Sequence[str], role: Role, on_batch: OnBatch | None = None
+) -> Floats:
+    """Float32 (n, D). Raises QueryError for questions, CollectionError for documents."""
+    what, error = ("question", QueryError) if role == "query" else ("text", CollectionError)
+    vectors = np.asarray(encoder.encode(texts, role=role, on_batch=on_batch), dtype=np.float32)
     if vectors.shape != (expected := (len(texts), encoder.dim)):
-        raise QueryError(
-            f"the encoder must return an array of shape {expected} for {len(texts)} {what}s, "
-            f"got {vectors.shape}"
-        )
+        raise error(f"the encoder must return an array of shape {expected}, got {vectors.shape}")
     wrong = unusable(vectors)
     if wrong.any():
-        raise QueryError(
+        raise error(
             f"the encoder returned NaN, infinity or zero for the {what} "
-            f"{texts[int(wrong.argmax())]!r:.80}"
+            f"{texts[int(wrong.argmax())]!r:.80}; leave it out or fix the encoder"
         )
     return vectors
 

@@ -63,8 +63,7 @@ class AddOptions:
         skip_bad: leave out a document with a key that occurred before; otherwise raise
             DuplicateKey.
         progress: called with the number of documents just done and of the tokens encoded for them.
-        building: called while segments are built (indexer.building.Progress); and, in the
-            thread that encodes, with the passages of a document of more than 524,288 characters.
+        building: called while segments are built (indexer.building.Progress).
     """
 
     skip_bad: bool = False
@@ -218,7 +217,7 @@ class Ingestion:
         self._readers, self._supplied = readers, supplied
         reader = readers() if supplied is None else None
         self._settings = backend.settings if reader is None else reader.settings
-        self._pipeline = None if reader is None else Pipeline(reader, options.building)
+        self._pipeline = None if reader is None else Pipeline(reader)
         self._languages = None
         chooses = isinstance(backend.path, Path) and "mode" in backend.settings
         if chooses and self._is_empty(newest=False):

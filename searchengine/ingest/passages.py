@@ -16,9 +16,8 @@ from searchengine.backends.contract import Span
 from searchengine.corpus.analyzer import aligned, normalized
 from searchengine.corpus.documents import Document
 from searchengine.corpus.sentences import UNSPACED, sentence_ends
-from searchengine.encoders.protocol import TextEncoder, Vectors
+from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import CollectionError
-from searchengine.indexer.arrays import unusable
 from searchengine.indexer.config import integer
 
 Offsets = npt.NDArray[np.integer[Any]]
@@ -83,7 +82,7 @@ def check_tokenizes(encoder: TextEncoder) -> None:
 
 
 class PassageReader:
-    """Cuts documents into passages and encodes them; ingest.pipeline uses it.
+    """Cuts documents into passages, and writes the texts of these for the encoder.
 
     Attributes:
         encoder: what encodes them.
@@ -159,32 +158,6 @@ class PassageReader:
                 title = title[: cut(title, long[title], max(room // 2, room - tokens), 0)[0][1]]
             texts.append(normalized(f"{title} {document.text[start:end]}".strip()))
         return texts
-
-    def encode(
-        self,
-        passages: Sequence[tuple[Document, Span]],
-        texts: Sequence[str],
-        on_batch: Callable[[int], None],
-    ) -> Vectors:
-        """Float32 (n, D) unit rows of the passages' `texts`.
-
-        Raises CollectionError, with the key of a document that has no usable vector.
-        """
-        encoded = self.encoder.encode(texts, role="document", on_batch=on_batch)
-        vectors = np.asarray(encoded, dtype=np.float32)
-        if vectors.shape != (len(texts), self.encoder.dim):
-            raise CollectionError(
-                f"the encoder must return an array of shape {(len(texts), self.encoder.dim)} for "
-                f"{len(texts)} passages, got {vectors.shape}"
-            )
-        wrong = unusable(vectors)
-        if wrong.any():
-            document, _ = passages[int(wrong.argmax())]
-            raise CollectionError(
-                f"{document.origin or 'add'}: the encoder returned NaN, infinity or zeros for "
-                f"the document {document.key!r}; leave it out or fix the encoder"
-            )
-        return vectors
 
 
 def _token_spans(texts: Sequence[str], encoder: TextEncoder) -> list[Offsets]:

@@ -15,8 +15,8 @@ import numpy as np
 
 from searchengine.backends.contract import Span
 from searchengine.corpus.documents import Document
+from searchengine.encoders.loading import encoded
 from searchengine.encoders.protocol import Vectors
-from searchengine.indexer.building import Progress
 from searchengine.ingest.passages import BATCH, PassageReader
 
 # Documents and characters of the first and of the largest block; each is twice the one before, as
@@ -55,10 +55,8 @@ class Pipeline:
         size: documents and characters of the next block.
     """
 
-    def __init__(self, reader: PassageReader, report: Progress | None = None) -> None:
-        """`report`: called in the second thread with the passages encoded of a long document."""
+    def __init__(self, reader: PassageReader) -> None:
         self.reader, self.size = reader, FIRST_BLOCK
-        self._report = report
         self._stop = Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="encoding")
 
@@ -72,18 +70,15 @@ class Pipeline:
         reader = self.reader
         spans, tokens = reader.cut(documents)
         passages = [(d, span) for d, cut in zip(documents, spans, strict=True) for span in cut]
-        is_long = any(len(document.text) > LARGEST_BLOCK[1] for document in documents)
-        batches = [(batch, reader.texts(batch)) for batch in in_batches(passages, BATCH)]
+        batches = [reader.texts(batch) for batch in in_batches(passages, BATCH)]
 
-        def on_batch(encoded: int) -> None:
+        def on_batch(_: int) -> None:
             if self._stop.is_set():
                 raise Stopped
-            if is_long and self._report is not None:
-                self._report("Passages", encoded, len(passages))
 
         def encode() -> tuple[Vectors, float]:
             begun = monotonic()
-            vectors = [reader.encode(batch, texts, on_batch) for batch, texts in batches]
+            vectors = [encoded(reader.encoder, batch, "document", on_batch) for batch in batches]
             return np.concatenate(vectors), monotonic() - begun
 
         return Block(spans, tokens, reader, self._thread.submit(encode))

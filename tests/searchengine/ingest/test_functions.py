@@ -68,8 +68,8 @@ def test_a_function_that_returns_wrong_shapes_later(tmp_path: Path) -> None:
         for result, message in (
             (lambda n: np.ones((n, 5)), r"array of shape \(2, 4\) for 2 texts, got \(2, 5\)"),
             (lambda n: np.ones((n + 1, 4)), r"must return an array of shape \(2, 4\)"),
-            (lambda n: np.zeros((n, 4)), "the document 'the cat sat'"),
-            (lambda n: np.full((n, 4), np.nan), "the document 'the cat sat'"),
+            (lambda n: np.zeros((n, 4)), "the text 'the cat sat'"),
+            (lambda n: np.full((n, 4), np.nan), "the text 'the cat sat'"),
         ):
             spoilt[:] = [result]
             with pytest.raises((CollectionError, QueryError), match=message):

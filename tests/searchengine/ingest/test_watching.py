@@ -142,7 +142,7 @@ def test_a_broken_file_is_named_once(engine: SearchEngine, notes: Path, tmp_path
     ("place", "error", "message"),
     [
         ("backends.folder.writer.Segment.build", OSError(errno.ENOSPC, "No room"), "No room"),
-        ("ingest.passages.PassageReader.encode", EndpointError("http://e is away"), "http://e"),
+        ("ingest.pipeline.encoded", EndpointError("http://e is away"), "http://e"),
     ],
 )
 def test_what_fails_for_a_moment_is_waited_for(

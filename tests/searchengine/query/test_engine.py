@@ -115,7 +115,9 @@ def test_unusable_vectors_are_refused_by_document(engine: SearchEngine, value: f
             return vectors
 
     engine._encoder._present = QuestionEncoder(Broken())
-    with pytest.raises(CollectionError, match="NaN, infinity or zeros for the document 'bad'"):
+    with pytest.raises(
+        CollectionError, match="NaN, infinity or zero for the text 'y'; leave it out"
+    ):
         engine.add([{"_id": "good", "text": "x"}, {"_id": "bad", "text": "y"}])
     assert engine.stats().documents == 3
 
@@ -153,7 +155,7 @@ def test_what_a_search_refuses(
     ("patches", "error", "message"),
     [
         ({"threes": {"n": float("nan")}}, CorpusError, "cannot be written as JSON"),
-        ({"threes": {"n": object()}}, CorpusError, "update of 'threes': the field 'n'"),
+        ({"threes": {"n": object()}}, CorpusError, "update of 'threes': metadata 'n'"),
         ({"threes": 5}, QueryError, "update of 'threes' must be a mapping of metadata, got int"),
         ({"threes": {"n": "a\0b"}}, CorpusError, r"update of 'threes': metadata 'n' .* U\+0000"),
         ({"threes": {"n": 1}, "gone": {}}, QueryError, "no document 'gone'; nothing was changed"),
