@@ -8,6 +8,7 @@ the array itself.
 import hashlib
 from array import array
 from collections.abc import Container, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from searchengine.backends.contract import Backend, Span
 from searchengine.corpus.documents import Document, checked_key
 from searchengine.encoders.protocol import Vectors
 from searchengine.errors import CorpusError, QueryError
-from searchengine.indexer.arrays import BLOCK_ROWS, unusable
+from searchengine.indexer.arrays import unusable
 
 _LONGEST = 1 << 40  # characters of a text
 
@@ -65,12 +66,15 @@ class SuppliedVectors:
     def next_for(self, documents: Sequence[Document]) -> dict[str, Supplied]:
         """Key → vectors of documents just read."""
         spans = [self._rows_of(document) for document in documents]
+        vectors = iter(self._read([row + i for row, cut in spans for i in range(len(cut))]))
         supplied: dict[str, Supplied] = {}
-        checksums = self.checksums(spans)
-        for document, (row, cut), checksum in zip(documents, spans, checksums, strict=True):
+        for document, (row, cut) in zip(documents, spans, strict=True):
+            checksum = hashlib.sha256(repr(cut).encode())
+            for vector in islice(vectors, len(cut)):
+                checksum.update(vector)
             # The first document of a key is stored, the others are left out or refused.
-            vectors = self._array[max(row, 0) : max(row, 0) + len(cut)]
-            supplied.setdefault(document.key, (cut, vectors, checksum))
+            rows = self._array[max(row, 0) : max(row, 0) + len(cut)]
+            supplied.setdefault(document.key, (cut, rows, checksum.digest() if cut else b""))
         return supplied
 
     def _rows_of(self, document: Document) -> tuple[int, Sequence[Span]]:
@@ -101,23 +105,10 @@ class SuppliedVectors:
             f"{len(self._array)} rows; nothing was added since the last commit"
         )
 
-    def checksums(self, spans: Sequence[tuple[int, Sequence[Span]]]) -> list[bytes]:
-        """The checksum of the passages and rows of each document; empty for none. Checks rows."""
-        hashes = [hashlib.sha256(repr(cut).encode()) for _, cut in spans]
-        rows = sorted((row + j, i) for i, (row, cut) in enumerate(spans) for j in range(len(cut)))
-        for start in range(0, len(rows), BLOCK_ROWS):
-            part = rows[start : start + BLOCK_ROWS]
-            vectors = self._read([row for row, _ in part])
-            for (_, i), vector in zip(part, vectors, strict=True):
-                hashes[i].update(vector)
-        return [h.digest() if cut else b"" for h, (_, cut) in zip(hashes, spans, strict=True)]
-
     def _read(self, rows: Sequence[int]) -> Vectors:
         """These rows as float32. Raises QueryError for NaN, infinity and zeros."""
-        joined = bool((np.diff(rows) == 1).all())
-        block = self._array[rows[0] : rows[-1] + 1] if joined else self._array[list(rows)]
         with np.errstate(over="ignore"):  # values beyond float32 become infinity, reported below
-            single: Vectors = np.ascontiguousarray(block, np.float32)
+            single: Vectors = np.ascontiguousarray(self._array[rows], np.float32)
         wrong = unusable(single)
         if wrong.any():
             raise QueryError(
