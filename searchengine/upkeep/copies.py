@@ -203,18 +203,15 @@ def _create(origin: Snapshot, target: str | Path) -> Backend:
 def _check_settings(origin: Backend, copied: Backend) -> None:
     """Raise an error unless both have the same encoder and passages."""
     expected, actual = (
-        {
-            "encoder": {name: each.settings["encoder"][name] for name in ("fingerprint", "dim")},
-            "passages": each.settings.get("passages"),
-        }
+        [each.settings["encoder"][name] for name in ("fingerprint", "dim")]
+        + [each.settings.get("passages")]
         for each in (origin, copied)
     )
-    for name, error in (("encoder", EncoderMismatch), ("passages", CollectionError)):
-        if expected[name] != actual[name]:
-            raise error(
-                f"{copied.path} was made with other settings than {origin.path} ({name}: "
-                f"{actual[name]} instead of {expected[name]}); copy to a new collection"
-            )
+    if expected != actual:
+        raise (EncoderMismatch if expected[:2] != actual[:2] else CollectionError)(
+            f"{copied.path} was made with another encoder or passages than {origin.path} "
+            f"({actual} instead of {expected}); copy to a new collection"
+        )
 
 
 def _remove_others(snapshot: Snapshot, copied: Backend, origin: Path | str, prune: bool) -> int:

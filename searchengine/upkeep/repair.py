@@ -19,13 +19,12 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from searchengine.backends.contract import Ids, folders_only, has_words, setting_faults
+from searchengine.backends.contract import folders_only, has_words, setting_faults
 from searchengine.backends.filters.sqlite import REBUILD
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.database import connect, exhausted, outdated
 from searchengine.backends.folder.folders import (
     check_name,
-    folder_of,
     has_vectors,
     open_committed,
     remove_unnamed,
@@ -44,8 +43,7 @@ from searchengine.encoders.loading import (
 from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.indexer.building import Progress
 from searchengine.indexer.errors import SegmentError, SegmentFormatError
-from searchengine.indexer.search.segment_files import read_manifest
-from searchengine.indexer.storage.vectors_file import PASSAGES, open_passages
+from searchengine.indexer.storage.vectors_file import PASSAGES
 from searchengine.ingest.passages import PassageReader
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.upkeep.reindex import encode_stored
@@ -193,29 +191,6 @@ def _check_database(path: Path) -> None:
         )
 
 
-def _read_segment(path: Path, row: SegmentRow) -> tuple[str | None, Ids | None]:
-    """The fault of a segment's files, or None, and its passages if their file is intact.
-
-    Passages: document, start and end, (3, rows). Raises CollectionError for another format or a
-    limit of the system.
-    """
-    try:
-        with open_committed(path, row) as segment:
-            for _ in segment.verified():
-                pass
-            return None, segment.passages
-    except SegmentFormatError as error:
-        raise CollectionError(f"{error}; nothing was changed") from error
-    except (SegmentError, OSError) as error:
-        if limit := exhausted(error):  # no damage
-            raise CollectionError(f"{path}: {limit}") from error
-        folder, passages = folder_of(path, row.id), None
-        with suppress(SegmentError, OSError, KeyError):
-            read_manifest(folder)[0].files[PASSAGES].check(folder / PASSAGES)
-            passages = open_passages(folder / PASSAGES, row.rows)
-        return str(error), passages
-
-
 class _Tables:
     """Mends the tables of a store, in its transaction.
 
@@ -300,18 +275,27 @@ class _Tables:
 
     def _mend_segment(self, row: SegmentRow) -> None:
         """Verify a segment: without vectors it goes, else passages follow its file."""
-        fault, passages = _read_segment(self._path, row)
-        # Without the file of its passages, nothing tells whose rows are lost.
-        sql = "FROM passages WHERE id BETWEEN ? AND ?"
-        ((stored,),) = self._store.read(f"SELECT count(*) {sql}", row.ends)
-        is_known = passages is not None or stored + self._store.dead_count(row) >= row.rows
-        if fault is not None and not (is_known and has_vectors(self._path, row)):
-            self._changes.remove_segments([row])
-            self._lose(fault, self._ids(f"SELECT document {sql}", row.ends))
+        try:
+            with open_committed(self._path, row) as segment:
+                for _ in segment.verified():
+                    pass
+                passages = segment.passages
+        except SegmentFormatError as error:
+            raise CollectionError(str(error)) from error
+        except (SegmentError, OSError) as error:
+            if limit := exhausted(error):  # no damage
+                raise CollectionError(f"{self._path}: {limit}") from error
+            sql = "FROM passages WHERE id BETWEEN ? AND ?"
+            ((stored,),) = self._store.read(f"SELECT count(*) {sql}", row.ends)
+            # Else nothing tells whose rows are lost.
+            is_known = stored + self._store.dead_count(row) >= row.rows
+            if is_known and has_vectors(self._path, row):
+                self.restored.append(row)
+                self.damage.append(f"{error} → made again from its vectors")
+            else:
+                self._changes.remove_segments([row])
+                self._lose(str(error), self._ids(f"SELECT document {sql}", row.ends))
             return
-        if fault is not None:
-            self.restored.append(row)
-            self.damage.append(f"{fault} → made again from its vectors")
         if passages is not None and (rows := differing_rows(self._store, row, passages)).size:
             columns = zip((rows + row.base).tolist(), *passages[:, rows].tolist(), strict=True)
             sql = "INSERT OR REPLACE INTO passages (id, document, start, end) VALUES (?, ?, ?, ?)"

@@ -11,7 +11,7 @@ from searchengine.backends.mode import Mode, weight_of
 from searchengine.backends.synonyms import SETTING
 from searchengine.encoders.protocol import NO_ENCODER
 from searchengine.indexer.config import ALL_ROWS, SegmentConfig, Structure
-from searchengine.upkeep.tuning import describe, description
+from searchengine.upkeep.tuning import description
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Stats:
             "mode": self.mode + (parts if self.mode == Mode.HYBRID else ""),
             "words": self.tokenizer + (f", synonyms: {self.synonyms:,}" if self.synonyms else ""),
             "fields": ", ".join(self.fields) or "none indexed",
-            "questions": self.query_map and describe(self.query_map),
+            "questions": self._query_map(),
             "pending": "; ".join(self.pending),
             "tuning": self._tuning(),
             "encoder": encoder,
@@ -107,6 +107,15 @@ class Stats:
         if config["structure"] != Structure.FLAT:
             parts.append(f"effort {config['effort'] or 'by the shortlist'}")
         return ", ".join(parts)
+
+    def _query_map(self) -> str:
+        if (learnt := self.query_map) is None:
+            return ""
+        held = learnt["figures"][learnt["mode"]]
+        return (
+            f"pass a map learnt from {learnt['questions']:,} judged questions (nDCG@10 of held-out "
+            f"ones {held['before']:.3f} → {held['after']:.3f})"
+        )
 
     def _tuning(self) -> str:
         """What was shown by the last tuning, and of how many rows."""

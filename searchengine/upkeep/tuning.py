@@ -26,7 +26,6 @@ from searchengine.indexer.config import SegmentConfig
 from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.tuning.tune import (
-    MIN_QUERIES,
     Goal,
     Tuning,
     check_queries,
@@ -49,18 +48,11 @@ USUAL_MS = 2.0
 _TIMED = 100  # questions encoded one by one
 
 
-def check_enough(path: Path, rows: int, goal: Goal, questions: Sized | None) -> None:
-    """Raise if there are too few rows or queries for the goal, before measuring.
-
-    Raises QueryError (too few passages) or TuneError (too few questions).
-    """
+def check_enough(path: Path, rows: int, goal: Goal, queries: Sized | None) -> None:
+    """Raise TuneError for too few queries; without any, QueryError for too few rows to take."""
     needed = queries_needed(goal)
-    if rows < MIN_QUERIES:
-        raise QueryError(
-            f"tuning needs {MIN_QUERIES} passages, {path} has {rows}; a search scores so few anyway"
-        )
-    if questions is not None:
-        check_queries(len(questions), goal)
+    if queries is not None:
+        check_queries(len(queries), goal)
     elif rows < 4 * needed:
         raise QueryError(
             f"to show recall@{goal.k} above {goal.recall:g} with confidence {goal.confidence:g} by "
@@ -232,12 +224,3 @@ def description(settings: Mapping[str, Any]) -> dict[str, Any] | None:
     """What the settings say of a map, without the matrix; None without one."""
     stored = settings.get(QUERY_MAP)
     return None if stored is None else {name: stored[name] for name in DESCRIBED}
-
-
-def describe(described: Mapping[str, Any]) -> str:
-    """A description in words, for a line of statistics."""
-    held = described["figures"][described["mode"]]
-    return (
-        f"pass a map learnt from {described['questions']:,} judged questions (nDCG@10 of held-out "
-        f"ones {held['before']:.3f} → {held['after']:.3f})"
-    )

@@ -172,7 +172,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], int]] = {
     ),
     "coarse flipped, passage missing": (
         both(in_segment(0, "coarse.faiss", flip), sql("DELETE FROM passages WHERE id = 20")),
-        0,
+        39,
     ),
     "vectors cut": (in_segment(0, "vectors.faiss", lambda f: os.truncate(f, 700)), 39),
     "a segment missing": (in_segment(2, "", shutil.rmtree), 20),
