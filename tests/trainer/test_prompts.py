@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -82,29 +81,20 @@ def test_a_folder_that_names_prompts_or_was_trained_here_keeps_its_own(
 
 
 def test_prompts_are_trained_and_stored(tmp_path: Path) -> None:
-    """As if the texts began with them, and with the base's prompt for what has no other."""
-    base = write_sentence_transformer(tmp_path / "base")
-    described = json.loads((base / "config_sentence_transformers.json").read_text())
-    described["prompts"] = {"document": "a house ", "other": "x"}
-    write_json(base / "config_sentence_transformers.json", described)
+    """As if the texts began with them."""
     pairs = [(f"the {n} {v}", f"{v} the {n}") for n in WORDS[2:8] for v in WORDS[8:13]]
 
-    def trained(name: str, before: str, **settings: Any) -> Encoder:
-        path = tmp_path / f"{name}.tsv"
+    def trained(name: str, before: str, prompts: dict[str, str]) -> Encoder:
+        base, path = tmp_path / f"{name} base", tmp_path / f"{name}.tsv"
+        write_sentence_transformer(base, prompts={"document": "a house ", "other": "x"} | prompts)
         path.write_text("\n".join(["anchor\tpositive", *(f"{before}{a}\t{p}" for a, p in pairs)]))
-        out = tmp_path / name
-        return train(
-            TrainConfig(
-                train=(path,), out=out, base=str(base), max_steps=2, batch_size=8, **settings
-            )
-        )
+        config = {"train": (path,), "out": tmp_path / name, "base": str(base)}
+        return train(TrainConfig(**config, max_steps=2, batch_size=8))  # type: ignore[arg-type]
 
-    encoder = trained("prompted", "", prompts={"query": "near the sea "})
-    written = trained("written", "near the sea ")
+    encoder = trained("prompted", "", {"query": "near the sea "})
+    written = trained("written", "near the sea ", {})
     again = Encoder.load(tmp_path / "prompted")
     assert dict(again.prompts) == {"document": "a house ", "other": "x", "query": "near the sea "}
     np.testing.assert_allclose(
         encoder.encode(["a dog"], role="query"), written.encode(["near the sea a dog"]), atol=1e-6
     )
-    plain = trained("plain", "", prompts={"document": ""})
-    assert plain.prompt("document") == plain.prompt("query") == ""

@@ -134,8 +134,6 @@ def make_run(config: TrainConfig, measure: Measure | None) -> Run:
 def load_base(config: TrainConfig, examples: Batch) -> tuple[Model, Dense | None]:
     """The base model as it is to be trained, and a layer behind it for training only."""
     model = read(Source.find(config.base))
-    if config.prompts:
-        model = replace(model, prompts={**model.prompts, **config.prompts})
     if config.window is not None:
         model = lengthened(model, config.window)
     model, projection = with_pooling(model, config.pooling, config.seed)

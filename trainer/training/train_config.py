@@ -93,15 +93,6 @@ def many(kind: Kind) -> Kind:
     return Kind(f"list; {kind.expected}", read)
 
 
-def by_role(kind: Kind) -> Kind:
-    """A value for queries, one for documents, or both."""
-    read = {"query": kind.read, "document": kind.read}
-    return Kind(
-        ", ".join(f"{role}: {kind.expected}" for role in read),
-        lambda values: {role: read[role](value) for role, value in dict(values).items()},
-    )
-
-
 text, path = Kind("text", os.fspath), Kind("path", Path)
 flag = Kind("true, false", {True: True, False: False}.__getitem__)
 count, size = number(0), number(1)
@@ -129,9 +120,6 @@ class TrainConfig:
     )
     augment_share: float = below_one(0.1, "Share of the words that `delete` and `crop` leave out")
     base: str = text("starter", "Folder, hub name, or a name such as `starter-768`", "Model")
-    prompts: Mapping[str, str] = by_role(text)(
-        (), "Text before each query (an anchor) and document, also in the trained model"
-    )
     pooling: Pooler = one_of(*Pooler)(
         Pooler.BASE, "SimCSE's: `cls` keeps its tanh layer, `cls-before-pooler` drops it in the end"
     )
@@ -211,9 +199,6 @@ class TrainConfig:
             "file, or none, and examples are held out": (
                 not trained.isdisjoint(path.resolve() for path in self.dev)
             ),
-            f"columns is {', '.join(self.columns)}: expected different names": (
-                len(set(self.columns)) < len(self.columns)
-            ),
             f"prefixes is {in_words(lengths)}: expected different lengths, descending": (
                 list(lengths) != sorted(set(lengths), reverse=True)
             ),
@@ -223,16 +208,12 @@ class TrainConfig:
             "more, as positions that no text reaches are not trained": (
                 self.max_tokens < (self.window or 0)
             ),
-            "attention_group is 1: expected 2 or more, or 0 for all": self.attention_group == 1,
             "queue_size has no layers_per_step: leave one of them out": (
                 self.queue_size and self.layers_per_step
             ),
             "pooling cls-before-pooler drops its layer in the end: choose another for labels or "
             "several prefixes": (
                 self.pooling is Pooler.CLS_BEFORE_POOLER and (labels or len(lengths) > 1)
-            ),
-            "prompts has a query, but labelled texts get the document prompt: leave it out": (
-                labels and "query" in self.prompts
             ),
         }
         yield from (problem for problem, wrong in problems.items() if wrong)
@@ -262,7 +243,7 @@ class TrainConfig:
 
 def in_words(value: Any) -> str:
     """A value as `--set` takes it; nothing for none."""
-    if value in (None, (), {}):
+    if value in (None, ()):
         return ""
     return str(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
