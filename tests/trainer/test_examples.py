@@ -156,8 +156,6 @@ HEAD = "anchor\tpositive\n"
             for score in ("high", "nan", float("inf"), None)
         ),
         ("a.tsv", "sentence\none\n", {"augment": "next-sentence"}, "no examples are left"),
-        ("a.tsv", HEAD + "a\tb\n" * 3, {}, "all 3 examples are equal"),
-        ("a.tsv", HEAD + "a\tA\nb\tb\n", {}, "positive of all 2 pairs is their anchor.*`sent"),
         ("a.tsv", "score\tanchor\tpositive\n1\ta\tb\n1.0\tc\td", SCORES, "have the label or sc"),
         ("a.tsv", "text\tlabel\na\tx\nb\tx\n", LABELS, "all 2 examples have the label or score x"),
         ("long" + 300 * "g", None, {}, "cannot be read: File name too long"),

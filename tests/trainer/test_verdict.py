@@ -147,7 +147,7 @@ def test_pairs_are_judged_among_the_corpus(config: TrainConfig, tmp_path: Path) 
     [
         ("query\tpositive\na dog\ta cat\n", "20 different positives or more, got 1; fewer"),
         ("sentence\na dog\n", r"dev.tsv: holds single sentences"),
-        (None, "a folder: expected files; to judge by search quality"),
+        (None, "is a folder: name the files in it"),
     ],
 )
 def test_dev_files_that_judge_nothing_are_refused(

@@ -15,7 +15,6 @@ MODEL_CONFIG = "config_sentence_transformers.json"
 TRANSFORMER_CONFIG = "sentence_bert_config.json"
 TOKENIZER = "tokenizer.json"
 LIBRARY = "sentence_transformers."
-ADAPTER = "adapter_config.json"
 PLAIN = Path()  # in place of the folder of a module that a plain folder does not have
 # Of unit rows all three put the same documents first; of others only the cosine is ours.
 UNIT_SIMILARITIES = ("cosine", "dot", "euclidean")
@@ -94,8 +93,6 @@ def _require_complete(place: Path) -> None:
 
     transformers takes one without a tokenizer, and makes a tokenizer that knows no words.
     """
-    if (place / ADAPTER).is_file():
-        raise ModelError(f"{place} is an adapter (PEFT): merge it into its base model first")
     read_object(place / "config.json")
     require_safetensors(place)
     vocabularies = (path for name in VOCABULARIES for path in place.glob(name))

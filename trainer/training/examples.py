@@ -141,7 +141,12 @@ def read_examples(config: TrainConfig) -> Split:
             f"no examples are left: {excluded} have a sentence of the exclude or dev files, and "
             "next-sentence needs two sentences in a file"
         )
-    _check_variety(kept, config.objective)
+    judgements = {row.label or row.score for row in kept}
+    if config.objective is not Objective.CONTRASTIVE and len(judgements) == 1:
+        raise DataError(
+            f"all {len(kept)} examples have the label or score {judgements.pop()}: expected two or "
+            "more"
+        )
     return Split(kept, excluded=excluded)
 
 
@@ -153,11 +158,6 @@ def read_dev(config: TrainConfig) -> list[Row]:
     """
     files = []
     for path in config.dev:
-        if path.is_dir():
-            raise ConfigError(
-                f"dev is {path}, a folder: expected files; to judge by search quality, pass "
-                "measure=searchengine.measure.retrieval.retrieval(folder)"
-            )
         names, columns, objective = column_names(path), config.columns, config.objective
         columns = columns if {*columns} <= {*names} else ()
         if objective is Objective.CONTRASTIVE and "score" in names:
@@ -179,22 +179,6 @@ def _joined(files: Sequence[tuple[Path, Sequence[Row]]]) -> list[Row]:
         (first, one), (second, other), *_ = kinds.items()
         raise DataError(f"{one} holds {first}, and {other} {second}: give files of one kind")
     return [row for _, rows in files for row in rows]
-
-
-def _check_variety(rows: Sequence[Row], objective: Objective) -> None:
-    """Refuse examples from which nothing can be learnt."""
-    count, judgements = len(rows), {row.label or row.score for row in rows}
-    if count > 1 and len({*rows}) == 1:
-        raise DataError(f"all {count} examples are equal: expected different ones")
-    if objective is not Objective.CONTRASTIVE and count > 1 and len(judgements) == 1:
-        raise DataError(
-            f"all {count} examples have the label or score {judgements.pop()}: expected two or more"
-        )
-    if all(row.anchor.casefold() == row.positive.casefold() and not row.one_text for row in rows):
-        raise DataError(
-            f"the positive of all {count} pairs is their anchor: name the columns of texts that "
-            "belong together in `columns`, or train on the texts alone, in a column `sentence`"
-        )
 
 
 def read_labelled(paths: Iterable[Path]) -> list[tuple[str, str]]:
