@@ -120,7 +120,8 @@ def tune_collection(
     tuning = tune(
         segments, vectors, goal, live=live, searched=others, on_step=on_step, question_ms=ms
     )
-    collection.rebuild(measured, tuning.config, tuning.as_dict(), building)
+    with collection.writing() as writer:
+        writer.rebuild(measured, tuning.config, tuning.as_dict(), building)
     return tuning
 
 
@@ -130,7 +131,8 @@ def apply(collection: Collection, config: SegmentConfig, building: Progress | No
         storage = SegmentConfig.from_dict(snapshot.settings["index"]).storage
         config.check_width(snapshot.settings["encoder"]["dim"])
         measured = _measured(snapshot)
-    collection.rebuild(measured, replace(config, storage=storage), building=building)
+    with collection.writing() as writer:
+        writer.rebuild(measured, replace(config, storage=storage), building=building)
 
 
 def _measured(snapshot: Snapshot) -> Measured:

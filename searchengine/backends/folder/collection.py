@@ -39,14 +39,14 @@ from searchengine.backends.folder.lock import Identity
 from searchengine.backends.folder.merging import to_merge
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.backends.folder.store import Changes, SegmentRow, Store
-from searchengine.backends.folder.writer import Measured, OpenSegment, Writer, writing
+from searchengine.backends.folder.writer import OpenSegment, Writer, writing
 from searchengine.corpus.analyzer import DEFAULT, Analyzer
 from searchengine.errors import BackendUnavailable, CollectionBusy, CollectionError, QueryError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building import Progress
 from searchengine.indexer.config import Device
 from searchengine.indexer.search.segment_files import require_gpu
-from searchengine.indexer.segment import Segment, SegmentConfig
+from searchengine.indexer.segment import Segment
 
 _BLOCK = 1000  # documents whose vectors are handed on at a time
 _MAX_WAIT = 2_000_000  # seconds to wait
@@ -282,26 +282,6 @@ class Collection(Backend):
             _log.warning(
                 "segments were not merged, which the next change will try again: %s", error
             )
-
-    def rebuild(
-        self,
-        measured: Measured,
-        config: SegmentConfig,
-        tuning: Mapping[str, Any] | None = None,
-        building: Progress | None = None,
-    ) -> None:
-        """Build all segments again with another index config, in one commit: Writer.rebuild.
-
-        `building`: progress callback: step, rows just done, rows in all segments.
-        """
-        rows = sum(row.rows for row in measured)
-
-        def progress(step: str, done: int, _: int) -> None:
-            if building is not None:
-                building(step, done, rows)
-
-        with self.writing() as writer:
-            writer.rebuild(measured, config, tuning, progress)
 
     def remove_if_empty(self) -> None:
         """Close, and remove the folder if it has no document and no other process has it open.

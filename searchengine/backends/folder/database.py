@@ -318,18 +318,16 @@ class Database:
         look-up waiting; if it is the only one, all take turns.
         """
         usable = self.connections[long and len(self.connections) > 1 :]
+        if not usable or self.inherited:
+            raise sqlite3.ProgrammingError("Cannot operate on a closed database.")
         free = (connection for connection in usable if connection.lock.acquire(blocking=False))
-        connection = next(free, None)
-        if connection is None and usable:
+        if (connection := next(free, None)) is None:
             connection = choice(usable) if long else usable[0]
             connection.lock.acquire()
         try:
-            if connection is None or not connection.usable:
-                raise sqlite3.ProgrammingError("Cannot operate on a closed database.")
             yield connection
         finally:
-            if connection is not None:
-                connection.lock.release()
+            connection.lock.release()
 
     @contextmanager
     def named_errors(self) -> Iterator[None]:
@@ -525,16 +523,13 @@ class Database:
 
 def outdated(connection: sqlite3.Connection, path: Path) -> bool:
     """Whether migrations are pending. CollectionError for a file of another kind or version."""
-    sql = "SELECT name FROM sqlite_master WHERE name IN ('documents', '_sqlite_migrations')"
-    tables = {str(row[0]) for row in connection.execute(sql)}
-    if "documents" not in tables:
+    sql = "SELECT count(*) FROM sqlite_master WHERE name IN ('documents', '_sqlite_migrations')"
+    if connection.execute(sql).fetchone() != (2,):
         raise CollectionError(
             f"{path} has no table of documents, so {path.parent} is not a collection"
         )
-    applied: set[str] = set()
-    if len(tables) > 1:
-        sql = "SELECT name FROM _sqlite_migrations WHERE migration_set = 'searchengine'"
-        applied = {str(row[0]) for row in connection.execute(sql)}
+    sql = "SELECT name FROM _sqlite_migrations WHERE migration_set = 'searchengine'"
+    applied = {str(row[0]) for row in connection.execute(sql)}
     if unknown := sorted(applied - schema.MIGRATIONS.keys()):
         raise CollectionError(
             f"{path} was written by another version of searchengine (its format has "

@@ -10,6 +10,7 @@ import numpy as np
 
 from searchengine.backends import contract, lexical, limits
 from searchengine.backends.contract import Ids, Known, Passages, Unrelated, WordScores, spread
+from searchengine.backends.filters.parser import field_name
 from searchengine.backends.folder.folders import DATABASE, stored_bytes
 from searchengine.backends.folder.spelling import Speller
 from searchengine.backends.folder.store import SegmentRow, Store
@@ -120,12 +121,7 @@ class Snapshot(contract.Snapshot):
         phrases: tuple[str, ...] = (),
         exact: bool = False,
     ) -> SearchResult:
-        """Passage ids (as `rows`) and full-width cosines, both (q, k), by (−score, id).
-
-        k is at most the number of rows; if fewer match, the rest is −1 and −inf. The filter applies
-        before the shortlist is counted; each segment has a shortlist. `phrases`: texts that the
-        documents must contain, a filter too. `exact` returns the true best and needs no shortlist.
-        """
+        """As in the contract; each segment has a shortlist of the rows that match."""
         if not self.segments:
             none = np.zeros((len(queries), 0))
             return SearchResult(none.astype(np.int64), none.astype(np.float32), True)
@@ -340,7 +336,7 @@ class Snapshot(contract.Snapshot):
             "segments": len(segments),
             "tombstones": rows - self.rows,
             "commit": int(self.settings.get("commit", 0)),
-            "fields": self.store.fields(),
+            "fields": tuple(map(field_name, self.store.indexed())),
             "shortlist": self.shortlist if segments else None,
             "exact": all(segment.config.shortlist >= segment.rows for segment in segments),
             "bytes": stored_bytes(self.path),

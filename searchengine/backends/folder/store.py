@@ -16,9 +16,9 @@ import numpy as np
 from searchengine.backends import limits
 from searchengine.backends.contract import Entry, Ids, Known, Passages, as_json, setting_faults
 from searchengine.backends.filters import sqlite as fields
-from searchengine.backends.filters.parser import field_name, field_named, parse
+from searchengine.backends.filters.parser import field_named, parse
 from searchengine.backends.filters.sqlite import compile_sql, json_path
-from searchengine.backends.filters.tree import Condition
+from searchengine.backends.filters.tree import Condition, Field
 from searchengine.backends.folder.database import Database
 from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionError, CorpusError
@@ -130,10 +130,10 @@ class Store(Database):
                     yield number, document
             after = rows[-1][0]
 
-    def fields(self) -> tuple[str, ...]:
-        """The metadata fields that are indexed, as filters name them."""
+    def indexed(self) -> dict[Field, int]:
+        """The metadata fields that are indexed → their numbers."""
         with self.named_errors(), self.borrow() as connection:
-            return tuple(field_name(field) for field in fields.indexed(connection))
+            return fields.indexed(connection)
 
     def ids_of(self, keys: Iterable[str]) -> dict[str, int]:
         """Key → id, for the keys that are stored."""
@@ -161,9 +161,7 @@ class Store(Database):
         if where is None:
             return "1", ()
         node = parse(where)  # first: says nothing about the file
-        with self.named_errors(), self.borrow() as connection:
-            indexed = fields.indexed(connection)
-        return compile_sql(node, indexed)
+        return compile_sql(node, self.indexed())
 
     def matching(self, where: str | None) -> Ids:
         """Ids of the documents that match a filter, ascending, int64."""
@@ -186,7 +184,7 @@ class Store(Database):
         field = field_named(name)
         condition, parameters = self.condition(where)
         paths = [json_path(field)]
-        if field_name(field) in self.fields():
+        if field in self.indexed():
             matching = f" AND document IN (SELECT id FROM documents WHERE {condition})"
             matching = "" if where is None else matching
             kind = "replace(kind, 'item ', '')"

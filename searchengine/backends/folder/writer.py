@@ -119,14 +119,21 @@ class Writer:
         self,
         measured: Measured,
         config: SegmentConfig,
-        tuning: Mapping[str, Any] | None,
-        progress: Progress | None = None,
+        tuning: Mapping[str, Any] | None = None,
+        building: Progress | None = None,
     ) -> None:
         """Build the segments again with another index config, also for later ones.
 
-        `tuning`: the measurements behind the config; None: it was not tuned. Raises CollectionError
-        if segments or deleted rows have changed since they were measured.
+        `tuning`: the measurements behind the config; None: it was not tuned. `building`: progress
+        callback: step, rows just done, rows in all segments. Raises CollectionError if segments or
+        deleted rows have changed since they were measured.
         """
+        total = sum(row.rows for row in measured)
+
+        def progress(step: str, done: int, _: int) -> None:
+            if building is not None:
+                building(step, done, total)
+
         expected = [
             (row, row.rows if live is None else live.size) for row, (_, live) in measured.items()
         ]

@@ -117,7 +117,8 @@ def committed(engine: SearchEngine) -> tuple[list[SegmentRow], int]:
 
 def rebuild(engine: SearchEngine, _: Path) -> None:
     measured = {row: (segment, None) for row, segment in engine.collection.segments.items()}
-    engine.collection.rebuild(measured, SegmentConfig(prefix=12), {"goal": {}})
+    with engine.collection.writing() as writer:
+        writer.rebuild(measured, SegmentConfig(prefix=12), {"goal": {}})
 
 
 ACTS = {
