@@ -78,14 +78,12 @@ class Encoder:
     ) -> "Encoder":
         """The encoder in a folder, on the model hub, or packaged.
 
-        The packaged ones are "starter", "starter-768" and "multilingual".
-
         A model of BERT's kind is run by the native kernel on a processor, which rounds its weights
         to 8 bits once, in some seconds. A static model (Model2Vec, StaticEmbedding) is averaged by
         numpy. Both need no torch; all else does.
 
         Args:
-            source: a folder, a hub name, or a packaged model.
+            source: a folder, a hub name, or "starter", "starter-768" or "multilingual".
             runtime: what runs the network; see RuntimeConfig, also for precision and device.
             precision: of the transformer; pooling and head are always float32.
             device: a torch device name; by default a GPU if torch sees one.
@@ -165,9 +163,7 @@ class Encoder:
     def fingerprint(self) -> str:
         """sha256 (hex) of everything that decides what vector a text gets.
 
-        Weights as float32 bytes in the order of their names, the network's configuration as far as
-        it changes vectors, tokenizer, truncation, pooling and head, length limit, prompts. The same
-        before a save and after a load, on any device, in any precision.
+        The same before a save and after a load, on any device, in any precision.
         """
         return self._handle.fingerprint
 
@@ -248,28 +244,25 @@ class Encoder:
         return ""
 
     def token_spans(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
-        """The tokens of each text: (n, 2) character offsets [start, end), in order.
+        """The tokens of each text, without prompt, special tokens and truncation.
 
-        The text's own tokens, however many there are: no prompt, no special tokens, no truncation.
-        Neighbours may share characters. Raises ModelError as `encode` does.
+        (n, 2) character offsets [start, end), in order. Raises ModelError as `encode` does.
         """
         check_texts(texts)
         return self._tokens.spans(texts)
 
     def room(self, role: Role | None = None) -> int | None:
-        """Tokens left for a text: `max_tokens` less the prompt and special tokens.
+        """`max_tokens` less the prompt and special tokens; None: a text may have any number.
 
-        `encode` truncates a longer text. None: it reads any number. Raises ModelError for an
-        unknown role.
+        Raises ModelError for an unknown role.
         """
         prompt = self.prompt(role)
         return self._tokens.room(prompt) if self.max_tokens < UNLIMITED else None
 
     def save(self, path: str | Path) -> None:
-        """Write a sentence-transformers folder: safetensors weights, prompts, dims and recipe.
+        """Write a sentence-transformers folder, whole or not at all.
 
-        The folder appears at once or not at all; an older model there is replaced, anything else
-        refused with a ModelError.
+        An older model there is replaced, anything else refused with a ModelError.
         """
         model = self.model  # says what to install where torch is missing
         from searchengine.trainer.card import model_card

@@ -133,13 +133,7 @@ class Tensors:
     """The tensors of a safetensors file by name, mapped into memory by numpy alone, bfloat16 too.
 
     The library safetensors copies each tensor that it gives numpy, and has no bfloat16 for it.
-    https://github.com/huggingface/safetensors#format
-
-    Attributes:
-        path: of the file.
-        shapes: of each tensor.
-        metadata: strings by name.
-        data: the bytes of all tensors.
+    https://github.com/huggingface/safetensors#format. data: the bytes of all tensors.
     """
 
     def __init__(self, path: Path):

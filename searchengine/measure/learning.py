@@ -63,14 +63,9 @@ Table = dict[int, dict[float, Values]]
 class Learning:
     """What judged questions say about a map.
 
-    Attributes:
-        stored: whether searches use the map from now on.
-        questions: number of judged questions.
-        mode: the collection's default mode.
-        steps: the number of steps chosen; 0: the questions stay as they are.
-        figures: nDCG@10 of held-out questions, "before" and "after": by vectors, and in the
-            default mode.
-        comparison: of the default mode, after and before.
+    stored: whether searches use the map from now on. questions: number of judged ones. mode: the
+    collection's default. steps: 0: the questions stay as they are. figures: nDCG@10 of held-out
+    questions, "before" and "after", by vectors and in the default mode; comparison: of the latter.
     """
 
     stored: bool
@@ -85,15 +80,10 @@ class Learning:
 class FusionTuning:
     """What judged questions say about mode and weight.
 
-    Attributes:
-        mode, weight: the chosen ones; the weight is 0 in the mode text and 1 in the mode vector.
-        before_mode, before_weight: those of the collection before; equal to the chosen ones if
-            nothing is better.
-        stored: whether the collection has the chosen ones now.
-        held_out: number of questions that confirm.
-        ndcg_10: nDCG@10 of the held-out questions: "chosen", "default", "vector" and "text".
-        comparison: of chosen and default on the held-out questions.
-        notes: sentences about questions that were left out, and the like.
+    mode, weight: the chosen ones; the weight is 0 in the mode text and 1 in the mode vector.
+    stored: whether the collection has them now. held_out: number of questions that confirm.
+    ndcg_10: of these, "chosen", "default", "vector" and "text"; comparison: of chosen and default.
+    notes: sentences about questions that were left out.
     """
 
     mode: Mode
@@ -118,13 +108,8 @@ def tune_fusion(
 
     Half of the questions choose, always the same half; of equal weights, the nearest to the present
     one. They are stored unless the collection's present ones have a higher nDCG@10 on the other
-    half. A reindex by another encoder forgets them.
-
-    Args:
-        engine: a collection in a folder.
-        queries: key → question.
-        qrels: question → document → grade.
-        progress: progress callback: step, questions just ranked, in all.
+    half. A reindex by another encoder forgets them. progress: called with the step, the questions
+    just ranked, and all.
 
     Raises QueryError (no index of words, too few judged questions) and CorpusError (none).
     """
@@ -210,14 +195,9 @@ def learn(
     """Learn a map of the question's vector, and search by it if held-out questions gain.
 
     In the modes vector and hybrid; no document is encoded again. Other processes follow at their
-    next refresh; a reindex drops it.
-
-    Args:
-        queries: key → question; more than 100, better 1,000, with a relevant document.
-        qrels: question → document → grade.
-        progress: progress callback: step, questions or steps just done, in all.
-
-    Raises QueryError (too few questions; the mode is text; no relevant document is stored)."""
+    next refresh; a reindex drops it. queries: more than 100, better 1,000. Raises QueryError (too
+    few questions; the mode is text; no relevant document is stored).
+    """
     engine.refresh()
     mode = default_mode(engine)
     identity = engine.collection.settings["encoder"]

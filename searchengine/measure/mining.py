@@ -55,10 +55,7 @@ class Mined(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MiningSummary:
-    """Numbers of pairs: complete with all negatives, with fewer, with none.
-
-    dropped_by_margin: ranks outside the margin, over all pairs.
-    """
+    """Numbers of pairs with all negatives, fewer and none, and of ranks outside the margin."""
 
     pairs: int
     candidates: int
@@ -69,10 +66,7 @@ class MiningSummary:
 
 
 def read_pairs(paths: Iterable[Path]) -> list[Texts]:
-    """The anchor and its positive of each example.
-
-    Existing negatives are ignored. Raises DataError, and SearchEngineError for single sentences.
-    """
+    """The anchor and its positive of each example. Raises DataError and SearchEngineError."""
     pairs = []
     for path in paths:
         for row in read_file(path, objective=Objective.CONTRASTIVE):

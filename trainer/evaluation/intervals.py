@@ -1,9 +1,5 @@
 """95 % intervals by the percentile bootstrap (Efron, "Bootstrap Methods", 1979).
 
-bootstrap(n, statistic)                             # of a statistic of n values
-spearman_interval(cosines, scores)                  # (low, high)
-wilson(right, n)                                    # of a share
-
 The values of a test set are a sample: draw as many of them again, with repetition, and the
 statistic differs a little; the interval holds 95 % of 9,999 draws. Seeded: equal values give equal
 results.

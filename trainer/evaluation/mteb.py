@@ -25,10 +25,7 @@ except ModuleNotFoundError as error:
 
 @dataclass(frozen=True, slots=True)
 class MtebRow:
-    """The result of mteb for one task and one prefix length.
-
-    score: of `metric`, the task's main one, as mteb gives it; mostly a fraction.
-    """
+    """The result of mteb for one task and one prefix length: of its main metric."""
 
     task: str
     type: str
@@ -38,10 +35,7 @@ class MtebRow:
 
 
 def load_task(name: str) -> Any:
-    """One of mteb's tasks, its data loaded, from the network or from what mteb kept of it.
-
-    Raises ConfigError for an unknown task, DataError if its data cannot be had.
-    """
+    """One of mteb's tasks, with its data. Raises ConfigError (unknown) and DataError (no data)."""
     try:
         task = mteb.get_task(name)
     except KeyError as error:
@@ -64,9 +58,8 @@ def evaluate(
 ) -> Iterator[MtebRow]:
     """Yield one row per task and prefix length, as soon as it is measured.
 
-    tasks: mteb tasks, as `load_task` returns them; every text of one is encoded once. dims: prefix
-    lengths; by default the encoder's `matryoshka_dims`. Raises ConfigError for a length the vectors
-    do not have.
+    tasks: as `load_task` returns them; every text of one is encoded once. dims, and errors: as for
+    `prefix_lengths`.
     """
     chosen = prefix_lengths(encoder, encoder.dim, dims)
     for task in tasks:

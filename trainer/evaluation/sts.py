@@ -70,10 +70,7 @@ class StsRow:
 def prefix_lengths(
     encoder: TextEncoder, width: int, dims: Sequence[int] | None = None
 ) -> tuple[int, ...]:
-    """`dims`, or else the encoder's `matryoshka_dims`, or else the full width alone.
-
-    Raises ConfigError for a length outside 1 to `width`.
-    """
+    """`dims`, or the encoder's `matryoshka_dims`, or the full width. Raises ConfigError."""
     chosen = tuple(dims) if dims is not None else getattr(encoder, "matryoshka_dims", (width,))
     if wrong := [dim for dim in chosen if not 1 <= dim <= width]:
         raise ConfigError(f"prefix length {wrong[0]}: expected 1 to {width}, the vectors' width")
@@ -107,10 +104,9 @@ def sts_tasks(
 ) -> list[StsRow]:
     """One row per task and prefix length, in the order of tasks and dims.
 
-    dims: prefix lengths; by default the encoder's `matryoshka_dims`, or else its full width.
-    Each distinct sentence is encoded once; on_batch gets their counts. Takes seconds per 10,000
-    pairs and prefix length. Raises ConfigError for a length the vectors do not have, DataError for
-    pairs that cannot be correlated.
+    dims: as for `prefix_lengths`. Each distinct sentence is encoded once; on_batch gets their
+    counts. Raises ConfigError for a length the vectors do not have, DataError for pairs that cannot
+    be correlated.
     """
     for name, pairs in tasks:  # before anything is encoded
         if len({score for score, _, _ in pairs}) < 2:

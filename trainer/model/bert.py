@@ -99,11 +99,8 @@ class Network:
 class Bert:
     """A model of BERT's kind in its folder.
 
-    Attributes:
-        tensors: the file of the network's weights.
-        prefix: what precedes the names of BertModel there.
-        pooling: "cls", "max" and "mean", side by side.
-        description: of the model.
+    tensors: the file of the network's weights. prefix: what precedes the names of BertModel there.
+    pooling: "cls", "max" and "mean", side by side.
     """
 
     tensors: Tensors

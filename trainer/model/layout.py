@@ -52,10 +52,7 @@ def as_damage(folder: Path) -> Iterator[None]:
 
 
 def require_safetensors(place: Path) -> None:
-    """ModelError unless the weights in a folder are safetensors, and all of their files are there.
-
-    Whoever opens a file says whether it is damaged.
-    """
+    """ModelError unless the weights in a folder are safetensors, all of their files."""
     index = place / f"{WEIGHTS}.index.json"
     names = [WEIGHTS]
     if not (place / WEIGHTS).is_file() and index.is_file():
@@ -71,8 +68,7 @@ def require_safetensors(place: Path) -> None:
 def listed_modules(folder: Path) -> list[tuple[str, Path]]:
     """(kind, folder) of each module in modules.json, in order.
 
-    The kind is the class name at the end of the dotted `type`, because the dotted path in front of
-    it changed between versions of sentence-transformers.
+    The kind is the class name: the path before it differs between sentence-transformers' versions.
     """
     modules = []
     for module in read_json(folder / MODULES):
@@ -187,10 +183,7 @@ def transformer_settings(place: Path) -> dict[str, Any]:
 
 
 def max_tokens(settings: Mapping[str, Any], limit: Any, config: Mapping[str, Any]) -> int:
-    """The limit in the folder, at most the number of positions of the network.
-
-    settings: see transformer_settings. limit: of the tokenizer, or None. config: of the network.
-    """
+    """The limit in `settings`, or that of the tokenizer, at most the positions of the network."""
     positions = config.get("max_position_embeddings")
     length = settings.get("max_seq_length")
     if not length:

@@ -1,8 +1,4 @@
-"""Model folders, read and written: the sentence-transformers layout, safetensors only.
-
-The folder defines the model: modules.json lists the modules, each module's config its settings. So
-sentence-transformers and mteb load the folders written here.
-"""
+"""Model folders, read and written: the sentence-transformers layout, safetensors only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -71,10 +67,7 @@ class Model:
 
 
 def read(source: Source) -> Model:
-    """The model with float32 weights, on the processor. Raises ModelError.
-
-    Its folder is one of sentence-transformers, or a plain one of transformers.
-    """
+    """The model with float32 weights, on the processor. Raises ModelError."""
     (_, place), *behind = model_stages(source.folder)
     settings = transformer_settings(place)
     network, tokenizer = read_transformer(place)
@@ -111,8 +104,7 @@ def describe(model: Model) -> Description:
 def write_model(model: Model, path: Path, readme: str) -> None:
     """Write `model` and its README to the folder `path`, replacing a model that is there.
 
-    Everything goes to a folder beside it that is renamed at the end: an interrupted save leaves the
-    old model or none. ModelError where `path` is something else than a model or an empty folder.
+    An interrupted save leaves the old model or none. Raises ModelError as `check_replaceable`.
     """
     check_replaceable(path)
     with new_folder(path, keep=(CHECKPOINT, RUNS)) as new:

@@ -62,10 +62,7 @@ def _encode(encode: Callable[..., list[Any]], texts: Sequence[str], **options: b
 
 @dataclass(frozen=True, slots=True)
 class Tokenization:
-    """How a model splits texts into tokens.
-
-    state: the tokenizer, as JSON of the package `tokenizers`.
-    """
+    """How a model splits texts into tokens. state: the JSON of the package `tokenizers`."""
 
     state: str
     max_tokens: int
@@ -108,10 +105,7 @@ class TokenIds:
         return [np.array(e.ids, dtype=np.int32) for e in encoded]
 
     def spans(self, texts: Sequence[str]) -> list[Spans]:
-        """Character offsets [start, end) of each text's tokens: int32 (n, 2), in order.
-
-        No special tokens, no truncation. Tokens may share characters: bytes of a character, say.
-        """
+        """Character offsets [start, end) of each text's tokens, without special ones: (n, 2)."""
         spans: list[list[Spans]] = [[] for _ in texts]
         pieces = ((row, *piece) for row, text in enumerate(texts) for piece in self._pieces(text))
         while batch := list(islice(pieces, AT_ONCE)):
@@ -126,10 +120,7 @@ class TokenIds:
         return int(self._tokenizer.get_vocab_size(with_added_tokens=False))
 
     def room(self, prompt: str) -> int:
-        """Number of tokens of a text that are read beside the prompt and the special tokens.
-
-        Where a tokenizer joins the prompt's last space to the text, one more may fit.
-        """
+        """Number of tokens of a text that are read beside the prompt and the special tokens."""
         special = self._tokenizer.num_special_tokens_to_add(False)
         return max(0, self.max_tokens - special - len(self._offsets([prompt])[0]))
 
@@ -188,13 +179,8 @@ def token_budget_batches(
 class Description:
     """A model without its weights.
 
-    Attributes:
-        dim: width of a vector.
-        layers: number of layers of the network.
-        matryoshka_dims: trained prefix lengths, descending; the first is `dim`.
-        tokens: how texts become token ids.
-        prompts, default_prompt: put in front of texts, by name.
-        recipe: how the model was trained.
+    matryoshka_dims: trained prefix lengths, descending; the first is `dim`, the width of a vector.
+    prompts, default_prompt: put in front of texts, by name.
     """
 
     dim: int

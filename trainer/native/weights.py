@@ -37,12 +37,9 @@ def quantize_linear(
 ) -> Arrays:
     """The arrays of a linear part, by name.
 
-    Args:
-        weight: (in, out) float32.
-        bias: (out,) float32.
-        largest: (in,), the largest absolute values of the inputs seen.
-        more: further digits for all channels together.
-        moments: (in, in), the sum of xᵀx over the inputs x seen.
+    weight: (in, out) float32. bias: (out,) float32. largest: (in,), the largest absolute values of
+    the inputs seen. more: further digits for all channels together. moments: (in, in), the sum of
+    xᵀx over the inputs x seen.
     """
     channels, outputs = weight.shape
     scales = np.abs(weight).max(axis=0) / MOST

@@ -29,9 +29,8 @@ FURTHER = {
 
 
 def sample_ids(tokens: TokenIds) -> list[Ids]:
-    """Token ids of each sample text and of all joined.
+    """Token ids of each sample text, in several languages, and of all joined.
 
-    They are paragraphs, questions and odd lines, in several languages, written for this project.
     The last is some 3,700 tokens, or as long as the network takes: errors that occur in long texts
     alone are seen as well.
     """

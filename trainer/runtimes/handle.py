@@ -34,13 +34,7 @@ if TYPE_CHECKING:  # torch
 
 
 class ModelHandle:
-    """A model in memory, which torch runs; or the model of a source, run as `choose` says.
-
-    Attributes:
-        choice: the runtime and why it was chosen.
-        description: of the model.
-        tokens: its tokenizer.
-    """
+    """A model in memory, which torch runs; or the model of a source, run as `choose` says."""
 
     def __init__(self, config: RuntimeConfig, model: "Model | None", source: Source | None):
         """Either `model` or `source` is None. Raises ModelError."""

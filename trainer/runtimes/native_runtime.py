@@ -41,11 +41,8 @@ class InaccurateError(ModelError):
 class NativeRuntime:
     """Runs a network of BERT's kind. Safe to use from several threads, as all runtimes.
 
-    Attributes:
-        kind: "native", "torch", or "numpy" for a static model.
-        precision: the one in use, never "auto".
-        token_budget: tokens of the batch that it runs fastest.
-        min_ratio: least length of a text in a batch that it runs fastest, relative to the longest.
+    precision: the one in use, never "auto". token_budget, min_ratio: tokens of the batch that it
+    runs fastest, and least length of a text in it, relative to the longest.
     """
 
     kind: str = RuntimeKind.NATIVE
@@ -126,9 +123,7 @@ def _round(bert: Bert, tokens: TokenIds, kept: "Kept") -> NativeRuntime:
 class Kept:
     """Rounded weights in the user's cache: a safetensors file, whose record identifies the model.
 
-    Attributes:
-        path: of the file; None where there is no home.
-        record: the metadata of the file; {} unless it belongs to the present files of the model.
+    path: None where there is no home. record: {} unless it is of the present files of the model.
     """
 
     def __init__(self, source: Source, state: object):

@@ -48,12 +48,10 @@ INT8 = "int8"
 class RuntimeConfig:
     """How to run an encoder.
 
-    Attributes:
-        runtime: "auto" is what the variable SEARCHENGINE_RUNTIME names, if it is set; else as
-            `choose` says.
-        precision: of torch, which runs the network where one is named; "auto" is bf16 where the
-            hardware computes it natively, else fp32.
-        device: a torch device name; None: a GPU if torch sees one, else the processor.
+    runtime: "auto" is what the variable SEARCHENGINE_RUNTIME names, or else as `choose` says.
+    precision: of torch, which runs the network where one is named; "auto" is bf16 where the
+    hardware computes it natively, else fp32. device: a torch device name; None: a GPU if torch sees
+    one, else the processor.
 
     Raises ModelError for unknown names, and for combinations that no runtime supports.
     """
@@ -92,10 +90,8 @@ class Choice:
 def choose(config: RuntimeConfig, obstacle: str, kernel: str) -> Choice:
     """The runtime of a model: native where it can run the model on a processor, else torch.
 
-    Args:
-        config: what the caller asks for.
-        obstacle: why the native kernel cannot run the model; "" if it can.
-        kernel: the instructions that the kernel computes with; "" without a compiled kernel.
+    obstacle: why the native kernel cannot run the model; "" if it can. kernel: the instructions
+    that it computes with; "" without a compiled one.
 
     Raises ModelError where the native runtime was asked for and cannot run the model, or torch is
     needed and not installed.

@@ -76,12 +76,8 @@ class Starter(StrEnum):
 class Source:
     """A model that can be read.
 
-    Attributes:
-        name: by which `Encoder.load` finds it again; absolute for folders, with the commit for
-            models of the hub.
-        folder: where its files are stored.
-        starter: which form of the starter it is; None for another model.
-        layers: number of its layers to keep; None is all.
+    name: by which `Encoder.load` finds it again; absolute for folders, with the commit for models
+    of the hub. starter: which form of the starter it is. layers: number of layers to keep.
     """
 
     name: str

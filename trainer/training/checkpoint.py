@@ -1,9 +1,8 @@
 """The checkpoint of a run, from which it is resumed: OUT/checkpoint/state.safetensors.
 
-One file: the weights of the training model, the best ones so far, and the moments of AdamW, by
-names with a prefix each; the rest as JSON in its metadata. It is written under another name and
-renamed when complete, so that there is the old one or the new one. Random states are not stored:
-every update seeds them from (seed, N).
+The weights of the training model, the best ones so far, and the moments of AdamW, by names with a
+prefix each; the rest as JSON in its metadata. It is written under another name and renamed when
+complete. Random states are not stored: every update seeds them from (seed, N).
 """
 
 import json

@@ -90,10 +90,7 @@ Batch = Sequence[Row]
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The examples to train on, and those held out to judge by: () where too few could be.
-
-    excluded: number left out because of the exclude and dev files.
-    """
+    """Examples to train on, those held out, and the number left out for exclude and dev files."""
 
     train: Batch
     rows: Batch = ()

@@ -140,8 +140,7 @@ def make_measures(
 ) -> tuple[list[Measure], Split]:
     """The measures of a run (the first one chooses the step), and the examples to train on.
 
-    The measures are the caller's, and that of the `dev` files; without both, of examples that are
-    held out. None for sentences alone, or where too few can be held out.
+    The caller's, and that of the `dev` files; without both, of examples that are held out, if any.
     """
     measures = [] if measure is None else [measure]
     rows: Batch = read_dev(config)

@@ -49,11 +49,10 @@ MAX_GRAD_NORM = 1.0
 class Report:
     """The state of a run after an update.
 
-    step: updates done, of `steps`. loss: of this update, None before the first. scores: by prefix
-    length, if this step was evaluated. base: those of the base as shipped; {} if nothing judges.
-    best_step: the step with the best scores so far. examples: number per epoch; excluded: number
-    left out because of the exclude and dev files. unjudged: why nothing judges the steps; "" if
-    something does.
+    step: updates done, of `steps`. loss: None before the first. scores: by prefix length, if this
+    step was evaluated. base: those of the base as shipped; {} if nothing judges. examples,
+    excluded: numbers of those trained on, and left out for exclude and dev files. unjudged: why
+    nothing judges the steps, or "".
     """
 
     step: int
@@ -68,10 +67,7 @@ class Report:
     unjudged: str = ""
 
     def values(self) -> dict[str, float]:
-        """The numbers of this update by name, for a log: `wandb.log(report.values())`.
-
-        loss, learning_rate, and of an evaluated step score/DIM.
-        """
+        """loss, learning_rate, and of an evaluated step score/DIM: `wandb.log(report.values())`."""
         scores = {f"score/{dim}": score for dim, score in (self.scores or {}).items()}
         loss = {} if self.loss is None else {"loss": self.loss}
         return {**loss, "learning_rate": self.learning_rate, **scores}
@@ -92,9 +88,8 @@ def train(
     what judges them; otherwise the base, with a TrainingWarning. `recipe["verdict"]` of the
     returned encoder says so in a sentence, and `recipe["measures"]` in figures.
 
-    report: called before the first update, then after each. resume: continue from the checkpoint in
-    OUT/checkpoint. measure: chooses the step, before dev files:
-    `searchengine.measure.retrieval.retrieval`. Under torchrun each process calls this; the
+    report: called before the first update, then after each. measure: chooses the step, before dev
+    files: `searchengine.measure.retrieval.retrieval`. Under torchrun each process calls this; the
     first one evaluates, reports and writes. Raises ConfigError, DataError, ModelError, or
     TrainingError for a loss that is not a number (the last checkpoint stays). The state of torch's
     random generators is restored afterwards.

@@ -41,10 +41,7 @@ def base_as_shipped(run: Run) -> Encoder:
 
 
 def dims_of_base(run: Run, base: Encoder) -> dict[int, int]:
-    """By the prefix lengths of a run those of the base that they are compared with.
-
-    The full width with the full width, others with the same length as far as the base has it.
-    """
+    """By the prefix lengths of a run those of the base: its full width, others as far as it has."""
     full, *others = run.objective.dims
     return {full: base.dim} | {dim: min(dim, base.dim) for dim in others}
 

@@ -40,11 +40,7 @@ Weights = dict[str, Tensor]
 
 @dataclass(slots=True)
 class State:
-    """How far a run is, besides its weights.
-
-    step: updates done. best_step: the step with the best scores. losses: of every update. judged:
-    by step the scores by prefix length; both as text, for JSON.
-    """
+    """How far a run is, besides its weights. judged: step → prefix length → score, for JSON."""
 
     step: int = 0
     best_step: int = 0
@@ -60,10 +56,9 @@ class State:
 class Run:
     """A run: its parts, and its state.
 
-    origin: settings and digests, by name, that a checkpoint must have as well. split: its examples,
-    and what is held out of them. measures: of steps; the first chooses. best: the weights of the
-    best step. base_values: what each measure says of the base as shipped, by the prefix lengths of
-    the run. regression: of labels on the base's vectors.
+    origin: settings and digests that a checkpoint must have as well. measures: the first chooses
+    the step. best: the weights of the best one. base_values: what each measure says of the base as
+    shipped, by the prefix lengths of the run. regression: of labels on the base's vectors.
     """
 
     config: TrainConfig

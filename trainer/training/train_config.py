@@ -38,10 +38,9 @@ class Objective(StrEnum):
 
 
 class Pooler(StrEnum):
-    """How the vectors of tokens are pooled, by SimCSE's names; BASE keeps the model's pooling.
+    """How token vectors are pooled, by SimCSE's names.
 
-    CLS adds a layer with tanh, which is trained and kept; CLS_BEFORE_POOLER uses it in training
-    only.
+    CLS adds a layer with tanh, which is kept; CLS_BEFORE_POOLER uses it in training only.
     """
 
     BASE = "base"
