@@ -684,8 +684,7 @@ class SearchEngine:
     def verify(self) -> None:
         """Check files, checksums and tables. Raises CollectionError on the first error.
 
-        On a server: the checksum of every text, the offsets of passages, and that vectors have unit
-        length.
+        On a server: read all, and check the checksum of every text.
         """
         verify.verify(self.collection)
 

@@ -40,7 +40,7 @@ def info(collection: str, as_json: bool) -> None:
 def verify(collection: str, as_json: bool) -> None:
     """Check every file of a collection against its checksum.
 
-    On a server (URL): the checksum of every text, and vectors.
+    On a server (URL): the checksum of every text.
     """
     with open_engine(collection) as engine:
         engine.verify()

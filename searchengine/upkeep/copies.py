@@ -20,7 +20,7 @@ from searchengine.backends.folder.folders import check_name, folder_errors, fold
 from searchengine.backends.folder.snapshot import Snapshot as FolderSnapshot
 from searchengine.backends.folder.store import SegmentRow, Store
 from searchengine.backends.mode import CHOSEN, Mode
-from searchengine.backends.opening import create_backend, exists, is_url, open_backend
+from searchengine.backends.opening import create_backend, exists, open_backend
 from searchengine.backends.synonyms import SETTING
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.errors import CollectionError, EncoderMismatch
@@ -154,9 +154,8 @@ def copy(
 ) -> Copied:
     """Copy one commit, with its vectors, to the path or URL `target`, created if needed.
 
-    `prune`: delete the documents of the target that the source does not have. Nothing is encoded. A
-    target on a server takes over the shortlist of the source; a folder measures its own. Fields
-    that are indexed in the source are indexed in the target.
+    `prune`: delete the documents of the target that the source does not have. Nothing is encoded.
+    Fields that are indexed in the source are indexed in the target.
 
     Raises:
         CollectionError: without `prune`, the target holds documents that the source does not have;
@@ -194,9 +193,6 @@ def _create(origin: Snapshot, target: str | Path) -> Backend:
     analyzer = Analyzer.parse(origin.settings["tokenizer"])
     words = has_words(origin.settings)
     settings["mode"] = origin.settings.get("mode", Mode.HYBRID) if words else Mode.VECTOR
-    if is_url(target):  # a shortlist of all rows would not suit more of them
-        few = origin.shortlist >= origin.sizes()["passages"]
-        settings["shortlist"] = None if few else origin.shortlist
     return create_backend(target, settings, analyzer)
 
 

@@ -33,8 +33,6 @@ from searchengine.backends.postgresql.filters import condition, dates_of
 from searchengine.backends.postgresql.schema import State, set_value
 from searchengine.backends.postgresql.snapshot import (
     FIELDS,
-    SHORTLIST,
-    Measured,
     PostgresSnapshot,
     known_of,
     storable_keys,
@@ -86,7 +84,7 @@ class PostgresCollection(Backend):
         """
         self.accepts: Callable[[Mapping[str, Any]], None] = lambda _: None
         self._url, self._connections = url, Connections(url, end)
-        self.path, self._measured = self._connections.name, Measured()
+        self.path = self._connections.name
         try:
             with self._connections.borrow(replica=True) as connection:
                 if not tables.exists(connection, self._connections.schema):
@@ -105,11 +103,10 @@ class PostgresCollection(Backend):
     ) -> Self:
         """Create an empty collection, whole or not at all, and open it.
 
-        `settings`: as of a folder, and of a copy the measured SHORTLIST, or None; `analyzer`: None
-        is stem:en. Raises CollectionError for stems without languages, which here no documents
-        tell, unless it is a copy.
+        `settings`: as of a folder; `analyzer`: None is stem:en. Raises CollectionError for stems
+        without languages, which here no documents tell.
         """
-        if analyzer == Analyzer(Tokenizer.STEM) and SHORTLIST not in settings:
+        if analyzer == Analyzer(Tokenizer.STEM):
             raise CollectionError(
                 "a collection on a server does not read the languages of its stems from the first "
                 "documents: name them, such as stem:en or stem:de,ru, or copy a folder"
@@ -137,7 +134,7 @@ class PostgresCollection(Backend):
         reading = self._connections.transaction("ACCESS SHARE", replica=not newest)
         with reading as (connection, revision):
             state = self._current(connection, revision)
-            yield PostgresSnapshot(connection, self.path, state, self._measured)
+            yield PostgresSnapshot(connection, self.path, state)
 
     def upsert(
         self,
@@ -252,7 +249,7 @@ class PostgresCollection(Backend):
             if not self.exists(*self._beside):
                 analyzer = Analyzer.parse(self.settings["tokenizer"])
                 url, end = self._beside
-                self.create(url, {**settings, SHORTLIST: None}, analyzer, end).close()
+                self.create(url, {**settings}, analyzer, end).close()
             with closing(type(self)(*self._beside)) as other:
                 yield other
 
@@ -266,7 +263,8 @@ class PostgresCollection(Backend):
     @contextmanager
     def _reindexing(self) -> Iterator[Connection]:
         with self._connections.borrow() as connection:
-            if not tables.lock(connection, self._connections.schema):
+            sql = "SELECT pg_try_advisory_lock(hashtextextended(%s, 1))"
+            if connection.execute(sql, (self._connections.schema,)).fetchone() != (True,):
                 raise CollectionBusy(
                     f"{self.path} is being reindexed by another process; wait until it has "
                     "finished, or end it"
@@ -301,12 +299,10 @@ class PostgresCollection(Backend):
         `finish`: called before, while nobody else writes, maybe several times; returns settings
         that differ. Raises CollectionBusy if others read without a pause.
         """
-        self.refresh()
-        other.configure({}, fields=self.settings.get(FIELDS, ()))
 
         def work(connection: Connection, revision: str) -> None:
             values, kept = finish(), self._current(connection, revision).settings
-            other.configure({**kept, **values, SHORTLIST: None})
+            other.configure({**kept, **values}, fields=kept.get(FIELDS, ()))
             tables.replace(connection, self._connections.schema, other._connections.schema)
 
         self._connections.write(work, alone=True)

@@ -19,7 +19,6 @@ from pgvector.psycopg import register_vector
 from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import ConnStatus
-from psycopg.types import TypeInfo
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from searchengine.backends import limits
@@ -45,12 +44,15 @@ _DEFAULTS: dict[str, Any] = {
 }
 """What the URL does not set: with these, a dead network is noticed within a minute."""
 _OPTIONS = "-c statement_timeout=60000"  # milliseconds; what the URL says comes after it
-_CLUSTER = (
-    "SELECT set_config('citus.propagate_set_commands', 'local', false), "
+_CONFIGURE = (
+    "SELECT set_config('search_path', concat_ws(', ', quote_ident(%s), (SELECT "
+    "quote_ident(nspname) FROM pg_extension JOIN pg_namespace ON pg_namespace.oid = "
+    "extnamespace WHERE extname = 'vector')), false), "
+    "set_config('citus.propagate_set_commands', 'local', false), "
     "set_config('citus.max_adaptive_executor_pool_size', '1', false)"
 )
-"""Let the nodes of a cluster know parameters that a transaction sets, and ask each by one
-connection, so that a transaction sees one commit of a node. Means nothing to other servers."""
+"""The second and third let the nodes of a cluster know parameters that a transaction sets, and ask
+each by one connection, so that a transaction sees one commit of a node."""
 _CONNECTIONS = 16
 _WAIT, _SOON = 10.0, 0.5  # seconds to wait for a connection, and until the reason is asked for
 _TRIES = 12
@@ -162,14 +164,8 @@ class Connections:
 
     def configure(self, connection: Connection) -> None:
         """Find the collection's tables and the types of pgvector by their bare names."""
-        connection.execute(
-            "SELECT set_config('search_path', concat_ws(', ', quote_ident(%s), (SELECT "
-            "quote_ident(nspname) FROM pg_extension JOIN pg_namespace ON pg_namespace.oid = "
-            "extnamespace WHERE extname = 'vector')), false)",
-            (self.schema,),
-        )
-        connection.execute(_CLUSTER)
-        if TypeInfo.fetch(connection, "halfvec") is not None:  # the extension is there
+        connection.execute(_CONFIGURE, (self.schema,))
+        with suppress(psycopg.ProgrammingError):  # the extension is not there yet
             register_vector(connection)
 
     def _new_pool(self, options: dict[str, Any]) -> ConnectionPool[Connection]:

@@ -17,14 +17,14 @@ prefixes    a row for each passage, once the rotation M was fitted: normalise(M 
 import base64
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 from uuid import uuid4
 
 import numpy as np
 from psycopg import sql
 
-from searchengine.backends.contract import setting_faults
+from searchengine.backends.contract import Unrelated, setting_faults
 from searchengine.backends.filters.parser import field_named
 from searchengine.backends.postgresql.connections import Connection, Connections
 from searchengine.errors import CollectionError
@@ -96,12 +96,14 @@ class State:
         fitted: whether the rotation is fitted; else there are no prefixes.
         rotation: M (p, D) float32, with orthonormal rows; None: the first p dimensions.
         indexed: whether the graph is built.
+        unrelated: samples of passages, by the size of the collection.
     """
 
     settings: dict[str, Any]
     fitted: bool = False
     rotation: Floats | None = None
     indexed: bool = False
+    unrelated: dict[int, Unrelated] = field(default_factory=dict)
 
     @classmethod
     def read(cls, connection: Connection, name: str) -> Self:
@@ -170,12 +172,6 @@ def create(connections: Connections, settings: Mapping[str, Any]) -> None:
 def exists(connection: Connection, schema: str) -> bool:
     """Whether a schema holds a collection."""
     query = "SELECT to_regclass(format('%%I.word_totals', %s::text)) IS NOT NULL"
-    return connection.execute(query, (schema,)).fetchone() == (True,)
-
-
-def lock(connection: Connection, schema: str) -> bool:
-    """Whether no other connection has this lock on a collection, until this one is closed."""
-    query = "SELECT pg_try_advisory_lock(hashtextextended(%s, 1))"
     return connection.execute(query, (schema,)).fetchone() == (True,)
 
 

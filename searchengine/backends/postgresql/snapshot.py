@@ -43,12 +43,10 @@ from searchengine.indexer.arrays import Floats, unit_rows
 from searchengine.indexer.config import ALL_ROWS, FLAT_BELOW
 from searchengine.indexer.search.cascade import SearchResult
 
-SHORTLIST = "shortlist"
-"""The setting with the shortlist that the copied collection had measured."""
 FIELDS = "fields"
 """The setting with the metadata fields that are indexed for comparisons."""
 _DEFAULT_SHORTLIST = 400
-"""The shortlist of a collection without a configured or measured one."""
+"""The shortlist of a collection without a configured one."""
 _EFFORT = 250
 """ef_search, unless the collection sets one or the shortlist is longer. With it a shortlist of 100
 rows has all of the 10 best, but 1 in 130 (100,000 sentences, 384 dimensions)."""
@@ -58,8 +56,6 @@ to a twentieth of 60,000: 30 ms, where the graph takes 99, because it must pass 
 _MAX_EF = 1000  # the limit of pgvector
 _MAX_ROWS = (1 << 63) - 1  # the limit of LIMIT
 _ASKED = 8 * SAMPLE  # ids looked up for a sample of passages; some may be deleted
-Measured = dict[tuple[str, int], Unrelated]
-"""The last sample, by the settings and the number of documents that it is of."""
 _Matches = tuple[str, str, tuple[Any, ...]]  # a join with documents, condition, its parameters
 
 
@@ -69,11 +65,9 @@ class PostgresSnapshot(Snapshot):
     Passages that a search has found are not read again.
     """
 
-    def __init__(self, connection: Connection, name: str, state: State, measured: Measured) -> None:
-        """`measured`: by the snapshots before."""
+    def __init__(self, connection: Connection, name: str, state: State) -> None:
         self.settings, self._state, self._name = state.settings, state, name
         self._connection, self._run = connection, partial(run, connection)
-        self._measured = measured
         self._dim = int(state.settings["encoder"]["dim"])
         self._passages: dict[int, tuple[int, ...]] = {}
         self._count: int | None = None  # of documents, if it is known
@@ -86,27 +80,23 @@ class PostgresSnapshot(Snapshot):
 
     @property
     def shortlist(self) -> int:
-        configured = self.settings["index"]["shortlist"] or self.settings.get(SHORTLIST)
-        return int(configured or (_DEFAULT_SHORTLIST if self._state.indexed else FLAT_BELOW))
+        least = _DEFAULT_SHORTLIST if self._state.indexed else FLAT_BELOW
+        return int(self.settings["index"]["shortlist"] or least)
 
     @property
     def unrelated(self) -> Unrelated:
         """As of a folder; measured again as the number of documents grows or falls by an eighth."""
         if self._count is None:
             self._count = words.Index(self._run).documents
-        state = self.settings["revision"], int(6 * np.log2(1 + self._count))
-        if (unrelated := self._measured.get(state)) is None:
+        measured, size = self._state.unrelated, int(6 * np.log2(1 + self._count))
+        if size not in measured:
             # Passages of different documents, evenly spread over the ids.
             ((first, last),) = self.read("SELECT min(id), max(id) FROM passages")
             ids = [] if first is None else (first + spread(last - first + 1, _ASKED)).tolist()
-            sql = "SELECT id, document FROM passages WHERE id = ANY(%s) ORDER BY id"
-            stored = np.array(self.read(sql, (ids,)), np.int64).reshape(-1, 2)
-            sample = stored[spread(len(stored))]
-            passages = sample[np.unique(sample[:, 1], return_index=True)[1], 0]
-            unrelated = Unrelated.of(self.vectors(passages)) if len(stored) else Unrelated()
-            self._measured.clear()
-            self._measured[state] = unrelated
-        return unrelated
+            sql = "SELECT min(id) FROM passages WHERE id = ANY(%s) GROUP BY document ORDER BY 1"
+            stored = np.array(self.read(sql, (ids,)), np.int64).reshape(-1)
+            measured[size] = Unrelated.of(self.vectors(stored[spread(len(stored))]))
+        return measured[size]
 
     def search(
         self,

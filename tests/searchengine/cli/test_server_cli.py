@@ -48,29 +48,17 @@ def test_an_export_equals_that_of_the_folder(folder: Path, url: str, tmp_path: P
     assert run("export", url, tmp_path / "b").returncode == 2  # the folder exists
 
 
-@pytest.mark.parametrize(
-    ("sql", "expected"),
-    [
-        ("UPDATE documents SET text = 'z' WHERE key = 'k7'", "'k7' has another text"),
-        ("UPDATE documents SET title = 'z' WHERE key = 'k7'", "'k7' has another text"),
-        ("DELETE FROM passages WHERE document = {k7}", "'k7' has no passage"),
-        ("UPDATE passages SET last = 999 WHERE document = {k7}", "'k7' has a passage outside"),
-        (
-            "UPDATE passages SET vector = vector + vector WHERE document = {k7}",
-            "'k7' has a vector that is not of unit length",
-        ),
-    ],
-)
-def test_damage_is_found(url: str, sql: str, expected: str) -> None:
+@pytest.mark.parametrize("column", ["text", "title"])
+def test_damage_is_found(url: str, column: str) -> None:
     assert run_json("verify", url)["whole"] is True
     uri, _, schema = url.partition("#")
     with psycopg.connect(uri, autocommit=True, options=f"-c search_path={schema},public") as server:
-        server.execute(sql.format(k7="(SELECT id FROM documents WHERE key = 'k7')"))
+        server.execute(f"UPDATE documents SET {column} = 'z' WHERE key = 'k7'")
     with SearchEngine.open(url, Words()) as engine:
-        with pytest.raises(CollectionError, match=expected):
+        with pytest.raises(CollectionError, match="the text of 'k7' differs"):
             engine.verify()
     done = run("verify", url)
-    assert done.returncode == 2 and "is damaged" in done.stderr
+    assert done.returncode == 2 and "restore a backup" in done.stderr
     assert done.stderr.count("\n") == 1
 
 
