@@ -254,11 +254,9 @@ class SearchEngine:
                 a file.
             passages: key, start and end of the passage of each row, where documents have several
                 vectors; the lines of passages.jsonl of an export.
-            skip_bad: leave out malformed documents, keys that occur twice, and documents that
-                `passages` do not name.
+            skip_bad: leave out malformed documents and keys that occur twice; not with `vectors`.
             progress: progress callback: documents just read, tokens just encoded.
-            building: progress callback of the index: step, rows just done, rows in all; also, in
-                another thread, of the passages of a document of more than 524,288 characters.
+            building: progress callback of the index: step, rows just done, rows in all.
 
         Raises CorpusError, DuplicateKey, EmptyCorpus (bad documents), CollectionBusy (another
         process is writing); then nothing has changed since the last commit."""

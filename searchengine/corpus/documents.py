@@ -1,19 +1,11 @@
 """Documents, mappings and tables → checked documents, for `add`; metadata, for `update`.
 
-Tables are pandas and polars DataFrames; neither need be installed. Fields of a row that are missing
-(None) are left out.
+Tables are pandas and polars DataFrames; neither need be installed.
 
-A mapping may hold values of pandas, polars and numpy; they are stored as JSON:
-
-    numpy or pandas scalar       a number, text or truth value
-    Decimal                      a number
-    datetime, date, Timestamp    ISO 8601 text
-    timedelta                    seconds
-    numpy array                  a list
-    NaN, NaT, NA                 title and text: empty; metadata: the field is left out; in a list
-                                 or a nested object: null
-
-Any other value that JSON or a filter cannot hold is refused, with the document and the field.
+Values of pandas, polars and numpy are stored as JSON: numbers and truth values as such, arrays as
+lists, dates and times as ISO 8601 texts, durations in seconds. A missing one (NaN, NaT, NA; None in
+a table) makes title and text empty, leaves a field of metadata out, and is null within a list or an
+object. Any other value is refused, with the document and the field.
 """
 
 import hashlib

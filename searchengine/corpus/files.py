@@ -51,8 +51,7 @@ _READABLE = (
     ".epub or .pdf file, a source file, or a folder of such files"
 )
 _SQLITE = "; of a database pipe the rows: sqlite-utils rows FILE TABLE --nl | searchengine index -"
-_HINTS = {".npy": "; vectors come with documents: --vectors FILE.npy"}
-_HINTS |= dict.fromkeys((".db", ".sqlite", ".sqlite3"), _SQLITE)
+_HINTS = {".npy": "; vectors come with documents: --vectors FILE.npy", ".db": _SQLITE}
 _NO_TEXT = "has no text; if it shows pictures, run OCR first, for example ocrmypdf"
 _DATABASE = "documents.db"  # a folder that holds it is a collection
 _Rules = tuple[tuple[Path, GitIgnoreSpec], ...]  # folders with a .gitignore, from above
@@ -63,8 +62,7 @@ def check_corpus(corpus: str | Path) -> Path:
     path = Path(corpus)
     try:
         if path != STDIN and not path.exists():
-            hint = _SQLITE if str(corpus).startswith("sqlite:") else ""
-            raise bad(path, f"no such file or folder{hint}")
+            raise bad(path, "no such file or folder")
     except OSError as error:
         raise unreadable(path, error) from error
     return path

@@ -32,7 +32,6 @@ from searchengine.errors import (
     EmptyCorpus,
     EncoderMismatch,
     QueryError,
-    SearchEngineError,
 )
 from searchengine.indexer.building import Progress
 from searchengine.ingest import pipeline
@@ -108,7 +107,12 @@ def add(
     supplied = None
     if vectors is not None:
         backend.refresh()  # the folder may have been replaced, with other settings
-        supplied = SuppliedVectors(backend, vectors, passages, skip_bad=options.skip_bad)
+        if options.skip_bad:
+            raise QueryError(
+                "skip_bad would leave out documents, but not their vectors; leave skip_bad out, or "
+                "leave those documents out with their rows"
+            )
+        supplied = SuppliedVectors(backend, vectors, passages)
     elif passages is not None:
         raise QueryError("passages need vectors; pass vectors too, or leave passages out")
     return Ingestion(backend, documents, options, readers, supplied).run()
@@ -310,8 +314,8 @@ class Ingestion:
             if not document.full_text and not (vectors and vectors[0]):
                 self._without_text.add(document.key)
             elif vectors and not vectors[0]:
-                why = "has no passage, so no search finds it; add one, or leave it out: --skip-bad"
-                self._refuse(document, why, CorpusError)
+                where = f"{document.origin or 'add'}: the key {document.key!r} has no passage"
+                raise CorpusError(f"{where}, so no search finds it; add one, or leave it out")
             elif document.key not in self.seen:
                 self.seen.add(document.key)
                 items.append(Item(document, *vectors))
@@ -357,13 +361,11 @@ class Ingestion:
                 kept.append(item)
         return kept
 
-    def _refuse(
-        self, document: Document, why: str, error: type[SearchEngineError] = DuplicateKey
-    ) -> None:
-        """Count a document that skip_bad leaves out; else raise `error`."""
+    def _refuse(self, document: Document, why: str) -> None:
+        """Count a document that skip_bad leaves out; else raise DuplicateKey."""
         message = f"{document.origin or 'add'}: the key {document.key!r} {why}"
         if not self._options.skip_bad:
-            raise error(message)
+            raise DuplicateKey(message)
         self._bad.add(message)
 
     def _is_empty(self, *, newest: bool = True) -> bool:

@@ -35,15 +35,8 @@ class SuppliedVectors:
         backend: Backend,
         vectors: npt.ArrayLike,
         passages: Iterable[Mapping[str, Any]] | None = None,
-        *,
-        skip_bad: bool = False,
     ) -> None:
         """Check that they suit the collection. Raises QueryError and CorpusError."""
-        if skip_bad and passages is None:
-            raise QueryError(
-                "skip_bad would shift the rows of the vectors, which belong to the documents in "
-                "their order; leave skip_bad out, or pass passages, which name the key of each row"
-            )
         dim = backend.settings["encoder"]["dim"]
         try:
             self._array = np.asarray(vectors)
@@ -60,7 +53,7 @@ class SuppliedVectors:
                 f"{backend.path} keeps documents whole, so that none has several vectors; leave "
                 "passages out, or use a collection made with passages=True"
             )
-        self._position, self._skip_bad = 0, skip_bad  # documents read
+        self._position = 0  # documents read
         self._table = None if passages is None else _Passages(passages, shape[0])
 
     def next_for(self, documents: Sequence[Document]) -> dict[str, Supplied]:
@@ -91,9 +84,7 @@ class SuppliedVectors:
         if self._table is None:
             if self._position != len(self._array):
                 raise self._other_number(str(self._position))
-        elif not self._skip_bad and (
-            unused := [key for key in self._table.keys if key not in seen]
-        ):
+        elif unused := [key for key in self._table.keys if key not in seen]:
             raise QueryError(
                 f"a passage names the document {min(unused)!r}, which is not among the "
                 "documents; nothing was added since the last commit"
