@@ -144,9 +144,8 @@ def folder_files(folder: Path, unread: Unread, gitignore: bool = True) -> list[P
     """The files of a folder that are read, sorted; others are counted in `unread`.
 
     Hidden files and folders (.git, .trash, …) and collections are left out, what a .gitignore
-    names, and linked folders: they may loop. A folder below it that this user may not read is named
-    in `unread`. Raises OSError if another folder cannot be read, and CorpusError for one in BEIR's
-    format.
+    names, and linked folders: they may loop. A folder below it that cannot be read is named in
+    `unread`. Raises OSError if the folder itself cannot, and CorpusError for BEIR's format.
     """
     if beir := beir_corpus(folder):
         raise bad(folder, f"has the records of {beir.name}, not a file for each document")
@@ -162,10 +161,7 @@ def folder_files(folder: Path, unread: Unread, gitignore: bool = True) -> list[P
 
 
 def _walk(folder: Path, unread: Unread, gitignore: bool) -> Iterator[Path]:
-    """The files and links below a folder, without hidden and ignored ones.
-
-    `unread`: names folders that this user may not read. Raises OSError for others.
-    """
+    """The files and links below a folder, without hidden and ignored ones; see folder_files."""
     folders: list[tuple[Path, _Rules]] = [(folder, ())]
     while folders:
         place, rules = folders.pop()
@@ -173,9 +169,7 @@ def _walk(folder: Path, unread: Unread, gitignore: bool) -> Iterator[Path]:
             with os.scandir(place) as listing:
                 entries = [entry for entry in listing if not entry.name.startswith(".")]
         except OSError as error:
-            if place != folder and isinstance(error, FileNotFoundError | NotADirectoryError):
-                continue  # gone meanwhile
-            if place == folder or not isinstance(error, PermissionError):
+            if place == folder:
                 raise
             unread.failed.add(unreadable(place, error))
             continue
@@ -272,20 +266,25 @@ class _Reader:
 
     def read(self, files: Sequence[Path]) -> Iterator[Document]:
         """The documents of files, in order."""
-        if self.is_folder:
-            _check_utf8(self.root, "folder")
         with Parser() as parser:
             for path in files:
                 format_ = _kind(path)
                 try:
                     if self.is_folder or not format_.records:
-                        _check_utf8(str(path), "file")
+                        self._check_utf8(path)
                     read = self._records if format_.records else self._texts
                     yield from read(path, format_, parser)
                 except CorpusError as error:
                     if not self.is_folder:
                         raise
                     self._lose(error)
+
+    def _check_utf8(self, path: Path) -> None:
+        """Raise CorpusError if a path is not UTF-8, which no key could hold."""
+        try:
+            f"{self.root}{path}".encode()
+        except UnicodeEncodeError as error:
+            raise bad(path, "its path is not UTF-8; rename the file or its folder") from error
 
     def _lose(self, error: CorpusError) -> None:
         """Report a file, or a part of one, that cannot be read."""
@@ -391,14 +390,6 @@ def _hash(document: Document) -> str:
     content = {**document.metadata, "title": document.title, "text": document.text}
     written = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(written.encode()).hexdigest()[:_HASH_DIGITS]
-
-
-def _check_utf8(path: str, what: str) -> None:
-    """Raise CorpusError if a path is not UTF-8, which no key could hold."""
-    try:
-        path.encode()
-    except UnicodeEncodeError as error:
-        raise bad(path, f"the name of this {what} is not UTF-8; rename it") from error
 
 
 def _stat(file: Path) -> dict[str, Any]:

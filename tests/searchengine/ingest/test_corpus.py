@@ -115,8 +115,8 @@ def test_the_root_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
     odd.mkdir()
     write(odd / "a.txt", "a")
-    with pytest.raises(CorpusError, match="the name of this folder is not UTF-8; rename it"):
-        next(read_corpus(odd, on_bad=lambda _: None))
+    with pytest.raises(CorpusError, match="its path is not UTF-8; rename the file or its folder"):
+        next(read_corpus(odd))
 
 
 NO_TEXT = [
