@@ -28,29 +28,24 @@ class Deadline(NamedTuple):
         """The deadline of a call that begins now; None: it has none."""
         return cls() if seconds is None else cls(monotonic() + seconds, seconds)
 
-
-@dataclass(slots=True)
-class Limits:
-    """The limits of a call.
-
-    Attributes:
-        deadline: when it must have ended.
-        characters: of documents that it may still read; inf: any number.
-    """
-
-    deadline: Deadline
-    characters: float
-
     def expired(self) -> bool:
         """Whether the time is over."""
-        return monotonic() > self.deadline.at
+        return monotonic() > self.at
 
     def exceeded(self) -> SearchTimeout:
         """The error for it."""
         return SearchTimeout(
-            f"not answered within {self.deadline.seconds:g} seconds; narrow the filter, ask for "
-            "fewer hits, or pass a larger timeout"
+            f"not answered within {self.seconds:g} seconds; narrow the filter, ask for fewer hits, "
+            "or pass a larger timeout"
         )
+
+
+@dataclass(slots=True)
+class Limits:
+    """When a call must have ended, and the characters of documents that it may still read."""
+
+    deadline: Deadline
+    characters: float
 
 
 _UNLIMITED = Limits(Deadline(), inf)  # whatever is counted
@@ -73,9 +68,8 @@ def limited(deadline: Deadline, characters: float | None = None) -> Iterator[Non
 
 def check() -> None:
     """Raise SearchTimeout if the time of the call is over."""
-    limits = current()
-    if monotonic() > limits.deadline.at:
-        raise limits.exceeded()
+    if (deadline := current().deadline).expired():
+        raise deadline.exceeded()
 
 
 def count_text(characters: int) -> None:

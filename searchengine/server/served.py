@@ -148,7 +148,7 @@ class Served:
             async with asyncio.timeout(deadline.at - monotonic()):
                 return await result
         except TimeoutError:  # others that are answered with it may take longer
-            raise limits.Limits(deadline, 0).exceeded() from None
+            raise deadline.exceeded() from None
 
     async def _answer(self, key: Hashable, options: dict[str, Any], show: Show) -> None:
         """Answer questions until none waits."""

@@ -176,15 +176,13 @@ class FolderPlace:
             with transaction, segments_folder(path, store), folder_errors(path, changing=True):
                 if (work := _pending(store)) is None:
                     # `pending` stays: another process may be about to make a lock in it.
-                    self._owner = owner = Scratch(path / "pending" / uuid4().hex)
+                    owner = Scratch(path / "pending" / uuid4().hex)
                     owner.make()
-                    stack.callback(owner.release)
-                    Changes(store).start_work(owner.folder.name, settings)
                 else:
-                    self._owner = owner = _taken(path, work)
-                    stack.callback(owner.release)
-                    settings = work.details["settings"]
-                    Changes(store).continue_work(work)
+                    owner, settings = _taken(path, work), work.details["settings"]
+                self._owner = owner
+                stack.callback(owner.release)
+                Changes(store).name_work(owner.folder.name, settings)
             with folder_errors(owner.folder, changing=True):
                 owner.folder.mkdir(exist_ok=True)
             tokenizer = Analyzer.parse(store.settings()["tokenizer"])
@@ -238,7 +236,7 @@ class FolderPlace:
             if (work := _pending(store)) is None:
                 return False
             owner = _taken(self._collection.path, work)
-            Changes(store).end_work(work)
+            Changes(store).end_work(work.folder)
             owner.clear()
         return True
 

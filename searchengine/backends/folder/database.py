@@ -266,26 +266,19 @@ class Database:
         without one where it cannot write; there readers lock writers out.
         """
         is_outdated = create or outdated(self.connection, self.path)
-        if self._frozen is not None:
-            if is_outdated:
-                raise CollectionError(
-                    f"{self.path} was written by an older version of searchengine and must be "
-                    "upgraded once; make the folder writable and open it again"
-                )
+        if self._frozen is not None and not is_outdated:
             return
         sql = f"PRAGMA journal_mode{'' if self._read_only else ' = wal'}"
         has_log = self.connection.execute(sql).fetchall() == [("wal",)]
-        if self._read_only:
-            if is_outdated or not has_log:
-                try:
-                    Database(self.path).close()  # a connection that can write does it
-                except CollectionError:  # in use, or not writable
-                    if is_outdated:
-                        raise
-            return
-        if create and not has_log:
+        if self._read_only and (is_outdated or not has_log):
+            try:
+                Database(self.path).close()  # a connection that can write does it
+            except CollectionError:  # in use, or not writable
+                if is_outdated:
+                    raise
+        elif create and not has_log:
             raise CollectionError(f"{self.path}: SQLite has no log; {way_out(self.path)}")
-        if is_outdated:  # by others too, meanwhile: one upgrades, and the other finds it done
+        elif is_outdated:  # by others too, meanwhile: one upgrades, and the other finds it done
             with self.transaction(_UPGRADING, queue=False):
                 schema.upgrade(self.connection)
 
@@ -335,10 +328,10 @@ class Database:
         try:
             yield
         except (sqlite3.OperationalError, MemoryError) as error:
-            call = limits.current()
+            deadline = limits.current().deadline
             code = getattr(error, "sqlite_errorcode", 0)  # the module's own errors have none
-            if code == sqlite3.SQLITE_INTERRUPT and call.deadline.at < inf:
-                raise call.exceeded() from None
+            if code == sqlite3.SQLITE_INTERRUPT and deadline.at < inf:
+                raise deadline.exceeded() from None
             if limit := exhausted(error):
                 raise CollectionError(f"{self.path}: {limit}") from error
             if "locked" in str(error):
@@ -541,12 +534,12 @@ def outdated(connection: sqlite3.Connection, path: Path) -> bool:
 @contextmanager
 def _interrupted(connection: sqlite3.Connection) -> Iterator[None]:
     """Interrupt the statements of the block when the time of the call is over."""
-    call = limits.current()
-    if call.deadline.at == inf:
+    deadline = limits.current().deadline
+    if deadline.at == inf:
         yield
         return
     limits.check()
-    connection.set_progress_handler(call.expired, _STEPS)
+    connection.set_progress_handler(deadline.expired, _STEPS)
     try:
         yield
     finally:

@@ -54,12 +54,10 @@ class Work:
     """A row of the table `pending`: a reindex, which outlives a commit.
 
     Attributes:
-        id: its number.
         folder: its folder below `pending`.
         details: the settings of the new collection, and who started it when.
     """
 
-    id: int
     folder: str
     details: Mapping[str, Any]
 
@@ -68,12 +66,6 @@ REINDEX = "reindex"
 """The kind of work that may be pending."""
 WORKS = "SELECT id, kind, folder, details FROM pending"
 """Reads the unfinished works."""
-
-
-def this_process() -> dict[str, Any]:
-    """This process and the time, for `Work.details`."""
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"by": f"{socket.gethostname()}:{os.getpid()}", "started": now}
 
 
 class Store(Database):
@@ -258,7 +250,7 @@ class Store(Database):
                 and is_named
                 and "encoder" not in setting_faults(details["settings"])
             ):
-                return Work(number, folder, details)
+                return Work(folder, details)
         raise self.damaged(
             f"pending work {number} must be a reindex by an encoder, with who started it and when"
         )
@@ -421,20 +413,18 @@ class Changes:
             else:
                 self.set(name, value)
 
-    def start_work(self, folder: str, settings: Mapping[str, Any]) -> None:
-        """Name a reindex by this process, to these settings, in the table `pending`."""
-        details = json.dumps({"settings": settings, **this_process()})
+    def name_work(self, folder: str, settings: Mapping[str, Any]) -> None:
+        """Name a reindex to these settings, which this process does now, in the table `pending`."""
+        self.end_work(folder)
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        by = f"{socket.gethostname()}:{os.getpid()}"
+        details = json.dumps({"settings": settings, "by": by, "started": now})
         sql = "INSERT INTO pending (kind, folder, details) VALUES (?, ?, ?)"
         self.store.execute(sql, (REINDEX, folder, details))
 
-    def continue_work(self, work: Work) -> None:
-        """Note that this process does a work now."""
-        changed = json.dumps({**work.details, **this_process()})
-        self.store.execute("UPDATE pending SET details = ? WHERE id = ?", (changed, work.id))
-
-    def end_work(self, work: Work) -> None:
-        """Remove a work from the table."""
-        self.store.execute("DELETE FROM pending WHERE id = ?", (work.id,))
+    def end_work(self, folder: str) -> None:
+        """Remove the work of a folder from the table."""
+        self.store.execute("DELETE FROM pending WHERE folder = ?", (folder,))
 
     def count_commit(self) -> None:
         """Give the commit a number, for people, and a random id, so that readers notice it.

@@ -204,9 +204,9 @@ class Connections:
         try:
             yield
         except psycopg.Error as error:
-            call = limits.current()
-            if isinstance(error, psycopg.OperationalError) and call.expired():
-                raise call.exceeded() from None
+            deadline = limits.current().deadline
+            if isinstance(error, psycopg.OperationalError) and deadline.expired():
+                raise deadline.exceeded() from None
             reason = _reason(error)
             for kinds, words, failure, sentence in _SENTENCES:
                 if isinstance(error, kinds) and re.search(words, reason):
