@@ -46,7 +46,6 @@ from searchengine.ingest import folder_sync
 from searchengine.ingest.folder_sync import MirrorOptions, Pass
 from searchengine.ingest.ingestion import AddOptions, add, passage_reader
 from searchengine.ingest.ingestion import AddSummary as AddSummary
-from searchengine.ingest.languages import choose_again
 from searchengine.ingest.passages import PassageConfig, PassageReader
 from searchengine.ingest.settings import CollectionSettings, check_compatible
 from searchengine.query.duplicates import Duplicates, duplicates, mean_of
@@ -632,12 +631,10 @@ class SearchEngine:
     def optimize(self, *, progress: Progress | None = None) -> None:
         """Merge all segments into one, without deleted rows.
 
-        Where the first documents chose the tokenizer, the present ones choose it again. Readers go
-        on meanwhile, writers wait. `progress` as `building` of `add`."""
+        Readers go on meanwhile, writers wait. `progress` as `building` of `add`."""
         folder = in_folder(
             self.collection, "the server maintains its tables by itself, so there is nothing to do"
         )
-        choose_again(folder)
         folder.optimize(progress)
 
     def tune(

@@ -325,8 +325,7 @@ class Ingestion:
                 self._refuse(document, "occurs twice; give it another key or leave it out")
         # The first block, unless another writer was quicker.
         if self._languages is not None and len(self.seen) == len(items) and self._is_empty():
-            documents = [item.document for item in items]
-            reader = self._languages.look(documents, self._backend.settings)
+            reader = self._languages.look([item.document for item in items])
             if reader is not None:
                 self._encode_by(reader)
         return items

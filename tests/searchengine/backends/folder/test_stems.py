@@ -52,22 +52,6 @@ def test_phrases(engine: SearchEngine, phrase: str, keys: list[str]) -> None:
     assert [hit.key for hit in hits] == keys
 
 
-def test_optimize_brings_stems_to_a_collection_that_has_grown(tmp_path: Path) -> None:
-    """Until then each segment is searched by the stems that it was written with."""
-    path = tmp_path / "c"
-    with SearchEngine.create(path, WordLengths()) as engine:
-        engine.add([{"_id": "en", "text": "Ships of the sea, and the houses of the town there."}])
-        assert engine.stats().tokenizer == "stem:en"
-        texts = [f"Die Häuser der Stadt {i} stehen nicht weit von dem Meer." for i in range(20)]
-        engine.add([{"_id": str(i), "text": text} for i, text in enumerate(texts)])
-        assert [hit.key for hit in engine.search("ship", mode="text")] == ["en"]
-        assert not engine.search("haus", mode="text", typo_tolerance=False)
-        engine.optimize()
-        assert engine.stats().tokenizer == "stem:de"
-        assert len(engine.search("haus", k=30, mode="text")) == 20
-        engine.verify()
-
-
 def test_words_of_another_snowball_are_searched_and_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
