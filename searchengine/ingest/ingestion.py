@@ -221,7 +221,7 @@ class Ingestion:
         self._readers, self._supplied = readers, supplied
         reader = readers() if supplied is None else None
         self._settings = backend.settings if reader is None else reader.settings
-        self._pipeline = None if reader is None else Pipeline(reader)
+        self._pipeline = Pipeline(reader)
         self._languages = None
         chooses = isinstance(backend.path, Path) and "mode" in backend.settings
         if chooses and self._is_empty(newest=False):
@@ -242,10 +242,9 @@ class Ingestion:
         """
         try:
             started: deque[tuple[list[Item], Block | None]] = deque()
-            ahead = 1 if self._pipeline is None else pipeline.AHEAD
             for block in self._blocks():
                 started.append(block)
-                if len(started) >= ahead:
+                if len(started) >= pipeline.AHEAD:
                     self._finish(*started.popleft())
             for each in started:
                 self._finish(*each)
@@ -253,8 +252,7 @@ class Ingestion:
                 self._supplied.check_end(self.seen)
             self._commit()
         finally:
-            if self._pipeline is not None:
-                self._pipeline.close()
+            self._pipeline.close()
         if not may_be_empty:
             self.check_not_empty()
         is_resumed = self._counts["unchanged"] > pipeline.LARGEST_BLOCK[0]
@@ -287,12 +285,10 @@ class Ingestion:
             if self._options.progress is not None and len(read) > len(items):
                 self._options.progress(len(read) - len(items), 0)
             while items:
-                count = len(items) if self._pipeline is None else self._fitting(items)
+                count = self._fitting(items)
                 part, items = items[:count], items[count:]
-                late, block = [item.document for item in part if item.is_pending], None
-                if late and self._pipeline is not None:
-                    block = self._pipeline.start(late)
-                yield part, block
+                late = [item.document for item in part if item.is_pending]
+                yield part, self._pipeline.start(late) if late else None
 
     def _read(self) -> list[Document]:
         """The next documents of the stream, to compare at once; none at its end."""
@@ -332,7 +328,6 @@ class Ingestion:
 
     def _fitting(self, items: Sequence[Item]) -> int:
         """How many of the items the encoder takes at once, and at least one."""
-        assert self._pipeline is not None
         documents, characters = self._pipeline.size
         for count, item in enumerate(items, 1):
             if item.is_pending:
@@ -373,7 +368,6 @@ class Ingestion:
 
     def _encode_by(self, reader: PassageReader) -> None:
         """Go on with another encoder; what waits for its commit is encoded again."""
-        assert self._pipeline is not None
         self._pipeline.reader, self._settings = reader, reader.settings
         for item in self._items:
             item.spans = item.vectors = None
@@ -405,9 +399,7 @@ class Ingestion:
                 break
             late = [item for item in items if item.is_pending]
             for batch in in_batches(late, pipeline.LARGEST_BLOCK[0]):  # changed since compared
-                assert self._pipeline is not None
-                block = self._pipeline.start([item.document for item in batch])
-                self._give_vectors(batch, block)
+                self._give_vectors(batch, self._pipeline.start([item.document for item in batch]))
             try:
                 self._backend.upsert(
                     [item.entry() for item in items if item.has_vectors],
@@ -421,7 +413,7 @@ class Ingestion:
             except Changed:
                 self._items = self._compared(items)
             except EncoderMismatch:
-                if self._pipeline is None:
+                if self._supplied is not None:
                     raise
                 self._backend.refresh()
                 self._encode_by(self._readers())
@@ -433,7 +425,6 @@ class Ingestion:
         self._committed = monotonic()
 
     def _give_vectors(self, items: Iterable[Item], block: Block) -> None:
-        assert self._pipeline is not None
         vectors = self._pipeline.result(block)
         if block.reader is self._pipeline.reader:  # else `_commit` encodes them
             late = [item for item in items if item.is_pending]

@@ -55,7 +55,8 @@ class Pipeline:
         size: documents and characters of the next block.
     """
 
-    def __init__(self, reader: PassageReader) -> None:
+    def __init__(self, reader: PassageReader | None) -> None:
+        """`reader`: None if every document comes with its vectors."""
         self.reader, self.size = reader, FIRST_BLOCK
         self._stop = Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="encoding")
@@ -68,6 +69,7 @@ class Pipeline:
     def start(self, documents: Sequence[Document]) -> Block:
         """Cut documents, and begin to encode them."""
         reader = self.reader
+        assert reader is not None
         spans, tokens = reader.cut(documents)
         passages = [(d, span) for d, cut in zip(documents, spans, strict=True) for span in cut]
         batches = [reader.texts(batch) for batch in in_batches(passages, BATCH)]

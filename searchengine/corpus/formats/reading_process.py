@@ -96,11 +96,9 @@ class Parser(AbstractContextManager["Parser"]):
 
     def _why(self, status: int) -> str:
         """Why a process has ended."""
-        memory, seconds = self._limits
-        if status == -signal.SIGPROF:
-            return f"took more than {seconds} s of processor time; left out"
         ended = signal.Signals(-status).name if status < 0 else f"exit status {status}"
-        limit = f"{memory >> 20} MiB of memory"
+        memory, seconds = self._limits
+        limit = f"{memory >> 20} MiB of memory or {seconds} s of processor time"
         return f"its reader ended ({ended}): the file is damaged, or needs more than {limit}"
 
 

@@ -175,7 +175,7 @@ def kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Kind]:
     ("name", "read", "reason"),
     [
         ("greedy", 1, "needs too much memory to be read"),
-        ("endless", 1, "took more than 1 s of processor time; left out"),
+        ("endless", 1, r"its reader ended \(SIGPROF\): .* MiB of memory or 1 s of processor time"),
         ("crashing", 1, r"its reader ended \(SIGSEGV\): the file is damaged, or needs more than"),
         ("loud", 0, r"cannot be read; is it damaged\? \(ValueError: a library failed\)"),
     ],
