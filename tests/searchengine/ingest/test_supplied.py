@@ -356,9 +356,9 @@ def test_a_damaged_segment_loses_vectors_but_no_documents(path: Path, tmp_path: 
         file.write(b"\xff\x00\xff")
     report = repair(path)
     assert report.whole and report.encoded == 0
-    assert report.damage[0].endswith(" → 5 documents lose vectors")
+    assert report.damage[0].endswith(" → 0 documents encoded again")
     assert report.lost == (
-        "vectors of documents 'k0', 'k1', 'k2', 'k3', 'k4', which came with them; "
+        "vectors of 5 documents ('k0', 'k1', 'k2', 'k3', 'k4'), which came with them; "
         "they are listed, but searches miss them until they are added again with vectors",
     )
     with SearchEngine.open(path) as engine:
