@@ -49,7 +49,6 @@ from searchengine.indexer.search.segment_files import require_gpu
 from searchengine.indexer.segment import Segment
 
 _BLOCK = 1000  # documents whose vectors are handed on at a time
-_MAX_WAIT = 2_000_000  # seconds to wait
 _TRIES = 20  # to open a commit whose segments others replace
 _GROWN = 1.25  # times its size then, from which readers are waited for again
 _log = logging.getLogger(__name__)
@@ -80,8 +79,8 @@ class Collection(Backend):
             raise CollectionError(
                 f"{path}: no such collection; make one with: searchengine index SOURCE {path}"
             )
-        if not 0 <= wait <= _MAX_WAIT:
-            raise QueryError(f"wait must be between 0 and {_MAX_WAIT} seconds, got {wait}")
+        if not wait >= 0:
+            raise QueryError(f"wait must be at least 0 seconds, got {wait}")
         if device not in tuple(Device):
             raise QueryError(f"device must be one of {', '.join(Device)}, got {device!r}")
         if device == Device.GPU:

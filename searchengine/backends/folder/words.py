@@ -31,7 +31,8 @@ TIED = 10_000
 """Maximum documents of one score whose keys are read, to find the first ones."""
 _KEPT = 1 << 16  # terms and words of questions that are remembered
 _IDS = 500  # documents read by a statement
-_PIECE, _BREAK = 1 << 16, re.compile(r"[\s。、，！？]")  # characters of a text; where it is cut
+# Of a text, cut between words: no other thread runs while one is cut into words.
+_PIECES = re.compile(r".{1,65536}[^\s。、，！？]*", re.DOTALL)
 
 
 class WordIndex:
@@ -71,27 +72,23 @@ class WordIndex:
         self._counts: dict[Term, int] = {}
 
     def count(self, term: Term) -> int:
-        """How many documents have a term."""
-        (count,) = self.counts([term])
+        """How many documents have a term; remembered."""
+        if (count := self._counts.get(term)) is None:
+            limits.check()
+            if len(self._counts) >= _KEPT:  # documents do not change, questions do
+                self._counts = {}  # another thread may read the former one
+            count = sum(part.count(*part.numbers([term])) for part in self.parts.values())
+            self._counts[term] = count
         return count
 
     def counts(self, terms: Iterable[Term], limit: int = 0) -> list[int]:
         """How many documents have each term; all are counted, which takes no longer."""
-        known = self._counts
-        return [known[term] if term in known else self._counted(term) for term in terms]
-
-    def _counted(self, term: Term) -> int:
-        limits.check()
-        if len(self._counts) >= _KEPT:  # documents do not change, questions do
-            self._counts = {}  # another thread may read the former one
-        count = sum(part.count(*part.numbers([term])) for part in self.parts.values())
-        self._counts[term] = count
-        return count
+        return [*map(self.count, terms)]
 
     def has(self, word: str) -> bool:
         """Whether documents have a word, in any of its forms; of a name, one of its parts."""
         forms = self.terms([word])
-        return not forms or any(self.counts(forms))
+        return not forms or any(map(self.count, forms))
 
     def terms(self, words: Iterable[str]) -> list[Term]:
         """The terms of words by all languages, of names the parts alone."""
@@ -196,23 +193,13 @@ def contains(text: Text, phrase: str, analyzers: Sequence[Analyzer]) -> bool:
             *before, last = cuts
             wanted = [*(part for cut in before for part in cut.parts), *last.asked]
             end, parts = "" if len(wanted[-1]) < last.size else " ", list[str]()
-            for piece in _pieces(column):
+            for piece in _PIECES.finditer(column):
                 limits.check()
-                of_piece = (part for cut in used.cuts(piece, order) for part in cut.parts)
+                of_piece = (part for cut in used.cuts(piece[0], order) for part in cut.parts)
                 parts = [*parts[-len(wanted) :], *of_piece]
                 if f" {' '.join(wanted)}{end}" in f" {' '.join(parts)} ":
                     return True
     return False
-
-
-def _pieces(text: str) -> Iterator[str]:
-    """A text, cut between words: no other thread runs while a piece is cut into words."""
-    start = 0
-    while start < len(text):
-        found = _BREAK.search(text, start + _PIECE)
-        end = found.end() if found else len(text)
-        yield text[start:end]
-        start = end
 
 
 def writer(store: Store, documents: Callable[[], RowNumbers]) -> WriteWords | None:
