@@ -13,7 +13,7 @@ import pytest
 from conftest import WordLengths
 
 from searchengine import Document, SearchEngine
-from searchengine.upkeep.reindex import Reindexing
+from searchengine.upkeep.reindex import FolderPlace
 
 Model = Mapping[str, Document]
 _CLOSE = 2e-3  # what float16 loses of a cosine
@@ -82,9 +82,9 @@ def strays(path: Path) -> list[str]:
 def leave_pending(engine: SearchEngine, encoder: Any) -> None:
     """Reindex by another encoder, and leave the swap to the next reindex."""
 
-    def interrupted(_: Reindexing) -> None:
+    def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Reindexing, "swap", interrupted)
+        patch.setattr(FolderPlace, "replace_by", interrupted)
         engine.reindex(encoder)

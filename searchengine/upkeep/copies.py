@@ -49,9 +49,6 @@ def backup(collection: Collection, path: Path) -> None:
             link_segment(folder_of(collection.path, row.id), segment, segments)
 
         with settled(collection, link) as snapshot:
-            for folder in segments.iterdir():  # of a commit that was given up
-                if int(folder.name) not in [row.id for row in snapshot.segments]:
-                    shutil.rmtree(folder)
             sync_folder(segments)
             snapshot.store.copy_to(scratch / "documents.db")
             with Store(scratch / "documents.db") as store:

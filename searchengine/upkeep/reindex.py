@@ -15,7 +15,8 @@ others change.
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
@@ -64,8 +65,6 @@ _ROUNDS = 3  # the first takes hours, and the last leaves what others change in 
 _PATIENCE = 60.0  # seconds to wait for other writers at least, when all is encoded
 _READ = 500  # documents read at a time
 _DROP = "drop it: searchengine reindex {} --discard"
-Finish = Callable[[], Mapping[str, Any]]
-"""Brings the new collection up to date; returns the settings to store, where None removes one."""
 
 
 def reindex(
@@ -88,11 +87,29 @@ def reindex(
     _check_encodable(collection)  # before anything is encoded
     with place.beside(settings) as target:
         _check_same(path, target.settings, chosen, settings)
-        work = Reindexing(collection, place, target, reader, progress)
-        encoded = sum(work.follow() for _ in range(_ROUNDS))
+        follow = partial(_follow, collection, place, target, reader, progress)
+        encoded = sum(follow() for _ in range(_ROUNDS))
         target.upsert((), finished=encoded, progress=progress)
         present.expect(chosen)
-        work.swap()
+        with collection.reading(newest=True) as snapshot:
+            mode, weight = default_of(chosen, snapshot)
+
+        def finish() -> Mapping[str, Any]:
+            while rest := follow():
+                if rest == follow():  # though nobody else writes now
+                    _check_encodable(collection)
+                    (key, _), *_ = place.differing(target)
+                    raise altered_text(path, key)
+            with collection.reading(newest=True) as snapshot:
+                stored = snapshot.settings
+            values = {**settings, "tokenizer": target.settings["tokenizer"]}
+            values |= dict.fromkeys(("weight", QUERY_MAP, TUNED))
+            # The present mode suited the former encoder, unless a user has chosen it.
+            if has_words(stored) and not stored.get(CHOSEN):
+                values |= {"mode": mode, "weight": None if weight == WEIGHT else weight}
+            return values
+
+        place.replace_by(target, finish)
         present.settle()
 
 
@@ -103,54 +120,20 @@ def place_of(collection: Backend) -> "FolderPlace":
     return FolderPlace(in_folder(collection))
 
 
-@dataclass(frozen=True, slots=True)
-class Reindexing:
-    """The work on one collection by one process.
-
-    Attributes:
-        source: the collection.
-        place: where the new one is.
-        target: the new one.
-        reader: cuts and encodes for it.
-        progress: progress callback: step, documents or rows just done, total.
-    """
-
-    source: Backend
-    place: "FolderPlace"
-    target: Collection
-    reader: PassageReader
-    progress: Progress | None
-
-    def swap(self) -> None:
-        """Replace the collection's vectors and settings by the new ones, in one commit."""
-        with self.source.reading(newest=True) as snapshot:
-            mode, weight = default_of(self.reader.encoder, snapshot)
-
-        def finish() -> Mapping[str, Any]:
-            while rest := self.follow():
-                if rest == self.follow():  # though nobody else writes now
-                    _check_encodable(self.source)
-                    (key, _), *_ = self.place.differing(self.target)
-                    raise altered_text(self.source.path, key)
-            with self.source.reading(newest=True) as snapshot:
-                stored = snapshot.settings
-            values = {**self.reader.settings, "tokenizer": self.target.settings["tokenizer"]}
-            values |= dict.fromkeys(("weight", QUERY_MAP, TUNED))
-            # The present mode suited the former encoder, unless a user has chosen it.
-            if has_words(stored) and not stored.get(CHOSEN):
-                values |= {"mode": mode, "weight": None if weight == WEIGHT else weight}
-            return values
-
-        self.place.replace_by(self.target, finish)
-
-    def follow(self) -> int:
-        """Encode documents that are new or changed, and drop deleted ones; returns how many."""
-        differing = self.place.differing(self.target)
-        if gone := [key for key, is_stored in differing if not is_stored]:
-            self.target.delete(gone, None)
-        changed = [key for key, is_stored in differing if is_stored]
-        encode_stored(self.source, changed, self.target, lambda: self.reader, self.progress)
-        return len(differing)
+def _follow(
+    source: Backend,
+    place: "FolderPlace",
+    target: Collection,
+    reader: PassageReader,
+    progress: Progress | None,
+) -> int:
+    """Encode documents that are new or changed, and drop deleted ones; returns how many."""
+    differing = place.differing(target)
+    if gone := [key for key, is_stored in differing if not is_stored]:
+        target.delete(gone, None)
+    changed = [key for key, is_stored in differing if is_stored]
+    encode_stored(source, changed, target, lambda: reader, progress)
+    return len(differing)
 
 
 class FolderPlace:
@@ -215,10 +198,11 @@ class FolderPlace:
         with self._both(target) as tables:
             return [row[:2] for row in tables.scan(sql)]
 
-    def replace_by(self, target: Collection, finish: Finish) -> None:
+    def replace_by(self, target: Collection, finish: Callable[[], Mapping[str, Any]]) -> None:
         """Put the new collection in the place of the present one, in one commit.
 
-        `finish`: called while nobody else writes, on a server maybe several times.
+        `finish`: called while nobody else writes, on a server maybe several times. Brings the new
+        collection up to date; returns the settings to store, where None removes one.
         """
         wait = max(self._collection.wait, _PATIENCE)
         with self._collection.writing(wait=wait) as writer:

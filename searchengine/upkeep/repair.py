@@ -20,16 +20,14 @@ from typing import Any
 from uuid import uuid4
 
 from searchengine.backends.contract import folders_only, has_words, setting_faults
-from searchengine.backends.filters.sqlite import REBUILD
 from searchengine.backends.folder.collection import Collection
-from searchengine.backends.folder.database import connect, exhausted, outdated
+from searchengine.backends.folder.database import connect, exhausted
 from searchengine.backends.folder.folders import (
     check_name,
     has_vectors,
     open_committed,
     remove_unnamed,
 )
-from searchengine.backends.folder.schema import CATCH_UP
 from searchengine.backends.folder.store import WORKS, Changes, SegmentRow, Store
 from searchengine.backends.folder.writer import writing
 from searchengine.backends.mode import Mode
@@ -49,14 +47,9 @@ from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.upkeep.reindex import encode_stored
 from searchengine.upkeep.verify import (
     COLUMN_RULES,
-    FIELDS,
-    METADATA,
-    NEXT_IDS,
-    NO_OBJECT,
     PASSAGE_RULES,
     UNPLACED,
     differing_rows,
-    is_object,
     verify,
 )
 
@@ -64,18 +57,6 @@ _NEEDED = ("encoder", "index", "tokenizer", "passages")  # settings without a de
 _MAX_NAMES = 20  # documents named in a report; the others are counted
 _KEYS = "SELECT key FROM documents WHERE"
 _SUPPLIED = "SELECT id FROM documents WHERE vectors NOT NULL"
-_MENDS = {
-    METADATA: (
-        "those last added are taken, else none",
-        (
-            f"UPDATE documents SET metadata = CASE WHEN {is_object('metadata')} THEN metadata "
-            f"WHEN {is_object('source')} THEN source ELSE '{{}}' END, source = NULL "
-            f"WHERE {NO_OBJECT}",
-        ),
-    ),
-    NEXT_IDS: ("larger than all now", CATCH_UP),
-    FIELDS: ("built again", REBUILD),
-}
 _ORPHANS = (
     f"DELETE FROM passages WHERE {UNPLACED} OR document NOT IN (SELECT id FROM documents)",
     "DELETE FROM tombstones",
@@ -177,7 +158,6 @@ def _check_database(path: Path) -> None:
     """Raise CollectionError if SQLite finds a damage in a database."""
     try:
         with closing(connect(path, "rw")) as connection:
-            outdated(connection, path)  # refuses a file of another version
             (fault,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
     except sqlite3.OperationalError as error:  # a full disk, a lock
         raise CollectionError(f"{path} cannot be read: {exhausted(error) or error}") from error
@@ -256,9 +236,8 @@ class _Tables:
 
     def _mend_columns(self) -> None:
         """Have columns hold what they must, and digests follow the texts that are stored."""
-        for what, broken in COLUMN_RULES.items():
+        for what, (broken, action, statements) in COLUMN_RULES.items():
             if rows := self._store.read(broken):
-                action, statements = _MENDS[what]
                 self.damage.append(f"{len(rows)} {what} → {action}")
                 for statement in statements:
                     self._store.connection.execute(statement)

@@ -1,6 +1,6 @@
 """The checks of verify: files, checksums, and that the tables agree."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from searchengine.backends.entries import all_entries
 from searchengine.backends.filters import sqlite as fields
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.folders import folder_errors, open_committed
-from searchengine.backends.folder.schema import BEHIND
+from searchengine.backends.folder.schema import BEHIND, CATCH_UP
 from searchengine.backends.folder.snapshot import Snapshot as FolderSnapshot
 from searchengine.backends.folder.store import SegmentRow, Store
 from searchengine.backends.opening import in_folder, is_url
@@ -22,25 +22,30 @@ _TRIES = 20  # segments may be replaced between the opening of a commit and that
 _ROWS_READ = 1 << 16  # passages compared at a time
 
 
-def is_object(column: str) -> str:
-    """A condition: a column holds a JSON object."""
+def _is_object(column: str) -> str:
     is_json = f"typeof({column}) = 'text' AND json_valid({column})"
     return f"(iif({is_json}, json_type({column}), '') = 'object')"
 
 
-NO_OBJECT = f"NOT {is_object('metadata')} OR source NOT NULL AND NOT {is_object('source')}"
-"""Of documents: their metadata, or those last added, are no JSON object."""
+_METADATA, _SOURCE = _is_object("metadata"), _is_object("source")
+_NO_OBJECT = f"NOT {_METADATA} OR source NOT NULL AND NOT {_SOURCE}"
 UNPLACED = "NOT EXISTS (SELECT 1 FROM segments WHERE passages.id BETWEEN base AND base + rows - 1)"
 """Of passages: no segment has a row for them."""
-METADATA = "documents with metadata that are no JSON object"
-NEXT_IDS = "next ids that are used already"
-FIELDS = "documents with other values in the index of metadata fields"
-COLUMN_RULES = {
-    METADATA: f"SELECT id FROM documents WHERE {NO_OBJECT}",
-    NEXT_IDS: BEHIND,
-    FIELDS: fields.FAULTS,
-}
-"""What there must not be → selects it."""
+COLUMN_RULES: dict[str, tuple[str, str, Sequence[str]]] = {
+    "documents with metadata that are no JSON object": (
+        f"SELECT id FROM documents WHERE {_NO_OBJECT}",
+        "those last added are taken, else none",
+        [
+            f"UPDATE documents SET metadata = CASE WHEN {_METADATA} THEN metadata "
+            f"WHEN {_SOURCE} THEN source ELSE '{{}}' END, source = NULL WHERE {_NO_OBJECT}"
+        ],
+    ),
+    "next ids that are used already": (BEHIND, "larger than all now", CATCH_UP),
+    "documents with other values in the index of metadata fields": (
+        fields.FAULTS, "built again", fields.REBUILD,
+    ),
+}  # fmt: skip
+"""What there must not be → selects it; how a repair mends it, and by which statements."""
 PASSAGE_RULES = {
     "passages without a row": f"SELECT document FROM passages WHERE {UNPLACED}",
     "passages that are deleted": (
@@ -54,7 +59,7 @@ PASSAGE_RULES = {
         "AND id NOT IN (SELECT document FROM passages)"
     ),
 }
-"""The same, whose documents must be encoded again."""
+"""What there must not be → selects the documents, which a repair encodes again."""
 
 
 def verify(collection: Backend) -> None:
@@ -116,7 +121,7 @@ def check_tables(snapshot: FolderSnapshot) -> None:
     """Check that tables, texts and the passages of segments agree. Raises CollectionError."""
     store = snapshot.store
     store.works()  # raises for one that makes no sense
-    _check_rules(store, COLUMN_RULES)
+    _check_rules(store, {what: broken for what, (broken, *_) in COLUMN_RULES.items()})
     for _, document in store.altered():
         raise altered_text(store.path.parent, document.key)
     _check_rules(store, PASSAGE_RULES)

@@ -24,7 +24,7 @@ from searchengine.engine import discard_reindex
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch
 from searchengine.indexer.segment import SegmentConfig
 from searchengine.ingest import ingestion, pipeline
-from searchengine.upkeep.reindex import FolderPlace, Reindexing
+from searchengine.upkeep.reindex import FolderPlace
 
 CONFIG = SegmentConfig(prefix=8)
 COUNT = 30
@@ -101,8 +101,7 @@ def _ranked(hits: Any) -> dict[str, float]:
 MOMENTS: list[tuple[type, str, int]] = [
     (Collection, "upsert", 1),
     (Collection, "upsert", 4),
-    (Reindexing, "follow", 2),
-    (Reindexing, "swap", 1),
+    (FolderPlace, "differing", 2),
     (FolderPlace, "replace_by", 1),
     (Scratch, "clear", 2),  # the first one is that of the new folder
 ]

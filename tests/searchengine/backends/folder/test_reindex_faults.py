@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from searchengine.encoders.functions import FunctionEncoder
 from searchengine.encoders.loading import CollectionEncoder
 from searchengine.engine import discard_reindex
 from searchengine.errors import CollectionError
-from searchengine.upkeep.reindex import Reindexing
+from searchengine.upkeep.reindex import FolderPlace
 
 
 def lengths(texts: Sequence[str]) -> np.ndarray:
@@ -40,16 +41,16 @@ def engine(tmp_path: Path) -> Iterator[SearchEngine]:
 def test_after_an_interruption_behind_the_commit_the_engine_goes_on(
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, owner: type, step: str
 ) -> None:
-    swap = Reindexing.swap
+    replace_by = FolderPlace.replace_by
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    def swapped(self: Reindexing) -> None:
+    def swapped(*arguments: Any) -> None:
         monkeypatch.setattr(owner, step, interrupted)
-        swap(self)
+        replace_by(*arguments)
 
-    monkeypatch.setattr(Reindexing, "swap", swapped)
+    monkeypatch.setattr(FolderPlace, "replace_by", swapped)
     with pytest.raises(KeyboardInterrupt):
         engine.reindex(other())
     monkeypatch.undo()
