@@ -202,9 +202,9 @@ _BUSY_MS = 5_000  # for readers, while another process recovers the log after a 
 _UPGRADING = 10  # seconds to wait for another process that upgrades the file
 # Bytes of SQLite's log from which it is folded into the file; it is cut to as many.
 FOLDED = 4 << 20
-# Bytes of the log, and times those of the file, from which readers are waited for; seconds after
-# which a reader of the same commit begins again meanwhile.
-OVERGROWN, REOPENED = (32 << 20, 2), 0.1
+# Bytes of the log from which readers are waited for; seconds after which a reader of the same
+# commit begins again meanwhile.
+OVERGROWN, REOPENED = 32 << 20, 0.1
 _STEPS = 20_000  # instructions of SQLite between two looks at the clock: about a millisecond
 _PATIENCE, _POLL = 1.0, 0.05  # seconds to wait for readers; between two looks at them
 
@@ -460,9 +460,7 @@ class Database:
     @property
     def overgrown(self) -> bool:
         """Whether readers should let go of the log."""
-        with suppress(OSError):
-            return self.log_bytes > max(OVERGROWN[0], OVERGROWN[1] * self.path.stat().st_size)
-        return False
+        return self.log_bytes > OVERGROWN
 
     def copy_to(self, path: Path) -> None:
         """Write the database as this connection sees it to a new file."""

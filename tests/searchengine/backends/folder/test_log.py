@@ -22,7 +22,7 @@ _UNIT = 1 << 18
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A collection whose log is large from two units on, in processes forked from now on."""
-    monkeypatch.setattr(database, "OVERGROWN", (2 * _UNIT, 0))
+    monkeypatch.setattr(database, "OVERGROWN", 2 * _UNIT)
     monkeypatch.setattr(database, "FOLDED", _UNIT)
     monkeypatch.setattr("searchengine.backends.folder.collection.FOLDED", _UNIT)
     path = tmp_path / "words.index"
