@@ -10,6 +10,7 @@ from searchengine import SearchEngine
 from searchengine.backends import terms
 from searchengine.backends.synonyms import phrases
 from searchengine.corpus.analyzer import Analyzer
+from searchengine.corpus.language_traits import function_words
 
 TITLE = 2.0  # the weight of a title's word (docs/searching.md)
 
@@ -39,7 +40,7 @@ def bm25(texts: Mapping[str, tuple[str, str]], used: Analyzer, question: str) ->
         return any(often(key, term) for key in texts)
 
     scores: Counter[str] = Counter()
-    functions, orders = terms.functions_of((used,)), terms.orders_of([used])
+    functions, orders = function_words(used.languages), used.orders
     asked = terms.asked_terms(terms.counted_names(question, functions), orders, occurs)
     joined = dict.fromkeys(terms.joined_words(question, functions), terms.JOINED)
     asked = {**terms.asked_terms(joined, orders, lambda _: False), **asked}

@@ -13,11 +13,10 @@ from searchengine.backends.terms import (
     Term,
     asked_terms,
     counted_names,
-    functions_of,
     joined_words,
-    orders_of,
 )
 from searchengine.corpus.analyzer import Analyzer
+from searchengine.corpus.language_traits import function_words
 from searchengine.indexer.search.bm25 import weight
 from searchengine.indexer.storage.words_file import K1
 
@@ -56,14 +55,14 @@ def search(
     index: Index,
     best: Best,
     question: str,
-    analyzers: tuple[Analyzer, ...],
+    analyzer: Analyzer,
     k: int,
     synonyms: Mapping[str, float],
 ) -> WordScores:
     """The k best documents that share a word with the question: (id, BM25), by (−score, id).
 
     `question` is text and never syntax: a document needs one of its words. Scores are positive, and
-    comparable within one result only. A question without words has no results. `analyzers`: by
+    comparable within one result only. A question without words has no results. `analyzer`: by
     which documents became terms. `synonyms`: other words to search for, see `synonyms`.
 
     A term weighs the square root of its occurrences in the question: nDCG@10 of questions of 150
@@ -74,7 +73,7 @@ def search(
     Terms in half of the documents or more count only if there are fewer than k with another one:
     their inverse document frequency is nearly 0, and they take most of the time.
     """
-    terms, joined = _terms(index, question, analyzers, synonyms)
+    terms, joined = _terms(index, question, analyzer, synonyms)
     documents = index.documents
     half = (documents + 1) // 2
     every = {**joined, **terms}
@@ -99,10 +98,10 @@ def search(
 
 
 def _terms(
-    index: Index, question: str, analyzers: tuple[Analyzer, ...], synonyms: Mapping[str, float]
+    index: Index, question: str, analyzer: Analyzer, synonyms: Mapping[str, float]
 ) -> tuple[dict[Term, float], dict[Term, float]]:
     """The terms of a question, how often each counts, and the same of those that join two words."""
-    functions, orders = functions_of(analyzers), orders_of(analyzers)
+    functions, orders = function_words(analyzer.languages), analyzer.orders
     words = counted_names(question, functions)
     words |= {word: share**2 for word, share in synonyms.items()}  # `search` takes the root
     pairs = dict.fromkeys(joined_words(question, functions), JOINED)

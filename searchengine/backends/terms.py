@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from searchengine.corpus.analyzer import Analyzer, Cut, cutter, names
-from searchengine.corpus.language_traits import UNSPACED_OR_KOREAN, function_words
+from searchengine.corpus.language_traits import UNSPACED_OR_KOREAN
 from searchengine.indexer.arrays import Doubles
 from searchengine.indexer.storage.words_file import Counted
 
@@ -135,13 +135,6 @@ def counted_names(question: str, functions: Set[str]) -> dict[str, float]:
     }
 
 
-@lru_cache(8)
-def functions_of(analyzers: tuple[Analyzer, ...]) -> frozenset[str]:
-    """The function words of the languages of analyzers; of none, the English ones."""
-    languages = dict.fromkeys(code for used in analyzers for code in used.languages)
-    return function_words(tuple(languages))
-
-
 def asked_terms(
     words: Mapping[str, float],
     orders: Orders,
@@ -151,7 +144,7 @@ def asked_terms(
 
     A word is one term, whatever forms it has by language, and so are words that share a form. A
     name as a whole counts if a document has it; then its parts count less, or the whole of a word
-    with hyphens. `orders`: of the languages, as `orders_of` gives them.
+    with hyphens. `orders`: those of the analyzer.
     """
     weights, first = dict[Term, float](), dict[bytes, Term]()
     for word, times in words.items():
@@ -171,11 +164,6 @@ def asked_terms(
                 for form in () if term.unfinished else term.forms:
                     first[form] = term
     return weights
-
-
-def orders_of(analyzers: Sequence[Analyzer]) -> Orders:
-    """The orders of the languages by which documents may have terms."""
-    return tuple(order for used in analyzers for order in used.orders)
 
 
 def joined_words(question: str, functions: Set[str]) -> list[str]:

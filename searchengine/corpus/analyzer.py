@@ -158,7 +158,7 @@ class Analyzer:
         return self._order(*identify_languages(["\n".join(prose(normalized(text)))]))
 
     @property
-    def orders(self) -> list[tuple[str, ...]]:
+    def orders(self) -> tuple[tuple[str, ...], ...]:
         """The orders of the languages by which the terms of texts may be made.
 
         First the present one, by which those of short texts are made. Only that one unless there
@@ -166,7 +166,7 @@ class Analyzer:
         """
         scripts = [ALGORITHMS[name][1] for name in self.languages if name in ALGORITHMS]
         others = self.languages if len({*scripts}) < len(scripts) else ()
-        return list(dict.fromkeys([self.languages, *map(self._order, others)]))
+        return tuple(dict.fromkeys([self.languages, *map(self._order, others)]))
 
     def _order(self, first: str | None) -> tuple[str, ...]:
         """The languages, one of them first."""

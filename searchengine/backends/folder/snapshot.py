@@ -248,7 +248,7 @@ class Snapshot(contract.Snapshot):
 
         allowed = self._matching(where, required)
         ranker = partial(words.best, allowed=allowed, first=first)
-        scored = lexical.search(words, ranker, question, words.analyzers, k, synonyms)
+        scored = lexical.search(words, ranker, question, words.analyzer, k, synonyms)
         scored.first = first
         return scored
 
@@ -268,7 +268,7 @@ class Snapshot(contract.Snapshot):
             found.append(self.documents_of(passages))
         ids = in_all(found).tolist()
         rows = texts_of(self.store.scan, ids)
-        has = partial(contains, analyzers=words.analyzers)
+        has = partial(contains, used=words.analyzer)
         kept = [ids[row] for row, text in rows if all(has(text, each) for each in phrases)]
         return np.array(kept, np.int64)
 

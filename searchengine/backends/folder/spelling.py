@@ -15,9 +15,9 @@ from functools import cache, lru_cache, partial
 from searchengine.backends import limits
 from searchengine.backends.folder.words import WordIndex, texts_of
 from searchengine.backends.synonyms import phrases
-from searchengine.backends.terms import Term, functions_of
+from searchengine.backends.terms import Term
 from searchengine.corpus.analyzer import folded, normalized, runs, stems, unaccented
-from searchengine.corpus.language_traits import UNSPACED_OR_KOREAN
+from searchengine.corpus.language_traits import UNSPACED_OR_KOREAN, function_words
 
 _LIMIT = 20.0  # how likely an error must be; chosen with the weights on nine collections
 _WORD = re.compile(r"[^\W\d_]+(?:[^\W\d_]|[\u0300-\u036f])*")
@@ -32,10 +32,9 @@ class Speller:
         self._words, self._right = words, frozenset(right)
         self._has = lru_cache(1 << 16)(words.has)
         self._sample = cache(partial(_sampled, words))
-        self._functions = functions_of(words.analyzers)
-        languages = dict.fromkeys(used.languages for used in words.analyzers)
-        self._language, self._stems = (first := next(iter(languages))), [*map(stems, languages)]
-        self._fold: Callable[[str], str] = lambda text: unaccented(folded(text, first), first)
+        self._language = language = words.analyzer.languages
+        self._functions, self._stem = function_words(language), stems(language)
+        self._fold: Callable[[str], str] = lambda text: unaccented(folded(text, language), language)
 
     def replacements(self, question: str) -> dict[tuple[int, int], str]:
         """Where a word is in a question that no document has → what to search for instead."""
@@ -73,14 +72,14 @@ class Speller:
         edits = self._edits(plain)
         if not all(map(self._has, self._functions.intersection(edits))):
             return None  # nearest to a word of grammar
-        for stem in self._stems:
-            for form, weight in edits.items():
-                forms.setdefault(stem(form).encode(), {})[unaccented(form, self._language)] = weight
+        for form, weight in edits.items():
+            plain_form = unaccented(form, self._language)
+            forms.setdefault(self._stem(form).encode(), {})[plain_form] = weight
         parts = self._words.parts.values()
         known = {term for part in parts for term in part.postings.known.intersection(forms)}
         near = sorted(term for term in known if self._words.count(Term((term,))))
         sample, size, _ = self._sample()
-        typed, likely = f" {self._stems[0](plain)} ", dict[bytes, float]()
+        typed, likely = f" {self._stem(plain)} ", dict[bytes, float]()
         counts = {(t := typed[i : i + 3]): sample.count(t.encode()) for i in range(len(typed) - 2)}
         for term in near:
             new = [n for triple, n in counts.items() if triple not in f" {term.decode()} "]

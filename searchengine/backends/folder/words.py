@@ -42,7 +42,7 @@ class WordIndex:
         parts: the segments, the largest first.
         documents: number of documents.
         average: their mean length, in words.
-        analyzers: how texts became terms: one, until old segments are merged.
+        analyzer: how texts became terms.
         store: the tables of the snapshot.
         documents_of: the documents of passages, in their order.
     """
@@ -52,15 +52,13 @@ class WordIndex:
         store: Store,
         segments: Mapping[SegmentRow, Segment],
         live: Mapping[SegmentRow, Allowed | None],
-        used: Analyzer,
+        analyzer: Analyzer,
         documents_of: Callable[[Ids], Ids],
     ) -> None:
-        """The index of one commit, of the documents that have passages. `used`: of new ones."""
+        """The index of one commit, of the documents that have passages."""
         self.documents_of = documents_of
         files = {row: segment.words for row, segment in segments.items()}
         parts = {row: Words(file, live[row]) for row, file in files.items() if file is not None}
-        noted = (part.postings.notes["terms"].partition(" ")[0] for part in parts.values())
-        analyzers = dict.fromkeys([used, *map(Analyzer.parse, noted)])
         self.store = store
         self.parts: Mapping[SegmentRow, Words] = dict(
             sorted(parts.items(), key=lambda item: -item[1].documents)
@@ -68,7 +66,7 @@ class WordIndex:
         self.documents = sum(part.documents for part in parts.values())
         tokens = sum(part.tokens for part in parts.values())
         self.average = tokens / max(1, self.documents) or 1.0
-        self.analyzers = tuple(analyzers)
+        self.analyzer = analyzer
         self._counts: dict[Term, int] = {}
 
     def count(self, term: Term) -> int:
@@ -92,7 +90,7 @@ class WordIndex:
 
     def terms(self, words: Iterable[str]) -> list[Term]:
         """The terms of words by all languages, of names the parts alone."""
-        asked, orders = dict.fromkeys(words, 1.0), terms.orders_of(self.analyzers)
+        asked, orders = dict.fromkeys(words, 1.0), self.analyzer.orders
         return [*terms.asked_terms(asked, orders, lambda _: False)]
 
     def best(
@@ -179,26 +177,25 @@ def in_all(ids: Sequence[Ids]) -> Ids:
     return common
 
 
-def contains(text: Text, phrase: str, analyzers: Sequence[Analyzer]) -> bool:
+def contains(text: Text, phrase: str, used: Analyzer) -> bool:
     """Whether the title or the text has the words of a phrase, one after the other.
 
     Marks between them, case and endings count as they do for the analyzer. The last word may go on
     where words have no spaces.
     """
-    for used in analyzers:
-        for column in (text.title, text.text):
-            order = used.order_of(column)
-            if not (cuts := used.cuts(phrase, order)):
-                continue
-            *before, last = cuts
-            wanted = [*(part for cut in before for part in cut.parts), *last.asked]
-            end, parts = "" if len(wanted[-1]) < last.size else " ", list[str]()
-            for piece in _PIECES.finditer(column):
-                limits.check()
-                of_piece = (part for cut in used.cuts(piece[0], order) for part in cut.parts)
-                parts = [*parts[-len(wanted) :], *of_piece]
-                if f" {' '.join(wanted)}{end}" in f" {' '.join(parts)} ":
-                    return True
+    for column in (text.title, text.text):
+        order = used.order_of(column)
+        if not (cuts := used.cuts(phrase, order)):
+            continue
+        *before, last = cuts
+        wanted = [*(part for cut in before for part in cut.parts), *last.asked]
+        end, parts = "" if len(wanted[-1]) < last.size else " ", list[str]()
+        for piece in _PIECES.finditer(column):
+            limits.check()
+            of_piece = (part for cut in used.cuts(piece[0], order) for part in cut.parts)
+            parts = [*parts[-len(wanted) :], *of_piece]
+            if f" {' '.join(wanted)}{end}" in f" {' '.join(parts)} ":
+                return True
     return False
 
 

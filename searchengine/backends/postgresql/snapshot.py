@@ -206,7 +206,7 @@ class PostgresSnapshot(Snapshot):
         index = words.Index(self._run, (holds, values))
         self._count, question = index.documents, words.storable(question)
         synonyms = synonyms_of(question, self.settings)
-        return lexical.search(index, index.best, question, (self._analyzer,), k, synonyms)
+        return lexical.search(index, index.best, question, self._analyzer, k, synonyms)
 
     def replacements(self, question: str) -> Mapping[tuple[int, int], str]:
         return {}

@@ -92,6 +92,6 @@ def test_of_several_languages_in_a_script_that_of_the_text_counts() -> None:
     assert terms_of(analyzer, russian) == terms_of(Analyzer.parse("stem:ru"), russian)
     french = "Les baleines dorment dans la mer et les oiseaux volent dans le ciel."
     assert terms_of(analyzer, french) == terms_of(Analyzer.parse("stem:en"), french)
-    assert analyzer.orders == [("en", "de", "ru"), ("de", "en", "ru"), ("ru", "en", "de")]
-    assert Analyzer.parse("stem:ru,de").orders == [("ru", "de")]
+    assert analyzer.orders == (("en", "de", "ru"), ("de", "en", "ru"), ("ru", "en", "de"))
+    assert Analyzer.parse("stem:ru,de").orders == (("ru", "de"),)
     assert analyzer.label.startswith(f"stem:en,de,ru (terms {TERMS}, ")
