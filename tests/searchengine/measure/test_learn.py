@@ -129,6 +129,25 @@ def test_what_is_not_better_is_not_stored(where: Any) -> None:
         assert answers(engine) == before
 
 
+@pytest.mark.long
+def test_the_default_mode_decides(tmp_path: Path) -> None:
+    """Where words mislead, a hybrid search gains less than one by vectors; its weight stays."""
+    word = [str(i).translate(_LETTERS) for i in range(COUNT)]  # numbers are found by themselves
+    pairs = [(f"qq{word[i]} {i + j}", f"d{i}") for i in range(COUNT) for j in (209, 211)]
+    questions = {text: text for text, _ in pairs}, {text: {name: 1} for text, name in pairs}
+    with SearchEngine.create(
+        tmp_path / "c", Rotated(), passages=False, tokenizer="unicode"
+    ) as engine:
+        engine.add({"_id": f"d{i}", "text": f"nn{word[i]} {i + 210}"} for i in range(COUNT))
+        engine.set_default("hybrid", 0.3)
+        learning = learn(engine, *questions)
+        assert learning.stored and learning.mode == "hybrid" and engine.stats().weight == 0.3
+        vector, hybrid = learning.figures["vector"], learning.figures["hybrid"]
+        assert vector["before"] > hybrid["before"] and vector["after"] > hybrid["after"]
+        gain = hybrid["after"] - hybrid["before"]
+        assert learning.comparison.difference == pytest.approx(gain) and gain > 0.1
+
+
 def test_words_alone_and_unknown_documents_are_refused(tmp_path: Path) -> None:
     queries, qrels = judged()
     with create(tmp_path / "c", tokenizer="unicode") as engine:
