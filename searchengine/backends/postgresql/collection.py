@@ -246,17 +246,16 @@ class PostgresCollection(Backend):
         One process at a time has it. Raises CollectionBusy.
         """
         with self._reindexing():
-            if not self.exists(*self._beside):
+            if not self.exists(self._url, BESIDE):
                 analyzer = Analyzer.parse(self.settings["tokenizer"])
-                url, end = self._beside
-                self.create(url, {**settings}, analyzer, end).close()
-            with closing(type(self)(*self._beside)) as other:
+                self.create(self._url, settings, analyzer, BESIDE).close()
+            with closing(type(self)(self._url, BESIDE)) as other:
                 yield other
 
     def discard(self) -> bool:
         """Drop the pending reindex; whether there was one. Raises CollectionBusy."""
         with self._reindexing() as connection:
-            if is_pending := self.exists(*self._beside):
+            if is_pending := self.exists(self._url, BESIDE):
                 connection.execute(f'DROP SCHEMA "{self._connections.schema}{BESIDE}" CASCADE')
             return is_pending
 
@@ -273,11 +272,6 @@ class PostgresCollection(Backend):
                 yield connection
             finally:
                 connection.execute("SELECT pg_advisory_unlock_all()")
-
-    @property
-    def _beside(self) -> tuple[str, str]:
-        """The collection that a reindex builds: the URL, and the end of its schema."""
-        return f"{self._url.partition('#')[0]}#{self._connections.schema}", BESIDE
 
     def differing(self, other: "PostgresCollection") -> list[tuple[str, bool]]:
         """The documents that a collection beside this one lacks, has too many or with another text.
