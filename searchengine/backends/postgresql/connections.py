@@ -56,8 +56,6 @@ each by one connection, so that a transaction sees one commit of a node."""
 _CONNECTIONS = 16
 _WAIT, _SOON = 10.0, 0.5  # seconds to wait for a connection, and until the reason is asked for
 _TRIES = 12
-_SERVER = re.compile(r".*connection to server (at|on) .*? failed: ")
-"""Comes before the reason; names of hosts and folders must not be taken for one."""
 _CONFLICTS = errors.SerializationFailure, errors.DeadlockDetected, errors.UniqueViolation
 T = TypeVar("T")
 # Of an error that a call raises, psycopg need not write to the terminal too.
@@ -250,7 +248,7 @@ _SENTENCES: list[tuple[Any, str, type[Exception], str]] = [
         "and PGPASSWORD, or in ~/.pgpass, or create the database: createdb NAME",
     ),
     (
-        _LOST, "refused|No such|timeout|starting|shutting|too many", BackendUnavailable,
+        _LOST, "refused|resolve|No such|timeout|starting|shutting|too many", BackendUnavailable,
         "cannot be reached ({reason}); check the URL and whether the server runs, or try again",
     ),
     (_LOST, "", BackendUnavailable, "the connection was lost ({reason}); try again"),
@@ -269,8 +267,6 @@ def _check(connection: Connection) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """The first line of a message of the server."""
-    lines = [line for line in str(error).splitlines() if line.strip() and line[0] != "\t"]
-    lines = lines or [type(error).__name__]
-    text = lines[-1] if lines[0].startswith("connection") and len(lines) > 1 else lines[0]
-    return _SERVER.sub("", text).strip()
+    """The first line of a message of the server, without the address that it begins with."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].rpartition(" failed: ")[2]
