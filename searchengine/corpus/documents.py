@@ -241,19 +241,17 @@ def rows_of(records: Any) -> Iterable[object]:
     """
     if isinstance(records, str | Mapping):
         raise QueryError("add takes an iterable of documents; put one document into a list")
-    columns = getattr(records, "columns", ())
-    if hasattr(records, "iter_rows") or (hasattr(records, "to_dict") and len(columns)):
-        if len({*columns}) < len(columns):
+    if hasattr(records, "iter_rows"):
+        rows = records.iter_rows(named=True)
+    elif hasattr(records, "to_dict") and hasattr(records, "columns"):
+        if not records.columns.is_unique:
             raise CorpusError("a column name occurs twice in the DataFrame; rename one of the two")
-        is_polars = hasattr(records, "iter_rows")
-        rows = records.iter_rows(named=True) if is_polars else records.to_dict(orient="records")
+        rows = records.to_dict(orient="records")
     elif isinstance(records, Iterable):
         return records
     else:
-        raise QueryError(
-            "add takes an iterable of documents, or a pandas or polars DataFrame, got "
-            f"{type(records).__name__}"
-        )
+        what = f"add takes documents, or a pandas or polars DataFrame, got {type(records).__name__}"
+        raise QueryError(what)
     # In a table every row has every column: None is a missing value.
     return ({n: v for n, v in row.items() if v is not None or n in _OWN} for row in rows)
 
