@@ -52,6 +52,7 @@ _READABLE = (
 )
 _SQLITE = "; of a database pipe the rows: sqlite-utils rows FILE TABLE --nl | searchengine index -"
 _HINTS = {".npy": "; vectors come with documents: --vectors FILE.npy", ".db": _SQLITE}
+_IGNORED = "ignored by .gitignore (--no-gitignore reads them)"
 _NO_TEXT = "has no text; if it shows pictures, run OCR first, for example ocrmypdf"
 _DATABASE = "documents.db"  # a folder that holds it is a collection
 _Rules = tuple[tuple[Path, GitIgnoreSpec], ...]  # folders with a .gitignore, from above
@@ -119,25 +120,19 @@ class Unread:
     """Files of a folder without documents.
 
     Attributes:
-        kinds: suffix, "linked folder" or the like → number of files of a kind that is not read.
+        kinds: suffix, "linked folder" or the like → number of files and folders that are not read.
         failed: messages of files that could not be read.
-        ignored: number of files and folders that a .gitignore leaves out.
     """
 
     kinds: Counter[str] = field(default_factory=Counter)
     failed: LeftOut = field(default_factory=LeftOut)
-    ignored: int = 0
 
     def sentence(self) -> str:
         """A sentence on the skipped files, by kind, most frequent first; "" without such files."""
-        texts = []
-        if total := sum(self.kinds.values()):
-            kinds = ", ".join(f"{n:,} {name}" for name, n in self.kinds.most_common())
-            entries = "entry" if total == 1 else "entries"
-            texts.append(f"{total:,} {entries} of other kinds skipped: {kinds}")
-        if self.ignored:
-            texts.append(f"{self.ignored:,} ignored by .gitignore (--no-gitignore reads them)")
-        return "; ".join(texts)
+        if not (total := sum(self.kinds.values())):
+            return ""
+        kinds = ", ".join(f"{n:,} {name}" for name, n in self.kinds.most_common())
+        return f"{total:,} {'entry' if total == 1 else 'entries'} of other kinds skipped: {kinds}"
 
 
 def folder_files(folder: Path, unread: Unread, gitignore: bool = True) -> list[Path]:
@@ -178,7 +173,7 @@ def _walk(folder: Path, unread: Unread, gitignore: bool) -> Iterator[Path]:
         rules = _rules_in(place, rules, gitignore)
         found = [(Path(entry), entry.is_dir(follow_symlinks=False)) for entry in entries]
         kept = [each for each in found if not _is_ignored(*each, rules)]
-        unread.ignored += len(found) - len(kept)
+        unread.kinds += Counter({_IGNORED: len(found) - len(kept)})
         folders += [(path, rules) for path, is_folder in kept if is_folder]
         yield from (path for path, is_folder in kept if not is_folder)
 

@@ -109,9 +109,8 @@ class FolderSync:
         check_corpus(self.folder)
         if not self.folder.is_dir():
             raise CorpusError(f"{self.folder} is not a folder; name the folder to mirror")
-        now, listed = time.time(), Unread()
-        stamps = {path: _stamp(self.folder / path) for path in self._list(listed)}
-        unread.kinds, unread.ignored = listed.kinds, listed.ignored
+        now = time.time()
+        stamps = {path: _stamp(self.folder / path) for path in self._list(unread)}
         self.files = {path: stamp for path, stamp in stamps.items() if stamp}
         if is_other := self._reader != (identity := self._collection.identity):
             self._read, self._reader = {}, identity
