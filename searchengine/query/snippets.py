@@ -1,7 +1,7 @@
 """The part of a text to show for a question, and the words of the question in it.
 
-Words are those of the analyzer, so that what is found is marked: by their stems, names by their
-parts, and in scripts without spaces every two or three letters.
+Words are those of the analyzer, so that what is found is marked: by their stems, names as a
+whole, and in scripts without spaces every two or three letters.
 """
 
 import re
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from searchengine.backends.terms import joined_words
-from searchengine.corpus.analyzer import DEFAULT, Analyzer, Cut, cutter, names, pieces, placed_names
+from searchengine.corpus.analyzer import DEFAULT, Analyzer, cutter, names, placed_names
 from searchengine.corpus.language_traits import function_words, is_code
 from searchengine.corpus.sentences import sentence_ends
 
@@ -59,8 +59,7 @@ def snippet(
     passage = _lines(text, low, high) if code else " ".join(text[low:high].split())
     if len(passage) <= width:
         return passage
-    shown = _densest(_matches(passage, question, analyzer), width)
-    first, last = (shown[0].start, max(match.end for match in shown)) if shown else (0, 0)
+    first, last = _densest(_matches(passage, question, analyzer), width)
     near = max(0, last - width - _BEFORE)
     ends = (near + stop for stop in sentence_ends(passage[near : first + 3]))
     if code:
@@ -149,31 +148,18 @@ class _Asked:
         self.beginnings = cut_short, np.array([*map(len, terms)], np.float64)
 
     def found(self, words: Sequence[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
-        """Where the names of a text have terms that are wanted: offsets, term."""
-        return [
-            (start + first, start + last, term)
-            for start, _, name in words
-            if (cut := self.cut(name)).size
-            or not self.wanted.isdisjoint((cut.whole, *cut.parts, *cut.inner))
-            for first, last, term in self._spans(name, cut)
-        ]
-
-    def _spans(self, name: str, cut: Cut) -> list[tuple[int, int, str]]:
-        """The same in one name."""
-        found, at = list[tuple[int, int, str]](), 0
-        if cut.size:
-            for term in self.wanted:
-                at = name.find(term)
-                while at >= 0:
-                    found.append((at, at + len(term), term))
-                    at = name.find(term, at + 1)
-            return sorted(found)
-        for part in [name] if cut.whole in self.wanted else re.split("[.:@°#+/]+", name):
-            for piece in [part] if self.cut(part).whole in self.wanted else pieces(part):
-                at, of_piece = name.index(piece, at) + len(piece), self.cut(piece)
-                if (term := of_piece.whole or "".join(of_piece.parts)) in self.wanted:
-                    found.append((at - len(piece), at, term))
-        return found
+        """Where a text has terms that are wanted: offsets of a name or a part of a run, term."""
+        found = list[tuple[int, int, str]]()
+        for start, end, name in words:
+            cut, wanted = self.cut(name), self.wanted
+            if cut.size:
+                for term in wanted:
+                    places = (m.start() for m in re.finditer(f"(?={re.escape(term)})", name))
+                    found += [(start + at, start + at + len(term), term) for at in places]
+            else:
+                terms = (cut.whole,) if cut.whole in wanted else (*cut.parts, *cut.inner)
+                found += [(start, end, term) for term in terms if term in wanted]
+        return sorted(found)
 
 
 _asked = lru_cache(64)(_Asked)  # the hits of a question need the same
@@ -198,10 +184,10 @@ def _matches(text: str, question: str, analyzer: Analyzer) -> list[Match]:
     ]
 
 
-def _densest(matches: Sequence[Match], width: int) -> list[Match]:
-    """The first matches of the different words that weigh most together within `width`."""
+def _densest(matches: Sequence[Match], width: int) -> Span:
+    """Where the different words are that weigh most together within `width`; or (0, 0)."""
     telling = [match for match in matches if match.weight and match.end - match.start <= width]
-    best, most = list[Match](), 0
+    best, most = (0, 0), 0
     for i, first in enumerate(telling):
         inside: dict[str, Match] = {}
         for match in telling[i : i + width]:
@@ -210,5 +196,5 @@ def _densest(matches: Sequence[Match], width: int) -> list[Match]:
             inside.setdefault(match.term, match)
         weight = sum(match.weight for match in inside.values())
         if weight > most:
-            best, most = list(inside.values()), weight
+            best, most = (first.start, max(match.end for match in inside.values())), weight
     return best
