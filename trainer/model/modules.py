@@ -9,7 +9,7 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -213,21 +213,14 @@ class Classifier(nn.Module):
         return [self.labels[place] for place in self(rows, dim).argmax(dim=1).tolist()]
 
 
-Module = TypeVar("Module", bound=nn.Module)
-
-
-def lowered(module: Module, dtype: torch.dtype, device: torch.device) -> Module:
+def lowered(module: SentenceModule, dtype: torch.dtype, device: torch.device) -> SentenceModule:
     """A copy for inference on a device, whose `transformer` computes in this type.
 
-    No weight of the transformer is copied in float32 on the way. What no model file has, such as
-    the frequencies of rotary positions, stays in float32, as transformers loads it: rounded, they
-    would move far positions.
+    No weight of the transformer is copied in float32 on the way. What is no weight, such as the
+    frequencies of rotary positions, stays in float32: rounded, they would move far positions.
     """
-    network = cast(nn.Module, module.transformer)
-    copies: dict[int, Any] = {}  # by the weight's id: weights that layers share are copied once
-    for tensor in (*network.parameters(), *network.state_dict(keep_vars=True).values()):
-        if id(tensor) not in copies and isinstance(tensor, Tensor) and tensor.is_floating_point():
-            values = tensor.detach().to(device, dtype, copy=True)
-            is_weight = isinstance(tensor, nn.Parameter)
-            copies[id(tensor)] = nn.Parameter(values, requires_grad=False) if is_weight else values
+    copies: dict[int, Any] = {  # by the weight's id: weights that layers share are copied once
+        id(weight): nn.Parameter(weight.detach().to(device, dtype, copy=True), requires_grad=False)
+        for weight in module.transformer.parameters()
+    }
     return copy.deepcopy(module, copies).eval().to(device)
