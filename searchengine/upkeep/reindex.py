@@ -132,7 +132,7 @@ def _follow(
     if gone := [key for key, is_stored in differing if not is_stored]:
         target.delete(gone, None)
     changed = [key for key, is_stored in differing if is_stored]
-    encode_stored(source, changed, target, lambda: reader, progress)
+    encode_stored(source, changed, target, reader, progress)
     return len(differing)
 
 
@@ -277,7 +277,7 @@ def encode_stored(
     source: Backend,
     keys: Sequence[str],
     target: Backend,
-    readers: Callable[[], PassageReader],
+    reader: PassageReader,
     progress: Progress | None,
 ) -> None:
     """Add stored documents to a collection by ordinary ingestion: cut, encoded and committed."""
@@ -288,7 +288,7 @@ def encode_stored(
 
     options = AddOptions(progress=report, building=progress)
     with suppress(EmptyCorpus):  # others have deleted them meanwhile
-        add(target, _documents(source, keys), options, readers)
+        add(target, _documents(source, keys), options, lambda: reader)
 
 
 def _documents(source: Backend, keys: Sequence[str]) -> Iterator[Document]:

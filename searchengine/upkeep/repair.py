@@ -137,7 +137,7 @@ def repair(
     if keys:
         with closing(Collection(path, wait)) as collection:
             reader = PassageReader(loaded, collection.settings)
-            encode_stored(collection, keys, collection, lambda: reader, progress)
+            encode_stored(collection, keys, collection, reader, progress)
     complaint = None
     try:
         with closing(Collection(path)) as collection:

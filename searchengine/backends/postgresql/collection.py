@@ -41,7 +41,7 @@ from searchengine.backends.postgresql.words import vector_of
 from searchengine.corpus.analyzer import DEFAULT, Analyzer, Tokenizer
 from searchengine.errors import CollectionBusy, CollectionError, CorpusError
 from searchengine.indexer.arrays import Floats, unit_rows
-from searchengine.indexer.config import FLAT_BELOW, RotationKind
+from searchengine.indexer.config import FLAT_BELOW, RotationKind, SegmentConfig
 from searchengine.indexer.storage.rotation import pca
 
 _DOCUMENT = {
@@ -221,12 +221,15 @@ class PostgresCollection(Backend):
             if connection.execute(sql, (FLAT_BELOW,)).fetchone() != (True,):
                 return
 
-        def build(connection: Connection, revision: str) -> None:
-            if not self._current(connection, revision).indexed:  # nor has another process
+        def work(connection: Connection, revision: str) -> None:
+            state = self._current(connection, revision)
+            if not state.fitted:
+                self._fit(connection, state.config)
+            elif not state.indexed:  # nor has another process built it
                 tables.build_graph(connection)
 
-        self._connections.write(self._fit, alone=True)
-        self._connections.write(build, alone=True)
+        for _ in range(2):
+            self._connections.write(work, alone=True)
         self.refresh()
 
     def refresh(self) -> None:
@@ -315,14 +318,12 @@ class PostgresCollection(Backend):
         self._state = state
         return state
 
-    def _fit(self, connection: Connection, revision: str) -> None:
-        """Fit the rotation, unless it is, and write the prefixes of all passages."""
-        if self._current(connection, revision).fitted:
-            return
+    def _fit(self, connection: Connection, config: SegmentConfig) -> None:
+        """Fit the rotation, and write the prefixes of all passages."""
         cursor = connection.cursor(binary=True)
         sql = f"SELECT vector FROM passages ORDER BY random() LIMIT {_SAMPLE}"
         sample = _vectors(cursor.execute(sql).fetchall())
-        config, matrix = self._state.config, None
+        matrix = None
         if config.rotation is not RotationKind.IDENTITY:
             matrix = pca([sample], config.prefix)
         tables.set_rotation(connection, matrix)
