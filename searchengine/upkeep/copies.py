@@ -50,12 +50,11 @@ def backup(collection: Collection, path: Path) -> None:
 
         with settled(collection, link) as snapshot:
             sync_folder(segments)
+            check_pages(snapshot.store, "quick_check")
             snapshot.store.copy_to(scratch / "documents.db")
-            with Store(scratch / "documents.db") as store:
-                with store.transaction():
-                    # What others are doing belongs to the folder that was copied.
-                    store.execute("DELETE FROM pending")
-                check_pages(store, "quick_check", snapshot.store)
+            with Store(scratch / "documents.db") as store, store.transaction():
+                # What others are doing belongs to the folder that was copied.
+                store.execute("DELETE FROM pending")
 
 
 def link_segment(source: Path, segment: Segment, parent: Path, *, passages: bool = True) -> Path:

@@ -111,10 +111,10 @@ def check_segment(collection: Collection, row: SegmentRow) -> None:
             pass
 
 
-def check_pages(store: Store, pragma: str, source: Store | None = None) -> None:
-    """Have SQLite check the file of a store, or of a copy of `source`. Raises CollectionError."""
+def check_pages(store: Store, pragma: str) -> None:
+    """Have SQLite check the file of a store. Raises CollectionError."""
     if (complaint := store.scan(f"PRAGMA {pragma}")[0][0]) != "ok":
-        raise (source or store).damaged(" ".join(complaint.split()))
+        raise store.damaged(" ".join(complaint.split()))
 
 
 def check_tables(snapshot: FolderSnapshot) -> None:
