@@ -347,13 +347,12 @@ them a space and an accent of what follows."""
 _APART = re.compile(f"[{ACCENTS}]|(?<=\\S)(?=[{SIGNS}{FRACTIONS}])|(?<=[{SIGNS}])(?=\\S)")
 # The marks and letters that NFKC may join with the character before: all with an accent's class,
 # vowels and ends of Hangul syllables, vowel signs of Indian scripts, and Japanese voiced marks.
-_CLUSTER = re.compile(
-    ".[\u0300-\u036f\u0483-\u0487\u0591-\u05c7\u0610-\u065f\u06d6-\u06ed\u093c-\u0dff\u1161-\u11ff"
-    "\u1b34\u1b35\u1dc0-\u1dff\u20d0-\u20f0\u3099\u309a\uff9e\uff9f\uffc2-\uffdc]*",
-    re.DOTALL,
+_MARKS = (
+    "[\u0300-\u036f\u0483-\u0487\u0591-\u05c7\u0610-\u065f\u06d6-\u06ed\u093c-\u0dff\u1161-\u11ff"
+    "\u1b34\u1b35\u1dc0-\u1dff\u20d0-\u20f0\u3099\u309a\uff9e\uff9f\uffc2-\uffdc]"
 )
+_CLUSTER = re.compile(f"[^\0-\x7f]{_MARKS}*|[\0-\x7f]{_MARKS}+")
 _SOFT_HYPHEN = "\xad"  # shown only where a line ends at it
-_OTHER = re.compile("[\0-\x7f]?[^\0-\x7f]+")
 
 
 def normalized(text: str) -> str:
@@ -374,16 +373,13 @@ def aligned(text: str) -> tuple[str, Callable[[int, int], tuple[int, int]]]:
     parts: list[str] = []
     # Where pieces begin, in the new text and in the given one; every second piece was changed.
     new, given = [0], [0]
-    for match in _OTHER.finditer(text):
-        if match[0] == normalized(match[0]):
-            continue
-        for cluster in _CLUSTER.finditer(text, *match.span()):
-            replaced = normalized(f"0{cluster[0]}0")[1:-1]
-            if replaced != cluster[0]:
-                parts += [text[given[-1] : cluster.start()], replaced]
-                new += [new[-1] + len(parts[-2])]
-                new += [new[-1] + len(replaced)]
-                given += cluster.span()
+    for cluster in _CLUSTER.finditer(text):
+        replaced = normalized(f"0{cluster[0]}0")[1:-1]
+        if replaced != cluster[0]:
+            parts += [text[given[-1] : cluster.start()], replaced]
+            new += [new[-1] + len(parts[-2])]
+            new += [new[-1] + len(replaced)]
+            given += cluster.span()
     parts.append(text[given[-1] :])
 
     def place(start: int, end: int) -> tuple[int, int]:
