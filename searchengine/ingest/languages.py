@@ -56,7 +56,7 @@ class Languages:
 
         Warns (LanguageWarning) before anything is encoded.
         """
-        sample = documents[:: 1 + (len(documents) - 1) // _SAMPLE]
+        sample = documents[:: 1 + len(documents) // _SAMPLE]
         self._texts = by_language(document.full_text for document in sample)
         if (reader := self._reader) is None:
             return None
@@ -118,7 +118,7 @@ def analyzer_for(texts: ByLanguage) -> Analyzer:
 def default_of(encoder: TextEncoder, snapshot: Snapshot) -> tuple[Mode, float]:
     """The mode, and the weight of the cosine, of a collection with the texts of a commit."""
     ids = snapshot.ids_after(-1, None, snapshot.count()).tolist()
-    sample = ids[:: 1 + (len(ids) - 1) // _SAMPLE]
+    sample = ids[:: 1 + len(ids) // _SAMPLE]
     documents = (document for each in sample for document in snapshot.documents([each]))
     return _judged(encoder, by_language(document.full_text for document in documents))[1:]
 
