@@ -2,6 +2,7 @@
 
 database      documents.db as a file
 schema        its tables
+lock          admits one writer
 store         reads and writes the tables
 words         the words files of a snapshot
 spelling      words that no document has

@@ -198,7 +198,11 @@ def way_out(path: Path) -> str:
     return "check that the disk has room and the folder can be written"
 
 
-_BUSY_MS = 5_000  # for readers, while another process recovers the log after a crash
+# Have SQLite sync its writes; on macOS the drive's cache too, as durable.sync.
+_SYNC = "PRAGMA synchronous = 2; PRAGMA fullfsync = 1; PRAGMA checkpoint_fullfsync = 1;"
+_READING = "PRAGMA busy_timeout = 5000;"  # while another process recovers the log after a crash
+# SQLite would fold when it has released the write lock: see `fold_log`.
+_WRITING = "PRAGMA busy_timeout = 0; PRAGMA wal_autocheckpoint = 0;"
 _UPGRADING = 10  # seconds to wait for another process that upgrades the file
 # Bytes of SQLite's log from which it is folded into the file; it is cut to as many.
 FOLDED = 4 << 20
@@ -286,12 +290,8 @@ class Database:
         mode = "rwc" if create else "ro" if self._read_only else "rw"
         connection = connect(self.path, mode)
         self.connections.append(connection)
-        connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS if self._read_only else 0}")
-        if not self._read_only:
-            # SQLite would fold when it has released the write lock: see `fold_log`.
-            connection.execute("PRAGMA wal_autocheckpoint = 0")
-            connection.execute(f"PRAGMA journal_size_limit = {FOLDED}")
-        _sync_fully(connection)
+        writing = f"{_WRITING} PRAGMA journal_size_limit = {FOLDED};"
+        connection.executescript(_SYNC + (_READING if self._read_only else writing))
 
     @property
     def inherited(self) -> bool:
@@ -467,7 +467,7 @@ class Database:
         with self.named_errors(), self.borrow(long=True) as connection:
             target = sqlite3.connect(path)
             try:
-                _sync_fully(target)
+                target.executescript(_SYNC)
                 share_as_folder(path, target)
                 connection.backup(target)
             except sqlite3.OperationalError as error:
@@ -542,12 +542,6 @@ def _interrupted(connection: sqlite3.Connection) -> Iterator[None]:
         yield
     finally:
         connection.set_progress_handler(None, 0)
-
-
-def _sync_fully(connection: sqlite3.Connection) -> None:
-    """Have SQLite sync its writes; on macOS the drive's cache too, as files.sync."""
-    for name, value in (("synchronous", 2), ("fullfsync", 1), ("checkpoint_fullfsync", 1)):
-        connection.execute(f"PRAGMA {name} = {value}")
 
 
 def _identity(path: Path) -> Identity:

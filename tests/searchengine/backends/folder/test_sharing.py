@@ -377,7 +377,7 @@ def test_a_folder_that_is_gone(path: Path) -> None:
         assert engine.add(documents(range(40, 50))).added == 10
 
 
-@pytest.mark.parametrize("statement", ["PRAGMA busy_timeout = 0", "COMMIT"])
+@pytest.mark.parametrize("statement", ["PRAGMA journal_mode = wal", "COMMIT"])
 def test_a_folder_that_is_replaced_between_two_statements(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str
 ) -> None:
