@@ -326,7 +326,7 @@ class _Tuner:
             yield from filter(self.fits, options)
             times = (self.curve[each].ms for each in self.searches if each.prefix == width)
             ms = min(times, default=math.inf)
-            if ms > 1.2 * best_ms:
+            if ms > 1.5 * best_ms:
                 break
             best_ms = min(best_ms, ms)
         every_row = self.usual(min(widths))[0].exact_from(0)
