@@ -110,14 +110,13 @@ class FunctionEncoder(TextEncoder):
         """Unit rows (count, dim); None: of any width."""
         try:
             array = np.asarray(vectors)
-            if array.dtype.kind not in "fiu":
-                raise TypeError(f"got {array.dtype}")
         except (TypeError, ValueError, RuntimeError) as error:
             raise self.error(f"{self.title} must return an array of numbers ({error})") from error
-        if array.ndim != 2 or len(array) != count or dim not in (None, array.shape[1]):
+        fits = array.ndim == 2 and len(array) == count and dim in (None, array.shape[1])
+        if not fits or array.dtype.kind not in "fiu":
             raise self.error(
-                f"{self.title} must return an array of shape ({count}, {dim or 'D'}) for "
-                f"{count} texts, got {array.shape}"
+                f"{self.title} must return an array of numbers of shape ({count}, {dim or 'D'}) "
+                f"for {count} texts, got {array.dtype} of shape {array.shape}"
             )
         lengths = np.linalg.norm(array.astype(np.float64), axis=1, keepdims=True)
         lengths[lengths == 0] = 1

@@ -5,11 +5,9 @@ both are held, and the settings of a state say which one built it. So a thread t
 or refreshes meanwhile never has the vectors of one and the encoder of the other.
 """
 
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
-from inspect import signature
+from itertools import islice
 from pathlib import Path
 from threading import Lock
 from typing import Any, cast
@@ -47,23 +45,12 @@ def load_given(encoder: EncoderArgument, runtime: RuntimeConfig | None = None) -
         return Encoder.load(encoder, **asdict(config or RuntimeConfig()), shared=True)
     if not hasattr(type(encoder), "token_spans"):  # a TextEncoder has them
         return FunctionEncoder(cast(Function, encoder))  # raises unless it is a function
-    if not isinstance(encoder, FunctionEncoder):
-        _check_own(encoder)
-    return cast(TextEncoder, encoder)
-
-
-def _check_own(encoder: Any) -> None:
-    """Raise CollectionError unless an object has what a TextEncoder must have of its own."""
-    dim, fingerprint = getattr(encoder, "dim", None), getattr(encoder, "fingerprint", None)
-    accepted = signature(encoder.encode)
-    with suppress(TypeError):
-        accepted.bind([], role=None, on_batch=None)
-        if type(dim) is int and dim > 0 and isinstance(fingerprint, str):
-            return
+    own = cast(TextEncoder, encoder)
+    if isinstance(own, FunctionEncoder) or (type(own.dim), type(own.fingerprint)) == (int, str):
+        return own
     raise CollectionError(
-        f"{type(encoder).__name__} must have dim (a whole number), fingerprint (text that names "
-        f"it) and encode(texts, *, role, on_batch), got dim={dim!r:.40}, "
-        f"fingerprint={fingerprint!r:.40}, encode{accepted!s:.150}; or pass a function of texts"
+        f"{type(own).__name__} must have a dim (a whole number) and a fingerprint (text that names "
+        f"it), got {own.dim!r:.40} and {own.fingerprint!r:.40}"
     )
 
 
@@ -83,9 +70,7 @@ def load_new(
         return NoEncoder(dim)
     loaded = load_given(encoder, runtime)
     if dim not in (None, loaded.dim):
-        raise CollectionError(
-            f"the encoder's vectors are {loaded.dim} wide, got dim={dim!r}; leave dim out"
-        )
+        raise CollectionError(f"the vectors are {loaded.dim} wide, got dim={dim!r}; leave dim out")
     return loaded
 
 
@@ -130,15 +115,12 @@ def check_built_by(encoder: TextEncoder, identity: Mapping[str, Any], path: Path
     """Raise EncoderMismatch unless a collection's settings name this encoder."""
     if has_built(encoder, identity):
         return
-    named = title(identity)
-    if isinstance(encoder, FunctionEncoder):
-        is_same = encoder.name == identity.get("name")
-        got = f"but {'that name returns other vectors now' if is_same else f'got {encoder.name!r}'}"
-    else:
-        named += f" ({identity['dim']} wide, fingerprint {identity['fingerprint'][:12]})"
-        got = f"got one of {encoder.dim} with fingerprint {encoder.fingerprint[:12]}"
+    got = f"got one of {encoder.dim} with fingerprint {encoder.fingerprint:.40}"
+    if isinstance(encoder, FunctionEncoder) and encoder.name == identity.get("name"):
+        got = "but that name returns other vectors now"
     raise EncoderMismatch(
-        f"{path} was built by {named}, {got}; open it again with the encoder that built it, or "
+        f"{path} was built by {title(identity)} ({identity['dim']} wide, fingerprint "
+        f"{identity['fingerprint']:.40}), {got}; open it again with the encoder that built it, or "
         "encode its documents by the other one: "
         f"searchengine reindex {path} --encoder {encoder.source or 'MODEL'}"
     )
@@ -163,22 +145,18 @@ class QuestionEncoder:
 
     def __init__(self, encoder: TextEncoder) -> None:
         self.encoder = encoder
-        self._lock = Lock()
-        self._cache: OrderedDict[str, Floats] = OrderedDict()
+        self._cache: dict[str, Floats] = {}
 
     def encode(self, questions: Sequence[str]) -> Floats:
         """Float32 (q, D). Raises QueryError for vectors that are zero or not finite."""
-        with self._lock:
-            known = {text: self._cache[text] for text in questions if text in self._cache}
+        cache = self._cache
+        known = {text: cache[text] for text in questions if text in cache}
         if missing := [text for text in dict.fromkeys(questions) if text not in known]:
             rows = encoded(self.encoder, missing, "query")
             # Copies: a view would keep its whole batch.
-            new = dict(zip(missing, map(np.copy, rows), strict=True))
-            with self._lock:
-                self._cache.update(new)
-                while len(self._cache) > CACHE_SIZE:
-                    self._cache.popitem(last=False)
-            known |= new
+            known |= zip(missing, map(np.copy, rows), strict=True)
+            # Another thread may read the former one.
+            self._cache = dict(islice((known | cache).items(), CACHE_SIZE))
         return np.stack([known[text] for text in questions])
 
 
@@ -190,8 +168,7 @@ def encoded(
     vectors = np.asarray(encoder.encode(texts, role=role, on_batch=on_batch), dtype=np.float32)
     if vectors.shape != (expected := (len(texts), encoder.dim)):
         raise error(f"the encoder must return an array of shape {expected}, got {vectors.shape}")
-    wrong = unusable(vectors)
-    if wrong.any():
+    if (wrong := unusable(vectors)).any():
         raise error(
             f"the encoder returned NaN, infinity or zero for the {what} "
             f"{texts[int(wrong.argmax())]!r:.80}; leave it out or fix the encoder"

@@ -176,9 +176,9 @@ def test_a_class_of_ones_own_gets_the_members_that_it_lacks() -> None:
     assert encoder.token_spans(["x"])[0].shape == (0, 2) and encoder.room("query") is None
 
 
-@pytest.mark.parametrize("members", [{"dim": "32"}, {"fingerprint": 7}, {"encode": lengths}])
+@pytest.mark.parametrize("members", [{"dim": "32"}, {"fingerprint": 7}])
 def test_a_class_of_ones_own_is_checked(tmp_path: Path, members: dict[str, Any]) -> None:
-    message = r"^Minimal must have dim .*encode\(texts, \*, role, on_batch\), got dim=.*; or pass"
+    message = r"^Minimal must have a dim \(a whole number\) and a fingerprint .*, got .* and "
     with pytest.raises(CollectionError, match=message):
         SearchEngine.create(tmp_path / "c", Minimal(**members))
 

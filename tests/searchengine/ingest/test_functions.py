@@ -46,8 +46,11 @@ def test_rounding_is_no_other_function(tmp_path: Path) -> None:
         (lambda texts: None, "must return an array of numbers"),
         (lambda texts: texts, "must return an array of numbers"),
         (lambda texts: [[1], [1, 2]], "must return an array of numbers"),
-        (lambda texts: np.ones(len(texts)), r"must return an array of shape \(4, D\) for 4 texts"),
-        (lambda texts: np.ones((1, 4)), r"got \(1, 4\)"),
+        (
+            lambda texts: np.ones(len(texts)),
+            r"numbers of shape \(4, D\) for 4 texts",
+        ),
+        (lambda texts: np.ones((1, 4)), r"got float64 of shape \(1, 4\)"),
         (lambda texts: np.ones((len(texts), 4), complex), "got complex128"),
     ],
 )
@@ -66,8 +69,11 @@ def test_a_function_that_returns_wrong_shapes_later(tmp_path: Path) -> None:
     with SearchEngine.create(tmp_path / "c", encode) as engine:
         engine.add(DOCUMENTS[:1])
         for result, message in (
-            (lambda n: np.ones((n, 5)), r"array of shape \(2, 4\) for 2 texts, got \(2, 5\)"),
-            (lambda n: np.ones((n + 1, 4)), r"must return an array of shape \(2, 4\)"),
+            (
+                lambda n: np.ones((n, 5)),
+                r"of shape \(2, 4\) for 2 texts, got float64 of shape \(2, 5\)",
+            ),
+            (lambda n: np.ones((n + 1, 4)), r"must return an array of numbers of shape \(2, 4\)"),
             (lambda n: np.zeros((n, 4)), "the text 'the cat sat'"),
             (lambda n: np.full((n, 4), np.nan), "the text 'the cat sat'"),
         ):
