@@ -325,7 +325,7 @@ def test_headers_as_people_write_them(tmp_path: Path, name: str, content: str) -
 
 
 def test_exact_names_come_first(tmp_path: Path) -> None:
-    document = read(tmp_path / "a.csv", "_id,ID,id,text,Text\n1,2,3,a,b\n")
+    document = read(tmp_path / "a.csv", "_id,ID,id,Text,text\n1,2,3,b,a\n")
     assert document == Document("1", "a", "", {"ID": 2, "id": "3", "Text": "b"})
 
 

@@ -153,6 +153,11 @@ def endless(path):
     while True:
         pass
 
+def stuck(path):
+    while True:
+        pass
+    yield
+
 def crashing(path):
     yield Text("first")
     os.kill(os.getpid(), signal.SIGSEGV)
@@ -175,6 +180,7 @@ def kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Kind]:
     ("name", "read", "reason"),
     [
         ("greedy", 1, "needs too much memory to be read"),
+        ("stuck", 0, r"its reader ended \(SIGPROF\)"),
         ("endless", 1, r"its reader ended \(SIGPROF\): .* MiB of memory or 1 s of processor time"),
         ("crashing", 1, r"its reader ended \(SIGSEGV\): the file is damaged, or needs more than"),
         ("loud", 0, r"cannot be read; is it damaged\? \(ValueError: a library failed\)"),
@@ -188,7 +194,7 @@ def test_a_reader_that_fails(
     reason: str,
 ) -> None:
     path = tmp_path / "a.pdf"
-    limits = {"seconds": 1} if name == "endless" else {"memory": 300 << 20}
+    limits = {"seconds": 1} if name in ("stuck", "endless") else {"memory": 300 << 20}
     with Parser(**limits) as parser:
         texts = []
         with pytest.raises(UnreadableFile, match=f"^{path}: {reason}"):

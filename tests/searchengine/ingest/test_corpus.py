@@ -167,9 +167,9 @@ def test_fields_of_other_names(tmp_path: Path, name: str, content: str) -> None:
 
 
 def test_titles_can_be_named_as_the_text(tmp_path: Path) -> None:
-    path = write(tmp_path / "c.csv", "id,title,year\n1,Whales,2016\n")
+    path = write(tmp_path / "c.csv", "id,title,TEXT\n1,Whales,2016\n")
     documents = list(read_corpus(path, columns=Columns(text="title")))
-    assert documents == [Document("1", "Whales", "", {"year": 2016})]
+    assert documents == [Document("1", "Whales", "", {"TEXT": 2016})]
 
 
 @pytest.mark.parametrize(
