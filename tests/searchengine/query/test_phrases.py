@@ -104,6 +104,7 @@ def keys(engine: SearchEngine, question: str, **options: Any) -> list[str]:
         ("unicode", '"deep learning" whales', "12"),
         ("unicode", '"deep" "whales"', "1234"),
         ("unicode", '"deep learning" "half asleep"', "1"),
+        ("unicode", '"deep learning" "about deep"', ""),  # 2 has all words, and the first one
         ("unicode", '"not anywhere" whales', ""),
         ("unicode", '"whales AND (deep"', ""),
         ("unicode", '"the whales"', ""),
