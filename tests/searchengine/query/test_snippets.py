@@ -106,6 +106,8 @@ def test_korean_chinese_and_japanese_are_found_by_two_letters() -> None:
     )
     chinese = "大海很宽也很深。船从这里经过。鲸鱼在水中睡觉。鸟在天上飞。"
     assert snippet(chinese, "鲸鱼怎样睡觉", 0, len(chinese), 10) == "…鲸鱼在水中睡觉。…"
+    unmarked = chinese.replace("。", "")  # every two letters of a run count in their order
+    assert snippet(unmarked, "鲸鱼在水中睡觉", 0, len(unmarked), 7) == "…鲸鱼在水中睡觉…"
     japanese = "海は広くて深い。船が通る。鯨は水の中で眠る。鳥は空を飛ぶ。"
     assert snippet(japanese, "鯨", 0, len(japanese), 10) == "…鯨は水の中で眠る。…"
 
