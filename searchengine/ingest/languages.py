@@ -6,6 +6,7 @@ into single strokes, and has no token for most Chinese characters. Measured: doc
 """
 
 import warnings
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -58,19 +59,18 @@ class Languages:
         """
         sample = documents[:: 1 + len(documents) // _SAMPLE]
         self._texts = by_language(document.full_text for document in sample)
-        if (reader := self._reader) is None:
-            return None
-        if not (unread := _judged(reader.encoder, self._texts)[0]):
+        reader = self._reader
+        if reader is None or not (unread := _judged(reader.encoder, self._texts)[0]):
             return reader
         share, name = sum(unread.values()), reader.encoder.source or "of this collection"
+        way_out = (
+            ", so searches by meaning miss much of them; for better results index into a new "
+            f"collection with a multilingual encoder, such as --encoder {MULTILINGUAL}, in "
+            f'Python encoder="{MULTILINGUAL}"'
+        )
         changes = reader.instead if share > _MOSTLY and multilingual_installed() else None
-        way_out = f": encoding by {MULTILINGUAL} instead (--encoder {name} keeps that one)"
-        if changes is None:
-            way_out = (
-                ", so searches by meaning miss much of them; for better results index into a new "
-                f"collection with a multilingual encoder, such as --encoder {MULTILINGUAL}, in "
-                f'Python encoder="{MULTILINGUAL}"'
-            )
+        if changes is not None:
+            way_out = f": encoding by {MULTILINGUAL} instead (--encoder {name} keeps that one)"
         warnings.warn(
             f"{share:.0%} of these documents are in {' and '.join(map(language_name, unread))}, "
             f"which the encoder {name} does not read well{way_out}",
@@ -98,12 +98,10 @@ class Languages:
 
 def by_language(texts: Iterable[str]) -> ByLanguage:
     """The prose of texts by its language."""
-    pieces, found = (
-        [piece for text in texts for piece in prose(text)],
-        dict[str | None, list[str]](),
-    )
+    pieces = [piece for text in texts for piece in prose(text)]
+    found = defaultdict[str | None, list[str]](list)
     for language, piece in zip(identify_languages(pieces), pieces, strict=True):
-        found.setdefault(language, []).append(piece)
+        found[language].append(piece)
     return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 
 
