@@ -76,6 +76,8 @@ class Stats:
         search = f"by prefix, a shortlist of up to {self.shortlist} rows a segment at full width"
         parts = f" ({self.weight:g} of vectors, {1 - self.weight:.2g} of words)"
         advice = "; searchengine optimize removes them"
+        judged = 0 if self.query_map is None else self.query_map["questions"]
+        learnt = f"pass a map learnt from {judged:,} judged questions" if judged else ""
         lines: dict[str, Any] = {
             "path": self.path,
             "documents": str(self.documents),
@@ -88,7 +90,7 @@ class Stats:
             "mode": self.mode + (parts if self.mode == Mode.HYBRID else ""),
             "words": self.tokenizer + (f", synonyms: {self.synonyms:,}" if self.synonyms else ""),
             "fields": ", ".join(self.fields) or "none indexed",
-            "questions": self._query_map(),
+            "questions": learnt,
             "pending": "; ".join(self.pending),
             "tuning": self._tuning(),
             "encoder": encoder,
@@ -108,30 +110,17 @@ class Stats:
             parts.append(f"effort {config['effort'] or 'by the shortlist'}")
         return ", ".join(parts)
 
-    def _query_map(self) -> str:
-        if (learnt := self.query_map) is None:
-            return ""
-        held = learnt["figures"][learnt["mode"]]
-        return (
-            f"pass a map learnt from {learnt['questions']:,} judged questions (nDCG@10 of held-out "
-            f"ones {held['before']:.3f} → {held['after']:.3f})"
-        )
-
     def _tuning(self) -> str:
         """What was shown by the last tuning, and of how many rows."""
         if (tuning := self.tuning) is None:
             return "none; searchengine tune finds the best index config for a recall target"
         goal = tuning["goal"]
-        filtered = "".join(
-            f", {recall:.4f} under filters that match {100 * float(share):g} % of the rows"
-            for share, recall in tuning["filtered"].items()
-        )
         source = "queries" if tuning["source"] == "given" else "documents taken as queries"
         now = "" if tuning["rows"] == self.passages else f", of {self.passages} now"
         return (
             f"recall@{goal['k']} above {goal['recall']:g} with {100 * goal['confidence']:g} % "
             f"confidence on {tuning['held_out']} held-out {source} "
-            f"(mean {tuning['recall']:.4f}{filtered}); tuned on {tuning['rows']} rows{now}"
+            f"(mean {tuning['recall']:.4f}); tuned on {tuning['rows']} rows{now}"
         )
 
 
