@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from itertools import islice
 from typing import Any, Self
 
@@ -41,7 +42,7 @@ from searchengine.backends.postgresql.words import vector_of
 from searchengine.corpus.analyzer import DEFAULT, Analyzer, Tokenizer
 from searchengine.errors import CollectionBusy, CollectionError, CorpusError
 from searchengine.indexer.arrays import Floats, unit_rows
-from searchengine.indexer.config import FLAT_BELOW, RotationKind, SegmentConfig
+from searchengine.indexer.config import FLAT_BELOW, RotationKind
 from searchengine.indexer.storage.rotation import pca
 
 _DOCUMENT = {
@@ -72,7 +73,7 @@ class PostgresCollection(Backend):
 
     Every search sees the last commit. Until the graph is built, searches compare all rows. At the
     end of an `add`, once there are FLAT_BELOW passages, the rotation is fitted, for good, and the
-    graph is built.
+    graph is built, in one commit.
     """
 
     path: str
@@ -210,7 +211,7 @@ class PostgresCollection(Backend):
         self.refresh()
 
     def build_graph(self) -> None:
-        """Build the graph if it is missing and not too small. Others search meanwhile."""
+        """Fit and build it, if it is missing and there is enough. Others search meanwhile."""
         if self._state.indexed:
             return
         sql = (
@@ -223,13 +224,10 @@ class PostgresCollection(Backend):
 
         def work(connection: Connection, revision: str) -> None:
             state = self._current(connection, revision)
-            if not state.fitted:
-                self._fit(connection, state.config)
-            elif not state.indexed:  # nor has another process built it
-                tables.build_graph(connection)
+            if not state.indexed:  # nor has another process built it
+                tables.build_graph(connection, _fit(connection, state))
 
-        for _ in range(2):
-            self._connections.write(work, alone=True)
+        self._connections.write(work, alone=True)
         self.refresh()
 
     def refresh(self) -> None:
@@ -318,21 +316,23 @@ class PostgresCollection(Backend):
         self._state = state
         return state
 
-    def _fit(self, connection: Connection, config: SegmentConfig) -> None:
-        """Fit the rotation, and write the prefixes of all passages."""
-        cursor = connection.cursor(binary=True)
-        sql = f"SELECT vector FROM passages ORDER BY random() LIMIT {_SAMPLE}"
-        sample = _vectors(cursor.execute(sql).fetchall())
-        matrix = None
-        if config.rotation is not RotationKind.IDENTITY:
-            matrix = pca([sample], config.prefix)
-        tables.set_rotation(connection, matrix)
-        state, last = State.read(connection, self.path), -1
-        sql = "SELECT vector, id, document FROM passages WHERE id > %s ORDER BY id LIMIT 1000"
-        while rows := cursor.execute(sql, (last,)).fetchall():
-            last = rows[-1][1]
-            prefixes = _with((row[1:] for row in rows), state.prefixes(_vectors(rows)))
-            _insert(connection, "prefixes", _PREFIX, prefixes)
+
+def _fit(connection: Connection, state: State) -> Floats | None:
+    """Fit the rotation, write the prefixes of all passages by it, and return it."""
+    cursor = connection.cursor(binary=True)
+    sql = f"SELECT vector FROM passages ORDER BY random() LIMIT {_SAMPLE}"
+    sample = _vectors(cursor.execute(sql).fetchall())
+    matrix = None
+    if state.config.rotation is not RotationKind.IDENTITY:
+        matrix = pca([sample], state.config.prefix)
+    fitted, last = replace(state, rotation=matrix), -1
+    connection.execute("DELETE FROM prefixes")  # that an older version left without a graph
+    sql = "SELECT vector, id, document FROM passages WHERE id > %s ORDER BY id LIMIT 1000"
+    while rows := cursor.execute(sql, (last,)).fetchall():
+        last = rows[-1][1]
+        prefixes = _with((row[1:] for row in rows), fitted.prefixes(_vectors(rows)))
+        _insert(connection, "prefixes", _PREFIX, prefixes)
+    return matrix
 
 
 def _row(entry: Entry, analyzer: Analyzer) -> dict[str, Any]:
@@ -373,15 +373,15 @@ def _write(
     run(connection, (count, (len(keys), tokens, keys)), _SUM_UP, (delete, (keys,)))
     columns = (tuple(row.values()) for row in rows.values())
     sets = ", ".join(f"{name} = excluded.{name}" for name in _DOCUMENT)
-    replace = f"ON CONFLICT (key) DO UPDATE SET {sets} RETURNING key, id"
-    ids: dict[str, int] = dict(_insert(connection, "documents", _DOCUMENT, columns, replace))
+    update = f"ON CONFLICT (key) DO UPDATE SET {sets} RETURNING key, id"
+    ids: dict[str, int] = dict(_insert(connection, "documents", _DOCUMENT, columns, update))
     free = iter(numbers)
     spans = [(next(free), ids[key], *span) for key in keys for span in entries[key].spans]
     if not spans:
         return
     vectors = unit_rows(np.concatenate([entry.vectors for entry in entries.values()]))
     _insert(connection, "passages", _PASSAGE, _with(spans, vectors))
-    if state.fitted:
+    if state.indexed:
         pairs = [span[:2] for span in spans]
         _insert(connection, "prefixes", _PREFIX, _with(pairs, state.prefixes(vectors)))
 

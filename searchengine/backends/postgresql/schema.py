@@ -93,16 +93,14 @@ class State:
 
     Attributes:
         settings: without what follows.
-        fitted: whether the rotation is fitted; else there are no prefixes.
+        indexed: whether the rotation is fitted and the graph built; else there are no prefixes.
         rotation: M (p, D) float32, with orthonormal rows; None: the first p dimensions.
-        indexed: whether the graph is built.
         unrelated: samples of passages, by the size of the collection.
     """
 
     settings: dict[str, Any]
-    fitted: bool = False
-    rotation: Floats | None = None
     indexed: bool = False
+    rotation: Floats | None = None
     unrelated: dict[int, Unrelated] = field(default_factory=dict)
 
     @classmethod
@@ -122,13 +120,11 @@ class State:
                 "from a backup, or copy a folder there (searchengine copy)"
             )
         fitted, indexed = settings.pop(_ROTATION, None), settings.pop(GRAPH, False)
-        if fitted is None:
-            return cls(settings)
         matrix = None
-        if fitted["matrix"] is not None:
+        if fitted and fitted["matrix"] is not None:
             matrix = np.frombuffer(base64.b64decode(fitted["matrix"]), np.float32)
             matrix = matrix.reshape(-1, settings["encoder"]["dim"])
-        return cls(settings, True, matrix, indexed)
+        return cls(settings, bool(indexed), matrix)
 
     @property
     def config(self) -> SegmentConfig:
@@ -138,12 +134,6 @@ class State:
     def prefixes(self, rows: Floats) -> Floats:
         """The prefixes (n, p) of rows (n, D), of length one."""
         return prefixes(rows, self.config.prefix, self.rotation)
-
-
-def set_rotation(connection: Connection, rotation: Floats | None) -> None:
-    """Store a rotation; None: the prefix is that of the vector."""
-    matrix = None if rotation is None else base64.b64encode(rotation.tobytes()).decode("ascii")
-    set_value(connection, _ROTATION, {"matrix": matrix})
 
 
 def create(connections: Connections, settings: Mapping[str, Any]) -> None:
@@ -196,8 +186,11 @@ def index_field(connection: Connection, name: str) -> None:
         connection.execute(sql.SQL(create).format(*named, steps))
 
 
-def build_graph(connection: Connection) -> None:
-    """Build the graph as the server's parameters say: memory, and processes that take part."""
+def build_graph(connection: Connection, rotation: Floats | None) -> None:
+    """Build the graph as the server's parameters say: memory, and processes that take part.
+
+    `rotation`: by which the prefixes are made; None: they are those of the vectors.
+    """
     connection.execute("ANALYZE documents, passages, prefixes")
     # The graph should fit into memory while it is built. A server that says how much may be
     # used is obeyed; only the value that PostgreSQL has from the start is raised.
@@ -208,6 +201,8 @@ def build_graph(connection: Connection) -> None:
     # The table is too narrow for PostgreSQL to count on the work that its rows are.
     connection.execute("SET LOCAL min_parallel_table_scan_size = 0")
     connection.execute(f"CREATE INDEX {GRAPH} ON prefixes USING hnsw (prefix halfvec_ip_ops)")
+    matrix = None if rotation is None else base64.b64encode(rotation.tobytes()).decode("ascii")
+    set_value(connection, _ROTATION, {"matrix": matrix})
     set_value(connection, GRAPH, True)
 
 
