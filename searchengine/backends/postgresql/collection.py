@@ -232,8 +232,8 @@ class PostgresCollection(Backend):
 
     def refresh(self) -> None:
         """Read the settings again. Raises EncoderMismatch if another encoder built them."""
-        with self._connections.borrow() as connection:
-            self._load(connection)
+        with self.reading(newest=True):
+            pass
 
     def close(self) -> None:
         self._connections.close()
@@ -308,12 +308,10 @@ class PostgresCollection(Backend):
     def _current(self, connection: Connection, revision: str) -> State:
         """The state of the commit that a connection sees."""
         state = self._state
-        return state if state.settings["revision"] == revision else self._load(connection)
-
-    def _load(self, connection: Connection) -> State:
-        state = State.read(connection, self.path)
-        self.accepts(state.settings)
-        self._state = state
+        if state.settings["revision"] != revision:
+            state = State.read(connection, self.path)
+            self.accepts(state.settings)
+            self._state = state
         return state
 
 

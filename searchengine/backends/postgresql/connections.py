@@ -7,7 +7,6 @@ answers, and writes go to the primary.
 import logging
 import random
 import re
-import select
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -18,7 +17,6 @@ import psycopg
 from pgvector.psycopg import register_vector
 from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.pq import ConnStatus
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from searchengine.backends import limits
@@ -56,6 +54,7 @@ each by one connection, so that a transaction sees one commit of a node."""
 _CONNECTIONS = 16
 _WAIT, _SOON = 10.0, 0.5  # seconds to wait for a connection, and until the reason is asked for
 _TRIES = 12
+_LOST = psycopg.OperationalError, psycopg.InterfaceError
 _CONFLICTS = errors.SerializationFailure, errors.DeadlockDetected, errors.UniqueViolation
 T = TypeVar("T")
 # Of an error that a call raises, psycopg need not write to the terminal too.
@@ -106,7 +105,7 @@ class Connections:
     def borrow(self, *, replica: bool = False) -> Iterator[Connection]:
         """A connection of a pool, in autocommit; an open transaction is ended."""
         pool = self._replicas if replica else self._pool
-        with self.named_errors():
+        try:
             connection = self._acquire(pool)
             try:
                 yield connection
@@ -114,6 +113,15 @@ class Connections:
                 with suppress(psycopg.Error):
                     connection.rollback()
                 pool.putconn(connection)
+        except psycopg.Error as error:
+            deadline = limits.current().deadline
+            if isinstance(error, psycopg.OperationalError) and deadline.expired():
+                raise deadline.exceeded() from None
+            reason = _reason(error)
+            for kinds, words, failure, sentence in _SENTENCES:
+                if isinstance(error, kinds) and re.search(words, reason):
+                    raise failure(f"{self.name}: {sentence.format(reason=reason)}") from error
+            raise CollectionError(f"{self.name}: {reason}") from error
 
     @contextmanager
     def transaction(self, lock: str, *, replica: bool = False) -> Iterator[tuple[Connection, str]]:
@@ -196,28 +204,11 @@ class Connections:
             "search from fewer threads"
         )
 
-    @contextmanager
-    def named_errors(self) -> Iterator[None]:
-        """Raise the errors of the server as sentences."""
-        try:
-            yield
-        except psycopg.Error as error:
-            deadline = limits.current().deadline
-            if isinstance(error, psycopg.OperationalError) and deadline.expired():
-                raise deadline.exceeded() from None
-            reason = _reason(error)
-            for kinds, words, failure, sentence in _SENTENCES:
-                if isinstance(error, kinds) and re.search(words, reason):
-                    raise failure(f"{self.name}: {sentence.format(reason=reason)}") from error
-            raise CollectionError(f"{self.name}: {reason}") from error
 
-
-_LOST = psycopg.OperationalError, psycopg.InterfaceError
 _SENTENCES: list[tuple[Any, str, type[Exception], str]] = [
     (
         errors.QueryCanceled, "", CollectionError,
-        "a statement took longer than statement_timeout allows; allow more with "
-        "?options=-c%20statement_timeout%3DMILLISECONDS in the URL",
+        "{reason}; to allow more: ?options=-c%20statement_timeout%3DMILLISECONDS in the URL",
     ),
     (  # of writers of the same documents; on a replica, with its recovery
         _CONFLICTS, "", BackendUnavailable, "{reason}; nothing was changed, try again",
@@ -248,22 +239,18 @@ _SENTENCES: list[tuple[Any, str, type[Exception], str]] = [
         "and PGPASSWORD, or in ~/.pgpass, or create the database: createdb NAME",
     ),
     (
-        _LOST, "refused|resolve|No such|timeout|starting|shutting|too many", BackendUnavailable,
-        "cannot be reached ({reason}); check the URL and whether the server runs, or try again",
+        _LOST, "", BackendUnavailable,
+        "cannot be reached, or was lost ({reason}); check the URL and whether the server runs, or "
+        "try again",
     ),
-    (_LOST, "", BackendUnavailable, "the connection was lost ({reason}); try again"),
 ]  # fmt: skip
 """Errors by their class and words of the reason; what is raised, and what it says."""
 
 
 def _check(connection: Connection) -> None:
     """Raise OperationalError for a connection that the server has closed, without asking it."""
-    poll = select.poll()  # select.select takes no descriptor above 1023
-    poll.register(connection.pgconn.socket, select.POLLIN)
-    if poll.poll(0):
+    for _ in range(2):  # the server's last message, and the end
         connection.pgconn.consume_input()
-        if connection.pgconn.status != ConnStatus.OK:
-            raise psycopg.OperationalError("closed")
 
 
 def _reason(error: Exception) -> str:

@@ -396,6 +396,14 @@ def test_writers_of_the_same_documents_take_turns(engine: SearchEngine, url: str
     )  # all of one writer's
 
 
+def test_a_connection_that_the_server_has_ended_is_not_used(engine: SearchEngine) -> None:
+    borrow = engine.collection._connections.borrow
+    with borrow() as ended, borrow() as other:
+        other.execute("SELECT pg_terminate_backend(%s, 5000)", (ended.info.backend_pid,))
+    for _ in range(3):
+        assert len(engine) == 0
+
+
 def test_questions_that_no_text_can_answer(engine: SearchEngine) -> None:
     engine.add([{"_id": "a", "text": "whales sing"}], units(1))
     for question in ("whales\0", "\ud800 whales", '"whales\0sing"'):
