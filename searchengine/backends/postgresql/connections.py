@@ -190,22 +190,19 @@ class Connections:
 
     def _acquire(self, pool: ConnectionPool[Connection]) -> Connection:
         left = min(_WAIT, max(0.001, limits.current().deadline.at - time.monotonic()))
-        for seconds in (_SOON, left):
-            try:
-                return pool.getconn(min(seconds, left))
-            except PoolClosed:
-                raise CollectionError(f"{self.name} is closed; open it again") from None
-            except PoolTimeout:
-                limits.check()
-            if seconds == _SOON:
-                Connection.connect(**(self._options | self._primary)).close()  # raises the reason
-        raise BackendUnavailable(
-            f"{self.name}: all connections were in use for {left:.0f} seconds; ask again later, or "
-            "search from fewer threads"
-        )
+        with suppress(PoolTimeout):
+            return pool.getconn(min(_SOON, left))
+        limits.check()
+        Connection.connect(**(self._options | self._primary)).close()  # raises the reason
+        return pool.getconn(left)
 
 
 _SENTENCES: list[tuple[Any, str, type[Exception], str]] = [
+    (PoolClosed, "", CollectionError, "is closed; open it again"),
+    (
+        PoolTimeout, "", BackendUnavailable,
+        "all connections are in use ({reason}); ask again later, or search from fewer threads",
+    ),
     (
         errors.QueryCanceled, "", CollectionError,
         "{reason}; to allow more: ?options=-c%20statement_timeout%3DMILLISECONDS in the URL",

@@ -56,11 +56,6 @@ def dates_of(metadata: Any) -> Any:
     return None
 
 
-def text_at(at: str) -> str:
-    """The text of a JSONB value."""
-    return f"({at} #>> '{{}}')"
-
-
 def _check(predicate: Predicate, check: Check) -> Condition:
     kind, operator, field = check.kind, check.operator, predicate.field
     if field in COLUMNS:
@@ -81,7 +76,7 @@ def _check(predicate: Predicate, check: Check) -> Condition:
         array = f"CASE jsonb_typeof({at}) WHEN 'array' THEN {at} ELSE '[]' END"
         text = f"EXISTS (SELECT 1 FROM jsonb_array_elements({array}) AS item WHERE {test})"
         return text, (*field, *field, *bounds)
-    test, bounds = _test(text_at(at) if kind == "text" else at, check)
+    test, bounds = _test(f"({at} #>> '{{}}')" if kind == "text" else at, check)
     if kind == "text":
         below, above = f"({at} <= 'null'::jsonb)", f"({at} >= {_NUMBERS})"
         text = f"({test} AND {below} IS NOT TRUE AND {above} IS NOT TRUE)"

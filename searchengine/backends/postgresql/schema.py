@@ -24,7 +24,7 @@ from uuid import uuid4
 import numpy as np
 from psycopg import sql
 
-from searchengine.backends.contract import Unrelated, setting_faults
+from searchengine.backends.contract import Unrelated
 from searchengine.backends.filters.parser import field_named
 from searchengine.backends.postgresql.connections import Connection, Connections
 from searchengine.errors import CollectionError
@@ -105,7 +105,7 @@ class State:
 
     @classmethod
     def read(cls, connection: Connection, name: str) -> Self:
-        """Raises CollectionError for tables of another version, and settings without sense."""
+        """Raises CollectionError for tables of another version."""
         rows = connection.execute("SELECT name, value FROM settings").fetchall()
         settings: dict[str, Any] = dict(rows)
         if (version := settings.get("version")) != VERSION:
@@ -113,11 +113,6 @@ class State:
                 f"{name} has tables of version {version}, and this searchengine reads version "
                 f"{VERSION}; upgrade searchengine if that is older; else index the documents "
                 "again, or copy them to a folder by the older one, and from there to a new name"
-            )
-        for setting, fault in setting_faults(settings).items():
-            raise CollectionError(
-                f"{name} is damaged (in its settings: {setting}: {fault}); restore the database "
-                "from a backup, or copy a folder there (searchengine copy)"
             )
         fitted, indexed = settings.pop(_ROTATION, None), settings.pop(GRAPH, False)
         matrix = None

@@ -300,13 +300,13 @@ class PostgresSnapshot(Snapshot):
         }
 
     def _in_order(self, stored: Mapping[int, Any], order: Sequence[int], what: str) -> list[Any]:
-        for i in order:
-            if i not in stored:
-                raise CollectionError(
-                    f"{self._name}: {what} {i} is missing; the tables were changed by hand, "
-                    "restore them from a backup"
-                )
-        return [stored[i] for i in order]
+        try:
+            return [stored[i] for i in order]
+        except KeyError as error:
+            raise CollectionError(
+                f"{self._name}: {what} {error} is missing; the tables were changed by hand, "
+                "restore them from a backup"
+            ) from None
 
 
 def known_of(keys: Iterable[str]) -> Statement:
