@@ -20,7 +20,6 @@ from searchengine.backends.contract import (
     check_unchanged,
     checked,
 )
-from searchengine.backends.mode import Mode
 from searchengine.backends.postgresql import BESIDE
 from searchengine.backends.postgresql import schema as tables
 from searchengine.backends.postgresql.connections import (
@@ -31,7 +30,7 @@ from searchengine.backends.postgresql.connections import (
     run,
 )
 from searchengine.backends.postgresql.filters import condition, dates_of
-from searchengine.backends.postgresql.schema import State, set_value
+from searchengine.backends.postgresql.schema import State, set_values
 from searchengine.backends.postgresql.snapshot import (
     FIELDS,
     PostgresSnapshot,
@@ -113,8 +112,6 @@ class PostgresCollection(Backend):
                 "documents: name them, such as stem:en or stem:de,ru, or copy a folder"
             )
         stored = {**settings, "tokenizer": str(analyzer or DEFAULT)}
-        if stored["tokenizer"] == Tokenizer.NONE:
-            stored["mode"] = Mode.VECTOR
         with closing(Connections(url, end)) as connections:
             tables.create(connections, stored)
         return cls(url, end)
@@ -198,14 +195,16 @@ class PostgresCollection(Backend):
         wanted = [*fields]
 
         def work(connection: Connection, revision: str) -> None:
-            for name, value in values.items():
-                set_value(connection, name, value)
-            known = self._current(connection, revision).settings.get(FIELDS, ())
+            changed, known = (
+                dict(values),
+                self._current(connection, revision).settings.get(FIELDS, ()),
+            )
             if missing := [name for name in dict.fromkeys(wanted) if name not in known]:
                 for name in missing:
                     tables.index_field(connection, name)
                 connection.execute("ANALYZE documents")  # which collects those of the index
-                set_value(connection, FIELDS, [*known, *missing])
+                changed[FIELDS] = [*known, *missing]
+            set_values(connection, changed)
 
         self._connections.write(work, alone=True)
         self.refresh()

@@ -136,7 +136,6 @@ class Connections:
         if lock == "EXCLUSIVE":
             sql += "SET LOCAL statement_timeout = 0; "
         with self.borrow(replica=replica) as connection:
-            limits.check()
             if (end := limits.current().deadline.at) < inf:
                 sql += _LIMIT.format(max(1, int(1e3 * (end - time.monotonic()))))
             cursor = connection.execute(sql + "SELECT value FROM settings WHERE name = 'revision'")

@@ -150,8 +150,7 @@ def create(connections: Connections, settings: Mapping[str, Any]) -> None:
         spread = _CLUSTER if is_cluster.fetchone() else ()
         for statement in (*_CREATE, *spread, _REFERENCE):
             connection.execute(statement.format(dim=dim, prefix=prefix))
-        for name, value in {**settings, "version": VERSION}.items():
-            set_value(connection, name, value)
+        set_values(connection, {**settings, "version": VERSION})
 
 
 def exists(connection: Connection, schema: str) -> bool:
@@ -160,16 +159,15 @@ def exists(connection: Connection, schema: str) -> bool:
     return connection.execute(query, (schema,)).fetchone() == (True,)
 
 
-def set_value(connection: Connection, name: str, value: Any) -> None:
-    """Write one setting; None removes it."""
-    for key, text in ((name, json.dumps(value)), ("revision", json.dumps(uuid4().hex))):
+def set_values(connection: Connection, values: Mapping[str, Any]) -> None:
+    """Write settings; None removes one."""
+    for name, value in {**values, "revision": uuid4().hex}.items():
         connection.execute(
             "INSERT INTO settings (name, value) VALUES (%s, %s) "
             "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-            (key, text),
+            (name, json.dumps(value)),
         )
-    if value is None:
-        connection.execute("DELETE FROM settings WHERE name = %s", (name,))
+    connection.execute("DELETE FROM settings WHERE value::text = 'null'")
 
 
 def index_field(connection: Connection, name: str) -> None:
@@ -197,8 +195,7 @@ def build_graph(connection: Connection, rotation: Floats | None) -> None:
     connection.execute("SET LOCAL min_parallel_table_scan_size = 0")
     connection.execute(f"CREATE INDEX {GRAPH} ON prefixes USING hnsw (prefix halfvec_ip_ops)")
     matrix = None if rotation is None else base64.b64encode(rotation.tobytes()).decode("ascii")
-    set_value(connection, _ROTATION, {"matrix": matrix})
-    set_value(connection, GRAPH, True)
+    set_values(connection, {_ROTATION: {"matrix": matrix}, GRAPH: True})
 
 
 def replace(connection: Connection, schema: str, other: str) -> None:

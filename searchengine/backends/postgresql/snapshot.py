@@ -54,7 +54,6 @@ _RARE = "documents.id + 0 >= 0"
 """True of all documents; the planner expects that of a third. So it compares all rows that match up
 to a twentieth of 60,000: 30 ms, where the graph takes 99, because it must pass by all others."""
 _MAX_EF = 1000  # the limit of pgvector
-_MAX_ROWS = (1 << 63) - 1  # the limit of LIMIT
 _ASKED = 8 * SAMPLE  # ids looked up for a sample of passages; some may be deleted
 _Matches = tuple[str, str, tuple[Any, ...]]  # a join with documents, condition, its parameters
 
@@ -108,8 +107,7 @@ class PostgresSnapshot(Snapshot):
         phrases: tuple[str, ...] = (),
         exact: bool = False,
     ) -> SearchResult:
-        k = min(k, _MAX_ROWS)
-        size = min(max(k, shortlist or self.shortlist), _MAX_ROWS)
+        size = max(k, shortlist or self.shortlist)
         walks = self._state.indexed and not exact and size < ALL_ROWS
         unit, matches = unit_rows(queries, dim=self._dim), self._matches(where, phrases)
         before, near = [self._parameters(size)] if walks else [], size if walks else None

@@ -54,8 +54,7 @@ def refit(engine: SearchEngine) -> None:
     def remove(connection: Any, _: str) -> None:
         connection.execute(f"DROP INDEX {schema.GRAPH}")
         connection.execute("DELETE FROM prefixes")
-        for name in (schema._ROTATION, schema.GRAPH):
-            schema.set_value(connection, name, None)
+        schema.set_values(connection, {schema._ROTATION: None, schema.GRAPH: None})
 
     collection._connections.write(remove, alone=True)
     collection.refresh()
