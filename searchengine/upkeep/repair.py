@@ -53,10 +53,10 @@ from searchengine.upkeep.verify import (
     verify,
 )
 
-_NEEDED = ("encoder", "index", "tokenizer", "passages")  # settings without a default
+_NEEDED = ("encoder", "index", "tokenizer", "passages")  # settings that are not removed
 _MAX_NAMES = 20  # documents named in a report; the others are counted
 _KEYS = "SELECT key FROM documents WHERE"
-_SUPPLIED = "SELECT id FROM documents WHERE vectors NOT NULL"
+_STORED, _SUPPLIED = "SELECT id FROM documents", "SELECT id FROM documents WHERE vectors NOT NULL"
 _ORPHANS = (
     f"DELETE FROM passages WHERE {UNPLACED} OR document NOT IN (SELECT id FROM documents)",
     "DELETE FROM tombstones",
@@ -202,7 +202,8 @@ class _Tables:
                     self._mend_segment(row)
                 for what, broken in PASSAGE_RULES.items():
                     # What follows from damage that was named already is not named again.
-                    self._lose(what, self._ids(broken) - self._documents)
+                    if lost := self._ids(broken) - self._documents:
+                        self._lose(what, lost)
                 if self.damage:
                     self._forget()
                 return [key for (key,) in self._store.read(f"{_KEYS} digest = x'' ORDER BY id")]
@@ -215,13 +216,13 @@ class _Tables:
 
     def _mend_settings(self) -> None:
         """Remove settings and works that make no sense. CollectionError for those needed."""
+        unreadable = dict[str, str]()
         for name, value in self._store.read("SELECT name, value FROM settings"):
             try:
-                self.settings[name] = json.loads(value)
+                self.settings[name] = json.loads(value or "")
             except ValueError:
-                self.settings[name] = None
-                self._remove("settings", "name", name, "is no JSON")
-        faults = setting_faults(self.settings)
+                unreadable[name] = "is no JSON"
+        faults = setting_faults(self.settings) | unreadable
         for name, fault in faults.items():
             if name in _NEEDED:
                 raise self._store.damaged(f"in its settings: {name}: {fault}")
@@ -308,11 +309,12 @@ class _Tables:
         self.damage.append(f"{table}: {name}: {fault} → removed")
 
     def _lose(self, what: str, documents: set[int]) -> None:
-        """Note a damage that documents have lost vectors by."""
-        if documents:
-            self._documents |= documents
-            encoded = documents - self._ids(_SUPPLIED)
-            self.damage.append(f"{what} → {len(encoded)} documents encoded again")
+        """Note a damage that documents have lost vectors by, if they are still stored."""
+        self._documents |= documents
+        encoded = self._ids(_STORED) & documents - self._ids(_SUPPLIED)
+        self.damage.append(f"{what} → {len(encoded)} documents encoded again")
+        if gone := documents - self._ids(_STORED):
+            self.lost.append(f"{len(gone)} documents, whose passages were left; index them again")
 
     def _named(self, ids: set[int]) -> str:
         """Documents, the first ones by their keys."""

@@ -40,6 +40,10 @@ COLUMN_RULES: dict[str, tuple[str, str, Sequence[str]]] = {
             f"WHEN {_SOURCE} THEN source ELSE '{{}}' END, source = NULL WHERE {_NO_OBJECT}"
         ],
     ),
+    "passages that are deleted": (
+        "SELECT id FROM passages WHERE id IN (SELECT passage FROM tombstones)", "kept",
+        ["DELETE FROM tombstones WHERE passage IN (SELECT id FROM passages)"],
+    ),
     "next ids that are used already": (BEHIND, "larger than all now", CATCH_UP),
     "documents with other values in the index of metadata fields": (
         fields.FAULTS, "built again", fields.REBUILD,
@@ -48,9 +52,6 @@ COLUMN_RULES: dict[str, tuple[str, str, Sequence[str]]] = {
 """What there must not be → selects it; how a repair mends it, and by which statements."""
 PASSAGE_RULES = {
     "passages without a row": f"SELECT document FROM passages WHERE {UNPLACED}",
-    "passages that are deleted": (
-        "SELECT document FROM passages JOIN tombstones ON tombstones.passage = passages.id"
-    ),
     "passages without a document": (
         "SELECT document FROM passages WHERE document NOT IN (SELECT id FROM documents)"
     ),

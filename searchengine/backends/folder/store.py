@@ -91,7 +91,7 @@ class Store(Database):
                 metadata.append(stored)
             # One text of JSON is read five times as fast as many.
             parsed = json.loads(f"[{','.join(metadata)}]")
-        if len(parsed) != len(read):
+        if len(parsed) != len(read) or {*map(type, parsed)} - {dict}:
             raise self.damaged("in the metadata of its documents")
         documents = {
             i: Document.stored(key, text, title, fields)
@@ -269,7 +269,7 @@ class Store(Database):
         """Name → value of every setting."""
         rows = self.read("SELECT name, value FROM settings")
         with self.named_errors():
-            return {name: json.loads(value) for name, value in rows}
+            return {name: json.loads(value or "") for name, value in rows}
 
     def numbers(self, sql: str, parameters: Sequence[Any] = ()) -> Ids:
         """The first column of a statement's rows, int64."""

@@ -187,7 +187,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], int]] = {
         sql("PRAGMA foreign_keys = OFF", "UPDATE passages SET document = 7777 WHERE id = 20"),
         0,
     ),
-    "live and deleted": (sql("INSERT INTO tombstones VALUES (20)"), 1),
+    "live and deleted": (sql("INSERT INTO tombstones VALUES (20)"), 0),
     "the last segment elsewhere": (sql("UPDATE segments SET base = base + 7 WHERE id = 3"), 7),
     "passages file damaged, passage missing": (
         both(in_segment(0, "passages.npy", flip), sql("DELETE FROM passages WHERE id = 20")),
@@ -301,7 +301,12 @@ def test_metadata_that_are_no_json_are_reported_as_lost(path: Path) -> None:
             engine.update({"d7": {"seen": True}})
         with pytest.raises(CollectionError, match=f"^{path}/documents.db is damaged .*repair"):
             engine.search("x", k=90, group_by="year")
-    sql("UPDATE documents SET metadata = '[1]' WHERE key = 'd8'")(path)
+    sql("UPDATE documents SET metadata = '7' WHERE key = 'd8'")(path)
+    with (
+        SearchEngine.open(path, WordLengths()) as engine,
+        pytest.raises(CollectionError, match=r"in the metadata of its documents.*repair"),
+    ):
+        engine.get("d8")
     sql("UPDATE documents SET source = '{\"year' WHERE key = 'd6'", *triggers.values())(path)
     done = repair(path, WordLengths())
     assert done.whole and done.encoded == 0
@@ -310,6 +315,14 @@ def test_metadata_that_are_no_json_are_reported_as_lost(path: Path) -> None:
         assert engine["d6"].metadata == kept
         assert engine["d7"].metadata == {} and engine["d8"].metadata == {"year": 1998}
         assert {hit.key for hit in engine.search("x", where="year = 1998")} == {"d8"}
+
+
+def test_documents_that_are_gone_are_reported_as_lost(path: Path) -> None:
+    sql("DELETE FROM documents WHERE key IN ('d7', 'd8')")(path)
+    done = repair(path, WordLengths())
+    assert done.whole and done.encoded == 0
+    assert done.damage == ("passages without a document → 0 documents encoded again",)
+    assert done.lost == ("2 documents, whose passages were left; index them again",)
 
 
 def damage_database(path: Path) -> bytes:
@@ -429,6 +442,7 @@ def test_who_may_not_repair(path: Path, tmp_path: Path) -> None:
     setting("encoder", '{"dim": 16}'),
     setting("encoder", "{"),
     setting("passages", '{"tokens": -1}'),
+    setting("passages", "{"),
     sql("UPDATE documents SET key = x'ff41' WHERE key = 'd7'"),
     sql("UPDATE documents SET text = CAST(text AS BLOB) WHERE id < 9"),
 ])  # fmt: skip
