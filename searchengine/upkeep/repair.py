@@ -208,7 +208,7 @@ class _Tables:
                     self._forget()
                 return [key for (key,) in self._store.read(f"{_KEYS} digest = x'' ORDER BY id")]
         except CollectionError as error:
-            if exhausted(error):
+            if "; repair it" not in str(error):  # a full disk, a permission, another version
                 raise
             way_out = "restore the folder from a backup, or index the documents again"
             message = f"{_fault(error)}, and nothing was changed; {way_out}"
