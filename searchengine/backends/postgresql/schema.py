@@ -161,12 +161,11 @@ def exists(connection: Connection, schema: str) -> bool:
 
 def set_values(connection: Connection, values: Mapping[str, Any]) -> None:
     """Write settings; None removes one."""
-    for name, value in {**values, "revision": uuid4().hex}.items():
-        connection.execute(
-            "INSERT INTO settings (name, value) VALUES (%s, %s) "
-            "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-            (name, json.dumps(value)),
-        )
+    connection.execute(
+        "INSERT INTO settings SELECT * FROM json_each(%s) "
+        "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+        (json.dumps({**values, "revision": uuid4().hex}),),
+    )
     connection.execute("DELETE FROM settings WHERE value::text = 'null'")
 
 

@@ -53,7 +53,6 @@ def refit(engine: SearchEngine) -> None:
 
     def remove(connection: Any, _: str) -> None:
         connection.execute(f"DROP INDEX {schema.GRAPH}")
-        connection.execute("DELETE FROM prefixes")
         schema.set_values(connection, {schema._ROTATION: None, schema.GRAPH: None})
 
     collection._connections.write(remove, alone=True)
