@@ -131,8 +131,7 @@ class PostgresCollection(Backend):
         """`newest`: of the primary, on which a write is based."""
         reading = self._connections.transaction("ACCESS SHARE", replica=not newest)
         with reading as (connection, revision):
-            state = self._current(connection, revision)
-            yield PostgresSnapshot(connection, self.path, state)
+            yield PostgresSnapshot(connection, self.path, self._current(connection, revision))
 
     def upsert(
         self,

@@ -28,9 +28,10 @@ Rows = list[tuple[Any, ...]]
 Connection = psycopg.Connection[tuple[Any, ...]]
 """A connection in autocommit."""
 _LIMIT = (
-    "SELECT set_config('statement_timeout', least({}, nullif(setting::int, 0))::text, true) "
-    "FROM pg_settings WHERE name = 'statement_timeout'; "
+    "SELECT set_config('statement_timeout', least({}, nullif(1000 * extract(epoch FROM "
+    "current_setting('statement_timeout')::interval), 0))::text, true); "
 )
+"""Takes a snapshot of the database, so it comes after the lock."""
 _DEFAULTS: dict[str, Any] = {
     "autocommit": True,
     "prepare_threshold": None,
@@ -53,6 +54,7 @@ _CONFIGURE = (
 each by one connection, so that a transaction sees one commit of a node."""
 _CONNECTIONS = 16
 _WAIT, _SOON = 10.0, 0.5  # seconds to wait for a connection, and until the reason is asked for
+_LONGEST = 1e6  # seconds that a statement may take
 _TRIES = 12
 _LOST = psycopg.OperationalError, psycopg.InterfaceError
 _CONFLICTS = errors.SerializationFailure, errors.DeadlockDetected, errors.UniqueViolation
@@ -132,12 +134,14 @@ class Connections:
         may take any time, and what the caller writes on other connections is seen.
         """
         isolation = "READ COMMITTED" if lock == "EXCLUSIVE" else "REPEATABLE READ"
-        sql = f"BEGIN ISOLATION LEVEL {isolation}; LOCK TABLE settings IN {lock} MODE; "
+        sql = f"LOCK TABLE settings IN {lock} MODE; "
         if lock == "EXCLUSIVE":
             sql += "SET LOCAL statement_timeout = 0; "
         with self.borrow(replica=replica) as connection:
             if (end := limits.current().deadline.at) < inf:
-                sql += _LIMIT.format(max(1, int(1e3 * (end - time.monotonic()))))
+                left = 1 + int(1e3 * min(max(0, end - time.monotonic()), _LONGEST))
+                sql = f"SET LOCAL lock_timeout = {left}; {sql}{_LIMIT.format(left)}"
+            sql = f"BEGIN ISOLATION LEVEL {isolation}; {sql}"
             cursor = connection.execute(sql + "SELECT value FROM settings WHERE name = 'revision'")
             while cursor.nextset():
                 pass
