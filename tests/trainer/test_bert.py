@@ -265,6 +265,7 @@ DAMAGED: dict[str, tuple[list[Change], str]] = {
         [renamed("1-of-2.safetensors"), settings(f"{WEIGHTS}.index.json", weight_map=SHARDS)],
         "has no 2-of-2.safetensors: the model folder is incomplete",
     ),
+    "adapter": ([lambda folder: write_json(folder / "adapter_config.json", {})], "merge it into"),
     "too few layers": ([settings("config.json", num_hidden_layers=3)], "encoder.layer.2"),
     "another width": ([settings("config.json", intermediate_size=96)], "128, 64.*96, 64"),
     "NaN": ([tensors(with_nan)], "NaN"),

@@ -13,7 +13,7 @@ WEIGHTS = "model.safetensors"
 MODULES = "modules.json"
 MODEL_CONFIG = "config_sentence_transformers.json"
 TRANSFORMER_CONFIG = "sentence_bert_config.json"
-TOKENIZER = "tokenizer.json"
+TOKENIZER, ADAPTER = "tokenizer.json", "adapter_config.json"
 LIBRARY = "sentence_transformers."
 PLAIN = Path()  # in place of the folder of a module that a plain folder does not have
 # Of unit rows all three put the same documents first; of others only the cosine is ours.
@@ -85,10 +85,9 @@ def listed_modules(folder: Path) -> list[tuple[str, Path]]:
 
 
 def _require_complete(place: Path) -> None:
-    """Raise ModelError for a network without its configuration, weights or tokenizer.
-
-    transformers takes one without a tokenizer, and makes a tokenizer that knows no words.
-    """
+    """Raise ModelError unless a network is whole: transformers would invent a tokenizer."""
+    if (place / ADAPTER).is_file():  # even beside a whole network, which it would change
+        raise ModelError(f"{place} is an adapter (PEFT): merge it into its base model first")
     read_object(place / "config.json")
     require_safetensors(place)
     vocabularies = (path for name in VOCABULARIES for path in place.glob(name))
@@ -112,7 +111,7 @@ def model_stages(folder: Path) -> list[tuple[str, Path]]:
                 f"{folder} has the modules {', '.join(kinds) or 'none'}: expected Transformer, "
                 "Pooling, then any of Dense and Normalize"
             )
-    elif (folder / "config.json").is_file():
+    elif any((folder / name).is_file() for name in ("config.json", ADAPTER)):
         stages = [("Transformer", folder), ("Pooling", PLAIN), ("Normalize", PLAIN)]
     elif (folder / "checkpoint").is_dir():
         raise ModelError(
