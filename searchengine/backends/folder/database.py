@@ -198,7 +198,7 @@ def way_out(path: Path) -> str:
     return "check that the disk has room and the folder can be written"
 
 
-# Have SQLite sync its writes; on macOS the drive's cache too, as durable.sync.
+# Have SQLite sync its writes; on macOS the drive's cache too, as files.sync.
 _SYNC = "PRAGMA synchronous = 2; PRAGMA fullfsync = 1; PRAGMA checkpoint_fullfsync = 1;"
 _READING = "PRAGMA busy_timeout = 5000;"  # while another process recovers the log after a crash
 # SQLite would fold when it has released the write lock: see `fold_log`.
