@@ -197,7 +197,7 @@ class Connections:
             return pool.getconn(min(_SOON, left))
         limits.check()
         Connection.connect(**(self._options | self._primary)).close()  # raises the reason
-        return pool.getconn(left)
+        return pool.getconn(left - _SOON)
 
 
 _SENTENCES: list[tuple[Any, str, type[Exception], str]] = [
