@@ -73,7 +73,7 @@ def _metadata(snapshot: Snapshot, states: Sequence[Known]) -> list[Any]:
     """The metadata of stored documents, without reading their texts."""
     try:
         return [json.loads(state.metadata) for state in states]
-    except ValueError:  # damaged: this raises, and names the collection
+    except (TypeError, ValueError):  # damaged: this raises, and names the collection
         return [each.metadata for each in snapshot.documents(state.id for state in states)]
 
 

@@ -13,6 +13,7 @@ an empty folder, whose owner and mode were chosen and stay.
 import json
 import os
 import re
+import shlex
 import shutil
 import stat
 import time
@@ -117,8 +118,7 @@ def segments_folder(path: Path, store: Store) -> Iterator[int]:
         if not store.in_place:
             raise store.replaced()
         if folder is None:
-            missing = f"{path / 'segments'} is missing; nothing was changed, make it again with"
-            raise CollectionError(f"{missing}: searchengine repair {path}")
+            raise store.damaged(f"{path / 'segments'} is missing")
         yield folder
 
 
@@ -175,7 +175,7 @@ def folder_errors(path: Path, *, changing: bool = False) -> Iterator[None]:
         if isinstance(error, SegmentError):
             raise CollectionError(
                 f"{error}; the texts are in {path / DATABASE}: restore the folder from a copy, or "
-                f"encode them again with: searchengine repair {path}"
+                f"encode them again with: searchengine repair {shlex.quote(str(path))}"
             ) from error
         reason = getattr(error, "strerror", None) or error
         if changing:

@@ -317,6 +317,34 @@ def test_metadata_that_are_no_json_are_reported_as_lost(path: Path) -> None:
         assert {hit.key for hit in engine.search("x", where="year = 1998")} == {"d8"}
 
 
+def test_metadata_that_are_null_are_named_and_mended(path: Path) -> None:
+    schema = "UPDATE sqlite_schema SET sql = replace(sql, ' NOT NULL', '') WHERE name = 'documents'"
+    sql("PRAGMA writable_schema = ON", schema)(path)
+    sql("UPDATE documents SET metadata = NULL WHERE key = 'd7'")(path)
+    with SearchEngine.open(path, WordLengths()) as engine:
+        for read in (
+            lambda: engine.get("d7"),
+            lambda: engine.update({"d7": {"seen": True}}),
+            lambda: engine.search("x", k=90, group_by="year"),
+        ):
+            with pytest.raises(CollectionError, match=r"is damaged .*: searchengine repair"):
+                read()
+    assert repair(path).whole
+
+
+def test_a_damaged_file_is_named_with_the_command_that_mends_it(path: Path) -> None:
+    path = path.rename(path.with_name("my words"))
+    flip(next((path / "segments").glob("*1/coarse.faiss")))
+    command = f": searchengine repair '{path}'$"
+    with pytest.raises(CollectionError, match=command):
+        SearchEngine.open(path)
+    assert repair(path).whole
+    with SearchEngine.open(path, WordLengths()) as engine:
+        shutil.rmtree(path / "segments")
+        with pytest.raises(CollectionError, match=command):
+            engine.add([{"_id": "new", "text": "zz"}])
+
+
 def test_documents_that_are_gone_are_reported_as_lost(path: Path) -> None:
     sql("DELETE FROM documents WHERE key IN ('d7', 'd8')")(path)
     done = repair(path, WordLengths())
