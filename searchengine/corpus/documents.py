@@ -1,11 +1,8 @@
 """Documents, mappings and tables → checked documents, for `add`; metadata, for `update`.
 
-Tables are pandas and polars DataFrames; neither need be installed.
-
-Values of pandas, polars and numpy are stored as JSON: numbers and truth values as such, arrays as
-lists, dates and times as ISO 8601 texts, durations in seconds. A missing one (NaN, NaT, NA; None in
-a table) makes title and text empty, leaves a field of metadata out, and is null within a list or an
-object. Any other value is refused, with the document and the field.
+Values of pandas, polars and numpy are stored as JSON: arrays as lists, dates and times as ISO 8601
+texts, durations in seconds. A missing one (NaN, NaT, NA; None in a table) makes title and text
+empty, leaves a field out, and is null within a list or an object; in `update` it is refused.
 """
 
 import hashlib
@@ -16,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, time, timedelta
 from decimal import Decimal
+from functools import partial
 from itertools import accumulate
 from typing import Any, NoReturn, Protocol, Self
 
@@ -110,7 +108,7 @@ class Document:
         rest = dict(record)
         id_field = "_id" if "_id" in rest else "id"
         name = _own(rest.pop(id_field, key))
-        if name == "":
+        if isinstance(name, str) and not name:
             what = f"{id_field} is empty" if id_field in record else "no _id"
             raise bad(origin or "document", f"{what}; give every document an _id")
         if needs_text and "text" not in rest and "title" not in rest:
@@ -226,11 +224,10 @@ def checked_patches(metadata: Patches) -> dict[str, dict[str, Any]]:
         key = checked_key(key)
         if key in patches:
             raise QueryError(f"update names the key {key!r} twice, as a text and as a number")
-        document = Document(key, "", metadata=patch, origin=place)
-        for name in filter(lambda name: name not in document.metadata, patch):
-            what = f"the field {name!r:.80} holds {patch[name]}, which cannot be written as JSON"
-            raise bad(place, f"{what}; None removes a field")
-        patches[key] = dict(document.metadata)
+        try:
+            patches[key] = plain_fields(patch, may_be_missing=False)
+        except ValueError as error:
+            raise bad(place, f"metadata {error}") from error
     return patches
 
 
@@ -265,12 +262,12 @@ def _own(value: Any) -> Any:
     return "" if value is None else value
 
 
-def plain_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+def plain_fields(fields: Mapping[str, Any], may_be_missing: bool = True) -> dict[str, Any]:
     """Metadata as JSON holds it, without fields that are missing. Raises ValueError."""
     result = {}
     for name, given in fields.items():
         try:
-            value = plain(given)
+            value = plain(given, may_be_missing)
             if value is not None or given is None:
                 result[plain(str(name))] = value
         except (TypeError, ValueError, RecursionError) as error:
@@ -278,10 +275,10 @@ def plain_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def plain(value: Any) -> Any:
-    """A value as JSON holds it; None for a missing one.
+def plain(value: Any, may_be_missing: bool = True) -> Any:
+    """A value as JSON holds it, a missing one as None.
 
-    Raises TypeError, ValueError or RecursionError: why JSON or a filter cannot hold it.
+    Raises TypeError, ValueError or RecursionError. `may_be_missing`: else ValueError, at any depth.
     """
     written = json.dumps(value, default=of_json, ensure_ascii=False)
     written.encode()
@@ -290,24 +287,30 @@ def plain(value: Any) -> Any:
     signs = (match[0] for match in _TEXT_OR_LEVEL.finditer(written))
     if max(accumulate((s in "[{") - (s in "]}") for s in signs), default=0) >= _DEEPEST:
         raise ValueError(f"it is nested more than {_DEEPEST} levels deep; flatten it")
-    return json.loads(written, parse_int=_number, parse_constant=_number)
+    constant = partial(_number, may_be_missing=may_be_missing)
+    return json.loads(written, parse_int=_number, parse_constant=constant)
 
 
-def _number(written: str) -> int | None:
+def _number(written: str, may_be_missing: bool = True) -> int | None:
     """A whole number, NaN or infinity in JSON."""
+    if written == "NaN" and not may_be_missing:
+        raise ValueError("it holds a missing value, such as NaN; None removes a field")
     if written != "NaN" and ("I" in written or len(written) > _DIGITS):
-        raise ValueError(f"it holds a number of more than {_DIGITS} digits; turn it into a text")
+        raise ValueError(f"it holds infinity or more than {_DIGITS} digits; turn it into a text")
     return None if written == "NaN" else int(written)
 
 
 def of_json(value: Any) -> Any:
-    """A value of another type as JSON holds it; None for a missing one. Raises TypeError."""
+    """A value of another type as JSON holds it; NaN for a missing one. Raises TypeError."""
     import numpy as np  # not at the top: the command line's help does not wait for it
 
     if isinstance(value, np.ndarray):
-        return [*value]
-    if type(value).__name__ == "NAType" or value != value:  # of pandas; NaN, NaT
-        return None
+        return [*value] if value.ndim else value[()]
+    is_nan = isinstance(value, np.generic | Decimal) and value != value
+    if is_nan or type(value).__name__ in ("NAType", "NaTType"):  # the last two of pandas
+        return float("nan")
+    if isinstance(value, Mapping):
+        return {**value}
     if isinstance(value, np.datetime64):
         return str(value)  # as a number, it would lose its unit
     if isinstance(value, np.generic) and not isinstance(value, np.timedelta64):

@@ -161,7 +161,7 @@ def decode(data: bytes, path: Path, declared: str = "") -> tuple[str, dict[str, 
     try:
         text = data.decode(name or ("latin-1" if b"\0" in data else "utf-8"))
     except UnicodeDecodeError as error:
-        raise bad(path, _not_utf8(data[error.start], name)) from error
+        raise bad(path, _not_utf8(data[error.start], "")) from error  # it is not `name` either
     if "\0" in text:
         raise bad(path, "not a text (it holds a zero byte); check the file's name and content")
     return text, {"encoding": name}, []

@@ -180,7 +180,7 @@ _TIMES = ("", " %H:%M", " %H:%M:%S", " %H:%M %z", " %H:%M:%S %z", " %I:%M %p")
 _DATES = ["", *(f"{day}{time}" for day in _DAYS for time in _TIMES)]
 # A heading of the first level that begins a text.
 _TITLE = re.compile(
-    r"(?:[ \t]*\r?\n)* {0,3}(?:#[ \t]+(\S.*?)(?:[ \t]+#+)?|(\S.*)\n=+)[ \t]*\r?$", re.MULTILINE
+    r"(?m)(?:[ \t]*\r?\n)* {0,3}(?:#[ \t]+(\S.{0,199}?)(?:[ \t]+#+)?|(\S.{0,199})\n=+)[ \t]*\r?$"
 )
 
 
@@ -198,19 +198,17 @@ def read_markdown(path: Path) -> Parts:
 
 
 def read_ipynb(path: Path) -> Parts:
-    """The text of a notebook, a blank line between its cells.
-
-    The title is a heading of the first level that begins the text. Raises CorpusError.
-    """
+    """The text of a notebook; its title is a heading of Markdown that begins it."""
     written, _, lost = decode(read_bytes(path), path)
     content = json_object(written, str(path))
     try:  # a source is a text, or a list of its lines
         cells = ["".join(cell.get("source") or "").strip() for cell in content["cells"]]
+        kinds = [cell.get("cell_type") for cell in content["cells"] if cell.get("source")]
     except (AttributeError, KeyError, TypeError) as error:
         what = "not a notebook of format 4 (no cells with a source)"
         raise bad(path, f"{what}; open and save it in Jupyter") from error
     text = "\n\n".join(filter(None, cells))
-    yield Text(text, _title(text))
+    yield Text(text, _title(text) if kinds[:1] == ["markdown"] else "")
     yield from lost
 
 

@@ -450,3 +450,5 @@ def test_a_notebook(tmp_path: Path) -> None:
     (document,) = read_corpus(tmp_path)
     assert document.title == "Whales"
     assert document.text == "# Whales\n\nThey sleep.\n\n# no heading\nx = 1\n\n## How"
+    (tmp_path / "a.ipynb").write_text(json.dumps({"nbformat": 4, "cells": cells[1:]}))
+    assert [document.title for document in read_corpus(tmp_path)] == ["a"]
