@@ -15,7 +15,15 @@ from typing import NamedTuple
 import numpy as np
 
 from searchengine.backends.terms import joined_words
-from searchengine.corpus.analyzer import DEFAULT, Analyzer, cutter, names, placed_names
+from searchengine.corpus.analyzer import (
+    DEFAULT,
+    Analyzer,
+    cutter,
+    folded,
+    names,
+    placed_names,
+    unaccented,
+)
 from searchengine.corpus.language_traits import function_words, is_code
 from searchengine.corpus.sentences import sentence_ends
 
@@ -98,8 +106,10 @@ def word_counts(text: str, question: str, spans: Sequence[Span], analyzer: Analy
 
     A word weighs its length, shared by the parts that have it.
     """
-    lowered, beginnings, lengths = text.lower(), *_asked(question, analyzer.languages).beginnings
-    listed = [[*map(lowered[start:end].count, beginnings)] for start, end in spans]
+    languages = analyzer.languages
+    beginnings, lengths = _asked(question, languages).beginnings
+    parts = (unaccented(folded(text[start:end], languages), languages) for start, end in spans)
+    listed = [[*map(part.count, beginnings)] for part in parts]
     counts = np.array(listed, np.float64)
     weights: list[float] = (counts @ (lengths / np.maximum(1, counts.sum(0)))).tolist()
     return weights

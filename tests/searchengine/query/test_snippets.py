@@ -190,6 +190,9 @@ def test_of_a_long_text_only_the_part_around_the_words_is_looked_at() -> None:
         "…Whales sleep with half of the brain. The tide turns…"
     )
     assert snippet(text, "volcano", 0, len(text), 20) == "The tide turns, and…"
+    text = f"{LONG}İsviçre'de ışık. {LONG}"  # found as the index has them, without accents
+    turkish = Analyzer.parse("stem:tr")
+    assert snippet(text, "isviçre ışığı", 0, len(text), 30, turkish).startswith("…İsviçre'de ışık.")
     code = "def sleep(hours):\n    return hours / 2\n" * 1000
     shown = snippet(code + "class Whale:\n    pass\n" + code, "Whale", 0, 2 * len(code), 90)
     assert shown.startswith("…class Whale:\n    pass\ndef sleep(hours):") and shown.endswith("…")
