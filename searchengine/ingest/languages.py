@@ -150,7 +150,8 @@ def weight_for(encoder: TextEncoder, texts: Sequence[str], language: str) -> flo
         most = (
             _PER_LATIN_LETTER * len(_tokens(encoder, [_ENGLISH])) / sum(map(str.isalpha, _ENGLISH))
         )
-        return WEIGHT if len(tokens) <= most * len(letters) else _UNREAD_WEIGHT
+        is_read = len(tokens) <= most * len(letters) or encoder.source == MULTILINGUAL  # if rare
+        return WEIGHT if is_read else _UNREAD_WEIGHT
     most = _PER_SYLLABLE if language in SCRIPTS else _PER_LETTER
     is_whole = sum(any(map(_is_other, token)) for token in tokens) <= most * others
     return WEIGHT if is_whole and _unknown(encoder, tokens) <= _UNKNOWN else 0.0

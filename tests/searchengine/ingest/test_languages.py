@@ -157,6 +157,13 @@ def test_the_tokens_of_a_language_tell_whether_it_is_read() -> None:
     assert not reads(Pieces(1, unknown=CHINESE), [CHINESE])
 
 
+def test_the_multilingual_encoder_is_not_advised_instead_of_itself() -> None:
+    rare = EnglishPieces()
+    assert not reads(rare, [GERMAN])
+    rare.source = "multilingual"
+    assert reads(rare, [GERMAN])
+
+
 @pytest.mark.parametrize("code", [*LANGUAGES, "code"])
 def test_the_starter_reads_english_and_code_only(starter: Any, code: str) -> None:
     assert reads(starter, [(LANGUAGES | {"code": CODE})[code]]) is (code in ("en", "code"))
