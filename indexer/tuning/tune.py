@@ -123,7 +123,8 @@ def tune(
     every = [None] * len(segments)
     rows = [s.rows if o is None else o.size for s, o in zip(segments, live or every, strict=True)]
     if goal.k > sum(rows):
-        raise TuneError(f"k must be at most the {sum(rows)} rows there are, got {goal.k}")
+        some = f"k must be at most the {sum(rows)} rows there are, got {goal.k}"
+        raise TuneError(f"{some}; lower k, or index more")
     report(f"exact search of {len(vectors)} queries over {sum(rows)} rows")
     exact = OperatingPoint(tuple(segments), tuple(searched or live or every), goal.k, None)
     tuner = _Tuner(exact, rows, vectors, goal, 0.998 if question_ms else (1 + goal.recall) / 2)
