@@ -129,12 +129,8 @@ def _pieces(text: str, length: int) -> list[str]:
 
 
 def _is_prose(line: str) -> bool:
-    return not line.startswith(("    ", "\t", "$ ")) and not is_code(line)
-
-
-def is_code(text: str) -> bool:
-    """Whether a text has as much punctuation as code."""
-    return len(re.findall(_PUNCTUATION, text)) > _CODE * len("".join(text.split()))
+    signs = len(re.findall(_PUNCTUATION, line))
+    return not line.startswith(("    ", "\t", "$ ")) and signs <= _CODE * len("".join(line.split()))
 
 
 @cache

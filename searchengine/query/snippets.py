@@ -24,7 +24,7 @@ from searchengine.corpus.analyzer import (
     placed_names,
     unaccented,
 )
-from searchengine.corpus.language_traits import function_words, is_code
+from searchengine.corpus.language_traits import function_words
 from searchengine.corpus.sentences import sentence_ends
 
 Span = tuple[int, int]
@@ -34,7 +34,15 @@ LONG = 20_000
 """Characters of a passage, at most, that is looked at word by word."""
 _HIRAGANA = re.compile("[\u3041-\u309f]")  # a part that begins so is an ending or a particle
 _BEFORE = 16  # characters before a sentence's start, which tell abbreviations
-_JUDGED = 4000  # characters of a passage that tell code
+_JUDGED, _LONGEST = 4000, 160  # characters of a passage, and of a line, that tell code
+_CODE = re.compile(
+    r"""
+      [;{}\\]\s*$ | ^\s*[])}@$]                        # ends and beginnings of statements
+    | \w\( | [-+=!<>&|:]= | \s=\s | ^\s*\w+\s*= | [-=]> | && | \|\|  # calls, assignments, operators
+    | ^\s*["']?[\w.-]+["']?:\s*["'\[{\d]         # mappings
+    """,
+    re.VERBOSE,
+)
 
 
 class Match(NamedTuple):
@@ -63,7 +71,7 @@ def snippet(
     """
     low, high = _around_words(text, question, start, end, analyzer)
     before, after = low > start, high < end  # whether text is left out there
-    code = text.count("\n", low, high) > 1 and is_code(text[low : min(high, low + _JUDGED)])
+    code = _is_code(text[low:high])
     passage = _lines(text, low, high) if code else " ".join(text[low:high].split())
     if len(passage) <= width:
         return passage
@@ -124,6 +132,14 @@ def _around_words(text: str, question: str, start: int, end: int, analyzer: Anal
     low, high = spans[weights.index(max(weights))]
     space = text.find(" ", low, low + WIDTH) if low > start else -1
     return max(low, space), high
+
+
+def _is_code(passage: str) -> bool:
+    """True if half of at least three lines look like code; a quarter, if half are indented."""
+    lines = [line for line in passage[:_JUDGED].splitlines() if line.strip()]
+    likely = sum(len(line) <= _LONGEST and bool(_CODE.search(line)) for line in lines)
+    indented = 2 * sum(line.startswith(("  ", "\t")) for line in lines) >= len(lines)
+    return len(lines) >= 3 and (4 if indented else 2) * likely >= len(lines)
 
 
 def _lines(text: str, start: int, end: int) -> str:

@@ -83,6 +83,7 @@ def test_code_keeps_its_lines() -> None:
         ("const a = 1;\nfunction sleep(x) {\n  return x;\n}", 4),
         ("#include <whale.h>\nint main() {\n\n  return 0;\n}", 4),
         ('{\n  "name": "whale",\n  "sleeps": true\n}', 4),
+        ('def sleep():\n    """How whales rest.\n\n    By halves.\n    """', 4),
         ("How whales sleep:\n  with one half\n  of the brain,\n  at a time", 1),  # indented prose
         ("SELECT name\nFROM whales\nWHERE asleep;", 1),  # too little like code
         ("x = 1\ny = 2", 1),  # two lines may be anything
