@@ -113,10 +113,6 @@ def _write_inputs(folder: Path) -> None:
     document.save(str(papers / "dog.docx"))
     table = pyarrow.table({"id": ["red", "blue"], "text": ["A red bird sings", "A blue bird"]})
     pyarrow.parquet.write_table(table, papers / "birds.parquet")
-    pyarrow.parquet.write_table(
-        pyarrow.table({"anchor": sentences[:40], "positive": sentences[40:80]}),
-        folder / "pairs.parquet",
-    )
     (folder / "latin.txt").write_bytes("Le café est fermé\n".encode("latin-1"))
 
 
@@ -260,8 +256,6 @@ def reads_papers(env: Environment, at: Path) -> None:
         assert key.startswith(file)
     assert len(keys(env, at, "search", "p.index", "bird", "--mode", "text")) == 2
     done(env, at, "index", "latin.txt", "l.index", "--encoder", "static")
-    few = ("--set", "max_steps=1", "--set", "batch_size=8")
-    done(env, at, "train", "pairs.parquet", "--out", "model", "--base", "tiny", *few)
 
 
 def serves(env: Environment, at: Path) -> None:
@@ -360,7 +354,6 @@ MISSING: list[tuple[str, tuple[str, ...]]] = [
 MISSING_BESIDE_TRAIN: list[tuple[str, tuple[str, ...]]] = [
     ("starter", ("train", "pairs.tsv", "--out", "x")),
     ("starter", ("demo", "x")),
-    ("formats", ("train", "pairs.parquet", "--out", "x", *few)),
     ("tensorboard", ("train", "pairs.tsv", "--out", "x", *few, "--log", "tensorboard")),
 ]
 

@@ -57,7 +57,7 @@ def read_rows(path: Path) -> Iterator[tuple[int, Cells]]:
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: must be UTF-8, convert the file first: {error}") from error
+        raise DataError(f"{path}: must be text in UTF-8, convert it first: {error}") from error
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"{path}: cannot be read: {reason}") from error

@@ -123,7 +123,7 @@ HEAD = "anchor\tpositive\n"
         ("a.jsonl", "", {}, "a.* no examples"),
         ("a.tsv", HEAD + "a\tb\nc\n", {}, "a.tsv:3: 1 columns, expected 2"),
         ("a.tsv", HEAD + "a\tb\nc\t \n", {}, "a.tsv:3: positive is ' '"),
-        ("a.tsv", (HEAD + "a\tb\n").encode("utf-16"), {}, "a.tsv: must be UTF-8, convert"),
+        ("a.tsv", (HEAD + "a\tb\n").encode("utf-16"), {}, "a.tsv: must be text in UTF-8, convert"),
         ("a.tsv", (HEAD + "a\tb\n").encode("utf-16-le"), {}, "a.tsv: has NUL bytes"),
         ("a.tsv", "words\na\n", {}, "a.tsv: has the columns 'words', expected anchor, positive or"),
         ("a.txt", "anchor,positive\na,b\n", {}, "a.txt: has the .*'anchor,positive'.*ends in .csv"),
