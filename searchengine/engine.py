@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
-from typing import Any, NoReturn, cast, get_args, overload
+from typing import Any, NoReturn, get_args, overload
 
 import numpy.typing as npt
 
@@ -351,8 +351,7 @@ class SearchEngine:
         """
         if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
             keys = [checked_key(keys)]
-        named = checked_keys(keys, "similar")
-        return self._search(Query.from_options(k, options), (), named)[0]
+        return self._search(Query.from_options(k, options), (), checked_keys(keys, "similar"))[0]
 
     def duplicates(
         self,
@@ -513,8 +512,9 @@ class SearchEngine:
         return self.documents()
 
     def __contains__(self, key: object) -> bool:
-        is_key = isinstance(key, str) or integer(key) is not None
-        return is_key and self.get(cast(Key, key)) is not None
+        with self.collection.reading() as snapshot:
+            is_key = isinstance(key, str) or integer(key) is not None
+            return is_key and bool(snapshot.known([checked_key(key)]))
 
     def count(self, where: str | None = None) -> int:
         """Number of documents, or of those that match a filter. Raises FilterError."""
