@@ -6,15 +6,12 @@ empty, leaves a field out, and is null within a list or an object; in `update` i
 """
 
 import hashlib
-import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, time, timedelta
 from decimal import Decimal
 from functools import partial
-from itertools import accumulate
 from typing import Any, NoReturn, Protocol, Self
 
 from searchengine.corpus.text_files import bad, some_fields
@@ -28,9 +25,7 @@ _NOT_METADATA = "is a field of the document, not metadata"
 _EXPECTED = 'expected a Document or a mapping, {"_id": "1", "text": "…"}'
 _REMEMBERED = 1000  # entries of LeftOut, so that memory stays bounded
 _DEEPEST = 100  # levels of JSON; the limits of Python and SQLite differ between versions
-_PLAIN = 1 << 64  # numbers below are as JSON and filters hold them
 _DIGITS = 308  # that a filter's float64 holds
-_TEXT_OR_LEVEL = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{}\]]')
 
 Key = str | int
 """What names a document in a call; stored as text, so 7 and "7" are the same key."""
@@ -78,15 +73,10 @@ class Document:
             self._refuse("the key is empty; give every document an _id")
         if "\0" in self.key:
             self._refuse("the key contains the character U+0000; remove it")
-        for name, value in self.metadata.items():
-            kind = type(value)
-            is_plain = kind in (str, bool) or (kind in (int, float) and -_PLAIN < value < _PLAIN)
-            if not is_plain or not f"{name}{value}".isprintable():
-                try:
-                    object.__setattr__(self, "metadata", plain_fields(self.metadata))
-                except ValueError as error:
-                    self._refuse(f"metadata {error}")
-                break
+        try:
+            object.__setattr__(self, "metadata", plain_fields(self.metadata))
+        except ValueError as error:
+            self._refuse(f"metadata {error}")
 
     def _refuse(self, reason: str) -> NoReturn:
         raise bad(self.origin or f"document {self.key!r:.80}", reason)
@@ -257,7 +247,7 @@ def _own(value: Any) -> Any:
     """A key, title or text; "" for a missing one. Others than texts are for Document to refuse."""
     if isinstance(value, str):
         return value
-    with suppress(TypeError, ValueError, RecursionError):
+    with suppress(TypeError, ValueError):
         value = plain(value)
     return "" if value is None else value
 
@@ -270,34 +260,35 @@ def plain_fields(fields: Mapping[str, Any], may_be_missing: bool = True) -> dict
             value = plain(given, may_be_missing)
             if value is not None or given is None:
                 result[plain(str(name))] = value
-        except (TypeError, ValueError, RecursionError) as error:
+        except (TypeError, ValueError) as error:
             raise ValueError(f"{name!r:.80} cannot be stored: {error}") from error
     return result
 
 
-def plain(value: Any, may_be_missing: bool = True) -> Any:
-    """A value as JSON holds it, a missing one as None.
+def plain(value: Any, may_be_missing: bool = True, depth: int = 0) -> Any:
+    """A value as JSON holds it, a missing one as None. Raises TypeError or ValueError.
 
-    Raises TypeError, ValueError or RecursionError. `may_be_missing`: else ValueError, at any depth.
+    `may_be_missing`: else ValueError, at any depth.
     """
-    written = json.dumps(value, default=of_json, ensure_ascii=False)
-    written.encode()
-    if "\\u0000" in written.replace("\\\\", ""):
-        raise ValueError("it contains the character U+0000, which ends texts in filters; remove it")
-    signs = (match[0] for match in _TEXT_OR_LEVEL.finditer(written))
-    if max(accumulate((s in "[{") - (s in "]}") for s in signs), default=0) >= _DEEPEST:
+    if isinstance(value, str):
+        value.encode()
+        if "\0" in value:
+            raise ValueError("it contains the character U+0000, which ends texts; remove it")
+        return value
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int | float):
+        if value != value and not may_be_missing:
+            raise ValueError("it holds a missing value, such as NaN; None removes a field")
+        if abs(value) >= 10**_DIGITS:
+            raise ValueError(f"it holds infinity or more than {_DIGITS} digits; make it a text")
+        return value if value == value else None
+    if depth == _DEEPEST:
         raise ValueError(f"it is nested more than {_DEEPEST} levels deep; flatten it")
-    constant = partial(_number, may_be_missing=may_be_missing)
-    return json.loads(written, parse_int=_number, parse_constant=constant)
-
-
-def _number(written: str, may_be_missing: bool = True) -> int | None:
-    """A whole number, NaN or infinity in JSON."""
-    if written == "NaN" and not may_be_missing:
-        raise ValueError("it holds a missing value, such as NaN; None removes a field")
-    if written != "NaN" and ("I" in written or len(written) > _DIGITS):
-        raise ValueError(f"it holds infinity or more than {_DIGITS} digits; turn it into a text")
-    return None if written == "NaN" else int(written)
+    inner = partial(plain, may_be_missing=may_be_missing, depth=depth + 1)
+    if isinstance(value, Mapping):
+        return {inner(str(name)): inner(item) for name, item in value.items()}
+    return [*map(inner, value)] if isinstance(value, list | tuple) else inner(of_json(value))
 
 
 def of_json(value: Any) -> Any:
@@ -309,8 +300,6 @@ def of_json(value: Any) -> Any:
     is_nan = isinstance(value, np.generic | Decimal) and value != value
     if is_nan or type(value).__name__ in ("NAType", "NaTType"):  # the last two of pandas
         return float("nan")
-    if isinstance(value, Mapping):
-        return {**value}
     if isinstance(value, np.datetime64):
         return str(value)  # as a number, it would lose its unit
     if isinstance(value, np.generic) and not isinstance(value, np.timedelta64):

@@ -80,10 +80,11 @@ def test_missing_values_are_left_out(missing: Any) -> None:
         (np.timedelta64(1, "s"), "type timedelta64"),
         (
             Decimal("inf"),
-            "metadata 'f' cannot be stored: it holds infinity or more than 308 digits; turn it",
+            "metadata 'f' cannot be stored: it holds infinity or more than 308 digits; make it",
         ),
-        ([10**308], "it holds infinity or more than 308 digits; turn it into a text"),
-        ("a\0b", r"document 2: metadata 'f' .* the character U\+0000, which ends texts in filters"),
+        ([10**308], "it holds infinity or more than 308 digits; make it a text"),
+        ("a\0b", r"document 2: metadata 'f' .* the character U\+0000, which ends texts; remove"),
+        ({"x": {"a\0": 1}}, "'f' cannot be stored: it contains the character"),
         ([{"x": "\\\0"}], r"contains the character U\+0000"),
     ],
 )
@@ -106,7 +107,7 @@ def test_a_nest_without_an_end_is_refused() -> None:
     endless: list[Any] = []
     endless.append(endless)
     with pytest.raises(
-        CorpusError, match="document 1: metadata 'f' cannot be stored: Circular reference"
+        CorpusError, match="document 1: metadata 'f' cannot be stored: it is nested more than 100"
     ):
         list(as_documents([{"_id": "a", "text": "x", "f": endless}], None))
 
