@@ -24,8 +24,7 @@ from searchengine.corpus.analyzer import (
     placed_names,
     unaccented,
 )
-from searchengine.corpus.language_traits import function_words
-from searchengine.corpus.sentences import sentence_ends
+from searchengine.corpus.language_traits import function_words, sentence_ends
 
 Span = tuple[int, int]
 WIDTH = 200
