@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from searchengine import SearchEngine
-from searchengine.backends import terms
+from searchengine.backends import lexical
 from searchengine.backends.synonyms import phrases
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.corpus.language_traits import function_words
@@ -29,21 +29,21 @@ def bm25(texts: Mapping[str, tuple[str, str]], used: Analyzer, question: str) ->
         lengths[key] = sum(len(c.parts) for t in (title, text) for c in used.cuts(t, order))
     average = sum(lengths.values()) / max(1, len(texts)) or 1.0
 
-    def often(key: str, term: terms.Term) -> float:
+    def often(key: str, term: lexical.Term) -> float:
         return sum(
             times
             for form, times in counts[key].items()
             if (form.startswith(term.forms) if term.unfinished else form in term.forms)
         )
 
-    def occurs(term: terms.Term) -> bool:
+    def occurs(term: lexical.Term) -> bool:
         return any(often(key, term) for key in texts)
 
     scores: Counter[str] = Counter()
     functions, orders = function_words(used.languages), used.orders
-    asked = terms.asked_terms(terms.counted_names(question, functions), orders, occurs)
-    joined = dict.fromkeys(terms.joined_words(question, functions), terms.JOINED)
-    asked = {**terms.asked_terms(joined, orders, lambda _: False), **asked}
+    asked = lexical.asked_terms(lexical.counted_names(question, functions), orders, occurs)
+    joined = dict.fromkeys(lexical.joined_words(question, functions), lexical.JOINED)
+    asked = {**lexical.asked_terms(joined, orders, lambda _: False), **asked}
     for term, times in asked.items():
         frequencies = {key: often(key, term) for key in texts}
         having = sum(map(bool, frequencies.values()))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from searchengine.backends.terms import joined_words
+from searchengine.backends.lexical import joined_words
 from searchengine.corpus.analyzer import (
     DEFAULT,
     Analyzer,

@@ -2,13 +2,10 @@
 
 database      documents.db as a file
 schema        its tables
-lock          admits one writer
 store         reads and writes the tables
-words         the words files of a snapshot
-spelling      words that no document has
+words         the words files of a snapshot, and a speller
 snapshot      the state of one commit, to read from
-writer        one commit: a transaction on tables and segments
-merging       which segments to merge, and when
+writer        one commit: a transaction on tables and segments; which ones to merge
 folders       segments and new folders on the disk
 collection    the backend: create, delete, update, merge
 """

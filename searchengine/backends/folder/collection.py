@@ -23,7 +23,7 @@ from searchengine.backends.contract import (
     check_unchanged,
     checked,
 )
-from searchengine.backends.folder.database import FOLDED, REOPENED, log_of
+from searchengine.backends.folder.database import FOLDED, REOPENED, Identity, log_of
 from searchengine.backends.folder.folders import (
     DATABASE,
     check_name,
@@ -35,11 +35,9 @@ from searchengine.backends.folder.folders import (
     open_committed,
     remove_unnamed,
 )
-from searchengine.backends.folder.lock import Identity
-from searchengine.backends.folder.merging import to_merge
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.backends.folder.store import Changes, SegmentRow, Store
-from searchengine.backends.folder.writer import OpenSegment, Writer, writing
+from searchengine.backends.folder.writer import OpenSegment, Writer, to_merge, writing
 from searchengine.corpus.analyzer import DEFAULT, Analyzer
 from searchengine.errors import BackendUnavailable, CollectionBusy, CollectionError, QueryError
 from searchengine.indexer.arrays import Floats

@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from math import inf
 from pathlib import Path
-from random import choice
+from random import choice, random
 from threading import RLock
 from time import monotonic, sleep
 from typing import Any, Self, TypeVar
@@ -38,16 +38,18 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from searchengine.backends import limits
 from searchengine.backends.filters.sqlite import register
-from searchengine.backends.folder import lock, schema
-from searchengine.backends.folder.lock import Identity
+from searchengine.backends.folder import schema
 from searchengine.errors import BackendUnavailable, CollectionBusy, CollectionError
 
 T = TypeVar("T")
+Identity = tuple[int, int]
+"""The device and inode of a file."""
 guard = RLock()
 """Held while connections are opened or closed, and across a fork."""
 _open: WeakSet["Connection"] = WeakSet()
 _inherited: WeakKeyDictionary[Any, Callable[[Any], None]] = WeakKeyDictionary()
 _paused = ExitStack()  # the locks that are held across a fork
+_turns: dict[Identity, Any] = {}  # of the threads of this process that write to a file
 _lost: set[Identity] = set()  # the files that the parent could write when this process was forked
 
 
@@ -99,7 +101,7 @@ def _in_child() -> None:
             # Never closed, nor at the interpreter's end.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
     _open.clear()
-    lock.turns.clear()  # no thread is writing here
+    _turns.clear()  # no thread is writing here
     for user, after_fork in list(_inherited.items()):
         after_fork(user)
     _resume()
@@ -203,6 +205,7 @@ _SYNC = "PRAGMA synchronous = 2; PRAGMA fullfsync = 1; PRAGMA checkpoint_fullfsy
 _READING = "PRAGMA busy_timeout = 5000;"  # while another process recovers the log after a crash
 # SQLite would fold when it has released the write lock: see `fold_log`.
 _WRITING = "PRAGMA busy_timeout = 0; PRAGMA wal_autocheckpoint = 0;"
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.1  # seconds between two tries to begin to write
 _UPGRADING = 10  # seconds to wait for another process that upgrades the file
 # Bytes of SQLite's log from which it is folded into the file; it is cut to as many.
 FOLDED = 4 << 20
@@ -374,13 +377,17 @@ class Database:
     def transaction(self, wait: float = 0, *, queue: bool = True) -> Iterator[None]:
         """All of the block or nothing. Threads of this process queue for their turn.
 
-        Without `queue` a thread does not wait for others of its process either.
+        Without `queue` a thread does not wait for others of its process either. Between processes
+        SQLite's lock admits one writer; the end of a transaction, or of a process, releases it.
 
         Raises CollectionBusy if another process is still writing after `wait` seconds, and
         BackendUnavailable if the folder was replaced meanwhile.
         """
-        with lock.turn(self.path.parent, self.identity, queue):
-            lock.begin(self.execute, wait)
+        turn = _turns.setdefault(self.identity, RLock())
+        if not turn.acquire(blocking=queue):
+            raise CollectionBusy(f"{self.path.parent} is being written to by another thread")
+        try:
+            self._begin(wait)
             before = self.connection.total_changes
             try:
                 yield
@@ -391,6 +398,21 @@ class Database:
                 if not self.inherited and self.connection.in_transaction:
                     self.execute("ROLLBACK")
                 raise
+        finally:
+            turn.release()
+
+    def _begin(self, wait: float) -> None:
+        """Try for `wait` seconds. If SQLite did the waiting, a fork would have to wait as well."""
+        until, pause = monotonic() + wait, _FIRST_PAUSE
+        while True:
+            try:
+                return self.execute("BEGIN IMMEDIATE")
+            except CollectionBusy:
+                remaining = until - monotonic()
+                if remaining <= 0:
+                    raise
+                sleep(min(remaining, pause * random()))
+                pause = min(2 * pause, _LONGEST_PAUSE)
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:

@@ -12,10 +12,10 @@ from searchengine.backends import contract, lexical, limits
 from searchengine.backends.contract import Ids, Known, Passages, Unrelated, WordScores, spread
 from searchengine.backends.filters.parser import field_name
 from searchengine.backends.folder.folders import DATABASE, stored_bytes
-from searchengine.backends.folder.spelling import Speller
 from searchengine.backends.folder.store import SegmentRow, Store
 from searchengine.backends.folder.words import (
     TIED,
+    Speller,
     WordIndex,
     best_by_key,
     contains,

@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from searchengine.backends.contract import Scored
+from searchengine.backends.lexical import Term, file_name
 from searchengine.backends.postgresql.connections import Rows, Statement
-from searchengine.backends.terms import Term, file_name
 from searchengine.corpus.analyzer import Analyzer, Tokenizer, cutter, names, normalized
 from searchengine.corpus.documents import Document
 from searchengine.indexer.storage.words_file import K1, B

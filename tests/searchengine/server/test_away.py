@@ -16,7 +16,7 @@ from test_load import wait_until
 from tiny_model import static_table, write_model2vec
 
 from searchengine import SearchEngine
-from searchengine.backends.folder import lock
+from searchengine.backends.folder import database
 from searchengine.cli import cli
 from searchengine.errors import CollectionError
 from searchengine.server import served
@@ -122,7 +122,7 @@ def test_changes_are_refused_while_the_folder_is_away(
         fresh.rename(path)
         other.close()
 
-    monkeypatch.setattr(lock, "sleep", replace)  # while the change waits for the other
+    monkeypatch.setattr(database, "sleep", replace)  # while the change waits for the other
     assert_refused(put)
     for folder in (former, path):
         with SearchEngine.open(folder) as engine:

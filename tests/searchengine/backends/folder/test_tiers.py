@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchengine.backends.folder.merging import FAN, FLOOR, tier, to_merge
+from searchengine.backends.folder.writer import FAN, FLOOR, tier, to_merge
 
 
 @pytest.mark.parametrize(
