@@ -226,7 +226,7 @@ class SearchEngine:
         normal = [*map(normalized, texts)]
         if role == "document":
             return encoded(self._encoder.load(), normal, role)
-        return tuning.question_encoder(self._encoder, self.collection.settings)(normal)
+        return self._encoder.encode(normal, self.collection.settings)
 
     def add(
         self,
@@ -428,13 +428,13 @@ class SearchEngine:
                 if questions and questions[0].vector is None:
                     questions = [corrected(snapshot, request, q, self._knows) for q in questions]
                     if not request.by_words:
+                        texts = request.to_encode([each.text for each in questions])
                         try:
-                            encode = tuning.question_encoder(self._encoder, settings)
+                            vectors = self._encoder.encode(texts, settings)
                         except CollectionError:
                             if settings["encoder"] == self.collection.settings["encoder"]:
                                 raise
                             continue  # reindexed meanwhile
-                        vectors = encode(request.to_encode([each.text for each in questions]))
                         pairs = zip(questions, vectors, strict=True)
                         questions = [each._replace(vector=vector) for each, vector in pairs]
                 limits.check()

@@ -39,22 +39,10 @@ class FunctionEncoder(TextEncoder):
     tolerance = TOLERANCE
     error: type[SearchEngineError] = CollectionError
 
-    def __init__(
-        self,
-        function: Function,
-        name: str | None = None,
-        dim: int | None = None,
-    ) -> None:
-        """Wrap a function.
-
-        Args:
-            function: encodes documents and questions; for a model that reads them in two ways
-                extend TextEncoder.
-            name: by default the function's own.
-            dim: width of the vectors; None: as the function returns them.
-
-        Raises CollectionError unless it is callable and has a name.
-        """
+    def __init__(self, function: Function, name: str | None = None, dim: int | None = None) -> None:
+        """Use a function for documents and questions; a model that reads them in two ways extends
+        TextEncoder. `name`: by default the function's own. `dim`: width of the vectors; None: as
+        the function returns them. Raises CollectionError unless it is callable and has a name."""
         if not callable(function):
             raise CollectionError(
                 "an encoder must be a model folder, a hub name, a function from texts to vectors, "

@@ -5,8 +5,10 @@ both are held, and the settings of a state say which one built it. So a thread t
 or refreshes meanwhile never has the vectors of one and the encoder of the other.
 """
 
+from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from threading import Lock
@@ -19,7 +21,7 @@ from searchengine.encoders.functions import Function, FunctionEncoder
 from searchengine.encoders.http import HttpEncoder, is_url
 from searchengine.encoders.protocol import NO_ENCODER, NoEncoder, OnBatch, Role, TextEncoder
 from searchengine.errors import CollectionError, EncoderMismatch, EncoderMissing, QueryError
-from searchengine.indexer.arrays import Floats, unusable
+from searchengine.indexer.arrays import Floats, unit_rows, unusable
 from searchengine.trainer.errors import TrainerError
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.trainer.sources.source import MULTILINGUAL, multilingual_folder
@@ -136,12 +138,13 @@ CACHE_SIZE = 1024
 """Questions in the cache: 3 MB of vectors with 768 dimensions."""
 
 
-class QuestionEncoder:
-    """Encodes questions with one encoder and caches them. Safe to use from several threads.
+QUERY_MAP = "query_map"
+"""The setting of a map that questions pass: its `matrix`, and what tells of it (measure.learning).
+It is that of the `fingerprint` and `dim` of an encoder."""
 
-    Attributes:
-        encoder: the encoder.
-    """
+
+class QuestionEncoder:
+    """Encodes questions with one encoder and caches them. Safe to use from several threads."""
 
     def __init__(self, encoder: TextEncoder) -> None:
         self.encoder = encoder
@@ -176,6 +179,12 @@ def encoded(
     return vectors
 
 
+@lru_cache(maxsize=2)
+def _matrix(stored: str, dim: int) -> Floats:
+    """The matrix (D, D) of a map, transposed."""
+    return np.ascontiguousarray(np.frombuffer(b64decode(stored), "<f4").reshape(dim, dim).T)
+
+
 class CollectionEncoder:
     """Safe to use from several threads.
 
@@ -184,10 +193,7 @@ class CollectionEncoder:
     """
 
     def __init__(
-        self,
-        collection: Any,
-        encoder: TextEncoder | None = None,
-        runtime: RuntimeConfig | None = None,
+        self, collection: Any, encoder: TextEncoder | None, runtime: RuntimeConfig | None
     ) -> None:
         """Without an encoder, the one that `collection`, a Backend, names is loaded by `runtime`.
 
@@ -210,15 +216,21 @@ class CollectionEncoder:
             self._closed, self._present, self._expected = True, None, None
 
     def load(self, settings: Mapping[str, Any] | None = None) -> TextEncoder:
-        """The encoder of `questions`, for documents."""
-        return self.questions(settings).encoder
-
-    def questions(self, settings: Mapping[str, Any] | None = None) -> QuestionEncoder:
         """The encoder that built the state of these settings; None: the state shown.
 
         Raises EncoderMismatch if it is another one, CollectionError without it.
         """
-        settings = self._collection.settings if settings is None else settings
+        return self._held(self._collection.settings if settings is None else settings).encoder
+
+    def encode(self, questions: Sequence[str], settings: Mapping[str, Any]) -> Floats:
+        """Float32 (q, D), in the state of these settings: mapped if a map was learnt."""
+        held, learnt = self._held(settings), settings.get(QUERY_MAP)
+        rows = held.encode(questions)
+        if learnt is None or learnt["fingerprint"] != held.encoder.fingerprint:
+            return rows
+        return unit_rows(rows @ _matrix(learnt["matrix"], learnt["dim"]))
+
+    def _held(self, settings: Mapping[str, Any]) -> QuestionEncoder:
         identity, path = settings["encoder"], self._collection.path
         with self._loading:
             if self._closed:

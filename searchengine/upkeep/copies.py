@@ -23,13 +23,13 @@ from searchengine.backends.mode import CHOSEN, Mode
 from searchengine.backends.opening import create_backend, exists, open_backend
 from searchengine.backends.synonyms import SETTING
 from searchengine.corpus.analyzer import Analyzer
+from searchengine.encoders.loading import QUERY_MAP
 from searchengine.errors import CollectionError, EncoderMismatch
 from searchengine.indexer.building import Progress
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.storage.files import FileEntry, link_verified, sync_file, sync_folder
 from searchengine.indexer.storage.manifest import MANIFEST
 from searchengine.indexer.storage.vectors_file import PASSAGES
-from searchengine.upkeep.tuning import QUERY_MAP
 from searchengine.upkeep.verify import check_pages, check_tables, settled
 
 _BATCH = 2000  # documents in a commit

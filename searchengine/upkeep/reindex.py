@@ -37,6 +37,7 @@ from searchengine.backends.opening import in_folder, is_url
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.corpus.documents import Document
 from searchengine.encoders.loading import (
+    QUERY_MAP,
     CollectionEncoder,
     EncoderArgument,
     has_built,
@@ -58,7 +59,6 @@ from searchengine.ingest.pipeline import in_batches
 from searchengine.ingest.settings import CollectionSettings, default_prefix
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.upkeep.copies import link_segment
-from searchengine.upkeep.tuning import QUERY_MAP
 from searchengine.upkeep.verify import altered_text
 
 _ROUNDS = 3  # the first takes hours, and the last leaves what others change in some seconds

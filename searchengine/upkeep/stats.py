@@ -9,9 +9,10 @@ from searchengine.backends.contract import Snapshot
 from searchengine.backends.folder.writer import TUNED
 from searchengine.backends.mode import Mode, weight_of
 from searchengine.backends.synonyms import SETTING
+from searchengine.encoders.loading import QUERY_MAP
 from searchengine.encoders.protocol import NO_ENCODER
 from searchengine.indexer.config import ALL_ROWS, SegmentConfig, Structure
-from searchengine.upkeep.tuning import description
+from searchengine.upkeep.tuning import DESCRIBED
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,7 @@ class Stats:
 def stats(snapshot: Snapshot, path: Path | str) -> Stats:
     """The statistics of a commit."""
     settings, encoder = snapshot.settings, snapshot.settings["encoder"]
+    learnt = settings.get(QUERY_MAP)
     return Stats(
         path=str(path),
         documents=snapshot.count(),
@@ -135,7 +137,7 @@ def stats(snapshot: Snapshot, path: Path | str) -> Stats:
         mode=settings.get("mode", Mode.VECTOR),
         weight=weight_of(settings),
         synonyms=len(settings.get(SETTING, "").splitlines()),
-        query_map=description(settings),
+        query_map=learnt and {name: learnt[name] for name in DESCRIBED},
         dim=encoder["dim"],
         index_config=SegmentConfig.from_dict(settings["index"]).as_dict(),
         tuning=settings.get(TUNED, {}).get("tuning"),

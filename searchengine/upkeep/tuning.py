@@ -1,10 +1,9 @@
 """How a collection is searched: its index config, the map of questions, modes and synonyms."""
 
 import time
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import replace
-from functools import lru_cache
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.backends.folder.writer import Measured
 from searchengine.backends.mode import CHOSEN, Mode
 from searchengine.backends.synonyms import SETTING, stored
+from searchengine.encoders.loading import QUERY_MAP as QUERY_MAP
 from searchengine.encoders.loading import CollectionEncoder
 from searchengine.encoders.protocol import NO_ENCODER, TextEncoder
 from searchengine.errors import QueryError
@@ -33,11 +33,8 @@ from searchengine.indexer.tuning.tune import (
     tune,
 )
 
-QUERY_MAP = "query_map"
-"""The setting of a map: its `matrix`, the `dim` and the `fingerprint` of the encoder; DESCRIBED."""
 DESCRIBED = ("questions", "mode", "figures")
-"""What the setting says of a map, beside the matrix."""
-Encode = Callable[[Sequence[str]], Floats]
+"""What the setting of a map says of it, beside the matrix."""
 MAX_QUERIES = 2000
 """Maximum documents taken as queries, unless the goal needs more."""
 RESERVE = 3
@@ -115,7 +112,7 @@ def tune_collection(
     elif isinstance(queries, np.ndarray):
         vectors = queries
     else:
-        vectors = question_encoder(encoder, settings)(queries)
+        vectors = encoder.encode(queries, settings)
         ms = encoding_ms(encoder.load(settings), queries)
     tuning = tune(
         segments, vectors, goal, live=live, searched=others, on_step=on_step, question_ms=ms
@@ -189,30 +186,6 @@ def _check_words(collection: Backend, what: str) -> None:
         )
 
 
-# ----------------------------------------------------------------- the map of the question's vector
-
-
-def question_encoder(encoder: CollectionEncoder, settings: Mapping[str, Any]) -> Encode:
-    """What encodes questions in the state of these settings, and maps them if a map was learnt."""
-    held, learnt = encoder.questions(settings), settings.get(QUERY_MAP)
-    built_by = held.encoder.fingerprint, held.encoder.dim
-    if learnt is None or (learnt["fingerprint"], learnt["dim"]) != built_by:
-        return held.encode
-
-    def mapped(questions: Sequence[str]) -> Floats:
-        rows = held.encode(questions) @ _matrix(learnt["matrix"], learnt["dim"])
-        unit: Floats = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-        return unit
-
-    return mapped
-
-
-@lru_cache(maxsize=2)
-def _matrix(stored: str, dim: int) -> Floats:
-    """The transposed matrix (D, D), decoded once."""
-    return np.ascontiguousarray(np.frombuffer(b64decode(stored), "<f4").reshape(dim, dim).T)
-
-
 def map_setting(
     described: Mapping[str, Any], matrix: Floats, encoder: TextEncoder
 ) -> dict[str, dict[str, Any]]:
@@ -220,9 +193,3 @@ def map_setting(
     stored = b64encode(matrix.astype("<f4").tobytes()).decode()
     learnt_for = {"fingerprint": encoder.fingerprint, "dim": encoder.dim, "matrix": stored}
     return {QUERY_MAP: {name: described[name] for name in DESCRIBED} | learnt_for}
-
-
-def description(settings: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the settings say of a map, without the matrix; None without one."""
-    stored = settings.get(QUERY_MAP)
-    return None if stored is None else {name: stored[name] for name in DESCRIBED}

@@ -163,7 +163,7 @@ def test_an_altered_text_is_named_and_not_left_without_a_vector(
 
 
 @pytest.mark.parametrize("act, method", [
-    (lambda engine: engine.search_batch(["x"]), "questions"),
+    (lambda engine: engine.search_batch(["x"]), "encode"),
     (lambda engine: engine.add([document(7)]), "load"),
 ])  # fmt: skip
 def test_the_encoder_is_asked_for_again_if_a_reindex_has_ended_meanwhile(
