@@ -698,8 +698,7 @@ class SearchEngine:
         """Write documents.jsonl, passages.jsonl and vectors.npy to a new folder (docs/format.md).
 
         Returns the number of documents. Raises CollectionError if the folder exists."""
-        with self.collection.reading() as snapshot:
-            return copies.export(snapshot, Path(path), self.collection.path)
+        return copies.export(self.collection, Path(path))
 
     def reindex(
         self,

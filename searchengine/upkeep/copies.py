@@ -16,8 +16,7 @@ import numpy as np
 from searchengine.backends.contract import Backend, Snapshot, has_words
 from searchengine.backends.entries import all_entries, entries, ids, keys_of
 from searchengine.backends.folder.collection import Collection
-from searchengine.backends.folder.folders import check_name, folder_errors, folder_of, new_folder
-from searchengine.backends.folder.snapshot import Snapshot as FolderSnapshot
+from searchengine.backends.folder.folders import check_name, folder_of, new_folder
 from searchengine.backends.folder.store import SegmentRow, Store
 from searchengine.backends.mode import CHOSEN, Mode
 from searchengine.backends.opening import create_backend, exists, open_backend
@@ -30,7 +29,7 @@ from searchengine.indexer.segment import Segment
 from searchengine.indexer.storage.files import FileEntry, link_verified, sync_file, sync_folder
 from searchengine.indexer.storage.manifest import MANIFEST
 from searchengine.indexer.storage.vectors_file import PASSAGES
-from searchengine.upkeep.verify import check_pages, check_tables, settled
+from searchengine.upkeep.verify import check_pages, settled, verify
 
 _BATCH = 2000  # documents in a commit
 
@@ -73,21 +72,16 @@ def link_segment(source: Path, segment: Segment, parent: Path, *, passages: bool
     return target
 
 
-def export(snapshot: Snapshot, path: Path, collection: Path | str) -> int:
+def export(collection: Backend, path: Path) -> int:
     """Write documents.jsonl, passages.jsonl and vectors.npy to a new folder; returns documents.
 
     `searchengine index` can read all of them. Line i of passages.jsonl (key, start, end) describes
     row i of the vectors, float32. Documents and their passages come in the
     same order. Raises CollectionError if anything is damaged.
     """
-    count, passages = snapshot.count(), snapshot.sizes()["passages"]
-    with _new_folder(path, collection) as folder:
-        if isinstance(snapshot, FolderSnapshot):
-            check_tables(snapshot)
-            with folder_errors(snapshot.path):
-                for segment in snapshot.segments.values():
-                    for _ in segment.verified():
-                        pass
+    with _new_folder(path, collection.path) as folder, collection.reading() as snapshot:
+        verify(collection)
+        count, passages = snapshot.count(), snapshot.sizes()["passages"]
         with (
             (folder / "documents.jsonl").open("w", encoding="utf-8") as documents,
             (folder / "passages.jsonl").open("w", encoding="utf-8") as lines,
