@@ -13,6 +13,7 @@ others change.
 """
 
 import json
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
@@ -180,8 +181,9 @@ class FolderPlace:
             return Collection(folder)
         except CollectionError as error:
             path = self._collection.path
+            way_out = _DROP.format(shlex.quote(str(path)))
             raise CollectionError(
-                f"the pending reindex of {path} is damaged ({error}); {_DROP.format(path)}"
+                f"the pending reindex of {path} is damaged ({error}); {way_out}"
             ) from error
 
     def differing(self, target: Collection) -> list[tuple[str, bool]]:
@@ -351,5 +353,5 @@ def _check_same(
         how = "other passages" if is_same else title(settings["encoder"])
         raise EncoderMismatch(
             f"a reindex of {path} by {title(planned['encoder'])} is pending, got {how}; finish "
-            f"that one, or {_DROP.format(path)}"
+            f"that one, or {_DROP.format(shlex.quote(str(path)))}"
         )

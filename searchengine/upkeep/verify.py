@@ -1,5 +1,6 @@
 """The checks of verify: files, checksums, and that the tables agree."""
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -145,7 +146,8 @@ def _check_rules(store: Store, rules: Mapping[str, str]) -> None:
 
 def altered_text(path: Path | str, key: str) -> CollectionError:
     """The error for a text that does not have its checksum."""
-    present = "" if is_url(path) else f", or encode the present one: searchengine repair {path}"
+    repair = f"searchengine repair {shlex.quote(str(path))}"
+    present = "" if is_url(path) else f", or encode the present one: {repair}"
     return CollectionError(
         f"{path}: the text of {key!r:.80} differs from what was stored; restore a backup, or "
         f"delete the document and add it again{present}"
