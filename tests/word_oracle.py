@@ -64,7 +64,7 @@ def agree(engine: SearchEngine, question: str, k: int, where: str | None = None)
         allowed = {document.key for document in engine.documents(where)}
         expected = {key: score for key, score in expected.items() if key in allowed}
     with engine.collection.reading() as snapshot:
-        scored = snapshot.by_words(question, k, where, required=_required(question))
+        scored = snapshot.by_words(question, k, where, required=_required(question)).scored
         keys = snapshot.store.keys_of([document for document, _ in scored])
     found = dict(zip(keys, (score for _, score in scored), strict=True))
     assert scored == sorted(scored, key=lambda pair: (-pair[1], pair[0]))

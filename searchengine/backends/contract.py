@@ -27,6 +27,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -116,10 +117,11 @@ class Entry:
         return document.key, document.digest, metadata, *origin, self.spans
 
 
-class WordScores(list[tuple[int, float]]):
-    """The documents that have words of a question, with their BM25: a Scored.
+class WordScores(NamedTuple):
+    """The documents that have words of a question, with their BM25.
 
     Attributes:
+        scored: the documents.
         scale: the BM25 score that weighs as much as a cosine of 1: the best, or what the EXPECTED
             most telling words of the question give a document at most, if that is more. So the best
             document has the full share if it has all of these words, and less if it has few of
@@ -127,16 +129,9 @@ class WordScores(list[tuple[int, float]]):
         first: document → its first passage, if the ranking has told.
     """
 
-    __slots__ = ("first", "scale")
-
-    def __init__(
-        self,
-        scored: Iterable[tuple[int, float]] = (),
-        scale: float = 1.0,
-        first: Mapping[int, int] | None = None,
-    ) -> None:
-        super().__init__(scored)
-        self.scale, self.first = scale, first or {}
+    scored: Scored
+    scale: float = 1.0
+    first: Mapping[int, int] = MappingProxyType({})
 
 
 SAMPLE = 128
@@ -144,8 +139,6 @@ SAMPLE = 128
 MAX_UNRELATED = 0.9
 """Maximum of the mean: among nearly equal texts, cosines would count without limit. That of E5 is
 0.84 at most."""
-PASSAGES = 0.35
-"""Weight of the cosine between passages; that between question and passages has the rest."""
 
 
 def spread(count: int, size: int = SAMPLE) -> RowNumbers:
@@ -153,13 +146,8 @@ def spread(count: int, size: int = SAMPLE) -> RowNumbers:
     return np.unique(np.linspace(0, max(count - 1, 0), size).astype(np.int64))[:count]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Unrelated:
+class Unrelated(NamedTuple):
     """A sample of passages: it tells the cosine that counts as 0 in a fusion.
-
-    It is that of passages that have nothing in common. Those that are similar have a high one with
-    each other, and often a lower one with a question, so that it depends on both. Chosen in
-    docs/results.md.
 
     Attributes:
         mean: the mean cosine of two of them, 0–0.9.
@@ -178,13 +166,6 @@ class Unrelated:
         squares = float(np.square(vectors, dtype=np.float64).sum())
         mean = (float(total @ total) - squares) / (count * (count - 1))
         return cls(min(max(mean, 0.0), MAX_UNRELATED), (total / count).astype(np.float32))
-
-    def cosine(self, question: Floats) -> float:
-        """The cosine that counts as 0 for the vector of a question (D,): 0–0.9."""
-        if self.center is None:
-            return self.mean
-        mean = float(self.center @ question) / float(np.linalg.norm(question))
-        return max(0.0, min(self.mean, PASSAGES * self.mean + (1 - PASSAGES) * mean))
 
 
 class Snapshot(Protocol):

@@ -1,18 +1,11 @@
 """Search modes and defaults, apart from requests so that help texts need no numpy."""
 
-from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
 
 WEIGHT = 0.6
 """Weight of the cosine in the mode hybrid; BM25 has the rest. Chosen in docs/results.md."""
 CHOSEN = "mode_chosen"
 """The setting that a user has chosen mode or weight: languages do not change them any more."""
-
-
-def weight_of(settings: Mapping[str, Any]) -> float:
-    """The weight that a collection stores, or WEIGHT."""
-    return float(settings.get("weight", WEIGHT))
 
 
 class Mode(StrEnum):

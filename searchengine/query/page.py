@@ -35,13 +35,13 @@ def hits(
     if query.mode == Mode.TEXT and snapshot.settings.get("passages") is not None:
         several = [_by_words_alone(snapshot, every)] * len(rankings)
     elif query.mode == Mode.HYBRID:
-        several = [each.by_document(part) if each else {} for part, _, each in rankings]
+        several = [each.by_document(part) if each else {} for part, _, each, _ in rankings]
     shown = chain(every.passages.tolist(), *chain.from_iterable(map(dict.values, several)))
     passages = snapshot.passages(np.array([*{*shown} - {-1}], np.int64))
     columns = (passages.ids.tolist(), passages.starts.tolist(), passages.ends.tolist())
     spans = {passage: (start, end) for passage, start, end in zip(*columns, strict=True)}
     answers, analyzer = [], Analyzer.parse(snapshot.settings["tokenizer"])
-    for question, (part, exact, _), shares in zip(questions, rankings, several, strict=True):
+    for question, (part, exact, *_), shares in zip(questions, rankings, several, strict=True):
         text, answer = question.text, Hits(exact=exact, facets=facets)
         if query.mode != Mode.VECTOR:
             text = with_added(text, snapshot.settings)

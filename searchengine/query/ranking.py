@@ -6,7 +6,6 @@ searches need no other. What follows is by vectors alone, each part eight times 
 """
 
 from collections.abc import Hashable, Iterator, Sequence, Set
-from dataclasses import dataclass, replace
 from itertools import pairwise, repeat
 from math import inf
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ import numpy.typing as npt
 from searchengine.backends import limits
 from searchengine.backends.contract import Snapshot, WordScores
 from searchengine.backends.entries import keys_of, values
-from searchengine.backends.mode import WEIGHT, Mode, weight_of
+from searchengine.backends.mode import WEIGHT, Mode
 from searchengine.query.request import Query, Question
 
 PASSAGES = 200
@@ -28,6 +27,9 @@ WINDOW = 100
 MEAN = 0.3
 """Weight of the mean cosine of a document's passages, if they are many: of n times 1 − 2/n; that of
 the nearest has the rest. Chosen on code, abstracts and articles: docs/searching.md."""
+BETWEEN = 0.35
+"""Weight of the cosine between passages in that of unrelated ones; that between question and
+passages has the rest. Chosen in docs/results.md."""
 _BY_WORDS = 10  # documents of the first part where words alone rank: each more takes time
 _GROWTH, _MIN_FIRST = 8, 10  # factor from each part to the next; passages of the pool, at least
 MAX_DEPTH = 1 << 40
@@ -39,8 +41,7 @@ compared together."""
 _Column = npt.NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Fusion:
+class Fusion(NamedTuple):
     """Cosine and BM25 of a document as one score; chosen in docs/results.md.
 
         weight · max(0, cosine − unrelated) / (1 − unrelated) + (1 − weight) · BM25 / scale
@@ -51,7 +52,8 @@ class Fusion:
 
     Attributes:
         scale: the BM25 that counts as 1.
-        unrelated: the cosine of unrelated passages, which counts as 0, as does any below.
+        unrelated: the cosine of unrelated passages, which counts as 0, as does any below. Those
+            that are similar have a high one with each other, and often a lower one with a question.
         weight: weight of the cosine, 0–1.
     """
 
@@ -89,11 +91,13 @@ class Ranking(NamedTuple):
         part: the documents.
         exact: as in Hits.
         shares: in the mode hybrid, of the passages of the pool.
+        all: by a vector: no other document can be found.
     """
 
     part: Part
     exact: bool = False
     shares: "Shares | None" = None
+    all: bool = False
 
 
 class Shares(NamedTuple):
@@ -111,17 +115,6 @@ class Shares(NamedTuple):
         for passage, document, share in zip(*columns, strict=True):
             found.setdefault(document, {})[passage] = share
         return found
-
-
-class Near(NamedTuple):
-    """Documents near a vector, each once, by its best passage.
-
-    `all`: no other document can be found by a vector. `exact`: as in Hits.
-    """
-
-    part: Part
-    all: bool
-    exact: bool
 
 
 def rank(
@@ -157,12 +150,12 @@ def rank_by_weights(
     for question in questions:
         (near,) = nearest(snapshot, query, [question], 0)
         words = _by_words(snapshot, query, question, WINDOW)
-        fusion = _fusion(snapshot, question, words)
+        fusion = fusion_of(snapshot, question.vector, words)
         pool, _ = _pool(snapshot, question, near.part, words, fusion)
         parts = {0.0: _by_bm25(words), 1.0: near.part}
         for weight in weights:
             if weight not in parts:
-                parts[weight] = _fused(pool, replace(fusion, weight=weight), pool.scores)
+                parts[weight] = _fused(pool, fusion._replace(weight=weight), pool.scores)
         ids = {w: _ties_by_key(snapshot, parts[w], depth).documents[:depth] for w in weights}
         ranked.append({w: keys_of(snapshot, ids[w].tolist()) for w in weights})
     return ranked
@@ -180,8 +173,11 @@ def rank_keys(
 
 def nearest(
     snapshot: Snapshot, query: Query, questions: Sequence[Question], number: int
-) -> list[Near]:
-    """The documents nearest to each question, for the part `number`, which have equal phrases."""
+) -> list[Ranking]:
+    """The documents nearest to each question, each once, by its best passage.
+
+    They are for the part `number`; the questions have equal phrases.
+    """
     listed = PASSAGES if query.exact else query.shortlist or min(snapshot.shortlist, PASSAGES)
     wanted = min(max(_MIN_FIRST, listed) * _GROWTH**number, MAX_DEPTH)
     result = snapshot.search(
@@ -204,31 +200,31 @@ def nearest(
         first = _firsts(documents)
         best, none = scores[first], np.full(len(first), np.nan)
         part = Part(np.array(documents, np.int64)[first], passages[first], best, best, none)
-        near.append(Near(part, len(passages) < wanted, result.exact))
+        near.append(Ranking(part, result.exact, all=len(passages) < wanted))
     return near
 
 
 def _parts(
-    snapshot: Snapshot, query: Query, question: Question, near: Near | None
+    snapshot: Snapshot, query: Query, question: Question, near: Ranking | None
 ) -> Iterator[Ranking]:
     """The parts of an order; documents may come again.
 
     `near`: the first part by vectors; None by words.
     """
-    words, count = WordScores(), _BY_WORDS if near is None else WINDOW
+    words, count = WordScores([]), _BY_WORDS if near is None else WINDOW
     if query.mode != Mode.VECTOR:
         words = _by_words(snapshot, query, question, count)
     if near is None:
         yield Ranking(_by_bm25(words))
-        while len(words) == count:
+        while len(words.scored) == count:
             count *= _GROWTH
             words = _by_words(snapshot, query, question, count)
             yield Ranking(_by_bm25(words))
         return
     if query.mode == Mode.VECTOR:
-        yield Ranking(near.part, near.exact)
+        yield near
     else:
-        fusion = _fusion(snapshot, question, words)
+        fusion = fusion_of(snapshot, question.vector, words)
         pool, shares = _pool(snapshot, question, near.part, words, fusion)
         yield Ranking(_fused(pool, fusion, pool.scores), False, shares)
     number = 0
@@ -236,7 +232,7 @@ def _parts(
         number += 1
         (near,) = nearest(snapshot, query, [question], number)
         if query.mode == Mode.VECTOR:
-            yield Ranking(near.part, near.exact)
+            yield near
         else:
             yield Ranking(_fused(near.part._replace(bm25=0 * near.part.cosines), fusion))
 
@@ -247,7 +243,7 @@ def _ranking(
     """The documents to show: of as many parts as they need."""
     order, exact, shares, ended = _NONE, True, None, False
     seen = np.array([*without], np.int64)
-    for part, is_exact, of_pool in parts:
+    for part, is_exact, of_pool, _ in parts:
         exact, shares = exact and is_exact, shares or of_pool
         if seen.size:
             part = part.take(~np.isin(part.documents, seen))
@@ -274,18 +270,22 @@ def _by_words(snapshot: Snapshot, query: Query, question: Question, count: int) 
     return snapshot.by_words(question.text, count, query.where, required=required)
 
 
-def _by_bm25(scored: WordScores) -> Part:
+def _by_bm25(words: WordScores) -> Part:
     """Documents by words, each by its first passage."""
-    documents, bm25 = zip(*scored, strict=True) if scored else ((), ())
-    passages = [*map(scored.first.get, documents, repeat(-1))]
+    documents, bm25 = zip(*words.scored, strict=True) if words.scored else ((), ())
+    passages = [*map(words.first.get, documents, repeat(-1))]
     scores = np.array(bm25, np.float64)
     ids = np.array([documents, passages], np.int64)
     return Part(ids[0], ids[1], scores, np.full(len(documents), -inf), scores)
 
 
-def _fusion(snapshot: Snapshot, question: Question, words: WordScores) -> Fusion:
-    unrelated = snapshot.unrelated.cosine(question.vector)  # type: ignore[arg-type]
-    return Fusion(words.scale, unrelated, weight_of(snapshot.settings))
+def fusion_of(snapshot: Snapshot, vector: Any, words: WordScores) -> Fusion:
+    """The fusion for a question, by its vector (D,) and its scores by words."""
+    unrelated, center = snapshot.unrelated
+    if center is not None:
+        to_question = float(center @ vector) / float(np.linalg.norm(vector))
+        unrelated = max(0.0, min(unrelated, BETWEEN * unrelated + (1 - BETWEEN) * to_question))
+    return Fusion(words.scale, unrelated, float(snapshot.settings.get("weight", WEIGHT)))
 
 
 def _pool(
@@ -295,7 +295,7 @@ def _pool(
 
     Their `scores` are what is fused in place of the cosines, and the shares those of all passages.
     """
-    bm25, documents = dict(words), near.documents.tolist()
+    bm25, documents = dict(words.scored), near.documents.tolist()
     known = {**words.first, **dict(zip(documents, near.passages.tolist(), strict=True))}
     rows, owners, _, _ = snapshot.passages(of=[*{*documents, *bm25}], known=known)
     cosines = np.zeros(0)

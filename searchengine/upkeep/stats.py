@@ -7,7 +7,7 @@ from typing import Any
 
 from searchengine.backends.contract import Snapshot
 from searchengine.backends.folder.writer import TUNED
-from searchengine.backends.mode import Mode, weight_of
+from searchengine.backends.mode import WEIGHT, Mode
 from searchengine.backends.synonyms import SETTING
 from searchengine.encoders.loading import QUERY_MAP
 from searchengine.encoders.protocol import NO_ENCODER
@@ -135,7 +135,7 @@ def stats(snapshot: Snapshot, path: Path | str) -> Stats:
         cut=settings.get("passages"),
         tokenizer=settings["tokenizer"],
         mode=settings.get("mode", Mode.VECTOR),
-        weight=weight_of(settings),
+        weight=float(settings.get("weight", WEIGHT)),
         synonyms=len(settings.get(SETTING, "").splitlines()),
         query_map=learnt and {name: learnt[name] for name in DESCRIBED},
         dim=encoder["dim"],

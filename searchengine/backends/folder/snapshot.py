@@ -245,12 +245,10 @@ class Snapshot(contract.Snapshot):
         """The k best documents by words: (id, BM25), by (−score, id); see `lexical`."""
         first: dict[int, int] = {}
         words, synonyms = self.words, added(question, self.settings)
-
         allowed = self._matching(where, required)
         ranker = partial(words.best, allowed=allowed, first=first)
-        scored = lexical.search(words, ranker, question, words.analyzer, k, synonyms)
-        scored.first = first
-        return scored
+        scores = lexical.search(words, ranker, question, words.analyzer, k, synonyms)
+        return scores._replace(first=first)
 
     def replacements(self, question: str) -> Mapping[tuple[int, int], str]:
         if self._speller is None:

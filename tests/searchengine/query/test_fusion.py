@@ -11,7 +11,7 @@ from searchengine.backends.contract import EXPECTED
 from searchengine.backends.mode import WEIGHT
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.engine import load_encoder
-from searchengine.query.ranking import WINDOW, Fusion
+from searchengine.query.ranking import WINDOW, fusion_of
 
 WORDS = ["whale", "sleep", "ocean", "bread", "yeast", "owl", "night", "tide"]
 
@@ -71,7 +71,7 @@ def test_cosines_that_begin_at_four_fifths_order_as_those_that_begin_at_zero(
             with engine.collection.reading() as snapshot:
                 scored = snapshot.by_words("whale sleep night", WINDOW)
                 vector = Narrow(base).encode(["whale sleep night"])[0]
-                scoring = Fusion(scored.scale, snapshot.unrelated.cosine(vector))
+                scoring = fusion_of(snapshot, vector, scored)
             parts = [(hit.scores["vector"], hit.scores.get("text", 0.0)) for hit in hits]
             scores = [scoring.score(*each) for each in parts]
             assert [hit.score for hit in hits] == pytest.approx(scores)
@@ -89,7 +89,8 @@ def test_little_of_a_long_question_does_not_have_the_full_share(tmp_path: Path) 
             hits = engine.search(question)
             hit = next(hit for hit in hits if hit.key == "whale")
             with engine.collection.reading() as snapshot:
-                m = snapshot.unrelated.cosine(Narrow(0.0).encode([question])[0])
+                scored = snapshot.by_words(question, WINDOW)
+                m = fusion_of(snapshot, Narrow(0.0).encode([question])[0], scored).unrelated
             cosine = WEIGHT * max(0, hit.scores["vector"] - m) / (1 - m)
             shares[question] = (hit.score - cosine) / (1 - WEIGHT)
         assert 0.4 < shares["whale"] <= 1

@@ -194,7 +194,7 @@ def test_phrases_are_those_of_plain_texts(
         }
         assert {hit.key for hit in hits} == expected
         with engine.collection.reading() as snapshot:
-            rows = snapshot.by_words(f'{others} "{quoted}"', 20, required=(quoted,))
+            rows = snapshot.by_words(f'{others} "{quoted}"', 20, required=(quoted,)).scored
         by_key = {str(i): (title, text or "-") for i, (title, text) in enumerate(texts)}
         written_out = bm25(by_key, Analyzer.parse("unicode"), f"{others} {quoted}")
         for document, score in rows:  # words in half of the documents may be left out

@@ -22,11 +22,10 @@ from hypothesis import strategies as st
 from word_oracle import bm25
 
 from searchengine import SearchEngine
-from searchengine.backends.mode import weight_of
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.engine import load_encoder
 from searchengine.errors import CollectionError, FilterError, QueryError
-from searchengine.query.ranking import MEAN, WINDOW, Fusion
+from searchengine.query.ranking import MEAN, WINDOW, Fusion, fusion_of
 from searchengine.query.request import Query
 
 # ----------------------------------------------------------------------------------------- passages
@@ -177,10 +176,9 @@ def fusing(engine: SearchEngine, question: str) -> Fusion:
     """The constants of a question, without a filter."""
     with engine.collection.reading() as snapshot:
         found = snapshot.by_words(question, WINDOW)
-        assert found.scale >= found[0][1]
-        weight = weight_of(snapshot.settings)
+        assert found.scale >= found.scored[0][1]
         vector = load_encoder(engine).encode([question])[0]
-        return Fusion(found.scale, snapshot.unrelated.cosine(vector), weight)
+        return fusion_of(snapshot, vector, found)
 
 
 def test_both_show_what_only_words_find_by_its_nearest_passage(tmp_path: Path) -> None:
