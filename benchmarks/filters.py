@@ -24,7 +24,7 @@ from vectors import ROWS, VECTORS, blocks_of, queries_of
 
 from searchengine.indexer.arrays import Floats, RowNumbers
 from searchengine.indexer.native.library import description
-from searchengine.indexer.search.allowed import Allowed
+from searchengine.indexer.search.scoring import Allowed
 from searchengine.indexer.segment import Segment, SegmentConfig
 from searchengine.indexer.tuning.tune import shares
 from searchengine.measure.bench import processor_name

@@ -21,7 +21,7 @@ from vectors import Synthetic
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.errors import TuneError
-from searchengine.indexer.search.allowed import Allowed
+from searchengine.indexer.search.scoring import Allowed
 from searchengine.indexer.segment import Segment, SegmentConfig
 from searchengine.indexer.tuning.tune import Goal, Tuning, shares, tune
 from searchengine.upkeep.tuning import check_enough, queries_of

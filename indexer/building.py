@@ -39,35 +39,42 @@ from searchengine.indexer.config import (
     Structure,
 )
 from searchengine.indexer.errors import SegmentError, VectorError
-from searchengine.indexer.faiss_calls import faiss, write_index
 from searchengine.indexer.native.hnsw import build_graph
-from searchengine.indexer.native.library import chosen_level
-from searchengine.indexer.search.cascade import CoarseIndex
-from searchengine.indexer.search.segment_files import Parts, open_coarse
+from searchengine.indexer.native.library import chosen_level, faiss
+from searchengine.indexer.search.cascade import CoarseIndex, Parts, open_coarse
 from searchengine.indexer.storage.files import (
+    COARSE,
+    DTYPES,
+    MANIFEST,
+    PASSAGES,
+    ROTATION,
+    VECTORS,
+    WORDS,
     FileEntry,
+    Manifest,
     link_verified,
     sync_file,
     sync_folder,
 )
-from searchengine.indexer.storage.manifest import COARSE, MANIFEST, ROTATION, VECTORS, Manifest
-from searchengine.indexer.storage.rotation import ROTATION_SAMPLE, Prefixes, pca, shared
-from searchengine.indexer.storage.vectors_file import (
-    DTYPES,
-    PASSAGES,
+from searchengine.indexer.storage.vectors import (
+    ROTATION_SAMPLE,
+    Prefixes,
     VectorFile,
     as_floats,
+    pca,
+    shared,
     write_passages,
     write_vectors,
 )
 from searchengine.indexer.storage.words_file import (
-    WORDS,
     Moved,
     Postings,
     WriteWords,
     moved,
     write_postings,
 )
+
+_WRITTEN = 1 << 20  # bytes passed to Python at a time
 
 Blocks = npt.NDArray[np.floating] | Iterable[npt.NDArray[np.floating]]
 Passages = Callable[[int], RowNumbers]
@@ -382,3 +389,13 @@ def empty(config: SegmentConfig, rows: int) -> Any:
     elif isinstance(index, faiss.IndexIVF):
         index.cp.min_points_per_centroid = 1  # faiss prints a warning of fewer than 39
     return index
+
+
+def write_index(index: Any, path: Path) -> None:
+    """A faiss index to a file. OSError if the disk does not take it.
+
+    By Python's own writes: faiss passes over an error when it closes the file, and with it up to
+    4 KB that found no room.
+    """
+    with path.open("wb") as file:
+        faiss.write_index(index, faiss.PyCallbackIOWriter(file.write, _WRITTEN))

@@ -37,14 +37,25 @@ from searchengine.indexer.building import (
 )
 from searchengine.indexer.config import Device, RotationKind, SegmentConfig
 from searchengine.indexer.errors import SegmentConfigError, SegmentError, VectorError
-from searchengine.indexer.search.allowed import Allowed, restriction
-from searchengine.indexer.search.cascade import SearchResult, rerank
-from searchengine.indexer.search.segment_files import Parts, read_manifest
-from searchengine.indexer.storage.files import Checksum
-from searchengine.indexer.storage.manifest import MANIFEST, VECTORS, Manifest
-from searchengine.indexer.storage.rotation import ROTATION_SAMPLE, Prefixes, pca
-from searchengine.indexer.storage.vectors_file import PASSAGES, VectorFile, as_floats
-from searchengine.indexer.storage.words_file import WORDS, Postings, WriteWords
+from searchengine.indexer.search.cascade import Parts
+from searchengine.indexer.search.scoring import Allowed, SearchResult, rerank, restriction
+from searchengine.indexer.storage.files import (
+    MANIFEST,
+    PASSAGES,
+    VECTORS,
+    WORDS,
+    Checksum,
+    Manifest,
+    read_manifest,
+)
+from searchengine.indexer.storage.vectors import (
+    ROTATION_SAMPLE,
+    Prefixes,
+    VectorFile,
+    as_floats,
+    pca,
+)
+from searchengine.indexer.storage.words_file import Postings, WriteWords
 
 __all__ = ["Segment", "SegmentConfig"]
 
@@ -94,7 +105,7 @@ class Segment:
             provenance: text pairs kept in the manifest, e.g. the encoder's fingerprint.
             progress: called with the step, the rows just done and the total.
             words: writes the words file (indexer.storage.words_file), if there is to be one.
-            passages: returns the passage of each row (indexer.storage.vectors_file), if the
+            passages: returns the passage of each row (indexer.storage.vectors), if the
                 segment is to tell them; called when the vectors are written.
 
         Raises:

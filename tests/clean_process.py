@@ -10,7 +10,7 @@ import multiprocessing
 PRELOADED = [
     "hypothesis",
     "pytest",
-    "searchengine.indexer.faiss_calls",
+    "searchengine.indexer.native.library",
     "searchengine.indexer.tuning.tune",
     "searchengine.engine",
     "searchengine.cli",

@@ -25,8 +25,7 @@ from searchengine.errors import SearchEngineError
 from searchengine.indexer.config import SegmentConfig
 from searchengine.indexer.errors import IndexerError
 from searchengine.indexer.segment import Segment
-from searchengine.indexer.storage.files import FileEntry
-from searchengine.indexer.storage.manifest import Manifest, _checksum
+from searchengine.indexer.storage.files import FileEntry, Manifest, _checksum
 from searchengine.measure.judgements import read_qrels, read_queries
 
 Run = Callable[[bytes, Path], None]

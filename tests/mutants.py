@@ -44,7 +44,7 @@ FOLDER = "searchengine/backends/folder"
 MUTANTS = [
     Mutant(
         "wrong sort order",
-        "indexer/search/cascade.py",
+        "indexer/search/scoring.py",
         "order = np.lexsort((rows, -scores), axis=1)[:, :k]",
         "order = np.lexsort((rows, scores), axis=1)[:, :k]",
         [CONTRACT, "tests/indexer/test_rerank.py"],
@@ -119,7 +119,7 @@ MUTANTS = [
     ),
     Mutant(
         "wrong segment base",
-        "indexer/search/cascade.py",
+        "indexer/search/scoring.py",
         "np.where(result.rows < 0, -1, result.rows + base)",
         "np.where(result.rows < 0, -1, result.rows + bases[0])",
         [CONTRACT],

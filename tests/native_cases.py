@@ -13,8 +13,8 @@ from searchengine.indexer.config import SegmentConfig, Storage
 from searchengine.indexer.native.hnsw import NativeGraph
 from searchengine.indexer.native.library import load
 from searchengine.indexer.segment import Segment
-from searchengine.indexer.storage.rotation import Prefixes
-from searchengine.indexer.storage.vectors_file import DTYPES, write_vectors
+from searchengine.indexer.storage.files import DTYPES
+from searchengine.indexer.storage.vectors import Prefixes, write_vectors
 
 _POINTER, _INT, _LONG = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
 _SIGNATURES = {

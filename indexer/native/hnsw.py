@@ -12,9 +12,8 @@ import numpy.typing as npt
 from searchengine.indexer.arrays import Floats, Mask, RowNumbers, address, unit_rows
 from searchengine.indexer.config import Storage
 from searchengine.indexer.errors import SegmentError
-from searchengine.indexer.faiss_calls import faiss
-from searchengine.indexer.native.library import load
-from searchengine.indexer.storage.vectors_file import VectorFile
+from searchengine.indexer.native.library import faiss, load
+from searchengine.indexer.storage.vectors import VectorFile
 from searchengine.indexer.threads import MIN_SLICE, slices, threads
 
 Words = npt.NDArray[np.uint64]

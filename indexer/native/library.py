@@ -1,13 +1,16 @@
-"""Loading the compiled kernel, and choosing the instruction set that it runs with."""
+"""The native libraries: faiss, and the compiled kernel with its instruction sets."""
 
 import ctypes
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from searchengine.indexer.errors import SegmentConfigError, shown
 from searchengine.indexer.native.compiler import LIBRARY
+from searchengine.indexer.threads import threads
 
 KERNEL = "SEARCHENGINE_KERNEL"
 """Environment variable that chooses the kernel of segments built or opened afterwards: `native`,
@@ -39,6 +42,36 @@ _SIGNATURES = {  # the type of the result, and those of the arguments (source/in
     "kernel_best_by_words": "l plppppplddpp",
     "kernel_words_count": "l plp",
 }
+
+
+try:
+    import faiss as _faiss
+except ModuleNotFoundError as error:
+    if error.name != "faiss":
+        raise
+    raise ImportError("faiss is not installed: pip install faiss-cpu (or faiss-gpu)") from error
+
+faiss: Any = _faiss  # its type stubs describe the C++ side, not the Python methods laid over it
+
+# Beyond so many queries, faiss calls its BLAS, which is of 2021 and takes newer processors for old.
+faiss.cvar.distance_compute_blas_threshold = 1 << 30
+
+
+@contextmanager
+def native_threads(limit: int) -> Iterator[None]:
+    """Take at most `limit` of the process's threads for one faiss call.
+
+    `limit` is at most the number of queries, because faiss divides a call by queries, not rows. A
+    thread without work still has to reach the barrier: on a busy machine one query waits whole time
+    slices for it (16 ms instead of 0.2 ms). The setting applies to the calling thread only.
+    """
+    with threads.take(limit) as count:
+        before = faiss.omp_get_max_threads()
+        faiss.omp_set_num_threads(count)
+        try:
+            yield
+        finally:
+            faiss.omp_set_num_threads(before)
 
 
 @cache

@@ -1,1 +1,1 @@
-"""Segments searched: the shortlist, its rerank at full width, exact search."""
+"""Segments searched: the cascade, scores at full width, words."""

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from searchengine.indexer.arrays import Doubles, RowNumbers, address
 from searchengine.indexer.native.library import chosen_level, load
-from searchengine.indexer.search.allowed import Allowed
+from searchengine.indexer.search.scoring import Allowed
 from searchengine.indexer.storage.words_file import K1, WINDOW, Postings, entries_of, norms
 
 MOST_TERMS = 128

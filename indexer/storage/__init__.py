@@ -1,1 +1,1 @@
-"""The files of a segment: vectors, rotation, manifest; checksums and syncs."""
+"""The files of a segment: manifest, vectors, words; checksums and syncs."""

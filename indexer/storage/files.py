@@ -1,16 +1,52 @@
-"""Files: their checksums and sizes, to compare them with, and syncs, to survive a power cut."""
+"""The files of a segment: manifest.json, which lists them with sizes and checksums; and syncs.
+
+Unknown formats are refused. Syncs survive a power cut.
+"""
 
 import fcntl
 import hashlib
+import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+import struct
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from searchengine.indexer.errors import SegmentError, shown
+from searchengine.indexer.config import (
+    MAX_DIM,
+    SegmentConfig,
+    Storage,
+    whole_number,
+)
+from searchengine.indexer.errors import (
+    SegmentConfigError,
+    SegmentError,
+    SegmentFormatError,
+    shortened,
+    shown,
+)
+
+FORMAT = 5
+"""The format that is written, and the only one that is opened."""
+MANIFEST = "manifest.json"
+VECTORS = "vectors.faiss"
+ROTATION = "rotation.npy"
+COARSE = "coarse.faiss"
+WORDS = "words.safetensors"
+PASSAGES = "passages.npy"
+_FILES = {VECTORS, ROTATION, COARSE, WORDS, PASSAGES}
+
+MAX_ROWS = 2**40
+"""Maximum rows of a segment: a file's header can still count the bytes of its float32 rows."""
+
+DTYPES: dict[Storage, str] = {Storage.FLOAT16: "<f2", Storage.FLOAT32: "<f4"}
+
+_INNER_PRODUCT = 0
+_QT_FP16 = 4
+_UNUSED = 1 << 20  # two fields that faiss writes for old readers
 
 Checksum = Callable[[Path], str]
 """A file to its hexadecimal SHA-256: `sha256`, or what remembers it while the file stays."""
@@ -107,3 +143,130 @@ def link_verified(source: Path, target: Path, entry: FileEntry) -> None:
         sync_file(target)
     if FileEntry.from_file(target) != entry:
         raise altered(source)
+
+
+def header(rows: int, dim: int, storage: Storage) -> bytes:
+    """The bytes before the first row: 81 for float16, 45 for float32 (faiss, little-endian)."""
+    kind = b"IxSQ" if storage is Storage.FLOAT16 else b"IxFI"
+    index = struct.pack("<4siqqqBi", kind, dim, rows, _UNUSED, _UNUSED, 1, _INNER_PRODUCT)
+    if storage is Storage.FLOAT32:
+        return index + struct.pack("<Q", rows * dim)
+    quantizer = struct.pack("<iifQQQ", _QT_FP16, 0, 0.0, dim, 2 * dim, 0)
+    return index + quantizer + struct.pack("<Q", rows * dim * 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The contents of manifest.json.
+
+    Attributes:
+        rows, dim: the shape of the stored vectors.
+        config: how the segment was built and is searched; names the rotation.
+        files: every file of the folder except the manifest, by name.
+        provenance: where the vectors came from, e.g. the encoder's fingerprint.
+        tuning: how the operating point was measured (tuning.tune); None if it was not tuned.
+
+    Raises:
+        SegmentConfigError: at construction, for an impossible value or an unknown file.
+    """
+
+    rows: int
+    dim: int
+    config: SegmentConfig
+    files: Mapping[str, FileEntry]
+    provenance: Mapping[str, str]
+    tuning: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        whole_number("rows", self.rows, 1, MAX_ROWS)
+        self.config.check_width(whole_number("dim", self.dim, 1, MAX_DIM))
+        if unknown := self.files.keys() - _FILES:  # it could lead out of the folder
+            raise SegmentConfigError(f"a segment has no file {shown(min(unknown))}")
+        if self.tuning is not None and not isinstance(self.tuning, Mapping):
+            raise SegmentConfigError(f"tuning must be a mapping, got {shown(self.tuning)}")
+
+    def to_json(self) -> str:
+        """The text of manifest.json; its last key is the checksum of all others."""
+        storage = self.config.storage
+        start = header(self.rows, self.dim, storage)
+        values: dict[str, Any] = {
+            "format": FORMAT,
+            "metric": "cosine",
+            "rows": self.rows,
+            "dim": self.dim,
+            "config": self.config.as_dict(),
+            # (rows, dim) values of a numpy dtype, from a byte offset on
+            "vectors": {"file": VECTORS, "offset": len(start), "dtype": DTYPES[storage]},
+            "files": {name: asdict(entry) for name, entry in sorted(self.files.items())},
+            "provenance": dict(sorted(self.provenance.items())),
+            "tuning": self.tuning,
+        }
+        values["sha256"] = _checksum(values)
+        return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+
+    def write(self, path: Path) -> None:
+        """Write manifest.json and sync it."""
+        path.write_text(self.to_json(), "utf-8")
+        sync_file(path)
+
+    @classmethod
+    def from_json(cls, text: str | bytes, source: str = "manifest.json") -> Self:
+        """The inverse of `to_json`.
+
+        Raises:
+            SegmentError: naming `source`: not JSON, an unknown format, altered, or a value is
+                missing or invalid. SegmentFormatError: another format, not altered.
+        """
+        try:
+            values = json.loads(text)
+        except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or too deep
+            raise SegmentError(
+                f"{source} is not valid JSON ({shortened(str(error))}); restore it"
+            ) from error
+        if not isinstance(values, dict) or "format" not in values:
+            raise SegmentError(f"{source} is not the manifest of a segment: it has no format")
+        stated = values.pop("sha256", None)
+        try:
+            sound = stated == _checksum(values)
+        except (UnicodeEncodeError, RecursionError):  # it cannot have been written like this
+            sound = False
+        if values["format"] != FORMAT:
+            raise (SegmentFormatError if sound else SegmentError)(
+                f"{source} has format {shown(values['format'])} and this version opens format "
+                f"{FORMAT} only; install the version that wrote it, or index again"
+            )
+        if not sound:
+            raise SegmentError(f"{source} was altered after it was written; restore it")
+        try:
+            return cls(
+                rows=values["rows"],
+                dim=values["dim"],
+                config=SegmentConfig.from_dict(values["config"]),
+                files={
+                    name: FileEntry(entry["size"], entry["sha256"])
+                    for name, entry in values["files"].items()
+                },
+                provenance={str(key): str(value) for key, value in values["provenance"].items()},
+                tuning=values["tuning"],
+            )
+        except (KeyError, TypeError, AttributeError, RecursionError, SegmentConfigError) as error:
+            what = str(error) if isinstance(error, SegmentConfigError) else repr(error)
+            raise SegmentError(
+                f"{source} has a missing or invalid value: {shortened(what)}; index again"
+            ) from error
+
+
+def _checksum(values: Mapping[str, Any]) -> str:
+    """SHA-256 of the values as JSON with sorted keys and no spaces, in UTF-8."""
+    canonical = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def read_manifest(folder: Path) -> tuple[Manifest, str]:
+    """The manifest of a segment's folder, and its checksum. Raises SegmentError without one."""
+    path = folder / MANIFEST
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        raise SegmentError(f"{path} is missing: {folder} is no segment") from None
+    return Manifest.from_json(text, str(path)), hashlib.sha256(text).hexdigest()

@@ -29,7 +29,6 @@ import numpy.typing as npt
 from searchengine.indexer.arrays import Doubles, RowNumbers
 from searchengine.indexer.errors import SegmentError, VectorError, shown
 
-WORDS = "words.safetensors"
 WINDOW = 1 << 13
 """Documents of a window; the kernel knows it too (source/words.h)."""
 K1, B = 1.2, 0.75

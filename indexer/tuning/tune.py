@@ -39,11 +39,9 @@ from searchengine.indexer.config import (
     Structure,
 )
 from searchengine.indexer.errors import TuneError
-from searchengine.indexer.search.allowed import Allowed
-from searchengine.indexer.search.cascade import SearchResult, merge
-from searchengine.indexer.search.exact import score_slack
+from searchengine.indexer.search.scoring import Allowed, SearchResult, merge, score_slack
 from searchengine.indexer.segment import Segment
-from searchengine.indexer.storage.vectors_file import DTYPES
+from searchengine.indexer.storage.files import DTYPES
 from searchengine.indexer.tuning.goal import Goal, Point, Tuning, holds, smallest_sample
 
 __all__ = ["Goal", "Point", "Tuning", "check_queries", "queries_needed", "tune"]

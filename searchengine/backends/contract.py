@@ -43,7 +43,7 @@ from searchengine.indexer.errors import IndexerError
 
 if TYPE_CHECKING:
     from searchengine.indexer.building import Progress
-    from searchengine.indexer.search.cascade import SearchResult
+    from searchengine.indexer.search.scoring import SearchResult
 
 
 Ids = npt.NDArray[np.int64]

@@ -31,7 +31,7 @@ from searchengine.indexer.arrays import BLOCK_ROWS, Doubles, Floats, RowNumbers,
 from searchengine.indexer.building import Progress
 from searchengine.indexer.config import RotationKind, SegmentConfig, Structure
 from searchengine.indexer.errors import TuneError, VectorError
-from searchengine.indexer.search.allowed import Allowed
+from searchengine.indexer.search.scoring import Allowed
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.threads import available_cores, threads
 from searchengine.indexer.tuning.tune import (

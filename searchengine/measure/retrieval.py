@@ -23,9 +23,7 @@ from searchengine.engine import Mode, SearchEngine, contract, default_mode, in_f
 from searchengine.errors import CollectionError, CorpusError, QueryError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building import Progress, silent
-from searchengine.indexer.search.allowed import Allowed
-from searchengine.indexer.search.cascade import SearchResult
-from searchengine.indexer.search.exact import nearest, scan, score_slack
+from searchengine.indexer.search.scoring import Allowed, SearchResult, nearest, scan, score_slack
 from searchengine.indexer.segment import Segment
 from searchengine.measure.judgements import Qrels, Task, judged, ranked, read_beir, splits
 from searchengine.measure.metrics import MAIN, per_question

@@ -26,9 +26,7 @@ from searchengine.encoders.loading import QUERY_MAP
 from searchengine.errors import CollectionError, EncoderMismatch
 from searchengine.indexer.building import Progress
 from searchengine.indexer.segment import Segment
-from searchengine.indexer.storage.files import FileEntry, link_verified, sync_file, sync_folder
-from searchengine.indexer.storage.manifest import MANIFEST
-from searchengine.indexer.storage.vectors_file import PASSAGES
+from searchengine.indexer.storage import files
 from searchengine.upkeep.verify import check_pages, settled, verify
 
 _BATCH = 2000  # documents in a commit
@@ -48,7 +46,7 @@ def backup(collection: Collection, path: Path) -> None:
             link_segment(folder_of(collection.path, row.id), segment, segments)
 
         with settled(collection, link) as snapshot:
-            sync_folder(segments)
+            files.sync_folder(segments)
             check_pages(snapshot.store, "quick_check")
             snapshot.store.copy_to(scratch / "documents.db")
             with Store(scratch / "documents.db") as store, store.transaction():
@@ -64,11 +62,11 @@ def link_segment(source: Path, segment: Segment, parent: Path, *, passages: bool
     target = parent / source.name
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()
-    manifest = FileEntry((source / MANIFEST).stat().st_size, segment.manifest_sha256)
-    for name, entry in {**segment.manifest.files, MANIFEST: manifest}.items():
-        if passages or name != PASSAGES:
-            link_verified(source / name, target / name, entry)
-    sync_folder(target)
+    manifest = files.FileEntry((source / files.MANIFEST).stat().st_size, segment.manifest_sha256)
+    for name, entry in {**segment.manifest.files, files.MANIFEST: manifest}.items():
+        if passages or name != files.PASSAGES:
+            files.link_verified(source / name, target / name, entry)
+    files.sync_folder(target)
     return target
 
 
@@ -99,7 +97,7 @@ def export(collection: Backend, path: Path) -> int:
                         print(json.dumps(passage, ensure_ascii=False), file=lines)
                     vectors.write(np.ascontiguousarray(entry.vectors, "<f4").data)
         for file_path in folder.iterdir():
-            sync_file(file_path)
+            files.sync_file(file_path)
     return count
 
 

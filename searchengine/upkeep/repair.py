@@ -41,7 +41,7 @@ from searchengine.encoders.loading import (
 from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.indexer.building import Progress
 from searchengine.indexer.errors import SegmentError, SegmentFormatError
-from searchengine.indexer.storage.vectors_file import PASSAGES
+from searchengine.indexer.storage.files import PASSAGES
 from searchengine.ingest.passages import PassageReader
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.upkeep.reindex import encode_stored

@@ -23,7 +23,7 @@ from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building import Progress
 from searchengine.indexer.config import SegmentConfig
-from searchengine.indexer.search.allowed import Allowed
+from searchengine.indexer.search.scoring import Allowed
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.tuning.tune import (
     Goal,

@@ -17,7 +17,7 @@ from searchengine.backends.folder.snapshot import Snapshot as FolderSnapshot
 from searchengine.backends.folder.store import SegmentRow, Store
 from searchengine.backends.opening import in_folder, is_url
 from searchengine.errors import CollectionError
-from searchengine.indexer.storage.vectors_file import PASSAGES
+from searchengine.indexer.storage.files import PASSAGES
 
 _TRIES = 20  # segments may be replaced between the opening of a commit and that of its files
 _ROWS_READ = 1 << 16  # passages compared at a time

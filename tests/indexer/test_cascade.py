@@ -9,9 +9,9 @@ from clustered import clustered, overlap
 
 from searchengine.indexer.arrays import prefix, unit_rows
 from searchengine.indexer.errors import SegmentError
-from searchengine.indexer.faiss_calls import faiss
+from searchengine.indexer.native.library import faiss
 from searchengine.indexer.search import cascade
-from searchengine.indexer.search.cascade import SearchResult
+from searchengine.indexer.search.scoring import SearchResult
 from searchengine.indexer.segment import Segment, SegmentConfig
 
 DIM = 48
@@ -145,9 +145,9 @@ def test_a_walk_that_strands_is_completed(folder: Path, structure: str) -> None:
 @pytest.fixture(params=[1000, 0], ids=["few are scored", "all are searched"])
 def exact_below(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small segments reach walks and scans under a filter only if few rows are not just scored."""
-    monkeypatch.setattr("searchengine.indexer.search.segment_files.EXACT_ALLOWED", request.param)
+    monkeypatch.setattr("searchengine.indexer.search.cascade.EXACT_ALLOWED", request.param)
     if not request.param:
-        monkeypatch.setattr("searchengine.indexer.search.native_search.SCANNED_PER_CANDIDATE", 0)
+        monkeypatch.setattr("searchengine.indexer.search.cascade.SCANNED_PER_CANDIDATE", 0)
 
 
 @pytest.mark.parametrize("share", [0.5, 0.1, 0.01, 0.001])

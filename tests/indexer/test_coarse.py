@@ -13,9 +13,8 @@ from searchengine.indexer.arrays import evenly, prefix
 from searchengine.indexer.building import build_coarse
 from searchengine.indexer.config import Code, SegmentConfig, Structure
 from searchengine.indexer.errors import SegmentError
-from searchengine.indexer.search.allowed import Allowed
-from searchengine.indexer.search.cascade import CoarseIndex
-from searchengine.indexer.search.segment_files import open_coarse
+from searchengine.indexer.search.cascade import CoarseIndex, open_coarse
+from searchengine.indexer.search.scoring import Allowed
 
 WIDTH = 16
 

@@ -15,8 +15,7 @@ from searchengine.indexer.config import (
     Structure,
 )
 from searchengine.indexer.errors import SegmentConfigError, SegmentError
-from searchengine.indexer.storage.files import FileEntry
-from searchengine.indexer.storage.manifest import Manifest
+from searchengine.indexer.storage.files import FileEntry, Manifest
 
 MANIFEST = Manifest(
     rows=5,

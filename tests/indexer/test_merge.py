@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from searchengine.indexer.arrays import unit_rows
 from searchengine.indexer.config import RotationKind, Storage
 from searchengine.indexer.errors import SegmentConfigError, SegmentError, VectorError
-from searchengine.indexer.search.allowed import Allowed
+from searchengine.indexer.search.scoring import Allowed
 from searchengine.indexer.segment import Segment, SegmentConfig
 
 DIM = 24

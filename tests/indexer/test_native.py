@@ -13,8 +13,8 @@ import searchengine.indexer.threads
 from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.native import library
 from searchengine.indexer.native.hnsw import NativeGraph, NodeFilter
-from searchengine.indexer.search.allowed import Allowed
-from searchengine.indexer.search.native_search import NativeCascade
+from searchengine.indexer.search.cascade import NativeCascade
+from searchengine.indexer.search.scoring import Allowed
 from searchengine.indexer.segment import Segment
 
 LEVELS = library.levels()
@@ -179,7 +179,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Case:
 QUERIES = np.ascontiguousarray(clustered(np.random.default_rng(1), 400, DIM, 60))
 
 
-SETTINGS = "searchengine.indexer.search.native_search."
+SETTINGS = "searchengine.indexer.search.cascade."
 
 
 @pytest.mark.parametrize("rescued", [ROWS, 0], ids=["scanned", "walked again"])

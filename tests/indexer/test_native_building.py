@@ -9,9 +9,8 @@ from native_cases import Case, clustered, work
 import searchengine.indexer.native.hnsw
 import searchengine.indexer.threads
 from searchengine.indexer.arrays import prefix, unit_rows
-from searchengine.indexer.faiss_calls import faiss
 from searchengine.indexer.native import library
-from searchengine.indexer.native.library import KERNEL
+from searchengine.indexer.native.library import KERNEL, faiss
 
 pytestmark = pytest.mark.skipif(not library.levels(), reason="no compiled kernel")
 

@@ -17,7 +17,7 @@ from native_cases import small_segment
 from searchengine.indexer.arrays import address, unit_rows
 from searchengine.indexer.errors import SegmentConfigError
 from searchengine.indexer.native import compiler, library
-from searchengine.indexer.search.cascade import rerank
+from searchengine.indexer.search.scoring import rerank
 from searchengine.indexer.segment import Segment
 
 LEVELS = library.levels()

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from searchengine.indexer.config import Storage
 from searchengine.indexer.native import library
-from searchengine.indexer.search import native_search
-from searchengine.indexer.search.native_search import NativeRows
+from searchengine.indexer.search import scoring
+from searchengine.indexer.search.scoring import NativeRows
 from searchengine.indexer.segment import Segment, SegmentConfig
-from searchengine.indexer.storage.vectors_file import VectorFile
+from searchengine.indexer.storage.vectors import VectorFile
 from searchengine.indexer.threads import threads
 
 LEVELS = library.levels()
@@ -57,10 +57,10 @@ def best(scores: np.ndarray, allowed: np.ndarray, k: int) -> tuple[np.ndarray, n
 @pytest.fixture(autouse=True)
 def small_passes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Several passes, each by several threads."""
-    monkeypatch.setattr(native_search, "_MIN_BLOCK", 7)
-    monkeypatch.setattr(native_search, "_MIN_SCORED", 7)
-    monkeypatch.setattr(native_search, "_MAX_BLOCK", 90)
-    monkeypatch.setattr(native_search, "_THREAD_BYTES", 64)
+    monkeypatch.setattr(scoring, "_MIN_BLOCK", 7)
+    monkeypatch.setattr(scoring, "_MIN_SCORED", 7)
+    monkeypatch.setattr(scoring, "_MAX_BLOCK", 90)
+    monkeypatch.setattr(scoring, "_THREAD_BYTES", 64)
     before, threads.limit = threads.limit, 3
     yield
     threads.limit = before

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from searchengine.indexer.errors import VectorError
-from searchengine.indexer.search import exact
-from searchengine.indexer.search.cascade import SearchResult, merge, rerank
-from searchengine.indexer.search.exact import leaders
+from searchengine.indexer.search import scoring
+from searchengine.indexer.search.scoring import SearchResult, leaders, merge, rerank
 
 
 class Store:
@@ -73,11 +72,11 @@ def clustered(count: int, dim: int, seed: int = 0) -> np.ndarray:
 def test_groups_are_those_of_all_pairs(
     dim: int, above: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exact, "_FEW", 10)
+    monkeypatch.setattr(scoring, "_FEW", 10)
     vectors = clustered(260, dim)
     expected = plain(vectors, above)
     for block in (1, 97, 1024):
-        monkeypatch.setattr(exact, "_BLOCK", block)
+        monkeypatch.setattr(scoring, "_BLOCK", block)
         done: list[int] = []
         leader, cosine = leaders(vectors, above, done.append)
         assert leader.tolist() == expected[0]

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from searchengine.indexer.arrays import RowNumbers, prefix, unit_rows
 from searchengine.indexer.config import Code, RotationKind, Storage, Structure
 from searchengine.indexer.errors import SegmentConfigError, SegmentError, VectorError
-from searchengine.indexer.search.allowed import Allowed
+from searchengine.indexer.search.scoring import Allowed
 from searchengine.indexer.segment import Segment, SegmentConfig
-from searchengine.indexer.storage.vectors_file import PASSAGES, rows_beside
+from searchengine.indexer.storage.files import PASSAGES
+from searchengine.indexer.storage.vectors import rows_beside
 
 DIM = 48
 DOCS = REPOSITORY / "docs" / "format.md"

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from searchengine.indexer.arrays import unit_rows
 from searchengine.indexer.config import Code, SegmentConfig, Storage, Structure
 from searchengine.indexer.errors import TuneError
-from searchengine.indexer.search.allowed import Allowed
-from searchengine.indexer.search.cascade import SearchResult
+from searchengine.indexer.search.scoring import Allowed, SearchResult
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.tuning import tune as module
 from searchengine.indexer.tuning.goal import holds

@@ -12,13 +12,13 @@ from hypothesis.extra import numpy as hnp
 from searchengine.indexer.arrays import prefix, unit_rows
 from searchengine.indexer.config import Storage
 from searchengine.indexer.errors import SegmentError, VectorError
-from searchengine.indexer.storage.files import sha256
-from searchengine.indexer.storage.rotation import pca, prefixes, rotated
-from searchengine.indexer.storage.vectors_file import (
-    DTYPES,
+from searchengine.indexer.storage.files import DTYPES, header, sha256
+from searchengine.indexer.storage.vectors import (
     VectorFile,
     as_floats,
-    header,
+    pca,
+    prefixes,
+    rotated,
     widen,
     write_vectors,
 )

@@ -16,14 +16,14 @@ from safetensors.numpy import load_file
 
 from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.native import library
-from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.bm25 import United, Words
+from searchengine.indexer.search.scoring import Allowed
 from searchengine.indexer.segment import Segment, SegmentConfig
+from searchengine.indexer.storage.files import WORDS
 from searchengine.indexer.storage.words_file import (
     ARRAYS,
     K1,
     WINDOW,
-    WORDS,
     B,
     Counted,
     Postings,

@@ -27,10 +27,9 @@ from searchengine.corpus.analyzer import Analyzer, Tokenizer, runs
 from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.arrays import Floats
-from searchengine.indexer.search.allowed import Allowed
-from searchengine.indexer.search.cascade import SearchResult, merge
+from searchengine.indexer.search.scoring import Allowed, SearchResult, merge
 from searchengine.indexer.segment import Segment
-from searchengine.indexer.storage.vectors_file import rows_beside
+from searchengine.indexer.storage.vectors import rows_beside
 
 _FILTERS, _FILTERED_ROWS = 16, 1 << 24
 """Maximum number of filters with cached rows in a snapshot, and of their rows in all (9 bytes a

@@ -30,8 +30,8 @@ from searchengine.corpus.analyzer import (
 )
 from searchengine.corpus.language_traits import UNSPACED_OR_KOREAN, function_words
 from searchengine.indexer.arrays import Doubles, Floats, RowNumbers
-from searchengine.indexer.search.allowed import Allowed
 from searchengine.indexer.search.bm25 import Words
+from searchengine.indexer.search.scoring import Allowed
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.storage.words_file import (
     Moved,

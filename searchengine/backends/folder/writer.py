@@ -31,7 +31,7 @@ from searchengine.backends.folder.store import Changes, SegmentRow, Store
 from searchengine.backends.folder.words import writer
 from searchengine.errors import CollectionError
 from searchengine.indexer.building import Blocks, Passages, Progress
-from searchengine.indexer.search.allowed import Allowed
+from searchengine.indexer.search.scoring import Allowed
 from searchengine.indexer.segment import Segment, SegmentConfig
 from searchengine.indexer.storage.files import sync_folder
 

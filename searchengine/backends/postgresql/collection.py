@@ -42,7 +42,7 @@ from searchengine.corpus.analyzer import DEFAULT, Analyzer, Tokenizer
 from searchengine.errors import CollectionBusy, CollectionError, CorpusError
 from searchengine.indexer.arrays import Floats, unit_rows
 from searchengine.indexer.config import FLAT_BELOW, RotationKind
-from searchengine.indexer.storage.rotation import pca
+from searchengine.indexer.storage.vectors import pca
 
 _DOCUMENT = {
     "key": "text", "title": "text", "text": "text", "digest": "bytea", "vectors": "bytea",

@@ -30,7 +30,7 @@ from searchengine.backends.postgresql.connections import Connection, Connections
 from searchengine.errors import CollectionError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.config import SegmentConfig
-from searchengine.indexer.storage.rotation import prefixes
+from searchengine.indexer.storage.vectors import prefixes
 
 VERSION = 6
 _TABLES = "settings", "documents", "word_totals", "passages", "prefixes"

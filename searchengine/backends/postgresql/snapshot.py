@@ -41,7 +41,7 @@ from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.arrays import Floats, unit_rows
 from searchengine.indexer.config import ALL_ROWS, FLAT_BELOW
-from searchengine.indexer.search.cascade import SearchResult
+from searchengine.indexer.search.scoring import SearchResult
 
 FIELDS = "fields"
 """The setting with the metadata fields that are indexed for comparisons."""

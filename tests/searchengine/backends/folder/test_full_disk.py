@@ -12,7 +12,8 @@ from faults import in_child, in_mounts
 
 from searchengine import SearchEngine
 from searchengine.errors import CollectionError
-from searchengine.indexer.faiss_calls import faiss, write_index
+from searchengine.indexer.building import write_index
+from searchengine.indexer.native.library import faiss
 
 
 def test_faiss_passes_over_no_error_of_a_small_file() -> None:

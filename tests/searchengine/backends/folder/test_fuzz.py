@@ -25,8 +25,8 @@ from searchengine.corpus import text_files
 from searchengine.corpus.files import count_records, read_corpus
 from searchengine.errors import CorpusError
 from searchengine.indexer.errors import SegmentError
-from searchengine.indexer.search.segment_files import load_rotation
-from searchengine.indexer.storage.manifest import Manifest
+from searchengine.indexer.storage.files import Manifest
+from searchengine.indexer.storage.vectors import load_rotation
 
 # Run by Hypothesis in this process: those that cannot take it with them. "vectors" is one of them,
 # for its header is compared before faiss reads it.

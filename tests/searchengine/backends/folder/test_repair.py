@@ -20,7 +20,7 @@ from searchengine import SearchEngine
 from searchengine.backends.filters.sqlite import register
 from searchengine.cli import cli
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch
-from searchengine.indexer.storage.manifest import _checksum
+from searchengine.indexer.storage.files import _checksum
 from searchengine.upkeep.repair import repair
 
 FILLER = " ".join("abcdefgh"[i % 8] * (i % 3 + 1) for i in range(60))

@@ -32,7 +32,7 @@ def stop(*_):
         time.sleep(0.05)  # not one long sleep: a signal just before it would wait for its end
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup, which may run the tests, ignores it
-copies.link_verified = stop
+copies.files.link_verified = stop
 what, source, target = sys.argv[1:]
 if what == "create":
     searchengine.backends.folder.store.Changes.set = stop

@@ -29,7 +29,7 @@ from searchengine.errors import (
     DuplicateKey,
     EncoderMismatch,
 )
-from searchengine.indexer.faiss_calls import faiss
+from searchengine.indexer.native.library import faiss
 from searchengine.indexer.tuning.tune import Goal
 
 FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
