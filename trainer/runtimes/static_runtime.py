@@ -35,7 +35,6 @@ from searchengine.trainer.model.tokens import (
     Tokenization,
     Vectors,
 )
-from searchengine.trainer.native.library import FastTokenIds
 from searchengine.trainer.runtimes.runtime_config import Precision, RuntimeConfig
 from searchengine.trainer.sources.source import Source
 
@@ -84,7 +83,7 @@ class StaticHandle:
         tokens = _read_tokens(place, len(table))
         self.config, self.source = config, source
         self.description = Description(layers=0, tokens=tokens, **stated)
-        self.tokens: TokenIds = FastTokenIds(tokens)
+        self.tokens = TokenIds(tokens)
         # The dimensions that truncate_dim leaves out have no part in the mean.
         self._table = np.ascontiguousarray(table[:, : self.description.dim])
         self.fingerprint = fingerprint.of_static(self._table, self.description)

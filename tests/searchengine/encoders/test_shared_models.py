@@ -17,8 +17,7 @@ from tiny_model import write_model2vec, write_sentence_transformer
 
 from searchengine import SearchEngine
 from searchengine.trainer import encoder as encoder_module
-from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.runtimes.handle import Handle
+from searchengine.trainer.encoder import Encoder, Handle
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 
 TORCH = RuntimeConfig("torch", "fp32")
