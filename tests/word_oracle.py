@@ -8,7 +8,7 @@ import pytest
 
 from searchengine import SearchEngine
 from searchengine.backends import lexical
-from searchengine.backends.synonyms import phrases
+from searchengine.backends.lexical import phrases
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.corpus.language_traits import function_words
 

@@ -1,6 +1,13 @@
 """Documents ranked by words: BM25 with k1 = 1.2 and b = 0.75, a word of the title counts twice.
 
-Terms of documents are counted here, for the words files; and a question becomes terms.
+Terms of documents are counted here, for the words files. A question becomes terms, with the words
+that synonyms add to it, and its phrases in quotation marks:
+
+    phrases('+"heart attack" risk')                     # (Phrase("heart attack", True),)
+    added_words("heart attack symptoms", settings)      # {"myocardial": 1.0, …}
+
+Words are compared as the tokenizer of the collection cuts them: a group with "car" holds for "cars"
+too.
 """
 
 import math
@@ -11,13 +18,14 @@ from functools import lru_cache
 from heapq import nlargest
 from itertools import count, islice, pairwise, zip_longest
 from operator import itemgetter
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from searchengine.backends.contract import EXPECTED, Scored, WordScores
-from searchengine.corpus.analyzer import Analyzer, Cut, cutter, names
+from searchengine.backends.contract import EXPECTED, Scored, WordScores, has_words
+from searchengine.corpus.analyzer import Analyzer, Cut, cutter, names, normalized, runs
 from searchengine.corpus.language_traits import UNSPACED_OR_KOREAN, function_words
+from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Doubles
 from searchengine.indexer.search.bm25 import weight
 from searchengine.indexer.storage.words_file import K1, Counted
@@ -209,11 +217,6 @@ MANY, NOT_TELLING = 10, 1.0
 """Among MANY documents or more, words that half of them have tell nothing. A question of such words
 alone expects a score of NOT_TELLING, so that noise does not count as a match."""
 _first = itemgetter(0)
-MISSING = (
-    "this collection has no index of words; search with mode='vector', or index into a "
-    "new collection with a tokenizer"
-)
-
 Best = Callable[[Mapping[Term, float], int], Scored]
 """The k best documents with one of the terms, by (−score, id), by weights and k. A document gains
 the weight of a term, more the more often it has it: K1 + 1 times at most."""
@@ -232,19 +235,24 @@ class Index(Protocol):
         """How many documents have each term; an index may stop counting at `limit`."""
 
 
+def analyzer_of(settings: Mapping[str, Any]) -> Analyzer:
+    """How the documents of a collection became terms. Raises QueryError: it has no words."""
+    if not has_words(settings):
+        raise QueryError(
+            "this collection has no index of words; search with mode='vector', or index into a "
+            "new collection with a tokenizer"
+        )
+    return Analyzer.parse(settings["tokenizer"])
+
+
 def search(
-    index: Index,
-    best: Best,
-    question: str,
-    analyzer: Analyzer,
-    k: int,
-    synonyms: Mapping[str, float],
+    index: Index, best: Best, question: str, k: int, settings: Mapping[str, Any]
 ) -> WordScores:
     """The k best documents that share a word with the question: (id, BM25), by (−score, id).
 
     `question` is text and never syntax: a document needs one of its words. Scores are positive, and
-    comparable within one result only. A question without words has no results. `analyzer`: by
-    which documents became terms. `synonyms`: other words to search for, see `synonyms`.
+    comparable within one result only. A question without words has no results. `settings`: those
+    of the collection, with its analyzer and synonyms.
 
     A term weighs the square root of its occurrences in the question: nDCG@10 of questions of 150
     words is 0.034 higher than if it counts once. Four function words count as another one.
@@ -254,7 +262,7 @@ def search(
     Terms in half of the documents or more count only if there are fewer than k with another one:
     their inverse document frequency is nearly 0, and they take most of the time.
     """
-    terms, joined = _terms(index, question, analyzer, synonyms)
+    terms, joined = _question_terms(index, question, settings)
     documents = index.documents
     half = (documents + 1) // 2
     every = {**joined, **terms}
@@ -278,13 +286,146 @@ def search(
     return WordScores(scored[:k], max(most, scored[0][1] if scored else 0.0) or 1.0)
 
 
-def _terms(
-    index: Index, question: str, analyzer: Analyzer, synonyms: Mapping[str, float]
+def _question_terms(
+    index: Index, question: str, settings: Mapping[str, Any]
 ) -> tuple[dict[Term, float], dict[Term, float]]:
     """The terms of a question, how often each counts, and the same of those that join two words."""
-    functions, orders = function_words(analyzer.languages), analyzer.orders
+    used = analyzer_of(settings)
+    functions, orders = function_words(used.languages), used.orders
     words = counted_names(question, functions)
-    words |= {word: share**2 for word, share in synonyms.items()}  # `search` takes the root
+    for word, share in added_words(question, settings).items():
+        words[word] = share**2  # `search` takes the root
     pairs = dict.fromkeys(joined_words(question, functions), JOINED)
     terms = asked_terms(words, orders, lambda term: index.counts([term], 1)[0] > 0)
     return terms, asked_terms(pairs, orders, lambda _: False)
+
+
+MAX_ADDED = 64
+"""Maximum words that are added to a question."""
+
+_Terms = tuple[str, ...]
+_Groups = Mapping[_Terms, list[tuple[str, list[str]]]]
+"""Terms of a synonym → the synonym, with each of its groups."""
+
+
+def added_words(question: str, settings: Mapping[str, Any]) -> dict[str, float]:
+    """The words of synonyms of a question, and how often each counts.
+
+    A synonym of n words counts for m words of the question: each of its words by m / n, at most 1,
+    before the square root of `search`. Words in quotation marks have no synonyms.
+    """
+    if not (text := settings.get("synonyms")):
+        return {}
+    used = Analyzer.parse(settings["tokenizer"])
+    groups, quoted = _groups(text, used), [_terms(p.text, used) for p in phrases(question)]
+    terms, counts = _terms(question, used), dict[str, float]()
+    start, longest, spelling = 0, max(map(len, groups), default=0), dict[_Terms, str]()
+    while start < len(terms):
+        rest = terms[start : start + longest]
+        size = next((n for n in range(len(rest), 0, -1) if rest[:n] in groups), 0)
+        found = f" {' '.join(rest[:size])} "
+        if size and not any(found in f" {' '.join(phrase)} " for phrase in quoted):
+            for one, group in groups[rest[:size]]:
+                others = {o: min(1.0, size / len(_terms(o, used))) for o in group if o != one}
+                for word, share in ((w, n) for o, n in others.items() for w in runs(o)):
+                    if not set(terms).issuperset(own := _terms(word, used)):
+                        word = spelling.setdefault(own, word)
+                        counts[word] = max(counts.get(word, 0.0), share)
+        start += max(1, size)
+    return dict(islice(counts.items(), MAX_ADDED))
+
+
+def with_added(question: str, settings: Mapping[str, Any]) -> str:
+    """A question with the words of its synonyms at the end, to mark them in texts."""
+    return " ".join([question, *added_words(question, settings)])
+
+
+def known_synonyms(settings: Mapping[str, Any]) -> frozenset[str]:
+    """The words of all groups, in lower case: typing errors are not looked for in them."""
+    return frozenset(map(str.casefold, runs(settings.get("synonyms") or "")))
+
+
+@lru_cache(maxsize=32)
+def _groups(text: str, used: Analyzer) -> _Groups:
+    """The groups of a setting, ready to be looked up."""
+    groups = defaultdict[_Terms, list[tuple[str, list[str]]]](list)
+    for line in text.splitlines():
+        group = [synonym for synonym in line.split(", ") if _terms(synonym, used)]
+        for one in group:
+            groups[_terms(one, used)].append((one, group))
+    return dict(groups)
+
+
+@lru_cache(maxsize=4096)
+def _terms(text: str, used: Analyzer) -> _Terms:
+    """The terms of a text, in order."""
+    return tuple(term for cut in used.cuts(text) for term in cut.asked)
+
+
+PHRASES = 16
+"""Maximum phrases of a question; of further ones only the words count."""
+
+_MARKS = str.maketrans(dict.fromkeys('"“„”', " "))
+# A letter or a mark of one, next to which a word ends or begins; in scripts without spaces none.
+_LETTER = f"(?:[^\\W_{UNSPACED_OR_KOREAN}]|[\u0300-\u036f\u0591-\u05bd\u064b-\u065f\u0900-\u0dff])"
+_PHRASE = re.compile(
+    rf'((?<!\S)\+)?(?:[“„]|(?<!{_LETTER})")(.*?)([”“]|"(?!{_LETTER})|\Z)', re.DOTALL
+)
+
+
+class Phrase(NamedTuple):
+    """A text between quotation marks; `required`: with a plus sign before it."""
+
+    text: str
+    required: bool = False
+
+
+@lru_cache(256)
+def phrases(question: str) -> tuple[Phrase, ...]:
+    """The distinct texts between pairs of quotation marks that have words, at most PHRASES.
+
+    A straight mark opens a phrase where no word ends, and closes one where none begins: those of
+    7" and 12" are inches. A mark without a second one has no meaning.
+    """
+    required: dict[str, bool] = {}
+    for plus, between, end in _PHRASE.findall(normalized(question)):
+        text = " ".join(between.split())
+        if end and runs(text):
+            required[text] = required.get(text, False) or bool(plus)
+    return tuple(Phrase(*pair) for pair in required.items())[:PHRASES]
+
+
+def unquoted(question: str) -> str:
+    """The question, normalized, with spaces in place of the marks around phrases."""
+    return normalized(question).replace('+"', '"').translate(_MARKS).strip()
+
+
+_FORBIDDEN = re.compile("[\ud800-\udfff]|,|=>")
+
+
+def stored_synonyms(groups: Iterable[Iterable[str]]) -> str:
+    """Groups as a setting: a line each, separated by commas. Raises QueryError."""
+    listed = _listed(groups, "synonyms must be a list of groups")
+    return "\n".join(", ".join(_checked(group)) for group in listed)
+
+
+def _listed(values: Any, rule: str) -> Iterable[Any]:
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise QueryError(f"{rule}, got {values!r:.80}")
+    return values
+
+
+def _checked(group: Iterable[str]) -> tuple[str, ...]:
+    synonyms: dict[str, str] = {}
+    for synonym in _listed(group, "a group of synonyms must be a list of texts"):
+        text = " ".join(synonym.split()) if isinstance(synonym, str) else ""
+        if not runs(text) or _FORBIDDEN.search(text):  # all of a group stand for each other: no =>
+            raise QueryError(
+                "a synonym must be text of one word or more in UTF-8, without commas and =>, got "
+                f"{synonym!r:.80}"
+            )
+        synonyms.setdefault(text.casefold(), text)
+    if len(synonyms) < 2:
+        listed = ", ".join(synonyms.values())
+        raise QueryError(f"a group must have at least 2 different synonyms, got {listed!r:.80}")
+    return tuple(synonyms.values())

@@ -14,8 +14,8 @@ import numpy as np
 from searchengine.backends import limits
 from searchengine.backends.contract import Snapshot, Span
 from searchengine.backends.entries import facet, ids_of
+from searchengine.backends.lexical import with_added
 from searchengine.backends.mode import Mode
-from searchengine.backends.synonyms import with_added
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.errors import QueryError
 from searchengine.query.hits import Hit, Hits

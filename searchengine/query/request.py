@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from searchengine.backends.contract import Snapshot
 from searchengine.backends.filters.parser import field_named, parse
+from searchengine.backends.lexical import phrases, unquoted
 from searchengine.backends.mode import Mode
-from searchengine.backends.synonyms import phrases, unquoted
 from searchengine.corpus.analyzer import normalized
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats, unusable

@@ -20,7 +20,6 @@ from searchengine.backends.folder.folders import check_name, folder_of, new_fold
 from searchengine.backends.folder.store import SegmentRow, Store
 from searchengine.backends.mode import CHOSEN, Mode
 from searchengine.backends.opening import create_backend, exists, open_backend
-from searchengine.backends.synonyms import SETTING
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.encoders.loading import QUERY_MAP
 from searchengine.errors import CollectionError, EncoderMismatch
@@ -176,8 +175,9 @@ def copy(
 
 def _create(origin: Snapshot, target: str | Path) -> Backend:
     """Create a collection with the collection settings and the tokenizer of another."""
-    names = ("encoder", "index", "passages", "tokenizer_auto", "weight", SETTING, CHOSEN, QUERY_MAP)
-    settings = {name: origin.settings[name] for name in names if name in origin.settings}
+    names = ("encoder", "index", "passages", "tokenizer_auto", "weight", "synonyms")
+    stored = origin.settings
+    settings = {each: stored[each] for each in (*names, CHOSEN, QUERY_MAP) if each in stored}
     analyzer = Analyzer.parse(origin.settings["tokenizer"])
     words = has_words(origin.settings)
     settings["mode"] = origin.settings.get("mode", Mode.HYBRID) if words else Mode.VECTOR

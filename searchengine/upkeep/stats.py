@@ -8,7 +8,6 @@ from typing import Any
 from searchengine.backends.contract import Snapshot
 from searchengine.backends.folder.writer import TUNED
 from searchengine.backends.mode import WEIGHT, Mode
-from searchengine.backends.synonyms import SETTING
 from searchengine.encoders.loading import QUERY_MAP
 from searchengine.encoders.protocol import NO_ENCODER
 from searchengine.indexer.config import ALL_ROWS, SegmentConfig, Structure
@@ -136,7 +135,7 @@ def stats(snapshot: Snapshot, path: Path | str) -> Stats:
         tokenizer=settings["tokenizer"],
         mode=settings.get("mode", Mode.VECTOR),
         weight=float(settings.get("weight", WEIGHT)),
-        synonyms=len(settings.get(SETTING, "").splitlines()),
+        synonyms=len(settings.get("synonyms", "").splitlines()),
         query_map=learnt and {name: learnt[name] for name in DESCRIBED},
         dim=encoder["dim"],
         index_config=SegmentConfig.from_dict(settings["index"]).as_dict(),

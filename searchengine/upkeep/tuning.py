@@ -14,8 +14,8 @@ from searchengine.backends.contract import Backend, has_words
 from searchengine.backends.folder.collection import Collection
 from searchengine.backends.folder.snapshot import Snapshot
 from searchengine.backends.folder.writer import Measured
+from searchengine.backends.lexical import stored_synonyms
 from searchengine.backends.mode import CHOSEN, Mode
-from searchengine.backends.synonyms import SETTING, stored
 from searchengine.encoders.loading import QUERY_MAP as QUERY_MAP
 from searchengine.encoders.loading import CollectionEncoder
 from searchengine.encoders.protocol import NO_ENCODER, TextEncoder
@@ -174,9 +174,9 @@ def set_default(
 
 def set_synonyms(collection: Backend, groups: Iterable[Iterable[str]]) -> None:
     """Store the synonyms of a collection in place of those before. Raises QueryError."""
-    if text := stored(groups):
+    if text := stored_synonyms(groups):
         _check_words(collection, "a group of synonyms")
-    collection.configure({SETTING: text or None})
+    collection.configure({"synonyms": text or None})
 
 
 def _check_words(collection: Backend, what: str) -> None:

@@ -22,10 +22,9 @@ from searchengine.backends.folder.words import (
     in_all,
     texts_of,
 )
-from searchengine.backends.synonyms import added, known
-from searchengine.corpus.analyzer import Analyzer, Tokenizer, runs
+from searchengine.corpus.analyzer import runs
 from searchengine.corpus.documents import Document
-from searchengine.errors import CollectionError, QueryError
+from searchengine.errors import CollectionError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.search.scoring import Allowed, SearchResult, merge
 from searchengine.indexer.segment import Segment
@@ -226,11 +225,8 @@ class Snapshot(contract.Snapshot):
     def words(self) -> WordIndex:
         """The index of words. Raises QueryError if the collection has none."""
         if self._words is None:
-            used = Analyzer.parse(self.settings["tokenizer"])
-            if used.tokenizer is Tokenizer.NONE:
-                raise QueryError(lexical.MISSING)
-            files = self.documents_of
-            self._words = WordIndex(self.store, self.segments, self.live, used, files)
+            used, owners = lexical.analyzer_of(self.settings), self.documents_of
+            self._words = WordIndex(self.store, self.segments, self.live, used, owners)
         return self._words
 
     def by_words(
@@ -243,15 +239,13 @@ class Snapshot(contract.Snapshot):
     ) -> WordScores:
         """The k best documents by words: (id, BM25), by (−score, id); see `lexical`."""
         first: dict[int, int] = {}
-        words, synonyms = self.words, added(question, self.settings)
-        allowed = self._matching(where, required)
+        words, allowed = self.words, self._matching(where, required)
         ranker = partial(words.best, allowed=allowed, first=first)
-        scores = lexical.search(words, ranker, question, words.analyzer, k, synonyms)
-        return scores._replace(first=first)
+        return lexical.search(words, ranker, question, k, self.settings)._replace(first=first)
 
     def replacements(self, question: str) -> Mapping[tuple[int, int], str]:
         if self._speller is None:
-            self._speller = Speller(self.words, known(self.settings))
+            self._speller = Speller(self.words, lexical.known_synonyms(self.settings))
         return self._speller.replacements(question)
 
     def _with_phrases(self, where: str | None, phrases: tuple[str, ...]) -> Ids:

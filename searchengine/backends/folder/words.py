@@ -17,8 +17,7 @@ import numpy as np
 from searchengine.backends import lexical, limits
 from searchengine.backends.contract import Ids, Scored
 from searchengine.backends.folder.store import SegmentRow, Store
-from searchengine.backends.lexical import Term, Text
-from searchengine.backends.synonyms import phrases
+from searchengine.backends.lexical import Term, Text, phrases
 from searchengine.corpus.analyzer import (
     Analyzer,
     Tokenizer,

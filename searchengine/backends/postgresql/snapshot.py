@@ -27,7 +27,6 @@ from searchengine.backends.contract import (
     Snapshot,
     Unrelated,
     WordScores,
-    has_words,
     spread,
 )
 from searchengine.backends.filters.parser import field_named
@@ -35,10 +34,8 @@ from searchengine.backends.postgresql import words
 from searchengine.backends.postgresql.connections import Connection, Rows, Statement, run
 from searchengine.backends.postgresql.filters import condition
 from searchengine.backends.postgresql.schema import State
-from searchengine.backends.synonyms import added as synonyms_of
-from searchengine.corpus.analyzer import Analyzer
 from searchengine.corpus.documents import Document
-from searchengine.errors import CollectionError, QueryError
+from searchengine.errors import CollectionError
 from searchengine.indexer.arrays import Floats, unit_rows
 from searchengine.indexer.config import ALL_ROWS, FLAT_BELOW
 from searchengine.indexer.search.scoring import SearchResult
@@ -203,18 +200,10 @@ class PostgresSnapshot(Snapshot):
         _, holds, values = self._matches(where, required)
         index = words.Index(self._run, (holds, values))
         self._count, question = index.documents, words.storable(question)
-        synonyms = synonyms_of(question, self.settings)
-        return lexical.search(index, index.best, question, self._analyzer, k, synonyms)
+        return lexical.search(index, index.best, question, k, self.settings)
 
     def replacements(self, question: str) -> Mapping[tuple[int, int], str]:
         return {}
-
-    @property
-    def _analyzer(self) -> Analyzer:
-        """Raises QueryError if there is no index of words."""
-        if not has_words(self.settings):
-            raise QueryError(lexical.MISSING)
-        return Analyzer.parse(self.settings["tokenizer"])
 
     def _matches(self, where: str | None, phrases: tuple[str, ...]) -> _Matches:
         """The condition that a filter and phrases set."""
@@ -223,7 +212,8 @@ class PostgresSnapshot(Snapshot):
         holds, values = condition(where)
         holds = " AND ".join([holds, *["words @@ %s::tsquery"] * len(phrases)])
         join = " JOIN documents ON documents.id = document"
-        asked = [words.phrase_query(words.storable(each), self._analyzer) for each in phrases]
+        used, text = lexical.analyzer_of, words.storable
+        asked = [words.phrase_query(text(each), used(self.settings)) for each in phrases]
         return join, holds, (*values, *asked)
 
     # ----------------------------------------------------------------------------------- the rows

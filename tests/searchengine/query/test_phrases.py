@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from word_oracle import bm25
 
 from searchengine import SearchEngine
-from searchengine.backends import synonyms
+from searchengine.backends import lexical
 from searchengine.corpus.analyzer import Analyzer
 from searchengine.errors import QueryError
 from searchengine.query.request import Query
@@ -39,11 +39,11 @@ from searchengine.query.request import Query
         ("what's 5' 'so called'", []),
         ('"', []),
         ('"' * 10_000, []),
-        (" ".join(f'"p{i}"' for i in range(10_000)), [f"p{i}" for i in range(synonyms.PHRASES)]),
+        (" ".join(f'"p{i}"' for i in range(10_000)), [f"p{i}" for i in range(lexical.PHRASES)]),
     ],
 )
 def test_what_a_phrase_is(question: str, expected: list[str]) -> None:
-    assert [each.text for each in synonyms.phrases(question)] == expected
+    assert [each.text for each in lexical.phrases(question)] == expected
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def test_what_a_phrase_is(question: str, expected: list[str]) -> None:
     ],
 )
 def test_a_plus_sign_requires_a_phrase(question: str, expected: list[str]) -> None:
-    assert [text for text, required in synonyms.phrases(question) if required] == expected
+    assert [text for text, required in lexical.phrases(question) if required] == expected
     assert Query(mode="text").required(question) == tuple(expected)
-    everything = tuple(each.text for each in synonyms.phrases(question))
+    everything = tuple(each.text for each in lexical.phrases(question))
     assert Query(mode="hybrid", phrases="required").required(question) == everything
     assert Query(mode="vector", phrases="required").required(question) == ()
 

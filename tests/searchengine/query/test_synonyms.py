@@ -8,7 +8,7 @@ import pytest
 from conftest import WordLengths
 
 from searchengine import SearchEngine
-from searchengine.backends.synonyms import MAX_ADDED, added, stored
+from searchengine.backends.lexical import MAX_ADDED, added_words, stored_synonyms
 from searchengine.errors import QueryError
 
 GROUPS = [["car", "automobile", "motor vehicle"], ["heart attack", "myocardial infarction", "MI"]]
@@ -69,7 +69,7 @@ def test_words_of_groups_are_no_typing_errors(engine: SearchEngine) -> None:
 
 
 def of(question: str, groups: Any, tokenizer: str = "stem:en") -> dict[str, float]:
-    return added(question, {"synonyms": stored(groups), "tokenizer": tokenizer})
+    return added_words(question, {"synonyms": stored_synonyms(groups), "tokenizer": tokenizer})
 
 
 def test_weights_of_words() -> None:
