@@ -1,4 +1,4 @@
-"""Shared fixtures: where the real data is stored, and an encoder a human can compute."""
+"""Shared fixtures, and encoders a human can compute."""
 
 import errno
 import gc
@@ -36,7 +36,6 @@ settings.register_profile("long", max_examples=500, deadline=None)
 settings.load_profile("fast")
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-SHARED = REPOSITORY.parent / "shared" / "data"
 
 
 def pytest_collection_finish() -> None:
@@ -64,14 +63,6 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache folder, for tests that change its files."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "searchengine"
-
-
-@pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """The folder of real data beside the checkout; tests that need it are skipped without it."""
-    if not SHARED.is_dir():
-        pytest.skip(f"no real data at {SHARED}")
-    return SHARED
 
 
 @pytest.fixture(scope="session")

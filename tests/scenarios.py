@@ -1,7 +1,6 @@
 """Small documents, what a collection holds of them, and what its searches must give."""
 
 import json
-import os
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
@@ -56,11 +55,6 @@ def answers_as_brute_force(
                 assert abs(hit.score - expected[hit.key]) < _CLOSE, f"{hit} has a wrong score"
                 assert (hit.text, hit.metadata) == (known.text, known.metadata), f"{hit} is stale"
             assert np.allclose([h.score for h in first], [h.score for h in hits[:2]])
-
-
-def open_files() -> set[str]:
-    """The files that this process has open."""
-    return {os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()}
 
 
 def strays(path: Path) -> list[str]:

@@ -124,22 +124,6 @@ def test_a_file_of_another_size_or_header_is_refused(tmp_path: Path) -> None:
         VectorFile(tmp_path / "w", 6, 4, Storage.FLOAT16)
 
 
-DIM = 48
-
-
-def low_rank(n: int, dim: int, rank: int) -> np.ndarray:
-    rng = np.random.default_rng(0)
-    rows = rng.standard_normal((n, rank)) @ rng.standard_normal((rank, dim))
-    return (rows + 0.01 * rng.standard_normal((n, dim))).astype(np.float32)
-
-
-def rows_of(n: int) -> np.ndarray:
-    """Rows whose energies along the principal directions are well apart."""
-    rng = np.random.default_rng(n)
-    rows = rng.standard_normal((n, DIM)) * np.geomspace(1, 1e-2, DIM)
-    return rows.astype(np.float32)
-
-
 @given(st.integers(1, 80), st.integers(2, 40), st.data())
 def test_directions_are_orthonormal_and_packed_by_energy(
     n: int, dim: int, data: st.DataObject
@@ -160,7 +144,7 @@ def test_directions_are_orthonormal_and_packed_by_energy(
 @pytest.mark.parametrize("n", [1, 8, 9, 300])
 def test_prefixes_of_equal_rows_are_equal_bit_for_bit_wherever_they_stand(n: int) -> None:
     """Otherwise equal documents would get different codes."""
-    rows = low_rank(n, 64, 30)
+    rows = some(n, 64)
     rows[n // 2 :] = rows[0]
     matrix = pca([rows], 16)
     found = prefixes(rows, 16, matrix)

@@ -35,7 +35,7 @@ class Tokens:
         return self.most
 
 
-WORDS, LETTERS = r"\S+", r"\S"
+WORDS = r"\S+"
 
 
 def pieces(text: str, size: int, overlap: int, pattern: str = WORDS) -> list[str]:

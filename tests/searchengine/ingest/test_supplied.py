@@ -228,9 +228,6 @@ def test_equal_records_take_a_row_each(tmp_path: Path, engine: SearchEngine) -> 
     assert engine.search(vectors[2], 1)[0].text == "y"
 
 
-# -------------------------------------------------------------------- without a text or a vector
-
-
 # ----------------------------------------------------------------------------- several passages
 
 

@@ -111,6 +111,3 @@ def test_facets_equal_a_count_in_python(tmp_path_factory: Any, values: list[Any]
         assert engine.search("x", facets=["v"]).facets["v"] == expected
         engine.index_fields("v")
         assert engine.search("x", facets=["v"]).facets["v"] == expected
-
-
-# ------------------------------------------------------------------------------------- conversions

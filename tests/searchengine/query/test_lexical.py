@@ -103,9 +103,6 @@ def test_files_are_found_by_their_names(tmp_path: Path) -> None:
             assert keys(engine, question)[:1] == [key]
 
 
-word = st.sampled_from(["ash", "birch", "cedar", "elm", "fir", "oak", "pine", "yew"])
-
-
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
 @pytest.mark.parametrize(
     "question",
