@@ -16,7 +16,7 @@ from postgres_server import new_url
 from searchengine import SearchEngine
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import QueryError
-from searchengine.measure.learning import TEMPERATURE, directions, forget, learn
+from searchengine.measure.learning import TEMPERATURE, _verdict, directions, forget, learn
 from searchengine.upkeep.copies import copy
 
 DIM, COUNT = 16, 150
@@ -127,6 +127,16 @@ def test_what_is_not_better_is_not_stored(where: Any) -> None:
         learning = learn(engine, *judged(right=False))
         assert not learning.stored and engine.stats().query_map is None
         assert answers(engine) == before
+
+
+def test_the_steps_of_a_fold_are_chosen_on_the_other_folds() -> None:
+    """Each number of steps helps one fold and harms the others, which choose for it."""
+    fold = np.repeat([0, 1, 2], 40)
+    table = {0: {1.0: np.full(120, 0.5)}}
+    table |= {n: {1.0: np.where(fold == i, 1.0, 0.4)} for i, n in enumerate((1, 2, 4))}
+    learning = _verdict(table, {"vector": 1.0}, fold)
+    assert learning.figures["vector"] == pytest.approx({"before": 0.5, "after": 0.4})
+    assert learning.steps == 1 and not learning.stored
 
 
 @pytest.mark.long
