@@ -3,13 +3,13 @@
     python tests/model.py --seeds 0:20 --steps 5000
 
 Some processes have an engine each on one folder. A conductor draws steps: add, replace, delete,
-update, optimize, reindex by another encoder, index a field, set synonyms, follow a folder of files
-once or all the time, refresh, open again, back up and restore, and several of these at the same
-time by processes, or by threads of one. A process may be killed in the midst of any. After every
-step all documents must be those of the dictionary, or of one in which each call that ran has
-happened whole, in some order, or, where it was killed, not at all; and every answer must be that of
-brute force over a commit that its engine may show. A seed ends at its first problem, and its trail
-is printed. Ends with status 1 if there was one.
+update, optimize, reindex by another encoder, index a field, mirror a folder of files, refresh, open
+again, back up and restore, and several of these at the same time by processes, or by threads of
+one. A process may be killed in the midst of any. After every step all documents must be those of
+the dictionary, or of one in which each call that ran has happened whole, in some order, or, where
+it was killed, not at all; and every answer must be that of brute force over a commit that its
+engine may show. A seed ends at its first problem, and its trail is printed. Ends with status 1 if
+there was one.
 """
 
 import argparse
@@ -68,11 +68,8 @@ WEIGHTS = {
     "verify": 1,
     "backup": 1,
     "restore": 1,
-    "watch": 1,
 }
 """How often a step is drawn."""
-NOT_WATCHING = ("mirror", "reindex", "restore", "backup")
-"""Steps that are not taken while a process watches the folder."""
 CHANGES = ("add", "delete", "delete_where", "update", "mirror", "reindex")
 QUESTIONS = 12  # that a process answers in a step; each counts as one
 PREFIX = "w/"  # of the keys of the folder's documents
@@ -141,17 +138,14 @@ class State:
             return replace(self, encoder=argument)
         return replace(self, held=held)
 
-    def check(self, question: Question, answer: list[Row], *, files: bool) -> str:
-        """What is wrong with an answer; "" if nothing. `files`: those of the folder count."""
+    def check(self, question: Question, answer: list[Row]) -> str:
+        """What is wrong with an answer; "" if nothing."""
         encoder = ENCODERS[self.encoder]
         kept = {key: value for key, value in self.held.items() if question.keeps(value)}
         rows = {row[0]: row for row in answer if not row[0].startswith(PREFIX)}
         others = {row[0]: row for row in answer if row[0].startswith(PREFIX)}
-        if (
-            files
-            and question.n is None
-            and others.keys() != {key for key, text in self.files.items() if question.finds(text)}
-        ):
+        followed = {key for key, text in self.files.items() if question.finds(text)}
+        if question.n is None and others.keys() != followed:
             return f"of the folder it has {sorted(others)}, not {sorted(self.files)}"
         if rows.keys() != kept.keys():
             return f"it has {sorted(rows)}, not {sorted(kept)}"
@@ -170,14 +164,14 @@ class State:
 class Worker:
     """A process with an engine, and the states that it may show."""
 
-    def __init__(self, path: Path, watched: Path, state: State) -> None:
+    def __init__(self, path: Path, mirrored: Path, state: State) -> None:
         self.shown, self.encoder = [state], state.encoder
         ours, theirs = Pipe()
         self.pid = os.fork()
         if self.pid == 0:
             ours.close()
             with suppress(EOFError):
-                serve(theirs, path, watched, state.encoder)
+                serve(theirs, path, mirrored, state.encoder)
             os._exit(0)
         theirs.close()
         self._connection = ours
@@ -212,11 +206,11 @@ Outcomes = Mapping[Worker, Sequence[Call]]
 """What commands of processes have returned: ("ok", value) or (name of an error, text)."""
 
 
-def serve(connection: Connection, path: Path, watched: Path, encoder: str) -> None:
+def serve(connection: Connection, path: Path, mirrored: Path, encoder: str) -> None:
     """In a worker: run the commands that come."""
     signal.alarm(0)
     gc.freeze()
-    engine = Engine(path, watched, encoder)
+    engine = Engine(path, mirrored, encoder)
     connection.send([])
     while True:
         commands = connection.recv()
@@ -247,9 +241,8 @@ def serve(connection: Connection, path: Path, watched: Path, encoder: str) -> No
 class Engine:
     """What a worker can be told."""
 
-    def __init__(self, path: Path, watched: Path, encoder: str) -> None:
-        self._path, self._watched = path, watched
-        self._stop, self._thread = threading.Event(), threading.Thread()
+    def __init__(self, path: Path, mirrored: Path, encoder: str) -> None:
+        self._path, self._watched = path, mirrored
         self._engine: SearchEngine = None  # type: ignore[assignment]
         self.open(encoder)
 
@@ -298,43 +291,24 @@ class Engine:
     def searches(self, questions: Sequence[Question]) -> list[list[Row]]:
         return [self.search(question) for question in questions]
 
-    def watch(self, _: None) -> None:
-        def follow() -> None:
-            options = MirrorOptions(key_prefix=PREFIX)
-            for _ in self._engine.watch(self._watched, options, stop=self._stop):
-                pass
-
-        self._stop.clear()
-        self._thread = threading.Thread(target=follow, daemon=True)
-        self._thread.start()
-
-    def unwatch(self, _: None) -> bool:
-        """Whether it was still watching."""
-        alive = self._thread.is_alive()
-        self._stop.set()
-        self._thread.join(WAIT)
-        return alive and not self._thread.is_alive()
-
 
 class World:
     """One seed: the processes, the dictionary, and the folder of files."""
 
     def __init__(self, folder: Path, seed: int) -> None:
-        self.path, self.watched = folder / "c", folder / "files"
+        self.path, self.mirrored = folder / "c", folder / "files"
         self.random = Random(seed)
         self.counts: Counter[str] = Counter()
         self.trail: deque[str] = deque(maxlen=30)
         self.backups: list[tuple[Path, State]] = []
         self.state, self._time = State({}, {}), 10**9
-        self._past_files: list[Mapping[str, str]] = []
-        self.watched.mkdir()
+        self.mirrored.mkdir()
         in_child(lambda: SearchEngine.create(self.path, WordLengths()).close())
         self.change_file()
         self.workers = [self.start() for _ in range(PROCESSES)]
-        self.watcher: Worker | None = None
 
     def start(self) -> Worker:
-        return Worker(self.path, self.watched, self.state)
+        return Worker(self.path, self.mirrored, self.state)
 
     # ---- drawing ----
 
@@ -366,7 +340,7 @@ class World:
 
     def writes(self) -> Call:
         names = ("add", "add", "update", "delete", "delete_where", "optimize", "mirror")
-        return self.write(self.random.choice(names[: 6 if self.watcher else 7]))
+        return self.write(self.random.choice(names))
 
     def question(self) -> Question:
         mode = self.random.choice(("vector", "vector", "text", "list"))
@@ -374,20 +348,19 @@ class World:
         return Question(text, mode, self.random.choice((None, None, 0, 1)))
 
     def files(self) -> dict[str, str]:
-        return {f"{PREFIX}{file.name}": file.read_text() for file in self.watched.iterdir()}
+        return {f"{PREFIX}{file.name}": file.read_text() for file in self.mirrored.iterdir()}
 
     def change_file(self) -> None:
         """Write a file, or remove one."""
-        file = self.watched / f"{self.random.randrange(FILES)}.txt"
+        file = self.mirrored / f"{self.random.randrange(FILES)}.txt"
         if file.exists() and self.random.random() < 0.3 and len(self.files()) > 1:
             file.unlink()
         else:
-            new = self.watched.with_name("new")
+            new = self.mirrored.with_name("new")
             new.write_text(self.text())
             self._time += 1  # a time of its own, else a quick change might not be seen
             os.utime(new, (self._time, self._time))
             new.rename(file)
-        self._past_files.append(self.files())
 
     # ---- judging ----
 
@@ -418,11 +391,6 @@ class World:
                 ways = [*accumulate(order, State.after, initial=self.state)]
                 seen += ways
                 ends.append(ways[-1])
-        if self.watcher:
-            past = {key: {files.get(key) for files in self._past_files} for key in now.files}
-            if wrong := {key for key, text in now.files.items() if text not in past[key]}:
-                raise Found(f"{wrong} are as none of their files has been")
-            seen, ends = ([replace(e, files=now.files) for e in each] for each in (seen, ends))
         if now not in ends:
             raise Found(f"it holds {now}\nafter {done}, killed {killed}\nbefore: {self.state}")
         self.state = now
@@ -433,7 +401,7 @@ class World:
     ) -> None:
         faults = []
         for state in (*worker.shown, *also):
-            fault = state.check(question, answer, files=self.watcher is None)
+            fault = state.check(question, answer)
             if not fault:
                 return
             faults.append(fault)
@@ -510,12 +478,11 @@ class World:
 
     def step(self) -> None:
         """Draw a step, and take it."""
-        names = [name for name in WEIGHTS if not (self.watcher and name in NOT_WATCHING)]
-        name = self.random.choices(names, [WEIGHTS[name] for name in names])[0]
+        name = self.random.choices([*WEIGHTS], [*WEIGHTS.values()])[0]
         worker = self.random.choice(self.workers)
         self.counts[name] += 1
         self.trail.append(f"{name} by {worker.pid}")
-        if name == "mirror" or (self.watcher and self.random.random() < 0.3):
+        if name == "mirror":
             self.change_file()
         if taken := getattr(self, f"_step_{name}", None):
             taken(worker)
@@ -531,7 +498,7 @@ class World:
     def _step_together(self, _: Worker) -> None:
         """Two processes write at the same time, and one of them may be killed."""
         one, two = self.random.sample(self.workers, 2)
-        reindexes = self.random.random() < 0.15 and not self.watcher
+        reindexes = self.random.random() < 0.15
         calls = {one: [self.write("reindex") if reindexes else self.writes()], two: [self.writes()]}
         self.run(calls, self.random.choice([None, None, one]))
 
@@ -543,7 +510,6 @@ class World:
 
     def _step_kill(self, worker: Worker) -> None:
         name = self.random.choice(("add", "delete", "update", "optimize", "mirror", "reindex"))
-        name = "add" if self.watcher and name in NOT_WATCHING else name
         self.run({worker: [self.write(name)]}, worker)
 
     def _step_backup(self, worker: Worker) -> None:
@@ -565,38 +531,8 @@ class World:
         for worker in self.workers:
             self.reopen(worker)
 
-    def _step_watch(self, _: Worker) -> None:
-        """Let a process watch the folder, from now until this step is drawn again."""
-        if self.watcher:
-            self.unwatch()
-            return
-        self._past_files = [self.state.files, self.files()]
-        watcher = self.start()
-        watcher.ask("watch")
-        self.watcher = watcher
-
-    def unwatch(self) -> None:
-        """End watching once the documents are as the files are."""
-        assert self.watcher is not None
-        deadline = time.monotonic() + WAIT
-        while self.stored().files != self.files():
-            if time.monotonic() > deadline:
-                raise Found(f"watch did not follow: {self.stored().files}, files {self.files()}")
-            time.sleep(0.02)
-        if self.random.random() < 0.5:
-            outcome = self.watcher.ask("unwatch")
-            if outcome != ("ok", True):
-                raise Found(f"watching ended: {outcome}")
-        self.watcher.kill()
-        self.settle([])
-        self.watcher = None
-        for worker in self.workers:
-            self.reopen(worker)
-
     def end(self) -> None:
         """Close everything; the next writer finds all well and leaves nothing behind."""
-        if self.watcher:
-            self.unwatch()
         for worker in self.workers:
             worker.ask("close")
 
@@ -654,7 +590,7 @@ def run(seed: int, steps: int, folder: Path | None = None) -> tuple[Counter[str]
         except Found as found:
             problem = f"seed {seed}: {found}\n" + "\n".join(world.trail)
         finally:
-            for worker in [*world.workers, *([world.watcher] if world.watcher else [])]:
+            for worker in world.workers:
                 with suppress(ChildProcessError, OSError):
                     worker.kill()
         return world.counts, problem

@@ -159,13 +159,17 @@ def test_what_fails_for_a_moment_is_waited_for(
     check(engine, notes)
 
 
-def test_errors_that_waiting_cannot_fix_end_the_watch(
-    engine: SearchEngine, notes: Path, tmp_path: Path
+def test_a_collection_that_is_replaced_gets_the_files_unless_waiting_cannot_help(
+    engine: SearchEngine, notes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(folder_sync, "RECENT", 0)
     passes = engine.watch(notes)
     assert next(passes).changes == {"added": 2}
     path = engine.collection.path
-    path.rename(tmp_path / "old")
+    path.rename(tmp_path / "first")
+    SearchEngine.create(path, Words(), EXACT).close()
+    assert next(passes).changes == {"added": 2}
+    path.rename(tmp_path / "second")
     other = WordLengths(fingerprint="another")
     SearchEngine.create(path, other, EXACT).close()
     with pytest.raises(EncoderMismatch, match="another"):
