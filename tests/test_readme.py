@@ -25,11 +25,9 @@ from tiny_model import write_model2vec
 
 from searchengine import SearchEngine
 from searchengine.cli import cli
-from searchengine.cli.train import read_config
 from searchengine.corpus.files import read_corpus
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.native.library import levels
-from searchengine.trainer.training.train_config import TrainConfig
 
 README = (REPOSITORY / "README.md").read_text()
 START = (REPOSITORY / "docs" / "start.md").read_text()
@@ -40,22 +38,6 @@ TUTORIAL = START[START.index("\n## A better search") :]
 def as_users_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine that is best, where the other tests take the one that starts fastest."""
     monkeypatch.delenv("SEARCHENGINE_RUNTIME")
-
-
-@pytest.fixture(params=[2, pytest.param(None, marks=pytest.mark.long)])
-def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int | None:
-    """Steps of every training; if few, torch runs encoders, for it need not compile the model."""
-    few: int | None = request.param
-    if few is not None:
-        monkeypatch.setenv("SEARCHENGINE_RUNTIME", "torch")
-
-        def few_steps(path: Path | None, settings_: dict[str, Any], *settings: Any) -> TrainConfig:
-            small = {**settings_, "max_steps": few, "batch_size": 16}
-            return read_config(path, small, *settings)
-
-        monkeypatch.setattr("searchengine.cli.train.read_config", few_steps)
-        monkeypatch.setattr("searchengine.trainer.training.training_model.ROTATION_TEXTS", 200)
-    return few
 
 
 @pytest.fixture
@@ -143,7 +125,7 @@ def test_readme_commands(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_start_page(tmp_path: Path, steps: int | None) -> None:
+def test_start_page(tmp_path: Path) -> None:
     """Every command of the first search, in its order, then its Python code."""
     page, _ = START.split("\n## A better search")
     (tmp_path / "notes").mkdir()
@@ -159,19 +141,14 @@ PRINTED = (
     "pairs with 1 negative",
     "The model is in my-model. ",
 )
-"""What the tutorial shows, and prints of few pages too, with other numbers."""
+"""What the tutorial shows and prints, between numbers that differ."""
 
 
 @pytest.mark.long
-def test_tutorial(tmp_path: Path, steps: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its commands and programs as written, in order: each prints the rows that the page shows.
-
-    With few steps of training there are few texts too.
-    """
+def test_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its commands and programs as written, in order: each prints the rows that the page shows."""
     (tmp_path / "searchengine").symlink_to(REPOSITORY)
     monkeypatch.setattr("builtins.input", choose_answer)
-    if steps is None:
-        monkeypatch.delenv("SEARCHENGINE_RUNTIME", raising=False)  # torch would take minutes
     output, compared = "", 0
     for language, block in re.findall(r"```(\w+)\n(.*?)```", TUTORIAL, re.DOTALL):
         if language == "python":
@@ -180,8 +157,6 @@ def test_tutorial(tmp_path: Path, steps: int | None, monkeypatch: pytest.MonkeyP
             output = ""
             for line in block.splitlines():
                 output += run_line(line, tmp_path)
-                if steps is not None and line.startswith("rm notes"):
-                    leave_few_pages(tmp_path / "notes")
         else:
             rows = re.compile(r"^│ (\S+) .*│$", re.MULTILINE)
             assert rows.findall(block) in ([], rows.findall(output))
@@ -193,15 +168,6 @@ def test_tutorial(tmp_path: Path, steps: int | None, monkeypatch: pytest.MonkeyP
     assert judged[1:] == ["q1\tsearching.md\t1", "q2\tserver.md\t1"]
     (excerpt,) = re.findall(r"^only papers.*?\? \d+$", TUTORIAL, re.MULTILINE | re.DOTALL)
     assert f"{excerpt.split()[-1]:>3}  searching.md" in excerpt
-
-
-def leave_few_pages(notes: Path) -> None:
-    """Delete all pages but those that judge.py is asked for, and keep the beginnings of these."""
-    for file in notes.iterdir():
-        if file.name in ("searching.md", "server.md"):
-            file.write_text(file.read_text()[:10_000])
-        else:
-            file.unlink()
 
 
 def run_line(line: str, folder: Path) -> str:
