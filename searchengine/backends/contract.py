@@ -209,7 +209,8 @@ class Snapshot(Protocol):
     ) -> list[int]:
         """The ranks of passages (n,) by the prefix, from 1, each in its segment. `query`: (D,).
 
-        Empty where a search with this filter and shortlist compares all at full width.
+        Empty where a search with this filter and shortlist compares all at full width, and on a
+        server.
         """
 
     def cosines(self, query: Floats, passages: Ids) -> "SearchResult":

@@ -149,29 +149,18 @@ class PostgresSnapshot(Snapshot):
                 f"(SELECT passage FROM prefixes{join} WHERE {holds} ORDER BY prefix <#> "
                 "%s::halfvec LIMIT %s) AS near JOIN passages ON passages.id = passage"
             )
-            values = *values, self._prefix(query), size
+            prefix = self._state.prefixes(query[None])[0].astype(np.float16)
+            values = *values, HalfVector(prefix), size
         sql = (
             f"SELECT passages.id, -(vector::vector({self._dim}) <#> %s::vector) AS score, "
             f"{scored}, document, first, last FROM {source} ORDER BY 2 DESC, 1 LIMIT %s"
         )
         return sql, (Vector(query), *values, k)
 
-    def _prefix(self, query: Floats) -> HalfVector:
-        """The prefix of a unit query (D,)."""
-        return HalfVector(self._state.prefixes(query[None])[0].astype(np.float16))
-
     def prefix_ranks(
         self, query: Floats, passages: Ids, where: str | None, shortlist: int | None
     ) -> list[int]:
-        if not self._state.indexed:
-            return []
-        join, holds, values = self._matches(where, ())
-        prefix = self._prefix(unit_rows(query[None], dim=self._dim)[0])
-        sql = "SELECT prefix <#> %s::halfvec FROM prefixes WHERE passage = ANY(%s)"
-        rows = self.read(sql, (prefix, passages.tolist()))
-        sql = f"SELECT count(*) FROM prefixes{join} WHERE {holds} AND prefix <#> %s::halfvec < %s"
-        counts = self._run(*((sql, (*values, prefix, far)) for (far,) in rows))
-        return [1 + int(count) for ((count,),) in counts]
+        return []
 
     def cosines(self, query: Floats, passages: Ids) -> SearchResult:
         matches = "", "passages.id = ANY(%s)", (passages.tolist(),)

@@ -156,6 +156,9 @@ def test_the_rank_by_prefix_of_every_passage(
         passages = snapshot.passages(of=ids).ids
         query = units(1, seed=2)[0]
         ranks = snapshot.prefix_ranks(query, passages, None, 30)
+        if isinstance(engine.collection.path, str):  # a server
+            assert ranks == []
+            return
         assert sorted(ranks) == [*range(1, 399)]
         kept = snapshot.search(query[None], 30, shortlist=30).rows[0]
         listed = passages[np.array(ranks) <= 30]
