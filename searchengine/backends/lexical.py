@@ -18,7 +18,7 @@ from functools import lru_cache
 from heapq import nlargest
 from itertools import count, islice, pairwise, zip_longest
 from operator import itemgetter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -220,19 +220,8 @@ _first = itemgetter(0)
 Best = Callable[[Mapping[Term, float], int], Scored]
 """The k best documents with one of the terms, by (−score, id), by weights and k. A document gains
 the weight of a term, more the more often it has it: K1 + 1 times at most."""
-
-
-class Index(Protocol):
-    """Counts the documents of a collection.
-
-    Attributes:
-        documents: how many there are.
-    """
-
-    documents: int
-
-    def counts(self, terms: Sequence[Term], limit: int) -> list[int]:
-        """How many documents have each term; an index may stop counting at `limit`."""
+Counts = Callable[[Sequence[Term], int], list[int]]
+"""How many documents have each term; one may stop counting at the number."""
 
 
 def analyzer_of(settings: Mapping[str, Any]) -> Analyzer:
@@ -246,13 +235,13 @@ def analyzer_of(settings: Mapping[str, Any]) -> Analyzer:
 
 
 def search(
-    index: Index, best: Best, question: str, k: int, settings: Mapping[str, Any]
+    documents: int, counts: Counts, best: Best, question: str, k: int, settings: Mapping[str, Any]
 ) -> WordScores:
     """The k best documents that share a word with the question: (id, BM25), by (−score, id).
 
     `question` is text and never syntax: a document needs one of its words. Scores are positive, and
-    comparable within one result only. A question without words has no results. `settings`: those
-    of the collection, with its analyzer and synonyms.
+    comparable within one result only. A question without words has no results. `documents`:
+    how many there are. `settings`: those of the collection, with its analyzer and synonyms.
 
     A term weighs the square root of its occurrences in the question: nDCG@10 of questions of 150
     words is 0.034 higher than if it counts once. Four function words count as another one.
@@ -262,11 +251,10 @@ def search(
     Terms in half of the documents or more count only if there are fewer than k with another one:
     their inverse document frequency is nearly 0, and they take most of the time.
     """
-    terms, joined = _question_terms(index, question, settings)
-    documents = index.documents
+    terms, joined = _question_terms(counts, question, settings)
     half = (documents + 1) // 2
     every = {**joined, **terms}
-    counted = sorted(zip(index.counts([*every], half), every.items(), strict=True), key=_first)
+    counted = sorted(zip(counts([*every], half), every.items(), strict=True), key=_first)
     missing = [each for count, each in counted if not count]
     absent = [math.sqrt(times) for term, times in missing if term in terms]
     known = counted[len(missing) : len(missing) + TERMS]
@@ -287,7 +275,7 @@ def search(
 
 
 def _question_terms(
-    index: Index, question: str, settings: Mapping[str, Any]
+    counts: Counts, question: str, settings: Mapping[str, Any]
 ) -> tuple[dict[Term, float], dict[Term, float]]:
     """The terms of a question, how often each counts, and the same of those that join two words."""
     used = analyzer_of(settings)
@@ -296,7 +284,7 @@ def _question_terms(
     for word, share in added_words(question, settings).items():
         words[word] = share**2  # `search` takes the root
     pairs = dict.fromkeys(joined_words(question, functions), JOINED)
-    terms = asked_terms(words, orders, lambda term: index.counts([term], 1)[0] > 0)
+    terms = asked_terms(words, orders, lambda term: counts([term], 1)[0] > 0)
     return terms, asked_terms(pairs, orders, lambda _: False)
 
 

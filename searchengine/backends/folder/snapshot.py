@@ -241,7 +241,8 @@ class Snapshot(contract.Snapshot):
         first: dict[int, int] = {}
         words, allowed = self.words, self._matching(where, required)
         ranker = partial(words.best, allowed=allowed, first=first)
-        return lexical.search(words, ranker, question, k, self.settings)._replace(first=first)
+        counted = words.documents, words.counts
+        return lexical.search(*counted, ranker, question, k, self.settings)._replace(first=first)
 
     def replacements(self, question: str) -> Mapping[tuple[int, int], str]:
         if self._speller is None:

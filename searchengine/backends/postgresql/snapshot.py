@@ -9,11 +9,19 @@ Without an index, all rows that match are compared at full width.
 An HNSW scan may end too soon, behind a filter that few rows meet. Where it returns fewer rows than
 the shortlist, all rows that match are compared at full width instead. So `shortlist` is a lower
 bound, and a filter never under-fills.
+
+Words are ranked as in a folder, by BM25 with its terms and weights. The column `words` of a
+document is a tsvector of its terms, which `vector_of` writes, so PostgreSQL finds documents with a
+term or a phrase by their index. A word of the title is in it twice, and counts so. For a term that
+occurs f times, `ts_rank` is (1 + 1/4 + … + 1/f²) · 6/π², so it tells f.
 """
 
+import base64
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from pgvector import HalfVector, Vector
@@ -24,22 +32,29 @@ from searchengine.backends.contract import (
     Ids,
     Known,
     Passages,
+    Scored,
     Snapshot,
     Unrelated,
     WordScores,
     spread,
 )
 from searchengine.backends.filters.parser import field_named
-from searchengine.backends.postgresql import words
+from searchengine.backends.lexical import Term, file_name
 from searchengine.backends.postgresql.connections import Connection, Rows, Statement, run
 from searchengine.backends.postgresql.filters import condition
-from searchengine.backends.postgresql.schema import State
+from searchengine.corpus.analyzer import Analyzer, Tokenizer, cutter, names, normalized
 from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionError
 from searchengine.indexer.arrays import Floats, unit_rows
-from searchengine.indexer.config import ALL_ROWS, FLAT_BELOW
+from searchengine.indexer.config import ALL_ROWS, FLAT_BELOW, SegmentConfig
 from searchengine.indexer.search.scoring import SearchResult
+from searchengine.indexer.storage.vectors import prefixes
+from searchengine.indexer.storage.words_file import K1, B
 
+VERSION = 6
+"""That of the tables."""
+GRAPH, ROTATION = "prefixes_graph", "prefix_rotation"
+"""The settings of the index config once they are there: the graph and the rotation, see State."""
 FIELDS = "fields"
 """The setting with the metadata fields that are indexed for comparisons."""
 _DEFAULT_SHORTLIST = 400
@@ -53,6 +68,57 @@ to a twentieth of 60,000: 30 ms, where the graph takes 99, because it must pass 
 _MAX_EF = 1000  # the limit of pgvector
 _ASKED = 8 * SAMPLE  # ids looked up for a sample of passages; some may be deleted
 _Matches = tuple[str, str, tuple[Any, ...]]  # a join with documents, condition, its parameters
+_LONGEST, _MOST, _BYTES = 2046, 255, 1_000_000
+"""Limits of a tsvector: bytes of a term, its places, and bytes in all (terms that come later are
+left out)."""
+_TOTALS = (
+    "SELECT coalesce(sum(documents), 0)::int8, coalesce(sum(tokens), 0)::int8 FROM word_totals"
+)
+_TIMES = "round(1 / (1.6449340668 * (1 - ts_rank('{{1,1,1,1}}', words, {}::tsquery))) - 0.5)"  # f
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The settings of a commit, and how prefixes are made.
+
+    Attributes:
+        settings: without what follows.
+        indexed: whether the rotation is fitted and the graph built; else there are no prefixes.
+        rotation: M (p, D) float32, with orthonormal rows; None: the first p dimensions.
+        unrelated: samples of passages, by the size of the collection.
+    """
+
+    settings: dict[str, Any]
+    indexed: bool = False
+    rotation: Floats | None = None
+    unrelated: dict[int, Unrelated] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, connection: Connection, name: str) -> Self:
+        """Raises CollectionError for tables of another version."""
+        rows = connection.execute("SELECT name, value FROM settings").fetchall()
+        settings: dict[str, Any] = dict(rows)
+        if (version := settings.get("version")) != VERSION:
+            raise CollectionError(
+                f"{name} has tables of version {version}, and this searchengine reads version "
+                f"{VERSION}; upgrade searchengine if that is older; else index the documents "
+                "again, or copy them to a folder by the older one, and from there to a new name"
+            )
+        fitted, indexed = settings.pop(ROTATION, None), settings.pop(GRAPH, False)
+        matrix = None
+        if fitted and fitted["matrix"] is not None:
+            matrix = np.frombuffer(base64.b64decode(fitted["matrix"]), np.float32)
+            matrix = matrix.reshape(-1, settings["encoder"]["dim"])
+        return cls(settings, bool(indexed), matrix)
+
+    @property
+    def config(self) -> SegmentConfig:
+        """The index config."""
+        return SegmentConfig.from_dict(self.settings["index"])
+
+    def prefixes(self, rows: Floats) -> Floats:
+        """The prefixes (n, p) of rows (n, D), of length one."""
+        return prefixes(rows, self.config.prefix, self.rotation)
 
 
 class PostgresSnapshot(Snapshot):
@@ -83,7 +149,7 @@ class PostgresSnapshot(Snapshot):
     def unrelated(self) -> Unrelated:
         """As of a folder; measured again as the number of documents grows or falls by an eighth."""
         if self._count is None:
-            self._count = words.Index(self._run).documents
+            ((self._count, _),) = self.read(_TOTALS)
         measured, size = self._state.unrelated, int(6 * np.log2(1 + self._count))
         if size not in measured:
             # Passages of different documents, evenly spread over the ids.
@@ -187,9 +253,45 @@ class PostgresSnapshot(Snapshot):
     ) -> WordScores:
         """The k best documents with any word of the question, by BM25: (id, score)."""
         _, holds, values = self._matches(where, required)
-        index = words.Index(self._run, (holds, values))
-        self._count, question = index.documents, words.storable(question)
-        return lexical.search(index, index.best, question, k, self.settings)
+        ((self._count, tokens),) = self.read(_TOTALS)
+        average, question = tokens / max(1, self._count) or 1.0, _storable(question)
+        best = partial(self._best, average, (holds, values))
+        return lexical.search(self._count, self._counts, best, question, k, self.settings)
+
+    def _counts(self, terms: Sequence[Term], limit: int) -> list[int]:
+        """How many documents have each term, counted up to `limit`."""
+        sql = (
+            "SELECT count(*) FROM (SELECT 1 FROM documents WHERE words @@ %s::tsquery LIMIT %s) "
+            "AS counted"
+        )
+        rows = self._run(*((sql, (_query(term), limit)) for term in terms))
+        return [int(count) for ((count,),) in rows]
+
+    def _best(
+        self, average: float, matches: Statement, weights: Mapping[Term, float], k: int
+    ) -> Scored:
+        """See lexical.Best. `average`: length of documents. `matches`: a condition they meet."""
+        gains, gained = list[str](), list[object]()
+        for term, weight in weights.items():
+            times = " + ".join([_TIMES.format("%s")] * len(term.forms))
+            if term.unfinished:  # a rank of several terms does not tell their number
+                times = (
+                    "(SELECT coalesce(sum(cardinality(positions)), 0) FROM unnest(words) "
+                    "WHERE starts_with(lexeme, %s))"
+                )
+            gains.append(f"%s * (1 - norm / (norm + {times}))")
+            forms = [form.decode() for form in term.forms]
+            gained += [weight * (K1 + 1), *(forms if term.unfinished else map(_quoted, forms))]
+        sql = (
+            f"SELECT id, {' + '.join(gains)} AS score FROM (SELECT id, key, "
+            f"words, {K1} * ({1 - B} + {B} * tokens / %s::float8) AS norm FROM documents "
+            f"WHERE words @@ %s::tsquery AND {matches[0]}) AS found "
+            'ORDER BY 2 DESC, key COLLATE "C" LIMIT %s'
+        )
+        any_of = " | ".join(map(_query, weights))
+        rows = self.read(sql, (*gained, average, any_of, *matches[1], min(k, 1 << 62)))
+        scored = [(int(i), float(score)) for i, score in rows]
+        return sorted(scored, key=lambda each: (-each[1], each[0]))
 
     def replacements(self, question: str) -> Mapping[tuple[int, int], str]:
         return {}
@@ -201,8 +303,8 @@ class PostgresSnapshot(Snapshot):
         holds, values = condition(where)
         holds = " AND ".join([holds, *["words @@ %s::tsquery"] * len(phrases)])
         join = " JOIN documents ON documents.id = document"
-        used, text = lexical.analyzer_of, words.storable
-        asked = [words.phrase_query(text(each), used(self.settings)) for each in phrases]
+        used = lexical.analyzer_of
+        asked = [_phrase_query(_storable(each), used(self.settings)) for each in phrases]
         return join, holds, (*values, *asked)
 
     # ----------------------------------------------------------------------------------- the rows
@@ -295,3 +397,63 @@ def known_of(keys: Iterable[str]) -> Statement:
 def storable_keys(keys: Iterable[str]) -> list[str]:
     """The keys that PostgreSQL can store."""
     return [key for key in keys if "\0" not in key]
+
+
+def _query(term: Term) -> str:
+    """The tsquery of documents with a term."""
+    return " | ".join(
+        _quoted(form.decode()) + (":*" if term.unfinished else "") for form in term.forms
+    )
+
+
+def vector_of(document: Document, used: Analyzer) -> tuple[str | None, int]:
+    """The terms of a document as a tsvector in text, and its length in terms."""
+    if used.tokenizer is Tokenizer.NONE:
+        return None, 0
+    cut = cutter(used.order_of(f"{document.title}\n{document.text}"))
+    places, beside = defaultdict[str, list[int]](list), list[str]()
+    place = length = 0
+    name = file_name(document.key) if document.root else ""
+    for column, is_counted in (
+        (document.title, 1), (document.title, 0), (document.text, 1), (name, 0)
+    ):  # fmt: skip
+        place += 1  # no phrase goes on in another column
+        for each in map(cut, names(column)):
+            for part in each.parts:
+                place += 1
+                places[part].append(place)
+            length += is_counted * len(each.parts)
+            beside += [*filter(None, [each.whole]), *each.inner]
+    for term in beside:
+        place += 2
+        places[term].append(place)
+    size, written = 0, []
+    for term, at in places.items():
+        size += (longest := len(term.encode())) + 2 * len(at) + 8
+        if longest <= _LONGEST and size < _BYTES:
+            written.append(f"{_quoted(term)}:{','.join(map(str, at[:_MOST]))}")
+    return " ".join(written), length
+
+
+def _quoted(term: str) -> str:
+    """A term as tsvector and tsquery write it."""
+    return "'{}'".format(term.replace("\\", "\\\\").replace("'", "''"))
+
+
+def _phrase_query(phrase: str, used: Analyzer) -> str:
+    """The tsquery of documents that contain a phrase; "" if it has no words, which none do."""
+    found = []
+    for order in used.orders:
+        place, before, written = 0, 0, ""
+        for each in map(cutter(order), names(phrase)):
+            for at, part in enumerate(each.asked, place + 1):
+                written += f" <{at - before}> {_quoted(part)}" if written else _quoted(part)
+                before = at
+            place += len(each.parts)
+        found += [f"({written})"] if written else []
+    return " | ".join(dict.fromkeys(found))
+
+
+def _storable(question: str) -> str:
+    """A question, normalized, without the characters that no stored text has."""
+    return normalized(question).encode("utf-8", "replace").decode().replace("\0", " ")

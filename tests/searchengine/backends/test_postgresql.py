@@ -19,8 +19,9 @@ from searchengine.backends.contract import Changed, Entry
 from searchengine.backends.entries import entries as stored_entries
 from searchengine.backends.limits import Deadline, limited
 from searchengine.backends.postgresql import collection as collections
-from searchengine.backends.postgresql import schema, shown
+from searchengine.backends.postgresql import shown
 from searchengine.backends.postgresql.connections import run
+from searchengine.backends.postgresql.snapshot import GRAPH
 from searchengine.errors import (
     BackendUnavailable,
     CollectionError,
@@ -67,13 +68,13 @@ def test_the_index_serves_and_agrees_with_exact_search(url: str) -> None:
         engine.collection.upsert(stored[:900])
         engine.collection.upsert((), finished=0)
         query = units(1, seed=5)[0]
-        assert schema.GRAPH not in plan(engine, query)  # FLAT_BELOW
+        assert GRAPH not in plan(engine, query)  # FLAT_BELOW
         assert "not built" in engine.stats().pending[0]
         assert engine.stats().exact and engine.search(query, 1).exact
         engine.collection.upsert(stored[900:])
         engine.collection.upsert((), finished=0)
         planned = plan(engine, query, 10, "n >= 700")
-        assert schema.GRAPH in planned and "Seq Scan" not in planned
+        assert GRAPH in planned and "Seq Scan" not in planned
         assert engine.stats().pending == () and not engine.stats().exact
         queries = units(40, seed=6)
         agreed = filtered = 0
@@ -92,7 +93,7 @@ def test_the_index_serves_and_agrees_with_exact_search(url: str) -> None:
     # A scan that gives up soon is completed by comparing all rows that match.
     soon = forced.replace("#", "%20-c%20hnsw.max_scan_tuples%3D1%20-c%20hnsw.ef_search%3D1#")
     with SearchEngine.open(soon) as engine:
-        assert schema.GRAPH in plan(engine, queries[0], 10, "n in (3, 4, 1499)")
+        assert GRAPH in plan(engine, queries[0], 10, "n in (3, 4, 1499)")
         for where, count in (("n in (3, 4, 1499)", 3), ("n < 12", 10), ("n >= 1400", 10)):
             assert len(engine.search(queries[0], 10, where=where)) == count
 
@@ -136,7 +137,7 @@ def test_filters_that_many_documents_match_use_the_index(url: str) -> None:
             "n >= 15000 and lang != 'ko'",
         ):
             planned = plan(engine, query, 10, where)
-            assert schema.GRAPH in planned, where
+            assert GRAPH in planned, where
             true = {hit.key for hit in engine.search(query, 10, exact=True, where=where)}
             found = {hit.key for hit in engine.search(query, 10, where=where)}
             assert len(found) == 10 and len(found & true) >= 8, where
@@ -151,7 +152,7 @@ def test_filters_that_many_documents_match_use_the_index(url: str) -> None:
             ("n in (1, 2, 3)", "documents"),
         ):
             planned = plan(engine, query, 10, where)
-            assert index in planned and schema.GRAPH not in planned, where
+            assert index in planned and GRAPH not in planned, where
         with engine.collection._connections.borrow() as connection:
             connection.execute("CHECKPOINT")  # else a test that kills the server waits for it
 

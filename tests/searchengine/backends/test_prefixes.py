@@ -13,7 +13,8 @@ from searchengine import Document, SearchEngine
 from searchengine.backends.contract import Entry
 from searchengine.backends.entries import entries as stored_entries
 from searchengine.backends.postgresql import collection as collections
-from searchengine.backends.postgresql import schema
+from searchengine.backends.postgresql.snapshot import GRAPH, ROTATION
+from searchengine.errors import CorpusError
 
 DIM = 32
 DEADLINE = 60  # seconds
@@ -52,8 +53,8 @@ def refit(engine: SearchEngine) -> None:
     collection: Any = engine.collection
 
     def remove(connection: Any, _: str) -> None:
-        connection.execute(f"DROP INDEX {schema.GRAPH}")
-        schema.set_values(connection, {schema._ROTATION: None, schema.GRAPH: None})
+        connection.execute(f"DROP INDEX {GRAPH}; DELETE FROM prefixes")
+        collections.set_values(connection, {ROTATION: None, GRAPH: None})
 
     collection._connections.write(remove, alone=True)
     collection.refresh()
@@ -152,15 +153,13 @@ def test_an_interrupted_step_is_done_again(
     """Others search and write between."""
     engine.collection.upsert(entries(1100), finished=0)
 
-    def interrupted(connection: Any, *_: Any) -> None:
-        if step == "build":
-            connection.execute(f"CREATE INDEX {schema.GRAPH} ON prefixes (document)")
+    def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    target = (collections, "pca") if step == "fit" else (schema, "build_graph")
+    steps = {"fit": ("pca", interrupted), "build": ("_BUILD", (*collections._BUILD, "SELECT 1/0"))}
     with monkeypatch.context() as context:
-        context.setattr(*target, interrupted)
-        with pytest.raises(KeyboardInterrupt):
+        context.setattr(collections, *steps[step])
+        with pytest.raises((KeyboardInterrupt, CorpusError)):
             refit(engine)
     engine.collection.refresh()
     assert "not built" in engine.stats().pending[0]

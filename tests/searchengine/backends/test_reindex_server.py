@@ -10,7 +10,7 @@ from conftest import Remainders, WordLengths, stored_states
 from postgres_server import new_url
 
 from searchengine import SearchEngine
-from searchengine.backends.postgresql import schema
+from searchengine.backends.postgresql import collection as collections
 from searchengine.backends.postgresql.collection import PostgresCollection
 from searchengine.engine import discard_reindex
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch
@@ -89,7 +89,7 @@ def test_an_interrupted_one_goes_on_or_is_dropped(
 
     for discard in (True, False):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            before(patch, schema, "replace", stop)
+            before(patch, PostgresCollection, "configure", stop)
             engine.reindex(Remainders())
         engine.refresh()
         assert engine.search("bb", 1) and engine.collection.settings["encoder"]["dim"] == 16
@@ -110,7 +110,7 @@ def test_a_reader_keeps_its_commit(
         ids = snapshot.ids_after(-1, None, 99)
         thread = threading.Thread(target=engine.reindex, args=(Remainders(8),))
         swapping = threading.Event()
-        before(monkeypatch, schema, "replace", swapping.set)
+        before(monkeypatch, PostgresCollection, "configure", swapping.set)
         thread.start()
         assert swapping.wait(DEADLINE)
         with pytest.raises(CollectionBusy, match="reindexed by another process"):
@@ -119,7 +119,7 @@ def test_a_reader_keeps_its_commit(
     thread.join(DEADLINE)
     assert engine.collection.settings["encoder"]["dim"] == 8
     with SearchEngine.open(url, Remainders(8)) as reader, reader.collection.reading():
-        monkeypatch.setattr(schema, "_PATIENCE", "100ms")
+        monkeypatch.setattr(collections, "_PATIENCE", "100ms")
         monkeypatch.setattr("searchengine.backends.postgresql.connections._TRIES", 2)
         with pytest.raises(CollectionBusy, match="others read without a pause"):
             engine.reindex(WordLengths())
