@@ -27,11 +27,6 @@ Statement = tuple[str, Sequence[Any]]
 Rows = list[tuple[Any, ...]]
 Connection = psycopg.Connection[tuple[Any, ...]]
 """A connection in autocommit."""
-_LIMIT = (
-    "SELECT set_config('statement_timeout', least({}, nullif(1000 * extract(epoch FROM "
-    "current_setting('statement_timeout')::interval), 0))::text, true); "
-)
-"""Takes a snapshot of the database, so it comes after the lock."""
 _DEFAULTS: dict[str, Any] = {
     "autocommit": True,
     "prepare_threshold": None,
@@ -140,7 +135,8 @@ class Connections:
         with self.borrow(replica=replica) as connection:
             if (end := limits.current().deadline.at) < inf:
                 left = 1 + int(1e3 * min(max(0, end - time.monotonic()), _LONGEST))
-                sql = f"SET LOCAL lock_timeout = {left}; {sql}{_LIMIT.format(left)}"
+                for name in ("lock_timeout", "statement_timeout"):
+                    sql = f"SET LOCAL {name} = {left}; {sql}"
             sql = f"BEGIN ISOLATION LEVEL {isolation}; {sql}"
             cursor = connection.execute(sql + "SELECT value FROM settings WHERE name = 'revision'")
             while cursor.nextset():
