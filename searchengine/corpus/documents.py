@@ -265,10 +265,10 @@ def plain_fields(fields: Mapping[str, Any], may_be_missing: bool = True) -> dict
     return result
 
 
-def plain(value: Any, may_be_missing: bool = True, depth: int = 0) -> Any:
+def plain(value: Any, may_be_missing: bool = True, depth: int = 1) -> Any:
     """A value as JSON holds it, a missing one as None. Raises TypeError or ValueError.
 
-    `may_be_missing`: else ValueError, at any depth.
+    `may_be_missing`: else ValueError, at any depth. `depth`: levels of the document around it.
     """
     if isinstance(value, str):
         value.encode()
