@@ -32,7 +32,6 @@ from searchengine.corpus.analyzer import Tokenizer, normalized
 from searchengine.corpus.documents import DataFrame, Key, Patches, checked_key, checked_keys
 from searchengine.corpus.documents import Document as Document
 from searchengine.corpus.files import Unread
-from searchengine.corpus.text_files import OnBad
 from searchengine.encoders.loading import CollectionEncoder, EncoderArgument, encoded, load_new
 from searchengine.encoders.loading import load_given as load_given
 from searchengine.encoders.protocol import Role
@@ -543,9 +542,7 @@ class SearchEngine:
         self,
         folder: str | Path,
         options: MirrorOptions | None = None,
-        *,
         unread: Unread | None = None,
-        on_bad: OnBad | None = None,
     ) -> AddSummary:
         """Add the files of a folder, and remove the documents of those that are gone.
 
@@ -556,15 +553,13 @@ class SearchEngine:
         Args:
             folder: files, as `searchengine index` reads them.
             options: see MirrorOptions.
-            unread: counts the files that are skipped or cannot be read.
-            on_bad: called with the error of every malformed record; None: the rest of its file is
-                left out, and `unread` has the message.
+            unread: takes what is not read.
 
         Raises EmptyCorpus (nothing would be left), CorpusError (missing folder), and as `add`.
         """
         options = MirrorOptions() if options is None else options
         unread, target = unread or Unread(), in_folder(self.collection, _MIRRORED)
-        return folder_sync.mirror(target, self._reader, folder, options, unread, on_bad)
+        return folder_sync.mirror(target, self._reader, folder, options, unread)
 
     def watch(
         self, folder: str | Path, options: MirrorOptions | None = None, *, stop: Event | None = None

@@ -20,8 +20,8 @@ import numpy as np
 
 from searchengine.backends.filters.parser import parse
 from searchengine.backends.filters.sqlite import compile_sql, register
-from searchengine.corpus.files import count_records, read_corpus
-from searchengine.errors import SearchEngineError
+from searchengine.corpus.files import Unread, count_records, read_corpus
+from searchengine.errors import CorpusError, SearchEngineError
 from searchengine.indexer.config import SegmentConfig
 from searchengine.indexer.errors import IndexerError
 from searchengine.indexer.segment import Segment
@@ -80,18 +80,14 @@ def _corpus(name: str) -> Run:
             for document in read_corpus(path):
                 json.dumps(dict(document.metadata), allow_nan=False).encode()
                 assert document.key.strip() and document.full_text.encode() is not None
-        skipped = 0
-
-        def on_bad(error: SearchEngineError) -> None:
-            nonlocal skipped
-            skipped += 1
-            with refused_well():
-                raise error
-
+        unread = Unread(skip_bad=True)
         with refused_well():
-            read = sum(1 for _ in read_corpus(path, on_bad))
+            read, skipped = sum(1 for _ in read_corpus(path, unread)), unread.bad.count
             lines = data.count(b"\n") + 1
             assert name.endswith(".gz") or read + skipped <= 2 * lines, (read, skipped, lines)
+        for message in unread.bad.first:
+            with refused_well():
+                raise CorpusError(message)
 
     return run
 

@@ -82,8 +82,7 @@ def index(corpus: str, collection: str, as_json: bool, **options: Any) -> None:
         raise click.UsageError(f"{name} needs a folder of files, got {corpus}; leave {name} out")
     rows, passages = _supplied(options["vectors"], options["passages_from"])
     reading = _reading(options, needs_text=rows is None)
-    malformed, unread = LeftOut(), Unread()
-    on_bad = malformed.add if skip_bad else None
+    unread = Unread(skip_bad)
     check_corpus(corpus)  # before a collection is made
     is_new = not is_url(collection) and not Path(collection).exists()
     config = dict(options["assignments"])
@@ -109,18 +108,18 @@ def index(corpus: str, collection: str, as_json: bool, **options: Any) -> None:
                 add["progress"] = lambda documents, _: report("Indexing", documents, total)
                 if prune:
                     mirroring = MirrorOptions(**add, **reading)
-                    summary = engine.mirror(corpus, mirroring, unread=unread, on_bad=on_bad)
+                    summary = engine.mirror(corpus, mirroring, unread)
                 else:
-                    documents = read_corpus(corpus, on_bad, unread=unread, **reading)
+                    documents = read_corpus(corpus, unread, **reading)
                     summary = engine.add(documents, rows, passages=passages, **add)
         except BaseException as error:
             _clean_up(engine, collection, error, is_new)
             if isinstance(error, CorpusError | DuplicateKey):
                 may_skip = rows is None and not skip_bad
-                raise _explained(error, malformed, unread, may_skip) from None
+                raise _explained(error, unread, may_skip) from None
             raise
         more = {"documents": len(engine), "seconds": round(time.monotonic() - started, 2)}
-    outcome = _outcome(collection, summary, malformed, unread, **more)
+    outcome = _outcome(collection, summary, unread, **more)
     show_json(outcome) if as_json else _show(outcome, unread.sentence())
 
 
@@ -166,14 +165,14 @@ def _clean_up(engine: Any, collection: str, error: BaseException, is_new: bool) 
 
 
 def _explained(
-    error: CorpusError | DuplicateKey, malformed: LeftOut, unread: "Unread", may_skip: bool
+    error: CorpusError | DuplicateKey, unread: "Unread", may_skip: bool
 ) -> SearchEngineError:
     """An error with what was left out if there is nothing to index, or with a way out.
 
     `may_skip`: whether --skip-bad could be given.
     """
     if isinstance(error, EmptyCorpus):
-        left_out, noun = (malformed, "record") if malformed.count else (unread.failed, "file")
+        left_out, noun = (unread.bad, "record") if unread.bad.count else (unread.failed, "file")
         if left_out.count:
             bad = f"{counted(left_out.count, f'bad {noun}')}, the first: {left_out.first[0]}"
             return EmptyCorpus(f"{error}; {bad}")
@@ -185,9 +184,7 @@ def _explained(
 _COUNTS = ("added", "changed", "metadata_updated", "removed", "unchanged")
 
 
-def _outcome(
-    collection: str, summary: Any, malformed: Any, unread: Any, **more: Any
-) -> dict[str, Any]:
+def _outcome(collection: str, summary: Any, unread: Any, **more: Any) -> dict[str, Any]:
     """The result of a run, or of a pass of --watch, with the same keys for every one.
 
     `summary`: None if the pass failed. `more`: seconds of a run; documents and problem of a pass.
@@ -195,8 +192,8 @@ def _outcome(
     from searchengine.ingest.ingestion import AddSummary
 
     result = asdict(summary or AddSummary(0, 0, 0, 0, LeftOut(), LeftOut(), LeftOut()))
-    result["bad"]["count"] += malformed.count
-    result["bad"]["first"] = [*malformed.first, *result["bad"]["first"]][:1000]
+    result["bad"]["count"] += unread.bad.count
+    result["bad"]["first"] = [*unread.bad.first, *result["bad"]["first"]][:1000]
     result |= {"collection": opt.named(collection)}
     result |= {"unreadable": asdict(unread.failed), "skipped": dict(unread.kinds)}
     return result | {"seconds": None, "problem": None} | more
@@ -233,7 +230,7 @@ def _watch(
         for update in engine.watch(folder, options):
             first.close()
             more = {"documents": update.documents, "problem": update.problem or None}
-            outcome = _outcome(collection, update.summary, update.malformed, update.unread, **more)
+            outcome = _outcome(collection, update.summary, update.unread, **more)
             if as_json:
                 show_json(outcome, indent=None)
             elif update.problem:

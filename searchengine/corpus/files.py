@@ -32,7 +32,6 @@ from searchengine.corpus.formats.reading_process import Parser
 from searchengine.corpus.tabular import IDS, Columns, named_records, read_table
 from searchengine.corpus.text_files import (
     STDIN,
-    OnBad,
     Parts,
     Text,
     bad,
@@ -40,7 +39,6 @@ from searchengine.corpus.text_files import (
     read_bytes,
     read_jsonl,
     read_text,
-    report,
     unreadable,
 )
 from searchengine.errors import CorpusError, EmptyCorpus, UnreadableFile
@@ -71,10 +69,6 @@ def check_corpus(corpus: str | Path) -> Path:
 
 def _sources(path: Path, unread: "Unread", gitignore: bool) -> list[Path]:
     """The files of a corpus. Raises OSError, and CorpusError for a file of another kind."""
-    if beir := beir_corpus(path):
-        return [beir]
-    if (path / _DATABASE).is_file():
-        raise bad(path, "is a collection; searchengine copy writes one to another folder or server")
     if path.is_dir():
         return folder_files(path, unread, gitignore)
     if path != STDIN and kind_of(path) is None:
@@ -100,7 +94,8 @@ def count_records(corpus: str | Path, gitignore: bool = True) -> int | None:
     """
     total = 0
     with suppress(OSError, CorpusError):  # reading it reports the error
-        for path in _sources(Path(corpus), Unread(), gitignore):
+        named = beir_corpus(Path(corpus)) or Path(corpus)
+        for path in _sources(named, Unread(), gitignore):
             format_ = _kind(path)
             if format_ in (LINES, TABLE) and path.suffix != ".gz" and path.is_file():
                 with open(path, "rb") as file:
@@ -117,15 +112,19 @@ def count_records(corpus: str | Path, gitignore: bool = True) -> int | None:
 
 @dataclass(slots=True)
 class Unread:
-    """Files of a folder without documents.
+    """What of a corpus is not read.
 
     Attributes:
+        skip_bad: leave out malformed records; else the first ends the reading of its file.
         kinds: suffix, "linked folder" or the like → number of files and folders that are not read.
-        failed: messages of files that could not be read.
+        failed: messages of files, and of parts of them, that could not be read.
+        bad: messages of malformed records.
     """
 
+    skip_bad: bool = False
     kinds: Counter[str] = field(default_factory=Counter)
     failed: LeftOut = field(default_factory=LeftOut)
+    bad: LeftOut = field(default_factory=LeftOut)
 
     def sentence(self) -> str:
         """A sentence on the skipped files, by kind, most frequent first; "" without such files."""
@@ -144,6 +143,9 @@ def folder_files(folder: Path, unread: Unread, gitignore: bool = True) -> list[P
     """
     if beir := beir_corpus(folder):
         raise bad(folder, f"has the records of {beir.name}, not a file for each document")
+    if (folder / _DATABASE).is_file():
+        how = "searchengine copy writes one to another folder or server"
+        raise bad(folder, f"is a collection; {how}")
     files = []
     for path in _walk(folder, unread, gitignore):
         if not path.is_file():
@@ -157,35 +159,31 @@ def folder_files(folder: Path, unread: Unread, gitignore: bool = True) -> list[P
 
 def _walk(folder: Path, unread: Unread, gitignore: bool) -> Iterator[Path]:
     """The files and links below a folder, without hidden and ignored ones; see folder_files."""
-    folders: list[tuple[Path, _Rules]] = [(folder, ())]
-    while folders:
-        place, rules = folders.pop()
-        try:
-            with os.scandir(place) as listing:
-                entries = [entry for entry in listing if not entry.name.startswith(".")]
-        except OSError as error:
-            if place == folder:
-                raise
-            unread.failed.add(unreadable(place, error))
-            continue
-        if place != folder and any(e.name == _DATABASE and e.is_file() for e in entries):
-            continue
-        rules = _rules_in(place, rules, gitignore)
-        found = [(Path(entry), entry.is_dir(follow_symlinks=False)) for entry in entries]
-        kept = [each for each in found if not _is_ignored(*each, rules)]
-        unread.kinds += Counter({_IGNORED: len(found) - len(kept)})
-        folders += [(path, rules) for path, is_folder in kept if is_folder]
-        yield from (path for path, is_folder in kept if not is_folder)
 
+    def lose(error: OSError) -> None:
+        if error.filename == str(folder):
+            raise error
+        unread.failed.add(unreadable(folder, error))
 
-def _rules_in(folder: Path, above: _Rules, gitignore: bool) -> _Rules:
-    """The .gitignore files that hold in a folder."""
-    file = folder / ".gitignore"
-    if gitignore and file.is_file():
-        with suppress(CorpusError, ValueError):  # no text, or no patterns
-            lines = decode(read_bytes(file), file)[0].splitlines()
-            return (*above, (folder, GitIgnoreSpec.from_lines(lines)))
-    return above
+    rules: dict[Path, _Rules] = {}
+    for at, folders, files in os.walk(folder, onerror=lose):
+        place = Path(at)
+        if _DATABASE in files:
+            folders.clear()
+            continue
+        rules[place] = rules.get(place.parent, ())
+        if gitignore and (place / ".gitignore").is_file():
+            with suppress(CorpusError, ValueError):  # no text, or no patterns
+                text, *_ = decode(read_bytes(place / ".gitignore"), place)
+                rules[place] += ((place, GitIgnoreSpec.from_lines(text.splitlines())),)
+        for kept in (folders, files):
+            shown = [name for name in kept if not name.startswith(".")]
+            kept[:] = [
+                n for n in shown if not _is_ignored(place / n, kept is folders, rules[place])
+            ]
+            unread.kinds += Counter({_IGNORED: len(shown) - len(kept)})
+        yield from (place / name for name in files)
+        yield from (place / name for name in folders if (place / name).is_symlink())
 
 
 def _is_ignored(path: Path, is_folder: bool, rules: _Rules) -> bool:
@@ -203,42 +201,39 @@ def _is_ignored(path: Path, is_folder: bool, rules: _Rules) -> bool:
 
 def read_corpus(
     corpus: str | Path,
-    on_bad: OnBad | None = None,
+    unread: Unread | None = None,
     *,
     key_prefix: str = "",
     columns: Columns | None = None,
-    unread: Unread | None = None,
     files: Sequence[Path] | None = None,
     gitignore: bool = True,
 ) -> Iterator[Document]:
     """Stream the documents of a corpus in order.
 
-    A malformed record raises CorpusError, or is passed to `on_bad`. An unreadable file, or one
-    without a text field, raises, unless it is one of a folder and `unread` takes its message.
+    A malformed record, an unreadable file, or one without a text field raises CorpusError, unless
+    `unread` takes the message: of a record if it skips such, of a file if it is one of a folder.
 
     Args:
         corpus: a file or folder; "-", JSON Lines from standard input.
-        on_bad: called with the error of every malformed record.
+        unread: takes what is not read; None: the first record, file or part of a file raises.
         key_prefix: text put before the keys of files and of records without an id (their key is a
             hash of the record).
         columns: the fields that hold text, title and key.
-        unread: counts the files of a folder that are skipped or cannot be read, and names the
-            parts of files that cannot.
         files: only these files of a folder; None: all of `folder_files`.
         gitignore: leave out files that a .gitignore names.
     """
     columns = Columns() if columns is None else columns
     path, listed = check_corpus(corpus), Unread() if unread is None else unread
+    path = beir_corpus(path) or path
     try:
         sources = _sources(path, listed, gitignore) if files is None else files
-        is_folder = files is not None or (path.is_dir() and not beir_corpus(path))
+        is_folder = path.is_dir()
         base = path if is_folder else path.parent
-        reader = _Reader(base, str(base.resolve()), is_folder, on_bad, key_prefix, columns, unread)
+        reader = _Reader(base, str(base.resolve()), is_folder, key_prefix, columns, unread)
     except OSError as error:
         raise unreadable(path, error) from error
-    if unread is None:
-        for message in listed.failed.first:
-            report(CorpusError(message), on_bad)
+    if unread is None and listed.failed.count:
+        raise CorpusError(listed.failed.first[0])
     if files is None and not sources:
         what = f"no files to read in this folder; expected {_READABLE}. {listed.sentence()}"
         raise EmptyCorpus(str(bad(path, what.strip())))
@@ -254,7 +249,6 @@ class _Reader:
     base: Path  # the folder that the paths of files begin at
     root: str  # its absolute path
     is_folder: bool  # whether the corpus is that folder; the errors of a single file are raised
-    on_bad: OnBad | None
     prefix: str
     columns: Columns
     unread: Unread | None
@@ -284,16 +278,17 @@ class _Reader:
     def _lose(self, error: CorpusError) -> None:
         """Report a file, or a part of one, that cannot be read."""
         if self.unread is None:
-            report(error, self.on_bad)
-        else:
-            self.unread.failed.add(error)
+            raise error
+        self.unread.failed.add(error)
 
     def _leave(self, error: CorpusError) -> None:
         """Report a malformed record. Raises CorpusError to leave the rest of its file out."""
-        if self.is_folder and self.on_bad is None and self.unread is not None:
+        if self.unread is None or not (self.is_folder or self.unread.skip_bad):
+            raise error
+        if not self.unread.skip_bad:
             how = "the rest of the file was left out, --skip-bad leaves out such records only"
             raise CorpusError(f"{error}; {how}") from error
-        report(error, self.on_bad)
+        self.unread.bad.add(error)
 
     def _records(self, path: Path, format_: Kind, parser: Parser) -> Iterator[Document]:
         """The documents of a file of records; without an id, their keys are hashes.

@@ -6,7 +6,7 @@ that reads like a number (12, -3.50; not 007 or 1e3) or true and false becomes o
 
 import csv
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 from searchengine.corpus.text_files import (
     LONGEST,
+    Take,
     bad,
     decode,
     kind,
@@ -89,25 +90,23 @@ class Columns:
         return names
 
 
-def named_records(
-    records: Records, leave: Callable[[CorpusError], None], columns: Columns, rows: bool = False
-) -> Records:
+def named_records(records: Records, take: Take, columns: Columns, rows: bool = False) -> Records:
     """The records of a file under default names; the first must name the text.
 
-    `leave` takes the error of a record that is none, or has ambiguous names. `rows`: all have all
+    `take` gets the error of a record that is none, or has ambiguous names. `rows`: all have all
     fields, None where a value is missing; such metadata is left out.
     """
     is_first = True
     for place, record in records:
         if not isinstance(record, dict):
-            leave(bad(place, f"expected a JSON object, got {type(record).__name__}"))
+            take(bad(place, f"expected a JSON object, got {type(record).__name__}"))
             continue
         try:
             names = columns.names([*record], place, is_first=is_first)
         except CorpusError as error:
             if is_first:
                 raise
-            leave(error)
+            take(error)
             continue
         is_first = False
         fields = zip(names, record.values(), strict=True)
@@ -117,7 +116,7 @@ def named_records(
         )
 
 
-def read_table(path: Path, leave: Callable[[CorpusError], None], columns: Columns) -> Records:
+def read_table(path: Path, take: Take, columns: Columns) -> Records:
     """Place ("file:line") and record of every row of a CSV or TSV file.
 
     Empty cells are left out of the metadata, and so are columns without a name. A .csv file is
@@ -131,7 +130,7 @@ def read_table(path: Path, leave: Callable[[CorpusError], None], columns: Column
     def skip(error: CorpusError) -> None:
         if not header:
             raise error  # without its header a table cannot be read
-        leave(error)
+        take(error)
 
     read, format_ = read_lines(path, skip), kind(path)[1:].upper()
     # A carriage return alone ends a line of old Macs.
@@ -158,7 +157,7 @@ def read_table(path: Path, leave: Callable[[CorpusError], None], columns: Column
             record = {n: _cell(n, row[i]) for n, i in zip(header, named_cells, strict=True)}
             yield place, {n: v for n, v in record.items() if v != "" or n in _TEXTS}
         else:
-            leave(bad(place, f"expected {width} fields, as in the header, got {len(row)}"))
+            take(bad(place, f"expected {width} fields, as in the header, got {len(row)}"))
 
 
 def _rows(

@@ -22,8 +22,6 @@ from typing import IO, Any
 from searchengine.errors import FORBIDDEN, CorpusError, UnreadableFile
 from searchengine.trainer.errors import install_line
 
-OnBad = Callable[[CorpusError], None]
-
 STDIN = Path("-")
 """Stands for standard input."""
 LONGEST = 1 << 26
@@ -78,11 +76,13 @@ def kind(path: Path) -> str:
     return Path(path.stem if path.suffix == ".gz" else path.name).suffix.lower()
 
 
-def report(error: CorpusError, on_bad: OnBad | None) -> None:
-    """Raise the error, or pass it to `on_bad`."""
-    if on_bad is None:
-        raise error
-    on_bad(error)
+def fail(error: CorpusError) -> None:
+    """Raise an error: what the first malformed line does if nobody takes it."""
+    raise error
+
+
+Take = Callable[[CorpusError], None]
+"""Takes the error of a malformed line or record, or raises it."""
 
 
 def too_long(what: str) -> str:
@@ -110,14 +110,14 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
         raise unreadable(path, error) from error
 
 
-def read_lines(path: Path, on_bad: OnBad | None = None) -> Iterator[tuple[int, str]]:
+def read_lines(path: Path, take: Take = fail) -> Iterator[tuple[int, str]]:
     """Number (from 1) and text of every line of a UTF-8 file, gunzipped where it ends in .gz."""
     number, other_encoding = 0, False
     with _opened(path) as file:
         while raw := file.readline(LONGEST + 1):
             number += 1
             if len(raw) > LONGEST:
-                report(bad(f"{path}:{number}", too_long("line")), on_bad)
+                take(bad(f"{path}:{number}", too_long("line")))
                 while raw and not raw.endswith(b"\n"):  # to the end of the line
                     raw = file.readline(LONGEST)
                 continue
@@ -126,7 +126,7 @@ def read_lines(path: Path, on_bad: OnBad | None = None) -> Iterator[tuple[int, s
             except UnicodeDecodeError as error:
                 name = "" if other_encoding else detected(raw)  # once: it takes milliseconds
                 other_encoding = True
-                report(bad(f"{path}:{number}", _not_utf8(raw[error.start], name)), on_bad)
+                take(bad(f"{path}:{number}", _not_utf8(raw[error.start], name)))
                 continue
             yield number, line
 
@@ -174,16 +174,16 @@ def read_text(path: Path) -> Parts:
     yield from lost
 
 
-def read_jsonl(path: Path, on_bad: OnBad | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_jsonl(path: Path, take: Take = fail) -> Iterator[tuple[str, dict[str, Any]]]:
     """Place ("file:line") and object of every line that is not blank."""
-    for number, line in read_lines(path, on_bad):
+    for number, line in read_lines(path, take):
         if not line.strip():
             continue
         place = f"{path}:{number}"
         try:
             yield place, json_object(line, place)
         except CorpusError as error:
-            report(error, on_bad)
+            take(error)
 
 
 def json_object(text: str, place: str) -> dict[str, Any]:

@@ -15,11 +15,10 @@ from pathlib import Path
 from threading import Event
 
 from searchengine.backends.folder.collection import Collection
-from searchengine.corpus.documents import LeftOut
 from searchengine.corpus.files import Unread, check_corpus, folder_files, read_corpus
 from searchengine.corpus.formats import KINDS
 from searchengine.corpus.tabular import Columns
-from searchengine.corpus.text_files import OnBad, kind
+from searchengine.corpus.text_files import kind
 from searchengine.errors import (
     CollectionError,
     CorpusError,
@@ -62,15 +61,13 @@ class Pass:
     Attributes:
         summary: numbers of documents; None if the pass failed.
         documents: documents in the collection.
-        unread: files that could not be read, or are of other kinds.
-        malformed: messages of records that were left out.
+        unread: files and records that were left out.
         problem: why the pass failed, in a sentence; it is tried again.
     """
 
     summary: AddSummary | None
     documents: int
     unread: Unread
-    malformed: LeftOut
     problem: str = ""
 
     @property
@@ -134,7 +131,7 @@ class FolderSync:
         self._read = {p: None if p in again else stamp for p, stamp in self.files.items()}
         return not again
 
-    def run(self, unread: Unread, on_bad: OnBad | None) -> AddSummary:
+    def run(self, unread: Unread) -> AddSummary:
         """Read the changed files, and remove the documents of deleted ones.
 
         Raises EmptyCorpus if no document would be left.
@@ -142,10 +139,9 @@ class FolderSync:
         options = self._options
         documents = read_corpus(
             self.folder,
-            on_bad,
+            unread,
             key_prefix=options.key_prefix,
             columns=options.columns,
-            unread=unread,
             files=[self.folder / path for path in sorted(self.changed)],
             gitignore=options.gitignore,
         )
@@ -202,13 +198,12 @@ def mirror(
     folder: str | Path,
     options: MirrorOptions,
     unread: Unread,
-    on_bad: OnBad | None,
 ) -> AddSummary:
     """Make a collection equal to a folder: SearchEngine.mirror."""
     sync = FolderSync(collection, readers, check_corpus(folder).resolve(), options)
     sync.look(unread)
     sync.unsettled = set()
-    return sync.run(unread, on_bad)
+    return sync.run(unread)
 
 
 def watch(
@@ -229,13 +224,13 @@ def watch(
     named: set[str] = set()  # left out before: reported once
     while not stop.is_set():
         began, before, settled = time.monotonic(), problem, False
-        summary, unread, malformed = None, Unread(), LeftOut()
+        summary, unread = None, Unread(skip_bad=True)
         try:
             collection.refresh()  # also the encoder, and to let go of SQLite's log
             # A pass that failed may have stored files that are gone by now.
             is_due = sync.look(unread) or problem != ""
             if is_due:
-                summary = sync.run(unread, malformed.add)
+                summary = sync.run(unread)
                 settled, problem = sync.settle(), ""
         except (EncoderMismatch, EncoderMissing):
             raise
@@ -247,8 +242,8 @@ def watch(
         if is_due:
             with suppress(CollectionError, OSError), collection.reading() as snapshot:
                 documents = snapshot.count()
-            done = Pass(summary, documents, unread, malformed, problem or "")
-            left_out = {*unread.failed.first, *malformed.first}
+            done = Pass(summary, documents, unread, problem or "")
+            left_out = {*unread.failed.first, *unread.bad.first}
             if problem != before or done.changes or not left_out <= named:
                 yield done
             named = left_out or named

@@ -245,11 +245,11 @@ def test_json(tmp_path: Path) -> None:
     path = tmp_path / "a.json.gz"
     content = b'[{"_id": "1", "text": "a", "x": {"y": 1}}, {"_id": 2}, 7, {"_id": 3, "title": NaN}]'
     path.write_bytes(gzip.compress(content))
-    bad: list[CorpusError] = []
+    unread = Unread(skip_bad=True)
     documents = [Document("1", "a", "", {"x": {"y": 1}}), Document("3", "")]
-    assert list(read_corpus(path, bad.append)) == documents
-    assert str(bad[0]) == f"{path}:2: no field 'text' or 'title' (fields: '_id')"
-    assert len(bad) == 2
+    assert list(read_corpus(path, unread)) == documents
+    assert unread.bad.first[0] == f"{path}:2: no field 'text' or 'title' (fields: '_id')"
+    assert unread.bad.count == 2
     assert read(tmp_path / "b.json", '{"id": "1", "Body": "a"}'.replace("Body", "Text")).text == "a"
     for content, message in (
         ("7", "1: expected a JSON object, got int"),
@@ -297,10 +297,10 @@ def test_a_database_is_refused(tmp_path: Path) -> None:
 def test_a_row_of_many_short_cells_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text('_id,text\n1,a\n2,"\n' + '","\n' * (1 << 24) + "3,c\n")
-    refused = list[str]()
-    documents = read_corpus(path, lambda error: refused.append(str(error)))
+    unread = Unread(skip_bad=True)
+    documents = read_corpus(path, unread)
     assert [each.key for each in documents] == ["1", "3"]
-    assert "a row must be at most 64 MiB long; split it; lines 3–" in refused[0]
+    assert "a row must be at most 64 MiB long; split it; lines 3–" in unread.bad.first[0]
 
 
 # ------------------------------------------------------------------------------------------- tables
@@ -368,12 +368,11 @@ def test_a_malformed_record_ends_the_reading_of_its_file(tmp_path: Path) -> None
         f"{tmp_path}/a.csv:3: expected 2 fields, as in the header, got 1; the rest of the file was "
         "left out, --skip-bad leaves out such records only"
     ]
-    bad: list[CorpusError] = []
-    documents = read_corpus(tmp_path, bad.append, unread=Unread())
+    unread = Unread(skip_bad=True)
+    documents = read_corpus(tmp_path, unread)
     assert [d.key for d in documents] == ["a.csv#1", "a.csv#3", "b.csv#4"]
-    assert [str(error) for error in bad] == [
-        f"{tmp_path}/a.csv:3: expected 2 fields, as in the header, got 1"
-    ]
+    refused = f"{tmp_path}/a.csv:3: expected 2 fields, as in the header, got 1"
+    assert (unread.bad.first, unread.failed.count) == ([refused], 0)
 
 
 def test_what_is_skipped_is_counted_by_kind(

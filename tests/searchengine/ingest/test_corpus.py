@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from searchengine.corpus.documents import Document
-from searchengine.corpus.files import count_records, read_corpus
+from searchengine.corpus.files import Unread, count_records, read_corpus
 from searchengine.corpus.tabular import Columns
 from searchengine.errors import CorpusError
 
@@ -61,10 +61,10 @@ def test_table_cells_become_what_they_read_like(tmp_path: Path) -> None:
 def test_a_stray_quote_costs_the_lines_to_the_next_one(tmp_path: Path) -> None:
     lines = ["_id,text", "1,a", '2,"stray', "3,lost", '"4",b', "5,good", '6,"not closed', "7,lost"]
     path = write(tmp_path / "c.csv", "\n".join(lines) + "\n")
-    bad: list[CorpusError] = []
-    assert [d.key for d in read_corpus(path, bad.append)] == ["1", "5"]
+    unread = Unread(skip_bad=True)
+    assert [d.key for d in read_corpus(path, unread)] == ["1", "5"]
     rule = "are one row, check for a quote that is not closed)"
-    assert [str(error) for error in bad] == [
+    assert unread.bad.first == [
         f"{path}:3: not CSV (',' expected after '\"'; lines 3–5 {rule}",
         f"{path}:7: not CSV (unexpected end of data; lines 7–8 {rule}",
     ]
@@ -73,7 +73,7 @@ def test_a_stray_quote_costs_the_lines_to_the_next_one(tmp_path: Path) -> None:
 def test_a_broken_header_is_never_skipped(tmp_path: Path) -> None:
     path = write(tmp_path / "c.csv", b"_id,caf\xe9\n1,a\n2,b\n")
     with pytest.raises(CorpusError, match=":1: not UTF-8"):
-        list(read_corpus(path, lambda _: None))
+        list(read_corpus(path, Unread(skip_bad=True)))
 
 
 def test_tsv_keeps_quotes_and_csv_reads_them(tmp_path: Path) -> None:
@@ -137,9 +137,9 @@ def test_a_file_whose_text_has_no_name_is_refused(
     tmp_path: Path, name: str, content: str, message: str
 ) -> None:
     path = write(tmp_path / name, content)
-    for on_bad in (None, lambda _: None):
+    for unread in (None, Unread(skip_bad=True)):
         with pytest.raises(CorpusError, match=message):
-            list(read_corpus(path, on_bad))
+            list(read_corpus(path, unread))
 
 
 def test_ids_and_titles_alone_are_documents(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_fields_that_cannot_be_chosen(
     lines = write(tmp_path / "c.jsonl", json.dumps(dict.fromkeys(names, "x")))
     for path in (table, lines):
         with pytest.raises(CorpusError, match=f"{path.name}:1: .*{message}"):
-            list(read_corpus(path, lambda _: None, columns=Columns(**columns)))
+            list(read_corpus(path, Unread(skip_bad=True), columns=Columns(**columns)))
 
 
 def test_text_files_have_no_fields(tmp_path: Path) -> None:
@@ -257,9 +257,9 @@ def test_bad_line_is_named_or_skipped(
     path = write(tmp_path / name, content)
     with pytest.raises(CorpusError, match=message):
         list(read_corpus(path))
-    bad: list[CorpusError] = []
-    assert [d.key for d in read_corpus(path, bad.append)] == ["1"]
-    assert len(bad) == 1
+    unread = Unread(skip_bad=True)
+    assert [d.key for d in read_corpus(path, unread)] == ["1"]
+    assert unread.bad.count == 1
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_unreadable_file(
     elif content is not None:
         write(path, content)
     with pytest.raises(CorpusError, match=message):
-        list(read_corpus(path, on_bad=lambda _: None))
+        list(read_corpus(path, Unread(skip_bad=True)))
 
 
 @pytest.mark.parametrize("cut", [5, -4])

@@ -165,7 +165,7 @@ def test_a_file_that_another_process_has_added_meanwhile_stays(
     write(notes, {"b.txt": "bb a"})
     with SearchEngine.open(engine.collection.path, Words()) as other:
         other.mirror(notes)
-    assert sync.run(Unread(), None).removed == 0
+    assert sync.run(Unread()).removed == 0
     check(engine, notes)
 
 
@@ -232,12 +232,12 @@ def test_what_a_file_loses_while_it_is_written_stays_until_it_is_settled(
     (notes / "a.txt").write_text("")  # an editor has emptied it, and is about to write
     state = state_of(engine, notes)
     state.look(Unread())
-    assert state.run(Unread(), None).removed == 0
+    assert state.run(Unread()).removed == 0
     assert "a.txt" in engine
     assert not state.settle()
     monkeypatch.setattr(folder_sync, "RECENT", 0)
     assert state.look(Unread()) and state.changed >= {"a.txt"}
-    assert state.run(Unread(), None).removed == 1 and state.settle()
+    assert state.run(Unread()).removed == 1 and state.settle()
 
 
 def test_a_folder_that_may_not_be_read(

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from searchengine.corpus import text_files
-from searchengine.corpus.files import count_records, read_corpus
+from searchengine.corpus.files import Unread, count_records, read_corpus
 from searchengine.errors import CorpusError
 from searchengine.indexer.errors import SegmentError
 from searchengine.indexer.storage.files import Manifest
@@ -178,9 +178,9 @@ def test_a_line_too_long_is_refused_and_can_be_skipped(
     path = tmp_path / ("c.jsonl" + suffix)
     path.write_bytes(gzip.compress(data + longest) if suffix else data + longest)
     assert f"{path}:2: a line must be at most" in refusal(path)
-    bad: list[CorpusError] = []
-    assert [d.key for d in read_corpus(path, bad.append)] == ["1", "3", "5"]
-    assert [str(b).split(": a line")[0] for b in bad] == [f"{path}:2", f"{path}:4"]
+    unread = Unread(skip_bad=True)
+    assert [d.key for d in read_corpus(path, unread)] == ["1", "3", "5"]
+    assert [b.split(": a line")[0] for b in unread.bad.first] == [f"{path}:2", f"{path}:4"]
 
 
 def test_folders_that_loop_and_what_is_no_file(tmp_path: Path) -> None:
