@@ -16,8 +16,8 @@ is not installed is left out. All answer the 10 best with their texts:
 
 sentence-transformers searches exactly: the share of its hits that the others find is shown too.
 Throughput is of one call with many questions. FOLDER keeps what was indexed for the next time;
-remove it when the indexing has changed. Vectors for txtai and sentence-transformers are made once,
-by this project's encoder in float32: encoding.py and indexing.py time encoding.
+remove it when the indexing has changed. txtai and sentence-transformers search the vectors of the
+collection: encoding.py and indexing.py time encoding.
 """
 
 import json
@@ -37,7 +37,6 @@ from sides import Side, in_turn, once, run
 from texts import questions, sentences
 
 from searchengine import SearchEngine
-from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.sources.source import starter_folder
 
 K = 10
@@ -170,7 +169,7 @@ def build_ours(path: Path, texts: list[str]) -> None:
 
 
 def build_txtai(path: Path, texts: list[str]) -> None:
-    """An index with txtai's defaults, from vectors by this project's encoder in float32.
+    """An index with txtai's defaults, from the vectors of the collection.
 
     They are handed over as what an interrupted `index` left behind for the next (its checkpoint):
     all else is what `index` would do.
@@ -178,7 +177,7 @@ def build_txtai(path: Path, texts: list[str]) -> None:
     from txtai import Embeddings
 
     embeddings = Embeddings(path=str(starter_folder()), content=True)
-    vectors = encoded(texts)
+    vectors = collected(path.parent, len(texts))
     with tempfile.TemporaryDirectory() as checkpoint:
         with (Path(checkpoint) / embeddings.model.vectorsid()).open("wb") as file:
             for start in range(0, len(texts), 1024):  # txtai's own batches
@@ -191,11 +190,14 @@ def build_txtai(path: Path, texts: list[str]) -> None:
 def build_matrix(path: Path, texts: list[str]) -> None:
     """What sentence-transformers searches: float32 (n, 384)."""
     with path.open("wb") as file:
-        np.save(file, encoded(texts))
+        np.save(file, collected(path.parent, len(texts)))
 
 
-def encoded(texts: list[str]) -> Any:
-    return Encoder.load("starter", precision="fp32").encode(texts, role="document")
+def collected(work: Path, count: int) -> Any:
+    """The vectors of the first passages, float32 (count, 384)."""
+    with SearchEngine.open(work / TOOLS[OURS][0]) as engine:
+        vectors = engine.vectors(str(i) for i in range(count))
+    return np.stack([rows[0] for rows in vectors if rows is not None])
 
 
 def searchengine(path: Path) -> Callable[[list[str]], Any]:
