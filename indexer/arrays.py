@@ -1,12 +1,12 @@
-"""Array types, input validation, prefixes of rows, and their order by similarity."""
+"""Array types, checks of arguments, prefixes of rows, and their order by similarity."""
 
+import operator
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from searchengine.indexer.config import integer
 from searchengine.indexer.errors import VectorError
 
 Floats = npt.NDArray[np.float32]
@@ -173,6 +173,14 @@ def at_least_one(name: str, value: int) -> int:
     if number is None or number < 1:
         raise VectorError(f"{name} must be a whole number of at least 1, got {value!r}")
     return number
+
+
+def integer(value: Any) -> int | None:
+    """An integer of any type, such as numpy's, as an int; None for any other value and for bool."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
 
 
 def prefix(x: Floats, p: int) -> Floats:

@@ -1,11 +1,11 @@
 """SegmentConfig: how a segment is built and searched, checked at construction, JSON both ways."""
 
-import operator
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from typing import Any, Self
 
+from searchengine.indexer.arrays import integer
 from searchengine.indexer.errors import SegmentConfigError, shown
 
 
@@ -63,7 +63,6 @@ ALL_ROWS = MAX_SETTING
 
 FLAT_BELOW = 1000
 """A segment of fewer rows is flat, whatever its config says."""
-
 
 MAX_DIM = 1 << 16
 """Maximum width of vectors: sums of 8-bit products of as many dimensions fit 32 bits."""
@@ -152,11 +151,6 @@ class SegmentConfig:
         """This config without what coarse.faiss does not depend on: equal for equal files."""
         return replace(self, storage=Storage.FLOAT16, shortlist=ALL_ROWS, effort=0, stages=())
 
-    @property
-    def reranked(self) -> int:
-        """Rows that are scored at full width: the shortlist, or what the last stage keeps of it."""
-        return self.stages[-1][1] if self.stages else self.shortlist
-
     def fitting(self, rows: int, dim: int) -> "SegmentConfig":
         """The config that a segment of `rows` rows is built with: a small one is flat.
 
@@ -239,11 +233,3 @@ def whole_number(name: str, value: Any, minimum: int, maximum: int = MAX_SETTING
         limit = f"at most {maximum}" if large else f"at least {minimum}"
         raise SegmentConfigError(f"{name} must be a whole number of {limit}, got {shown(value)}")
     return number
-
-
-def integer(value: Any) -> int | None:
-    """An integer of any type, such as numpy's, as an int; None for any other value and for bool."""
-    try:
-        return None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        return None

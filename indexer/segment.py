@@ -290,6 +290,11 @@ class Segment:
         """Index config and operating point of this segment or view."""
         return self._config
 
+    @property
+    def reranked(self) -> int:
+        """Rows that are scored at full width: the shortlist, or what the last stage keeps of it."""
+        return self._config.stages[-1][1] if self._config.stages else self._config.shortlist
+
     def shortlist(
         self, queries: npt.ArrayLike, size: int, allowed: Allowed | npt.ArrayLike | None = None
     ) -> RowNumbers:

@@ -37,9 +37,9 @@ from searchengine.encoders.loading import load_given as load_given
 from searchengine.encoders.protocol import Role
 from searchengine.encoders.protocol import TextEncoder as TextEncoder
 from searchengine.errors import CollectionError, FieldWarning, QueryError, UnknownKey
-from searchengine.indexer.arrays import Floats
+from searchengine.indexer.arrays import Floats, integer
 from searchengine.indexer.building import Progress
-from searchengine.indexer.config import SegmentConfig, integer
+from searchengine.indexer.config import SegmentConfig
 from searchengine.indexer.tuning.tune import Goal, Tuning
 from searchengine.ingest import folder_sync
 from searchengine.ingest.folder_sync import MirrorOptions, Pass
@@ -48,9 +48,9 @@ from searchengine.ingest.ingestion import AddSummary as AddSummary
 from searchengine.ingest.passages import PassageConfig, PassageReader
 from searchengine.ingest.settings import CollectionSettings, check_compatible
 from searchengine.query.duplicates import Duplicates, duplicates, mean_of
+from searchengine.query.hits import Explanation, Rerank, explain, hits, reranked
 from searchengine.query.hits import Hit as Hit
 from searchengine.query.hits import Hits as Hits
-from searchengine.query.page import Explanation, explain, hits, reranked
 from searchengine.query.ranking import rank
 from searchengine.query.ranking import rank_by_weights as rank_by_weights
 from searchengine.query.ranking import rank_keys as rank_keys
@@ -59,7 +59,6 @@ from searchengine.query.request import (
     Phrases,
     Query,
     Questions,
-    Rerank,
     as_vector,
     check_count,
     check_questions,

@@ -14,12 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from searchengine.trainer.model.bert import (
-    POOLING,
-    Bert,
-    Network,
-    OtherModelError,
-)
+from searchengine.trainer.model.bert import POOLING, Bert, Network, OtherModelError
 from searchengine.trainer.model.tokens import Description, normalised
 
 if TYPE_CHECKING:  # which is torch

@@ -44,12 +44,7 @@ from searchengine.indexer.storage.files import (
     Checksum,
     Manifest,
 )
-from searchengine.indexer.storage.vectors import (
-    Prefixes,
-    VectorFile,
-    load_rotation,
-    open_passages,
-)
+from searchengine.indexer.storage.vectors import Prefixes, VectorFile, load_rotation, open_passages
 from searchengine.indexer.storage.words_file import Postings
 from searchengine.indexer.threads import slices
 

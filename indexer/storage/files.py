@@ -15,12 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from searchengine.indexer.config import (
-    MAX_DIM,
-    SegmentConfig,
-    Storage,
-    whole_number,
-)
+from searchengine.indexer.config import MAX_DIM, SegmentConfig, Storage, whole_number
 from searchengine.indexer.errors import (
     SegmentConfigError,
     SegmentError,

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, Protocol, Self
 
 from searchengine.corpus.text_files import bad, some_fields
 from searchengine.errors import CorpusError, QueryError, SearchEngineError
-from searchengine.indexer.config import integer
+from searchengine.indexer.arrays import integer
 
 RESERVED = ("_id", "title", "text")
 """Fields that belong to the document itself and cannot be metadata."""

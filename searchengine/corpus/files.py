@@ -21,13 +21,7 @@ from typing import Any
 from pathspec import GitIgnoreSpec
 
 from searchengine.corpus.documents import Document, LeftOut
-from searchengine.corpus.formats import (
-    LINES,
-    TABLE,
-    TEXT,
-    Kind,
-    kind_of,
-)
+from searchengine.corpus.formats import LINES, TABLE, TEXT, Kind, kind_of
 from searchengine.corpus.formats.reading_process import Parser
 from searchengine.corpus.tabular import IDS, Columns, named_records, read_table
 from searchengine.corpus.text_files import (

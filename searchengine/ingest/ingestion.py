@@ -26,13 +26,7 @@ from searchengine.backends.contract import Backend, Changed, Entry, Known, Span,
 from searchengine.corpus.documents import DataFrame, Document, LeftOut, as_documents
 from searchengine.encoders.loading import CollectionEncoder
 from searchengine.encoders.protocol import NO_ENCODER
-from searchengine.errors import (
-    CorpusError,
-    DuplicateKey,
-    EmptyCorpus,
-    EncoderMismatch,
-    QueryError,
-)
+from searchengine.errors import CorpusError, DuplicateKey, EmptyCorpus, EncoderMismatch, QueryError
 from searchengine.indexer.building import Progress
 from searchengine.ingest import pipeline
 from searchengine.ingest.languages import Languages

@@ -18,7 +18,7 @@ from searchengine.corpus.documents import Document
 from searchengine.corpus.language_traits import UNSPACED, sentence_ends
 from searchengine.encoders.protocol import TextEncoder
 from searchengine.errors import CollectionError
-from searchengine.indexer.config import integer
+from searchengine.indexer.arrays import integer
 
 Offsets = npt.NDArray[np.integer[Any]]
 

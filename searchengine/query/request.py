@@ -15,15 +15,10 @@ from searchengine.backends.lexical import phrases, unquoted
 from searchengine.backends.mode import Mode
 from searchengine.corpus.analyzer import normalized
 from searchengine.errors import QueryError
-from searchengine.indexer.arrays import Floats, unusable
-from searchengine.indexer.config import integer
-from searchengine.query.hits import Hit
+from searchengine.indexer.arrays import Floats, integer, unusable
 
-Rerank = Callable[[str, Sequence[Hit]], Sequence[float] | npt.NDArray[Any]]
-"""A question and its hits → a number for each hit; higher is better."""
 CANDIDATES = 50
 """Documents that a `rerank` scores, where a caller says nothing."""
-
 
 _KINDS: Mapping[str, tuple[Any, str]] = {
     "where": (str | None, 'a text or None; write "year >= 2015"'),
@@ -54,7 +49,7 @@ class Query:
     shortlist: Annotated[int | None, "Candidates of each segment to rerank at full width."] = None
     where: Annotated[str | None, "Metadata filter: year >= 2015 and lang in ('en', 'ko')"] = None
     exact: Annotated[bool, "Return the true nearest documents; slower."] = False
-    rerank: Rerank | None = field(default=None, hash=False)  # which need not be hashable
+    rerank: Callable[..., Any] | None = field(default=None, hash=False)  # a Rerank
     candidates: int = CANDIDATES
     mode: Annotated[Mode | str, "Rank by vectors, words or both; auto: as stored."] = Mode.AUTO
     group_by: Annotated[str | None, "Metadata field: one hit per value."] = None

@@ -25,12 +25,7 @@ from uuid import uuid4
 from searchengine.backends.contract import Backend, has_words
 from searchengine.backends.entries import documents as stored_documents
 from searchengine.backends.folder.collection import Collection
-from searchengine.backends.folder.folders import (
-    Scratch,
-    folder_errors,
-    folder_of,
-    segments_folder,
-)
+from searchengine.backends.folder.folders import Scratch, folder_errors, folder_of, segments_folder
 from searchengine.backends.folder.store import Changes, Store, Work
 from searchengine.backends.folder.writer import TUNED, Writer
 from searchengine.backends.mode import CHOSEN, WEIGHT
@@ -46,12 +41,7 @@ from searchengine.encoders.loading import (
     title,
 )
 from searchengine.encoders.protocol import TextEncoder
-from searchengine.errors import (
-    CollectionBusy,
-    CollectionError,
-    EmptyCorpus,
-    EncoderMismatch,
-)
+from searchengine.errors import CollectionBusy, CollectionError, EmptyCorpus, EncoderMismatch
 from searchengine.indexer.building import Progress
 from searchengine.ingest.ingestion import AddOptions, add
 from searchengine.ingest.languages import default_of

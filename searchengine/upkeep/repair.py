@@ -32,12 +32,7 @@ from searchengine.backends.folder.store import WORKS, Changes, SegmentRow, Store
 from searchengine.backends.folder.writer import writing
 from searchengine.backends.mode import Mode
 from searchengine.backends.opening import is_url, name_of
-from searchengine.encoders.loading import (
-    EncoderArgument,
-    check_built_by,
-    load_built_by,
-    load_given,
-)
+from searchengine.encoders.loading import EncoderArgument, check_built_by, load_built_by, load_given
 from searchengine.errors import CollectionBusy, CollectionError
 from searchengine.indexer.building import Progress
 from searchengine.indexer.errors import SegmentError, SegmentFormatError
@@ -45,13 +40,7 @@ from searchengine.indexer.storage.files import PASSAGES
 from searchengine.ingest.passages import PassageReader
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.upkeep.reindex import encode_stored
-from searchengine.upkeep.verify import (
-    COLUMN_RULES,
-    PASSAGE_RULES,
-    UNPLACED,
-    differing_rows,
-    verify,
-)
+from searchengine.upkeep.verify import COLUMN_RULES, PASSAGE_RULES, UNPLACED, differing_rows, verify
 
 _NEEDED = ("encoder", "index", "tokenizer", "passages")  # settings that are not removed
 _MAX_NAMES = 20  # documents named in a report; the others are counted

@@ -25,13 +25,7 @@ from searchengine.indexer.building import Progress
 from searchengine.indexer.config import SegmentConfig
 from searchengine.indexer.search.scoring import Allowed
 from searchengine.indexer.segment import Segment
-from searchengine.indexer.tuning.tune import (
-    Goal,
-    Tuning,
-    check_queries,
-    queries_needed,
-    tune,
-)
+from searchengine.indexer.tuning.tune import Goal, Tuning, check_queries, queries_needed, tune
 
 DESCRIBED = ("questions", "mode", "figures")
 """What the setting of a map says of it, beside the matrix."""

@@ -7,13 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from searchengine.indexer.config import (
-    FLAT_BELOW,
-    Code,
-    RotationKind,
-    SegmentConfig,
-    Structure,
-)
+from searchengine.indexer.config import FLAT_BELOW, Code, RotationKind, SegmentConfig, Structure
 from searchengine.indexer.errors import SegmentConfigError, SegmentError
 from searchengine.indexer.storage.files import FileEntry, Manifest
 

@@ -10,10 +10,7 @@ import numpy as np
 import pytest
 
 from searchengine.indexer.segment import Segment, SegmentConfig
-from searchengine.indexer.threads import (
-    ThreadBudget,
-    threads,
-)
+from searchengine.indexer.threads import ThreadBudget, threads
 
 
 @pytest.mark.parametrize("limit", [1, 3, 7])

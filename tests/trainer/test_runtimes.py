@@ -19,10 +19,7 @@ from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.tokens import Vectors
 from searchengine.trainer.native import library
 from searchengine.trainer.runtimes import runtime_config
-from searchengine.trainer.runtimes.runtime_config import (
-    RuntimeConfig,
-    choose,
-)
+from searchengine.trainer.runtimes.runtime_config import RuntimeConfig, choose
 
 TEXTS = ["a whale sings", "", "x", "the dog sleeps in the house near the sea " * 9, "고래 🐋 ½"]
 needs_kernel = pytest.mark.skipif(not library.levels(), reason="the kernel is not compiled")

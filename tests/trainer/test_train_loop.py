@@ -18,11 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from searchengine.trainer.encoder import Encoder
-from searchengine.trainer.errors import (
-    ConfigError,
-    ModelError,
-    TrainingError,
-)
+from searchengine.trainer.errors import ConfigError, ModelError, TrainingError
 from searchengine.trainer.training import checkpoint, loop, objectives
 from searchengine.trainer.training.judging import Measure
 from searchengine.trainer.training.loop import Report, postponed_signals, train

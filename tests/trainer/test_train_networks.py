@@ -7,12 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    ModernBertConfig,
-    ModernBertModel,
-    T5Config,
-    T5EncoderModel,
-)
+from transformers import ModernBertConfig, ModernBertModel, T5Config, T5EncoderModel
 
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ConfigError

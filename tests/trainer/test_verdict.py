@@ -21,24 +21,12 @@ from searchengine.trainer.errors import ConfigError, DataError, TrainingWarning
 from searchengine.trainer.evaluation.sts import StsTask, sts_tasks
 from searchengine.trainer.model.modules import Classifier
 from searchengine.trainer.training.examples import Row, Split, identity, read_sts
-from searchengine.trainer.training.judging import (
-    MIN_ITEMS,
-    MIN_LABELS,
-    hold_out,
-)
+from searchengine.trainer.training.judging import MIN_ITEMS, MIN_LABELS, hold_out
 from searchengine.trainer.training.loop import Report, train
 from searchengine.trainer.training.result import PRIOR_LABELS
 from searchengine.trainer.training.train_config import TrainConfig
 from searchengine.trainer.training.training_model import CS, C, chosen_c, fit_classifier
-from tests.trainer.test_train_loop import (
-    LAYER,
-    NOUNS,
-    VERBS,
-    config,
-    rising,
-    scripted,
-    weights,
-)
+from tests.trainer.test_train_loop import LAYER, NOUNS, VERBS, config, rising, scripted, weights
 
 pytestmark = pytest.mark.filterwarnings("ignore::searchengine.trainer.errors.TrainingWarning")
 __all__ = ["config"]  # a fixture

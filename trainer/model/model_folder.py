@@ -20,13 +20,7 @@ from searchengine.trainer.model.layout import (
     model_stages,
     transformer_settings,
 )
-from searchengine.trainer.model.modules import (
-    Classifier,
-    Dense,
-    Normalize,
-    Pooling,
-    SentenceModule,
-)
+from searchengine.trainer.model.modules import Classifier, Dense, Normalize, Pooling, SentenceModule
 from searchengine.trainer.model.network import keep_first_layers, quiet, read_transformer
 from searchengine.trainer.model.tokens import Description, Tokenization
 from searchengine.trainer.sources.source import CHECKPOINT, RUNS, Source

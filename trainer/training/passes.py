@@ -16,12 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from searchengine.trainer.encoder import Encoder, Role
 from searchengine.trainer.model.modules import Batch
-from searchengine.trainer.model.tokens import (
-    Ids,
-    TokenIds,
-    Tokenization,
-    token_budget_batches,
-)
+from searchengine.trainer.model.tokens import Ids, TokenIds, Tokenization, token_budget_batches
 from searchengine.trainer.runtimes.runtime_config import Precision
 from searchengine.trainer.runtimes.torch_runtime import pick_precision, token_budget
 from searchengine.trainer.training.processes import Processes

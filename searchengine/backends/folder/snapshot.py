@@ -316,7 +316,7 @@ class Snapshot(contract.Snapshot):
     @property
     def shortlist(self) -> int:
         """The most rows that a segment is configured to score at full width."""
-        return max((segment.config.reranked for segment in self.segments.values()), default=1)
+        return max((segment.reranked for segment in self.segments.values()), default=1)
 
     def sizes(self) -> dict[str, Any]:
         segments = self.segments.values()

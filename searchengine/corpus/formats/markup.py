@@ -23,14 +23,7 @@ from lxml import etree
 
 from searchengine.corpus.documents import plain_fields
 from searchengine.corpus.formats import attempt
-from searchengine.corpus.text_files import (
-    Parts,
-    Text,
-    bad,
-    decode,
-    json_object,
-    read_bytes,
-)
+from searchengine.corpus.text_files import Parts, Text, bad, decode, json_object, read_bytes
 
 _LEFT_OUT = set(
     "script style template noscript iframe object audio video canvas noframes datalist rt rp title "

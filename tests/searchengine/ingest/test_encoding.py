@@ -5,12 +5,7 @@ from typing import Any
 
 import pytest
 from conftest import WordLengths
-from cut_documents import (
-    DOCUMENTS,
-    EXACT,
-    Words,
-    keys,
-)
+from cut_documents import DOCUMENTS, EXACT, Words, keys
 
 from searchengine import SearchEngine
 from searchengine.encoders.loading import load_built_by

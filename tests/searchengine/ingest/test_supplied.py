@@ -16,12 +16,7 @@ from hypothesis import strategies as st
 from searchengine import SearchEngine
 from searchengine.corpus.files import read_corpus
 from searchengine.corpus.text_files import read_jsonl
-from searchengine.errors import (
-    CollectionError,
-    CorpusError,
-    EncoderMismatch,
-    QueryError,
-)
+from searchengine.errors import CollectionError, CorpusError, EncoderMismatch, QueryError
 from searchengine.indexer.arrays import BLOCK_ROWS
 from searchengine.upkeep.repair import repair
 

@@ -7,16 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cut_documents import (
-    DOCUMENTS,
-    EXACT,
-    NEAR,
-    Words,
-    brute_force,
-    check,
-    collection,
-    keys,
-)
+from cut_documents import DOCUMENTS, EXACT, NEAR, Words, brute_force, check, collection, keys
 from hypothesis import given
 from hypothesis import strategies as st
 from word_oracle import bm25

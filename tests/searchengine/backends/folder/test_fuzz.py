@@ -9,15 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fuzz_targets import (
-    CSV_TOKENS,
-    JSON_TOKENS,
-    LONGEST_MESSAGE,
-    TARGETS,
-    emptied,
-    segment,
-    signed,
-)
+from fuzz_targets import CSV_TOKENS, JSON_TOKENS, LONGEST_MESSAGE, TARGETS, emptied, segment, signed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
