@@ -47,7 +47,7 @@ MUTANTS = [
         "indexer/search/scoring.py",
         "order = np.lexsort((rows, -scores), axis=1)[:, :k]",
         "order = np.lexsort((rows, scores), axis=1)[:, :k]",
-        [CONTRACT, "tests/indexer/test_rerank.py"],
+        [CONTRACT, "tests/indexer/test_cascade.py"],
     ),
     Mutant(
         "off-by-one row",

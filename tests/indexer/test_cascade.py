@@ -1,6 +1,7 @@
 """Shortlist and scores in one native call, against the two steps that can be looked at."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,10 +9,10 @@ import pytest
 from clustered import clustered, overlap
 
 from searchengine.indexer.arrays import prefix, unit_rows
-from searchengine.indexer.errors import SegmentError
+from searchengine.indexer.errors import SegmentError, VectorError
 from searchengine.indexer.native.library import faiss
 from searchengine.indexer.search import cascade
-from searchengine.indexer.search.scoring import SearchResult
+from searchengine.indexer.search.scoring import SearchResult, merge, rerank
 from searchengine.indexer.segment import Segment, SegmentConfig
 
 DIM = 48
@@ -137,6 +138,42 @@ def test_a_walk_that_strands_is_completed(folder: Path, structure: str) -> None:
             assert np.isin(found.rows, allowed).all()
             assert all(len({*line}) == k for line in found.rows)
             assert np.isfinite(found.scores).all()
+
+
+class Store:
+    """Rows in memory."""
+
+    def __init__(self, rows: np.ndarray) -> None:
+        self.rows, self.dim = rows.astype(np.float32), rows.shape[1]
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        return self.rows[rows]
+
+
+def test_scores_of_a_shortlist_by_hand() -> None:
+    store = Store(np.array([[1, 0], [0, 1], [0.6, 0.8], [0.8, 0.6]]))
+    queries = np.array([[1, 0], [0, 1]], np.float32)
+    found = rerank(store, queries, np.array([[3, 0, 2, -1], [-1, 1, -1, 2]]), 3)
+    assert found.rows.tolist() == [[0, 3, 2], [1, 2, -1]]
+    np.testing.assert_array_equal(
+        found.scores, np.array([[1, 0.8, 0.6], [1, 0.8, -np.inf]], np.float32)
+    )
+    assert found.rows.dtype == np.int64 and found.scores.dtype == np.float32
+
+
+def test_merging_numbers_rows_from_their_bases() -> None:
+    first = SearchResult(np.array([[4, 0, -1]]), np.array([[0.9, 0.5, -np.inf]], np.float32))
+    second = SearchResult(np.array([[2, 1]]), np.array([[0.9, 0.7]], np.float32))
+    both = merge([first, second], [0, 100], 5)
+    assert both.rows.tolist() == [[4, 102, 101, 0, -1]]
+    np.testing.assert_array_equal(
+        both.scores, np.array([[0.9, 0.9, 0.7, 0.5, -np.inf]], np.float32)
+    )
+    assert merge([second, first], [100, 0], 2).rows.tolist() == [[4, 102]]
+    exact = replace(first, exact=True)
+    assert merge([exact, exact], [0, 10], 1).exact and not merge([exact, second], [0, 10], 1).exact
+    with pytest.raises(VectorError, match="1 results with 2 bases"):
+        merge([first], [0, 1], 3)
 
 
 # --- filters -----------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
+import faiss
 import numpy as np
 import pytest
 from clustered import clustered, overlap
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from searchengine.indexer.arrays import RowNumbers, prefix, unit_rows
 from searchengine.indexer.config import Code, RotationKind, Storage, Structure
 from searchengine.indexer.errors import SegmentConfigError, SegmentError, VectorError
+from searchengine.indexer.search.cascade import open_coarse
 from searchengine.indexer.search.scoring import Allowed
 from searchengine.indexer.segment import Segment, SegmentConfig
 from searchengine.indexer.storage.files import PASSAGES
@@ -83,6 +85,18 @@ def test_more_shortlist_never_hurts_when_flat(
     low = flat.search(query, 5, shortlist=small).scores
     high = flat.search(query, 5, shortlist=small + more).scores
     assert (high >= low).all()
+
+
+@pytest.mark.parametrize("code", Code)
+def test_ties_go_to_the_lower_row_also_where_a_shortlist_is_cut(tmp_path: Path, code: Code) -> None:
+    """1,600 rows but only 16 different ones: every cut goes through a tie."""
+    rows, query = np.tile(np.eye(16), (100, 1)), unit_rows(np.linspace(1, 0.5, 16)[None])
+    by_score = np.concatenate([np.arange(100) * 16 + i for i in range(16)])
+    plain = SegmentConfig(prefix=16, code=code, rotation="identity")  # type: ignore[arg-type]
+    with Segment.build(tmp_path / "s", rows, plain) as segment:
+        for size in (1, 30, 99, 100, 400, 1500):
+            found = segment.shortlist(query, size)
+            assert found[0].tolist() == by_score[:size].tolist() and found.dtype == np.int64
 
 
 # --- what the vectors look like ----------------------------------------------------------------
@@ -177,6 +191,14 @@ def test_one_flipped_bit_is_named(victim: Path, name: str, place: float) -> None
         Segment.open(victim).close()  # its rows are only mapped: `verified` is what reads them
     with pytest.raises(SegmentError, match=name), Segment.open(victim) as segment:
         list(segment.verified())
+
+
+def test_another_kind_of_index_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "noise").write_bytes(b"IxXX" + bytes(100))
+    faiss.write_index(faiss.IndexLSH(16, 16), str(tmp_path / "lsh"))
+    for name, message in (("noise", "cannot read .*noise"), ("lsh", "lsh must .* got IndexLSH")):
+        with pytest.raises(SegmentError, match=message):
+            open_coarse(tmp_path / name)
 
 
 def test_no_segment_and_a_closed_one_say_so(victim: Path) -> None:

@@ -1,32 +1,39 @@
-"""Near duplicates, listed."""
+"""Near duplicates, listed, against a plain loop over all pairs."""
 
-from typing import Any
+from pathlib import Path
 
+import numpy as np
 import pytest
-from test_paging import COUNT, Row, created, documents
 
 from searchengine import SearchEngine
 
-OF_ANOTHER = COUNT // 10  # of `documents`, the last ones have the texts of the first
+COUNT, DIM = 1300, 80  # so many that pairs are passed over by a bound of their cosine
 
 
-@pytest.fixture(scope="module", params=["exact", "hnsw"])
-def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with created(request.param, tmp_path_factory) as engine:
-        engine.add(documents()[:700])
-        engine.add(documents()[700:])
-        yield engine
+def clustered() -> np.ndarray:
+    """Unit rows around a few centres, some of them equal."""
+    rng = np.random.default_rng(0)
+    centres = rng.standard_normal((COUNT // 6, DIM))
+    noise = rng.standard_normal((COUNT, DIM)) * rng.choice([0, 0.1, 0.3], (COUNT, 1))
+    rows = centres[rng.integers(0, len(centres), COUNT)] + noise
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def test_groups_of_all_documents(engine: SearchEngine) -> None:
-    groups = engine.duplicates(0.999)
-    same: dict[bytes, list[str]] = {}
-    for document in engine:  # some texts that differ have one vector
-        same.setdefault(Row().encode([document.text]).tobytes(), []).append(document.key)
-    expected = [tuple(keys) for keys in same.values() if len(keys) > 1]
-    assert sorted(group.keys for group in groups) == sorted(expected)
-    assert len(groups) >= OF_ANOTHER // 2
-    assert all(group.cosines == pytest.approx([1] * len(group.keys)) for group in groups)
-    done: list[int] = []
-    engine.duplicates(progress=lambda number, total: done.append(number))
-    assert sum(done) == COUNT
+@pytest.mark.parametrize("above", [0.3, 0.95, 1 - 1e-6])
+def test_groups_are_those_of_all_pairs(tmp_path: Path, above: float) -> None:
+    """A document joins the first of the groups whose first document is as near as that."""
+    rows = clustered()
+    with SearchEngine.create(tmp_path / "c", None, {"storage": "float32"}, dim=DIM) as engine:
+        for part in np.split(np.arange(COUNT), [700]):
+            engine.add(({"_id": i} for i in part.tolist()), rows[part])
+        done: list[int] = []
+        groups = engine.duplicates(above, progress=lambda number, total: done.append(number))
+    cosines, expected = rows @ rows.T, dict[int, list[int]]()
+    for i in range(COUNT):
+        near = (first for first in expected if cosines[first, i] >= above)
+        expected.setdefault(next(near, i), []).append(i)
+    members = [each for each in expected.values() if len(each) > 1]
+    assert [group.keys for group in groups] == [tuple(map(str, each)) for each in members]
+    assert len(groups) > 20 and sum(done) == COUNT
+    for group, each in zip(groups, members, strict=True):
+        assert group.cosines == pytest.approx(cosines[each[0], each], abs=1e-5)
