@@ -22,7 +22,7 @@ from searchengine.backends import entries as entries
 from searchengine.backends import limits as limits
 from searchengine.backends.contract import Backend
 from searchengine.backends.filters.parser import field_name as field_name
-from searchengine.backends.folder.database import inherit
+from searchengine.backends.folder.database import after_fork
 from searchengine.backends.limits import Deadline
 from searchengine.backends.mode import Mode as Mode
 from searchengine.backends.opening import create_backend, exists, is_url, open_backend
@@ -103,7 +103,7 @@ class SearchEngine:
         self.collection = collection
         self._encoder = CollectionEncoder(collection, encoder, runtime)
         self._is_undecided = False  # whether the first documents may change the encoder
-        inherit(self, SearchEngine._leave_to_parent)
+        after_fork[self] = SearchEngine._leave_to_parent
 
     def _leave_to_parent(self) -> None:
         """In a forked child: locks, threads and sockets are the parent's, so nothing is used."""

@@ -9,6 +9,7 @@ from typing import Any
 from searchengine.backends.filters import sqlite as fields
 from searchengine.backends.filters.parser import parse
 from searchengine.backends.filters.sqlite import compile_sql
+from searchengine.backends.filters.tree import moment
 
 TABLE = """CREATE TABLE documents (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE,
     title TEXT NOT NULL, text TEXT NOT NULL, metadata TEXT NOT NULL)"""
@@ -19,7 +20,7 @@ def collection(records: Sequence[dict[str, Any]], *names: str) -> sqlite3.Connec
     db = sqlite3.connect(":memory:", isolation_level=None)
     # What SQLite allows where nobody raised its limits.
     db.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 32_766)
-    fields.register(db)
+    db.create_function("moment", 1, moment)
     db.execute(TABLE)
     for statement in fields.SCHEMA:
         db.execute(statement)

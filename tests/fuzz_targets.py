@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from searchengine.backends.filters.parser import parse
-from searchengine.backends.filters.sqlite import compile_sql, register
+from searchengine.backends.filters.sqlite import compile_sql
+from searchengine.backends.filters.tree import moment
 from searchengine.corpus.files import Unread, count_records, read_corpus
 from searchengine.errors import CorpusError, SearchEngineError
 from searchengine.indexer.config import SegmentConfig
@@ -113,7 +114,7 @@ FILTERS = [
 @cache
 def _metadata() -> sqlite3.Connection:
     db = sqlite3.connect(":memory:", check_same_thread=False)
-    register(db)
+    db.create_function("moment", 1, moment)
     db.execute("CREATE TABLE documents (id INTEGER PRIMARY KEY, metadata TEXT NOT NULL)")
     values = [{}, {"year": 2016, "lang": "en", "draft": False, "a": {"b": {"c d": 1}}}, {"x": None}]
     db.executemany(

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from searchengine.backends.contract import EXPECTED, Scored, WordScores, has_words
-from searchengine.corpus.analyzer import Analyzer, Cut, cutter, names, normalized, runs
+from searchengine.backends.contract import EXPECTED, Scored, WordScores
+from searchengine.corpus.analyzer import Analyzer, Cut, Tokenizer, cutter, names, normalized, runs
 from searchengine.corpus.language_traits import UNSPACED_OR_KOREAN, function_words
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Doubles
@@ -226,12 +226,13 @@ Counts = Callable[[Sequence[Term], int], list[int]]
 
 def analyzer_of(settings: Mapping[str, Any]) -> Analyzer:
     """How the documents of a collection became terms. Raises QueryError: it has no words."""
-    if not has_words(settings):
+    used = Analyzer.parse(settings["tokenizer"])
+    if used.tokenizer is Tokenizer.NONE:
         raise QueryError(
             "this collection has no index of words; search with mode='vector', or index into a "
             "new collection with a tokenizer"
         )
-    return Analyzer.parse(settings["tokenizer"])
+    return used
 
 
 def search(

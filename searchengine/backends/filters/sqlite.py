@@ -7,7 +7,7 @@ Where a field is indexed on request, rows of a table are read in place of the JS
     field_contents  a view of the documents: the rows that field_values must hold
 
 The kind is SQLite's json_type. A text that is a date has a second row of the kind `date`; its
-value is the `moment` of filters.tree, a function that connections `register`. An element of an
+value is the `moment` of filters.tree, a function that connections must have. An element of an
 array has a row of the kind `item text` and so on, besides the row of the array (kind `array`, value
 0; objects have such a row too).
 
@@ -32,7 +32,6 @@ from searchengine.backends.filters.tree import (
     Value,
     condition_of,
     like_pattern,
-    moment,
 )
 
 _TYPES = {
@@ -41,11 +40,6 @@ _TYPES = {
 }
 """Kind → the results of json_type for it, where they are not the kind itself."""
 _WILDCARDS = {"%": "*", "_": "?"}
-
-
-def register(connection: sqlite3.Connection) -> None:
-    """Let a connection evaluate filters, and change documents."""
-    connection.create_function("moment", 1, moment, deterministic=True)
 
 
 def compile_sql(node: Filter, indexed: Mapping[Field, int] | None = None) -> Condition:

@@ -234,8 +234,8 @@ class Collection(Backend):
             if where is not None:
                 documents = writer.store.matching(where).tolist()
             else:
-                stored = writer.store.ids_of(keys or ())
-                documents = [number for key, number in stored.items() if still(key)]
+                stored = writer.store.known(keys or ())
+                documents = [state.id for key, state in stored.items() if still(key)]
             writer.changes.remove(documents)
         self._merge_due()
         return len(documents)

@@ -33,21 +33,21 @@ from pathlib import Path
 from random import choice, random
 from threading import RLock
 from time import monotonic, sleep
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 from weakref import WeakKeyDictionary, WeakSet
 
 from searchengine.backends import limits
-from searchengine.backends.filters.sqlite import register
+from searchengine.backends.filters.tree import moment
 from searchengine.backends.folder import schema
 from searchengine.errors import BackendUnavailable, CollectionBusy, CollectionError
 
-T = TypeVar("T")
 Identity = tuple[int, int]
 """The device and inode of a file."""
 guard = RLock()
 """Held while connections are opened or closed, and across a fork."""
 _open: WeakSet["Connection"] = WeakSet()
-_inherited: WeakKeyDictionary[Any, Callable[[Any], None]] = WeakKeyDictionary()
+after_fork: WeakKeyDictionary[Any, Callable[[Any], None]] = WeakKeyDictionary()
+"""Object → its method that every child forked from now on calls: it refuses to be used."""
 _paused = ExitStack()  # the locks that are held across a fork
 _turns: dict[Identity, Any] = {}  # of the threads of this process that write to a file
 _lost: set[Identity] = set()  # the files that the parent could write when this process was forked
@@ -75,11 +75,6 @@ class Connection(sqlite3.Connection):
                 super().close()
 
 
-def inherit(user: T, after_fork: Callable[[T], None]) -> None:
-    """Call a method of this object in every child forked from now on: it refuses to be used."""
-    _inherited[user] = after_fork
-
-
 def _pause() -> None:
     guard.acquire()
     for connection in list(_open):
@@ -102,8 +97,8 @@ def _in_child() -> None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
     _open.clear()
     _turns.clear()  # no thread is writing here
-    for user, after_fork in list(_inherited.items()):
-        after_fork(user)
+    for user, refuse in list(after_fork.items()):
+        refuse(user)
     _resume()
 
 
@@ -143,7 +138,7 @@ def connect(path: Path, mode: str) -> Connection:
             check_same_thread=False,
             factory=Connection,
         )
-    register(connection)
+    connection.create_function("moment", 1, moment, deterministic=True)
     if mode == "rwc":
         share_as_folder(path, connection)
     return connection
@@ -290,8 +285,7 @@ class Database:
                 schema.upgrade(self.connection)
 
     def _connect(self, create: bool) -> None:
-        mode = "rwc" if create else "ro" if self._read_only else "rw"
-        connection = connect(self.path, mode)
+        connection = connect(self.path, "rwc" if create else "ro" if self._read_only else "rw")
         self.connections.append(connection)
         writing = f"{_WRITING} PRAGMA journal_size_limit = {FOLDED};"
         connection.executescript(_SYNC + (_READING if self._read_only else writing))

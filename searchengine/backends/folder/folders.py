@@ -50,10 +50,6 @@ def check_name(path: Path) -> None:
         raise CollectionError(
             f"{path}: the name of a collection must be UTF-8; choose or give it another one"
         ) from None
-    except FileNotFoundError as error:  # of what a relative path is relative to
-        raise CollectionError(
-            "the current folder was removed; change to one that is there"
-        ) from error
     except (OSError, RuntimeError, ValueError) as error:  # too long, a loop of links, or a NUL
         reason = getattr(error, "strerror", None) or error
         raise CollectionError(f"{str(path)!r:.200}: {reason}; choose another path") from error

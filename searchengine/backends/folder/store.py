@@ -127,11 +127,6 @@ class Store(Database):
         with self.named_errors(), self.borrow() as connection:
             return fields.indexed(connection)
 
-    def ids_of(self, keys: Iterable[str]) -> dict[str, int]:
-        """Key → id, for the keys that are stored."""
-        sql = "SELECT key, id FROM documents WHERE key IN ({})"
-        return dict(self._rows(sql, list(dict.fromkeys(keys))))
-
     def known(self, keys: Iterable[str]) -> dict[str, Known]:
         columns = "key, id, digest, metadata, source, root, vectors"
         sql = f"SELECT {columns} FROM documents WHERE key IN ({{}})"
@@ -286,15 +281,12 @@ class Store(Database):
         return columns.astype(np.int64).reshape(-1, 4).T
 
     def _rows(
-        self, sql: str, values: Sequence[Any], before: Sequence[Any] = (), chunk: int = _CHUNK
+        self, sql: str, values: Sequence[Any], chunk: int = _CHUNK
     ) -> Iterator[tuple[Any, ...]]:
-        """The rows of a statement that ends in `IN ({})`, queried in chunks that SQLite can bind.
-
-        `before`: parameters that come before the list. `chunk`: values a statement.
-        """
+        """The rows of a statement that ends in `IN ({})`, for `chunk` values at a time."""
         for start in range(0, len(values), chunk):
             part = values[start : start + chunk]
-            yield from self.read(sql.format(", ".join("?" * len(part))), (*before, *part))
+            yield from self.read(sql.format(", ".join("?" * len(part))), part)
 
 
 class Changes:
@@ -310,12 +302,6 @@ class Changes:
             raise self.store.damaged(f"the next id of {kind} is missing")
         return int(found[0][0])
 
-    def take(self, kind: str, count: int = 1) -> int:
-        """Take new ids, one after the other; returns the first."""
-        first = self.next_id(kind)
-        self._skip(kind, first + count)
-        return first
-
     def _skip(self, kind: str, following: int) -> None:
         """Go on with the id `following`, unless a larger one is next."""
         self._many("UPDATE ids SET next = max(next, ?) WHERE kind = ?", [(following, kind)])
@@ -329,7 +315,8 @@ class Changes:
         """
         replaced = [known[e.document.key].id for e in entries if e.document.key in known]
         self._delete_rows(replaced)
-        free = self.take("documents", len(entries) - len(replaced))
+        free = self.next_id("documents")
+        self._skip("documents", free + len(entries) - len(replaced))
         numbers, rows = [], []
         for entry in entries:
             document, before = entry.document, known.get(entry.document.key)

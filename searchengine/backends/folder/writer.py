@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from searchengine.backends.contract import Ids
 from searchengine.backends.folder.folders import (
@@ -35,7 +34,6 @@ from searchengine.indexer.search.scoring import Allowed
 from searchengine.indexer.segment import Segment, SegmentConfig
 from searchengine.indexer.storage.files import sync_folder
 
-Vectors = npt.NDArray[np.float32]
 OpenSegment = Callable[[SegmentRow], Segment]
 Measured = Mapping[SegmentRow, tuple[Segment, Allowed | None]]
 """Segments that were measured, each with the rows that could be found; None for all."""

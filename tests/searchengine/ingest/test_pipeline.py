@@ -212,8 +212,8 @@ def test_however_it_is_divided_each_passage_has_its_vector(
 
 def _by_id(store: Any) -> dict[int, Any]:
     every = store.documents(store.ids_after(-1, None, 1 << 40))
-    ids = store.ids_of([each.key for each in every])
-    return {ids[each.key]: each for each in every}
+    states = store.known([each.key for each in every])
+    return {states[each.key].id: each for each in every}
 
 
 @pytest.mark.parametrize("change", [

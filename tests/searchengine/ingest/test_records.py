@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from conftest import WordLengths
 
+from searchengine.backends.entries import ids_of
 from searchengine.corpus.documents import Document, LeftOut, as_documents
 from searchengine.engine import SearchEngine
 from searchengine.errors import CorpusError, EmptyCorpus, QueryError
@@ -28,7 +29,7 @@ def engine(tmp_path: Path) -> Iterator[SearchEngine]:
 
 def metadata(engine: SearchEngine, key: str) -> dict[str, Any]:
     with engine.collection.reading() as snapshot:
-        (document,) = snapshot.store.documents(snapshot.store.ids_of([key]).values())
+        (document,) = snapshot.documents(ids_of(snapshot, [key]).values())
     return dict(document.metadata)
 
 

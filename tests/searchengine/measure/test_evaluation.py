@@ -12,6 +12,7 @@ from conftest import WordLengths
 from cut_documents import Words
 
 from searchengine import SearchEngine
+from searchengine.backends.entries import ids_of
 from searchengine.errors import CorpusError, QueryError
 from searchengine.indexer.arrays import prefix
 from searchengine.indexer.segment import SegmentConfig
@@ -235,5 +236,5 @@ def test_rows_are_compared_with_the_baseline() -> None:
 
 def _texts(engine: SearchEngine, keys: list[str]) -> dict[str, str]:
     with engine.collection.reading() as snapshot:
-        found = snapshot.store.documents(snapshot.store.ids_of(keys).values())
+        found = snapshot.documents(ids_of(snapshot, keys).values())
         return {document.key: document.text for document in found}

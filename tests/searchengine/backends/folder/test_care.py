@@ -11,7 +11,7 @@ import pytest
 from conftest import WordLengths
 
 from searchengine import SearchEngine
-from searchengine.backends.filters.sqlite import register
+from searchengine.backends.filters.tree import moment
 from searchengine.errors import CollectionError
 
 DOCUMENTS: list[dict[str, Any]] = [
@@ -84,7 +84,7 @@ def test_verify_finds_what_does_not_agree(
     engine.verify()
     engine.close()
     with sqlite3.connect(path / "documents.db") as db:
-        register(db)
+        db.create_function("moment", 1, moment)
         db.executescript(f"PRAGMA foreign_keys = OFF; {damage}")
     db.close()
     with (

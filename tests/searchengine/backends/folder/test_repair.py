@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from conftest import REPOSITORY, WordLengths
 
 from searchengine import SearchEngine
-from searchengine.backends.filters.sqlite import register
+from searchengine.backends.filters.tree import moment
 from searchengine.cli import cli
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch
 from searchengine.indexer.storage.files import _checksum
@@ -107,7 +107,7 @@ def in_segment(number: int, name: str, act: Callable[[Path], object]) -> Callabl
 def sql(*statements: str) -> Callable[[Path], object]:
     def act(path: Path) -> None:
         with closing(sqlite3.connect(path / "documents.db")) as db:
-            register(db)
+            db.create_function("moment", 1, moment)
             for statement in statements:
                 db.execute(statement)
             db.commit()
