@@ -28,7 +28,7 @@ from searchengine.backends.folder.folders import (
     open_committed,
     remove_unnamed,
 )
-from searchengine.backends.folder.store import WORKS, Changes, SegmentRow, Store
+from searchengine.backends.folder.store import Changes, SegmentRow, Store
 from searchengine.backends.folder.writer import writing
 from searchengine.backends.mode import Mode
 from searchengine.backends.opening import is_url, name_of
@@ -215,14 +215,15 @@ class _Tables:
         for name, fault in faults.items():
             if name in _NEEDED:
                 raise self._store.damaged(f"in its settings: {name}: {fault}")
-            self._remove("settings", "name", name, fault)
+            self._store.connection.execute("DELETE FROM settings WHERE name = ?", (name,))
+            self.damage.append(f"settings: {name}: {fault} → removed")
         if "mode" in faults and has_words(self.settings):
             self._changes.set("mode", Mode.HYBRID)
-        for row in self._store.read(WORKS):
-            try:
-                self._store.work_of(row)
-            except CollectionError:
-                self._remove("pending", "id", row[0], "makes no sense")
+        try:
+            self._store.works()
+        except CollectionError:
+            self._store.connection.execute("DELETE FROM pending")
+            self.damage.append("pending: the reindex makes no sense → removed")
 
     def _mend_columns(self) -> None:
         """Have columns hold what they must, and digests follow the texts that are stored."""
@@ -292,10 +293,6 @@ class _Tables:
         for statement in _ORPHANS:
             self._store.connection.execute(statement)
         self._changes.set("tombstones_id", uuid4().hex)
-
-    def _remove(self, table: str, column: str, name: object, fault: str) -> None:
-        self._store.connection.execute(f"DELETE FROM {table} WHERE {column} = ?", (name,))
-        self.damage.append(f"{table}: {name}: {fault} → removed")
 
     def _lose(self, what: str, documents: set[int]) -> None:
         """Note a damage that documents have lost vectors by, if they are still stored."""

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import numpy as np
@@ -49,8 +49,7 @@ class SegmentRow:
         return passages[low:high] - self.base
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """A row of the table `pending`: a reindex, which outlives a commit.
 
     Attributes:
@@ -60,12 +59,6 @@ class Work:
 
     folder: str
     details: Mapping[str, Any]
-
-
-REINDEX = "reindex"
-"""The kind of work that may be pending."""
-WORKS = "SELECT id, kind, folder, details FROM pending"
-"""Reads the unfinished works."""
 
 
 class Store(Database):
@@ -232,23 +225,16 @@ class Store(Database):
 
     def works(self) -> list[Work]:
         """The unfinished works, by id. Raises CollectionError for one that makes no sense."""
-        return [*map(self.work_of, self.read(WORKS))]
-
-    def work_of(self, row: tuple[Any, ...]) -> Work:
-        """The work of a row of WORKS. Raises CollectionError for one that makes no sense."""
-        number, kind, folder, stored = row
-        with suppress(AttributeError, LookupError, TypeError, ValueError):
-            details = json.loads(stored)
-            is_named = isinstance(folder, str) and {"by", "started"} <= details.keys()
-            if (
-                kind == REINDEX
-                and is_named
-                and "encoder" not in setting_faults(details["settings"])
-            ):
-                return Work(folder, details)
-        raise self.damaged(
-            f"pending work {number} must be a reindex by an encoder, with who started it and when"
-        )
+        works = list[Work]()
+        for folder, stored in self.read("SELECT folder, details FROM pending ORDER BY id"):
+            with suppress(AttributeError, LookupError, TypeError, ValueError):
+                details = json.loads(stored)
+                is_named = {"by", "started"} <= details.keys()
+                if is_named and "encoder" not in setting_faults(details["settings"]):
+                    works.append(Work(str(folder), details))
+                    continue
+            raise self.damaged("pending work must be a reindex, with its encoder, start and author")
+        return works
 
     def describe(self, work: Work) -> str:
         """A sentence about a reindex: its progress, and the process that does it."""
@@ -406,8 +392,8 @@ class Changes:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         by = f"{socket.gethostname()}:{os.getpid()}"
         details = json.dumps({"settings": settings, "by": by, "started": now})
-        sql = "INSERT INTO pending (kind, folder, details) VALUES (?, ?, ?)"
-        self.store.execute(sql, (REINDEX, folder, details))
+        sql = "INSERT INTO pending (kind, folder, details) VALUES ('reindex', ?, ?)"
+        self.store.execute(sql, (folder, details))
 
     def end_work(self, folder: str) -> None:
         """Remove the work of a folder from the table."""
