@@ -187,8 +187,8 @@ def checked_key(key: object) -> str:
     """A key as it is stored: a text, or the digits of a whole number. Raises QueryError."""
     if (number := integer(key)) is not None:
         return str(number)
-    if not isinstance(key, str) or any("\ud800" <= character <= "\udfff" for character in key):
-        raise QueryError(f"a key must be text in UTF-8, or a whole number, got {key!r:.80}")
+    if not isinstance(key, str) or any(c == "\0" or "\ud800" <= c <= "\udfff" for c in key):
+        raise QueryError(f"a key must be text in UTF-8 without U+0000 or a number, got {key!r:.80}")
     return key
 
 

@@ -55,7 +55,6 @@ from searchengine.backends.postgresql.snapshot import (
     PostgresSnapshot,
     State,
     known_of,
-    storable_keys,
     vector_of,
 )
 from searchengine.corpus.analyzer import DEFAULT, Analyzer, Tokenizer
@@ -280,7 +279,7 @@ class PostgresCollection(Backend):
         def work(connection: Connection, _: str) -> int:
             matches, values = condition(where)
             if keys is not None:
-                matches, values = "key = ANY(%s)", (storable_keys(keys),)
+                matches, values = "key = ANY(%s)", ([*keys],)
             sql = f"DELETE FROM documents WHERE {matches} RETURNING tokens"
             gone = connection.execute(sql, values).fetchall()
             counted = -len(gone), -sum(tokens for (tokens,) in gone)

@@ -391,12 +391,7 @@ class PostgresSnapshot(Snapshot):
 def known_of(keys: Iterable[str]) -> Statement:
     """Reads the stored state of documents: the key, and what Known has."""
     columns = "key, id, digest, metadata::text, source::text, root, vectors"
-    return f"SELECT {columns} FROM documents WHERE key = ANY(%s)", (storable_keys(keys),)
-
-
-def storable_keys(keys: Iterable[str]) -> list[str]:
-    """The keys that PostgreSQL can store."""
-    return [key for key in keys if "\0" not in key]
+    return f"SELECT {columns} FROM documents WHERE key = ANY(%s)", ([*keys],)
 
 
 def _query(term: Term) -> str:

@@ -109,8 +109,9 @@ def test_a_question_as_a_vector(engine: SearchEngine) -> None:
         engine.explain(QUESTION, "none")
     with pytest.raises(QueryError, match="mode text needs questions"):
         engine.explain(vector, "d3", mode="text")
-    with pytest.raises(QueryError, match="a key must be text"):
-        engine.explain(QUESTION, 1.5)  # type: ignore[arg-type]
+    for key in (1.5, "a\0"):
+        with pytest.raises(QueryError, match="a key must be text"):
+            engine.explain(QUESTION, key)  # type: ignore[arg-type]
     with pytest.raises(QueryError, match="the query is empty"):
         engine.explain(" ", "d3")
     with pytest.raises(FilterError):
