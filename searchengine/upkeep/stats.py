@@ -14,7 +14,7 @@ from searchengine.indexer.config import ALL_ROWS, SegmentConfig, Structure
 from searchengine.upkeep.tuning import DESCRIBED
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
     """Size and settings of a collection.
 
@@ -45,9 +45,9 @@ class Stats:
     path: str
     documents: int
     passages: int
-    segments: int
-    tombstones: int
-    commit: int
+    segments: int = 0
+    tombstones: int = 0
+    commit: int = 0
     cut: Mapping[str, Any] | None
     tokenizer: str
     mode: str

@@ -19,7 +19,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from itertools import islice, product
+from itertools import islice
 from typing import Any, Self
 from uuid import uuid4
 
@@ -120,8 +120,6 @@ _BUILD = (
     "SET LOCAL min_parallel_table_scan_size = 0",
     f"CREATE INDEX {GRAPH} ON prefixes USING hnsw (prefix halfvec_ip_ops)",
 )
-_INDEXES = {"field": "fields", "date": "dates"}
-"""Those of a metadata field, for comparisons: the beginning of the name → the column."""
 _REFERENCE = "ALTER TABLE prefixes ADD FOREIGN KEY (passage) REFERENCES passages ON DELETE CASCADE"
 """On a cluster of Citus each node has some of the passages, with a graph of them."""
 _DOCUMENT = {
@@ -296,11 +294,12 @@ class PostgresCollection(Backend):
             changed = dict(values)
             known = self._current(connection, revision).settings.get(FIELDS, ())
             if missing := [name for name in dict.fromkeys(wanted) if name not in known]:
-                for name, (kind, column) in product(missing, _INDEXES.items()):
+                create = sql.SQL("CREATE INDEX {} ON documents (({} -> {}))")
+                for name in missing:
                     steps = sql.SQL(" -> ").join(map(sql.Literal, field_named(name)))
-                    create = sql.SQL("CREATE INDEX {} ON documents (({} -> {}))")
-                    named = sql.Identifier(f"{kind} {name}"), sql.Identifier(column)
-                    connection.execute(create.format(*named, steps))
+                    for kind, column in (("field", "fields"), ("date", "dates")):
+                        named = sql.Identifier(f"{kind} {name}"), sql.Identifier(column)
+                        connection.execute(create.format(*named, steps))
                 connection.execute("ANALYZE documents")  # which collects those of the index
                 changed[FIELDS] = [*known, *missing]
             set_values(connection, changed)

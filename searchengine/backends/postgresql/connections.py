@@ -199,10 +199,6 @@ class Connections:
 _SENTENCES: list[tuple[Any, str, type[Exception], str]] = [
     (PoolClosed, "", CollectionError, "is closed; open it again"),
     (
-        PoolTimeout, "", BackendUnavailable,
-        "all connections are in use ({reason}); ask again later, or search from fewer threads",
-    ),
-    (
         errors.QueryCanceled, "", CollectionError,
         "{reason}; to allow more: ?options=-c%20statement_timeout%3DMILLISECONDS in the URL",
     ),
@@ -236,8 +232,8 @@ _SENTENCES: list[tuple[Any, str, type[Exception], str]] = [
     ),
     (
         _LOST, "", BackendUnavailable,
-        "cannot be reached, or was lost ({reason}); check the URL and whether the server runs, or "
-        "try again",
+        "cannot be reached, was lost, or has all connections in use ({reason}); check the URL and "
+        "whether the server runs, or try again, from fewer threads",
     ),
 ]  # fmt: skip
 """Errors by their class and words of the reason; what is raised, and what it says."""

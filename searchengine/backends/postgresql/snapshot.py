@@ -368,9 +368,6 @@ class PostgresSnapshot(Snapshot):
         waiting = "the index of vectors is not built; searches read all rows"
         return {
             "passages": passages,
-            "segments": 0,
-            "tombstones": 0,
-            "commit": 0,
             "fields": tuple(self.settings.get(FIELDS, ())),
             "shortlist": self.shortlist,
             "exact": not self._state.indexed or self.shortlist >= passages,
