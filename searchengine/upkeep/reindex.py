@@ -148,7 +148,7 @@ class FolderPlace:
         with self._collection.open_store() as store, ExitStack() as stack:
             transaction = store.transaction(self._collection.wait)
             with transaction, segments_folder(path, store), folder_errors(path, changing=True):
-                if (work := _pending(store)) is None:
+                if (work := next(iter(store.works()), None)) is None:
                     # `pending` stays: another process may be about to make a lock in it.
                     owner = Scratch(path / "pending" / uuid4().hex)
                     owner.make()
@@ -209,7 +209,7 @@ class FolderPlace:
     def discard(self) -> bool:
         """Drop the pending reindex; whether there was one. Raises CollectionBusy."""
         with self._collection.open_store() as store, store.transaction(self._collection.wait):
-            if (work := _pending(store)) is None:
+            if (work := next(iter(store.works()), None)) is None:
                 return False
             owner = _taken(self._collection.path, work)
             Changes(store).end_work(work.folder)
@@ -248,11 +248,6 @@ class FolderPlace:
                 source = folder_of(target.path, row.id)
                 built = link_segment(source, segment, linked, passages=False)
             writer.append_built(built, row.base + shift[0])
-
-
-def _pending(store: Store) -> Work | None:
-    """The pending reindex of a folder, or None."""
-    return next(iter(store.works()), None)
 
 
 def _taken(path: Path, work: Work) -> Scratch:

@@ -43,6 +43,7 @@ from searchengine.upkeep.reindex import encode_stored
 from searchengine.upkeep.verify import COLUMN_RULES, PASSAGE_RULES, UNPLACED, differing_rows, verify
 
 _NEEDED = ("encoder", "index", "tokenizer", "passages")  # settings that are not removed
+_ADVICE = "; repair it"  # the end of a message about damage begins with it
 _MAX_NAMES = 20  # documents named in a report; the others are counted
 _KEYS = "SELECT key FROM documents WHERE"
 _STORED, _SUPPLIED = "SELECT id FROM documents", "SELECT id FROM documents WHERE vectors NOT NULL"
@@ -134,13 +135,8 @@ def repair(
     except CollectionError as error:
         if isinstance(error, CollectionBusy) or exhausted(error):
             raise
-        complaint = f"{_fault(error)}; restore the folder from a backup"
+        complaint = f"{str(error).partition(_ADVICE)[0]}; restore the folder from a backup"
     return Repair(tuple(tables.damage), tuple(tables.lost), len(keys), complaint)
-
-
-def _fault(error: CollectionError) -> str:
-    """What a message says, without the advice to repair."""
-    return str(error).partition("; repair it")[0]
 
 
 def _check_database(path: Path) -> None:
@@ -197,11 +193,11 @@ class _Tables:
                     self._forget()
                 return [key for (key,) in self._store.read(f"{_KEYS} digest = x'' ORDER BY id")]
         except CollectionError as error:
-            if "; repair it" not in str(error):  # a full disk, a permission, another version
+            fault, advice, _ = str(error).partition(_ADVICE)
+            if not advice:  # a full disk, a permission, another version
                 raise
             way_out = "restore the folder from a backup, or index the documents again"
-            message = f"{_fault(error)}, and nothing was changed; {way_out}"
-            raise CollectionError(message) from error
+            raise CollectionError(f"{fault}, and nothing was changed; {way_out}") from error
 
     def _mend_settings(self) -> None:
         """Remove settings and works that make no sense. CollectionError for those needed."""

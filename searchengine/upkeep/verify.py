@@ -23,12 +23,10 @@ _TRIES = 20  # segments may be replaced between the opening of a commit and that
 _ROWS_READ = 1 << 16  # passages compared at a time
 
 
-def _is_object(column: str) -> str:
-    is_json = f"typeof({column}) = 'text' AND json_valid({column})"
-    return f"(iif({is_json}, json_type({column}), '') = 'object')"
-
-
-_METADATA, _SOURCE = _is_object("metadata"), _is_object("source")
+_METADATA, _SOURCE = (
+    f"(iif(typeof({column}) = 'text' AND json_valid({column}), json_type({column}), '') = 'object')"
+    for column in ("metadata", "source")
+)
 _NO_OBJECT = f"NOT {_METADATA} OR source NOT NULL AND NOT {_SOURCE}"
 UNPLACED = "NOT EXISTS (SELECT 1 FROM segments WHERE passages.id BETWEEN base AND base + rows - 1)"
 """Of passages: no segment has a row for them."""
@@ -68,13 +66,19 @@ def verify(collection: Backend) -> None:
     """Check checksums and tables, and that they agree. Raises CollectionError on a fault."""
     if not is_url(collection.path):
         folder = in_folder(collection)
-        with settled(folder, lambda row: check_segment(folder, row)) as snapshot:
+
+        def check(row: SegmentRow) -> None:
+            with open_committed(folder.path, row) as segment:
+                for _ in segment.verified():  # raises SegmentError for a file that was altered
+                    pass
+
+        with settled(folder, check) as snapshot:
             check_pages(snapshot.store, "integrity_check")
             check_tables(snapshot)
         return
-    with collection.reading() as snapshot:
-        for entries in all_entries(snapshot):
-            known = snapshot.known([entry.document.key for entry in entries])
+    with collection.reading() as commit:
+        for entries in all_entries(commit):
+            known = commit.known([entry.document.key for entry in entries])
             for entry in entries:
                 if known[entry.document.key].digest != entry.document.digest:
                     raise altered_text(collection.path, entry.document.key)
@@ -104,13 +108,6 @@ def settled(
                 continue
             yield snapshot
             return
-
-
-def check_segment(collection: Collection, row: SegmentRow) -> None:
-    """Read all files of a segment. Raises SegmentError for one that is missing or altered."""
-    with open_committed(collection.path, row) as segment:
-        for _ in segment.verified():
-            pass
 
 
 def check_pages(store: Store, pragma: str) -> None:
