@@ -24,7 +24,7 @@ from searchengine.indexer.errors import TuneError
 from searchengine.indexer.search.scoring import Allowed
 from searchengine.indexer.segment import Segment, SegmentConfig
 from searchengine.indexer.tuning.tune import Goal, Tuning, shares, tune
-from searchengine.upkeep.tuning import check_enough, queries_of
+from searchengine.upkeep.tuning import queries_of
 
 QUERIES = 600
 
@@ -83,11 +83,9 @@ def outcome(size: int, run: int, source: str, goal: Goal, dim: int, judges: int)
         blocks = np.concatenate(list(synthetic.blocks(size)))
         with Segment.build(Path(scratch) / "s", blocks, SegmentConfig(prefix=32)) as segment:
             try:
-                check_enough(Path("rows"), size, goal, own_queries)  # type: ignore[arg-type]
-            except (QueryError, TuneError):
-                return "refused"
-            try:
                 tuned = tuned_on(segment, own_queries, goal)
+            except QueryError:
+                return "refused"
             except TuneError:
                 return "failed"
             view = segment.over(tuned.config)

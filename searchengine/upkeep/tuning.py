@@ -2,10 +2,9 @@
 
 import time
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,19 +38,6 @@ USUAL_MS = 2.0
 _TIMED = 100  # questions encoded one by one
 
 
-def check_enough(path: Path, rows: int, goal: Goal, queries: Sized | None) -> None:
-    """Raise TuneError for too few queries; without any, QueryError for too few rows to take."""
-    needed = queries_needed(goal)
-    if queries is not None:
-        check_queries(len(queries), goal)
-    elif rows < 4 * needed:
-        raise QueryError(
-            f"to show recall@{goal.k} above {goal.recall:g} with confidence {goal.confidence:g} by "
-            f"its documents, {path} needs {4 * needed} passages, got {rows}: give {needed} "
-            "queries, index more, or lower the target"
-        )
-
-
 def queries_of(
     segments: Sequence[Segment], live: Sequence[Allowed | None], goal: Goal
 ) -> tuple[Floats, list[Allowed]]:
@@ -61,13 +47,21 @@ def queries_of(
 
     Returns:
         Unit vectors (q, D) as the encoder gave them, and the other rows of each segment.
+
+    Raises QueryError if there are too few.
     """
     pairs = zip(segments, live, strict=True)
     rows = [np.arange(each.rows) if only is None else only.rows for each, only in pairs]
+    total, needed = sum(map(len, rows)), queries_needed(goal)
+    if total < 4 * needed:
+        raise QueryError(
+            f"to show recall@{goal.k} above {goal.recall:g} with confidence {goal.confidence:g} by "
+            f"its documents, a collection needs {4 * needed} passages, got {total}: give {needed} "
+            "queries, index more, or lower the target"
+        )
     bases = np.cumsum([0, *(segment.rows for segment in segments)])[:-1]
     # Queries are left out of the search, so a row of every segment stays.
     candidates = np.concatenate([ids[1:] + base for ids, base in zip(rows, bases, strict=True)])
-    total, needed = sum(map(len, rows)), queries_needed(goal)
     wanted = max(needed, total // 20, min(RESERVE * needed, total // 10))
     count = min(wanted, max(MAX_QUERIES, needed), candidates.size)
     sample = np.sort(np.random.default_rng(0).choice(candidates, count, replace=False))
@@ -93,8 +87,9 @@ def tune_collection(
     out of the new segments.
     """
     goal = goal or Goal()
+    if queries is not None:
+        check_queries(len(queries), goal)  # before they are encoded
     with collection.reading(newest=True) as snapshot:
-        check_enough(collection.path, snapshot.rows, goal, queries)
         measured, settings = _measured(snapshot), snapshot.settings
     searched = [pair for pair in measured.values() if pair[1] is None or pair[1].size]
     segments, live = [segment for segment, _ in searched], [allowed for _, allowed in searched]
