@@ -157,6 +157,50 @@ def test_filters_that_many_documents_match_use_the_index(url: str) -> None:
             connection.execute("CHECKPOINT")  # else a test that kills the server waits for it
 
 
+@pytest.mark.parametrize("rotation", ["pca", "identity"])
+def test_prefixes_are_those_of_the_rotation(url: str, rotation: str) -> None:
+    """Of all passages: those before the rotation, added, replaced and deleted after it."""
+    config = {"prefix": 8, "rotation": rotation}
+    with SearchEngine.create(url, None, config, dim=DIM) as engine:
+        engine.collection.upsert(entries(1100), finished=0)
+        engine.collection.upsert(entries(1400, seed=1)[1000:])
+        engine.delete([f"k{i}" for i in range(0, 40, 3)])
+        used: Any = engine.collection
+        matrix = np.eye(8, DIM) if rotation == "identity" else used._state.rotation
+        with used._connections.borrow() as connection:
+            rows = connection.execute(
+                "SELECT vector, prefix FROM passages JOIN prefixes ON passage = passages.id"
+            ).fetchall()
+        assert len(rows) == 1400 - 14
+        vectors, prefixes = (np.array([row[i].to_list() for row in rows]) for i in (0, 1))
+        expected = vectors @ matrix.T
+        expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+        np.testing.assert_allclose(prefixes, expected, atol=1e-3)
+        engine.verify()
+
+
+@pytest.mark.parametrize("step", ["fit", "build"])
+def test_an_interrupted_step_is_done_again(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Others search and write between."""
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    steps = {"fit": ("pca", interrupted), "build": ("_BUILD", (*collections._BUILD, "SELECT 1/0"))}
+    with monkeypatch.context() as context:
+        context.setattr(collections, *steps[step])
+        with pytest.raises((KeyboardInterrupt, CorpusError)):
+            engine.collection.upsert(entries(1100), finished=0)
+    engine.collection.refresh()
+    assert "not built" in engine.stats().pending[0]
+    assert engine.search(units(1100)[6], 1)[0].key == "k6"
+    engine.collection.upsert(entries(1103)[1100:], finished=0)
+    assert engine.stats().pending == ()
+    assert engine.search(units(1103)[1101], 1)[0].key == "k1101"
+
+
 def test_an_index_refuses_long_values(engine: SearchEngine) -> None:
     """PostgreSQL's has values of 2,700 bytes at most."""
     engine.index_fields("n", "by.day")
@@ -484,6 +528,23 @@ class Load:
         self._done.set()
         for thread in self._threads:
             thread.join(2 * DEADLINE)
+
+
+def test_readers_and_writers_go_on_while_the_graph_is_built(engine: SearchEngine) -> None:
+    engine.collection.upsert(entries(1500))
+    load = Load(engine, 2)
+    try:
+        load.wait_for(lambda: load.acknowledged)
+        engine.collection.upsert((), finished=0)
+        before = len(load.acknowledged)
+        load.wait_for(lambda: len(load.acknowledged) > before + 1)
+    finally:
+        load.stop()
+    assert load.unexpected == [] and load.failures == [] and engine.stats().pending == ()
+    assert len(engine) == 1500 + len(load.acknowledged)
+    with engine.collection._connections.borrow() as connection:
+        sql = "SELECT count(*) FROM passages JOIN prefixes ON passage = passages.id"
+        assert connection.execute(sql).fetchone() == (len(engine),)
 
 
 @pytest.mark.parametrize(("readers", "kills"), [(2, 1), pytest.param(8, 4, marks=pytest.mark.long)])
