@@ -7,9 +7,8 @@ from contextlib import closing
 from typing import Any
 
 from searchengine.backends.filters import sqlite as fields
-from searchengine.backends.filters.parser import parse
+from searchengine.backends.filters.parser import moment, parse
 from searchengine.backends.filters.sqlite import compile_sql
-from searchengine.backends.filters.tree import moment
 
 TABLE = """CREATE TABLE documents (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE,
     title TEXT NOT NULL, text TEXT NOT NULL, metadata TEXT NOT NULL)"""

@@ -18,9 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from searchengine.backends.filters.parser import parse
+from searchengine.backends.filters.parser import moment, parse
 from searchengine.backends.filters.sqlite import compile_sql
-from searchengine.backends.filters.tree import moment
 from searchengine.corpus.files import Unread, count_records, read_corpus
 from searchengine.errors import CorpusError, SearchEngineError
 from searchengine.indexer.config import SegmentConfig

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from searchengine.backends.contract import Backend, Changed, Entry, Ids, Known, Snapshot
-from searchengine.backends.filters.parser import field_name, field_named, parse
-from searchengine.backends.filters.tree import COLUMNS, fields_of
+from searchengine.backends.filters.parser import COLUMNS, field_name, field_named, fields_of, parse
 from searchengine.corpus.documents import Document, Patches, checked_patches
 from searchengine.errors import QueryError
 

@@ -7,7 +7,7 @@ Where a field is indexed on request, rows of a table are read in place of the JS
     field_contents  a view of the documents: the rows that field_values must hold
 
 The kind is SQLite's json_type. A text that is a date has a second row of the kind `date`; its
-value is the `moment` of filters.tree, a function that connections must have. An element of an
+value is the `moment` of filters.parser, a function that connections must have. An element of an
 array has a row of the kind `item text` and so on, besides the row of the array (kind `array`, value
 0; objects have such a row too).
 
@@ -21,8 +21,7 @@ import sqlite3
 from collections.abc import Mapping
 from functools import partial
 
-from searchengine.backends.filters.parser import field_named
-from searchengine.backends.filters.tree import (
+from searchengine.backends.filters.parser import (
     COLUMNS,
     Check,
     Condition,
@@ -31,6 +30,7 @@ from searchengine.backends.filters.tree import (
     Predicate,
     Value,
     condition_of,
+    field_named,
     like_pattern,
 )
 

@@ -37,7 +37,7 @@ from typing import Any, Self
 from weakref import WeakKeyDictionary, WeakSet
 
 from searchengine.backends import limits
-from searchengine.backends.filters.tree import moment
+from searchengine.backends.filters.parser import moment
 from searchengine.backends.folder import schema
 from searchengine.errors import BackendUnavailable, CollectionBusy, CollectionError
 

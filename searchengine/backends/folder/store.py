@@ -16,9 +16,8 @@ import numpy as np
 from searchengine.backends import limits
 from searchengine.backends.contract import Entry, Ids, Known, Passages, as_json, setting_faults
 from searchengine.backends.filters import sqlite as fields
-from searchengine.backends.filters.parser import field_named, parse
+from searchengine.backends.filters.parser import Condition, Field, field_named, parse
 from searchengine.backends.filters.sqlite import compile_sql, json_path
-from searchengine.backends.filters.tree import Condition, Field
 from searchengine.backends.folder.database import Database
 from searchengine.corpus.documents import Document
 from searchengine.errors import CollectionError, CorpusError

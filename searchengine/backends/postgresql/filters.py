@@ -1,7 +1,7 @@
 """Filters as conditions of PostgreSQL, over the JSONB columns `fields` and `dates`.
 
 `fields` is the metadata. `dates` is its shadow: in place of every text that is a date, the
-microsecond that it begins with (filters.tree), and nothing else. So dates are read by one
+microsecond that it begins with (filters.parser), and nothing else. So dates are read by one
 function, in Python, when a document is stored.
 
 Tests for equality and `contains` are written with @>, which the GIN index of `fields` answers.
@@ -19,8 +19,7 @@ import json
 import re
 from typing import Any
 
-from searchengine.backends.filters.parser import parse
-from searchengine.backends.filters.tree import (
+from searchengine.backends.filters.parser import (
     COLUMNS,
     Check,
     Condition,
@@ -29,6 +28,7 @@ from searchengine.backends.filters.tree import (
     condition_of,
     like_pattern,
     moment,
+    parse,
 )
 
 _NUMBERS = "'-9e131071'::jsonb"

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from postgres_server import new_url
 
 from searchengine.backends.contract import as_json
-from searchengine.backends.filters.parser import field_name, field_named, parse
+from searchengine.backends.filters.parser import Date, field_name, field_named, parse
 from searchengine.backends.filters.sqlite import compile_sql
-from searchengine.backends.filters.tree import Date
 from searchengine.errors import FilterError
 
 # --- whole numbers --------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 from conftest import WordLengths
 
 from searchengine import SearchEngine
-from searchengine.backends.filters.tree import moment
+from searchengine.backends.filters.parser import moment
 from searchengine.errors import CollectionError
 
 DOCUMENTS: list[dict[str, Any]] = [

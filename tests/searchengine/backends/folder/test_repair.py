@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from conftest import REPOSITORY, WordLengths
 
 from searchengine import SearchEngine
-from searchengine.backends.filters.tree import moment
+from searchengine.backends.filters.parser import moment
 from searchengine.cli import cli
 from searchengine.errors import CollectionBusy, CollectionError, EncoderMismatch
 from searchengine.indexer.storage.files import _checksum
