@@ -6,6 +6,7 @@ empty, leaves a field out, and is null within a list or an object; in `update` i
 """
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ _OWN = (*RESERVED, "id")
 _NOT_METADATA = "is a field of the document, not metadata"
 _EXPECTED = 'expected a Document or a mapping, {"_id": "1", "text": "…"}'
 _REMEMBERED = 1000  # entries of LeftOut, so that memory stays bounded
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _DEEPEST = 100  # levels of JSON; the limits of Python and SQLite differ between versions
 _DIGITS = 308  # that a filter's float64 holds
 
@@ -65,9 +67,7 @@ class Document:
             value = getattr(self, name)
             if not isinstance(value, str):
                 self._refuse(f"{name} must be text, got {type(value).__name__}")
-            try:
-                value.encode()
-            except UnicodeEncodeError:
+            if not is_utf8(value):
                 self._refuse(f"{name} must be valid UTF-8, got half a surrogate pair")
         if not self.key.strip():
             self._refuse("the key is empty; give every document an _id")
@@ -187,7 +187,7 @@ def checked_key(key: object) -> str:
     """A key as it is stored: a text, or the digits of a whole number. Raises QueryError."""
     if (number := integer(key)) is not None:
         return str(number)
-    if not isinstance(key, str) or any(c == "\0" or "\ud800" <= c <= "\udfff" for c in key):
+    if not isinstance(key, str) or "\0" in key or not is_utf8(key):
         raise QueryError(f"a key must be text in UTF-8 without U+0000 or a number, got {key!r:.80}")
     return key
 
@@ -219,6 +219,11 @@ def checked_patches(metadata: Patches) -> dict[str, dict[str, Any]]:
         except ValueError as error:
             raise bad(place, f"metadata {error}") from error
     return patches
+
+
+def is_utf8(text: str) -> bool:
+    """Whether UTF-8 can hold a text: it has no half of a surrogate pair."""
+    return _SURROGATE.search(text) is None
 
 
 def rows_of(records: Any) -> Iterable[object]:
@@ -271,7 +276,8 @@ def plain(value: Any, may_be_missing: bool = True, depth: int = 1) -> Any:
     `may_be_missing`: else ValueError, at any depth. `depth`: levels of the document around it.
     """
     if isinstance(value, str):
-        value.encode()
+        if not is_utf8(value):
+            raise ValueError("it is not valid UTF-8, but has half a surrogate pair")
         if "\0" in value:
             raise ValueError("it contains the character U+0000, which ends texts; remove it")
         return value

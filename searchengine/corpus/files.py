@@ -20,7 +20,7 @@ from typing import Any
 
 from pathspec import GitIgnoreSpec
 
-from searchengine.corpus.documents import Document, LeftOut
+from searchengine.corpus.documents import Document, LeftOut, is_utf8
 from searchengine.corpus.formats import LINES, TABLE, TEXT, Kind, kind_of
 from searchengine.corpus.formats.reading_process import Parser
 from searchengine.corpus.tabular import IDS, Columns, named_records, read_table
@@ -47,7 +47,7 @@ _HINTS = {".npy": "; vectors come with documents: --vectors FILE.npy", ".db": _S
 _IGNORED = "ignored by .gitignore (--no-gitignore reads them)"
 _NO_TEXT = "has no text; if it shows pictures, run OCR first, for example ocrmypdf"
 _DATABASE = "documents.db"  # a folder that holds it is a collection
-_Rules = tuple[tuple[Path, GitIgnoreSpec], ...]  # folders with a .gitignore, from above
+_Rules = tuple[tuple[Path, GitIgnoreSpec], ...]  # folders with a .gitignore, the deepest first
 
 
 def check_corpus(corpus: str | Path) -> Path:
@@ -138,8 +138,7 @@ def folder_files(folder: Path, unread: Unread, gitignore: bool = True) -> list[P
     if beir := beir_corpus(folder):
         raise bad(folder, f"has the records of {beir.name}, not a file for each document")
     if (folder / _DATABASE).is_file():
-        how = "searchengine copy writes one to another folder or server"
-        raise bad(folder, f"is a collection; {how}")
+        raise bad(folder, "is a collection; searchengine copy writes it to a folder or server")
     files = []
     for path in _walk(folder, unread, gitignore):
         if not path.is_file():
@@ -165,29 +164,25 @@ def _walk(folder: Path, unread: Unread, gitignore: bool) -> Iterator[Path]:
         if _DATABASE in files:
             folders.clear()
             continue
-        rules[place] = rules.get(place.parent, ())
+        held = rules.get(place.parent, ())
         if gitignore and (place / ".gitignore").is_file():
             with suppress(CorpusError, ValueError):  # no text, or no patterns
                 text, *_ = decode(read_bytes(place / ".gitignore"), place)
-                rules[place] += ((place, GitIgnoreSpec.from_lines(text.splitlines())),)
-        for kept in (folders, files):
-            shown = [name for name in kept if not name.startswith(".")]
-            kept[:] = [
-                n for n in shown if not _is_ignored(place / n, kept is folders, rules[place])
-            ]
-            unread.kinds += Counter({_IGNORED: len(shown) - len(kept)})
+                held = (place, GitIgnoreSpec.from_lines(text.splitlines())), *held
+        rules[place] = held
+        for names in (folders, files):
+            shown = [name for name in names if not name.startswith(".")]
+            names[:] = [n for n in shown if not _is_ignored(place / n, names is folders, held)]
+            unread.kinds += Counter({_IGNORED: len(shown) - len(names)})
         yield from (place / name for name in files)
         yield from (place / name for name in folders if (place / name).is_symlink())
 
 
 def _is_ignored(path: Path, is_folder: bool, rules: _Rules) -> bool:
     """Whether .gitignore files leave out a path; the deepest that names it decides."""
-    for folder, patterns in reversed(rules):
-        name = path.relative_to(folder).as_posix()
-        include = patterns.check_file(f"{name}/" if is_folder else name).include
-        if include is not None:
-            return include
-    return False
+    end = "/" * is_folder
+    found = (p.check_file(f"{path.relative_to(at).as_posix()}{end}").include for at, p in rules)
+    return bool(next((include for include in found if include is not None), False))
 
 
 # ---------------------------------------------------------------------------------------- documents
@@ -253,21 +248,15 @@ class _Reader:
             for path in files:
                 format_ = _kind(path)
                 try:
-                    if self.is_folder or not format_.records:
-                        self._check_utf8(path)
+                    has_path = self.is_folder or not format_.records
+                    if has_path and not is_utf8(f"{self.root}{path}"):
+                        raise bad(path, "its path is not UTF-8; rename the file or its folder")
                     read = self._records if format_.records else self._texts
                     yield from read(path, format_, parser)
                 except CorpusError as error:
                     if not self.is_folder:
                         raise
                     self._lose(error)
-
-    def _check_utf8(self, path: Path) -> None:
-        """Raise CorpusError if a path is not UTF-8, which no key could hold."""
-        try:
-            f"{self.root}{path}".encode()
-        except UnicodeEncodeError as error:
-            raise bad(path, "its path is not UTF-8; rename the file or its folder") from error
 
     def _lose(self, error: CorpusError) -> None:
         """Report a file, or a part of one, that cannot be read."""

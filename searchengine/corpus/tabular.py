@@ -54,10 +54,10 @@ class Columns:
     needs_text: bool = True
 
     @property
-    def chosen(self) -> dict[str, str]:
-        """Option → field, for the options in use."""
-        named = {"text": self.text, "title": self.title, "id": self.id}
-        return {f"--{option}-field": name for option, name in named.items() if name is not None}
+    def chosen(self) -> dict[str, tuple[str, str]]:
+        """Option → default name and field, for the options in use."""
+        fields = {"text": self.text, "title": self.title, "_id": self.id}
+        return {f"--{n.strip('_')}-field": (n, f) for n, f in fields.items() if f is not None}
 
     def names(self, fields: Sequence[str], place: str, *, is_first: bool) -> list[str]:
         """The fields of a header or record, with default names for the chosen ones.
@@ -68,8 +68,7 @@ class Columns:
         """
         folded = {field.casefold(): field for field in reversed(fields)}
         renamed: dict[str, str] = {}
-        for option, name in self.chosen.items():
-            default = "_id" if option == "--id-field" else option[2:-6]
+        for option, (default, name) in self.chosen.items():
             field = name if name in fields else folded.get(name.casefold(), "")
             what = ""
             if not field and is_first:
@@ -168,29 +167,28 @@ def _rows(
     After a malformed row, reading goes on with the next line: a stray quote takes all lines up to
     the next quote with it, which the error says.
     """
-    lines: list[int] = []  # of the row that is being read
+    lines, size = list[int](), 0  # of the row that is being read
 
-    def texts() -> Iterator[str]:
-        size = 0
-        for number, line in numbered:
-            size = len(line) + (size if lines else 0)
-            lines.append(number)
-            if size > LONGEST:  # of many short cells, which csv does not count
-                raise csv.Error(too_long("row"))
-            yield line
+    def text_of(line: tuple[int, str]) -> str:
+        nonlocal size
+        size = len(line[1]) + (size if lines else 0)
+        lines.append(line[0])
+        if size > LONGEST:  # of many short cells, which csv does not count
+            raise csv.Error(too_long("row"))
+        return line[1]
 
+    rows = csv.reader(map(text_of, numbered), **dialect)
     while True:
+        row: list[str] | csv.Error | None
         try:
-            for cells in csv.reader(texts(), **dialect):
-                yield lines[0], cells
-                lines.clear()
-            return
+            row = next(rows, None)
         except csv.Error as error:
-            if len(lines) > 1:
-                how = "check for a quote that is not closed"
-                error = csv.Error(f"{error}; lines {lines[0]}–{lines[-1]} are one row, {how}")
-            yield lines[0], error
-            lines.clear()
+            how = f"lines {lines[0]}–{lines[-1]} are one row, check for a quote that is not closed"
+            row = csv.Error(f"{error}; {how}") if len(lines) > 1 else error
+        if row is None:
+            return
+        yield lines[0], row
+        lines.clear()
 
 
 def _cell(name: str, value: str) -> str | int | float | bool:
