@@ -140,7 +140,7 @@ MUTANTS = [
     ),
     Mutant(
         "wrong encoding",
-        "searchengine/corpus/text_files.py",
+        "searchengine/corpus/contents.py",
         'text = data.decode(name or ("latin-1" if b"\\0" in data else "utf-8"))',
         'text = data.decode("latin-1")',
         ["tests/searchengine/corpus/test_encodings.py"],

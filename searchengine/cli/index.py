@@ -125,8 +125,7 @@ def index(corpus: str, collection: str, as_json: bool, **options: Any) -> None:
 
 def _supplied(vectors: Path | None, passages: Path | None) -> tuple[Any, Any]:
     """Return an array of vectors and their passages; None without."""
-    from searchengine.corpus.tabular import read_vectors
-    from searchengine.corpus.text_files import read_jsonl
+    from searchengine.corpus.contents import read_jsonl, read_vectors
 
     if vectors is None:
         if passages is not None:
@@ -139,7 +138,7 @@ def _supplied(vectors: Path | None, passages: Path | None) -> tuple[Any, Any]:
 
 def _reading(options: dict[str, Any], *, needs_text: bool) -> dict[str, Any]:
     """The keywords of read_corpus."""
-    from searchengine.corpus.tabular import Columns
+    from searchengine.corpus.contents import Columns
 
     names = {name: options[f"{name}_field"] for name in ("text", "title", "id")}
     return {

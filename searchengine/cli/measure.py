@@ -298,7 +298,7 @@ def _print(value: dict[str, Any], rows: Any, text: str, as_json: bool) -> None:
 
 def _tune_index(engine: Any, queries: Path | None, goal: dict[str, Any], report: Any) -> Any:
     """Find and apply an index config. The table has the points of its coarse stage."""
-    from searchengine.corpus.tabular import read_vectors
+    from searchengine.corpus.contents import read_vectors
     from searchengine.indexer.tuning.goal import Goal
     from searchengine.measure.judgements import read_queries
 

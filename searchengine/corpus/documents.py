@@ -15,7 +15,7 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, NoReturn, Protocol, Self
 
-from searchengine.corpus.text_files import bad, some_fields
+from searchengine.corpus.contents import bad, some_fields
 from searchengine.errors import CorpusError, QueryError, SearchEngineError
 from searchengine.indexer.arrays import integer
 

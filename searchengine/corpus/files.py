@@ -20,21 +20,24 @@ from typing import Any
 
 from pathspec import GitIgnoreSpec
 
-from searchengine.corpus.documents import Document, LeftOut, is_utf8
-from searchengine.corpus.formats import LINES, TABLE, TEXT, Kind, kind_of
-from searchengine.corpus.formats.reading_process import Parser
-from searchengine.corpus.tabular import IDS, Columns, named_records, read_table
-from searchengine.corpus.text_files import (
+from searchengine.corpus.contents import (
+    IDS,
     STDIN,
+    Columns,
     Parts,
     Text,
     bad,
     decode,
+    named_records,
     read_bytes,
     read_jsonl,
+    read_table,
     read_text,
     unreadable,
 )
+from searchengine.corpus.documents import Document, LeftOut, is_utf8
+from searchengine.corpus.formats import LINES, TABLE, TEXT, Kind, kind_of
+from searchengine.corpus.formats.reading_process import Parser
 from searchengine.errors import CorpusError, EmptyCorpus, UnreadableFile
 
 _HASH_DIGITS = 32  # of SHA-256: 128 bits

@@ -15,10 +15,9 @@ from pathlib import Path
 from threading import Event
 
 from searchengine.backends.folder.collection import Collection
+from searchengine.corpus.contents import Columns, kind
 from searchengine.corpus.files import Unread, check_corpus, folder_files, read_corpus
 from searchengine.corpus.formats import KINDS
-from searchengine.corpus.tabular import Columns
-from searchengine.corpus.text_files import kind
 from searchengine.errors import (
     CollectionError,
     CorpusError,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from searchengine.corpus.tabular import read_vectors
+from searchengine.corpus.contents import read_vectors
 from searchengine.engine import (
     Mode,
     SearchEngine,

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from searchengine.corpus.contents import bad, kind, read_jsonl, read_lines, some_fields
 from searchengine.corpus.documents import Document
-from searchengine.corpus.text_files import bad, kind, read_jsonl, read_lines, some_fields
 from searchengine.errors import CorpusError
 
 Qrels = dict[str, dict[str, int]]

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Body, Path, Query
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.responses import Response
 
+from searchengine.corpus.contents import bad
 from searchengine.corpus.documents import Document
-from searchengine.corpus.text_files import bad
 from searchengine.engine import SearchEngine
 from searchengine.errors import QueryError, UnknownKey
 from searchengine.indexer.arrays import Floats

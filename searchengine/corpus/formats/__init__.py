@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from searchengine.corpus.text_files import Parts, kind
+from searchengine.corpus.contents import Parts, kind
 from searchengine.trainer.errors import install_line
 
-_HERE, _TABULAR = __name__, "searchengine.corpus.tabular"
+_HERE, _CONTENTS = __name__, "searchengine.corpus.contents"
 
 
 def attempt(name: str, parts: Parts) -> Parts:
@@ -77,9 +77,9 @@ KINDS = {
     ".epub": Kind("EPUB", f"{_HERE}.markup:read_epub"),
     **dict.fromkeys((".jsonl", ".ndjson"), LINES),
     **dict.fromkeys((".csv", ".tsv"), TABLE),
-    ".json": Kind("JSON", f"{_TABULAR}:read_json", records=True),
+    ".json": Kind("JSON", f"{_CONTENTS}:read_json", records=True),
     ".parquet": Kind(
-        "Parquet", f"{_TABULAR}:read_parquet", records=True, rows=True, needs="pyarrow"
+        "Parquet", f"{_CONTENTS}:read_parquet", records=True, rows=True, needs="pyarrow"
     ),
 }
 """Suffix → format. LINES, TABLE and TEXT need no process of their own."""

@@ -9,8 +9,8 @@ from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
 
+from searchengine.corpus.contents import Parts, Text, bad, decode, read_bytes
 from searchengine.corpus.formats.markup import parse
-from searchengine.corpus.text_files import Parts, Text, bad, decode, read_bytes
 from searchengine.errors import CorpusError
 
 _FIELDS = {"author": "from", "to": "to", "cc": "cc"}

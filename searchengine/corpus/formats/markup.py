@@ -21,9 +21,9 @@ from urllib.parse import unquote
 import yaml
 from lxml import etree
 
+from searchengine.corpus.contents import Parts, Text, bad, decode, parse_json, read_bytes
 from searchengine.corpus.documents import plain_fields
 from searchengine.corpus.formats import attempt
-from searchengine.corpus.text_files import Parts, Text, bad, decode, json_object, read_bytes
 
 _LEFT_OUT = set(
     "script style template noscript iframe object audio video canvas noframes datalist rt rp title "
@@ -193,7 +193,7 @@ def read_markdown(path: Path) -> Parts:
 def read_ipynb(path: Path) -> Parts:
     """The text of a notebook; its title is a heading of Markdown that begins it."""
     written, _, lost = decode(read_bytes(path), path)
-    content = json_object(written, str(path))
+    content = parse_json(written, str(path))
     try:  # a source is a text, or a list of its lines
         cells = ["".join(cell.get("source") or "").strip() for cell in content["cells"]]
         kinds = [cell.get("cell_type") for cell in content["cells"] if cell.get("source")]

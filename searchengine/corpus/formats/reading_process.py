@@ -23,9 +23,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from searchengine.corpus.contents import LONGEST, Text, bad, too_long
 from searchengine.corpus.documents import of_json
 from searchengine.corpus.formats import Kind
-from searchengine.corpus.text_files import LONGEST, Text, bad, too_long
 from searchengine.errors import CorpusError, UnreadableFile
 
 MEMORY, SECONDS = 2 << 30, 120

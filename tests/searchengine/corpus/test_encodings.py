@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from searchengine.corpus.contents import detected
 from searchengine.corpus.files import read_corpus
-from searchengine.corpus.text_files import detected
 
 pytest.importorskip("chardet", reason="needs the extra formats")
 

@@ -25,11 +25,10 @@ from docx.oxml import parse_xml
 from docx.oxml.ns import nsdecls
 from reportlab.pdfgen.canvas import Canvas
 
+from searchengine.corpus.contents import Columns, Text, read_text
 from searchengine.corpus.documents import Document
 from searchengine.corpus.files import Unread, read_corpus
 from searchengine.corpus.formats import KINDS
-from searchengine.corpus.tabular import Columns
-from searchengine.corpus.text_files import Text, read_text
 from searchengine.errors import CorpusError
 from searchengine.trainer.errors import install_line
 

@@ -136,7 +136,7 @@ def test_links_devices_and_collections_are_not_followed(tmp_path: Path) -> None:
 
 READERS = """
 import os, signal
-from searchengine.corpus.text_files import Text
+from searchengine.corpus.contents import Text
 
 def good(path):
     yield Text("good")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from searchengine.corpus.contents import Columns
 from searchengine.corpus.documents import Document
 from searchengine.corpus.files import Unread, count_records, read_corpus
-from searchengine.corpus.tabular import Columns
 from searchengine.errors import CorpusError
 
 TWO = [Document("1", "whales sleep", "Whales", {"year": 2016}), Document("2", "bread rises")]

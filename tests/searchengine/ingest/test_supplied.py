@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchengine import SearchEngine
+from searchengine.corpus.contents import read_jsonl
 from searchengine.corpus.files import read_corpus
-from searchengine.corpus.text_files import read_jsonl
 from searchengine.errors import CollectionError, CorpusError, EncoderMismatch, QueryError
 from searchengine.indexer.arrays import BLOCK_ROWS
 from searchengine.upkeep.repair import repair
