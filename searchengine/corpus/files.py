@@ -3,7 +3,7 @@
 Which formats there are, which fields hold what and how keys are chosen: docs/indexing.md.
 
 Whatever a file holds, memory stays bounded: no line, row or text may be longer than 64 MiB, and
-what a parser reads is read in a process with limits (corpus.formats.reading_process).
+what a parser reads is read in a process with limits (corpus.formats).
 """
 
 import hashlib
@@ -36,8 +36,7 @@ from searchengine.corpus.contents import (
     unreadable,
 )
 from searchengine.corpus.documents import Document, LeftOut, is_utf8
-from searchengine.corpus.formats import LINES, TABLE, TEXT, Kind, kind_of
-from searchengine.corpus.formats.reading_process import Parser
+from searchengine.corpus.formats import LINES, TABLE, TEXT, Kind, Parser, kind_of
 from searchengine.errors import CorpusError, EmptyCorpus, UnreadableFile
 
 _HASH_DIGITS = 32  # of SHA-256: 128 bits

@@ -14,8 +14,7 @@ from reportlab.lib.pdfencrypt import StandardEncryption
 from reportlab.pdfgen.canvas import Canvas
 
 from searchengine.corpus.files import Unread, read_corpus
-from searchengine.corpus.formats import KINDS, Kind
-from searchengine.corpus.formats.reading_process import Parser
+from searchengine.corpus.formats import KINDS, Kind, Parser
 from searchengine.errors import UnreadableFile
 
 GOOD = "<h1>Good</h1><p>still read</p>"
