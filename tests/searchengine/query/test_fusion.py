@@ -72,6 +72,10 @@ def test_cosines_that_begin_at_four_fifths_order_as_those_that_begin_at_zero(
                 scored = snapshot.by_words("whale sleep night", WINDOW)
                 vector = Narrow(base).encode(["whale sleep night"])[0]
                 scoring = fusion_of(snapshot, vector, scored)
+                mean, center = snapshot.unrelated
+                farther = Narrow(base / 2).encode(["whale sleep night"])[0]
+                expected = max(0.0, min(mean, 0.35 * mean + 0.65 * float(center @ farther)))
+                assert fusion_of(snapshot, farther, scored).unrelated == pytest.approx(expected)
             parts = [(hit.scores["vector"], hit.scores.get("text", 0.0)) for hit in hits]
             scores = [scoring.score(*each) for each in parts]
             assert [hit.score for hit in hits] == pytest.approx(scores)
