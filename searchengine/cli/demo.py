@@ -1,5 +1,6 @@
 """searchengine demo: train, index, search and measure the sample data."""
 
+import shlex
 from pathlib import Path
 
 import click
@@ -65,4 +66,4 @@ def demo(folder: Path) -> None:
         with collection_dataset(engine, questions) as dataset, steps() as report:
             *_, results = bench(dataset, Goal(), report)
     show_rows(results.table(), "Operating points, compared with exact search")
-    say(f'Next: searchengine search {collection} "why do volcanoes erupt"')
+    say(f'Next: searchengine search {shlex.quote(str(collection))} "why do volcanoes erupt"')

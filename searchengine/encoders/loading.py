@@ -5,6 +5,7 @@ both are held, and the settings of a state say which one built it. So a thread t
 or refreshes meanwhile never has the vectors of one and the encoder of the other.
 """
 
+import shlex
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -120,11 +121,11 @@ def check_built_by(encoder: TextEncoder, identity: Mapping[str, Any], path: Path
     got = f"got one of {encoder.dim} with fingerprint {encoder.fingerprint:.40}"
     if isinstance(encoder, FunctionEncoder) and encoder.name == identity.get("name"):
         got = "but that name returns other vectors now"
+    command = ["searchengine", "reindex", str(path), "--encoder", encoder.source or "MODEL"]
     raise EncoderMismatch(
         f"{path} was built by {title(identity)} ({identity['dim']} wide, fingerprint "
         f"{identity['fingerprint']:.40}), {got}; open it again with the encoder that built it, or "
-        "encode its documents by the other one: "
-        f"searchengine reindex {path} --encoder {encoder.source or 'MODEL'}"
+        f"encode its documents by the other one: {shlex.join(command)}"
     )
 
 
@@ -134,8 +135,7 @@ def title(identity: Mapping[str, Any]) -> str:
     return "an encoder made in Python" if name is None else f"the encoder {name}"
 
 
-CACHE_SIZE = 1024
-"""Questions in the cache: 3 MB of vectors with 768 dimensions."""
+CACHE_SIZE = 1024  # questions, with 768 dimensions 3 MB
 
 
 QUERY_MAP = "query_map"

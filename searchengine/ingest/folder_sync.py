@@ -6,6 +6,7 @@ key is the path below the folder, perhaps with "#" and a part of the file behind
 other folders, and those without a folder, are never removed.
 """
 
+import shlex
 import time
 from collections.abc import Callable, Container, Hashable, Iterator
 from contextlib import suppress
@@ -151,9 +152,10 @@ class FolderSync:
         if not keys:
             ingestion.check_not_empty()
         if gone and len(gone) == len(keys):
+            command = ["searchengine", "delete", str(self._collection.path), keys[0]]
             raise EmptyCorpus(
                 f"{self.folder} has no documents left, so nothing was removed; to remove all "
-                f"{len(keys)}: searchengine delete {self._collection.path} {keys[0]!r} …"
+                f"{len(keys)}: {shlex.join(command)} …"
             )
         if not gone:
             return summary

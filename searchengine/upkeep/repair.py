@@ -10,6 +10,7 @@ nothing is changed: its own program recovers rows.
 """
 
 import json
+import shlex
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -151,8 +152,8 @@ def _check_database(path: Path) -> None:
     if fault != "ok":
         raise CollectionError(
             f"{path} is damaged ({fault}), and nothing was changed; restore the collection from a "
-            f"backup, or recover what can be read: sqlite3 {path} .recover | sqlite3 new.db "
-            "(docs/operating.md: A damaged documents.db)"
+            f"backup, or recover what can be read: sqlite3 {shlex.quote(str(path))} .recover | "
+            "sqlite3 new.db (docs/operating.md: A damaged documents.db)"
         )
 
 

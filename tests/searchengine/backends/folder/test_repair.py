@@ -369,12 +369,13 @@ def damage_database(path: Path) -> bytes:
 
 
 def test_a_damaged_database_is_left_as_it_is(path: Path) -> None:
+    path = path.rename(path.with_name("my words"))
     database = path / "documents.db"
     whole = database.read_bytes()
     for damaged in (b"\xff" * 40_000, whole[:4096] + b"\xff" * 90_000, None):
         database.write_bytes(whole if damaged is None else damaged)
         damaged = damaged or damage_database(path)
-        with pytest.raises(CollectionError, match=r"documents.db .recover \| sqlite3"):
+        with pytest.raises(CollectionError, match=r"documents.db' .recover \| sqlite3"):
             repair(path, WordLengths())
         assert database.read_bytes() == damaged
     shown = CliRunner().invoke(cli, ["repair", str(path)])
