@@ -40,24 +40,19 @@ class Tokenizer(StrEnum):
     """No index of words."""
 
 
-# First code points of scripts; Latin is all before, and what none has. Hindi is left out below: its
-# words as they are were found better than by others' stems.
-_LATIN, _GREEK, _CYRILLIC, _ARMENIAN, _ARABIC = 0, 0x370, 0x400, 0x530, 0x600
-_SCRIPTS = (_GREEK, _CYRILLIC, _ARMENIAN, 0x590, _ARABIC, 0x700, 0xB80, 0xC00)
+# First code points of scripts, Greek to Telugu; Latin, 0, is all before, and what none has.
+_BLOCKS = (0x370, 0x400, 0x530, 0x590, 0x600, 0x700, 0xB80, 0xC00)
+_BLOCK = {"el": 0x370, "ru": 0x400, "sr": 0x400, "hy": 0x530, "ar": 0x600, "fa": 0x600, "ta": 0xB80}
+# Hindi is left out: its words as they are were found better than by others' stems.
 ALGORITHMS = {
-    "ar": ("arabic", _ARABIC), "ca": ("catalan", _LATIN), "cs": ("czech", _LATIN),
-    "da": ("danish", _LATIN), "de": ("german", _LATIN), "el": ("greek", _GREEK),
-    "en": ("english", _LATIN), "es": ("spanish", _LATIN), "et": ("estonian", _LATIN),
-    "eu": ("basque", _LATIN), "fa": ("persian", _ARABIC), "fi": ("finnish", _LATIN),
-    "fr": ("french", _LATIN), "ga": ("irish", _LATIN), "hu": ("hungarian", _LATIN),
-    "hy": ("armenian", _ARMENIAN), "id": ("indonesian", _LATIN), "it": ("italian", _LATIN),
-    "lt": ("lithuanian", _LATIN), "nb": ("norwegian", _LATIN), "nl": ("dutch", _LATIN),
-    "nn": ("norwegian", _LATIN), "no": ("norwegian", _LATIN), "pl": ("polish", _LATIN),
-    "pt": ("portuguese", _LATIN), "ro": ("romanian", _LATIN), "ru": ("russian", _CYRILLIC),
-    "sr": ("serbian", _CYRILLIC), "sv": ("swedish", _LATIN), "ta": ("tamil", 0xB80),
-    "tr": ("turkish", _LATIN), "vi": ("", _LATIN),
+    "ar": "arabic", "ca": "catalan", "cs": "czech", "da": "danish", "de": "german", "el": "greek",
+    "en": "english", "es": "spanish", "et": "estonian", "eu": "basque", "fa": "persian",
+    "fi": "finnish", "fr": "french", "ga": "irish", "hu": "hungarian", "hy": "armenian",
+    "id": "indonesian", "it": "italian", "lt": "lithuanian", "nb": "norwegian", "nl": "dutch",
+    "nn": "norwegian", "no": "norwegian", "pl": "polish", "pt": "portuguese", "ro": "romanian",
+    "ru": "russian", "sr": "serbian", "sv": "swedish", "ta": "tamil", "tr": "turkish", "vi": "",
 }  # fmt: skip
-"""Language → Snowball's algorithm ("": none), and where its script begins."""
+"""Language → Snowball's algorithm; "": none."""
 _NAMES = {
     "bg": "Bulgarian", "bn": "Bengali", "he": "Hebrew", "hi": "Hindi", "hr": "Croatian",
     "ja": "Japanese", "ka": "Georgian", "ko": "Korean", "sk": "Slovak", "sl": "Slovenian",
@@ -138,7 +133,7 @@ class Analyzer:
         if self.tokenizer is Tokenizer.NONE:
             return str(self)
         versions = f"terms {TERMS}, Unicode {unicodedata.unidata_version}"
-        if any(ALGORITHMS.get(language, ("",))[0] for language in self.languages):
+        if any(ALGORITHMS.get(language) for language in self.languages):
             from Stemmer import version
 
             versions += f", Snowball {version()}"
@@ -164,7 +159,7 @@ class Analyzer:
         First the present one, by which those of short texts are made. Only that one unless there
         are several languages in one script.
         """
-        scripts = [ALGORITHMS[name][1] for name in self.languages if name in ALGORITHMS]
+        scripts = [_BLOCK.get(name, 0) for name in self.languages if name in ALGORITHMS]
         others = self.languages if len({*scripts}) < len(scripts) else ()
         return tuple(dict.fromkeys([self.languages, *map(self._order, others)]))
 
@@ -176,7 +171,7 @@ class Analyzer:
 
 def language_name(code: str) -> str:
     """The English name of a language, for messages, or else its code."""
-    return _NAMES.get(code) or ALGORITHMS.get(code, ("",))[0].title() or code
+    return _NAMES.get(code) or ALGORITHMS.get(code, "").title() or code
 
 
 DEFAULT = Analyzer(Tokenizer.STEM, ("en",))  # where the documents do not tell another
@@ -190,8 +185,8 @@ def runs(text: str) -> list[str]:
 
 def folded(text: str, languages: Sequence[str] = ()) -> str:
     """A text without case, normalized; with Turkish before other Latin ones, its dotless i."""
-    latin = (code for code in languages if ALGORITHMS.get(code, ("", -1))[1] == _LATIN)
-    if next(latin, None) == "tr":
+    latin = [code for code in languages if code in ALGORITHMS and code not in _BLOCK]
+    if latin[:1] == ["tr"]:
         text = text.replace("I", "ı").replace("İ", "i")
     return text.lower() if text.isascii() else normalized(text).casefold()
 
@@ -259,13 +254,13 @@ def unaccented(word: str, languages: Sequence[str]) -> str:
 @cache
 def stems(languages: tuple[str, ...]) -> Callable[[str], str]:
     """The stem of a folded word, without accents on Latin letters. Safe to use from threads."""
-    known = (ALGORITHMS[language] for language in reversed(languages) if language in ALGORITHMS)
-    algorithms = {script: name for name, script in known}  # the first of a script counts
+    known = [code for code in reversed(languages) if code in ALGORITHMS]  # the first of a script
+    algorithms = {_BLOCK.get(code, 0): ALGORITHMS[code] for code in known}
     local = threading.local()  # a stemmer serves one thread
 
     def stem(word: str) -> str:
         letter = 0 if word.isascii() else ord(word[0])
-        script = max((first for first in _SCRIPTS if first <= letter < 0xD00), default=_LATIN)
+        script = max((first for first in _BLOCKS if first <= letter < 0xD00), default=0)
         if name := algorithms.get(script):
             stemmers = local.__dict__
             if name not in stemmers:
