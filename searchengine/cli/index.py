@@ -11,7 +11,6 @@ import click
 from searchengine.cli import options as opt
 from searchengine.cli.console import INTERRUPTED, Terminated, counted, note, show_json, steps
 from searchengine.cli.options import command
-from searchengine.corpus.documents import LeftOut
 from searchengine.errors import (
     CorpusError,
     DuplicateKey,
@@ -188,6 +187,7 @@ def _outcome(collection: str, summary: Any, unread: Any, **more: Any) -> dict[st
 
     `summary`: None if the pass failed. `more`: seconds of a run; documents and problem of a pass.
     """
+    from searchengine.corpus.documents import LeftOut
     from searchengine.ingest.ingestion import AddSummary
 
     result = asdict(summary or AddSummary(0, 0, 0, 0, LeftOut(), LeftOut(), LeftOut()))
