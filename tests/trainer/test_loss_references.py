@@ -28,7 +28,6 @@ from searchengine.trainer.training.losses import (
     cosent,
     cosines,
     info_nce,
-    layer_distillation,
     matryoshka,
     paired_cosines,
     prefix,
@@ -176,17 +175,6 @@ def test_a_run_weighs_hard_negatives_as_simcse() -> None:
     # The objective makes its biases in float32.
     inputs = columns(3, dtype=torch.float32)
     assert_same(ours, lambda inputs: simcse(inputs, 2.5, 0.1), inputs)
-
-
-def test_layer_distillation_is_kl_div_of_softmaxes() -> None:
-    shallow, full = (x.numpy() for x in columns(2))
-    p, q = (np.exp(x / 0.3) / np.exp(x / 0.3).sum(axis=1, keepdims=True) for x in (full, shallow))
-    rows = torch.from_numpy(shallow).requires_grad_()
-    found = layer_distillation(rows, torch.from_numpy(full).requires_grad_())
-    found.backward()
-    assert found.item() == pytest.approx(0.3 * (p * np.log(p / q)).sum() / 7, rel=1e-10)
-    assert rows.grad is not None
-    np.testing.assert_allclose(rows.grad.numpy(), (q - p) / 7, rtol=1e-9, atol=1e-12)
 
 
 # --- by hand, and invariants ----------------------------------------------------------------------
