@@ -93,12 +93,6 @@ def test_pages_are_one_answer_cut(sample: SearchEngine, mode: str) -> None:
         assert [hit.key for page in pages for hit in page] == whole
 
 
-def test_scores_fall_from_hit_to_hit(sample: SearchEngine) -> None:
-    for mode in ("vector", "text", "hybrid"):
-        scores = [hit.score for hit in sample.search("how do whales sleep", 50, mode=mode)]
-        assert scores == sorted(scores, reverse=True)
-
-
 def test_a_minimum_score_cuts_the_answer(sample: SearchEngine) -> None:
     for mode in ("vector", "text", "hybrid"):
         hits = sample.search("how do whales sleep", mode=mode)

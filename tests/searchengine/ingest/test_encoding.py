@@ -8,10 +8,9 @@ from conftest import WordLengths
 from cut_documents import DOCUMENTS, EXACT, Words, keys
 
 from searchengine import SearchEngine
-from searchengine.encoders.loading import load_built_by
 from searchengine.engine import load_encoder
 from searchengine.errors import CollectionError
-from searchengine.ingest.passages import BATCH, PassageConfig, PassageReader
+from searchengine.ingest.passages import BATCH, PassageConfig
 
 
 def new_calls(engine: SearchEngine) -> list[list[str]]:
@@ -99,8 +98,6 @@ def test_without_a_tokenizer_documents_are_whole_unless_cuts_are_asked_for(tmp_p
     with pytest.raises(CollectionError, match="needs token_spans and room"):
         SearchEngine.create(tmp_path / "d", WordLengths(), EXACT, passages=PassageConfig(8))
     assert not (tmp_path / "d").exists()
-    with pytest.raises(CollectionError, match="needs token_spans and room"):
-        PassageReader(WordLengths(), {"passages": {"tokens": 8}})
 
 
 @pytest.mark.parametrize("passages", [None, 1, 0, "yes", {"tokens": 3}])
@@ -120,11 +117,3 @@ def test_opened_without_a_tokenizer_it_is_searched_and_not_added_to(
             other.add([{"_id": "x", "text": "x"}])
         assert other.delete(["far"]) == 1
     assert engine.add([{"_id": "x", "text": "x"}]).added == 1
-
-
-def test_an_encoder_that_is_gone_is_named(tmp_path: Path) -> None:
-    identity = {"source": "/no/such/model", "dim": 16, "fingerprint": "x"}
-    with pytest.raises(CollectionError, match=r"/no/such/model, which cannot be loaded"):
-        load_built_by(identity, tmp_path)
-    with pytest.raises(CollectionError, match="pass it again"):
-        load_built_by({**identity, "source": None}, tmp_path)

@@ -90,8 +90,6 @@ def test_documents_without_text_are_skipped_and_named(engine: SearchEngine) -> N
         ([{"_id": "n", "text": "x"}, {"text": "y"}], CorpusError, "document 2: no _id"),
         ([{"_id": "n", "text": "x"}, {"_id": "m", "text": 3}], CorpusError, "text must be text"),
         ([], EmptyCorpus, "no document to index"),
-        ({"_id": "n", "text": "x"}, QueryError, "put one document into a list"),
-        (["text"], CorpusError, "document 1: expected a Document or a mapping, .*, got str"),
         ([{"_id": "n", "text": ""}], EmptyCorpus, r"\(1 without text\)"),
     ],
 )
@@ -125,7 +123,6 @@ def test_unusable_vectors_are_refused_by_document(engine: SearchEngine, value: f
 @pytest.mark.parametrize(
     ("question", "options", "message"),
     [
-        ("  \n", {}, "the query is empty"),
         (5, {}, "a vector of numbers, got 5"),
         ("dog", {"k": 0}, "k must be a whole number of at least 1, got 0"),
         ("dog", {"k": "5"}, "k must be a whole number of at least 1, got '5'"),
@@ -171,13 +168,9 @@ def test_bad_updates_change_nothing(
     engine.update({})
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [({}, "either keys or a filter"), ({"keys": "threes"}, "put one key into a list")],
-)
-def test_bad_deletions(engine: SearchEngine, arguments: Any, message: str) -> None:
-    with pytest.raises(QueryError, match=message):
-        engine.delete(**arguments)
+def test_bad_deletions(engine: SearchEngine) -> None:
+    with pytest.raises(QueryError, match="either keys or a filter"):
+        engine.delete()
     with pytest.raises(FilterError):
         engine.delete(where="year >")
     assert engine.delete(["nobody"]) == 0

@@ -71,7 +71,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "several questions": (lambda e: e.search(["a", "b"]), "use search_batch for several"),
     "one question": (lambda e: e.search_batch("cat"), "use search"),
     "no question": (lambda e: e.search_batch(None), "got None; use search or similar"),
-    "an empty question": (lambda e: e.search(""), "the query is empty"),
+    "an empty question": (lambda e: e.search(" \n"), "the query is empty"),
     "another width": (lambda e: e.search(np.ones(3)), "must have 16 numbers, got 3"),
     "several widths": (
         lambda e: e.search_batch([[1, 0], [1]]),

@@ -1,4 +1,4 @@
-"""The pages of server and bench in a real browser: Debian's Chromium, driven by Playwright."""
+"""The page of the server in a real browser: Debian's Chromium, driven by Playwright."""
 
 import os
 import shutil
@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from conftest import REPOSITORY
 from server_process import TOKEN, Server, running
 
 from searchengine import SearchEngine
-from searchengine.measure.results import Results, write
 
 CHROMIUM = shutil.which("chromium")
 AXE = Path(sys.prefix) / "npm" / "node_modules" / "axe-core" / "axe.min.js"
@@ -346,16 +344,3 @@ def test_axe_finds_nothing(page: Any, theme: str, width: int) -> None:
         assert element.evaluate("element => element.scrollWidth - element.clientWidth") <= 0
     page.evaluate("document.querySelector('#hits').setAttribute('aria-busy', true)")  # waiting
     check_access(page)
-
-
-@pytest.mark.long
-def test_the_plots_of_a_bench_fit_a_phone(browser: Any, tmp_path: Path) -> None:
-    """So that the ring of the recommended point is in view."""
-    write(Results.read(REPOSITORY / "docs" / "reports" / "scifact"), tmp_path)
-    page = browser.new_page(viewport={"width": 390, "height": 800})
-    page.goto((tmp_path / "report.html").as_uri())
-    captions = page.locator("figcaption").all_inner_texts()
-    assert not any("dark" in caption for caption in captions)  # a dark theme inverts the plots
-    sizes = "cards => cards.map(card => [card.scrollWidth, card.clientWidth])"
-    plots = page.locator(".card").evaluate_all(sizes)
-    assert len(plots) == 2 and all(needed <= shown for needed, shown in plots)
