@@ -107,7 +107,7 @@ def test_a_whole_number_is_a_key_everywhere(key: Any, engine: SearchEngine) -> N
     engine.add([Document(key, "the cat ran")])
     assert engine[1].text == "the cat ran" and len(engine) == 2
     assert engine.delete([key]) == 1 and key not in engine
-    with pytest.raises(SearchEngineError, match="a key must be text in UTF-8.*, got True"):
+    with pytest.raises(SearchEngineError, match=r"a key must be text in UTF-8.*, got True"):
         engine.get([True])
 
 
