@@ -112,8 +112,6 @@ def kind_of(path: Path) -> Kind | None:
 
 # ------------------------------------------------------------------------------ the process
 
-MEMORY, SECONDS = 2 << 30, 120
-"""Bytes that the process may hold, and seconds of processor time for an answer."""
 # Libraries that start a thread for each core would take the memory that readers need.
 _ONE_THREAD = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",
@@ -124,9 +122,12 @@ _ONE_THREAD = {
 
 
 class Parser(AbstractContextManager["Parser"]):
-    """A process that runs readers, started when it is first needed. A context manager."""
+    """A process that runs readers, started when it is first needed. A context manager.
 
-    def __init__(self, memory: int = MEMORY, seconds: int = SECONDS) -> None:
+    `memory`: bytes that it may hold. `seconds`: of processor time for an answer.
+    """
+
+    def __init__(self, memory: int = 2 << 30, seconds: int = 120) -> None:
         self._limits = memory, seconds
         self._idle: subprocess.Popen[bytes] | None = None
 
@@ -144,10 +145,9 @@ class Parser(AbstractContextManager["Parser"]):
         process, self._idle = self._idle or self._start(), None
         try:
             assert process.stdin and process.stdout
+            request = json.dumps([kind.reader, str(path)]) + "\n"
             with suppress(BrokenPipeError):  # it has ended
-                os.write(
-                    process.stdin.fileno(), json.dumps([kind.reader, str(path)]).encode() + b"\n"
-                )
+                os.write(process.stdin.fileno(), request.encode())
             for line in process.stdout:
                 if not line.endswith(b"\n"):
                     continue  # it ended meanwhile
@@ -161,7 +161,11 @@ class Parser(AbstractContextManager["Parser"]):
                     if answer["end"]:
                         raise UnreadableFile(answer["end"])
                     return
-            raise UnreadableFile(str(bad(path, self._why(process.wait()))))
+            status, (memory, seconds) = process.wait(), self._limits
+            ended = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+            limit = f"{memory >> 20} MiB of memory or {seconds} s of processor time"
+            what = f"its reader ended ({ended}): the file is damaged, or needs more than {limit}"
+            raise UnreadableFile(str(bad(path, what)))
         finally:
             if self._idle is None:  # it has ended, or has more answers than the caller wants
                 with process:
@@ -176,16 +180,6 @@ class Parser(AbstractContextManager["Parser"]):
             stderr=subprocess.DEVNULL,
             env=os.environ | _ONE_THREAD | {"PYTHONPATH": os.pathsep.join(modules)},
         )
-
-    def _why(self, status: int) -> str:
-        """Why a process has ended."""
-        ended = signal.Signals(-status).name if status < 0 else f"exit status {status}"
-        memory, seconds = self._limits
-        limit = f"{memory >> 20} MiB of memory or {seconds} s of processor time"
-        return f"its reader ended ({ended}): the file is damaged, or needs more than {limit}"
-
-
-# ------------------------------------------------------------------------------ in the process
 
 
 def main(memory: int, seconds: int) -> None:
