@@ -35,7 +35,7 @@ TITLE_WEIGHT = 2.0
 NAMES = 1024
 """Maximum distinct words of a question; the first ones are used."""
 FUNCTION_WORD = 1 / 16
-"""How often a function word counts, where another word counts once: see `lexical.search`."""
+"""How often a function word counts, where another word counts once: see `search`."""
 COMPOUND = 1 / 4
 """The same of a word with hyphens as a whole, and of the parts of another name beside its whole."""
 JOINED, _MOST_JOINED = 1 / 16, 64

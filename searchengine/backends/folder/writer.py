@@ -152,7 +152,7 @@ class Writer:
             self._add(row.base, partial(again, tuning=tuning, progress=progress))
 
     def restore(self, row: SegmentRow) -> None:
-        """Write a segment again whose vectors are intact (view.has_vectors); its rows stay."""
+        """Write a segment again whose vectors are intact (folders.has_vectors); its rows stay."""
         self.changes.remove_segments([row], keep_tombstones=True)
         passages = self._passages(row.base)
         words = writer(self.store, lambda: passages(row.rows)[0])
