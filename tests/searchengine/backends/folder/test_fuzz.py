@@ -13,7 +13,7 @@ from fuzz_targets import CSV_TOKENS, JSON_TOKENS, LONGEST_MESSAGE, TARGETS, empt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from searchengine.corpus import text_files
+from searchengine.corpus import contents
 from searchengine.corpus.files import Unread, count_records, read_corpus
 from searchengine.errors import CorpusError
 from searchengine.indexer.errors import SegmentError
@@ -154,9 +154,8 @@ def test_metadata_is_nested_so_deep_and_no_deeper(tmp_path: Path, levels: int) -
 @pytest.fixture
 def short_lines(monkeypatch: pytest.MonkeyPatch) -> int:
     """Lines and rows may be of 1 KiB."""
-    for module in ("text_files", "tabular"):
-        monkeypatch.setattr(f"searchengine.corpus.{module}.LONGEST", 1024)
-    return text_files.LONGEST
+    monkeypatch.setattr(contents, "LONGEST", 1024)
+    return contents.LONGEST
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
