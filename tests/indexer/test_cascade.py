@@ -161,6 +161,14 @@ def test_scores_of_a_shortlist_by_hand() -> None:
     assert found.rows.dtype == np.int64 and found.scores.dtype == np.float32
 
 
+def test_a_tie_is_completed_whichever_of_its_rows_a_search_keeps() -> None:
+    rows, scores = np.array([[9, 8, 7, 6, 5, 1]]), np.array([[3, 2, 2, 2, 2, 1]], np.float32)
+    search = lambda _, size: (scores[:, :size], rows[:, :size])  # noqa: E731
+    for size in (2, 3, 6):
+        found = cascade.ordered(search, np.ones((1, 2), np.float32), size, 6)
+        assert found[1].tolist() == [[9, 5, 6, 7, 8, 1][:size]]
+
+
 def test_merging_numbers_rows_from_their_bases() -> None:
     first = SearchResult(np.array([[4, 0, -1]]), np.array([[0.9, 0.5, -np.inf]], np.float32))
     second = SearchResult(np.array([[2, 1]]), np.array([[0.9, 0.7]], np.float32))
