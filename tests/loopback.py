@@ -59,21 +59,15 @@ class Loopback:
 
 
 def send(
-    request: BaseHTTPRequestHandler,
-    content: bytes,
-    headers: Mapping[str, str],
-    status: int = 200,
-    *,
-    cut: bool = False,
+    request: BaseHTTPRequestHandler, content: bytes, headers: Mapping[str, str], status: int = 200
 ) -> None:
-    """Send an answer; cut: only half of it, and close the connection."""
+    """Send an answer."""
     request.send_response(status)
     for name, value in {**headers, "Content-Length": f"{len(content)}"}.items():
         request.send_header(name, value)
     request.end_headers()
     if request.command != "HEAD":
-        request.wfile.write(content[: len(content) // 2] if cut else content)
-    request.close_connection |= cut
+        request.wfile.write(content)
 
 
 @dataclass
@@ -154,7 +148,6 @@ class HubEndpoint(Loopback):
         repositories: folder by name; each is there at any commit that is asked for.
         newest: the commit of main.
         refusals: name → status and X-Error-Code of all answers for it.
-        cut: names of files that end in the middle, as a lost connection leaves them.
         requests: method and path of each request.
     """
 
@@ -163,7 +156,6 @@ class HubEndpoint(Loopback):
         self.repositories = dict(repositories)
         self.newest = "c0ffee" + "0" * 34
         self.refusals: dict[str, tuple[int, str]] = {}
-        self.cut: set[str] = set()
         self.requests: list[str] = []
 
     def replace(self, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
@@ -203,7 +195,7 @@ class HubEndpoint(Loopback):
             case _:
                 content = (folder / rest).read_bytes()
                 headers["ETag"] = f'"{_checksum(content)}"'
-                send(request, content, headers, cut=rest in self.cut)
+                send(request, content, headers)
 
 
 def _entry(file: Path, folder: Path) -> dict[str, Any]:

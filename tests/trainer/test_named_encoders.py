@@ -96,17 +96,6 @@ def test_what_the_hub_refuses_is_one_sentence_and_nothing_is_stored(
         Encoder.load("my model")  # which no hub takes
 
 
-@pytest.mark.long
-def test_a_broken_download_is_continued(hub: HubEndpoint, notes: Path) -> None:
-    collection = notes.with_name("c.index")
-    hub.cut.add("model.safetensors")
-    done = run("index", notes, collection, "--encoder", LEAF)
-    assert done.returncode == 2 and "did not give it" in done.stderr.splitlines()[-1]
-    assert not collection.exists()
-    hub.cut.clear()
-    assert run_json("index", notes, collection, "--encoder", LEAF)["added"] == 1
-
-
 def test_without_the_starter_leaf_is_fetched(
     hub: HubEndpoint, notes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
