@@ -1,7 +1,6 @@
 """Train, index, query and measure a coarse-to-fine semantic search engine."""
 
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,13 +16,6 @@ if TYPE_CHECKING:
     from searchengine.trainer.encoder import Encoder as Encoder
     from searchengine.trainer.training.loop import train as train
     from searchengine.trainer.training.train_config import TrainConfig as TrainConfig
-
-# In a clone, indexer and trainer are symbolic links to the folders beside this one.
-if not Path(__file__).with_name("indexer").is_dir():
-    raise ImportError(
-        "searchengine/indexer and searchengine/trainer must be symbolic links to ../indexer and "
-        "../trainer: clone with `git clone -c core.symlinks=true`, or install a wheel"
-    )
 
 __version__ = "1.0.0.dev0"
 _MODULES = {

@@ -1,6 +1,5 @@
 """One import name: files of a user that are called like ours do not disturb the package."""
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -45,18 +44,3 @@ print(*(name for name in files if name.partition(".")[0] in ("indexer", "trainer
         [sys.executable, "-c", program], capture_output=True, text=True, cwd=REPOSITORY
     )
     assert done.stdout == "searchengine.indexer.segment\n\n", done.stderr
-
-
-def test_a_copy_without_the_links_says_how_to_get_them(tmp_path: Path) -> None:
-    """A checkout with core.symlinks=false has text files in their place."""
-    package = tmp_path / "searchengine"
-    package.mkdir()
-    shutil.copy(REPOSITORY / "searchengine" / "__init__.py", package)
-    (package / "indexer").write_text("../indexer")
-    done = subprocess.run(
-        [sys.executable, "-c", "import searchengine"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
-    assert "must be symbolic links to ../indexer and ../trainer: clone with" in done.stderr
