@@ -86,6 +86,7 @@ class SearchEngine:
 
     Attributes:
         collection: where the documents are kept.
+        encoder: loads and holds the encoder that built it.
     """
 
     def __init__(
@@ -101,14 +102,14 @@ class SearchEngine:
                 "or open_or_create"
             )
         self.collection = collection
-        self._encoder = CollectionEncoder(collection, encoder, runtime)
+        self.encoder = CollectionEncoder(collection, encoder, runtime)
         self._is_undecided = False  # whether the first documents may change the encoder
         after_fork[self] = SearchEngine._leave_to_parent
 
     def _leave_to_parent(self) -> None:
         """In a forked child: locks, threads and sockets are the parent's, so nothing is used."""
         parents: Any = OfParent(self.collection.path, dict(vars(self)))
-        self.collection = self._encoder = parents
+        self.collection = self.encoder = parents
 
     @classmethod
     def create(
@@ -223,8 +224,8 @@ class SearchEngine:
             raise QueryError(f"role must be one of {', '.join(roles)}, got {role!r}")
         normal = [*map(normalized, texts)]
         if role == "document":
-            return encoded(self._encoder.load(), normal, role)
-        return self._encoder.encode(normal, self.collection.settings)
+            return encoded(self.encoder.load(), normal, role)
+        return self.encoder.encode(normal, self.collection.settings)
 
     def add(
         self,
@@ -402,7 +403,8 @@ class SearchEngine:
             for i, (answer, question) in enumerate(zip(answers, questions, strict=True)):
                 answer.notes, answer.replaced = notes, question.replaced
                 answers[i] = reranked(answer, question.text, request)
-        _warn(notes, 4)
+        for note in notes:
+            warnings.warn(note, FieldWarning, stacklevel=3)
         return answers
 
     @contextmanager
@@ -421,28 +423,27 @@ class SearchEngine:
                 settings = snapshot.settings
                 if like is not None:
                     ids, queries = mean_of(snapshot, like, self.collection.path)
-                encodes = self._encoder.encodes(settings)
+                encodes = self.encoder.encodes(settings)
                 request, questions = split(queries, requested, settings, encodes)
                 if questions and questions[0].vector is None:
                     questions = [corrected(snapshot, request, q, self._knows) for q in questions]
                     if not request.by_words:
                         texts = request.to_encode([each.text for each in questions])
                         try:
-                            vectors = self._encoder.encode(texts, settings)
+                            vectors = self.encoder.encode(texts, settings)
                         except CollectionError:
                             if settings["encoder"] == self.collection.settings["encoder"]:
                                 raise
                             continue  # reindexed meanwhile
                         pairs = zip(questions, vectors, strict=True)
                         questions = [each._replace(vector=vector) for each, vector in pairs]
-                limits.check()
                 yield snapshot, request, questions, ids
                 return
 
     def _knows(self, word: str) -> bool:
         """Whether the encoder knows a word as a whole; not if it cannot be loaded."""
         try:
-            return len(self._encoder.load().token_spans([normalized(word)])[0]) == 1
+            return len(self.encoder.load().token_spans([normalized(word)])[0]) == 1
         except CollectionError:  # by words, none is needed
             return False
 
@@ -580,14 +581,14 @@ class SearchEngine:
         return folder_sync.watch(target, self._reader, folder, options, stop)
 
     def _reader(self) -> PassageReader:
-        reader = passage_reader(self.collection, self._encoder)
+        reader = passage_reader(self.collection, self.encoder)
         if self._is_undecided:
             reader.instead = self._reader_of_many_languages
         return reader
 
     def _reader_of_many_languages(self) -> PassageReader:
         """Change the encoder, which the user has not chosen, of a collection without documents."""
-        self.reindex(MULTILINGUAL, runtime=self._encoder.runtime)
+        self.reindex(MULTILINGUAL, runtime=self.encoder.runtime)
         self._is_undecided = False
         return self._reader()
 
@@ -595,14 +596,11 @@ class SearchEngine:
         """Index metadata fields (`year`, `author.name`), which makes filters on them fast."""
         self.collection.configure({}, fields=names)
 
-    def set_default(
-        self, mode: Mode | str | None = None, weight: float | None = None, *, chosen: bool = True
-    ) -> None:
+    def set_default(self, mode: Mode | str | None = None, weight: float | None = None) -> None:
         """Choose how questions are ranked that name no mode.
 
         Other processes follow at their next refresh. Languages do not change the choice any more;
-        a reindex by another encoder keeps the mode and forgets the weight. After `chosen=False`
-        both may change the mode again.
+        a reindex by another encoder keeps the mode and forgets the weight.
 
         Args:
             mode: "vector", "text" or "hybrid"; None leaves it as it is.
@@ -610,7 +608,7 @@ class SearchEngine:
                 as it is.
 
         Raises QueryError (a bad value; no index of words), CollectionBusy."""
-        tuning.set_default(self.collection, mode, weight, chosen=chosen)
+        tuning.set_default(self.collection, mode, weight)
 
     def set_synonyms(self, groups: Iterable[Iterable[str]]) -> None:
         """Replace the synonyms of the collection: words and short texts that mean the same.
@@ -654,7 +652,7 @@ class SearchEngine:
         target that cannot be shown), CollectionError (changed by another process meanwhile)."""
         check_questions(queries if isinstance(queries, Sequence) else ())
         folder = in_folder(self.collection)
-        return tuning.tune_collection(folder, self._encoder, queries, goal, on_step, building)
+        return tuning.tune_collection(folder, self.encoder, queries, goal, on_step, building)
 
     def apply(
         self, config: SegmentConfig | Mapping[str, Any], *, building: Progress | None = None
@@ -719,7 +717,7 @@ class SearchEngine:
             CollectionBusy: another process is reindexing, or writing.
             CollectionError: a document has vectors and no text, or another reindex is pending.
         """
-        reindex.reindex(self.collection, self._encoder, encoder, passages, runtime, progress)
+        reindex.reindex(self.collection, self.encoder, encoder, passages, runtime, progress)
 
     def stats(self) -> Stats:
         """Size and settings of the collection."""
@@ -739,7 +737,7 @@ class SearchEngine:
     def close(self) -> None:
         """Close the files, and free the encoder unless other engines use it."""
         self.collection.close()
-        self._encoder.close()
+        self.encoder.close()
 
     def __enter__(self) -> "SearchEngine":
         return self
@@ -753,20 +751,10 @@ def discard_reindex(engine: SearchEngine) -> bool:
     return reindex.place_of(engine.collection).discard()
 
 
-def load_encoder(engine: SearchEngine) -> TextEncoder:
-    """The encoder, loaded when first needed. Raises EncoderMismatch if it has changed."""
-    return engine._encoder.load()
-
-
-def encodes(engine: SearchEngine) -> bool:
-    """Whether documents are encoded: not if they must come with vectors."""
-    return engine._encoder.encodes(engine.collection.settings)
-
-
 def default_mode(engine: SearchEngine) -> Mode:
     """The mode of a search for a text that names none."""
-    settings = engine.collection.settings
-    return Mode(split((), Query(), settings, encodes(engine))[0].mode)
+    encodes = engine.encoder.encodes()
+    return Mode(split((), Query(), engine.collection.settings, encodes)[0].mode)
 
 
 def read_questions(
@@ -777,12 +765,6 @@ def read_questions(
     with engine.collection.reading() as snapshot:
         read = [corrected(snapshot, query, Question(text), engine._knows) for text in texts]
     return read, query.to_encode([each.text for each in read])
-
-
-def _warn(notes: Iterable[str], depth: int = 3) -> None:
-    """Warn in the name of the line that called the engine, `depth` calls above."""
-    for note in notes:
-        warnings.warn(note, FieldWarning, stacklevel=depth)
 
 
 class OfParent:

@@ -38,7 +38,7 @@ from powercut import Disk
 from scenarios import answers_as_brute_force, document, leave_pending, stored, strays
 
 from searchengine import SearchEngine
-from searchengine.engine import discard_reindex, load_encoder
+from searchengine.engine import discard_reindex
 from searchengine.errors import CollectionError, SearchEngineError
 from searchengine.indexer.segment import SegmentConfig
 from searchengine.ingest.folder_sync import MirrorOptions
@@ -427,7 +427,7 @@ class Harness:
     def _answers(self, engine: SearchEngine) -> None:
         held = {key: each for key, each in stored(self.path).items() if not key.startswith("w/")}
         if len(held) == len(engine):  # documents of files have no field `even`
-            answers_as_brute_force(engine, held, _ENCODERS[load_encoder(engine).fingerprint])
+            answers_as_brute_force(engine, held, _ENCODERS[engine.encoder.load().fingerprint])
 
 
 def _difference(held: Content | None, allowed: Sequence[Content | None]) -> str:

@@ -17,12 +17,11 @@ _NEW_FOLDER = click.argument("folder", type=opt.FILE)
 @command(example="info my.index")
 def info(collection: str, as_json: bool) -> None:
     """Show what a collection contains and how it is searched."""
-    from searchengine.engine import load_encoder
     from searchengine.indexer.native.library import description
 
     with open_engine(collection) as engine:
         try:
-            runtime = load_encoder(engine).runs_on
+            runtime = engine.encoder.load().runs_on
         except SearchEngineError as error:  # why it cannot run
             runtime = str(error)
         stats, more = engine.stats(), {"runtime": runtime, "kernel": description()}

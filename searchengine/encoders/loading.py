@@ -242,14 +242,14 @@ class CollectionEncoder:
                 self._present = held
             return held
 
-    def encodes(self, settings: Mapping[str, Any]) -> bool:
+    def encodes(self, settings: Mapping[str, Any] | None = None) -> bool:
         """Whether there is an encoder; not if the vectors came with the documents, and no other."""
-        return self._is_given or settings["encoder"]["fingerprint"] != NO_ENCODER
+        identity = (settings or self._collection.settings)["encoder"]
+        return self._is_given or identity["fingerprint"] != NO_ENCODER
 
     def check(self, settings: Mapping[str, Any]) -> None:
         """Raise EncoderMismatch if an encoder that is not held built a state of the collection."""
-        present = self._present
-        if present is not None and self._built(settings["encoder"]) is None:
+        if (present := self._present) is not None and self._built(settings["encoder"]) is None:
             check_built_by(present.encoder, settings["encoder"], self._collection.path)
 
     def expect(self, encoder: TextEncoder) -> None:

@@ -25,7 +25,6 @@ from searchengine.engine import (
     SearchEngine,
     contract,
     default_mode,
-    load_encoder,
     rank_by_weights,
     rank_keys,
     read_questions,
@@ -139,7 +138,7 @@ def tune_fusion(
     chosen_mode = mode if chosen == before else changed
     if stored:
         new_weight = chosen if changed is Mode.HYBRID else None
-        engine.set_default(changed, new_weight, chosen=False)
+        tuning.set_default(engine.collection, changed, new_weight, chosen=False)
     named = {"chosen": chosen, "default": before, "vector": 1.0, "text": 0.0}
     means = {name: float(values[tried][held_out].mean()) for name, tried in named.items()}
     choice = chosen_mode, chosen, mode, before, stored, len(held_out)
@@ -206,7 +205,7 @@ def learn(
     keys = _judged(queries, qrels)
     read, encoded = read_questions(engine, [queries[key] for key in keys], mode)
     texts, parts = [*map(normalized, encoded)], batches(len(keys), "Encoding", progress)
-    blocks = [load_encoder(engine).encode(texts[part], role="query") for part in parts]
+    blocks = [engine.encoder.load().encode(texts[part], role="query") for part in parts]
     vectors = np.concatenate(blocks, dtype=np.float32)
     documents = [[name for name, grade in qrels[key].items() if grade > 0] for key in keys]
     lessons = _Lessons(vectors, *_passages(engine, documents), progress)
@@ -222,7 +221,7 @@ def learn(
         *_, matrix = lessons.maps(np.arange(len(keys)), learning.steps)
         if engine.collection.settings["encoder"] != identity:
             raise CollectionError(f"{engine.collection.path} was reindexed meanwhile; learn again")
-        stored = tuning.map_setting(asdict(learning), matrix, load_encoder(engine))
+        stored = tuning.map_setting(asdict(learning), matrix, engine.encoder.load())
         engine.collection.configure(stored)
     return learning
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from searchengine.corpus.files import beir_corpus, read_corpus
-from searchengine.engine import Mode, SearchEngine, contract, default_mode, in_folder, load_encoder
+from searchengine.engine import Mode, SearchEngine, contract, default_mode, in_folder
 from searchengine.errors import CollectionError, CorpusError, QueryError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building import Progress, silent
@@ -98,7 +98,8 @@ def measure(
             parts = batches(len(texts), "Encoding", progress)
             vectors = np.concatenate([engine.encode(texts[part]) for part in parts])
         asked: Any = vectors if mode is Mode.VECTOR else texts
-        dim = load_encoder(engine).dim if name == EXACT else int(name) if name.isdecimal() else None
+        dim = int(name) if name.isdecimal() else None
+        dim = engine.encoder.load().dim if name == EXACT else dim
         kept = shortlist if name.isdecimal() else None
         if name == CONFIGURED:
             with engine.collection.reading() as snapshot:
@@ -129,7 +130,7 @@ def names(
         modes = (Mode.AUTO,) if by_words else (Mode.AUTO, Mode.VECTOR)
     if dims is None:  # the rows on a server cannot be ranked by another prefix
         here = Mode.VECTOR in modes and "://" not in str(engine.collection.path)
-        dims = load_encoder(engine).matryoshka_dims if here else ()
+        dims = engine.encoder.load().matryoshka_dims if here else ()
     for dim in dims:
         if not 1 <= dim <= full:
             raise QueryError(f"a prefix must be between 1 and {full}, got {dim}")

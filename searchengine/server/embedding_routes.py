@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.responses import Response
 
-from searchengine.engine import SearchEngine, encodes, limits, load_encoder
+from searchengine.engine import SearchEngine, limits
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Floats
 from searchengine.server.models import EmbeddingsRequest
@@ -25,7 +25,7 @@ async def models(request: Request) -> Response:
     """What an embeddings request may name as `model`: the collections that have an encoder."""
     model = {"object": "model", "created": 0, "owned_by": "searchengine"}
     served = request.app.state.collections.items()
-    names = [name for name, each in served if each.away is None and encodes(each.engine)]
+    names = [name for name, each in served if each.away is None and each.engine.encoder.encodes()]
     return respond({"object": "list", "data": [{"id": name} | model for name in names]})
 
 
@@ -40,9 +40,9 @@ async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
     served = await collection_of(request, body.model)
 
     def work(engine: SearchEngine) -> dict[str, Any]:
-        if not encodes(engine):
+        if not engine.encoder.encodes():
             raise QueryError("the collection has no encoder; start the server with --encoder")
-        encoder = load_encoder(engine)
+        encoder = engine.encoder.load()
         if body.dimensions is not None and body.dimensions > encoder.dim:
             fault = f"must be at most {encoder.dim}, got {body.dimensions}"
             place = {"type": "value_error", "loc": ("body", "dimensions")}

@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar
 import fastapi
 from fastapi import Depends, Request
 
-from searchengine.engine import SearchEngine, encodes, limits, name_of
+from searchengine.engine import SearchEngine, limits, name_of
 from searchengine.errors import EncoderMismatch, SearchEngineError
 from searchengine.query.hits import Hits
 from searchengine.query.request import Query
@@ -229,7 +229,7 @@ class Served:
 
 def _warm(engine: SearchEngine) -> None:
     """Load what encodes questions, so that the first search does not wait for it."""
-    if encodes(engine):
+    if engine.encoder.encodes():
         engine.encode(["warm"])
 
 

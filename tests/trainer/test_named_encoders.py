@@ -14,7 +14,6 @@ from loopback import HubEndpoint
 from tiny_model import write_sentence_transformer
 
 from searchengine import SearchEngine
-from searchengine.engine import load_encoder
 from searchengine.trainer.encoder import Encoder
 from searchengine.trainer.errors import ModelError
 from searchengine.trainer.model.bert import read_bert
@@ -66,7 +65,7 @@ def test_a_collection_keeps_the_commit_that_built_it(hub: HubEndpoint, notes: Pa
     hub.requests.clear()
     with SearchEngine.open(collection) as engine:
         assert engine.search("whale", 1)[0].key == "1"
-        assert load_encoder(engine).source == first
+        assert engine.encoder.load().source == first
     assert hub.requests == []
     assert Encoder.load("owner/name").source == f"owner/name@{hub.newest}"
     hub.refusals["owner/name"] = (503, "")

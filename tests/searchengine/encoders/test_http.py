@@ -15,7 +15,6 @@ from loopback import EmbeddingServer, Fault
 from searchengine import HttpEncoder, SearchEngine
 from searchengine.encoders import http
 from searchengine.encoders.loading import load_given
-from searchengine.engine import load_encoder
 from searchengine.errors import EndpointError
 
 TEXTS = [" ".join(["a"] * (i % 7 + 1) + ["bee"] * (i % 5)) for i in range(100)]
@@ -246,7 +245,7 @@ def test_the_key_goes_only_to_hosts_that_the_user_named(
 
     def ask(encoder: str | None = None) -> str | None:
         with SearchEngine.open(tmp_path / "c", encoder) as engine:
-            load_encoder(engine).encode(["a bee"])
+            engine.encoder.load().encode(["a bee"])
         return server.keys[-1]
 
     assert ask() is None

@@ -8,14 +8,13 @@ from conftest import WordLengths
 from cut_documents import DOCUMENTS, EXACT, Words, keys
 
 from searchengine import SearchEngine
-from searchengine.engine import load_encoder
 from searchengine.errors import CollectionError
 from searchengine.ingest.passages import BATCH, PassageConfig
 
 
 def new_calls(engine: SearchEngine) -> list[list[str]]:
     """The calls of the encoder since the last time."""
-    calls: list[list[str]] = load_encoder(engine).calls  # type: ignore[attr-defined]
+    calls: list[list[str]] = engine.encoder.load().calls  # type: ignore[attr-defined]
     found = list(calls)
     calls.clear()
     return found

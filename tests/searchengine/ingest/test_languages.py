@@ -15,7 +15,7 @@ from searchengine import SearchEngine
 from searchengine.backends.mode import WEIGHT, Mode
 from searchengine.cli import cli
 from searchengine.corpus.language_traits import identify_languages, prose
-from searchengine.engine import discard_reindex, load_encoder
+from searchengine.engine import discard_reindex
 from searchengine.errors import LanguageWarning
 from searchengine.ingest.languages import analyzer_for, by_language, weight_for
 from searchengine.trainer.encoder import Encoder
@@ -269,10 +269,10 @@ def encoder_of(path: Path, documents: int) -> str:
     with SearchEngine.open(path) as engine:
         assert len(engine) == documents and not discard_reindex(engine)
         engine.verify()
-        source = load_encoder(engine).source
+        source = engine.encoder.load().source
         assert source is not None
         assert engine.search(ENGLISH, mode="vector")[0].text == ENGLISH
-        assert load_encoder(engine).dim == (WIDTH if source == "multilingual" else 384)
+        assert engine.encoder.load().dim == (WIDTH if source == "multilingual" else 384)
     return source
 
 

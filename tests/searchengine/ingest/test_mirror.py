@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from searchengine import SearchEngine
 from searchengine.corpus.documents import Document
 from searchengine.corpus.files import Unread, read_corpus
-from searchengine.engine import load_encoder
 from searchengine.errors import CorpusError, EmptyCorpus
 from searchengine.ingest import folder_sync
 from searchengine.ingest.folder_sync import FolderSync, MirrorOptions
@@ -81,7 +80,7 @@ def check(engine: SearchEngine, folder: Path, prefix: str = "") -> None:
 
 def encoded(engine: SearchEngine) -> list[str]:
     """The texts that were encoded since the last time."""
-    calls: list[list[str]] = load_encoder(engine).calls  # type: ignore[attr-defined]
+    calls: list[list[str]] = engine.encoder.load().calls  # type: ignore[attr-defined]
     texts = [text for call in calls for text in call]
     calls.clear()
     return texts

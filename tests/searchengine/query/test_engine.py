@@ -112,7 +112,7 @@ def test_unusable_vectors_are_refused_by_document(engine: SearchEngine, value: f
             vectors[-1] = value
             return vectors
 
-    engine._encoder._present = QuestionEncoder(Broken())
+    engine.encoder._present = QuestionEncoder(Broken())
     with pytest.raises(
         CollectionError, match="NaN, infinity or zero for the text 'y'; leave it out"
     ):

@@ -10,7 +10,6 @@ from searchengine import SearchEngine
 from searchengine.backends.contract import EXPECTED
 from searchengine.backends.mode import WEIGHT
 from searchengine.encoders.protocol import TextEncoder
-from searchengine.engine import load_encoder
 from searchengine.query.ranking import WINDOW, fusion_of
 
 WORDS = ["whale", "sleep", "ocean", "bread", "yeast", "owl", "night", "tide"]
@@ -115,7 +114,7 @@ def test_the_only_document_with_a_word_comes_first_among_similar_ones(
         engine.add({"_id": name, "text": f"Hex bolt {name}, stainless steel"} for name in names)
         vectors = Narrow(base - 0.3).encode(names)
         for name, vector in zip(names[::9], vectors[::9], strict=True):
-            load_encoder(engine).encode = lambda *_, vector=vector, **__: vector[None]  # type: ignore[method-assign]
+            engine.encoder.load().encode = lambda *_, vector=vector, **__: vector[None]  # type: ignore[method-assign]
             hits = engine.search(f"bolt {name}", 200, mode="hybrid")
             assert hits[0].key == name
             scores = [hit.score for hit in hits]

@@ -12,7 +12,6 @@ from conftest import WordLengths
 
 from searchengine import SearchEngine
 from searchengine.backends.limits import Deadline, limited
-from searchengine.engine import load_encoder
 from searchengine.errors import QueryError, SearchTimeout
 
 ENDLESS = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
@@ -51,7 +50,7 @@ def test_every_kind_of_search_has_a_time_limit(engine: SearchEngine, mode: str) 
     with pytest.raises(SearchTimeout):
         engine.similar("1", timeout=1e-9)
     with pytest.raises(SearchTimeout):
-        engine.search(np.ones(load_encoder(engine).dim), timeout=1e-9)
+        engine.search(np.ones(engine.encoder.load().dim), timeout=1e-9)
 
 
 def test_asearch_is_search_in_a_thread(engine: SearchEngine) -> None:

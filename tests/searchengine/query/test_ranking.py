@@ -14,7 +14,6 @@ from word_oracle import bm25
 
 from searchengine import SearchEngine
 from searchengine.corpus.analyzer import Analyzer
-from searchengine.engine import load_encoder
 from searchengine.errors import CollectionError, FilterError, QueryError
 from searchengine.query.ranking import MEAN, WINDOW, Fusion, fusion_of
 from searchengine.query.request import Query
@@ -152,7 +151,7 @@ def test_by_words_without_an_encoder(tmp_path: Path, source: str | None) -> None
 
 def mixed_cosines(engine: SearchEngine, question: str) -> dict[str, float]:
     """Key → cosine of the nearest passage, mixed with the mean of all of the document."""
-    (vector,) = load_encoder(engine).encode([question])
+    (vector,) = engine.encoder.load().encode([question])
     with engine.collection.reading() as snapshot:
         ids = snapshot.ids_after(-1, None, 1 << 20).tolist()
         passages = snapshot.passages(of=ids)
@@ -168,7 +167,7 @@ def fusing(engine: SearchEngine, question: str) -> Fusion:
     with engine.collection.reading() as snapshot:
         found = snapshot.by_words(question, WINDOW)
         assert found.scale >= found.scored[0][1]
-        vector = load_encoder(engine).encode([question])[0]
+        vector = engine.encoder.load().encode([question])[0]
         return fusion_of(snapshot, vector, found)
 
 

@@ -8,7 +8,6 @@ import pytest
 from conftest import WordLengths
 
 from searchengine import SearchEngine
-from searchengine.engine import load_encoder
 from searchengine.errors import QueryError
 
 TEXTS = {
@@ -80,7 +79,7 @@ def test_it_can_be_switched_off(engine: SearchEngine) -> None:
 
 
 def test_the_encoder_reads_the_words_searched_for(engine: SearchEngine) -> None:
-    wrapped: Any = load_encoder(engine)
+    wrapped: Any = engine.encoder.load()
     wrapped.calls.clear()
     hits = engine.search("sleeping wahlesandmore wahles", mode="hybrid")
     assert dict(hits.replaced) == {"wahles": "whales"}
