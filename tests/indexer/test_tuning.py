@@ -15,7 +15,7 @@ from searchengine import SearchEngine
 from searchengine.backends.folder.store import Store
 from searchengine.errors import CollectionBusy, CollectionError, QueryError
 from searchengine.indexer.config import SegmentConfig
-from searchengine.indexer.errors import TuneError
+from searchengine.indexer.errors import SegmentConfigError, TuneError
 from searchengine.indexer.tuning.tune import Goal, Tuning
 from searchengine.upkeep import tuning as tuning_module
 
@@ -136,6 +136,22 @@ def test_deleted_rows_are_neither_measured_nor_built(
     kept = [key for key in expected if key not in gone]
     assert truth(engine, texts(1, 7)[0], 100) == kept[:100]
     assert share_found(engine, texts(300, 10)) > 0.8
+    engine.verify()
+
+
+def test_a_config_is_applied_to_what_is_left_and_storage_stays(engine: SearchEngine) -> None:
+    engine.delete(["1-3", *(f"2-{i}" for i in range(100))])
+    question = texts(1, 7)[0]
+    exact, tuned = truth(engine, question, 50), engine.tune(texts(150, 9), GOAL)
+    engine.apply({"prefix": 8, "shortlist": 30, "storage": "float32"})
+    stats = engine.stats()
+    assert (stats.passages, stats.tombstones, stats.tuning) == (tuned.rows, 0, None)
+    for name, value in (("prefix", 8), ("shortlist", 30), ("storage", "float16")):
+        assert stats.index_config[name] == value
+    assert truth(engine, question, 50) == exact
+    with pytest.raises(SegmentConfigError, match=r"prefix 49 is wider than the vectors \(48\)"):
+        engine.apply(SegmentConfig(prefix=49))
+    assert engine.stats().index_config == stats.index_config
     engine.verify()
 
 

@@ -1,19 +1,16 @@
 """The bench: what it measures, in what order, and what it says of it."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import WordLengths
 from cut_documents import Words
 
 from searchengine import Goal, SearchEngine
 from searchengine.errors import QueryError
 from searchengine.indexer.config import ALL_ROWS, SegmentConfig
-from searchengine.indexer.errors import SegmentConfigError
 from searchengine.indexer.tuning.tune import OperatingPoint, shares, tune
 from searchengine.ingest.passages import PassageConfig
 from searchengine.measure.bench import Dataset, bench, collection_dataset, vectors_dataset
@@ -143,42 +140,6 @@ def test_ndcg_is_that_of_the_evaluation(tmp_path: Path) -> None:
     now = by_both.named(by_both.now)
     assert now and now.ndcg == pytest.approx(hybrid.ndcg_10) != configured.ndcg_10
     assert by_both.subject["mode"] == "hybrid"
-
-
-def test_every_point_can_be_applied(tmp_path: Path) -> None:
-    """The collection then has its config, and another bench finds it there."""
-    rng = np.random.default_rng(0)
-    texts = [" ".join("x" * n for n in rng.integers(1, 17, 12)) for _ in range(1300)]
-    questions = {str(i): texts[i][:40] for i in range(0, 1300, 10)}
-    path = tmp_path / "c"
-    with SearchEngine.create(path, WordLengths(), SegmentConfig(prefix=4, shortlist=30)) as engine:
-        engine.add([{"_id": str(i), "text": text} for i, text in enumerate(texts)])
-        engine.delete(["5", "1299"])
-
-        def measured() -> Results:
-            with collection_dataset(engine, questions) as subject:
-                steady = replace(subject, encoding_ms=0)
-                return last(steady, Goal(recall=0.8))
-
-        first = measured()
-        assert first.now == "flat fp16 4 → 30"
-        scores = [hit.score for hit in engine.search(texts[7], mode="vector", exact=True)]
-        for name in (str(first.recommended), "exact", "flat fp16 4 → 30"):
-            point = first.point(name)
-            engine.apply(point.config)
-            (segment,) = engine.collection.segments.values()  # type: ignore[attr-defined]
-            assert segment.config == point.config and segment.rows == 1298
-            hits = engine.search(texts[7], mode="vector", exact=True)
-            assert [hit.score for hit in hits] == pytest.approx(scores, abs=2e-3)  # float16
-            again = measured()
-            assert again.now == name
-        assert engine.stats().tuning is None
-        with pytest.raises(SegmentConfigError, match="prefix 17 is wider than the vectors"):
-            engine.apply(SegmentConfig(prefix=17))
-        assert engine.stats().index_config == point.config.as_dict()
-    with SearchEngine.open(path, WordLengths()) as engine:
-        engine.verify()
-        assert len(engine) == 1298
 
 
 @pytest.mark.parametrize(
