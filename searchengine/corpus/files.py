@@ -154,30 +154,27 @@ def folder_files(folder: Path, unread: Unread, gitignore: bool = True) -> list[P
 
 def _walk(folder: Path, unread: Unread, gitignore: bool) -> Iterator[Path]:
     """The files and links below a folder, without hidden and ignored ones; see folder_files."""
-
-    def lose(error: OSError) -> None:
-        if error.filename == str(folder):
-            raise error
-        unread.failed.add(unreadable(folder, error))
-
-    rules: dict[Path, _Rules] = {}
-    for at, folders, files in os.walk(folder, onerror=lose):
-        place = Path(at)
-        if _DATABASE in files:
-            folders.clear()
+    folders: list[tuple[Path, _Rules]] = [(folder, ())]
+    while folders:  # os.walk is recursive before Python 3.12, so that deep folders break it
+        place, rules = folders.pop()
+        try:
+            entries = [entry for entry in os.scandir(place) if not entry.name.startswith(".")]
+        except OSError as error:
+            if place == folder:
+                raise
+            unread.failed.add(unreadable(place, error))
             continue
-        held = rules.get(place.parent, ())
-        if gitignore and (place / ".gitignore").is_file():
+        if any(entry.name == _DATABASE for entry in entries):
+            continue
+        if gitignore and (file := place / ".gitignore").is_file():
             with suppress(CorpusError, ValueError):  # no text, or no patterns
-                text, *_ = decode(read_bytes(place / ".gitignore"), place)
-                held = (place, GitIgnoreSpec.from_lines(text.splitlines())), *held
-        rules[place] = held
-        for names in (folders, files):
-            shown = [name for name in names if not name.startswith(".")]
-            names[:] = [n for n in shown if not _is_ignored(place / n, names is folders, held)]
-            unread.kinds += Counter({_IGNORED: len(shown) - len(names)})
-        yield from (place / name for name in files)
-        yield from (place / name for name in folders if (place / name).is_symlink())
+                lines = decode(read_bytes(file), file)[0].splitlines()
+                rules = (place, GitIgnoreSpec.from_lines(lines)), *rules
+        found = [(Path(entry), entry.is_dir(follow_symlinks=False)) for entry in entries]
+        kept = [each for each in found if not _is_ignored(*each, rules)]
+        unread.kinds += Counter({_IGNORED: len(found) - len(kept)})
+        folders += [(path, rules) for path, is_folder in kept if is_folder]
+        yield from (path for path, is_folder in kept if not is_folder)
 
 
 def _is_ignored(path: Path, is_folder: bool, rules: _Rules) -> bool:
