@@ -347,12 +347,11 @@ _MARKS = (
     "\u1b34\u1b35\u1dc0-\u1dff\u20d0-\u20f0\u3099\u309a\uff9e\uff9f\uffc2-\uffdc]"
 )
 _CLUSTER = re.compile(f"[^\0-\x7f]{_MARKS}*|[\0-\x7f]{_MARKS}+")
-_SOFT_HYPHEN = "\xad"  # shown only where a line ends at it
 
 
 def normalized(text: str) -> str:
     """A text in NFKC without soft hyphens; words do not join signs and fractions beside them."""
-    text = text.replace(_SOFT_HYPHEN, "")
+    text = text.replace("\xad", "")  # it is shown only where a line ends at it
     if text.isascii() or unicodedata.is_normalized("NFKC", text):
         return text
     return unicodedata.normalize("NFKC", _APART.sub(" ", text))

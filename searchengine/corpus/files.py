@@ -72,11 +72,6 @@ def _sources(path: Path, unread: "Unread", gitignore: bool) -> list[Path]:
     return [path]
 
 
-def _kind(path: Path) -> Kind:
-    """The format of a file that is read, or of standard input."""
-    return kind_of(path) or LINES
-
-
 def beir_corpus(folder: Path) -> Path | None:
     """The file with the documents of a folder in BEIR's format; None for another folder."""
     inner = (folder / name for name in ("corpus.jsonl", "corpus.jsonl.gz"))
@@ -92,11 +87,11 @@ def count_records(corpus: str | Path, gitignore: bool = True) -> int | None:
     with suppress(OSError, CorpusError):  # reading it reports the error
         named = beir_corpus(Path(corpus)) or Path(corpus)
         for path in _sources(named, Unread(), gitignore):
-            format_ = _kind(path)
+            format_ = kind_of(path)
             if format_ in (LINES, TABLE) and path.suffix != ".gz" and path.is_file():
                 with open(path, "rb") as file:
                     total += sum(1 for _ in file)
-            elif format_.records or format_.needs:
+            elif format_ is None or format_.records or format_.needs:
                 return None
             else:
                 total += 1
@@ -225,7 +220,8 @@ def read_corpus(
     if files is None and not sources:
         what = f"no files to read in this folder; expected {_READABLE}. {listed.sentence()}"
         raise EmptyCorpus(str(bad(path, what.strip())))
-    if files is None and columns.chosen and not any(_kind(file).records for file in sources):
+    kinds = [kind_of(file) or LINES for file in sources if files is None]
+    if columns.chosen and kinds and not any(each.records for each in kinds):
         raise bad(path, f"text files have no fields; leave {' and '.join(columns.chosen)} out")
     return reader.read(sources)
 
@@ -245,7 +241,7 @@ class _Reader:
         """The documents of files, in order."""
         with Parser() as parser:
             for path in files:
-                format_ = _kind(path)
+                format_ = kind_of(path) or LINES  # standard input
                 try:
                     has_path = self.is_folder or not format_.records
                     if has_path and not is_utf8(f"{self.root}{path}"):
@@ -280,12 +276,13 @@ class _Reader:
         if format_ is TABLE:
             records = read_table(path, self._leave, self.columns)
         else:
-            lines = format_ is LINES
-            parsed = read_jsonl(path, self._leave) if lines else parser.read(path, format_)
-            records = named_records(parsed, self._leave, self.columns, format_.rows)
+            records = (
+                parser.read(path, format_) if format_.reader else read_jsonl(path, self._leave)
+            )
+            records = named_records(records, self._leave, self.columns, format_.rows)
         root = self.root if self.is_folder else ""
         file = path.relative_to(self.base).as_posix() if self.is_folder else ""
-        first_has_id = None
+        needs_text, first_has_id = self.columns.needs_text, None
         for place, record in records:
             has_id = not IDS.isdisjoint(record)
             first_has_id = has_id if first_has_id is None else first_has_id
@@ -293,9 +290,7 @@ class _Reader:
             derived = not (has_id or first_has_id)
             key = "-" if derived else ""  # until its content is known
             try:
-                document = Document.from_mapping(
-                    record, place, key, needs_text=self.columns.needs_text
-                )
+                document = Document.from_mapping(record, place, key, needs_text=needs_text)
             except CorpusError as error:
                 self._leave(error)
                 continue
