@@ -17,16 +17,11 @@ from typing import Any, NoReturn, get_args, overload
 
 import numpy.typing as npt
 
-from searchengine.backends import contract as contract
-from searchengine.backends import entries as entries
-from searchengine.backends import limits as limits
-from searchengine.backends.contract import Backend
+from searchengine.backends import contract, entries, limits
 from searchengine.backends.filters.parser import field_name as field_name
 from searchengine.backends.folder.database import after_fork
-from searchengine.backends.limits import Deadline
-from searchengine.backends.mode import Mode as Mode
-from searchengine.backends.opening import create_backend, exists, is_url, open_backend
-from searchengine.backends.opening import in_folder as in_folder
+from searchengine.backends.mode import Mode
+from searchengine.backends.opening import create_backend, exists, in_folder, is_url, open_backend
 from searchengine.backends.opening import name_of as name_of
 from searchengine.corpus.analyzer import Tokenizer, normalized
 from searchengine.corpus.documents import DataFrame, Key, Patches, checked_key, checked_keys
@@ -34,8 +29,7 @@ from searchengine.corpus.documents import Document as Document
 from searchengine.corpus.files import Unread
 from searchengine.encoders.loading import CollectionEncoder, EncoderArgument, encoded, load_new
 from searchengine.encoders.loading import load_given as load_given
-from searchengine.encoders.protocol import Role
-from searchengine.encoders.protocol import TextEncoder as TextEncoder
+from searchengine.encoders.protocol import Role, TextEncoder
 from searchengine.errors import CollectionError, FieldWarning, QueryError, UnknownKey
 from searchengine.indexer.arrays import Floats, integer
 from searchengine.indexer.building import Progress
@@ -43,8 +37,7 @@ from searchengine.indexer.config import SegmentConfig
 from searchengine.indexer.tuning.tune import Goal, Tuning
 from searchengine.ingest import folder_sync
 from searchengine.ingest.folder_sync import MirrorOptions, Pass
-from searchengine.ingest.ingestion import AddOptions, add, passage_reader
-from searchengine.ingest.ingestion import AddSummary as AddSummary
+from searchengine.ingest.ingestion import AddOptions, AddSummary, add, passage_reader
 from searchengine.ingest.passages import PassageConfig, PassageReader
 from searchengine.ingest.settings import CollectionSettings, check_compatible
 from searchengine.query.duplicates import Duplicates, duplicates, mean_of
@@ -58,6 +51,7 @@ from searchengine.query.request import (
     CANDIDATES,
     Phrases,
     Query,
+    Question,
     Questions,
     as_vector,
     check_count,
@@ -65,12 +59,9 @@ from searchengine.query.request import (
     corrected,
     split,
 )
-from searchengine.query.request import Question as Question
 from searchengine.trainer.runtimes.runtime_config import RuntimeConfig
 from searchengine.trainer.sources.source import MULTILINGUAL, default_encoder
-from searchengine.upkeep import copies, reindex, stats, verify
-from searchengine.upkeep import tuning as tuning
-from searchengine.upkeep.repair import repair
+from searchengine.upkeep import copies, reindex, repair, stats, tuning, verify
 from searchengine.upkeep.stats import Stats as Stats
 
 _MIRRORED = (
@@ -91,7 +82,7 @@ class SearchEngine:
 
     def __init__(
         self,
-        collection: Backend,
+        collection: contract.Backend,
         encoder: TextEncoder | None = None,
         runtime: RuntimeConfig | None = None,
     ) -> None:
@@ -384,7 +375,7 @@ class SearchEngine:
         requested, key = Query.from_options(k, options), checked_key(key)
         queries: Questions = [query] if isinstance(query, str) else [as_vector(query)]
         with (
-            limits.limited(Deadline.after(requested.timeout)),
+            limits.limited(limits.Deadline.after(requested.timeout)),
             self._reading(requested, queries) as (snapshot, request, questions, _),
         ):
             return explain(snapshot, request, key, questions[0])
@@ -393,7 +384,7 @@ class SearchEngine:
         self, requested: Query, queries: Questions, like: Sequence[str] | None = None
     ) -> list[Hits]:
         """The hits of questions, or near documents; warns in the name of the caller's caller."""
-        with limits.limited(Deadline.after(requested.timeout)):
+        with limits.limited(limits.Deadline.after(requested.timeout)):
             with self._reading(requested, queries, like) as (snapshot, request, questions, ids):
                 if not questions:
                     return []
@@ -557,9 +548,8 @@ class SearchEngine:
 
         Raises EmptyCorpus (nothing would be left), CorpusError (missing folder), and as `add`.
         """
-        options = MirrorOptions() if options is None else options
         unread, target = unread or Unread(), in_folder(self.collection, _MIRRORED)
-        return folder_sync.mirror(target, self._reader, folder, options, unread)
+        return folder_sync.mirror(target, self._reader, folder, options or MirrorOptions(), unread)
 
     def watch(
         self, folder: str | Path, options: MirrorOptions | None = None, *, stop: Event | None = None
@@ -576,9 +566,8 @@ class SearchEngine:
         Raises EncoderMismatch and EncoderMissing, which waiting cannot mend, and CollectionError
         for a collection that is closed or on a server.
         """
-        options = MirrorOptions() if options is None else options
         target = in_folder(self.collection, _MIRRORED)
-        return folder_sync.watch(target, self._reader, folder, options, stop)
+        return folder_sync.watch(target, self._reader, folder, options or MirrorOptions(), stop)
 
     def _reader(self) -> PassageReader:
         reader = passage_reader(self.collection, self.encoder)
@@ -675,7 +664,7 @@ class SearchEngine:
         """
         verify.verify(self.collection)
 
-    repair = staticmethod(repair)
+    repair = staticmethod(repair.repair)
     copy = staticmethod(copies.copy)
 
     def backup(self, path: str | Path) -> None:
