@@ -23,7 +23,7 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
             "searchengine.query.request:Query",
             "searchengine.backends.mode:Mode",
             "searchengine.upkeep.stats:Stats",
-            "searchengine.ingest.settings:AddSummary",
+            "searchengine.ingest.ingestion:AddSummary",
             "searchengine.ingest.folder_sync:MirrorOptions",
             "searchengine.ingest.folder_sync:Pass",
             "searchengine.ingest.passages:PassageConfig",
