@@ -740,22 +740,6 @@ def discard_reindex(engine: SearchEngine) -> bool:
     return reindex.place_of(engine.collection).discard()
 
 
-def default_mode(engine: SearchEngine) -> Mode:
-    """The mode of a search for a text that names none."""
-    encodes = engine.encoder.encodes()
-    return Mode(split((), Query(), engine.collection.settings, encodes)[0].mode)
-
-
-def read_questions(
-    engine: SearchEngine, texts: Iterable[str], mode: Mode
-) -> tuple[list[Question], Sequence[str]]:
-    """Questions as a search in a mode reads them, and the texts that it encodes."""
-    query = Query(mode=mode)
-    with engine.collection.reading() as snapshot:
-        read = [corrected(snapshot, query, Question(text), engine._knows) for text in texts]
-    return read, query.to_encode([each.text for each in read])
-
-
 class OfParent:
     """Takes the place of what a forked child must not use. Closing it is harmless.
 

@@ -19,10 +19,8 @@ from searchengine.corpus.contents import read_vectors
 from searchengine.engine import (
     Mode,
     SearchEngine,
-    default_mode,
     in_folder,
     rank_keys,
-    read_questions,
     tuning,
 )
 from searchengine.errors import QueryError
@@ -45,7 +43,7 @@ from searchengine.indexer.tuning.tune import (
     shares,
     tune,
 )
-from searchengine.measure.judgements import Qrels
+from searchengine.measure.judgements import Qrels, default_mode, read_questions
 from searchengine.measure.metrics import ndcg
 from searchengine.measure.results import Results, Row
 from searchengine.measure.retrieval import task

@@ -1,4 +1,4 @@
-"""Judging: questions and judgements from files, and run files.
+"""Judging: questions as a search reads them, judgements from files, and run files.
 
 Files are those of BEIR and TREC, or one question per line.
 
@@ -9,7 +9,7 @@ with the ranks.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from searchengine.corpus.contents import bad, kind, read_jsonl, read_lines, some_fields
 from searchengine.corpus.documents import Document
+from searchengine.engine import Mode, Query, Question, SearchEngine, corrected, split
 from searchengine.errors import CorpusError
 
 Qrels = dict[str, dict[str, int]]
@@ -186,3 +187,19 @@ def check_names(path: Path, **columns: Iterable[str]) -> None:
                     f"the {column} must not contain white space, the separator of run files, got "
                     f"{name!r:.80}; rename it, or write no run file",
                 )
+
+
+def default_mode(engine: SearchEngine) -> Mode:
+    """The mode of a search for a text that names none."""
+    encodes = engine.encoder.encodes()
+    return Mode(split((), Query(), engine.collection.settings, encodes)[0].mode)
+
+
+def read_questions(
+    engine: SearchEngine, texts: Iterable[str], mode: Mode
+) -> tuple[list[Question], Sequence[str]]:
+    """Questions as a search in a mode reads them, and the texts that it encodes."""
+    query = Query(mode=mode)
+    with engine.collection.reading() as snapshot:
+        read = [corrected(snapshot, query, Question(text), engine._knows) for text in texts]
+    return read, query.to_encode([each.text for each in read])

@@ -24,16 +24,14 @@ from searchengine.engine import (
     Question,
     SearchEngine,
     contract,
-    default_mode,
     rank_by_weights,
     rank_keys,
-    read_questions,
     tuning,
 )
 from searchengine.errors import CollectionError, QueryError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building import Progress, silent
-from searchengine.measure.judgements import Qrels, Task
+from searchengine.measure.judgements import Qrels, Task, default_mode, read_questions
 from searchengine.measure.metrics import ndcg
 from searchengine.measure.retrieval import batches, task
 from searchengine.measure.significance import Comparison, compare

@@ -19,13 +19,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from searchengine.corpus.files import beir_corpus, read_corpus
-from searchengine.engine import Mode, SearchEngine, contract, default_mode, in_folder
+from searchengine.engine import Mode, SearchEngine, contract, in_folder
 from searchengine.errors import CollectionError, CorpusError, QueryError
 from searchengine.indexer.arrays import Floats
 from searchengine.indexer.building import Progress, silent
 from searchengine.indexer.search.scoring import Allowed, SearchResult, nearest, scan, score_slack
 from searchengine.indexer.segment import Segment
-from searchengine.measure.judgements import Qrels, Task, judged, ranked, read_beir, splits
+from searchengine.measure.judgements import (
+    Qrels,
+    Task,
+    default_mode,
+    judged,
+    ranked,
+    read_beir,
+    splits,
+)
 from searchengine.measure.metrics import MAIN, per_question
 from searchengine.measure.significance import EXACT, Setting
 from searchengine.trainer.evaluation.intervals import Values

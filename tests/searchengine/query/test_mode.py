@@ -8,8 +8,8 @@ from conftest import WordLengths
 
 from searchengine import SearchEngine
 from searchengine.backends.mode import WEIGHT, Mode
-from searchengine.engine import default_mode
 from searchengine.errors import QueryError
+from searchengine.measure.judgements import default_mode
 
 DOCUMENTS = [{"_id": str(i), "text": "a" * (i % 5 + 1) + " bb" * (i % 3)} for i in range(30)]
 
