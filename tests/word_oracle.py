@@ -8,9 +8,8 @@ import pytest
 
 from searchengine import SearchEngine
 from searchengine.backends import lexical
-from searchengine.backends.lexical import phrases
+from searchengine.backends.lexical import function_words, phrases
 from searchengine.corpus.analyzer import Analyzer
-from searchengine.corpus.language_traits import function_words
 
 TITLE = 2.0  # the weight of a title's word (docs/searching.md)
 

@@ -13,7 +13,15 @@ import numpy as np
 
 from searchengine.backends.contract import Backend, Changed, Entry, Ids, Known, Snapshot
 from searchengine.backends.filters.parser import COLUMNS, field_name, field_named, fields_of, parse
-from searchengine.corpus.documents import Document, Patches, checked_patches
+from searchengine.corpus.contents import bad
+from searchengine.corpus.documents import (
+    NOT_METADATA,
+    RESERVED,
+    Document,
+    Patches,
+    checked_key,
+    plain_fields,
+)
 from searchengine.errors import QueryError
 
 _IDS = 50_000  # read at a time: a filter on an indexed field is evaluated again for each block
@@ -48,7 +56,7 @@ def update(backend: Backend, metadata: Patches) -> None:
 
     The metadata as last added is kept as well: see Entry.source. Raises QueryError: unknown key.
     """
-    patches = checked_patches(metadata)
+    patches = _checked_patches(metadata)
     while True:  # each time that it begins again, another writer has changed one of them
         with backend.reading(newest=True) as snapshot:
             states = snapshot.known(patches)
@@ -66,6 +74,28 @@ def update(backend: Backend, metadata: Patches) -> None:
         with suppress(Changed):
             backend.upsert((), states, metadata=patched)
             return
+
+
+def _checked_patches(metadata: Patches) -> dict[str, dict[str, Any]]:
+    """Key → metadata to merge, as JSON holds it. Raises QueryError and CorpusError."""
+    if not isinstance(metadata, Mapping):
+        raise QueryError(f"update takes metadata by key, got {type(metadata).__name__}")
+    patches = {}
+    for key, patch in metadata.items():
+        place = f"update of {key!r}"
+        if not isinstance(patch, Mapping):
+            raise QueryError(f"{place} must be a mapping of metadata, got {type(patch).__name__}")
+        for name in filter(patch.__contains__, RESERVED):
+            how = "to change it, add the document again"
+            raise QueryError(f"{place}: {name!r} {NOT_METADATA}; {how}")
+        key = checked_key(key)
+        if key in patches:
+            raise QueryError(f"update names the key {key!r} twice, as a text and as a number")
+        try:
+            patches[key] = plain_fields(patch, may_be_missing=False)
+        except ValueError as error:
+            raise bad(place, f"metadata {error}") from error
+    return patches
 
 
 def _metadata(snapshot: Snapshot, states: Sequence[Known]) -> list[Any]:

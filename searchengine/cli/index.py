@@ -124,7 +124,8 @@ def index(corpus: str, collection: str, as_json: bool, **options: Any) -> None:
 
 def _supplied(vectors: Path | None, passages: Path | None) -> tuple[Any, Any]:
     """Return an array of vectors and their passages; None without."""
-    from searchengine.corpus.contents import read_jsonl, read_vectors
+    from searchengine.corpus.contents import read_jsonl
+    from searchengine.ingest.supplied import read_vectors
 
     if vectors is None:
         if passages is not None:

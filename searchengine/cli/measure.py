@@ -298,8 +298,8 @@ def _print(value: dict[str, Any], rows: Any, text: str, as_json: bool) -> None:
 
 def _tune_index(engine: Any, queries: Path | None, goal: dict[str, Any], report: Any) -> Any:
     """Find and apply an index config. The table has the points of its coarse stage."""
-    from searchengine.corpus.contents import read_vectors
     from searchengine.indexer.tuning.goal import Goal
+    from searchengine.ingest.supplied import read_vectors
     from searchengine.measure.judgements import read_queries
 
     goal |= {"recall": goal.pop("target_recall"), "max_ram": (goal["max_ram"] or 0) << 20 or None}

@@ -214,7 +214,6 @@ _ANY_CASE = ("title", "text", "_id")  # default names, as "id", which may be in 
 _TEXTS = (*_ANY_CASE, "id")  # fields whose cells are texts
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
 _ROWS, _BYTES = 1024, 1 << 16  # of a batch, and read at a time of each column
-_VECTORS = "numbers of shape (n, D), one row per document"
 _BINARY = re.compile("(^|: )(large_|fixed_size_)?binary")  # a type, in one
 _SEPARATOR = re.compile(r'"?sep=(.)"?\s*')  # the first line of a table that Excel reads
 _LINE = re.compile(r"[^\r]+(?:\r\n?)?|\r\n?")
@@ -376,28 +375,6 @@ def _cell(name: str, value: str) -> str | int | float | bool:
     if not _NUMBER.fullmatch(value) or len(value) > 18:  # longer numbers would lose digits
         return value
     return float(value) if "." in value else int(value)
-
-
-def read_vectors(path: Path, *, may_be_empty: bool = False) -> Any:
-    """The array (n, D) of a file, mapped: its rows are read when they are used.
-
-    Raises CorpusError for a missing, malformed or empty file, and for anything but numbers.
-    """
-    import numpy as np  # not at the top: a reading process starts without it
-
-    try:
-        array = np.lib.format.open_memmap(path, mode="r")
-    except OSError as error:
-        raise unreadable(path, error) from error
-    except (ValueError, EOFError) as error:
-        why = f"cannot be read as a .npy file ({error}); write it by numpy.save"
-        raise bad(path, why) from error
-    if array.ndim != 2 or array.dtype.kind not in "fiu":
-        raise bad(path, f"expected {_VECTORS}, got {array.dtype} of shape {array.shape}")
-    rows, dim = array.shape
-    if not dim or not (rows or may_be_empty):
-        raise bad(path, f"holds no vectors (shape {array.shape})")
-    return array
 
 
 # --------------------------------------------------------------------- in a process of their own

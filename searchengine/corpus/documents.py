@@ -22,7 +22,7 @@ from searchengine.indexer.arrays import integer
 RESERVED = ("_id", "title", "text")
 """Fields that belong to the document itself and cannot be metadata."""
 _OWN = (*RESERVED, "id")
-_NOT_METADATA = "is a field of the document, not metadata"
+NOT_METADATA = "is a field of the document, not metadata"
 _EXPECTED = 'expected a Document or a mapping, {"_id": "1", "text": "…"}'
 _REMEMBERED = 1000  # entries of LeftOut, so that memory stays bounded
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -171,7 +171,7 @@ def as_documents(
         try:
             if isinstance(record, Document):
                 for name in filter(record.metadata.__contains__, RESERVED):
-                    record._refuse(f"{name!r} {_NOT_METADATA}; give it another name")
+                    record._refuse(f"{name!r} {NOT_METADATA}; give it another name")
                 yield record
             elif isinstance(record, Mapping):
                 yield Document.from_mapping(record, place, needs_text=needs_text)
@@ -197,28 +197,6 @@ def checked_keys(keys: object, call: str) -> list[str]:
     if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
         raise QueryError(f"{call} takes a list of keys, got {keys!r:.80}; put one key into a list")
     return [checked_key(key) for key in keys]
-
-
-def checked_patches(metadata: Patches) -> dict[str, dict[str, Any]]:
-    """Key → metadata to merge, as JSON holds it. Raises QueryError and CorpusError."""
-    if not isinstance(metadata, Mapping):
-        raise QueryError(f"update takes metadata by key, got {type(metadata).__name__}")
-    patches = {}
-    for key, patch in metadata.items():
-        place = f"update of {key!r}"
-        if not isinstance(patch, Mapping):
-            raise QueryError(f"{place} must be a mapping of metadata, got {type(patch).__name__}")
-        for name in filter(patch.__contains__, RESERVED):
-            how = "to change it, add the document again"
-            raise QueryError(f"{place}: {name!r} {_NOT_METADATA}; {how}")
-        key = checked_key(key)
-        if key in patches:
-            raise QueryError(f"update names the key {key!r} twice, as a text and as a number")
-        try:
-            patches[key] = plain_fields(patch, may_be_missing=False)
-        except ValueError as error:
-            raise bad(place, f"metadata {error}") from error
-    return patches
 
 
 def is_utf8(text: str) -> bool:

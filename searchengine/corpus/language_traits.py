@@ -1,4 +1,4 @@
-"""Languages of texts, by script where it suffices, else by py3langid; their words and sentences.
+"""Languages of texts, by script where it suffices, else by py3langid; their sentences.
 
     text = "Wale schlafen mit einer Hälfte des Gehirns."
     identify_languages(["고래는 잔다.", text])  # ["ko", "de"]
@@ -47,47 +47,6 @@ _MARKUP = re.compile(r"(?ms)^(```|~~~)[^\n]*\n.*?^\1|</?\w[^<>]*>|\]\([^()]*\)")
 _ENOUGH = 60  # letters to tell a language by: shorter texts are joined
 _MIN_LETTERS = 40  # letters, below which no language is named
 _SURE = 0.8  # probability of a language that is named
-# The most frequent words of grammar and of questions. In a small collection, and in one of
-# statements, "how" and "do" are rare, so BM25 takes them for telling words. They are counted less,
-# not left out: "to be or not to be" is made of nothing else.
-_WORDS = """
-en: a an the this that these those some any each of in on at by for from to into with without about
-    between during as than and or but if while so what which who when where why how much many is are
-    was were be been being am do does did has have had can could will would should may must i you he
-    she it we they us me my your its their there no not s t
-de: der die das den dem des ein eine einen einem einer in im an am auf aus bei mit nach von zu zum
-    zur für und oder als wie was wer wo wann warum welche welcher welches viele ist sind war hat
-    wird werden kann nicht sich es
-fr: le la les l un une des du de d au aux ce cette en dans sur par pour avec et ou que qu qui quoi
-    quel quelle quels quelles où quand comment pourquoi combien est sont a ont il elle on se s ne
-es: el la los las un una al del de a en por para con y o que como se su qué quién cuál cuáles
-    cuándo cómo dónde cuánto cuántos cuántas es son era fue fueron ser está hay ha tiene no lo
-it: il lo la i gli le l un una di d del della dei delle da dal in nel nella su per con a al alla e o
-    che chi cosa quale quali quanto quanti quando come dove perché è sono era ha si non
-pt: o a os as um uma ao à do da dos das no na de em por para com e ou que quem qual quais quanto
-    quantos quando como onde é são era foi foram ser está tem há se seu sua não
-nl: de het een in op aan van met voor door bij uit naar te en of dat die deze wat wie waar wanneer
-    waarom hoe welk welke hoeveel is zijn was waren wordt werd heeft hebben kan er niet
-ru: в во на с к о об от из за по для у и а но или не что как кто кого где когда куда почему сколько
-    чем какой какая какое какие каком каким какую каких который это он был была было были является
-tr: ne neyi nedir neden hangi hangisi kim kimdir kaç nasıl nerede zaman bir bu şu o ve veya ile için
-    gibi olarak olan de da ki en daha mi mı in ın nin nın oldu vardır tarafından
-sv: en ett den det de i på av för med till från om och eller att som är var har blev kan vad vem
-    vilken vilket vilka när hur varför många mycket finns inte sig
-pl: w we na z ze do od o za dla przez i oraz a że jak czy co kto kogo czym czego jest są był była
-    były być ma się który która które jaki jaka jakie jakim kiedy gdzie dlaczego ile to nie
-ar: في من إلى على عن مع بين منذ بعد قبل و أو أن ما ماذا متى أين كيف كم لماذا هل أي هو هي الذي التي
-    هذا هذه كان كانت تم لم لا به
-vi: là của và với cho các những một cái này đó được bị đã đang sẽ có thể ở trong từ đến vào do bởi
-    theo như gì nào ai sao đâu bao nhiêu khi thế mà tại không nó
-da: en et den det de i på af for med til fra om og eller at som er var har blev kan hvad hvem
-    hvilken hvilket hvilke hvor hvornår hvordan hvorfor mange meget findes ikke sig
-"""
-_FUNCTION_WORDS = {
-    code: frozenset(words.split())
-    for code, words in re.findall(r"^(\w+): ([^:]+)$", _WORDS, re.MULTILINE)
-}
-"""Language, by its code of ISO 639 → word forms in lower case."""
 
 
 def identify_languages(texts: Sequence[str]) -> list[str | None]:
@@ -131,13 +90,6 @@ def _pieces(text: str, length: int) -> list[str]:
 def _is_prose(line: str) -> bool:
     signs = len(re.findall(_PUNCTUATION, line))
     return not line.startswith(("    ", "\t", "$ ")) and signs <= _CODE * len("".join(line.split()))
-
-
-@cache
-def function_words(languages: tuple[str, ...]) -> frozenset[str]:
-    """The most frequent function words of languages, in lower case; of none, the English ones."""
-    listed = (_FUNCTION_WORDS.get(language, ()) for language in languages or ("en",))
-    return frozenset().union(*listed)
 
 
 def _by_script(text: str) -> str | None:

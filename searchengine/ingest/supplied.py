@@ -9,12 +9,14 @@ import hashlib
 from array import array
 from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from searchengine.backends.contract import Backend, Span
+from searchengine.corpus.contents import bad, unreadable
 from searchengine.corpus.documents import Document, checked_key
 from searchengine.encoders.protocol import Vectors
 from searchengine.errors import CorpusError, QueryError
@@ -163,3 +165,24 @@ def _checked_line(number: int, line: Any) -> tuple[str, int, int]:
     raise CorpusError(
         f"passage {number}: expected a key and offsets 0 ≤ start ≤ end, got {line!r:.80}"
     )
+
+
+def read_vectors(path: Path, *, may_be_empty: bool = False) -> Any:
+    """The array (n, D) of a file, mapped: its rows are read when they are used.
+
+    Raises CorpusError for a missing, malformed or empty file, and for anything but numbers.
+    """
+    try:
+        array = np.lib.format.open_memmap(path, mode="r")
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except (ValueError, EOFError) as error:
+        why = f"cannot be read as a .npy file ({error}); write it by numpy.save"
+        raise bad(path, why) from error
+    if array.ndim != 2 or array.dtype.kind not in "fiu":
+        what = "expected numbers of shape (n, D), one row per document"
+        raise bad(path, f"{what}, got {array.dtype} of shape {array.shape}")
+    rows, dim = array.shape
+    if not dim or not (rows or may_be_empty):
+        raise bad(path, f"holds no vectors (shape {array.shape})")
+    return array

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 
-from searchengine.corpus.contents import read_vectors
 from searchengine.engine import (
     Mode,
     SearchEngine,
@@ -43,6 +42,7 @@ from searchengine.indexer.tuning.tune import (
     shares,
     tune,
 )
+from searchengine.ingest.supplied import read_vectors
 from searchengine.measure.judgements import Qrels, default_mode, read_questions
 from searchengine.measure.metrics import ndcg
 from searchengine.measure.results import Results, Row

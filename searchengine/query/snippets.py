@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from searchengine.backends.lexical import joined_words
+from searchengine.backends.lexical import function_words, joined_words
 from searchengine.corpus.analyzer import (
     DEFAULT,
     Analyzer,
@@ -24,7 +24,7 @@ from searchengine.corpus.analyzer import (
     placed_names,
     unaccented,
 )
-from searchengine.corpus.language_traits import function_words, sentence_ends
+from searchengine.corpus.language_traits import sentence_ends
 
 Span = tuple[int, int]
 WIDTH = 200

@@ -17,7 +17,7 @@ import numpy as np
 from searchengine.backends import lexical, limits
 from searchengine.backends.contract import Ids, Scored
 from searchengine.backends.folder.store import SegmentRow, Store
-from searchengine.backends.lexical import Term, Text, phrases
+from searchengine.backends.lexical import Term, Text, function_words, phrases
 from searchengine.corpus.analyzer import (
     Analyzer,
     Tokenizer,
@@ -27,7 +27,7 @@ from searchengine.corpus.analyzer import (
     stems,
     unaccented,
 )
-from searchengine.corpus.language_traits import UNSPACED_OR_KOREAN, function_words
+from searchengine.corpus.language_traits import UNSPACED_OR_KOREAN
 from searchengine.indexer.arrays import Doubles, Floats, RowNumbers
 from searchengine.indexer.search.bm25 import Words
 from searchengine.indexer.search.scoring import Allowed
