@@ -66,7 +66,6 @@ _HUMP = re.compile("(?<=[a-zß-öø-ÿ])(?=[A-ZÀ-ÖØ-Þ])|(?<=[A-ZÀ-ÖØ-Þ])
 _DIGITS = re.compile(r"(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])")
 _LONGEST = 64  # characters of a name that is a term as a whole
 _KNOWN = 1 << 16  # words whose terms are remembered
-Place = Callable[[int, int], tuple[int, int]]
 _NOTHING = [0xAD, 0x640, 0xFEFF, *range(0x200B, 0x2010), *range(0x202A, 0x202F)]
 
 
@@ -194,20 +193,8 @@ def folded(text: str, languages: Sequence[str] = ()) -> str:
 def names(text: str) -> list[str]:
     """The words, the names and the runs of scripts without spaces of a text, in order."""
     if not text.isascii():
-        text = normalized(text).translate(_plain())
-    return _name_in(text).findall(text)
-
-
-@lru_cache(8)  # those of a hit are needed several times
-def placed_names(text: str) -> tuple[Sequence[tuple[int, int, str]], Place]:
-    """The `names` of a text with their offsets as it is read, and what finds these in the text."""
-    plain, place = aligned(text)
-    shown = plain if plain.isascii() else plain.translate(_plain())
-    found = [(*match.span(), match[0]) for match in _name_in(shown).finditer(shown)]
-    if len(shown) == len(plain):
-        return found, place
-    kept = [i for i, letter in enumerate(plain) if letter.translate(_plain())]
-    return found, lambda start, end: place(kept[start], kept[end - 1] + 1)
+        text = normalized(text).translate(plain_signs())
+    return name_in(text).findall(text)
 
 
 def pieces(name: str) -> list[str]:
@@ -273,7 +260,7 @@ def stems(languages: tuple[str, ...]) -> Callable[[str], str]:
     return stem
 
 
-def _name_in(text: str) -> re.Pattern[str]:
+def name_in(text: str) -> re.Pattern[str]:
     """The pattern of names that a text needs."""
     if text.isascii():
         return _ASCII_NAME
@@ -300,7 +287,7 @@ def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 
 @cache
-def _plain() -> dict[int, str | None]:
+def plain_signs() -> dict[int, str | None]:
     """Digits of all scripts → those of ASCII; signs that are not shown → None."""
     digits = (code for code in range(0x660, 0x20000) if chr(code).isdecimal())
     plain = {code: str(unicodedata.decimal(chr(code))) for code in digits}

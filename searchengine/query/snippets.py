@@ -7,7 +7,7 @@ whole, and in scripts without spaces every two or three letters.
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from textwrap import dedent
 from typing import NamedTuple
@@ -18,15 +18,18 @@ from searchengine.backends.lexical import function_words, joined_words
 from searchengine.corpus.analyzer import (
     DEFAULT,
     Analyzer,
+    aligned,
     cutter,
     folded,
+    name_in,
     names,
-    placed_names,
+    plain_signs,
     unaccented,
 )
 from searchengine.corpus.language_traits import sentence_ends
 
 Span = tuple[int, int]
+Place = Callable[[int, int], Span]
 WIDTH = 200
 """Characters of a snippet."""
 LONG = 20_000
@@ -80,7 +83,7 @@ def snippet(
     if code:
         ends = (line.end() for line in re.finditer("\n", passage))
     begins = [at for at in (0, *ends) if last - width <= at <= first]
-    words, place = placed_names(passage)
+    words, place = _placed_names(passage)
     spans = [place(start, end) for start, end, _ in words]
     if begins:
         begin = next((at for at in begins if at + width >= len(passage)), begins[-1])
@@ -187,6 +190,18 @@ class _Asked:
         return sorted(found)
 
 
+@lru_cache(8)  # those of a hit are needed several times
+def _placed_names(text: str) -> tuple[Sequence[tuple[int, int, str]], Place]:
+    """The `names` of a text with their offsets as it is read, and what finds these in the text."""
+    plain, place = aligned(text)
+    shown = plain if plain.isascii() else plain.translate(plain_signs())
+    found = [(*match.span(), match[0]) for match in name_in(shown).finditer(shown)]
+    if len(shown) == len(plain):
+        return found, place
+    kept = [i for i, letter in enumerate(plain) if letter.translate(plain_signs())]
+    return found, lambda start, end: place(kept[start], kept[end - 1] + 1)
+
+
 _asked = lru_cache(64)(_Asked)  # the hits of a question need the same
 
 
@@ -196,7 +211,7 @@ def _matches(text: str, question: str, analyzer: Analyzer) -> list[Match]:
     Of several languages in one script, that counts by which most are found. Function words have no
     weight, unless the text has no others.
     """
-    words, place = placed_names(text)
+    words, place = _placed_names(text)
     every = [_asked(question, order) for order in analyzer.orders]
     asked, found = max(((a, a.found(words)) for a in every), key=lambda pair: len(pair[1]))
     counts = Counter(term for _, _, term in found)
