@@ -132,6 +132,8 @@ class State:
             held = {key: value for key, value in held.items() if value[1] != argument}
         elif name == "update" and argument.keys() <= held.keys():
             held |= {key: (held[key][0], n, held[key][2]) for key, n in argument.items()}
+        elif name == "mirror_added":  # its first commit, before that of what is gone
+            return replace(self, files=self.files | argument)
         elif name == "mirror":
             return replace(self, files=argument)
         elif name == "reindex":
@@ -159,6 +161,12 @@ class State:
                 return f"the score {score} is not the cosine {cosine}"
         scores = [row[1] for row in answer]
         return "" if scores == sorted(scores, reverse=True) else "scores do not fall"
+
+
+def _commits(calls: Sequence[Call]) -> list[Call]:
+    """The calls with the first commit of each mirror apart."""
+    first = ([("mirror_added", each[1])] * (each[0] == "mirror") for each in calls)
+    return [part for parts, each in zip(first, calls, strict=True) for part in (*parts, each)]
 
 
 class Worker:
@@ -386,6 +394,7 @@ class World:
         """
         now, seen = self.stored(), [self.state]
         ends: list[State] = []
+        done, killed = _commits(done), _commits(killed)
         for kept in range(len(killed) + 1):
             for order in permutations([*done, *killed[:kept]]):
                 ways = [*accumulate(order, State.after, initial=self.state)]
