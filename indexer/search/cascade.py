@@ -56,40 +56,6 @@ LOCALITY_BATCH = 64
 which are then still in the cache (1.2 to 1.5 times as many queries per second; 10,000 queries over
 200k real sentences, two cores)."""
 
-EXACT_ALLOWED = 1000
-"""If a filter leaves at most this many rows, all are scored, without a coarse stage."""
-
-LISTED_SHARE = 0.1
-"""Below this share of allowed rows, a scan goes through a list of them; above, through all rows,
-and leaves the others out."""
-
-SCANNED_PER_CANDIDATE = 200
-"""Up to this many allowed rows per candidate of a walk their codes are scanned: that misses none,
-and takes at most twice as long as a walk without a filter."""
-
-SCANNED_SHARE = 0.08
-"""Below this share of allowed rows they are scanned too: a walk misses more of them."""
-
-UNBRIDGED_SHARE = 0.95
-"""From this share of allowed rows on a walk crosses no others: it finds as much without."""
-
-MIN_LOCAL_SHARE = 2 / 3
-"""A walk gives up where the share of allowed rows around the query is below this part of their
-share among all rows. Filters that do not depend on the query stay above it."""
-
-MAX_RESCANNED = 150_000
-"""Up to this many allowed rows are scanned where a walk gave up, in some milliseconds."""
-
-RETRY_FACTOR = 4
-"""Where more are allowed, a second walk has this many times the candidates, and crosses every
-row that is not allowed."""
-
-GPU_MAX_SIZE = 2048
-"""Maximum rows per query that faiss returns from a GPU."""
-
-GPU_SLACK = 2.0**-9
-"""Extra error of scores from a GPU: its copies are scaled and rounded to float16 again."""
-
 Search = Callable[[Floats, int], tuple[Floats, RowNumbers]]
 
 
@@ -155,8 +121,8 @@ class CoarseIndex:
             return shortlist
         queries = np.ascontiguousarray(queries, dtype=np.float32)
         if self.structure is Structure.FLAT:
-            scan = partial(self._scan, allowed=allowed)
-            shortlist[:, :filled] = ordered(scan, queries, filled, available)[1]
+            search = partial(self._scan, allowed=allowed)
+            shortlist[:, :filled] = ordered(search, queries, filled, available)[1]
         else:
             shortlist[:, :filled] = self._walk(queries, filled, effort, allowed)
         return shortlist
@@ -255,6 +221,23 @@ def structure_of(index: Any) -> Structure | None:
     if hasattr(faiss, "GpuIndexFlat"):
         kinds[faiss.GpuIndexFlat] = Structure.FLAT
     return next((kind for types, kind in kinds.items() if isinstance(index, types)), None)
+
+
+SCANNED_PER_CANDIDATE = 200
+"""Up to this many allowed rows per candidate of a walk their codes are scanned: that misses none,
+and takes at most twice as long as a walk without a filter."""
+SCANNED_SHARE = 0.08
+"""Below this share of allowed rows they are scanned too: a walk misses more of them."""
+UNBRIDGED_SHARE = 0.95
+"""From this share of allowed rows on a walk crosses no others: it finds as much without."""
+MIN_LOCAL_SHARE = 2 / 3
+"""A walk gives up where the share of allowed rows around the query is below this part of their
+share among all rows. Filters that do not depend on the query stay above it."""
+MAX_RESCANNED = 150_000
+"""Up to this many allowed rows are scanned where a walk gave up, in some milliseconds."""
+RETRY_FACTOR = 4
+"""Where more are allowed, a second walk has this many times the candidates, and crosses every
+row that is not allowed."""
 
 
 class NativeCascade:
@@ -358,6 +341,17 @@ def native_cascade(
         return None
     graph = NativeGraph(index, prefixes.file, level, name, prefixes.matrix)
     return NativeCascade(coarse, graph)
+
+
+EXACT_ALLOWED = 1000
+"""If a filter leaves at most this many rows, all are scored, without a coarse stage."""
+LISTED_SHARE = 0.1
+"""Below this share of allowed rows, a scan goes through a list of them; above, through all rows,
+and leaves the others out."""
+GPU_MAX_SIZE = 2048
+"""Maximum rows per query that faiss returns from a GPU."""
+GPU_SLACK = 2.0**-9
+"""Extra error of scores from a GPU: its copies are scaled and rounded to float16 again."""
 
 
 class Parts(NamedTuple):

@@ -32,11 +32,6 @@ EXTRA_ROWS = 32
 MAX_LENGTH = 1.01
 """Maximum length of a row: rows have length one, rounded to float16."""
 
-_PREFIX = 64  # dimensions of the bound of duplicates
-_FEW = 1024  # vectors below which all are compared at full width
-_BLOCK = 1024  # rows, and earlier ones, compared at a time: their products stay in the cache
-_SLACK = 1e-5  # more than float32 loses of a bound
-
 _THREAD_BYTES = 1 << 24
 """Bytes of rows that one thread scores, in a millisecond or two. Waiting for a second thread takes
 longer where other programs are running."""
@@ -152,6 +147,38 @@ class SearchResult:
     exact: bool = False
 
 
+def merge(results: Sequence[SearchResult], bases: Sequence[int], k: int) -> SearchResult:
+    """The best k rows of several segments, numbered through all of them.
+
+    Args:
+        results: one (q, k_i) result per segment, all for the same queries.
+        bases: the number of each segment's first row.
+        k: rows to keep, >= 1.
+    """
+    if not results or len(results) != len(bases):
+        raise VectorError(f"cannot merge {len(results)} results with {len(bases)} bases")
+    numbered = [
+        np.where(result.rows < 0, -1, result.rows + base)
+        for result, base in zip(results, bases, strict=True)
+    ]
+    if len(results) == 1 and numbered[0].shape[1] == k:  # it is in order
+        return SearchResult(numbered[0], results[0].scores, results[0].exact)
+    rows = np.concatenate(numbered, axis=1)
+    best = _best(rows, np.concatenate([result.scores for result in results], axis=1), k)
+    return SearchResult(best.rows, best.scores, all(result.exact for result in results))
+
+
+def _best(rows: RowNumbers, scores: Floats, k: int) -> SearchResult:
+    """The first k by (-score, row), padding last."""
+    order = np.lexsort((rows, -scores), axis=1)[:, :k]
+    size = order.shape[1]
+    best_rows = np.full((rows.shape[0], k), -1, np.int64)
+    best_scores = np.full((rows.shape[0], k), -np.inf, np.float32)
+    best_rows[:, :size] = np.take_along_axis(rows, order, axis=1)
+    best_scores[:, :size] = np.take_along_axis(scores, order, axis=1)
+    return SearchResult(best_rows, best_scores)
+
+
 def rerank(
     store: VectorFile | Prefixes, queries: Floats, candidates: RowNumbers, k: int
 ) -> SearchResult:
@@ -186,36 +213,77 @@ def rerank(
     return _best(candidates, scores, k)
 
 
-def merge(results: Sequence[SearchResult], bases: Sequence[int], k: int) -> SearchResult:
-    """The best k rows of several segments, numbered through all of them.
+def scan(
+    shortlist: Callable[[Floats, int], RowNumbers],
+    store: VectorFile | Prefixes,
+    queries: Floats,
+    k: int,
+    available: int,
+    slack: float,
+) -> SearchResult:
+    """The best k of `available` rows, from a scan with scores that may be off by `slack`.
+
+    A row that the scan did not return can be among the best k only if the k-th exact score and the
+    last one differ by less than the errors of both. For such queries more rows are scanned.
 
     Args:
-        results: one (q, k_i) result per segment, all for the same queries.
-        bases: the number of each segment's first row.
-        k: rows to keep, >= 1.
+        shortlist: queries and a size to rows (q, size), by a scan of all available rows.
+        store: the rows at the width of the queries.
+        queries: (q, D) float32 unit rows.
     """
-    if not results or len(results) != len(bases):
-        raise VectorError(f"cannot merge {len(results)} results with {len(bases)} bases")
-    numbered = [
-        np.where(result.rows < 0, -1, result.rows + base)
-        for result, base in zip(results, bases, strict=True)
-    ]
-    if len(results) == 1 and numbered[0].shape[1] == k:  # it is in order
-        return SearchResult(numbered[0], results[0].scores, results[0].exact)
-    rows = np.concatenate(numbered, axis=1)
-    best = _best(rows, np.concatenate([result.scores for result in results], axis=1), k)
-    return SearchResult(best.rows, best.scores, all(result.exact for result in results))
+    rows = np.full((len(queries), k), -1, np.int64)
+    scores = np.full(rows.shape, -np.inf, np.float32)
+    pending = np.arange(len(queries))
+    size = min(k + EXTRA_ROWS, available)
+    while pending.size and available:
+        batch = queries[pending]
+        best = rerank(store, batch, shortlist(batch, size), size)
+        count = min(k, size)
+        rows[pending, :count], scores[pending, :count] = (
+            best.rows[:, :count],
+            best.scores[:, :count],
+        )
+        if size == available:
+            break
+        pending = pending[best.scores[:, count - 1] - best.scores[:, -1] <= 4 * slack]
+        size = min(2 * size, available)
+    return SearchResult(rows, scores)
 
 
-def _best(rows: RowNumbers, scores: Floats, k: int) -> SearchResult:
-    """The first k by (-score, row), padding last."""
-    order = np.lexsort((rows, -scores), axis=1)[:, :k]
-    size = order.shape[1]
-    best_rows = np.full((rows.shape[0], k), -1, np.int64)
-    best_scores = np.full((rows.shape[0], k), -np.inf, np.float32)
-    best_rows[:, :size] = np.take_along_axis(rows, order, axis=1)
-    best_scores[:, :size] = np.take_along_axis(scores, order, axis=1)
-    return SearchResult(best_rows, best_scores)
+def nearest(
+    file: VectorFile | Prefixes, queries: Floats, size: int, within: Allowed | None
+) -> RowNumbers:
+    """The rows (q, size) with the highest scores by matrix products, which round: see `scan`.
+
+    Args:
+        queries: (q, D) float32 unit rows.
+        size: rows per query, at most the number of rows `within`, None for all.
+    """
+    rows: RowNumbers = np.empty((len(queries), 0), np.int64)
+    scores: Floats = np.empty((len(queries), 0), np.float32)
+    start = 0
+    for block in file.blocks():
+        numbers = np.arange(start, start + len(block))
+        start += len(block)
+        if within is not None:
+            inside = np.flatnonzero(within.mask[numbers])
+            numbers, block = numbers[inside], block[inside]
+        scores = np.hstack([scores, queries @ block.T])
+        rows = np.hstack([rows, np.broadcast_to(numbers, (len(queries), numbers.size))])
+        if rows.shape[1] > size:
+            best = np.argpartition(scores, -size, axis=1)[:, -size:]
+            rows = np.take_along_axis(rows, best, axis=1)
+            scores = np.take_along_axis(scores, best, axis=1)
+    return rows
+
+
+def score_slack(dim: int) -> float:
+    """Maximum error of a float32 score of a unit query with `dim` dimensions.
+
+    An inner product of n float32 values is off by at most n / 2^24 |q| |x|, terms of higher order
+    apart (Higham 2002), in any order of summation.
+    """
+    return 1.1 * (dim + 2) * 2.0**-24 * MAX_LENGTH
 
 
 class _Pass(ctypes.Structure):
@@ -322,77 +390,10 @@ class NativeRows:
             raise MemoryError(f"no memory for the best {part.k} rows of {part.count} queries")
 
 
-def scan(
-    shortlist: Callable[[Floats, int], RowNumbers],
-    store: VectorFile | Prefixes,
-    queries: Floats,
-    k: int,
-    available: int,
-    slack: float,
-) -> SearchResult:
-    """The best k of `available` rows, from a scan with scores that may be off by `slack`.
-
-    A row that the scan did not return can be among the best k only if the k-th exact score and the
-    last one differ by less than the errors of both. For such queries more rows are scanned.
-
-    Args:
-        shortlist: queries and a size to rows (q, size), by a scan of all available rows.
-        store: the rows at the width of the queries.
-        queries: (q, D) float32 unit rows.
-    """
-    rows = np.full((len(queries), k), -1, np.int64)
-    scores = np.full(rows.shape, -np.inf, np.float32)
-    pending = np.arange(len(queries))
-    size = min(k + EXTRA_ROWS, available)
-    while pending.size and available:
-        batch = queries[pending]
-        best = rerank(store, batch, shortlist(batch, size), size)
-        count = min(k, size)
-        rows[pending, :count], scores[pending, :count] = (
-            best.rows[:, :count],
-            best.scores[:, :count],
-        )
-        if size == available:
-            break
-        pending = pending[best.scores[:, count - 1] - best.scores[:, -1] <= 4 * slack]
-        size = min(2 * size, available)
-    return SearchResult(rows, scores)
-
-
-def nearest(
-    file: VectorFile | Prefixes, queries: Floats, size: int, within: Allowed | None
-) -> RowNumbers:
-    """The rows (q, size) with the highest scores by matrix products, which round: see `scan`.
-
-    Args:
-        queries: (q, D) float32 unit rows.
-        size: rows per query, at most the number of rows `within`, None for all.
-    """
-    rows: RowNumbers = np.empty((len(queries), 0), np.int64)
-    scores: Floats = np.empty((len(queries), 0), np.float32)
-    start = 0
-    for block in file.blocks():
-        numbers = np.arange(start, start + len(block))
-        start += len(block)
-        if within is not None:
-            inside = np.flatnonzero(within.mask[numbers])
-            numbers, block = numbers[inside], block[inside]
-        scores = np.hstack([scores, queries @ block.T])
-        rows = np.hstack([rows, np.broadcast_to(numbers, (len(queries), numbers.size))])
-        if rows.shape[1] > size:
-            best = np.argpartition(scores, -size, axis=1)[:, -size:]
-            rows = np.take_along_axis(rows, best, axis=1)
-            scores = np.take_along_axis(scores, best, axis=1)
-    return rows
-
-
-def score_slack(dim: int) -> float:
-    """Maximum error of a float32 score of a unit query with `dim` dimensions.
-
-    An inner product of n float32 values is off by at most n / 2^24 |q| |x|, terms of higher order
-    apart (Higham 2002), in any order of summation.
-    """
-    return 1.1 * (dim + 2) * 2.0**-24 * MAX_LENGTH
+_PREFIX = 64  # dimensions of the bound of duplicates
+_FEW = 1024  # vectors below which all are compared at full width
+_BLOCK = 1024  # rows, and earlier ones, compared at a time: their products stay in the cache
+_SLACK = 1e-5  # more than float32 loses of a bound
 
 
 def leaders(

@@ -27,7 +27,7 @@ from searchengine.corpus.analyzer import Analyzer, Cut, Tokenizer, cutter, names
 from searchengine.corpus.language_traits import UNSPACED_OR_KOREAN
 from searchengine.errors import QueryError
 from searchengine.indexer.arrays import Doubles
-from searchengine.indexer.search.bm25 import weight
+from searchengine.indexer.search.bm25 import MOST_TERMS, weight
 from searchengine.indexer.storage.words_file import K1, Counted
 
 TITLE_WEIGHT = 2.0
@@ -210,9 +210,6 @@ def _forms(columns: Sequence[tuple[str, ...]]) -> list[tuple[bytes, ...]]:
     return [*filter(None, forms)]
 
 
-TERMS = 128
-"""Maximum terms to search for; the rarest ones are used. With more, long questions are answered
-worse: of questions with 276 terms, nDCG@10 is 0.594 with 128 of them and 0.544 with all."""
 MANY, NOT_TELLING = 10, 1.0
 """Among MANY documents or more, words that half of them have tell nothing. A question of such words
 alone expects a score of NOT_TELLING, so that noise does not count as a match."""
@@ -249,6 +246,9 @@ def search(
 
     The scale grows with the part of the question that no document has.
 
+    The rarest MOST_TERMS terms count. With more, long questions are answered worse: of questions
+    with 276 terms, nDCG@10 is 0.594 with 128 of them and 0.544 with all.
+
     Terms in half of the documents or more count only if there are fewer than k with another one:
     their inverse document frequency is nearly 0, and they take most of the time.
     """
@@ -258,7 +258,7 @@ def search(
     counted = sorted(zip(counts([*every], half), every.items(), strict=True), key=_first)
     missing = [each for count, each in counted if not count]
     absent = [math.sqrt(times) for term, times in missing if term in terms]
-    known = counted[len(missing) : len(missing) + TERMS]
+    known = counted[len(missing) : len(missing) + MOST_TERMS]
     weights = {term: math.sqrt(n) * weight(documents, count) for count, (term, n) in known}
     most = (K1 + 1) * math.fsum(nlargest(EXPECTED, weights.values()))
     if absent and weights:
@@ -351,44 +351,6 @@ def _terms(text: str, used: Analyzer) -> _Terms:
     return tuple(term for cut in used.cuts(text) for term in cut.asked)
 
 
-PHRASES = 16
-"""Maximum phrases of a question; of further ones only the words count."""
-
-_MARKS = str.maketrans(dict.fromkeys('"“„”', " "))
-# A letter or a mark of one, next to which a word ends or begins; in scripts without spaces none.
-_LETTER = f"(?:[^\\W_{UNSPACED_OR_KOREAN}]|[\u0300-\u036f\u0591-\u05bd\u064b-\u065f\u0900-\u0dff])"
-_PHRASE = re.compile(
-    rf'((?<!\S)\+)?(?:[“„]|(?<!{_LETTER})")(.*?)([”“]|"(?!{_LETTER})|\Z)', re.DOTALL
-)
-
-
-class Phrase(NamedTuple):
-    """A text between quotation marks; `required`: with a plus sign before it."""
-
-    text: str
-    required: bool = False
-
-
-@lru_cache(256)
-def phrases(question: str) -> tuple[Phrase, ...]:
-    """The distinct texts between pairs of quotation marks that have words, at most PHRASES.
-
-    A straight mark opens a phrase where no word ends, and closes one where none begins: those of
-    7" and 12" are inches. A mark without a second one has no meaning.
-    """
-    required: dict[str, bool] = {}
-    for plus, between, end in _PHRASE.findall(normalized(question)):
-        text = " ".join(between.split())
-        if end and runs(text):
-            required[text] = required.get(text, False) or bool(plus)
-    return tuple(Phrase(*pair) for pair in required.items())[:PHRASES]
-
-
-def unquoted(question: str) -> str:
-    """The question, normalized, with spaces in place of the marks around phrases."""
-    return normalized(question).replace('+"', '"').translate(_MARKS).strip()
-
-
 _FORBIDDEN = re.compile("[\ud800-\udfff]|,|=>")
 
 
@@ -470,3 +432,41 @@ def function_words(languages: tuple[str, ...]) -> frozenset[str]:
     """The most frequent function words of languages, in lower case; of none, the English ones."""
     listed = (_FUNCTION_WORDS.get(language, ()) for language in languages or ("en",))
     return frozenset().union(*listed)
+
+
+PHRASES = 16
+"""Maximum phrases of a question; of further ones only the words count."""
+
+_MARKS = str.maketrans(dict.fromkeys('"“„”', " "))
+# A letter or a mark of one, next to which a word ends or begins; in scripts without spaces none.
+_LETTER = f"(?:[^\\W_{UNSPACED_OR_KOREAN}]|[\u0300-\u036f\u0591-\u05bd\u064b-\u065f\u0900-\u0dff])"
+_PHRASE = re.compile(
+    rf'((?<!\S)\+)?(?:[“„]|(?<!{_LETTER})")(.*?)([”“]|"(?!{_LETTER})|\Z)', re.DOTALL
+)
+
+
+class Phrase(NamedTuple):
+    """A text between quotation marks; `required`: with a plus sign before it."""
+
+    text: str
+    required: bool = False
+
+
+@lru_cache(256)
+def phrases(question: str) -> tuple[Phrase, ...]:
+    """The distinct texts between pairs of quotation marks that have words, at most PHRASES.
+
+    A straight mark opens a phrase where no word ends, and closes one where none begins: those of
+    7" and 12" are inches. A mark without a second one has no meaning.
+    """
+    required: dict[str, bool] = {}
+    for plus, between, end in _PHRASE.findall(normalized(question)):
+        text = " ".join(between.split())
+        if end and runs(text):
+            required[text] = required.get(text, False) or bool(plus)
+    return tuple(Phrase(*pair) for pair in required.items())[:PHRASES]
+
+
+def unquoted(question: str) -> str:
+    """The question, normalized, with spaces in place of the marks around phrases."""
+    return normalized(question).replace('+"', '"').translate(_MARKS).strip()

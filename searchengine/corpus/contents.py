@@ -52,6 +52,16 @@ Parts = Iterator[Text | str]
 """What a reader yields: texts, and sentences on what cannot be read of the text before."""
 
 
+def attempt(name: str, parts: Parts) -> Parts:
+    """A page, chapter or the like; a sentence instead of what cannot be read of it."""
+    try:
+        yield from parts
+    except MemoryError:
+        raise
+    except Exception as error:  # whatever a library raises on a damaged part
+        yield f"{name} cannot be read ({' '.join(str(error).split())})"
+
+
 def bad(where: object, message: str) -> CorpusError:
     """A CorpusError with a printable message of limited length, whatever it quotes."""
     text = f"{where}: {message}"
@@ -73,7 +83,7 @@ def some_fields(fields: Iterable[str]) -> str:
     return ", ".join([*names[:10], "…"][: len(names)]) or "none"
 
 
-def kind(path: Path) -> str:
+def suffix_of(path: Path) -> str:
     """The suffix that names the format, without a final .gz."""
     return Path(path.stem if path.suffix == ".gz" else path.name).suffix.lower()
 
@@ -138,7 +148,7 @@ def read_bytes(path: Path) -> bytes:
     with _opened(path) as file:
         data = file.read(LONGEST + 1)
     if len(data) > LONGEST:
-        raise bad(path, too_long("JSON file" if kind(path) == ".json" else "text"))
+        raise bad(path, too_long("JSON file" if suffix_of(path) == ".json" else "text"))
     return data
 
 
@@ -213,8 +223,6 @@ Records = Iterator[tuple[str, dict[str, Any]]]
 _ANY_CASE = ("title", "text", "_id")  # default names, as "id", which may be in any case
 _TEXTS = (*_ANY_CASE, "id")  # fields whose cells are texts
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
-_ROWS, _BYTES = 1024, 1 << 16  # of a batch, and read at a time of each column
-_BINARY = re.compile("(^|: )(large_|fixed_size_)?binary")  # a type, in one
 _SEPARATOR = re.compile(r'"?sep=(.)"?\s*')  # the first line of a table that Excel reads
 _LINE = re.compile(r"[^\r]+(?:\r\n?)?|\r\n?")
 
@@ -306,7 +314,7 @@ def read_table(path: Path, take: Take, columns: Columns) -> Records:
             raise error  # without its header a table cannot be read
         take(error)
 
-    read, format_ = read_lines(path, skip), kind(path)[1:].upper()
+    read, format_ = read_lines(path, skip), suffix_of(path)[1:].upper()
     # A carriage return alone ends a line of old Macs.
     numbered = ((n + i, part) for n, line in read for i, part in enumerate(_LINE.findall(line)))
     first = next((line for line in numbered if line[1].strip()), (1, ""))
@@ -388,6 +396,10 @@ def read_json(path: Path) -> Iterator[tuple[str, Any]]:
     content = parse_json(text, str(path))
     for number, value in enumerate(content if isinstance(content, list) else [content], start=1):
         yield f"{path}:{number}", value
+
+
+_ROWS, _BYTES = 1024, 1 << 16  # of a batch, and read at a time of each column
+_BINARY = re.compile("(^|: )(large_|fixed_size_)?binary")  # a type, in one
 
 
 def read_parquet(path: Path) -> Records:

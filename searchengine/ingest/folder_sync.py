@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Event
 
 from searchengine.backends.folder.collection import Collection
-from searchengine.corpus.contents import Columns, kind
+from searchengine.corpus.contents import Columns, suffix_of
 from searchengine.corpus.files import Unread, check_corpus, folder_files, read_corpus
 from searchengine.corpus.formats import KINDS
 from searchengine.errors import (
@@ -175,7 +175,7 @@ class FolderSync:
         paths = [*self._paths(key)]
         if file := next((path for path in paths if path in self.files), None):
             is_read = file in self.changed and file not in self.unsettled
-            return is_read and not KINDS[kind(Path(file))].missing
+            return is_read and not KINDS[suffix_of(Path(file))].missing
         return not any(path in there() for path in paths)
 
     def _paths(self, key: str) -> Iterator[str]:

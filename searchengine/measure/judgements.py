@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from searchengine.corpus.contents import bad, kind, read_jsonl, read_lines, some_fields
+from searchengine.corpus.contents import bad, read_jsonl, read_lines, some_fields, suffix_of
 from searchengine.corpus.documents import Document
 from searchengine.engine import Mode, Query, Question, SearchEngine, corrected, split
 from searchengine.errors import CorpusError
@@ -112,14 +112,14 @@ def plain_or_gzipped(path: Path) -> Path | None:
 
 
 def _query_records(path: Path) -> Iterator[tuple[str, str, str]]:
-    if kind(path) in (".jsonl", ".ndjson"):
+    if suffix_of(path) in (".jsonl", ".ndjson"):
         for place, record in read_jsonl(path):
             if "_id" not in record:
                 raise bad(place, f"the field '_id' is missing (fields: {some_fields(record)})")
             fields = {"_id": record["_id"], "text": record.get("text")}
             question = Document.from_mapping(fields, origin=place)  # which checks them
             yield place, question.key, question.text
-    elif kind(path) == ".txt":
+    elif suffix_of(path) == ".txt":
         for number, line in read_lines(path):
             if line.strip():
                 yield f"{path}:{number}", str(number), line.strip()

@@ -128,7 +128,7 @@ class TokenIds:
         """The vocabulary in the library; None where the library cannot read by it."""
         if (library := load()) is None or self._side != "right":
             return None
-        pieces = _pieces(json.loads(self._state))
+        pieces = _wordpieces(json.loads(self._state))
         if pieces is None:
             return None
         vocabulary = library.wordpiece_new(ctypes.byref(pieces))
@@ -204,7 +204,7 @@ class TokenIds:
         yield start, len(text)
 
 
-def _pieces(state: dict[str, Any]) -> CWordPiece | None:
+def _wordpieces(state: dict[str, Any]) -> CWordPiece | None:
     """The vocabulary of a tokenizer as JSON; None if it is not one of BERT's kind, or does more."""
     model, normalizer = state["model"], state["normalizer"] or {}
     around, added = _around(state["post_processor"]), state["added_tokens"]

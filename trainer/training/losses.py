@@ -83,14 +83,14 @@ def supervised_contrastive(scores: Tensor, labels: Tensor, *, temperature: float
     return -means.sum() / (counts > 0).sum().clamp(min=1)
 
 
-def cosent(similarities: Tensor, scores: Tensor, *, temperature: float = 0.05) -> Tensor:
-    """log(1 + Σ exp((s_low − s_high) / t)) over any two pairs with different scores.
+def cosent(cosines: Tensor, gold: Tensor, *, temperature: float = 0.05) -> Tensor:
+    """log(1 + Σ exp((s_low − s_high) / t)) over any two pairs with different gold scores.
 
-    Only the order of the scores counts. similarities: (n,), of each pair. scores: (n,), of any
-    scale. 0 if all scores are equal.
+    s: the cosine of a pair. Only the order of gold scores counts. cosines: (n,), of each pair.
+    gold: (n,), of any scale. 0 if all of them are equal.
     """
-    logits = similarities / temperature
-    lower = scores.unsqueeze(1) < scores  # (n, n): row scored below column
+    logits = cosines / temperature
+    lower = gold.unsqueeze(1) < gold  # (n, n): row scored below column
     differences = (logits.unsqueeze(1) - logits).masked_fill(~lower, float("-inf"))
     return torch.cat([logits.new_zeros(1), differences.flatten()]).logsumexp(dim=0)
 

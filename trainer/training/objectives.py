@@ -152,7 +152,7 @@ class Similarity(PrefixObjective):
     def loss(self, vectors: Sequence[Tensor], rows: Batch, step: int) -> Tensor:
         first, second = vectors[0][0], vectors[1][0]  # (B, D)
         scores = torch.tensor([row.score for row in rows], device=first.device)
-        loss = functools.partial(cosent, scores=scores, temperature=self.config.temperature)
+        loss = functools.partial(cosent, gold=scores, temperature=self.config.temperature)
         return matryoshka(loss, *self.prefixes(step), paired_cosines)(first, second)
 
 

@@ -419,6 +419,29 @@ class Database:
         with self.writing() as connection:
             connection.execute(sql, parameters)
 
+    def read(
+        self, sql: str, parameters: Sequence[Any] = (), *, long: bool = False
+    ) -> list[tuple[Any, ...]]:
+        """All rows of a quick statement: an unfinished one would hold later ones of its connection
+        at an older snapshot."""
+        self._check_frozen()
+        with self.named_errors(), self.borrow(long=long) as connection, _interrupted(connection):
+            rows = connection.execute(sql, parameters).fetchall()
+        self._check_frozen()
+        return rows
+
+    def scan(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a statement that may take long; quick ones do not wait for it."""
+        return self.read(sql, parameters, long=True)
+
+    def _check_frozen(self) -> None:
+        """Raise CollectionError if a file that is read without locks has changed."""
+        if self._frozen is not None and self._frozen != frozen_state(self.path):
+            raise CollectionError(
+                f"{self.path} was changed since it was opened, in a folder that cannot be written "
+                "from here; refresh, or open it again"
+            )
+
     def hold(self) -> None:
         """Until `close`, read the state of the newest commit.
 
@@ -503,29 +526,6 @@ class Database:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def read(
-        self, sql: str, parameters: Sequence[Any] = (), *, long: bool = False
-    ) -> list[tuple[Any, ...]]:
-        """All rows of a quick statement: an unfinished one would hold later ones of its connection
-        at an older snapshot."""
-        self._check_frozen()
-        with self.named_errors(), self.borrow(long=long) as connection, _interrupted(connection):
-            rows = connection.execute(sql, parameters).fetchall()
-        self._check_frozen()
-        return rows
-
-    def scan(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """All rows of a statement that may take long; quick ones do not wait for it."""
-        return self.read(sql, parameters, long=True)
-
-    def _check_frozen(self) -> None:
-        """Raise CollectionError if a file that is read without locks has changed."""
-        if self._frozen is not None and self._frozen != frozen_state(self.path):
-            raise CollectionError(
-                f"{self.path} was changed since it was opened, in a folder that cannot be written "
-                "from here; refresh, or open it again"
-            )
 
 
 def outdated(connection: sqlite3.Connection, path: Path) -> bool:

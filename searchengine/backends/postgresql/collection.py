@@ -105,6 +105,7 @@ _CLUSTER = (
     "SELECT create_distributed_table('passages', 'id')",
     "SELECT create_distributed_table('prefixes', 'passage', colocate_with => 'passages')",
 )
+"""On a cluster of Citus each node has some of the passages, with a graph of them."""
 _METADATA = """
     UPDATE "{other}".documents AS there SET (metadata, fields, dates, source, root, words)
         = (here.metadata, here.fields, here.dates, here.source, here.root, here.words)
@@ -121,7 +122,6 @@ _BUILD = (
     f"CREATE INDEX {GRAPH} ON prefixes USING hnsw (prefix halfvec_ip_ops)",
 )
 _REFERENCE = "ALTER TABLE prefixes ADD FOREIGN KEY (passage) REFERENCES passages ON DELETE CASCADE"
-"""On a cluster of Citus each node has some of the passages, with a graph of them."""
 _DOCUMENT = {
     "key": "text", "title": "text", "text": "text", "digest": "bytea", "vectors": "bytea",
     "tokens": "int4", "words": "tsvector", "metadata": "json", "fields": "jsonb",

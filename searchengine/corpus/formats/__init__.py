@@ -21,22 +21,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from searchengine.corpus.contents import LONGEST, Parts, Text, bad, kind, too_long
+from searchengine.corpus.contents import LONGEST, Text, bad, suffix_of, too_long
 from searchengine.corpus.documents import of_json
 from searchengine.errors import CorpusError, UnreadableFile
 from searchengine.trainer.errors import install_line
 
 _HERE, _CONTENTS = __name__, "searchengine.corpus.contents"
-
-
-def attempt(name: str, parts: Parts) -> Parts:
-    """A page, chapter or the like; a sentence instead of what cannot be read of it."""
-    try:
-        yield from parts
-    except MemoryError:
-        raise
-    except Exception as error:  # whatever a library raises on a damaged part
-        yield f"{name} cannot be read ({' '.join(str(error).split())})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +96,7 @@ KINDS = {
 
 def kind_of(path: Path) -> Kind | None:
     """The format of a file by its suffix; None: a format that is not read."""
-    format_ = KINDS.get(kind(path))
+    format_ = KINDS.get(suffix_of(path))
     return None if format_ and format_.needs and path.suffix == ".gz" else format_
 
 

@@ -21,9 +21,8 @@ from urllib.parse import unquote
 import yaml
 from lxml import etree
 
-from searchengine.corpus.contents import Parts, Text, bad, decode, parse_json, read_bytes
+from searchengine.corpus.contents import Parts, Text, attempt, bad, decode, parse_json, read_bytes
 from searchengine.corpus.documents import plain_fields
-from searchengine.corpus.formats import attempt
 
 _LEFT_OUT = set(
     "script style template noscript iframe object audio video canvas noframes datalist rt rp title "

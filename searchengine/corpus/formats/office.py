@@ -19,8 +19,7 @@ from xml.parsers.expat import ExpatError, ParserCreate
 
 from lxml import etree
 
-from searchengine.corpus.contents import Parts, Text, bad
-from searchengine.corpus.formats import attempt
+from searchengine.corpus.contents import Parts, Text, attempt, bad
 
 _OLE = bytes.fromhex("d0cf11e0")  # begins old files of Office and encrypted new ones
 _STRICT = re.compile(rb"http://purl\.oclc\.org/ooxml/(\w+)/")

@@ -11,8 +11,7 @@ from pathlib import Path
 import pypdfium2
 import pypdfium2.raw as raw
 
-from searchengine.corpus.contents import Parts, Text, bad
-from searchengine.corpus.formats import attempt
+from searchengine.corpus.contents import Parts, Text, attempt, bad
 from searchengine.errors import CorpusError
 
 _BLANK = 80  # bytes of a page's content that shows nothing; of "page 1" it has 97
