@@ -148,7 +148,7 @@ class SegmentConfig:
         )
 
     def coarse_stage(self) -> "SegmentConfig":
-        """This config without what coarse.faiss does not depend on: equal for equal files."""
+        """This config with defaults for what coarse.faiss does not show: equal for equal files."""
         return replace(self, storage=Storage.FLOAT16, shortlist=ALL_ROWS, effort=0, stages=())
 
     def fitting(self, rows: int, dim: int) -> "SegmentConfig":

@@ -1,4 +1,4 @@
-"""The encoder: text to unit vectors. Inference only; `searchengine.trainer.training.loop` trains.
+"""The encoder, text to unit vectors, and its handle, which opens the model; training.loop trains.
 
 encoder = Encoder.load("starter")
 vectors = encoder.encode(["how do whales sleep"], role="query")    # (1, 384) float32, unit rows

@@ -33,19 +33,19 @@ NO_EFFECT_PREFIXES = ("_", "classifier_", "initializer_")
 
 
 def of_folder(bert: Bert) -> str:
-    """That of a model of BERT's kind, from its folder. Raises ModelError."""
+    """The fingerprint of a model of BERT's kind, from its folder. Raises ModelError."""
     head = ["unit" if layer is None else layer.activation for layer in bert.head]
     values = {"network": asdict(bert.network), "pooling": list(bert.pooling), "head": head}
     return _digest(bert.named_tensors(), values, bert.description)
 
 
 def of_static(table: NDArray[np.float32], description: Description) -> str:
-    """That of a static model, whose table is (tokens, dim)."""
+    """The fingerprint of a static model, whose table is (tokens, dim)."""
     return _digest([("table", table)], {"network": "static"}, description)
 
 
 def of_model(model: "Model", description: Description) -> str:
-    """That of a model in memory; of one of BERT's kind the same as from its folder."""
+    """The fingerprint of a model in memory; for one of BERT's kind equal to that of its folder."""
     module: Any = model.module
     config, stored = module.transformer.config, module.state_dict()
     pooling = [*module.pooling.modes]

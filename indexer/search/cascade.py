@@ -1,4 +1,4 @@
-"""The cascade of an open segment: a shortlist by prefix, by faiss or the kernel; then full width.
+"""The cascade of an open segment: faiss or the kernel finds a shortlist by prefix; then full width.
 
 Parts are the checked and mapped files. A GPU gets copies of the scanned ones; graphs are walked on
 the CPU: its caches suit them better.

@@ -1,14 +1,13 @@
-"""The vectors of a segment: full-width rows, one file for numpy and faiss; and their prefixes.
+"""The rows of a segment: vectors, for numpy and faiss; their passages; and their rotated prefixes.
 
 The file is what faiss writes for a float16 scalar quantizer (or a flat float32 index) over the
-inner product: a short header, then the rows and nothing else. The header is written here rather
-than by faiss, so that rows can be streamed to disk and read back with numpy alone; a test compares
-it with that of faiss, byte for byte.
+inner product: a short header, then the rows and nothing else. The header is that of files.py rather
+than of faiss, so that rows can be streamed to disk and read back with numpy alone; a test compares
+the two byte for byte.
 
-passages.npy tells the passage that each row is the vector of. Three numbers a row: the document, as
-whoever built the segment numbers documents, and where the passage begins and ends in its text. So a
-search needs no table to tell to which documents its rows belong. The rows of a document follow each
-other.
+passages.npy has three numbers a row: the document, as whoever built the segment numbers documents,
+and where the passage begins and ends in its text. So a search needs no table to tell to which
+documents its rows belong. The rows of a document follow each other.
 
 The p-dimensional prefix that keeps the most energy of unit rows is their part along the leading
 eigenvectors of X^T X (Eckart and Young 1936; uncentred principal components, because cosine does

@@ -214,7 +214,7 @@ class Snapshot(Protocol):
         """
 
     def cosines(self, query: Floats, passages: Ids) -> "SearchResult":
-        """All these passages (n,) by full-width cosine to a query (D,), as `search`: (1, n)."""
+        """These passages (n,) and their full-width cosines to a query (D,), as `search`: (1, n)."""
 
     def vectors(self, passages: Ids) -> Floats:
         """The vectors of passages: ids (n,) to (n, D) float32."""

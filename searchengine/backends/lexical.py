@@ -6,8 +6,7 @@ that synonyms add to it, and its phrases in quotation marks:
     phrases('+"heart attack" risk')                     # (Phrase("heart attack", True),)
     added_words("heart attack symptoms", settings)      # {"myocardial": 1.0, …}
 
-Words are compared as the tokenizer of the collection cuts them: a group with "car" holds for "cars"
-too.
+Words are compared as the tokenizer of the collection cuts them: a synonym "car" is found in "cars".
 """
 
 import math

@@ -1,19 +1,19 @@
-"""Search modes and defaults, apart from requests so that help texts need no numpy."""
+"""The search modes, and the weight of vectors in hybrid. Without numpy, for quick help texts."""
 
 from enum import StrEnum
 
 WEIGHT = 0.6
 """Weight of the cosine in the mode hybrid; BM25 has the rest. Chosen in docs/results.md."""
 CHOSEN = "mode_chosen"
-"""The setting that a user has chosen mode or weight: languages do not change them any more."""
+"""A setting: a user chose mode or weight for a collection, so languages do not change them."""
 
 
 class Mode(StrEnum):
     """How documents are ranked: by vectors, by words, or by both.
 
-    `auto` is the mode that the collection stores: vectors and words, unless it has no words or an
-    encoder that does not read its texts. Vectors in place of a question, exact search and `similar`
-    are by vectors. Without a stored mode: by vectors.
+    `auto` is the mode that the collection stores. ingest chooses one for a collection: vectors and
+    words, unless it has no words or an encoder that does not read its texts. Without a stored mode:
+    by vectors, and so are vectors in place of a question, exact search and `similar`.
     """
 
     AUTO = "auto"

@@ -341,7 +341,7 @@ def _name(dataset: Dataset, config: SegmentConfig) -> str:
 
 
 def frontier(points: Iterable[Point]) -> list[Point]:
-    """The points that find more than each faster one, in steps of time that can be told apart."""
+    """The points with more recall than all faster ones; of two about as fast, the better one."""
     best: list[Point] = []
     for point in sorted(points, key=lambda point: (point.ms, -point.recall)):
         if not best or point.recall > best[-1].recall:

@@ -91,7 +91,7 @@ class Ranking(NamedTuple):
         part: the documents.
         exact: as in Hits.
         shares: in the mode hybrid, of the passages of the pool.
-        all: by a vector: no other document can be found.
+        all: whether a search by vectors found all that match, so that no part follows.
     """
 
     part: Part
@@ -176,7 +176,7 @@ def nearest(
 ) -> list[Ranking]:
     """The documents nearest to each question, each once, by its best passage.
 
-    They are for the part `number`; the questions have equal phrases.
+    `number`: of the part, 0 for the pool; each looks further. The questions have equal phrases.
     """
     listed = PASSAGES if query.exact else query.shortlist or min(snapshot.shortlist, PASSAGES)
     wanted = min(max(_MIN_FIRST, listed) * _GROWTH**number, MAX_DEPTH)
@@ -240,7 +240,7 @@ def _parts(
 def _ranking(
     snapshot: Snapshot, query: Query, parts: Iterator[Ranking], without: Set[int]
 ) -> Ranking:
-    """The documents to show: of as many parts as they need."""
+    """The documents of a page, from `offset` to `depth`: reads parts until there are enough."""
     order, exact, shares, ended = _NONE, True, None, False
     seen = np.array([*without], np.int64)
     for part, is_exact, of_pool, _ in parts:

@@ -300,7 +300,7 @@ class _Tables:
             self.lost.append(f"{len(gone)} documents, whose passages were left; index them again")
 
     def _named(self, ids: set[int]) -> str:
-        """Documents, the first ones by their keys."""
+        """How many documents these are, with the keys of the first ones, for a message."""
         first = [self._store.read(f"{_KEYS} id = ?", (i,))[0][0] for i in sorted(ids)[:_MAX_NAMES]]
         more = ", …" if len(ids) > len(first) else ""
         return f"{len(ids)} documents ({', '.join(map(repr, first))}{more})"

@@ -1,4 +1,4 @@
-"""Texts to token ids: one tokenizer, right padding, truncation at a fixed length.
+"""Texts to token ids: one tokenizer, truncated at a fixed length; batches of similar length.
 
 Also the description of a model without its weights: most of it is the tokenizer.
 """

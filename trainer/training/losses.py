@@ -1,4 +1,4 @@
-"""Losses: pure functions of scores, which are cosines of every prefix of two sets of vectors.
+"""Losses: pure functions of the cosines of every prefix of two sets of vectors.
 
     scores = cosines(anchors, positives)                  # (B, B)
     info_nce(scores)                                      # B in-batch candidates for each anchor

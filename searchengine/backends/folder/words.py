@@ -307,8 +307,8 @@ class Speller:
     def _nearest(self, word: str, telling: Sequence[Term]) -> str | None:
         """The likeliest word one edit away, if it is likely; `telling`: terms of other words.
 
-        How likely: `_expected` · weight of the edit · letters of the word / near terms, divided by
-        the per mille of terms with the rarest three letters that the word has in place of others.
+        How likely: `_expected` · weight of the edit · letters of the word / number of near terms,
+        divided by the per mille of terms (plus 0.1) with the rarest three letters that it corrects.
         """
         plain, forms = folded(word, self._language), dict[bytes, dict[str, float]]()
         edits = self._edits(plain)

@@ -1,9 +1,9 @@
-"""The road of a commit: tables and segments change together, in one transaction, or not at all.
+"""Writing a commit: tables and segments change together, in one transaction, or not at all.
 
-    write       one transaction changes the tables and names segments, whose files are complete and
-                synced; until then a segment's folder is garbage, which another commit removes
-    show        the commit is shown, also after Ctrl-C
-    clear away  the folders that no commit names any more are removed
+    Writer      builds, merges and restores segments, whose files are complete and synced before the
+                tables name them; until then a segment's folder is garbage
+    writing     the transaction; collection.py shows it, and folders.py removes what none names
+    to_merge    which segments to merge now, by their sizes
 
 So at every instant a reader sees all of a commit or nothing of it, and a killed process leaves
 nothing but garbage.

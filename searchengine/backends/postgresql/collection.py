@@ -64,7 +64,7 @@ from searchengine.indexer.config import FLAT_BELOW, RotationKind, SegmentConfig
 from searchengine.indexer.storage.vectors import pca
 
 _TABLES = "settings", "documents", "word_totals", "passages", "prefixes"
-_PATIENCE = "2s"  # that readers which come wait for one that lasts
+_PATIENCE = "2s"  # that a replacement waits for open readers; new readers wait behind it
 _CREATE = (
     "CREATE TABLE settings (name text PRIMARY KEY, value json NOT NULL)",
     """CREATE TABLE documents (
@@ -308,7 +308,7 @@ class PostgresCollection(Backend):
         self.refresh()
 
     def build_graph(self) -> None:
-        """Fit and build it, if it is missing and there is enough. Others search meanwhile."""
+        """Fit the rotation and build the graph, once there are FLAT_BELOW passages; for good."""
         if self._state.indexed:
             return
         sql = (
